@@ -96,6 +96,7 @@ class NodeFacts:
         derived_links: nominal matrix out of places and partitions, for what `links` does not say.
         partitions: number of GPUs -> groups of GPUs handed out together; None = no table.
         honors_partitions: whole GPUs are handed out by that table only (Koordinator contract 8.5).
+        extended: resource name -> how many, of resources that are no device of ours.
     """
 
     uid: str
@@ -130,6 +131,7 @@ class NodeFacts:
     derived_links: LinkMatrix | None = None
     partitions: Mapping[int, tuple[GpuPartition, ...]] | None = None
     honors_partitions: bool = False
+    extended: Mapping[str, int] = field(default_factory=dict)
 
     def with_health(self, device_type: str, minor: int, *, healthy: bool) -> NodeFacts:
         """Return the node with this device healthy, or not."""

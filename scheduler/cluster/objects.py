@@ -27,6 +27,7 @@ from ledger.domain.resources import (
     UNHEALTHY_GPU_PREFIX,
 )
 from ledger.domain.vocabulary import Vocabulary
+from scheduler.cluster.constraints import gate_errors
 from scheduler.cluster.documents import (
     Document,
     Documents,
@@ -129,7 +130,7 @@ def asked_by(
     document: Document, vocabulary: Vocabulary, body: Mapping[str, Any] | None = None
 ) -> Pod:
     """
-    Return what a Pod asks for, or the rules that it breaks.
+    Return what a Pod asks for, or the rules that it breaks and the gates that keep it.
 
     Args:
         body: the Pod where it is another one by now.
@@ -137,7 +138,8 @@ def asked_by(
     Raises:
         InputError: it can't be read; with its place and field.
     """
-    return asking(*_examined(document, vocabulary, body))
+    request, errors = _examined(document, vocabulary, body)
+    return asking(request, (*errors, *gate_errors(document.body if body is None else body)))
 
 
 def observed_on(

@@ -114,7 +114,11 @@ class Engine:
         self._draws = settings.node_policy == "random"
         policy = self._policy(settings.node_policy, workload)
         self._policy_of_nodes = policy
-        self._shapes = ShapeIndex(with_memory=policy.reads_memory, mixed_models=arrays.mixed_models)
+        self._shapes = ShapeIndex(
+            with_memory=policy.reads_memory,
+            mixed_models=arrays.mixed_models,
+            extended=self._by_count,
+        )
         self._rows = RatingRows(arrays, predicates, policy)
         self._allocator = Allocator(arrays, pins, policy, settings)
         self._refusals = Refusals(arrays, predicates, fitting, pins, self._node_rows)

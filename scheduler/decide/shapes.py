@@ -42,6 +42,7 @@ _HELD: Final = (
     "placement",
     "cpuset",
     "dialect",
+    "extended",
     *OWN_FIELDS,
 )
 """What a shape holds as it is, memory aside."""
@@ -92,6 +93,7 @@ class Shape:
         plain_percent: for a request whose only devices are shares of GPUs with core percent and
             memory ratio alike, that number; 0 without devices; -1 for every other request.
         plain_count: the number of such GPUs.
+        extended: resource name -> how many; nothing where kube-scheduler counts them itself.
     """
 
     cpu_milli: int
@@ -102,6 +104,7 @@ class Shape:
     static: StaticNeed
     plain_percent: int
     plain_count: int
+    extended: tuple[tuple[str, int], ...] = ()
 
     @property
     def is_plain(self) -> bool:
@@ -128,8 +131,9 @@ _value_of: Final[Callable[[Shape], Hashable]] = attrgetter(*(field.name for fiel
 class ShapeIndex:
     """Gives requests alike one shape, in the time of a dictionary look-up."""
 
-    def __init__(self, *, with_memory: bool, mixed_models: bool) -> None:
+    def __init__(self, *, with_memory: bool, mixed_models: bool, extended: bool = True) -> None:
         self._with_memory = with_memory
+        self._extended = extended
         self._mixed_models = mixed_models
         # Keyed by identity, because hashing the values costs more than a decision may. The
         # request kept beside the shape keeps its parts alive, so that no id is used again.
@@ -138,7 +142,9 @@ class ShapeIndex:
 
     def with_mixed_models(self, mixed_models: bool) -> ShapeIndex:  # noqa: FBT001 - says it all
         """Return an index that knows no request yet, for nodes of one model each or of several."""
-        return ShapeIndex(with_memory=self._with_memory, mixed_models=mixed_models)
+        return ShapeIndex(
+            with_memory=self._with_memory, mixed_models=mixed_models, extended=self._extended
+        )
 
     def shape_of(self, request: PodRequest) -> Shape:
         """Return the shape of a request."""
@@ -152,6 +158,7 @@ class ShapeIndex:
             id(request.dialect),
             id(request.joint),
             id(request.partition),
+            request.extended,
             own_of(request),
         )
         known = self._by_identity.get(key)
@@ -159,9 +166,10 @@ class ShapeIndex:
             return known[0]
         if len(self._by_identity) >= _KNOWN_MAX:
             self._by_identity.clear()
-        shape = self._interned(
-            shape_of(replace(request, memory_bytes=memory_bytes), mixed_models=self._mixed_models)
-        )
+        read = replace(request, memory_bytes=memory_bytes)
+        if not self._extended:
+            read = replace(read, extended=())
+        shape = self._interned(shape_of(read, mixed_models=self._mixed_models))
         self._by_identity[key] = (shape, request)
         return shape
 
@@ -201,6 +209,7 @@ def shape_of(request: PodRequest, *, mixed_models: bool = False) -> Shape:
         ),
         plain_percent=percent,
         plain_count=count,
+        extended=request.extended,
     )
 
 

@@ -10,6 +10,7 @@ from typing import Final
 from ledger.domain.cpuset import CpuSet, cpuset_of
 from ledger.domain.log.events import PodObserved
 from ledger.domain.nodes import NodeFacts
+from ledger.domain.request import extended
 from ledger.domain.request.requests import (
     DeviceDemand,
     MatchExpression,
@@ -119,6 +120,8 @@ def find(look: Look, name: str, text: str) -> Obstacle:
         explain = _taint
     if explain is None and text.startswith(_NUMA_STARTS):
         explain = _numa
+    if explain is None and (resource := reasons.resource_short(text)):
+        return _extended(look, name, resource)
     if explain is None:
         return _of_devices(look, name, text)
     return explain(look, name)
@@ -207,6 +210,19 @@ def _memory(look: Look, name: str) -> Obstacle:
         available=look.memory_free // _MIB,
         unit="memory MiB",
         about=f"the node has {(look.facts.memory_bytes or 0) // _MIB}",
+    )
+
+
+def _extended(look: Look, name: str, resource: str) -> Obstacle:
+    cap = look.facts.extended.get(resource, 0)
+    used = sum(extended.held(pod.snapshot).get(resource, 0) for pod in look.holders)
+    return Obstacle(
+        node=look.node,
+        reason=name,
+        asked=dict(look.request.extended).get(resource, 0),
+        available=cap - used,
+        unit=resource,
+        about=f"the node has {cap}",
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from ledger.domain.errors import InputError
+from scheduler.cluster.constraints import in_sum
 from scheduler.cluster.settings import with_policy
 from scheduler.decide.settings import POLICIES, SchedulingSettings
 from tenure.config import read_settings
@@ -69,7 +70,7 @@ def simulate_command(options: Options) -> None:
         from tenure.simulate.learning import with_learned
 
         run = with_learned(run, options.learn)
-    for warning in run.warnings:
+    for warning in (*run.warnings, *in_sum(run.unread)):
         warn(warning)
     if options.compare is None:
         result = _simulate(options, run, with_policy(settings, policies[0]))
@@ -193,7 +194,7 @@ def _simulate(options: Options, run: Run, settings: SchedulingSettings) -> Resul
             keep_nodes=nodes_shown,
             progress=progress,
         )
-    for line in (*result.conflicts, *result.warnings[len(run.warnings) :]):
+    for line in (*result.conflicts, *result.warnings[len(run.warnings) + len(run.unread) :]):
         warn(line)
     span = result.ledger
     where = span.url or "temporary, deleted (--ledger FILE keeps it)"

@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from ledger.domain.nodes import NodeFacts
+from scheduler.cluster.constraints import not_looked_at
 from scheduler.cluster.model import Cluster, Pod
 from scheduler.cluster.objects import asked_by, cluster_of, node_reader, pending_of
 from scheduler.decide.settings import SchedulingSettings
@@ -44,9 +45,16 @@ def manifest_run(manifests: Manifests, *, settings: SchedulingSettings, start_us
         InputError: an object that can't be read; with file, line and field.
     """
     cluster = cluster_of(manifests, settings)
-    pods = [asked_by(document, settings.vocabulary) for document in pending_of(manifests)]
+    pending = pending_of(manifests)
+    pods = [asked_by(document, settings.vocabulary) for document in pending]
+    unread = [
+        (f"{document.namespace}/{document.name}", words)
+        for document in pending
+        if (words := not_looked_at(document.body))
+    ]
     return Run(
         source="manifests",
+        unread=unread,
         arrivals=tuple(Arrival(at_us=start_us, pod=pod) for pod in pods),
         start_us=start_us,
         inputs_hash=hashlib.sha256(f"manifests {manifests.digest}".encode()).hexdigest(),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ledger.domain.request.requests import PodRequest
+from scheduler.cluster.constraints import Unread
 from scheduler.cluster.model import Clearing, Cluster, HealthChange, NodeChange, Pod
 
 
@@ -59,6 +60,7 @@ class Run(Cluster):
         start_us: virtual time of inventory, settings and adoption.
         inputs_hash: hex SHA-256 over all that may change a decision, settings and seed aside.
         timed: Pods leave, devices die, pending Pods are tried again.
+        unread: what restricts where Pods may go and is not looked at, Pod by Pod.
         end_us: a timed run stops here, with what is held still held; None = when all have left.
     """
 
@@ -71,3 +73,4 @@ class Run(Cluster):
     rank: tuple[int, ...] | None = None
     timed: bool = False
     end_us: int | None = None
+    unread: Sequence[Unread] = ()

@@ -19,6 +19,7 @@ from ledger.domain.proofs.canonical import canonical_json
 from ledger.domain.request.requests import PodRequest
 from ledger.store.open import Ledger, open_ledger
 from ledger.store.place import is_postgres, sqlite_path
+from scheduler.cluster.constraints import by_pod
 from scheduler.cluster.settings import settings_hash, settings_json, with_templates
 from scheduler.decide.engine import Engine
 from scheduler.decide.score.typical import workload_of
@@ -129,7 +130,12 @@ def run_simulation(
             gpu_percent_held=engine.gpu_percent_held,
             fragmentation_percent=engine.fragmentation_percent(),
             conflicts=conflicts,
-            warnings=(*run.warnings, *_cut_short(outcomes), *_by_count(outcomes)),
+            warnings=(
+                *run.warnings,
+                *by_pod(run.unread),
+                *_cut_short(outcomes),
+                *_by_count(outcomes),
+            ),
             ledger=LedgerSpan(
                 url="" if record.ledger is None else ledger.url,
                 first=1,

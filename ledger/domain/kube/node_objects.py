@@ -50,6 +50,7 @@ from ledger.domain.kube.object_fields import default_uid, name_of, named, text_a
 from ledger.domain.nodes import NodeFacts, Taint
 from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.domain.quantity import NANO, ZERO, Quantity
+from ledger.domain.request.extended import offered
 from ledger.domain.resources import (
     ANNOTATION_AMPLIFICATION_RATIO,
     ANNOTATION_GPU_PARTITIONS,
@@ -170,6 +171,7 @@ def decode_node(
         derived_links=None if inventory.links else derive_links(devices, partitions),
         partitions=partitions,
         honors_partitions=honors_partitions(labels, device_labels),
+        extended=offered(quantities or {}, vocabulary),
     )
     for reader in READERS:
         facts = reader.on_node(facts)

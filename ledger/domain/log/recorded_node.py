@@ -68,6 +68,7 @@ class RecordedNode:
     links: LinkMatrix | None = None
     partitions: tuple[PartitionGroups, ...] | None = None
     honors_partitions: bool = False
+    extended: tuple[tuple[str, Count], ...] = ()
 
 
 BY_INVENTORY: Final = frozenset(
@@ -79,7 +80,7 @@ BY_INVENTORY: Final = frozenset(
 """The fields of a node that its inventory has."""
 BY_OTHERS: Final = frozenset({"lost", "derived_links"})
 """What an event of its own says, and what follows from the others."""
-_TABLES: Final = frozenset({"dialects", "card_amounts", "partitions"})
+_TABLES: Final = frozenset({"dialects", "card_amounts", "partitions", "extended"})
 _SAME: Final = tuple(
     item.name
     for item in dataclasses.fields(NodeFacts)
@@ -101,6 +102,7 @@ def recorded_node(node: NodeFacts) -> RecordedNode:
         partitions=None
         if tables is None
         else tuple(PartitionGroups(count=n, groups=groups) for n, groups in sorted(tables.items())),
+        extended=tuple(sorted(node.extended.items())),
         **same,
     )
 
@@ -119,5 +121,6 @@ def node_from(
         card_amounts={each.minor: dict(each.amounts) for each in recorded.card_amounts},
         partitions=partitions,
         derived_links=None if recorded.links else derive_links(devices, partitions),
+        extended=dict(recorded.extended),
         **same,
     )

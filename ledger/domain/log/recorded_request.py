@@ -60,6 +60,7 @@ class RecordedRequest:
     mgpu_multi: bool = False
     gpushare_units: Count = 0
     card_filter: CardFilter | None = None
+    extended: tuple[tuple[str, Count], ...] = ()
 
 
 BESIDE_IT: Final = frozenset({"uid", "namespace", "name", "cpu_milli", "memory_bytes", "snapshot"})

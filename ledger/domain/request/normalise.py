@@ -17,6 +17,7 @@ from ledger.domain.dialects.registry import READERS, gpu_dialect_of, reader_of
 from ledger.domain.errors import FieldError, RefusedError
 from ledger.domain.kube.original import as_written
 from ledger.domain.kube.pod_spec import APP, PodSpec, read_pod
+from ledger.domain.request import extended
 from ledger.domain.request.asked import TypeRequest, check_device_resources, check_known_words
 from ledger.domain.request.cpus import OWN_CPUS, CpusAsked, cpu_demand
 from ledger.domain.request.groups import GroupsAsked, groups_of
@@ -222,6 +223,7 @@ def _bare_request(spec: PodSpec, cpus: CpusAsked) -> PodRequest:
         cpu_milli=spec.cpu_milli,
         memory_bytes=spec.memory_bytes,
         placement=spec.placement,
+        extended=extended.asked(spec),
         snapshot=snapshot_of(spec, qos=str(cpus.qos), priority=cpus.priority),
     )
 

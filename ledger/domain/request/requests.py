@@ -249,6 +249,8 @@ class PodRequest:
         mgpu_multi: the Pod spreads a container over several cards (GPU-sharing contract A.4).
         gpushare_units: the whole request in the node daemon's unit; 0 for other dialects.
         card_filter: the GPUs that will do, as HAMi's annotations say; None = all.
+        extended: resource name -> how many, of resources that nodes offer by their number alone;
+            sorted, none of 0.
     """
 
     uid: str
@@ -273,6 +275,7 @@ class PodRequest:
     mgpu_multi: bool = False
     gpushare_units: int = 0
     card_filter: CardFilter | None = None
+    extended: tuple[tuple[str, Count], ...] = ()
     snapshot: PodSnapshot = field(default_factory=PodSnapshot)
 
     @property

@@ -69,6 +69,8 @@ class Fitting:
             fit[:] = True  # asks for nothing: also where running Pods hold more than there is
         if shape.memory_bytes:
             fit &= arrays.memory_free.take(nodes) >= shape.memory_bytes
+        for name, amount in shape.extended:
+            fit &= ~arrays.extended.lacking(name, amount, nodes)
         if shape.is_plain:
             if shape.plain_percent:
                 fit &= self.plain_cards(shape, nodes)
@@ -96,6 +98,8 @@ class Fitting:
         lost: BoolArray = arrays.cpu_cap.take(nodes) < shape.cpu_milli
         if memory_bytes:
             lost |= arrays.memory_cap.take(nodes) < memory_bytes
+        for name, amount in shape.extended:
+            lost |= arrays.extended.too_small(name, amount, nodes)
         for demand in shape.demands:
             devices = self._devices(demand)
             cap = self._rows(devices.memory_cap, nodes)

@@ -119,7 +119,7 @@ class RoomCounter:
         )
 
     def _copies(self, shape: Shape, places: IntArray, most: int) -> IntArray:
-        copies: IntArray = np.full(len(places), most, dtype=np.int64)
+        copies = self._arrays.extended.times(shape.extended, places, most)
         if shape.plain_percent == WHOLE_PERCENT:
             return np.minimum(copies, self._arrays.gpus.whole.take(places) // shape.plain_count)
         for demand in shape.demands:

@@ -16,6 +16,7 @@ from ledger.domain.devices import GPU, WHOLE_PERCENT, DeviceShare, level_percent
 from ledger.domain.kube.shared_templates import Amounts
 from ledger.domain.log.cpu_holders import holds_alone
 from ledger.domain.log.events import PodObserved
+from ledger.domain.request import extended
 from scheduler.decide.cpusets.pinned import CpuHolding
 from scheduler.decide.dialects.registry import counts_containers
 from scheduler.decide.nodes.accounts import DeviceId, same_device
@@ -45,6 +46,7 @@ class _Held(NamedTuple):
             machine once it has gone.
         amounts: what it has of cards beside core percent and memory, by minor of its GPUs.
         counted: how many whole devices it has on cards that nobody can name, by type.
+        extended: what it has of resources that nodes offer by their number alone, by name.
     """
 
     number: int
@@ -62,6 +64,7 @@ class _Held(NamedTuple):
     counts_containers: bool
     unknown_types: tuple[str, ...] = ()
     counted: Mapping[str, int] = _NOTHING
+    extended: Mapping[str, int] = _NOTHING
 
     @property
     def cpus(self) -> CpuHolding:
@@ -160,6 +163,7 @@ class Holdings:
             counts_containers(request.dialect),
             (GPU,) if placement.counted else (),
             {GPU: placement.counted} if placement.counted else _NOTHING,
+            dict(request.extended),
         )
         self._enter(request.uid, held)
 
@@ -199,6 +203,7 @@ class Holdings:
             counts_containers(pod.dialect),
             pod.unknown_types,
             pod.counted if self._by_count else _NOTHING,
+            extended.held(pod.snapshot),
         )
         account = self._arrays.accounts[node]
         facts = self._arrays.nodes[account]
@@ -335,6 +340,8 @@ class Holdings:
         arrays.add(
             node, cpu_milli=sign * cpu_milli, memory_bytes=sign * held.memory_bytes, pods=sign
         )
+        if held.extended:
+            arrays.extended.add(node, held.extended, sign)
         for devices, column, share, amounts in cards:
             instances = share.instances if held.counts_containers else 0
             devices.add(node, column, share, sign, instances=instances)

@@ -18,6 +18,7 @@ from scheduler.decide.nodes.accounts import (
 )
 from scheduler.decide.nodes.arrays import UNLIMITED, IntArray, with_rows
 from scheduler.decide.nodes.devices import DeviceArrays
+from scheduler.decide.nodes.extended import ExtendedArrays
 
 _LOG_LENGTH: Final = 1 << 15
 
@@ -88,6 +89,7 @@ class NodeArrays:
         count: nodes that are there.
         cpu_cap, memory_cap, pods_cap: `UNLIMITED` where the node names no limit.
         devices: device type -> arrays; `gpu` is always there, `no_devices` stands for the rest.
+        extended: resources that nodes offer by their number alone.
         without_devices: at [node], it has no device of any type.
         amplified: at [node], its cpu is more than its CPUs.
         limits_pods: some node limits, or limited, the number of Pods.
@@ -124,6 +126,7 @@ class NodeArrays:
         }
         self.gpus = self.devices[GPU]
         self.no_devices = DeviceArrays("", nodes)
+        self.extended = ExtendedArrays(nodes)
         self._mixed = {row for row in range(len(nodes)) if self._has_mixed_models(row)}
         self.without_devices = np.array([not node.devices for node in nodes], dtype=np.bool_)
         self.amplified = np.array([node.cpu_amplification > 1 for node in nodes], dtype=np.bool_)
@@ -196,6 +199,7 @@ class NodeArrays:
                 self.devices[device_type] = DeviceArrays(device_type, self.nodes)
         for devices in (*self.devices.values(), self.no_devices):
             devices.put(row, node)
+        self.extended.lay(row, node)
         self._mixed.discard(row)
         if self._has_mixed_models(row):
             self._mixed.add(row)

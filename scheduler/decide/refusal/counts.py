@@ -24,6 +24,7 @@ from scheduler.decide.refusal.shortfalls import (
     explain_closed,
     explain_cpu,
     explain_devices,
+    explain_extended,
     explain_memory,
 )
 
@@ -145,6 +146,10 @@ class ReasonCounter:
         if reason is reasons.INSUFFICIENT_MEMORY:
             row = int(np.where(where, arrays.memory_free, -UNLIMITED).argmax())
             return row, *explain_memory(arrays, row, request)
+        resource = reasons.resource_short(reason.text)
+        if resource:
+            row = arrays.extended.most_free(resource, where)
+            return row, *explain_extended(arrays, row, request, resource)
         if not reason.device_type:
             alone = request.cpuset is not None and request.cpuset.alone
             return self._looked_at(reason, where, tried, alone=alone)

@@ -239,6 +239,26 @@ def untolerated(taint: Taint) -> Reason:
     )
 
 
+_SHORT: Final = "Insufficient "
+
+
+def insufficient_resource(name: str) -> Reason:
+    """Return the reason for too little left of a resource, as kube-scheduler says it."""
+    return Reason(text=f"{_SHORT}{name}")
+
+
+def resource_short(text: str) -> str:
+    """Return the extended resource that a reason's text is about, empty for any other reason."""
+    name = text.removeprefix(_SHORT)
+    return name if "/" in name and name != text else ""
+
+
+MANY_RESOURCES: Final = Reason(
+    text="Insufficient extended resources",
+    remedy="see how many of each the node offers: the Pod asks for more kinds than are told apart",
+)
+
+
 def insufficient_devices(device_type: str) -> Reason:
     """Return the reason for too little left of a type in all (Koordinator contract 13)."""
     return Reason(text=f"Insufficient {device_type} devices", device_type=device_type)

@@ -38,7 +38,9 @@ _PODS_BIT: Final = 1
 _CPU_BIT: Final = 2
 _MEMORY_BIT: Final = 4
 _AMPLIFIED_BIT: Final = 8
-_FIT_CODES: Final = 15
+_FIT_BITS: Final = 4
+_NAMES_MAX: Final = 4
+"""So many extended resources of one Pod are told apart, each by a bit of its own."""
 _INSUFFICIENT, _FRAGMENTED, _UNHEALTHY, _CONTAINERS, _UNKNOWN = range(5)
 _KIND_COUNT: Final = 5
 _CARD_SHORT: Final = 1000  # one card short is farther than any percent short on a card
@@ -189,7 +191,7 @@ class Refusals:
             before = verdict.before.take(nodes)
             codes = np.where(before == _FITS, codes, before)
             codes = np.where(codes == _FITS, verdict.after.take(nodes), codes)
-        first = static + _FIT_CODES
+        first = static + _fit_codes(shape)
         row.short[nodes] = FAR
         for demand in shape.demands:
             left = np.flatnonzero(codes == _FITS)
@@ -212,7 +214,7 @@ class Refusals:
         row.codes[nodes] = codes
 
     def _fit_bits(self, shape: Shape, request: PodRequest, nodes: IntArray) -> IntArray:
-        """Return which of Pod slots, cpu and memory are short: all that are, as a sum of bits."""
+        """Return what is short of Pod slots, cpu, memory and the rest: a sum of bits."""
         arrays = self._arrays
         bits: IntArray = np.zeros(len(nodes), dtype=np.int64)
         if shape.cpu_milli:
@@ -222,6 +224,9 @@ class Refusals:
             bits += (arrays.memory_free.take(nodes) < request.memory_bytes) * _MEMORY_BIT
         if arrays.limits_pods:
             bits += (arrays.pods_free.take(nodes) < 1) * _PODS_BIT
+        for number, (name, amount) in enumerate(shape.extended):
+            bit = 1 << (_FIT_BITS + min(number, _NAMES_MAX))
+            bits |= arrays.extended.lacking(name, amount, nodes) * bit
         return bits
 
     def _still_holds(self, row: _Row, codes: IntArray, nodes: IntArray) -> bool:
@@ -287,20 +292,28 @@ class Refusals:
         return self._arrays.devices.get(demand.device_type, self._arrays.no_devices)
 
 
+def _fit_codes(shape: Shape) -> int:
+    """Return how many codes tell what of the resource fit is short: one for each sum of bits."""
+    return (1 << (_FIT_BITS + min(len(shape.extended), _NAMES_MAX + 1))) - 1
+
+
 def _texts(verdict: StaticVerdict, shape: Shape) -> tuple[tuple[Reason, ...], ...]:
     """Return the reasons behind each code: static, fit bits, each demand's kinds, sums, CPUs."""
+    named = [reasons.insufficient_resource(name) for name, _ in shape.extended[:_NAMES_MAX]]
     fit = (
         reasons.TOO_MANY_PODS,
         reasons.INSUFFICIENT_CPU,
         reasons.INSUFFICIENT_MEMORY,
         reasons.INSUFFICIENT_AMPLIFIED_CPU,
+        *named,
+        reasons.MANY_RESOURCES,
     )
     limit = chooser_of(shape.dialect).limit
     setting = "" if limit is None else limit.setting
     texts: list[tuple[Reason, ...]] = [(reason,) for reason in verdict.reasons]
     texts.extend(
         tuple(reason for bit, reason in enumerate(fit) if bits >> bit & 1)
-        for bits in range(1, _FIT_CODES + 1)
+        for bits in range(1, _fit_codes(shape) + 1)
     )
     for demand in shape.demands:
         device_type = demand.device_type

@@ -34,6 +34,18 @@ def explain_memory(arrays: NodeArrays, node: int, request: PodRequest) -> Explai
     return f"asks {_mib_up(asked)} memory, {_mib_down(free)} free", remedy
 
 
+def explain_extended(arrays: NodeArrays, node: int, request: PodRequest, name: str) -> Explained:
+    """Explain a node that is short of a resource which it offers by its number alone."""
+    asked = dict(request.extended).get(name, 0)
+    free, cap = arrays.extended.free(node, name), arrays.extended.cap(node, name)
+    if not cap:
+        return f"asks {asked} {name}, the node offers none", f"add a node that offers {name}"
+    remedy = f"release {asked - free} {name} on {arrays.nodes[node].name}"
+    if asked > cap:
+        remedy = f"ask for at most {cap} {name}"
+    return f"asks {asked} {name}, {free} of {cap} free", remedy
+
+
 def explain_closed(arrays: NodeArrays, node: int, demand: DeviceDemand) -> Explained:
     """Explain a node whose devices would do, were they not closed."""
     devices = arrays.devices.get(demand.device_type, arrays.no_devices)

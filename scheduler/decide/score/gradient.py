@@ -149,7 +149,8 @@ class Gradient:
     def _has_table(self, shape: Shape) -> bool:
         """Tell whether the gain of a shape can be read from a table over single cards."""
         one_kind = shape.plain_percent in {0, WHOLE_PERCENT} or shape.plain_count == 1
-        return shape.is_plain and one_kind and not self._measure.odd and self._tables_max > 0
+        tells_all = shape.is_plain and one_kind and not shape.extended
+        return tells_all and not self._measure.odd and self._tables_max > 0
 
     def _card_gains(self, shape: Shape, nodes: IntArray, cpu_class: IntArray) -> IntArray:
         """Return how F falls when each card takes the share, less what the cpu changes."""

@@ -111,6 +111,7 @@ OTHER: Final[dict[str, Any]] = {
     "mgpu_multi": True,
     "gpushare_units": 7,
     "card_filter": CardFilter(models=("A100",)),
+    "extended": (("example.com/nic", 1),),
     "snapshot": PodSnapshot(qos="LSE"),
 }
 """Every field of a request with a value that is not the usual one."""

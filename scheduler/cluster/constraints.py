@@ -1,0 +1,96 @@
+"""What kube-scheduler reads of a Pod and nothing here decides by, so that nobody misses it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from ledger.domain.errors import FieldError
+from ledger.domain.request.rules import forbidden
+from ledger.domain.resources import GATE_TENURE_GANG
+from scheduler.cluster.documents import section
+
+_ANYWHERE: Final = frozenset(
+    {"configMap", "downwardAPI", "emptyDir", "hostPath", "image", "name", "projected", "secret"}
+)
+"""Kinds of volumes that every node has; `name` is the volume's own."""
+_GATED: Final = "scheduling gates (not to be scheduled until they are lifted)"
+_CONTAINERS: Final = ("initContainers", "containers")
+_NAMED_MAX: Final = 5
+
+
+Unread = tuple[str, Sequence[str]]
+"""A Pod as `namespace/name`, and what of it is not looked at."""
+
+
+def not_looked_at(body: Mapping[str, Any]) -> tuple[str, ...]:
+    """
+    Return what restricts where a Pod may go and is not looked at, in words, sorted.
+
+    Rule: cli.md, Predicates: those that are listed there are ours, all others kube-scheduler's. An
+    object that can't be read as the API describes it says nothing here; decoding refuses it.
+    """
+    found = sorted(set(_found(section(body, "spec"))))
+    return (*found, *([_GATED] if gate_errors(body) else []))
+
+
+def gate_errors(body: Mapping[str, Any]) -> tuple[FieldError, ...]:
+    """
+    Return why a Pod is not to be scheduled at all yet; our own gate is lifted by us.
+
+    Rule: Kubernetes, Pod Scheduling Readiness.
+    """
+    return tuple(
+        forbidden(
+            f"spec.schedulingGates[{number}]",
+            f"scheduling is blocked until the gate is lifted: {gate.get('name', '')}",
+        )
+        for number, gate in enumerate(_objects(section(body, "spec").get("schedulingGates")))
+        if gate.get("name") != GATE_TENURE_GANG
+    )
+
+
+def by_pod(found: Iterable[Unread]) -> Iterator[str]:
+    """Yield one line per Pod with what of it is not looked at."""
+    for path, constraints in found:
+        yield f"{path}: not looked at: {', '.join(constraints)}"
+
+
+def in_sum(found: Iterable[Unread]) -> Iterator[str]:
+    """Yield one line per constraint with the Pods that have it, given (Pod, its constraints)."""
+    pods: dict[str, list[str]] = {}
+    for path, constraints in found:
+        for constraint in constraints:
+            pods.setdefault(constraint, []).append(path)
+    for constraint, paths in sorted(pods.items()):
+        more = f" and {len(paths) - _NAMED_MAX} more" if len(paths) > _NAMED_MAX else ""
+        named = ", ".join(paths[:_NAMED_MAX])
+        yield f"not looked at: {constraint}: pods={len(paths)}: {named}{more}"
+
+
+def _found(spec: Mapping[str, Any]) -> Iterator[str]:
+    affinity = section(spec, "affinity")
+    for key, words in (("podAffinity", "pod affinity"), ("podAntiAffinity", "pod anti-affinity")):
+        if any(section(affinity, key).values()):
+            yield words
+    if _objects(spec.get("topologySpreadConstraints")):
+        yield "topology spread"
+    if _objects(spec.get("resourceClaims")):
+        yield "resource claims"
+    for volume in _objects(spec.get("volumes")):
+        yield from (f"volume {kind}" for kind in volume if kind not in _ANYWHERE)
+    containers = [each for key in _CONTAINERS for each in _objects(spec.get(key))]
+    for container in containers:
+        if any("hostPort" in port for port in _objects(container.get("ports"))):
+            yield "host ports"
+        resources = section(container, "resources")
+        names = {*section(resources, "requests"), *section(resources, "limits")}
+        yield from (name for name in names if _is_unread(name))
+
+
+def _is_unread(resource: str) -> bool:
+    return resource.startswith("hugepages-") or resource == "ephemeral-storage"
+
+
+def _objects(value: object) -> list[Mapping[str, Any]]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
