@@ -13,7 +13,7 @@ from ledger.domain.resources import ANNOTATION_TENURE_VOCABULARY
 from scheduler.cluster.documents import section
 from tenure.check.api_rules import check_amounts, with_api_defaults
 from tenure.check.facts import UNNAMED, written
-from tenure.check.workloads import Template, template_of
+from tenure.check.workloads import Template, is_of_kubernetes, templates_of
 from tenure.exits import with_next
 from tenure.manifests import Document
 from webhook.decide.answers import (
@@ -97,12 +97,14 @@ class Checker:
         try:
             if document.kind in _CHECKED:
                 return self._object(document, body)
-            template = template_of(body, name=document.name)
-            if template is not None:
-                return self._workload(document, template)
+            templates = templates_of(body, name=document.name)
+            if templates:
+                return self._workload(document, body, templates)
         except InputError as error:
             raise (error if error.place else document.blame(error)) from None
-        return _checked(document, body, causes=(), warnings=self._made_for(document))
+        unchecked = () if document.ours or is_of_kubernetes(body) else _unchecked(body)
+        warnings = (*unchecked, *self._made_for(document))
+        return _checked(document, body, causes=(), warnings=warnings)
 
     def _made_for(self, document: Document) -> tuple[str, ...]:
         """Say of a policy or a webhook that it was made for other words than those of our own."""
@@ -157,8 +159,35 @@ class Checker:
         patch = diff(body, after)
         return _checked(document, after, causes=causes, warnings=warnings, patch=patch)
 
-    def _workload(self, document: Document, template: Template) -> Checked:
+    def _workload(
+        self, document: Document, workload: Mapping[str, Any], templates: Sequence[Template]
+    ) -> Checked:
+        """Return what becomes of a workload by the Pods that its templates make."""
         namespace = document.namespace or DEFAULT_NAMESPACE
+        result = workload
+        causes: list[FieldError] = []
+        warnings: list[str] = []
+        for template in templates:
+            after, refused, said = self._made(document, template, namespace)
+            causes += (replace(each, field=f"{template.path}.{each.field}") for each in refused)
+            warnings += said
+            if template.by_kind:
+                advice = workload_advice(workload, template.body, template.path)
+                warnings += (item.text for item in advice)
+            result = template.with_pod(result, after)
+        return _checked(
+            document,
+            result,
+            causes=causes,
+            warnings=warnings,
+            patch=diff(workload, result),
+            namespace=namespace,
+        )
+
+    def _made(
+        self, document: Document, template: Template, namespace: str
+    ) -> tuple[Mapping[str, Any], tuple[FieldError, ...], tuple[str, ...]]:
+        """Return what becomes of a Pod that a template makes."""
         request = AdmissionRequest(
             uid=document.title,
             operation=CREATE,
@@ -168,22 +197,10 @@ class Checker:
             user=self.user,
             obj=template.pod,
         )
-        facts = self.facts.get(namespace, UNNAMED)
         try:
-            after, causes, warnings = self._decide(request, facts, template.pod)
+            return self._decide(request, self.facts.get(namespace, UNNAMED), template.pod)
         except InputError as error:
             raise error.within(template.path) from error
-        advice = workload_advice(template.workload, template.body, template.path)
-        below = tuple(replace(cause, field=f"{template.path}.{cause.field}") for cause in causes)
-        result = template.with_pod(after)
-        return _checked(
-            document,
-            result,
-            causes=below,
-            warnings=(*warnings, *(item.text for item in advice)),
-            patch=diff(template.workload, result),
-            namespace=namespace,
-        )
 
     def _decide(
         self, request: AdmissionRequest, facts: NamespaceFacts, pod: Mapping[str, Any]
@@ -248,6 +265,10 @@ class Checker:
             with contextlib.suppress(InputError):  # the Pod's own entry says what is wrong with it
                 pod = mutated(pod, self.settings, facts, namespace=namespace)
         return replace(facts, pod=pod)
+
+
+def _unchecked(body: Mapping[str, Any]) -> tuple[str, ...]:
+    return (f"not checked: kind {body['kind']}",)
 
 
 def _namespace(document: Document) -> str:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import copy
 import json
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import jsonpatch
 import pytest
@@ -260,6 +260,110 @@ def test_templates_of_workloads_are_checked(
     path = ".".join(steps)
     assert cause["field"] == f"{path}.spec.containers[0].resources.requests[koordinator.sh/gpu]"
     assert second["message"].startswith(f'{kind} "w" is invalid: {path}.spec')
+
+
+OPERATORS: dict[str, tuple[str, str, list[list[str | int]]]] = {
+    "PyTorchJob": (
+        "kubeflow.org/v1",
+        "PyTorchJob",
+        [["spec", "pytorchReplicaSpecs", name, "template"] for name in ("Master", "Worker")],
+    ),
+    "MPIJob": (
+        "kubeflow.org/v2beta1",
+        "MPIJob",
+        [["spec", "mpiReplicaSpecs", name, "template"] for name in ("Launcher", "Worker")],
+    ),
+    "LeaderWorkerSet": (
+        "leaderworkerset.x-k8s.io/v1",
+        "LeaderWorkerSet",
+        [["spec", "leaderWorkerTemplate", f"{name}Template"] for name in ("leader", "worker")],
+    ),
+    "RayCluster": (
+        "ray.io/v1",
+        "RayCluster",
+        [["spec", "headGroupSpec", "template"], ["spec", "workerGroupSpecs", 0, "template"]],
+    ),
+    "RayJob": (
+        "ray.io/v1",
+        "RayJob",
+        [
+            ["spec", "rayClusterSpec", "headGroupSpec", "template"],
+            ["spec", "rayClusterSpec", "workerGroupSpecs", 0, "template"],
+            ["spec", "submitterPodTemplate"],
+        ],
+    ),
+    "JobSet": (
+        "jobset.x-k8s.io/v1alpha2",
+        "JobSet",
+        [["spec", "replicatedJobs", place, "template", "spec", "template"] for place in (0, 1)],
+    ),
+    "Volcano Job": (
+        "batch.volcano.sh/v1alpha1",
+        "Job",
+        [["spec", "tasks", place, "template"] for place in (0, 1)],
+    ),
+    "Rollout": ("argoproj.io/v1alpha1", "Rollout", [["spec", "template"]]),
+    "one of tomorrow": ("example.com/v1", "Thing", [["spec", "parts", 0, "podTemplate"]]),
+}
+"""Kinds that GPU users have, with the places of their templates."""
+
+
+def with_value(body: Object, steps: list[str | int], value: Object) -> None:
+    """Put a value at a place, and what is missing on the way there."""
+    at: Any = body
+    for step, after in zip(steps, [*steps[1:], None], strict=True):
+        empty: Any = value if after is None else [] if isinstance(after, int) else {}
+        if isinstance(step, int):
+            at.extend([{}] * (step + 1 - len(at)))
+            at[step] = at[step] or empty
+        else:
+            at.setdefault(step, empty)
+        at = at[step]
+
+
+def text_of(steps: list[str | int]) -> str:
+    """Return a field path."""
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
+    return text.removeprefix(".")
+
+
+@pytest.mark.parametrize("case", OPERATORS.values(), ids=OPERATORS)
+def test_templates_are_found_by_where_they_stand(
+    cli: CommandLine, place: Path, case: tuple[str, str, list[list[str | int]]]
+) -> None:
+    """Each template of an operator's kind is checked as the Pods that it makes."""
+    version, kind, ways = case
+    head = {"apiVersion": version, "kind": kind, "metadata": {"name": "w", "namespace": "ml"}}
+    good, bad = copy.deepcopy(head), copy.deepcopy(head)
+    for steps in ways:
+        with_value(good, steps, {"spec": gpu_pod(NVIDIA)["spec"]})
+        with_value(bad, steps, {"spec": gpu_pod({"koordinator.sh/gpu": "150"})["spec"]})
+
+    (first,) = checked(cli, place, good)
+    (second,) = checked(cli, place, bad, code=1)
+
+    assert jsonpatch.apply_patch(copy.deepcopy(good), first["patch"]) == first["object"]
+    assert first["warnings"] == []
+    for steps in ways:
+        below = first["object"]
+        for step in steps:
+            below = below[step]
+        assert below["spec"]["containers"][0]["resources"]["limits"] == CARD
+    assert [cause["field"] for cause in second["causes"]] == [
+        f"{text_of(steps)}.spec.containers[0].resources.requests[koordinator.sh/gpu]"
+        for steps in ways
+    ]
+
+
+def test_a_kind_without_a_template_is_said_not_to_be_checked(cli: CommandLine, place: Path) -> None:
+    """What allows an object without having looked says so, but for Kubernetes' own kinds."""
+    job = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "t"}}
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}}
+
+    first, second = checked(cli, place, job, service)
+
+    assert (first["allowed"], first["warnings"]) == (True, ["not checked: kind PyTorchJob"])
+    assert (second["allowed"], second["warnings"]) == (True, [])
 
 
 def test_pods_of_a_daemon_set_are_left_alone(cli: CommandLine, place: Path) -> None:
