@@ -16,7 +16,7 @@ from tenure.check import options as check
 from tenure.check import quota
 from tenure.exits import run, with_next
 from tenure.live import release
-from tenure.query import drift, status, top, usage, who, why
+from tenure.query import drift, pods, status, top, usage, who, why
 from tenure.report import map as fleet_map
 from tenure.report import report
 from tenure.serving import certs, manifests, serve
@@ -63,6 +63,7 @@ for verb in (
     check,
     who,
     why,
+    pods,
     usage,
     verify,
     status,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from base64 import b64encode
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -21,6 +22,7 @@ from tenure.progress import progress_bar
 from tenure.units import format_duration
 
 if TYPE_CHECKING:
+    from ledger.signing import Checkpoint
     from ledger.store.mending.withdrawals import Withdrawal
     from ledger.store.open import Ledger
     from ledger.store.proving.second import SecondProver
@@ -86,7 +88,7 @@ def verify(
 
     if (checkpoint or export) and public_key is None:
         raise typer.BadParameter("--checkpoint and --export go with --public-key")
-    report = _proved(ledger, checkpoint or (), export, public_key, segments)
+    report, noted = _proved(ledger, checkpoint or (), export, public_key, segments)
     findings = [
         {"position": finding.position, "finding": finding.text} for finding in report.findings
     ]
@@ -107,6 +109,10 @@ def verify(
             }
             for each in report.withdrawn
         ],
+        "checkpoints": [
+            {"note": note, "size": each.size, "origin": each.origin, "root": each.root.hex()}
+            for note, each in noted
+        ],
         "findings": findings,
     }
     if not output.is_table:
@@ -116,6 +122,11 @@ def verify(
             f"{report.events:,} events, chain ok, 0 over-commits at every position,"
             f" projection = fold, {report.seconds:.1f} s\n"
         )
+        for note, kept in noted:
+            sys.stdout.write(
+                f"{one_line(note)}: signature ok, root {b64encode(kept.root).decode()} is that of"
+                f" the first {kept.size:,} of {report.events:,} events\n"
+            )
         if report.unread:
             sys.stdout.write(
                 f"events 1 to {report.unread:,} are in an archive: their hashes were proved, their"
@@ -151,12 +162,16 @@ def _proved(
     export: Path | None,
     public_key: str | None,
     segments: Path | None,
-) -> VerifyReport:
-    """Prove a ledger; where there is none any more, what tells that there was is a finding."""
+) -> tuple[VerifyReport, Sequence[tuple[str, Checkpoint]]]:
+    """
+    Prove a ledger; return the report, and against which checkpoints, each with where it was read.
+
+    Where there is no ledger any more, what tells that there was one is a finding.
+    """
     try:
         with _second_prover(ledger_url(ledger)) as second, opened(ledger) as source:
-            witness, refusals = _witness(source, checkpoints, export, public_key)
-            return _with(run_verify(source, witness, segments, second), refusals)
+            witness, noted, refusals = _witness(source, checkpoints, export, public_key)
+            return _with(run_verify(source, witness, segments, second), refusals), noted
     except InputError as error:
         if not error.message.startswith("not a ledger"):
             raise
@@ -166,7 +181,7 @@ def _proved(
         from ledger.store.proving.verify import unopened
 
         fact = error.message.removeprefix("not a ledger: ")
-        return _with(unopened(fact), kept)
+        return _with(unopened(fact), kept), ()
 
 
 def _was_a_ledger(url: str) -> bool:
@@ -230,10 +245,10 @@ def run_verify(
 
 def _witness(
     source: Ledger, checkpoints: Sequence[Path], export: Path | None, public_key: str | None
-) -> tuple[KeptCheckpoint | None, list[str]]:
-    """Read what was kept outside; return what is signed, and why the rest is no witness."""
+) -> tuple[KeptCheckpoint | None, list[tuple[str, Checkpoint]], list[str]]:
+    """Read what was kept outside; return what is signed, where, and why the rest is no witness."""
     if public_key is None:
-        return None, []
+        return None, [], []
     from ledger.store.proving.tree_proof import KeptCheckpoint
     from ledger.store.proving.trusted_keys import trusted_keys
     from tenure.admin.checkpoint import NotSignedError, checkpoint_of, parsed_checkpoint
@@ -243,11 +258,11 @@ def _witness(
     key = read_key(public_key)
     trusted = tuple(trusted_keys(source, [key]).keys.values())
     leaves: Sequence[bytes] = ()
-    first, signed, refusals = 1, [], []
+    first, noted, refusals = 1, [], []
     for path in checkpoints:
         text = path.read_text(encoding="utf-8")
         try:
-            signed.append(checkpoint_of(source, text, key, place=str(path)))
+            noted.append((str(path), checkpoint_of(source, text, key, place=str(path))))
         except NotSignedError as error:
             refusals.append(str(error))
     if export is not None:
@@ -256,10 +271,11 @@ def _witness(
         except NotSignedError as error:
             refusals.append(str(error))
         else:
-            signed.append(parsed_checkpoint(told.note, place=str(export)))
+            noted.append((str(export), parsed_checkpoint(told.note, place=str(export))))
             leaves, first = told.leaves, told.first
-    witness = KeptCheckpoint(checkpoints=tuple(signed), leaves=leaves, first=first, keys=trusted)
-    return witness, refusals
+    signed = tuple(each for _, each in noted)
+    witness = KeptCheckpoint(checkpoints=signed, leaves=leaves, first=first, keys=trusted)
+    return witness, noted, refusals
 
 
 def _with(report: VerifyReport, refusals: Sequence[str]) -> VerifyReport:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tenure.asking import Answer, Answers, Sight, question_of
 from tenure.query.drift import DriftQuestion, answer_drift
+from tenure.query.pods import PodsQuestion, answer_pods
 from tenure.query.top import TopQuestion, answer_top
 from tenure.query.usage import UsageQuestion, answer_usage
 from tenure.query.who import WhoQuestion, answer_who
@@ -41,6 +42,7 @@ class Asked:
 QUESTIONS: Final[Mapping[str, Kind]] = {
     "drift": Kind(question=DriftQuestion, answers=answer_drift),
     "map": Kind(question=MapQuestion, answers=answer_map),
+    "pods": Kind(question=PodsQuestion, answers=answer_pods),
     "top": Kind(question=TopQuestion, answers=answer_top),
     "usage": Kind(question=UsageQuestion, answers=answer_usage),
     "who": Kind(question=WhoQuestion, answers=answer_who),

@@ -23,6 +23,7 @@ from tenure.options import (
 from tenure.output import Column, OutputFormat, one_line, write_answer, write_table
 from tenure.query.meant import first_known
 from tenure.query.records import HOLDER_COLUMNS, held_text, holder_record, shown
+from tenure.query.standing import ENDED, PLACED, REFUSED, WAITING, state_of
 from tenure.query.who import find_holders, may_hold, unknown_lines, write_lines
 from tenure.times import iso_time
 from tenure.units import format_duration, format_time
@@ -47,11 +48,6 @@ UNKNOWN_HOLDER: Final = "unknown holder"
 """The closed reason of a device that a Pod may hold whose device nobody can name."""
 INVENTORY: Final = "inventory"
 """The reason of a change of health that an inventory said, not a message about the card."""
-WAITING: Final = "waiting"
-PLACED: Final = "placed"
-ENDED: Final = "ended"
-REFUSED: Final = "refused"
-"""At admission: the object never was, so nothing of it waits."""
 REASON_COLUMNS: Final = (
     Column(key="nodes", title="NODES", right=True, show=lambda nodes: str(nodes or "-")),
     Column(key="reason", title="REASON"),
@@ -254,7 +250,6 @@ def _meant(stories: Sequence[PodStory]) -> list[PodStory]:
 def _story(source: Ledger, pod: PodSummary) -> PodStory:
     from ledger.store.reading import report_queries as queries
     from ledger.store.reading.report_queries import When
-    from scheduler.service.api.words import WEBHOOK_ACTOR
 
     path = PodName(namespace=pod.namespace, name=pod.pod_name)
     ever = [
@@ -265,15 +260,9 @@ def _story(source: Ledger, pod: PodSummary) -> PodStory:
     refusal = None
     if pod.refused_position:
         refusal = next(queries.refusals(source.connection, position=pod.refused_position), None)
-    if any(holder.closed_at_us is None for holder in ever):
-        state = PLACED
-    else:
-        state = WAITING if pod.refused_position > pod.reserved_position else ENDED
-        if state == WAITING and refusal is not None and refusal.actor == WEBHOOK_ACTOR:
-            state = REFUSED
     return PodStory(
         pod=pod,
-        state=state,
+        state=state_of(pod, refusal, held=any(each.closed_at_us is None for each in ever)),
         holders=tuple(ever),
         refusal=refusal,
         refusals=queries.refusal_count(source.connection, pod_uid=pod.pod_uid),

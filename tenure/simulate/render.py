@@ -21,6 +21,7 @@ from scheduler.decide.answers import resources_of
 from scheduler.decide.nodes.card_amounts import adopted_amounts, reserved_amounts
 from scheduler.decide.outcome import NodeReasons, Unplaced
 from scheduler.record.core import Placed
+from tenure.cards import cards_text
 from tenure.output import Column, OutputFormat, write_csv, write_table, write_yaml
 from tenure.simulate.results import Outcome, Result
 
@@ -236,13 +237,9 @@ def _row(outcome: Outcome, vocabulary: Vocabulary) -> dict[str, Any]:
 def _cards_text(outcome: Outcome) -> str:
     if not isinstance(outcome, Placed):
         return ""
-    by_type: dict[str, list[str]] = {}
-    for share in outcome.placement.shares:
-        part = f"({share.core_percent}%)" if 0 < share.core_percent < 100 else ""
-        by_type.setdefault(share.device_type, []).append(f"{share.minor}{part}")
     if outcome.placement.counted:
-        by_type[GPU] = ["?"] * outcome.placement.counted
-    return " ".join(f"{kind}:{','.join(minors)}" for kind, minors in by_type.items())
+        return f"{GPU}:{','.join(['?'] * outcome.placement.counted)}"
+    return cards_text(outcome.placement.shares)
 
 
 def _summary_lines(result: Result, *, wide: bool) -> Iterator[str]:

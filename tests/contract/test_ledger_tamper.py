@@ -14,6 +14,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+from base64 import b64decode
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,7 +138,12 @@ def sign(store: SqliteStore, folder: Path, capsys: pytest.CaptureFixture[str]) -
     answer = cli.ask("ledger", "checkpoint", "--key", key, "--out", str(kept.note))
     assert answer.out == kept.note.read_text()
     assert cli.ask("ledger", "export", "--out", str(kept.export), "--key", key).code == 0
-    assert kept.verify("--checkpoint", str(kept.note), "--export", str(kept.export)).code == 0
+    proved = kept.verify("--checkpoint", str(kept.note), "--export", str(kept.export))
+    assert proved.code == 0
+    size, root = kept.note.read_text().splitlines()[1:3]
+    told = json.loads(proved.out)["checkpoints"]
+    assert [each["note"] for each in told] == [str(kept.note), str(kept.export)]
+    assert {(each["size"], each["root"]) for each in told} == {(int(size), b64decode(root).hex())}
 
 
 def without_rules(store: SqliteStore, change: Callable[[sqlite3.Connection], None]) -> None:

@@ -141,6 +141,28 @@ def test_who_and_why_take_the_uuid_of_a_card(tenure: CommandLine, name: str) -> 
     assert tenure.ask("who", "GPU-nobody-has").code == 2
 
 
+def test_pods_lists_who_waits_first_and_who_has_what(tenure: CommandLine) -> None:
+    """With devices and CPUs; those that ended are left out unless all are asked for."""
+    rows = list(csv.DictReader(io.StringIO(tenure.ask("pods", "-o", "csv").out)))
+    assert [(row["pod"], row["state"]) for row in rows] == [
+        ("ml/big-1", "waiting"),
+        ("ml/train-0", "placed"),
+        ("old/legacy", "placed"),
+    ]
+    assert [(row["devices"], row["cpus"]) for row in rows] == [
+        ("", ""),
+        ("gpu:1", "0-1"),
+        ("gpu:?", ""),
+    ]
+    assert rows[0]["why"] == "0/2 nodes are available: 2 Insufficient gpu devices."
+    assert [line.split()[0] for line in tenure.ask("pods", "--waiting").out.splitlines()[1:]] == [
+        "ml/big-1"
+    ]
+    everyone = json.loads(tenure.ask("pods", "--all", "-o", "json").out)
+    assert {each["pod"]: each["state"] for each in everyone}["ml/nb-7"] == "ended"
+    assert "3 more" in tenure.ask("pods", "--all", "--limit", "1").err
+
+
 def test_a_pod_is_found_without_its_namespace(tenure: CommandLine) -> None:
     """As long as one namespace alone has such a Pod."""
     assert tenure.ask("why", "big-1").out == tenure.ask("why", "ml/big-1").out

@@ -42,6 +42,8 @@ QUESTIONS: Final = (
     ("map", "-o", "csv"),
     ("map", "--at", "2026-03-02T10:30:00+01:00"),
     ("map", "--cpus"),
+    ("pods", "--all", "-o", "json"),
+    ("pods", "--waiting"),
     ("top",),
     ("top", "--by", "namespace", "-o", "json"),
     ("top", "--by", "owner", "--limit", "1", "-o", "wide"),

@@ -1,0 +1,166 @@
+"""`tenure pods`: every Pod that the ledger knows, what it has, or why it waits."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from tenure.asking import Answer, Sight
+from tenure.cards import cards_text
+from tenure.live.place import Place, asks
+from tenure.opening import time_of
+from tenure.options import Output
+from tenure.output import Column, OutputFormat, write_answer
+from tenure.query.standing import ENDED, PLACED, REFUSED, WAITING, state_of
+from tenure.times import iso_time
+from tenure.units import format_duration
+
+if TYPE_CHECKING:
+    from ledger.store.open import Ledger
+    from ledger.store.reading.report_rows import HolderRow, PodSummary, RefusalRow
+
+LIMIT: Final = 1000
+_ORDER: Final = (WAITING, PLACED, REFUSED, ENDED)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command("pods")(pods)
+
+
+@asks()
+def pods(
+    *,
+    waiting: Annotated[
+        bool, typer.Option("--waiting", help="Those alone that wait for a place.")
+    ] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Also those that ended, or were refused at admission.")
+    ] = False,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, max=1_000_000, help="How many are shown.")
+    ] = LIMIT,
+    place: Place,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """
+    Pods that wait, longest first, and Pods that have a place: where, with which devices and CPUs.
+
+    Example: tenure pods --waiting
+
+    Also those that ended: tenure pods --all -o wide
+    """
+    question = PodsQuestion(waiting=waiting, every=every, limit=limit, output=output)
+    place.print("pods", answer_pods, question)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodsQuestion:
+    """Which Pods there are, and where each stands."""
+
+    waiting: bool = False
+    every: bool = False
+    limit: int = LIMIT
+    output: OutputFormat = OutputFormat.TABLE
+
+
+def answer_pods(source: Ledger, question: PodsQuestion, sight: Sight) -> Answer:
+    """
+    Answer which Pods there are.
+
+    Raises:
+        InputError: more rows than a service reads for a question.
+    """
+    now_us = time_of(source).now_us
+    with source.connection.begin():
+        found = [*_records(source, sight, now_us)]
+    wanted = {WAITING} if question.waiting else {WAITING, PLACED}
+    shown = [record for record in found if question.every or record["state"] in wanted]
+    shown.sort(key=lambda record: (_ORDER.index(record["state"]), record["since"], record["pod"]))
+    answer = Answer()
+    columns = [
+        each
+        for each in _COLUMNS
+        if not question.output.is_table
+        or each.key == "pod"
+        or any(record[each.key] for record in shown)
+    ]
+    write_answer(question.output, shown[: question.limit], columns, out=answer.out)
+    if len(shown) > question.limit:
+        answer.note(f"{len(shown) - question.limit} more: give --limit for more")
+    return answer
+
+
+_COLUMNS: Final = (
+    Column(key="pod", title="POD"),
+    Column(key="state", title="STATE"),
+    Column(key="node", title="NODE"),
+    Column(key="devices", title="DEVICES"),
+    Column(key="cpus", title="CPUS"),
+    Column(key="lasted", title="FOR", right=True),
+    Column(key="why", title="WHY"),
+    Column(key="asks", title="ASKS", wide=True),
+    Column(key="owner", title="OWNER", wide=True),
+    Column(key="since", title="SINCE", wide=True),
+    Column(key="pod_uid", title="POD UID", wide=True),
+)
+
+
+def _records(source: Ledger, sight: Sight, now_us: int) -> Iterator[dict[str, Any]]:
+    from ledger.store.reading import report_queries as queries
+
+    connection, namespace = source.connection, sight.namespace or None
+    holders = defaultdict[int, list["HolderRow"]](list)
+    for holder in queries.device_holders(connection):
+        holders[holder.position].append(holder)
+    whole = {holder.position: holder for holder in queries.pod_holders(connection)}
+    last = {each.position: each for each in queries.refusals(connection)}
+    for pod in queries.pods(connection, namespace=namespace):
+        own = whole.get(pod.reserved_position)
+        refusal = last.get(pod.refused_position)
+        state = state_of(pod, refusal, held=own is not None)
+        story = _Story(
+            pod=pod,
+            state=state,
+            own=own,
+            parts=tuple(holders[pod.reserved_position]) if own is not None else (),
+            refusal=refusal,
+        )
+        yield _record(story, now_us)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Story:
+    """Where one Pod stands: its open reservation with the devices of it, its newest refusal."""
+
+    pod: PodSummary
+    state: str
+    own: HolderRow | None
+    parts: tuple[HolderRow, ...]
+    refusal: RefusalRow | None
+
+
+def _record(story: _Story, now_us: int) -> dict[str, Any]:
+    pod, own, refusal, state = story.pod, story.own, story.refusal, story.state
+    refused = refusal if state in {WAITING, REFUSED} else None
+    since_us = own.opened_at_us if own is not None else refused.at_us if refused else None
+    unknown = own.unknown_types.split(",") if own is not None and own.unknown_types else []
+    devices = [cards_text(story.parts), *(f"{kind}:?" for kind in unknown)]
+    lasted = "" if since_us is None else format_duration(max(0, now_us - since_us))
+    return {
+        "pod": f"{pod.namespace}/{pod.pod_name}",
+        "state": state,
+        "node": own.node_name if own is not None else "",
+        "devices": " ".join(each for each in devices if each),
+        "cpus": own.cpuset if own is not None else "",
+        "lasted": lasted,
+        "why": refused.message if refused else "",
+        "asks": refusal.shape if refusal else "",
+        "owner": pod.owner,
+        "since": "" if since_us is None else iso_time(since_us),
+        "pod_uid": pod.pod_uid,
+    }
