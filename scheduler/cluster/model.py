@@ -88,6 +88,21 @@ class Clearing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unreadable:
+    """
+    What of an object can't be read, so that what it says is not known.
+
+    Attributes:
+        object: its kind and name.
+        node: where it is, or which it is about; empty = not known.
+    """
+
+    object: str
+    node: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """
     Nodes, and what runs on them before the first decision.
@@ -101,6 +116,7 @@ class Cluster:
             count.
         warnings: what was read and is not used, in words.
         conflicts: what running Pods' annotations say wrongly or against their requests.
+        unreadable: what was left out; who decides by the cluster is told of it as an error instead.
     """
 
     nodes: tuple[NodeFacts, ...]
@@ -109,6 +125,7 @@ class Cluster:
     shared_templates: tuple[SharedTemplate, ...] | None = None
     warnings: tuple[str, ...] = ()
     conflicts: tuple[str, ...] = ()
+    unreadable: tuple[Unreadable, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -81,7 +81,7 @@ def cluster_of(objects: Documents, settings: SchedulingSettings) -> Cluster:
     vocabulary = settings.vocabulary
     _check_unused(objects, vocabulary)
     placed = _placed(objects)
-    documents = _by_node(objects)
+    documents = by_node(objects)
     nodes: dict[str, NodeFacts] = {}
     witnesses: dict[str, KubeletReports] = {}
     running_on = _running_on(placed)
@@ -161,7 +161,7 @@ def node_reader(
     objects: Documents, settings: SchedulingSettings
 ) -> Callable[[str, Callable[[dict[str, Any]], dict[str, Any]]], NodeFacts]:
     """Return what reads one of the nodes by name, as its Node would be after a change."""
-    documents, running = _by_node(objects), _running_on(_placed(objects))
+    documents, running = by_node(objects), _running_on(_placed(objects))
 
     def read(name: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> NodeFacts:
         about = documents[name]
@@ -188,7 +188,7 @@ def _check_unused(objects: Documents, vocabulary: Vocabulary) -> None:
 # --- nodes ------------------------------------------------------------------------------------
 
 
-def _by_node(objects: Documents) -> dict[str, NodeDocuments]:
+def by_node(objects: Documents) -> dict[str, NodeDocuments]:
     """Return node name -> its objects, in the order of the Nodes."""
     devices = {document.name: document for document in objects.of_kind("Device")}
     topologies = {document.name: document for document in objects.of_kind("NodeResourceTopology")}

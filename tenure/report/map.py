@@ -15,7 +15,7 @@ from tenure.asking import EVERYBODY, Answer, Screen, Sight
 from tenure.exits import stdout, warn, with_next
 from tenure.live.place import Place, asks, say
 from tenure.live.watching import watch as watch_it
-from tenure.opening import clock_us, moment_of, time_of
+from tenure.opening import moment_of, time_of
 from tenure.options import (
     At,
     Output,
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from ledger.domain.log.recorded_node import RecordedNode
     from ledger.store.open import Ledger
     from ledger.store.reading.timetravel import Loaded
+    from scheduler.cluster.model import Cluster
     from scheduler.usage.model import MappedNode
-    from tenure.simulate.model import Run
 
 
 WIDTH_MAX: Final = 1000
@@ -175,11 +175,11 @@ def _answer_files(files: Sequence[str], question: MapQuestion) -> Answer:
     from agent.decide.cpus_now import cpus_of_objects
     from scheduler.usage.cluster_now import cluster_now_of_objects
 
-    answer, run = Answer(), _run_of_files(files)
+    answer, cluster = Answer(), _cluster_of_files(files)
     if question.cpus:
-        _show_cpus(cpus_of_objects(run.nodes, run.adopted), question, answer)
+        _show_cpus(cpus_of_objects(cluster.nodes, cluster.adopted), question, answer)
     else:
-        _show(cluster_now_of_objects(run.nodes, run.adopted), question, answer)
+        _show(cluster_now_of_objects(cluster.nodes, cluster.adopted), question, answer)
     return answer
 
 
@@ -278,18 +278,21 @@ def _is_anything(node: MappedNode) -> bool:
     return bool(node.cards or node.unknown_holders)
 
 
-def _run_of_files(files: Sequence[str]) -> Run:
-    """Read manifests, and say what they leave unsaid."""
+def _cluster_of_files(files: Sequence[str]) -> Cluster:
+    """Read manifests, and say what they leave unsaid, and what of them can't be read."""
+    from scheduler.cluster.mending import cluster_as_far_as_read
     from scheduler.decide.settings import SchedulingSettings
-    from tenure.simulate.inputs import read_manifest_run
+    from tenure.manifests import read_manifests
 
-    run = read_manifest_run(files, settings=SchedulingSettings(), start_us=clock_us())
-    for warning in run.warnings:
+    cluster = cluster_as_far_as_read(read_manifests(files), SchedulingSettings())
+    for warning in cluster.warnings:
         warn(warning)
-    if not run.nodes:
+    for each in cluster.unreadable:
+        warn(f"{each.object}: {each.text}; what it says is left out, and not known")
+    if not cluster.nodes:
         error = InputError("no Node in the input", place=", ".join(files))
         raise with_next(error, "kubectl get nodes,pods -A -o json | tenure map -")
-    return run
+    return cluster
 
 
 def _show(nodes: Sequence[MappedNode], question: MapQuestion, answer: Answer) -> None:
