@@ -131,7 +131,9 @@ class _Mending:
                 return dataclasses.replace(about, **{which: mended})
         if which in {"topology", "unhealthy"} and not last:
             self._put(culprit, None)
-            return dataclasses.replace(about, **{which: None})
+            kept = about.topology if which == "unhealthy" else None
+            gone = about.unhealthy if which == "topology" else None
+            return dataclasses.replace(about, topology=kept, unhealthy=gone)
         for part in parts.values():
             self._put(part, None)
         bare = _bare_node(about.node)
