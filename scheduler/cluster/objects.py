@@ -13,16 +13,13 @@ from ledger.domain.adopted.pods import Adopted, adopt
 from ledger.domain.errors import FieldError, InputError
 from ledger.domain.kube.node_objects import NO_WITNESSES, KubeletReports
 from ledger.domain.kube.pod_spec import decode_quota, read_pod
-from ledger.domain.kube.shared_templates import SharedTemplate, read_shared_templates
+from ledger.domain.kube.shared_templates import SharedTemplate
 from ledger.domain.log.events import PodObserved
 from ledger.domain.log.recorded_request import recorded_request, request_digest
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.normalise import examine_pod
 from ledger.domain.request.requests import PodRequest, group_name
 from ledger.domain.resources import (
-    GPU_TEMPLATES_KEY,
-    GPU_TEMPLATES_NAME,
-    GPU_TEMPLATES_NAMESPACE,
     UNHEALTHY_GPU_NAMESPACE,
     UNHEALTHY_GPU_PREFIX,
 )
@@ -33,10 +30,10 @@ from scheduler.cluster.documents import (
     Documents,
     is_ended,
     node_of,
-    section,
 )
 from scheduler.cluster.model import Cluster, Pod, asking
 from scheduler.cluster.one_node import NodeDocuments, read_node, read_witnesses
+from scheduler.cluster.templates import is_of_templates, templates_in
 from scheduler.decide.settings import SchedulingSettings
 
 _NOWHERE: Final = "unknown"
@@ -219,30 +216,11 @@ def _unhealthy(objects: Documents) -> dict[str, Document]:
 
 
 def _shared_templates(objects: Documents) -> tuple[SharedTemplate, ...] | None:
-    """
-    Return the templates of the cluster's ConfigMap, None without one.
-
-    Rule: Koordinator contract 8.7.
-    """
+    """Return the templates of the cluster's ConfigMap, None without one."""
     for document in objects.of_kind("ConfigMap"):
-        if (document.namespace, document.name) == (GPU_TEMPLATES_NAMESPACE, GPU_TEMPLATES_NAME):
-            text = section(document.body, "data").get(GPU_TEMPLATES_KEY, "")
-            try:
-                return _templates_in(text, objects)
-            except InputError as error:
-                field = f"data[{GPU_TEMPLATES_KEY}]"
-                within = InputError(str(error), field=field) if error.place else error.within(field)
-                raise document.blame(within) from None
+        if is_of_templates(document):
+            return templates_in(document, objects.documents_in)
     return None
-
-
-def _templates_in(text: object, objects: Documents) -> tuple[SharedTemplate, ...]:
-    if not isinstance(text, str):
-        raise InputError("must be text")
-    documents = objects.documents_in(GPU_TEMPLATES_KEY, text)
-    if len(documents) > 1:
-        raise InputError(f"one document is needed: documents={len(documents)}")
-    return read_shared_templates(documents[0] if documents else None)
 
 
 def _warnings(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -257,6 +257,17 @@ class Engine:
         """
         rows = self._node_rows.of.take(np.asarray(nodes, dtype=np.int64))
         return self._filtering.judge(request, self._shapes.shape_of(request), rows)
+
+    def decide_by(self, settings: SchedulingSettings) -> None:
+        """
+        Decide by settings that have other templates of shares, and are else the same.
+
+        Nodes with cards of a kind whose templates are others have to be put again.
+        """
+        same = replace(settings.devices, shared_templates=self._settings.devices.shared_templates)
+        assert replace(settings, devices=same) == self._settings, "only templates change"
+        self._settings = settings
+        self._predicates.decide_by(settings)
 
     def forget(self) -> None:
         """Drop all that is remembered of earlier requests; answers stay, their time does not."""

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from certs.ports import Object
 from ledger.domain.annotations.signed import Checker
+from scheduler.cluster.templates import InText
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.record.events import DecidedBy
 from scheduler.service.agents import Agents
@@ -28,6 +29,7 @@ from scheduler.service.refusing import History, Refusing
 from scheduler.service.releasing import Releasing
 from scheduler.service.saying import Saying
 from scheduler.service.telling import Telling
+from scheduler.service.templates import Templates
 from scheduler.service.view import ClusterView
 from scheduler.service.witnesses import ProofBook
 
@@ -79,6 +81,7 @@ class Assembly:
     telling: Telling
     proofs: ProofBook
     reconciling: Reconciling
+    templates: Templates
 
     def sinks(self) -> dict[str, Sink]:
         """Return who is to be told of which collection of the API."""
@@ -93,6 +96,7 @@ class Assembly:
             ),
             "namespaces": self.releasing.namespaces,
             "poddisruptionbudgets": self.view.disruptions,
+            "templates": self.templates,
         }
 
 
@@ -106,6 +110,7 @@ class Ports:
         leading: nothing is given out but by who leads; ends are recorded whoever does.
         words: what every reservation repeats.
         told: what the ledger says of why Pods waited.
+        documents_in: the YAML documents of a text.
         proofs: made once the view is there, which knows machines.
         wake: told whenever a node changed.
         actor: whose doing the events are.
@@ -123,6 +128,7 @@ class Ports:
     words: DecidedBy
     proofs: Callable[[ClusterView], Proofs]
     told: History
+    documents_in: InText
     start: Start
     wake: Callable[[], None]
     actor: str
@@ -189,6 +195,19 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
     telling = Telling(api=ports.api, clock=clock, reporter=ports.actor)
     Saying(view, telling, why_not=why_not)
     gangs = Gangs(view, books, binder, groups, why_not=why_not)
+    templates = Templates(
+        view,
+        ports.recorder,
+        clock,
+        ports.words,
+        said=begun.settings,
+        documents_in=ports.documents_in,
+    )
+
+    def decides(words: DecidedBy) -> None:
+        books.words = refusing.words = words
+
+    templates.decides, templates.freed = decides, releasing.freed
     releasing.why_deleted = gangs.why_evicted
     return Assembly(
         view=view,
@@ -219,4 +238,5 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
             skew=ports.skew,
             why_not=ports.freshness.why_not,
         ),
+        templates=templates,
     )

@@ -67,7 +67,7 @@ class LiveBooks:
         self._view = view
         self._groups = groups
         self._clock = clock
-        self._words = words
+        self.words = words
         self._why_not = why_not
         self._described: set[str] = set()
         self._attempts: dict[str, int] = dict(begun.attempts)
@@ -168,7 +168,7 @@ class LiveBooks:
         node = view.facts(placement.node_name)
         assert node is not None, "a node that gives something is there"
         return events.reserved(
-            self._words,
+            self.words,
             structs.replace(placement, rated=view.rated(uid, placement.node_name)),
             encode(placement, node=node, now_ns=at_us * 1000, settings=view.settings),
             at_us,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ledger.domain.annotations.wire import TRUE
-from ledger.domain.resources import LABEL_TENURE_LEADER
+from ledger.domain.resources import GPU_TEMPLATES_NAME, LABEL_TENURE_LEADER
 from scheduler.service.api.words import (
     AGENT_ACCOUNT,
     FORCE,
@@ -165,6 +165,7 @@ def _tenure(options: SchedulerManifests) -> list[Thing]:
         _may(["list", "watch"], "policy", ["poddisruptionbudgets"]),
         *(_may(["list", "watch"], group, [kind]) for kind, group in inventory),
         _may(["get"], "", ["namespaces"], names=["kube-system"]),
+        _may(["list", "watch"], "", ["configmaps"], names=[GPU_TEMPLATES_NAME]),
         _may(["create", "patch"], "events.k8s.io", ["events"]),
     ]
     return [

@@ -118,7 +118,7 @@ class Refusing:
         self._binder = binder
         self._recorder: Recorder = binder.recorder
         self._clock: Clock = binder.clock
-        self._words = words
+        self.words = words
         self._history = told
         self._why_not = why_not
         self._due: dict[str, _Due] = {}  # by UID, who was refused first first
@@ -280,14 +280,14 @@ class Refusing:
         at_us = self._clock.wall_us()
         if isinstance(asked, RefusedPod):
             described: tuple[NewEvent, ...] = ()
-            new = events.broken_rules(self._words, asked, at_us, number)
+            new = events.broken_rules(self.words, asked, at_us, number)
         else:
             assert answer is not None, asked
             recorded = recorded_request(asked)
             digest = request_digest(recorded)
             about = f"{asked.uid}:refusal:{number}"
             described = self._books.describing(recorded, digest, about, at_us)
-            new = events.unplaced(self._words, answer, number, at_us, digest=digest, arrival=0)
+            new = events.unplaced(self.words, answer, number, at_us, digest=digest, arrival=0)
         # A writer that was deposed may have said something else under the same number.
         key = f"{new.idempotency_key}:{self._recorder.epoch}"
         actor = self._binder.actor

@@ -12,10 +12,9 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 from ledger.domain.errors import LedgerError
-from ledger.domain.log.events import EpochStarted, SettingsChanged
+from ledger.domain.log.events import EpochStarted
 from ledger.domain.log.recorded import RecordedEvent
 from scheduler.service.assembly import Assembly
-from scheduler.service.beginning import Beginning
 from scheduler.service.leading import Leading
 
 CATCH_UP_SECONDS: Final = 30.0
@@ -36,18 +35,12 @@ class Begun(Protocol):
 
 
 class Replica:
-    """
-    Follows the ledger, and takes it over.
+    """Follows the ledger, and takes it over."""
 
-    Attributes:
-        settings: the newest settings that decisions were made by, as the ledger has them.
-    """
-
-    def __init__(self, live: Assembly, leading: Leading, begun: Beginning) -> None:
+    def __init__(self, live: Assembly, leading: Leading) -> None:
         self._live = live
         self._leading = leading
         self._moved = asyncio.Event()
-        self.settings = begun.settings
 
     def follow(self, recorded: RecordedEvent) -> None:
         """
@@ -59,8 +52,6 @@ class Replica:
         event, live = recorded.event, self._live
         if isinstance(event, EpochStarted):
             self._leading.heard(event.epoch)
-        elif isinstance(event, SettingsChanged):
-            self.settings = event.settings
         live.books.take(recorded.envelope.position, event)
         if not self._leading.epoch:
             live.inventory.follow(event)

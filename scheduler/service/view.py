@@ -16,6 +16,7 @@ from typing import Any, Final
 from msgspec import structs
 
 from ledger.domain.errors import InputError
+from ledger.domain.kube.shared_templates import kind_of_cards
 from ledger.domain.log import drift
 from ledger.domain.log.events import LedgerEvent, PodObserved, PodReserved
 from ledger.domain.log.state import Folding, Holding, LedgerState, NodeState, node_uid_of
@@ -70,6 +71,7 @@ class ClusterView:
     Nodes, holders and requests, kept current change by change.
 
     Attributes:
+        settings: what is decided by; of them templates of shares may change.
         engine: what decides; soft holds are taken in it by whoever keeps them.
         directory: the names of the nodes that may be asked about.
         device_names: every resource name that asks for a device.
@@ -111,6 +113,17 @@ class ClusterView:
         self._judged: dict[str, Judged] = {}  # by Pod UID
         self._reader = PodReader(settings.vocabulary)
         self._asked: dict[str, tuple[str, PodRequest | RefusedPod]] = {}  # Pod UID -> version, it
+
+    def decide_by(self, settings: SchedulingSettings) -> list[str]:
+        """Decide by other templates of shares; return the names of the nodes they are about."""
+        before, now = (set(each.devices.shared_templates) for each in (self.settings, settings))
+        kinds = {template.cards for template in before ^ now}
+        self.settings = settings
+        self.engine.decide_by(settings)
+        about = [facts for facts in self._laid.values() if kind_of_cards(facts.labels) in kinds]
+        for facts in about:
+            self.engine.put_node(facts)
+        return [facts.name for facts in about]
 
     # --- the ledger -----------------------------------------------------------------------------
 

@@ -89,6 +89,7 @@ class Reflector:
         objects_max: int | None = None,
         may_be_absent: bool = False,
         may_be_set_back: bool = True,
+        name: str = "",
     ) -> None:
         """
         Make one.
@@ -98,6 +99,7 @@ class Reflector:
             may_be_absent: where the API server does not serve the kind, there is no object of it.
             may_be_set_back: an API server whose store was put back is followed on; else nothing
                 that it lists is told.
+            name: follow the object of this name alone, for which a right can be given.
         """
         self._source = source
         self._path = path
@@ -106,6 +108,7 @@ class Reflector:
         self._jitter = jitter
         self._objects_max = OBJECTS_MAX if objects_max is None else objects_max
         self._may_be_absent = may_be_absent
+        self._only = f"&fieldSelector=metadata.name%3D{quote(name)}" if name else ""
         self._may_be_set_back = may_be_set_back
         self._highest = 0
         self._absent = False
@@ -195,7 +198,8 @@ class Reflector:
         following: str = ""
         version: str = ""
         while True:
-            page = await self._source.read(f"{self._path}?limit={PAGE}&continue={quote(following)}")
+            asked = f"{self._path}?limit={PAGE}&continue={quote(following)}{self._only}"
+            page = await self._source.read(asked)
             self._absent = page is None and self._may_be_absent
             self._look_back(((page or {}).get("metadata") or {}).get("resourceVersion") or "")
             for item in (page or {}).get("items") or ():
@@ -225,6 +229,7 @@ class Reflector:
 
     async def _watch(self) -> None:
         path = f"{self._path}?watch=1&allowWatchBookmarks=true&resourceVersion={self._version}"
+        path += self._only
         began, is_told = self._monotonic(), False
         async with aclosing(self._source.watch(path, WATCH_SECONDS)) as events:
             async for event in events:

@@ -46,6 +46,7 @@ from tenure.serving.scheduling.replica import (
 )
 from tenure.serving.scheduling.signing import signer_of, trusted_proofs
 from tenure.serving.scheduling.standing import Standing
+from tenure.sources.yaml_text import yaml_documents
 from tenure.version import tenure_version
 
 LOOK_SECONDS: Final = 2.0
@@ -200,6 +201,7 @@ async def _opened(
         words=words,
         proofs=signer_of(options, origin, lambda: standing.incarnation),
         told=refusals_told(options.ledger),
+        documents_in=yaml_documents,
         start=tasks.run,
         wake=woken.set,
         actor=holder,
@@ -210,7 +212,6 @@ async def _opened(
     live = assemble(settings, begun, ports)
     return Process(
         options=options,
-        settings=settings,
         stack=stack,
         stopping=started.stopping,
         woken=woken,
@@ -223,9 +224,8 @@ async def _opened(
         freshness=freshness,
         leadership=leadership,
         leading=leading,
-        replica=Replica(live, leading, begun),
+        replica=Replica(live, leading),
         holder=holder,
-        words=words,
         begun=begun,
         live=live,
         tasks=tasks,
@@ -252,6 +252,7 @@ def _show(process: Process) -> None:
         holds=lambda: len(live.holds),
         unconfirmed=lambda: sum(map(len, live.releasing.waiting.values())),
         quarantined=lambda: bool(process.freshness.quarantine),
+        broken_templates=lambda: bool(live.templates.fault),
         unrecorded=lambda: len(live.releasing.faults),
         unexplained=lambda: len(live.refusing),
         waiting_pods=live.view.pods.waiting,

@@ -17,6 +17,7 @@ from scheduler.service.beginning import Beginning, begin
 from scheduler.service.freshness import Freshness
 from scheduler.service.leading import Leading
 from scheduler.service.replica import Replica
+from tenure.sources.yaml_text import yaml_documents
 from tests.support.binding import Tasks, Unsigned
 from tests.support.fake_api import ApiClient, ApiServer
 from tests.support.live import WORDS, MemoryLedger, StillClock
@@ -54,12 +55,13 @@ class Standby:
             words=WORDS,
             proofs=lambda _: Unsigned(),
             told=_nothing_told,
+            documents_in=yaml_documents,
             start=Tasks().start,
             wake=lambda: None,
             actor="scheduler/test",
         )
         self.live: Assembly = assemble(SchedulingSettings(node_policy="binpack"), begun, ports)
-        self.replica = Replica(self.live, self.leading, begun)
+        self.replica = Replica(self.live, self.leading)
 
     def follow(self, ledger: Ledger) -> None:
         """Follow to the end."""
@@ -97,7 +99,7 @@ def test_who_followed_knows_what_who_begins_is_told(store: Store) -> None:
         for one in standbys:
             one.follow(ledger)
             assert one.live.view.position == last.live.view.position
-            assert one.replica.settings == last.replica.settings == "{}"
+            assert one.live.templates.said == last.live.templates.said == "{}"
             assert one.live.view.recorded("uid-n-1") == last.live.view.recorded("uid-n-1")
             assert one.live.view.holders() == last.live.view.holders()
             for name in PODS:

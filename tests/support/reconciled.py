@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 from certs.ports import ApiError
@@ -21,6 +22,7 @@ from scheduler.service.beginning import Beginning, begin
 from scheduler.service.freshness import Freshness
 from scheduler.service.ports import BindCall
 from scheduler.service.proofs import Signing
+from tenure.sources.yaml_text import yaml_documents
 from tests.support import fake_api, objects
 from tests.support.binding import Tasks
 from tests.support.fake_api import ApiClient, ApiServer, Json
@@ -37,6 +39,7 @@ SINKS: Final = {
     "Device": "devices",
     "NodeResourceTopology": "noderesourcetopologies",
     "Namespace": "namespaces",
+    "ConfigMap": "templates",
 }
 
 
@@ -209,6 +212,7 @@ class Cluster:
             return self.fates.popleft() if self.fates else fake_api.ANSWERED
 
         self.api = ApiClient(self.server, _at_once, fate=fate)
+        settings = SchedulingSettings()
         ports = Ports(
             origin=CLUSTER,
             recorder=self.ledger,
@@ -216,7 +220,7 @@ class Cluster:
             clock=self.clock,
             freshness=freshness,
             leading=leads(self.ledger.epoch + 1, freshness.why_not),
-            words=WORDS,
+            words=replace(WORDS, policy=settings.node_policy),
             proofs=lambda _: Signing(
                 cluster=CLUSTER,
                 incarnation=lambda: "first",
@@ -225,6 +229,7 @@ class Cluster:
                 machine_of=lambda _: ("", ""),
             ),
             told=_nothing_told,
+            documents_in=yaml_documents,
             start=self.tasks.start,
             wake=lambda: None,
             actor="scheduler/test",
@@ -232,7 +237,7 @@ class Cluster:
             skew=lambda: self.skew,
         )
         self.ledger.take_over()
-        self.live: Assembly = assemble(SchedulingSettings(), self.ledger.beginning(), ports)
+        self.live: Assembly = assemble(settings, self.ledger.beginning(), ports)
         self.sinks = self.live.sinks()
         for value in list(self.server.objects.values()):
             self._tell("ADDED", value)
@@ -275,6 +280,7 @@ class Cluster:
         async def settling() -> None:
             live = self.live
             for act in (
+                live.templates.settle,
                 live.inventory.settle,
                 live.releasing.settle,
                 live.releasing.tell,

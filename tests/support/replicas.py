@@ -26,6 +26,7 @@ from scheduler.service.freshness import Freshness
 from scheduler.service.leading import Leading
 from scheduler.service.replica import Replica
 from tenure.kube.lease import SKEW_MAX, Leadership, LeaseSettings
+from tenure.sources.yaml_text import yaml_documents
 from tests.support.binding import LoopClock, Tasks, Unsigned
 from tests.support.fake_api import DROPPED, ApiClient, Json
 from tests.support.pausing import Process
@@ -147,6 +148,7 @@ class Standby(Service):
             words=WORDS,
             proofs=lambda _: Unsigned(),
             told=self._told,
+            documents_in=yaml_documents,
             start=self.tasks.start,
             wake=lambda: None,
             actor=f"scheduler/{name}",
@@ -156,7 +158,7 @@ class Standby(Service):
         self.books, self.holds, self.binder = live.books, live.holds, live.binder
         self.gangs, self.refusing, self.releasing = live.gangs, live.refusing, live.releasing
         self.extender, self.agents, self.reconciling = live.extender, live.agents, live.reconciling
-        self.replica = Replica(live, self.leading, begun)
+        self.replica = Replica(live, self.leading)
 
     def answers(self) -> bool:
         """Tell whether it would give something out now."""

@@ -86,6 +86,10 @@ class Predicates:
         self._fences.put(node)
         self._traits.put(node)
 
+    def decide_by(self, settings: SchedulingSettings) -> None:
+        """Judge nodes that are put from now on by these settings."""
+        self._settings = settings
+
     def verdict(self, need: StaticNeed) -> StaticVerdict:
         """Return the verdict over every node."""
         known = self._verdicts.get(need)

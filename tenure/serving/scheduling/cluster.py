@@ -6,7 +6,11 @@ import time
 from typing import Final
 
 from certs.ports import ApiError
-from ledger.domain.resources import UNHEALTHY_GPU_NAMESPACE
+from ledger.domain.resources import (
+    GPU_TEMPLATES_NAME,
+    GPU_TEMPLATES_NAMESPACE,
+    UNHEALTHY_GPU_NAMESPACE,
+)
 from scheduler.service.assembly import Assembly
 from tenure.kube.objects import KubeObjects
 from tenure.kube.reflector import Reflector
@@ -17,10 +21,13 @@ PATHS: Final = {
     "namespaces": "/api/v1/namespaces",
     "configmaps": f"/api/v1/namespaces/{UNHEALTHY_GPU_NAMESPACE}/configmaps",
     "poddisruptionbudgets": "/apis/policy/v1/poddisruptionbudgets",
+    "templates": f"/api/v1/namespaces/{GPU_TEMPLATES_NAMESPACE}/configmaps",
     "devices": "/apis/scheduling.koordinator.sh/v1alpha1/devices",
     "noderesourcetopologies": "/apis/topology.node.k8s.io/v1alpha1/noderesourcetopologies",
 }
 """Where the collections are that are followed."""
+NAMES: Final = {"templates": GPU_TEMPLATES_NAME}
+"""Of which of them one object alone is followed."""
 _CLUSTER: Final = "/api/v1/namespaces/kube-system"
 
 
@@ -34,6 +41,7 @@ def reflectors(live: Assembly, objects: KubeObjects) -> dict[str, Reflector]:
             monotonic=time.monotonic,
             may_be_absent=PATHS[name].startswith("/apis/"),
             may_be_set_back=False,
+            name=NAMES.get(name, ""),
         )
         for name, sink in live.sinks().items()
     }

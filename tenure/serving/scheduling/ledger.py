@@ -12,10 +12,6 @@ from ledger.store.open import open_ledger
 from ledger.store.service import Service
 from ledger.store.writing.commands import Command, Outcome
 from ledger.store.writing.lane import Lane, Turn, open_lane
-from scheduler.cluster.settings import settings_json
-from scheduler.decide.settings import SchedulingSettings
-from scheduler.record import events
-from scheduler.record.events import DecidedBy
 from scheduler.record.refusing import Told
 from scheduler.service.beginning import Beginning, begin, told_refusals
 from scheduler.service.freshness import Freshness
@@ -137,19 +133,3 @@ def refusals_told(url: str) -> History:
         return await asyncio.to_thread(read, pod_uids)
 
     return told
-
-
-async def say_settings(
-    recorder: ProbedLane,
-    settings: SchedulingSettings,
-    words: DecidedBy,
-    before: str,
-    at_us: int,
-) -> None:
-    """Record what is decided by, where it is other than before."""
-    text = settings_json(settings, seed=0)
-    if before == text:
-        return
-    new = events.settings_changed(words, text, at_us)
-    key = f"{new.idempotency_key}:{recorder.epoch}"
-    await recorder.record(Command(events=(events.by("scheduler", new, key=key),)))

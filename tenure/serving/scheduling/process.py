@@ -10,8 +10,6 @@ from typing import Final
 
 from ledger.domain.errors import CorruptLedgerError, FencedError
 from ledger.store.service import Service
-from scheduler.decide.settings import SchedulingSettings
-from scheduler.record.events import DecidedBy
 from scheduler.service.assembly import Assembly
 from scheduler.service.beginning import Beginning
 from scheduler.service.freshness import Freshness
@@ -39,12 +37,10 @@ class Process:
         woken: set when a node changed.
         leading: whether this replica answers; `replica` follows the ledger and takes it over.
         holder: whose doing the events are.
-        words: what every reservation repeats.
         live: what decides.
     """
 
     options: SchedulerOptions
-    settings: SchedulingSettings
     stack: AsyncExitStack
     stopping: asyncio.Event
     woken: asyncio.Event
@@ -59,7 +55,6 @@ class Process:
     leading: Leading
     replica: Replica
     holder: str
-    words: DecidedBy
     begun: Beginning
     live: Assembly
     tasks: Tasks

@@ -22,6 +22,7 @@ def record_what_changes(process: Process) -> None:
     """Record nodes, ends and drift, and tell the cluster of room."""
     releasing = process.live.releasing
     process.repeat(SETTLE_SECONDS, "inventory", _settling(process), fatal=FATAL)
+    process.repeat(SETTLE_SECONDS, "templates", process.live.templates.settle, fatal=FATAL)
     process.repeat(SETTLE_SECONDS, "releases", releasing.settle, fatal=FATAL)
     process.repeat(SETTLE_SECONDS, "groups", process.live.gangs.settle, fatal=FATAL)
     process.repeat(SETTLE_SECONDS, "wakes", releasing.tell)

@@ -19,7 +19,7 @@ from tenure.kube.lease import SKEW_MAX, Leadership, LeaseSettings
 from tenure.kube.objects import KubeObjects
 from tenure.kube.reflector import Reflector
 from tenure.serving.background import as_coroutine
-from tenure.serving.scheduling.ledger import PROBE_SECONDS, ProbedLane, say_settings
+from tenure.serving.scheduling.ledger import PROBE_SECONDS, ProbedLane
 from tenure.serving.scheduling.options import SchedulerOptions
 from tenure.serving.scheduling.process import FATAL, Process
 from tenure.serving.scheduling.recording import record_what_changes
@@ -104,7 +104,7 @@ async def _lead(process: Process, standing: Standing, pods: Reflector) -> None:
             process.freshness.quarantine = ""  # whoever has the Lease looks anew
         process.tasks.append(process.recorder.watch())
         process.tasks.start()
-        await process.replica.take_over(process.recorder, partial(_say, process))
+        await process.replica.take_over(process.recorder, process.live.templates.settle)
         record_what_changes(process)
         standing.keep_head(process)
         Snapshots(process.options.ledger, process.begun.snapshot_position).keep(process)
@@ -123,11 +123,6 @@ def _turn(process: Process) -> Turn:
         wall_us=process.clock.wall_us(),
         clock=SteadyClock(process.clock.reading),
     )
-
-
-async def _say(process: Process) -> None:
-    before, at_us = process.replica.settings, process.clock.wall_us()
-    await say_settings(process.recorder, process.settings, process.words, before, at_us)
 
 
 def _now() -> datetime:

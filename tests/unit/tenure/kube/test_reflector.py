@@ -112,6 +112,22 @@ def test_after_a_list_only_what_differs_is_told() -> None:
     followed(act, thing("x"), thing("y"), thing("z"))
 
 
+def test_one_object_alone_is_asked_for_by_its_name() -> None:
+    """So that a right can be for that one: list and watch alike."""
+
+    async def main() -> None:
+        source, told = ScriptedWatch(listed={PATH: [thing("x")]}), Told()
+        loop = asyncio.get_running_loop()
+        reflector = Reflector(source, PATH, told, monotonic=loop.time, name="x")
+        task = asyncio.create_task(reflector.follow())
+        await until(lambda: len(source.opened) == 2)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert all(path.endswith("&fieldSelector=metadata.name%3Dx") for path in source.opened)
+
+    run_in_virtual_time(main())
+
+
 @pytest.mark.parametrize("by_list", [False, True], ids=["by the watch", "by a list"])
 def test_an_object_made_anew_under_its_name_is_another_one(*, by_list: bool) -> None:
     """The old one is dropped first, even where its end was told to nobody."""

@@ -1,0 +1,152 @@
+"""The cluster's templates of shares: followed, recorded, and only then decided by."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from certs.ports import Object
+from ledger.domain.errors import InputError
+from ledger.domain.kube.shared_templates import SharedTemplate
+from ledger.domain.log.events import LedgerEvent, SettingsChanged
+from ledger.domain.log.state import Holding
+from ledger.store.writing.commands import Command, Recorded
+from scheduler.cluster.documents import Document
+from scheduler.cluster.settings import (
+    recorded_settings,
+    settings_hash,
+    settings_json,
+    with_templates,
+)
+from scheduler.cluster.templates import InText, is_of_templates, templates_in
+from scheduler.decide.settings import SchedulingSettings
+from scheduler.record import events
+from scheduler.record.events import DecidedBy
+from scheduler.service.ports import Clock, Recorder
+from scheduler.service.view import ClusterView
+
+ACTOR: Final = "scheduler"
+
+_log: Final = logging.getLogger("tenure.scheduler.templates")
+
+
+class Templates:
+    """
+    A sink of the ConfigMap of templates, and the settings with what it says.
+
+    Rule: Koordinator contract 8.7; design section 4, "Events say what was decided on". Without the
+    ConfigMap the settings' own templates count. One that can't be read changes nothing: the last
+    that could be counts on, after a start the last that the ledger tells.
+
+    Args:
+        view: made with the settings as they are in the file.
+        words: what every reservation repeats, with these settings.
+        said: the newest settings that the ledger tells, as text.
+
+    Attributes:
+        fault: why the ConfigMap can't be read; empty where it can, or is not there.
+        decides: told what reservations repeat from now on.
+        freed: told the name of a node on which other shares can be cut now.
+    """
+
+    def __init__(
+        self,
+        view: ClusterView,
+        recorder: Recorder,
+        clock: Clock,
+        words: DecidedBy,
+        *,
+        said: str,
+        documents_in: InText,
+    ) -> None:
+        self._view = view
+        self._recorder = recorder
+        self._clock = clock
+        self._words = words
+        self._documents_in = documents_in
+        self._given = self._due = view.settings
+        self._templates: tuple[SharedTemplate, ...] | None = None
+        self._number = 0
+        self._due_text = ""
+        self.said = said
+        self._before = recorded_settings(said).devices.shared_templates if said else None
+        self.fault = ""
+        self.decides: Callable[[DecidedBy], None] = lambda _: None
+        self.freed: Callable[[str], None] = lambda _: None
+        view.tellers.append(self._took)
+
+    def put(self, uid: str, item: Object) -> None:
+        """Take the ConfigMap as it is now."""
+        metadata = item["metadata"]
+        document = Document(
+            kind="ConfigMap",
+            ours=True,
+            namespace=str(metadata.get("namespace") or ""),
+            name=str(metadata["name"]),
+            uid=uid,
+            body=dict(item),
+        )
+        if not is_of_templates(document):
+            return
+        try:
+            self._templates = templates_in(document, self._documents_in)
+        except InputError as error:
+            if self._templates is None:
+                self._templates = self._before
+            if self.fault != str(error):
+                self.fault = str(error)
+                _log.error("the templates can't be read", extra={"reason": self.fault})
+        else:
+            self.fault = ""
+
+    def drop(self, _uid: str) -> None:
+        """Take note that there is no ConfigMap any more."""
+        self._templates = self._before = None
+        self.fault = ""
+
+    async def settle(self) -> None:
+        """
+        Record what is decided by where it is other than the ledger says, and decide by it.
+
+        Raises:
+            FencedError: another writer took over.
+            LedgerError: it is not recorded; what was decided by before counts on.
+        """
+        wanted = with_templates(self._given, self._templates)
+        text = settings_json(wanted, seed=0)
+        if text == self.said:
+            self._decide_by(wanted)
+            return
+        if text != self._due_text:
+            self._number += 1
+            self._due, self._due_text = wanted, text
+        new = events.settings_changed(self._worded(wanted), text, self._clock.wall_us())
+        # Settings may come back: the same words are another change then.
+        key = f"{new.idempotency_key}:{self._recorder.epoch}.{self._number}"
+        command = Command(events=(events.by(ACTOR, new, key=key),))
+        outcome = await self._recorder.record(command)
+        if not isinstance(outcome, Recorded):
+            raise outcome.error
+        self._view.take(outcome.first, new.event)
+
+    def _took(self, _position: int, event: LedgerEvent, _holding: Holding | None) -> None:
+        """Take note of settings that are recorded; from their position on it is decided by ours."""
+        if not isinstance(event, SettingsChanged):
+            return
+        self.said = event.settings
+        if event.settings == self._due_text:
+            self._due_text = ""
+            self._decide_by(self._due)
+
+    def _decide_by(self, settings: SchedulingSettings) -> None:
+        if settings == self._view.settings:
+            return
+        changed = self._view.decide_by(settings)
+        self.decides(self._worded(settings))
+        for name in changed:
+            self.freed(name)
+
+    def _worded(self, settings: SchedulingSettings) -> DecidedBy:
+        return replace(self._words, settings_hash=settings_hash(settings, seed=0))
