@@ -26,6 +26,7 @@ from ledger.domain.log.recorded_node import RecordedNode
 from ledger.domain.log.recorded_request import RecordedRequest, request_digest
 from ledger.domain.log.state import LOST, Folding, LedgerState
 from ledger.domain.nodes import NodeFacts
+from ledger.domain.request.extended import by_number
 from ledger.domain.request.normalise import examine_pod
 from ledger.domain.request.requests import PodRequest, PodSnapshot, group_name
 from ledger.domain.resources import (
@@ -111,6 +112,7 @@ def read_objects(objects: Documents, settings: SchedulingSettings) -> FileObject
         InputError: an object that can't be read; with file, line and field.
     """
     cluster = cluster_of(objects, settings)
+    offers = frozenset(name for node in cluster.nodes for name in node.extended)
     requests: dict[str, PodRequest] = {}
     broken: dict[str, str] = {}
     managed: set[str] = set()
@@ -122,7 +124,7 @@ def read_objects(objects: Documents, settings: SchedulingSettings) -> FileObject
         if errors:
             broken[request.uid] = "; ".join(map(str, errors))
         else:
-            requests[request.uid] = request
+            requests[request.uid] = by_number(request, offers)
         if _is_managed(document):
             managed.add(request.uid)
     managed |= {pod.pod_uid for pod in cluster.adopted if pod.source == DEVICE_ALLOCATED}

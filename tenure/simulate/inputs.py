@@ -8,8 +8,9 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from ledger.domain.nodes import NodeFacts
+from ledger.domain.request.extended import by_number
 from scheduler.cluster.constraints import not_looked_at
-from scheduler.cluster.model import Cluster, Pod
+from scheduler.cluster.model import Cluster, Pod, RefusedPod
 from scheduler.cluster.objects import asked_by, cluster_of, node_reader, pending_of
 from scheduler.decide.settings import SchedulingSettings
 from tenure.manifests import Manifests, read_manifests
@@ -46,7 +47,9 @@ def manifest_run(manifests: Manifests, *, settings: SchedulingSettings, start_us
     """
     cluster = cluster_of(manifests, settings)
     pending = pending_of(manifests)
-    pods = [asked_by(document, settings.vocabulary) for document in pending]
+    offers = frozenset(name for node in cluster.nodes for name in node.extended)
+    asked = [asked_by(document, settings.vocabulary) for document in pending]
+    pods = [pod if isinstance(pod, RefusedPod) else by_number(pod, offers) for pod in asked]
     unread = [
         (f"{document.namespace}/{document.name}", words)
         for document in pending

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.cli import Answer, CommandLine
-from tests.support.objects import Object, container, node, pod
+from tests.support.objects import Object, container, device, gpu_device, node, pod
 
 pytestmark = pytest.mark.integration
 
@@ -205,3 +205,48 @@ def test_a_gated_pod_is_not_scheduled_and_our_own_gate_is_ours(line: CommandLine
         "ml/gated: not looked at: scheduling gates (not to be scheduled until they are lifted)"
     ]
     assert found["ours"]["node"] == "n1"
+
+
+def test_cards_of_a_vendors_own_plugin_are_counted(line: CommandLine) -> None:
+    """Without Device objects `amd.com/gpu` is a number, as kube-scheduler has it."""
+    found = entries(
+        simulated(
+            line,
+            offering("n1", **{"amd.com/gpu": 8}),
+            offering("n2", **{"nvidia.com/gpu": 8}),
+            asking("r", {"amd.com/gpu": 6}, nodeName="n1", phase="Running"),
+            asking("p", {"amd.com/gpu": 2}),
+            asking("q", {"amd.com/gpu": 1}),
+            asking("g", {"nvidia.com/gpu": 1}),
+        )
+    )
+
+    assert (found["p"]["node"], found["g"]["node"]) == ("n1", "n2")
+    assert found["q"]["unschedulable"]["nodes"] == {
+        "n1": ["Insufficient amd.com/gpu"],
+        "n2": ["Insufficient amd.com/gpu"],
+    }
+
+
+def test_a_vendor_without_its_label_is_said(line: CommandLine) -> None:
+    """The Pod says nothing of labels: what is missing is the node's."""
+    found = entries(
+        simulated(
+            line,
+            offering("n1"),
+            device(gpu_device(0), name="n1"),
+            offering("bare"),
+            asking("p", {"amd.com/gpu": 1}),
+            asking("q", {"amd.com/gpu": 1}, nodeSelector={"zone": "a"}),
+        )
+    )
+
+    words = (
+        "node(s) didn't have GPUs of the vendor asked for (label node.koordinator.sh/gpu-vendor)"
+    )
+    affinity = "node(s) didn't match Pod's node affinity/selector"
+    assert found["p"]["unschedulable"]["nodes"] == {
+        "n1": [words],
+        "bare": ["Insufficient gpu devices"],
+    }
+    assert found["q"]["unschedulable"]["nodes"] == {"n1": [affinity], "bare": [affinity]}

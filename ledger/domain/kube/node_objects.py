@@ -171,7 +171,7 @@ def decode_node(
         derived_links=None if inventory.links else derive_links(devices, partitions),
         partitions=partitions,
         honors_partitions=honors_partitions(labels, device_labels),
-        extended=offered(quantities or {}, vocabulary),
+        extended=offered(quantities or {}, vocabulary, plain=device is None),
     )
     for reader in READERS:
         facts = reader.on_node(facts)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
+from dataclasses import replace
 from functools import lru_cache
+from typing import Final
 
 from ledger.domain.errors import InputError
 from ledger.domain.kube.pod_spec import APP, PodSpec, pod_total
 from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.domain.quantity import Quantity, parse_quantity
-from ledger.domain.request.requests import PodSnapshot
-from ledger.domain.resources import SLOT, is_extended
+from ledger.domain.request.requests import PlacementRules, PodRequest, PodSnapshot
+from ledger.domain.resources import AMD_GPU, DCU_GPU, LABEL_GPU_VENDOR, SLOT, TYPE_GPU, is_extended
 from ledger.domain.vocabulary import Vocabulary
 
 Counts = Mapping[str, int]
@@ -26,13 +28,66 @@ def is_counted(name: str, vocabulary: Vocabulary) -> bool:
     return is_extended(name) and name != SLOT and name not in vocabulary.device_names
 
 
-def offered(quantities: Mapping[str, Quantity], vocabulary: Vocabulary) -> dict[str, int]:
-    """Return how many of each such resource a node offers, by name."""
+PLAIN_CARDS: Final = frozenset({AMD_GPU, DCU_GPU})
+"""Whole cards of vendors that a device plugin counts; with a Device object they are cards."""
+
+
+def offered(
+    quantities: Mapping[str, Quantity], vocabulary: Vocabulary, *, plain: bool
+) -> dict[str, int]:
+    """
+    Return how many of each such resource a node offers, by name.
+
+    Args:
+        plain: no Device object tells of its cards, so that those of `PLAIN_CARDS` are numbers too.
+    """
     return {
         name: max(0, quantity.ceil())
         for name, quantity in sorted(quantities.items())
-        if is_counted(name, vocabulary)
+        if is_counted(name, vocabulary) or (plain and name in PLAIN_CARDS)
     }
+
+
+def whatever_the_vendor(rules: PlacementRules) -> PlacementRules | None:
+    """Return the rules without what they say of the GPUs' vendor; None where they say nothing."""
+    terms = [
+        tuple(each for each in term if each.key != LABEL_GPU_VENDOR)
+        for term in rules.affinity_terms or ()
+    ]
+    if not terms or terms == list(rules.affinity_terms or ()):
+        return None
+    asked = [bool(term) for term in rules.affinity_terms or ()]
+    if any(was and not term for was, term in zip(asked, terms, strict=True)):
+        return replace(rules, affinity_terms=None)
+    return replace(rules, affinity_terms=tuple(terms))
+
+
+def by_number(request: PodRequest, offers: Container[str]) -> PodRequest:
+    """
+    Return a request for a vendor's whole cards as one for so many of its resource.
+
+    Rule: docs/DIVERGENCES.md, Cards of other vendors' device plugins. Only where nodes offer the
+    cards so, and where nothing is said of which they are.
+
+    Args:
+        offers: the resources that nodes offer by their number alone.
+    """
+    counts = held(request.snapshot)
+    named = [(name, counts[name]) for name in PLAIN_CARDS if counts.get(name) and name in offers]
+    if not named or request.joint is not None or request.partition is not None:
+        return request
+    needs = [
+        replace(need, device_counts=tuple(c for c in need.device_counts if c[0] != TYPE_GPU))
+        for need in request.containers
+    ]
+    return replace(
+        request,
+        dialect=None,
+        devices=tuple(each for each in request.devices if each.device_type != TYPE_GPU),
+        containers=tuple(need for need in needs if need.device_counts),
+        placement=whatever_the_vendor(request.placement) or request.placement,
+        extended=tuple(sorted((*request.extended, *named))),
+    )
 
 
 def asked(spec: PodSpec) -> tuple[tuple[str, int], ...]:

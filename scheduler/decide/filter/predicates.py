@@ -10,7 +10,9 @@ import numpy as np
 
 from ledger.domain.kube.shared_templates import kind_of_cards, matched_template
 from ledger.domain.nodes import NodeFacts
+from ledger.domain.request.extended import whatever_the_vendor
 from ledger.domain.request.requests import Toleration
+from ledger.domain.resources import TYPE_GPU
 from scheduler.decide.dialects.registry import OWN_FIELDS, chooser_of, node_own_of
 from scheduler.decide.nodes.arrays import BoolArray, IntArray, with_rows
 from scheduler.decide.nodes.labels import (
@@ -130,7 +132,14 @@ class Predicates:
         for node, reason in self._withheld.items():
             before[node] = code(reason)
         allowed = matches_rules(self._labels, need.placement, len(self._arrays))
-        before[(before == 0) & ~allowed] = code(reasons.AFFINITY)
+        fails = (before == 0) & ~allowed
+        before[fails] = code(reasons.AFFINITY)
+        loose = whatever_the_vendor(need.placement)
+        if loose is not None and fails.any():
+            fails &= matches_rules(self._labels, loose, len(self._arrays))
+            has_gpus = self._arrays.gpus.count > 0
+            before[fails & has_gpus] = code(reasons.GPU_VENDOR)
+            before[fails & ~has_gpus] = code(reasons.insufficient_devices(TYPE_GPU))
         traits = self._traits
         after = _spread([code(self._misfit(need, node)) for node in traits.examples], traits.of)
         good = (before == 0) & (after == 0)
@@ -182,7 +191,13 @@ class Predicates:
             return withheld
         node = self._arrays.nodes[row]
         fence = _fence(node, need.placement.tolerations)
-        return fence or (None if allows(need.placement, node) else reasons.AFFINITY)
+        if fence is not None or allows(need.placement, node):
+            return fence
+        loose = whatever_the_vendor(need.placement)
+        if loose is None or not allows(loose, node):
+            return reasons.AFFINITY
+        has_gpus = any(record.device_type == TYPE_GPU for record in node.devices)
+        return reasons.GPU_VENDOR if has_gpus else reasons.insufficient_devices(TYPE_GPU)
 
     def _misfit(self, need: StaticNeed, node: NodeFacts) -> Reason | None:
         granted = bool(need.device_types) or need.pinned

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ledger.domain.nodes import Taint
-from ledger.domain.resources import LABEL_TENURE_OWNED, TAINT_TENURE_OWNED
+from ledger.domain.resources import LABEL_GPU_VENDOR, LABEL_TENURE_OWNED, TAINT_TENURE_OWNED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +61,10 @@ NODE_ABSENT: Final = Reason(text="NodeAbsent")
 AFFINITY: Final = Reason(
     text="node(s) didn't match Pod's node affinity/selector",
     remedy="change the Pod's node selector or affinity, or the node's labels",
+)
+GPU_VENDOR: Final = Reason(
+    text=f"node(s) didn't have GPUs of the vendor asked for (label {LABEL_GPU_VENDOR})",
+    remedy=f"label the node, or its Device object, {LABEL_GPU_VENDOR} with the vendor of its GPUs",
 )
 TOO_MANY_PODS: Final = Reason(text="Too many pods", remedy="end a Pod on the node")
 INSUFFICIENT_CPU: Final = Reason(text="Insufficient cpu")
