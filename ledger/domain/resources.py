@@ -205,6 +205,8 @@ NVIDIA_DEVICE_MOUNTS: Final = "/var/run/nvidia-container-devices"
 """Where a mount of nothing tells the NVIDIA runtime to show a container the device of that name."""
 
 TAINT_UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
+TAINT_NOT_READY: Final = "node.kubernetes.io/not-ready"
+TAINT_UNREACHABLE: Final = "node.kubernetes.io/unreachable"
 TAINT_OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
 
 # --- ConfigMaps -------------------------------------------------------------------------------

@@ -103,6 +103,18 @@ class Unreadable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Conflict:
+    """What a running Pod's annotations say wrongly or against its request."""
+
+    node_name: str
+    pod: str
+    fault: str
+
+    def __str__(self) -> str:
+        return f"{self.node_name}: held by {self.pod}: {self.fault}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """
     Nodes, and what runs on them before the first decision.
@@ -117,6 +129,8 @@ class Cluster:
         warnings: what was read and is not used, in words.
         conflicts: what running Pods' annotations say wrongly or against their requests.
         unreadable: what was left out; who decides by the cluster is told of it as an error instead.
+        offers: node UID -> what its Node object offers beside Kubernetes' own resources, in whole
+            units by the name that stands there.
     """
 
     nodes: tuple[NodeFacts, ...]
@@ -124,8 +138,9 @@ class Cluster:
     running_requests: Sequence[PodRequest] = ()
     shared_templates: tuple[SharedTemplate, ...] | None = None
     warnings: tuple[str, ...] = ()
-    conflicts: tuple[str, ...] = ()
+    conflicts: tuple[Conflict, ...] = ()
     unreadable: tuple[Unreadable, ...] = ()
+    offers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -10,6 +10,7 @@ from typing import Any, Final
 from msgspec import structs
 
 from ledger.domain.adopted.pods import Adopted, adopt
+from ledger.domain.annotations.wire import a_quantity
 from ledger.domain.errors import FieldError, InputError
 from ledger.domain.kube.node_objects import NO_WITNESSES, KubeletReports
 from ledger.domain.kube.pod_spec import decode_quota, read_pod
@@ -17,6 +18,7 @@ from ledger.domain.kube.shared_templates import SharedTemplate
 from ledger.domain.log.events import PodObserved
 from ledger.domain.log.recorded_request import recorded_request, request_digest
 from ledger.domain.nodes import NodeFacts
+from ledger.domain.quantity import NANO
 from ledger.domain.request.normalise import examine_pod
 from ledger.domain.request.requests import PodRequest, group_name
 from ledger.domain.resources import (
@@ -30,8 +32,9 @@ from scheduler.cluster.documents import (
     Documents,
     is_ended,
     node_of,
+    section,
 )
-from scheduler.cluster.model import Cluster, Pod, asking
+from scheduler.cluster.model import Cluster, Conflict, Pod, asking
 from scheduler.cluster.one_node import NodeDocuments, read_node, read_witnesses
 from scheduler.cluster.templates import is_of_templates, templates_in
 from scheduler.decide.settings import SchedulingSettings
@@ -110,10 +113,11 @@ def cluster_of(objects: Documents, settings: SchedulingSettings) -> Cluster:
         shared_templates=_shared_templates(objects),
         warnings=tuple(warnings),
         conflicts=tuple(
-            f"{pod.node_name}: held by {pod.namespace}/{pod.pod_name}: {fault}"
+            Conflict(node_name=pod.node_name, pod=f"{pod.namespace}/{pod.pod_name}", fault=fault)
             for pod, faults in adopted
             for fault in faults
         ),
+        offers={nodes[name].uid: _offers(about.node) for name, about in documents.items()},
     )
 
 
@@ -198,6 +202,17 @@ def by_node(objects: Documents) -> dict[str, NodeDocuments]:
             unhealthy=unhealthy.get(document.name),
         )
         for document in objects.of_kind("Node")
+    }
+
+
+def _offers(document: Document) -> dict[str, int]:
+    """Return what a Node, which was read already, offers under names with a domain."""
+    status = section(document.body, "status")
+    amounts = section(status, "allocatable") or section(status, "capacity")
+    return {
+        name: max(0, a_quantity(amount, name).nanos // NANO)
+        for name, amount in amounts.items()
+        if "/" in name
     }
 
 

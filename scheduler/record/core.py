@@ -14,7 +14,7 @@ from functools import partial
 from typing import Protocol
 
 from ledger.domain.log.events import PodObserved, PodVoided
-from ledger.domain.log.machines import contradictions
+from ledger.domain.log.machines import contradictions, granting_nodes, in_order_of_registration
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.log.recorded_node import RecordedNode, recorded_node
 from ledger.domain.log.recorded_request import recorded_request, request_digest
@@ -25,7 +25,6 @@ from scheduler.cluster.model import Clearing, Cluster, HealthChange, NodeChange,
 from scheduler.decide.answers import encode
 from scheduler.decide.engine import Engine
 from scheduler.decide.group.life import MemberAction, next_step
-from scheduler.decide.nodes.accounts import granting_nodes, in_order_of_registration
 from scheduler.decide.outcome import Placement, Unplaced
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.record import events

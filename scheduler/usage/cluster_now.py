@@ -1,55 +1,167 @@
-"""The cluster at one moment: from a ledger's rows, or from the objects of a cluster."""
+"""The cards of a cluster now: out of a ledger's rows, or out of the objects of a cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
-from ledger.domain.devices import level_percent
-from ledger.domain.errors import InputError
-from ledger.domain.kube.pod_spec import APP, pod_total
+from ledger.domain.devices import WHOLE_PERCENT, DeviceRecord, DeviceShare, level_percent
+from ledger.domain.dialects.names import OUR_DIALECT, Dialect
+from ledger.domain.dialects.registry import READERS, gpu_dialect_of
 from ledger.domain.log.events import PodObserved, decode_event
-from ledger.domain.nodes import NodeFacts
-from ledger.domain.quantity import parse_quantity
-from ledger.domain.request.requests import PodSnapshot
-from ledger.domain.resources import TYPE_GPU, WHOLE_CARD_NAMES
+from ledger.domain.log.machines import (
+    Contradiction,
+    contradictions,
+    granting_nodes,
+    in_order_of_registration,
+    same_device,
+)
+from ledger.domain.log.recorded_node import RecordedNode
+from ledger.domain.nodes import NodeFacts, Taint
+from ledger.domain.request import extended
+from ledger.domain.resources import (
+    AMD_GPU,
+    BATCH_CPU,
+    BATCH_MEMORY,
+    DCU_GPU,
+    GPU_NAMES,
+    MID_CPU,
+    MID_MEMORY,
+    SLOT,
+    TAINT_NOT_READY,
+    TAINT_OUT_OF_SERVICE,
+    TAINT_UNREACHABLE,
+    TAINT_UNSCHEDULABLE,
+    TYPE_GPU,
+    WHOLE_CARD_NAMES,
+    is_extended,
+)
+from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 from ledger.store.reading.report_rows import Device, HealthRow, HolderRow, Node, UnknownRow
-from scheduler.usage.model import WHOLE, CardNow, MappedNode
+from scheduler.usage.picture import (
+    CardGroup,
+    Contradicted,
+    DeviceNow,
+    Double,
+    HolderNow,
+    Mode,
+    NodeNow,
+    Picture,
+    Sums,
+    Units,
+    Unplaced,
+    exactly,
+    free_of,
+    gettable_of,
+    group_of,
+)
 
 GONE: Final = "gone"
 """The closed reason of a device that left its node; another may have its minor now."""
+UNHEALTHY: Final = "unhealthy"
+"""Why a device is closed that its inventory calls unhealthy."""
+MIB: Final = 2**20
 
 DeviceKey = tuple[str, str, int]
 """Node UID, device type, minor."""
 
+_CLOSING: Final = frozenset({"NoSchedule", "NoExecute"})
+_TAINTS_IN_WORDS: Final = {
+    TAINT_UNSCHEDULABLE: "cordoned",
+    TAINT_NOT_READY: "not ready",
+    TAINT_UNREACHABLE: "not ready",
+    TAINT_OUT_OF_SERVICE: "out of service",
+}
+_NO_DEVICE_NAMES: Final = frozenset({BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY, SLOT})
+_FOREIGN_CARDS: Final = frozenset({AMD_GPU, DCU_GPU})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """One Pod's part of one device, in the figures that tell whether the device has as much."""
+
+    holder: HolderNow
+    core_percent: int = 0
+    memory_bytes: int = 0
+
 
 @dataclass(slots=True)
-class _Held:
-    """What is held of one device so far."""
+class _NodeParts:
+    """What is known of one node that lists cards, before it is put together."""
 
-    percent: int = 0
-    tenants: int = 0
-    core_asked: bool = False
+    name: str
+    uid: str
+    closed_because: tuple[str, ...] = ()
+    dialects: frozenset[Dialect] | None = None
+    devices: Sequence[DeviceRecord] = ()
+    closed: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    held: dict[tuple[str, int], list[Held]] = field(default_factory=dict)
+    strangers: list[PodObserved] = field(default_factory=list)
+    lost: list[HolderNow] = field(default_factory=list)
+    offers: Mapping[str, int] = field(default_factory=dict)
+    asked: Counter[str] = field(default_factory=Counter)
 
-    def add(self, core_percent: int, memory_ratio_percent: int) -> None:
-        self.percent += level_percent(core_percent, memory_ratio_percent)
-        self.tenants += 1
-        self.core_asked = self.core_asked or core_percent > 0
 
-    def card(self, key: tuple[str, int], model: str, capacity: int, *, closed: bool) -> CardNow:
-        return CardNow(
-            device_type=key[0],
-            minor=key[1],
-            model=model,
-            level_percent=min(WHOLE, self.percent * WHOLE // (capacity or WHOLE)),
-            by_memory=self.tenants > 0 and not self.core_asked,
-            tenants=self.tenants,
-            unhealthy=closed,
+def cluster_now_of_objects(
+    nodes: Sequence[NodeFacts],
+    observed: Iterable[PodObserved],
+    offers: Mapping[str, Mapping[str, int]] | None = None,
+    *,
+    faults: Iterable[tuple[str, str]] = (),
+    vocabulary: Vocabulary = DEFAULT_VOCABULARY,
+) -> Picture:
+    """
+    Return the cards of a cluster with what its running Pods hold, nodes in input order.
+
+    Rule: design section 4, "One account per physical device": a machine with two Node objects has
+    its cards once, on the Node that grants.
+
+    Args:
+        offers: node UID -> what the Node object offers, in whole units by resource name.
+        faults: object and text of what was read of it and is wrong.
+    """
+    offers = offers or {}
+    accounts = granting_nodes(nodes)
+    number_of = {node.uid: number for number, node in enumerate(nodes)}
+    parts = [
+        _NodeParts(
+            name=node.name,
+            uid=node.uid,
+            closed_because=closed_because(node),
+            dialects=node.dialects,
+            devices=node.devices if accounts[number] == number else (),
+            closed={device.key: UNHEALTHY for device in node.devices if not device.healthy},
+            offers=offers.get(node.uid, {}) if accounts[number] == number else {},
         )
-
-
-_NOTHING = _Held()
+        for number, node in enumerate(nodes)
+    ]
+    for event in observed:
+        if event.node_uid not in number_of:
+            continue
+        there = parts[accounts[number_of[event.node_uid]]]
+        there.strangers.append(event)
+        there.asked.update(extended.held(event.snapshot))
+        for share in event.shares:
+            device = same_device(share, there.devices)
+            holder = _holder(event, share)
+            if device is None:
+                there.lost.append(holder)
+                continue
+            there.held.setdefault(device.key, []).append(
+                Held(
+                    holder=holder,
+                    core_percent=share.core_percent,
+                    memory_bytes=share.memory_bytes,
+                )
+            )
+    in_order = [nodes[number] for number in in_order_of_registration(nodes)]
+    return _picture(
+        parts,
+        vocabulary,
+        (*(Contradicted(object=about, text=text) for about, text in faults), *_said(in_order)),
+    )
 
 
 def cluster_now_of_ledger(
@@ -58,41 +170,61 @@ def cluster_now_of_ledger(
     holders: Iterable[HolderRow],
     closed: Mapping[DeviceKey, str],
     unknown: Iterable[UnknownRow],
-) -> tuple[MappedNode, ...]:
+    *,
+    described: Mapping[str, RecordedNode] | None = None,
+) -> Picture:
     """
-    Return the nodes of a ledger at the moment that `holders` and `unknown` were asked for.
+    Return the cards of a ledger at the moment that `holders` and `unknown` were asked for.
 
-    `closed` names the devices that take no grants then, with the reason.
+    Args:
+        closed: the devices that take no grants then, with the reason.
+        described: node UID -> what was said of the node last, as far as it was.
     """
-    nodes, devices = list(nodes), [each for each in devices if each.closed_reason != GONE]
-    places = places_of(devices)
-    held: dict[DeviceKey, _Held] = {}
-    for holder in holders:
-        if holder.device_type is not None and holder.minor is not None:
-            key = (holder.node_uid, holder.device_type, holder.minor)
-            share = held.setdefault(places.get(holder.device_no or 0, key), _Held())
-            share.add(holder.core_percent, holder.memory_ratio_percent)
-    cards: dict[str, list[CardNow]] = {}
-    for device in devices:
-        key = (device.node_uid, device.device_type, device.minor)
-        card = held.get(key, _NOTHING).card(
-            key[1:], device.model, device.core_capacity_percent, closed=key in closed
-        )
-        cards.setdefault(device.node_uid, []).append(card)
-    machines = {node.node_uid: node.machine_no or node.node_uid for node in nodes}
-    strangers: dict[int | str, list[PodObserved]] = {}
-    for row in unknown:
-        event = decode_event(PodObserved.event_type, row.body)
-        assert isinstance(event, PodObserved), row
-        strangers.setdefault(machines[row.node_uid], []).append(event)
-    return tuple(
-        _node(
-            node.node_name,
-            cards.get(node.node_uid, []),
-            strangers.get(machines[node.node_uid], []),
+    nodes, devices = list(nodes), list(devices)
+    present = [each for each in devices if each.closed_reason != GONE]
+    places = places_of(present)
+    described = described or {}
+    by_node: dict[str, list[Device]] = {}
+    for device in present:
+        by_node.setdefault(device.node_uid, []).append(device)
+    parts = {
+        node.node_uid: _NodeParts(
+            name=node.node_name,
+            uid=node.node_uid,
+            closed_because=_closed_of_ledger(node, described.get(node.node_uid)),
+            dialects=_dialects_of(described.get(node.node_uid)),
+            devices=[_record_of(device) for device in by_node.get(node.node_uid, ())],
+            closed={key[1:]: reason for key, reason in closed.items() if key[0] == node.node_uid}
+            if by_node.get(node.node_uid)
+            else {},
         )
         for node in nodes
-    )
+    }
+    granting = {node.machine_no or node.node_uid: node.node_uid for node in nodes}
+    granting |= {
+        node.machine_no or node.node_uid: node.node_uid
+        for node in nodes
+        if node.node_uid in by_node
+    }
+    machines = {node.node_uid: node.machine_no or node.node_uid for node in nodes}
+    for row in holders:
+        if row.device_type is None or row.minor is None or row.node_uid not in parts:
+            continue
+        key = (row.node_uid, row.device_type, row.minor)
+        place = places.get(row.device_no or 0, key if not row.device_no else None)
+        holder = _holder(row, row)
+        if place is None or place[0] not in parts:
+            parts[granting[machines[row.node_uid]]].lost.append(holder)
+            continue
+        parts[place[0]].held.setdefault(place[1:], []).append(
+            Held(holder=holder, core_percent=row.core_percent, memory_bytes=row.memory_bytes)
+        )
+    for stranger in unknown:
+        event = decode_event(PodObserved.event_type, stranger.body)
+        assert isinstance(event, PodObserved), stranger
+        if stranger.node_uid in machines:
+            parts[granting[machines[stranger.node_uid]]].strangers.append(event)
+    return _picture(list(parts.values()), DEFAULT_VOCABULARY, ())
 
 
 def places_of(devices: Iterable[Device]) -> dict[int, DeviceKey]:
@@ -109,32 +241,6 @@ def places_of(devices: Iterable[Device]) -> dict[int, DeviceKey]:
     }
 
 
-def cluster_now_of_objects(
-    nodes: Sequence[NodeFacts], observed: Iterable[PodObserved]
-) -> tuple[MappedNode, ...]:
-    """Return the nodes of a cluster with what its running Pods hold, in input order."""
-    held: dict[DeviceKey, _Held] = {}
-    strangers: dict[str, list[PodObserved]] = {}
-    for event in observed:
-        for share in event.shares:
-            key = (event.node_uid, share.device_type, share.minor)
-            held.setdefault(key, _Held()).add(share.core_percent, share.memory_ratio_percent)
-        strangers.setdefault(event.node_uid, []).append(event)
-    return tuple(
-        _node(
-            node.name,
-            [
-                held.get((node.uid, *device.key), _NOTHING).card(
-                    device.key, device.model, device.core_percent, closed=not device.healthy
-                )
-                for device in node.devices
-            ],
-            strangers.get(node.uid, []),
-        )
-        for node in nodes
-    )
-
-
 def closed_at(changes: Iterable[HealthRow], at_us: int | None) -> dict[DeviceKey, str]:
     """Return the devices that were closed at a moment (None = now), with the reason."""
     closed: dict[DeviceKey, str] = {}
@@ -149,6 +255,12 @@ def closed_at(changes: Iterable[HealthRow], at_us: int | None) -> dict[DeviceKey
     return closed
 
 
+def closed_because(node: NodeFacts | RecordedNode) -> tuple[str, ...]:
+    """Return why no Pod that tolerates nothing gets to a node; empty where one may."""
+    lost = isinstance(node, NodeFacts) and node.lost
+    return _closed_words(node.taints, cordoned=node.unschedulable, lost=lost)
+
+
 def unknown_cards(event: PodObserved) -> int:
     """
     Return how many cards a Pod holds that nobody can name: as many as it asked for, whole.
@@ -159,38 +271,265 @@ def unknown_cards(event: PodObserved) -> int:
     """
     if TYPE_GPU not in event.unknown_types:
         return 0
-    asked = _whole_cards(event.snapshot)
-    named = sum(1 for share in event.shares if share.device_type == TYPE_GPU)
-    return event.counted.get(TYPE_GPU) or max(1, asked - named)
+    return event.counted.get(TYPE_GPU) or max(1, _whole_cards(event) - _named(event, TYPE_GPU))
 
 
-def _whole_cards(snapshot: PodSnapshot) -> int:
-    kinds = snapshot.kinds
-    cards = dict.fromkeys(kinds, 0)  # in starting order
-    for key, amount in snapshot.original.items():
-        container, _, resource = key.partition(".")
-        if resource in WHOLE_CARD_NAMES:
-            cards[container] = cards.get(container, 0) + _count(amount)
-    parts = ((kinds.get(name, APP), {TYPE_GPU: count}) for name, count in cards.items())
-    return pod_total(parts).get(TYPE_GPU, 0)
-
-
-def _count(amount: str) -> int:
-    try:
-        return max(0, parse_quantity(amount).ceil())
-    except InputError:
-        return 0
-
-
-def _node(name: str, cards: Sequence[CardNow], observed: Sequence[PodObserved]) -> MappedNode:
-    cards = sorted(
-        cards, key=lambda card: (card.device_type != TYPE_GPU, card.device_type, card.minor)
+def unplaced_of(event: PodObserved, device_type: str = TYPE_GPU) -> Unplaced | None:
+    """Return what a Pod holds of a type on devices that nobody can name; None for nothing."""
+    if device_type not in event.unknown_types:
+        return None
+    asked = {
+        name: n for name, n in extended.held(event.snapshot).items() if n and name in GPU_NAMES
+    }
+    counted = event.counted.get(device_type, 0)
+    cards = unknown_cards(event) if device_type == TYPE_GPU else max(1, counted)
+    wholes = sorted(name for name in asked if name in WHOLE_CARD_NAMES)
+    amount, unit = cards, device_type
+    if device_type == TYPE_GPU and wholes:
+        unit = wholes[0]
+    elif device_type == TYPE_GPU and asked and not counted:
+        unit = min(asked)
+        amount = asked[unit]
+    return Unplaced(
+        namespace=event.namespace,
+        name=event.pod_name,
+        uid=event.pod_uid,
+        amount=amount,
+        unit=unit,
+        cards=cards,
+        is_counted=bool(counted),
     )
-    strangers = [event for event in observed if unknown_cards(event)]
-    free = sum(1 for card in cards if card.device_type == TYPE_GPU and not card.tenants)
-    return MappedNode(
-        name=name,
-        cards=tuple(cards),
-        unknown_holders=tuple(f"{event.namespace}/{event.pod_name}" for event in strangers),
-        unknown_cards=min(free or len(cards), sum(unknown_cards(event) for event in strangers)),
+
+
+# --- what is known of a node ------------------------------------------------------------------
+
+
+def _closed_words(taints: Iterable[Taint], *, cordoned: bool, lost: bool) -> tuple[str, ...]:
+    words = dict.fromkeys(["out of service"] if lost else [])
+    if cordoned:
+        words["cordoned"] = None
+    for taint in taints:
+        if taint.effect in _CLOSING:
+            value = f"={taint.value}" if taint.value else ""
+            word = f"taint {taint.key}{value}:{taint.effect}"
+            words[_TAINTS_IN_WORDS.get(taint.key, word)] = None
+    return tuple(words)
+
+
+def _closed_of_ledger(node: Node, described: RecordedNode | None) -> tuple[str, ...]:
+    words = () if described is None else closed_because(described)
+    return ("lost", *words) if node.lost_position else words
+
+
+def _dialects_of(described: RecordedNode | None) -> frozenset[Dialect] | None:
+    if described is None or described.dialects is None:
+        return None
+    return frozenset(described.dialects)
+
+
+def _record_of(device: Device) -> DeviceRecord:
+    return DeviceRecord(
+        device_type=device.device_type,
+        minor=device.minor,
+        device_id=device.device_id,
+        model=device.model,
+        core_percent=device.core_capacity_percent,
+        memory_bytes=device.memory_capacity_bytes,
     )
+
+
+def _holder(pod: PodObserved | HolderRow, share: DeviceShare | HolderRow) -> HolderNow:
+    return HolderNow(
+        namespace=pod.namespace,
+        name=pod.pod_name,
+        uid=pod.pod_uid,
+        core_percent=share.core_percent or None,
+        memory_mib=share.memory_bytes // MIB or None,
+        whole=share.exclusive,
+        level_percent=level_percent(share.core_percent, share.memory_ratio_percent),
+    )
+
+
+def _whole_cards(event: PodObserved) -> int:
+    asked = extended.held(event.snapshot)
+    return sum(asked.get(name, 0) for name in WHOLE_CARD_NAMES)
+
+
+def _named(event: PodObserved, device_type: str) -> int:
+    return sum(1 for share in event.shares if share.device_type == device_type)
+
+
+# --- the picture ------------------------------------------------------------------------------
+
+
+def _picture(
+    parts: Sequence[_NodeParts], vocabulary: Vocabulary, said: Iterable[Contradicted]
+) -> Picture:
+    return Picture(
+        nodes=tuple(_node(part, vocabulary) for part in parts),
+        double=tuple(double for part in parts for double in _doubles(part)),
+        contradictions=(*said, *(each for part in parts for each in _contradicted(part))),
+    )
+
+
+def _node(part: _NodeParts, vocabulary: Vocabulary) -> NodeNow:
+    unplaced: dict[str, list[Unplaced]] = {}
+    for event in part.strangers:
+        for device_type in event.unknown_types:
+            found = unplaced_of(event, device_type)
+            if found is not None:
+                unplaced.setdefault(device_type, []).append(found)
+    likes: dict[tuple[str, str, int], list[DeviceRecord]] = {}
+    for device in sorted(part.devices, key=lambda each: (each.device_type != TYPE_GPU, each.key)):
+        like = (device.device_type, device.model, device.memory_bytes)
+        likes.setdefault(like, []).append(device)
+    for device_type in unplaced:
+        if not any(like[0] == device_type for like in likes):
+            likes[device_type, "", 0] = []
+    is_open = not part.closed_because
+    system, mode = _system_of(part)
+    units = _units(part, vocabulary)
+    kinds = Counter(like[0] for like in likes)
+    groups = tuple(
+        group_of(
+            device_type=device_type,
+            system=system if device_type == TYPE_GPU else device_type,
+            model=model,
+            memory_mib=memory_bytes // MIB or None,
+            mode=mode if device_type == TYPE_GPU else "shares",
+            is_open=is_open,
+            devices=[_device(part, device) for device in devices],
+            unplaced=unplaced.get(device_type, ()),
+            units=units.get(device_type, {}),
+        )
+        for (device_type, model, memory_bytes), devices in likes.items()
+    )
+    looked_at = {name for group in groups for name in group.units}
+    return NodeNow(
+        name=part.name,
+        uid=part.uid,
+        closed_because=part.closed_because,
+        groups=groups,
+        not_looked_at={
+            name: Units(allocatable=amount, held=part.asked[name])
+            for name, amount in sorted(part.offers.items())
+            if name not in looked_at
+            and _is_device(name, vocabulary)
+            and (amount or part.asked[name])
+        },
+        sums=_sums(groups, unplaced.get(TYPE_GPU, ()), is_open) if kinds[TYPE_GPU] > 1 else None,
+    )
+
+
+def _sums(groups: Sequence[CardGroup], unplaced: Sequence[Unplaced], is_open: bool) -> Sums:  # noqa: FBT001 - of the node
+    """Return the sums over groups of which a Pod may hold cards of either."""
+    devices = [
+        device for group in groups if group.device_type == TYPE_GPU for device in group.devices
+    ]
+    return Sums(
+        cards=exactly(len(devices)),
+        free=free_of(devices, unplaced),
+        gettable=gettable_of(devices, unplaced) if is_open else exactly(0),
+    )
+
+
+def _device(part: _NodeParts, device: DeviceRecord) -> DeviceNow:
+    closed = part.closed.get(device.key)
+    return DeviceNow(
+        id=device.device_id,
+        minor=device.minor,
+        healthy=closed is None,
+        closed=closed,
+        holders=tuple(held.holder for held in part.held.get(device.key, ())),
+        capacity_percent=device.core_percent,
+    )
+
+
+def _system_of(part: _NodeParts) -> tuple[str, Mode]:
+    """
+    Return who hands out a node's GPUs, and how.
+
+    A Device object is our dialect's, whatever else the Node offers; of several dialects that serve
+    the cards it is the first in the order of the readers. Where nothing serves any, the Pods speak.
+    """
+    if part.dialects is None:
+        return str(OUR_DIALECT), "shares"
+    spoken = {event.dialect for event in part.strangers if event.dialect}
+    for served in (part.dialects, spoken):
+        for reader in READERS:
+            if reader.dialect in served:
+                return str(reader.dialect), "whole" if reader.by_plugin else "shares"
+    return str(OUR_DIALECT), "shares"
+
+
+def _units(part: _NodeParts, vocabulary: Vocabulary) -> dict[str, dict[str, Units]]:
+    """Return device type -> what the node offers of the resources that ask for it."""
+    found: dict[str, dict[str, Units]] = {}
+    types = {device.device_type for device in part.devices}
+    for name, amount in sorted(part.offers.items()):
+        device_type = vocabulary.device_type_of(name)
+        if device_type not in types or not _is_served(part, name):
+            continue
+        found.setdefault(device_type, {})[name] = Units(allocatable=amount, held=part.asked[name])
+    return found
+
+
+def _is_served(part: _NodeParts, name: str) -> bool:
+    """Tell whether a GPU resource is one that the node's cards are read from, or serve."""
+    dialect = gpu_dialect_of(name)
+    if dialect is None or part.dialects is None:
+        return True
+    return dialect in part.dialects and name not in _FOREIGN_CARDS
+
+
+def _is_device(name: str, vocabulary: Vocabulary) -> bool:
+    """Tell whether a resource may stand for devices."""
+    released = vocabulary.released.get(name, name)
+    return (is_extended(name) or name in vocabulary.device_names) and (
+        released not in _NO_DEVICE_NAMES
+    )
+
+
+def _doubles(part: _NodeParts) -> Iterator[Double]:
+    """Yield the devices of which more is held than they have."""
+    for device in part.devices:
+        held = part.held.get(device.key, ())
+        core = sum(each.core_percent for each in held)
+        memory = sum(each.memory_bytes for each in held)
+        alone = any(each.holder.whole for each in held)
+        if len(held) > 1 and (
+            alone
+            or core > (device.core_percent or WHOLE_PERCENT)
+            or (device.memory_bytes and memory > device.memory_bytes)
+        ):
+            yield Double(
+                node=part.name,
+                id=device.device_id,
+                minor=device.minor,
+                holders=tuple(each.holder.path for each in held),
+            )
+
+
+def _contradicted(part: _NodeParts) -> Iterator[Contradicted]:
+    """Yield what is held of a node that it does not have."""
+    for holder in part.lost:
+        text = f"holds a device that node {part.name} does not list"
+        yield Contradicted(object=f"Pod {holder.path}", text=text)
+    cards = [device for device in part.devices if device.device_type == TYPE_GPU]
+    counted = sum(event.counted.get(TYPE_GPU, 0) for event in part.strangers)
+    idle = sum(1 for device in cards if not part.held.get(device.key))
+    if counted > idle:
+        text = f"more cards are held than there are: cards={len(cards)}, held={counted}"
+        named = len(cards) - idle
+        yield Contradicted(
+            object=f"Node {part.name}", text=f"{text} and {named} named" if named else text
+        )
+
+
+def _said(nodes: Sequence[NodeFacts]) -> Iterator[Contradicted]:
+    for each in contradictions(nodes):
+        yield Contradicted(object=f"Node {each.node_name}", text=_words(each))
+
+
+def _words(each: Contradiction) -> str:
+    return f"{each.kind}: {each.detail}"

@@ -20,44 +20,6 @@ A run without a clock records every decision at one moment; there the order is a
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CardNow:
-    """
-    One device at one moment.
-
-    Attributes:
-        level_percent: what is held of it, 0..100; see `Share.percent`.
-        by_memory: it has tenants, and none of them asked for core.
-        unhealthy: closed by its health or by an operator.
-    """
-
-    device_type: str
-    minor: int
-    model: str = ""
-    level_percent: int = 0
-    by_memory: bool = False
-    tenants: int = 0
-    unhealthy: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MappedNode:
-    """
-    One node at one moment.
-
-    Attributes:
-        cards: ordered by (device_type, minor).
-        unknown_holders: Pods that hold cards of this node which nobody can name, as
-            `namespace/name`.
-        unknown_cards: how many cards they hold together.
-    """
-
-    name: str
-    cards: tuple[CardNow, ...]
-    unknown_holders: tuple[str, ...] = ()
-    unknown_cards: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CardInfo:
     """One device of the inventory. Its place in `History.cards` is its index everywhere else."""
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from ledger.domain.errors import InputError
-from ledger.domain.resources import TYPE_GPU
 from tenure.asking import EVERYBODY, Answer, Screen, Sight
 from tenure.exits import stdout, warn, with_next
 from tenure.live.place import Place, asks, say
@@ -30,14 +29,17 @@ if TYPE_CHECKING:
     from ledger.store.open import Ledger
     from ledger.store.reading.timetravel import Loaded
     from scheduler.cluster.model import Cluster
-    from scheduler.usage.model import MappedNode
+    from scheduler.usage.picture import CardGroup, NodeNow, Picture
 
 
 WIDTH_MAX: Final = 1000
 _MAP_COLUMNS: Final = (
     Column(key="node", title="NODE"),
+    Column(key="open", title="OPEN"),
     Column(key="device_type", title="TYPE"),
+    Column(key="system", title="SYSTEM"),
     Column(key="minor", title="MINOR"),
+    Column(key="device_id", title="ID"),
     Column(key="model", title="MODEL"),
     Column(key="level_percent", title="HELD"),
     Column(key="by_memory", title="BY MEMORY"),
@@ -142,11 +144,11 @@ def answer_map(source: Ledger, question: MapQuestion, sight: Sight) -> Answer:
     answer, at = Answer(), question.at
     now = time_of(source)
     at_us = None if at is None else moment_of(at, now, option="--at", say=answer.note)
-    nodes = read_fleet(source, at_us, sight)
+    picture = read_fleet(source, at_us, sight)
     answer.note(f"at {format_time(at_us or now.now_us)}")
     if not sight.whole:
         answer.note(f"cards that Pods of namespace {sight.namespace} hold, and what these hold")
-    _show(nodes, question, answer)
+    _show(picture, question, answer)
     return answer
 
 
@@ -173,13 +175,12 @@ def _answer_cpus(source: Ledger, question: MapQuestion, sight: Sight) -> Answer:
 def _answer_files(files: Sequence[str], question: MapQuestion) -> Answer:
     """Draw the cluster of manifests."""
     from agent.decide.cpus_now import cpus_of_objects
-    from scheduler.usage.cluster_now import cluster_now_of_objects
 
     answer, cluster = Answer(), _cluster_of_files(files)
     if question.cpus:
         _show_cpus(cpus_of_objects(cluster.nodes, cluster.adopted), question, answer)
     else:
-        _show(cluster_now_of_objects(cluster.nodes, cluster.adopted), question, answer)
+        _show(picture_of(cluster), question, answer)
     return answer
 
 
@@ -247,35 +248,42 @@ def _show_cpus(nodes: Sequence[CpusNow], question: MapQuestion, answer: Answer) 
     answer.draw(draw_cpus(nodes, width=question.screen.width), question.screen)
 
 
-def read_fleet(
-    source: Ledger, at_us: int | None, sight: Sight = EVERYBODY
-) -> tuple[MappedNode, ...]:
-    """Return the cluster of a ledger, now or at a moment, from one transaction."""
+def picture_of(cluster: Cluster) -> Picture:
+    """Return the cards of a cluster that manifests describe."""
+    from scheduler.usage.cluster_now import cluster_now_of_objects
+
+    faults = [(f"Pod {each.pod}", each.fault) for each in cluster.conflicts]
+    faults += [(each.object, f"can't be read: {each.text}") for each in cluster.unreadable]
+    return cluster_now_of_objects(cluster.nodes, cluster.adopted, cluster.offers, faults=faults)
+
+
+def read_fleet(source: Ledger, at_us: int | None, sight: Sight = EVERYBODY) -> Picture:
+    """Return the cards of a ledger, now or at a moment, from one transaction."""
+    from ledger.domain.log.events import NodeDescribed
+    from ledger.domain.proofs.canonical import INTEGER_MAX
     from ledger.store.reading import report_queries as queries
+    from ledger.store.reading.kept import each_of
     from ledger.store.reading.report_queries import When
+    from ledger.store.reading.timetravel import position_at
     from scheduler.usage.cluster_now import closed_at, cluster_now_of_ledger
+    from scheduler.usage.picture import held_alone
 
     connection, when = source.connection, When(at_us=at_us)
+    until = INTEGER_MAX if at_us is None else position_at(source, at_us)
     with connection.begin():
         held = queries.device_holders(connection, when)
         unknown = queries.unknown_rows(connection, when)
-        nodes = cluster_now_of_ledger(
-            queries.nodes(connection),
+        picture = cluster_now_of_ledger(
+            queries.nodes(connection, until=until),
             queries.devices(connection),
             [holder for holder in held if sight.sees(holder.namespace)],
             closed_at(queries.health_changes(connection), at_us),
             [row for row in unknown if sight.sees(row.namespace)],
+            described={
+                each.node_uid: each.facts for each in each_of(connection, NodeDescribed, until)
+            },
         )
-    return nodes if sight.whole else tuple(filter(_is_anything, map(_held, nodes)))
-
-
-def _held(node: MappedNode) -> MappedNode:
-    """Return a node with the cards that somebody holds alone."""
-    return replace(node, cards=tuple(card for card in node.cards if card.tenants))
-
-
-def _is_anything(node: MappedNode) -> bool:
-    return bool(node.cards or node.unknown_holders)
+    return picture if sight.whole else held_alone(picture)
 
 
 def _cluster_of_files(files: Sequence[str]) -> Cluster:
@@ -295,74 +303,57 @@ def _cluster_of_files(files: Sequence[str]) -> Cluster:
     return cluster
 
 
-def _show(nodes: Sequence[MappedNode], question: MapQuestion, answer: Answer) -> None:
+def _show(picture: Picture, question: MapQuestion, answer: Answer) -> None:
     if not question.output.is_table:
+        from tenure.report.map_json import picture_record
+
         write_answer(
             question.output,
-            _csv_rows(nodes),
+            _csv_rows(picture),
             _MAP_COLUMNS,
-            document=_node_records(nodes),
+            document=picture_record(picture),
             out=answer.out,
         )
         return
     from tenure.report.terminal import draw_map
 
     screen = question.screen
-    answer.draw(draw_map(nodes, width=screen.width, blocks=screen.blocks), screen)
+    answer.draw(draw_map(picture, width=screen.width, blocks=screen.blocks), screen)
 
 
 def _has_blocks() -> bool:
     return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
 
 
-def _node_records(nodes: Sequence[MappedNode]) -> list[dict[str, Any]]:
-    return [
-        {
-            "node": node.name,
-            "cards": [
-                {key: value for key, value in row.items() if key != "node"}
-                for row in _card_rows([node])
-            ],
-            "unknown_holders": list(node.unknown_holders),
-            "unknown_cards": node.unknown_cards,
-        }
-        for node in nodes
-    ]
-
-
-def _card_rows(nodes: Sequence[MappedNode]) -> list[dict[str, Any]]:
-    return [
-        {
-            "node": node.name,
-            "device_type": card.device_type,
-            "minor": card.minor,
-            "model": card.model,
-            "level_percent": card.level_percent,
-            "by_memory": card.by_memory,
-            "tenants": card.tenants,
-            "closed": card.unhealthy,
-        }
-        for node in nodes
-        for card in node.cards
-    ]
-
-
-def _csv_rows(nodes: Sequence[MappedNode]) -> list[dict[str, Any]]:
+def _csv_rows(picture: Picture) -> list[dict[str, Any]]:
     """
-    Return a row per card; each GPU has its node's Pods on unknown cards beside it.
+    Return a row per card; each has the Pods beside it that hold cards of its like, not known which.
 
-    Any of those may hold it; `unknown_cards` is how many of the node's GPUs they hold together. A
-    node without GPUs that has such Pods gets a row without a minor.
+    `unknown_cards` is how many of those cards they hold together. A node without a card that has
+    such Pods gets a row without a minor.
     """
-    rows = []
-    for node in nodes:
-        unknown = {
-            "unknown_holders": " ".join(node.unknown_holders),
-            "unknown_cards": node.unknown_cards,
+    return [row for node in picture.nodes for group in node.groups for row in _rows_of(node, group)]
+
+
+def _rows_of(node: NodeNow, group: CardGroup) -> Iterator[dict[str, Any]]:
+    about = {
+        "node": node.name,
+        "open": node.is_open,
+        "device_type": group.device_type,
+        "system": group.system,
+        "model": group.model,
+        "unknown_holders": " ".join(pod.path for pod in group.unplaced),
+        "unknown_cards": sum(pod.cards for pod in group.unplaced),
+    }
+    for device in group.devices:
+        yield {
+            **about,
+            "minor": device.minor,
+            "device_id": device.id,
+            "level_percent": device.level_percent,
+            "by_memory": device.by_memory,
+            "tenants": len(device.holders),
+            "closed": not device.is_good,
         }
-        none = {"unknown_holders": "", "unknown_cards": 0}
-        cards = _card_rows([node])
-        if node.unknown_holders and not any(row["device_type"] == TYPE_GPU for row in cards):
-            cards.append({"node": node.name, "device_type": TYPE_GPU})
-        rows += [{**row, **(unknown if row["device_type"] == TYPE_GPU else none)} for row in cards]
-    return rows
+    if group.unplaced and not group.devices:
+        yield about

@@ -10,8 +10,19 @@ from typing import Final
 
 from rich.text import Text
 
+from ledger.domain.devices import WHOLE_PERCENT
 from ledger.domain.resources import TYPE_GPU
-from scheduler.usage.model import WHOLE, CardNow, MappedNode
+from scheduler.usage.picture import (
+    NONE,
+    CardGroup,
+    DeviceNow,
+    Many,
+    NodeNow,
+    Picture,
+    Sums,
+    Unplaced,
+    sums_of,
+)
 from tenure.output import one_line
 
 DETAILED_NODES_MAX: Final = 24
@@ -38,36 +49,64 @@ _QUIET: Final = "dim"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardTotals:
-    """How the cards of some nodes stand."""
+    """
+    How the cards of some nodes stand.
+
+    Attributes:
+        percent: what is held of them; a Pod on a card that nobody can name holds it whole.
+        free: that a Pod which tolerates nothing could get.
+        apart: free ones of closed nodes, which it could not.
+        closed: that take no grants.
+        unknown: held, and nobody knows which they are.
+    """
 
     nodes: int
-    cards: int
+    cards: Many
     percent: int
-    free: int
+    free: Many
+    apart: int
     closed: int
     unknown: int
 
     def __str__(self) -> str:
-        parts = [f"{self.percent} % held", f"{self.free:,} free"]
+        parts = [f"{self.percent} % held", f"{_many(self.free)} free"]
+        if self.apart:
+            parts.append(f"{self.apart:,} more free on closed nodes")
         if self.closed:
             parts.append(f"{self.closed:,} closed")
         if self.unknown:
-            parts.append(f"{self.unknown:,} unknown")
-        cards = f"{self.cards:,} card{'' if self.cards == 1 else 's'}"
+            parts.append(f"{self.unknown:,} on unknown cards")
+        cards = f"{_many(self.cards)} card{'' if self.cards.exact == 1 else 's'}"
         return f"{_nodes(self.nodes)}, {cards}: {', '.join(parts)}"
 
 
-def draw_map(nodes: Sequence[MappedNode], *, width: int = 80, blocks: bool = True) -> Text:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cell:
+    """
+    One card as it is drawn.
+
+    Attributes:
+        unknown: it stands for a card that is held, of which nobody knows which it is.
+        shut: it is free, and on a node that is closed.
+    """
+
+    card: DeviceNow
+    unknown: bool = False
+    shut: bool = False
+
+
+def draw_map(picture: Picture, *, width: int = 80, blocks: bool = True) -> Text:
     """
     Return the map, no line longer than `width`, or than 80 in a narrower terminal.
 
     `blocks` False draws levels as digits, for a terminal without Unicode.
     """
     width = max(WIDTH_MIN, width)
-    everything, nodes = nodes, [node for node in nodes if node.cards]
+    everything, nodes = picture.nodes, [node for node in picture.nodes if _has_devices(node)]
     text = Text(no_wrap=True, overflow="crop")
     if not nodes:
         text.append(f"no cards on {_nodes(len(everything))}\n")
+        _draw_notes(text, picture, width)
         return text
     if len(nodes) <= DETAILED_NODES_MAX:
         _draw_detail(text, nodes, width)
@@ -84,33 +123,85 @@ def draw_map(nodes: Sequence[MappedNode], *, width: int = 80, blocks: bool = Tru
     _draw_legend(text)
     bare = len(everything) - len(nodes)
     rest = f"; {_nodes(bare)} without cards" if bare else ""
-    text.append(f"{totals_of(nodes)}{rest}\n")
+    text.append("\n".join(wrap(f"{totals_of(nodes)}{rest}", width)) + "\n")
+    _draw_closed(text, nodes, width)
     _draw_unknown(text, nodes, width)
+    _draw_notes(text, picture, width)
     return text
 
 
-def totals_of(nodes: Iterable[MappedNode]) -> CardTotals:
-    """Return how the GPUs of the nodes stand together; unknown holders count as whole cards."""
+def totals_of(nodes: Iterable[NodeNow]) -> CardTotals:
+    """Return how the GPUs of the nodes stand together."""
     nodes = list(nodes)
-    cards = [card for node in nodes for card in _gpus(node)]
-    unknown = sum(node.unknown_cards for node in nodes)
-    held = sum(card.level_percent for card in cards) + WHOLE * unknown
-    free = sum(1 for card in cards if not card.tenants and not card.unhealthy)
+    sums = sum((sums_of(node) for node in nodes), Sums())
+    cards = [card for node in nodes for group in _gpu_groups(node) for card in _devices(group)]
+    unknown = sum(unplaced_cards(node) for node in nodes)
+    held = sum(card.level_percent for card in cards) + WHOLE_PERCENT * unknown
+    shut = (sums_of(node) for node in nodes if not node.is_open)
     return CardTotals(
         nodes=len(nodes),
-        cards=len(cards),
-        percent=min(WHOLE, held // len(cards)) if cards else 0,
-        free=max(0, free - unknown),
-        closed=sum(card.unhealthy for card in cards),
+        cards=sums.cards,
+        percent=min(WHOLE_PERCENT, held // len(cards)) if cards else 0,
+        free=sums.gettable,
+        apart=sum(each.free.least for each in shut),
+        closed=sum(not card.is_good for card in cards),
         unknown=unknown,
     )
+
+
+def unplaced_of(node: NodeNow) -> list[Unplaced]:
+    """Return the Pods that hold cards of a node which nobody can name, each once."""
+    found = (pod for group in _gpu_groups(node) for pod in group.unplaced)
+    return list({(pod.uid, pod.path): pod for pod in found}.values())
+
+
+def unplaced_cards(node: NodeNow) -> int:
+    """Return how many cards they hold together, as far as the node has as many."""
+    idle = sum(1 for group in _gpu_groups(node) for card in _devices(group) if not card.holders)
+    cards = sum(sums.cards.least for sums in (sums_of(node),))
+    return min(idle or cards, sum(pod.cards for pod in unplaced_of(node)))
+
+
+def _many(number: Many) -> str:
+    if number.exact is not None:
+        return f"{number.exact:,}"
+    if number.most is None:
+        return f"{number.least:,} or more"
+    return f"{number.least:,} to {number.most:,}"
+
+
+def _has_devices(node: NodeNow) -> bool:
+    return any(group.devices or group.cards != NONE or group.unplaced for group in node.groups)
+
+
+def _devices(group: CardGroup) -> Sequence[DeviceNow]:
+    """Return the cards of a group; one that nobody described is like any other."""
+    missing = group.cards.least - len(group.devices)
+    return (*group.devices, *[DeviceNow(id="", minor=None)] * max(0, missing))
+
+
+def _gpu_groups(node: NodeNow) -> Iterable[CardGroup]:
+    return (group for group in node.groups if group.device_type == TYPE_GPU)
+
+
+def _gpus(node: NodeNow) -> list[_Cell]:
+    """Return the cards of a node; of those without a holder the last ones stand for unknown."""
+    cards = [card for group in _gpu_groups(node) for card in _devices(group)]
+    unknown = unplaced_cards(node)
+    idle = [number for number, card in enumerate(cards) if not card.holders]
+    preferred = sorted(idle, key=lambda number: (cards[number].is_good, number))
+    held = set(preferred[len(preferred) - unknown :]) if unknown else set()
+    return [
+        _Cell(card=card, unknown=number in held, shut=not node.is_open)
+        for number, card in enumerate(cards)
+    ]
 
 
 def _nodes(count: int) -> str:
     return f"{count:,} node{'' if count == 1 else 's'}"
 
 
-def _draw_detail(text: Text, nodes: Sequence[MappedNode], width: int) -> None:
+def _draw_detail(text: Text, nodes: Sequence[NodeNow], width: int) -> None:
     columns = min(
         PER_ROW, max(len(row) for node in nodes for _, row in _detail_rows(node, PER_ROW))
     )
@@ -127,31 +218,32 @@ def _draw_detail(text: Text, nodes: Sequence[MappedNode], width: int) -> None:
             text.append(f"{_fit(name, name_width) if first else '':{name_width}} ")
             text.append(f"{_fit(model, model_width):{model_width}} ", _QUIET)
             for card in row:
-                sign, style = _cell(node, card)
+                sign, style = _sign_of(card)
                 text.append(sign.ljust(_CELL), style)
             text.append(" " * _CELL * (columns - len(row)))
             text.append(f"{totals_of([node]).percent:>4}%\n" if first else "\n")
     text.append("\n")
 
 
-def _detail_rows(node: MappedNode, columns: int) -> Iterable[tuple[str, Sequence[CardNow]]]:
+def _detail_rows(node: NodeNow, columns: int) -> Iterable[tuple[str, Sequence[_Cell]]]:
     """Yield the rows of one node with what stands in the model column: GPUs, then other types."""
     gpus = _gpus(node)
     yield _model(node), gpus[:columns]
     for i in range(columns, len(gpus), columns):
         yield "", gpus[i : i + columns]
-    others = [card for card in node.cards if card.device_type != TYPE_GPU]
-    for device_type in sorted({card.device_type for card in others}):
-        row = [card for card in others if card.device_type == device_type]
+    others = [group for group in node.groups if group.device_type != TYPE_GPU]
+    for device_type in sorted({group.device_type for group in others}):
+        row = [
+            _Cell(card=card, shut=not node.is_open)
+            for group in others
+            if group.device_type == device_type
+            for card in _devices(group)
+        ]
         for i in range(0, len(row), columns):
             yield one_line(device_type) if i == 0 else "", row[i : i + columns]
 
 
-def _gpus(node: MappedNode) -> list[CardNow]:
-    return [card for card in node.cards if card.device_type == TYPE_GPU]
-
-
-def _names(nodes: Sequence[MappedNode]) -> list[str]:
+def _names(nodes: Sequence[NodeNow]) -> list[str]:
     """Return the names of the nodes without the domain that all of them end with."""
     names = [one_line(node.name) for node in nodes]
     domains = {name.partition(".")[2] for name in names}
@@ -160,44 +252,44 @@ def _names(nodes: Sequence[MappedNode]) -> list[str]:
     return names
 
 
-def _draw_models(text: Text, nodes: Sequence[MappedNode]) -> None:
-    rows: dict[str, list[MappedNode]] = {}
+def _draw_models(text: Text, nodes: Sequence[NodeNow]) -> None:
+    rows: dict[str, list[NodeNow]] = {}
     for node in nodes:
         rows.setdefault(_model(node) or "-", []).append(node)
     titles = ("NODES", "CARDS", "HELD", *(band.upper() for band in _BANDS), "CLOSED")
     text.append(f"{'MODEL':18} {' '.join(title.rjust(6) for title in titles)}\n", "bold")
     for model, members in sorted(rows.items(), key=lambda row: (-len(row[1]), row[0])):
         totals, bands = totals_of(members), _bands(members)
-        figures = (f"{totals.nodes:,}", f"{totals.cards:,}", f"{totals.percent}%")
+        figures = (f"{totals.nodes:,}", _many(totals.cards), f"{totals.percent}%")
         counts = (*(f"{bands[band]:,}" for band in _BANDS), f"{totals.closed:,}")
         text.append(f"{_fit(model, 18):18} {' '.join(f.rjust(6) for f in (*figures, *counts))}\n")
     text.append("\n")
 
 
-def _bands(nodes: Iterable[MappedNode]) -> Counter[str]:
+def _bands(nodes: Iterable[NodeNow]) -> Counter[str]:
     """Return how many GPUs there are of each level; free ones are open and without tenants."""
     return Counter(
-        _BANDS[3 if level >= WHOLE else 2 if level >= 50 else 1 if card.tenants else 0]
+        _BANDS[3 if level >= WHOLE_PERCENT else 2 if level >= 50 else 1 if cell.card.holders else 0]
         for node in nodes
-        for card in _gpus(node)
-        if card.tenants or not card.unhealthy
-        for level in (card.level_percent,)
+        for cell in _gpus(node)
+        if cell.card.holders or cell.unknown or (cell.card.is_good and not cell.shut)
+        for level in (WHOLE_PERCENT if cell.unknown else cell.card.level_percent,)
     )
 
 
-def _draw_cards(text: Text, nodes: Sequence[MappedNode], width: int, blocks: bool) -> None:
+def _draw_cards(text: Text, nodes: Sequence[NodeNow], width: int, blocks: bool) -> None:
     for line in _lines(nodes, width):
         for i, node in enumerate(line):
             text.append(" " if i else "")
             for card in _gpus(node):
-                text.append(*_sign(node, card, blocks))
+                text.append(*_sign(card, blocks))
         text.append("\n")
     text.append("\n")
 
 
-def _lines(nodes: Sequence[MappedNode], width: int) -> Iterable[list[MappedNode]]:
+def _lines(nodes: Sequence[NodeNow], width: int) -> Iterable[list[NodeNow]]:
     """Yield the nodes that fit on one line, GPUs next to each other, nodes a blank apart."""
-    line: list[MappedNode] = []
+    line: list[NodeNow] = []
     used = 0
     for node in nodes:
         cards = len(_gpus(node))
@@ -210,11 +302,11 @@ def _lines(nodes: Sequence[MappedNode], width: int) -> Iterable[list[MappedNode]
         yield line
 
 
-def _card_rows(nodes: Sequence[MappedNode], width: int) -> int:
+def _card_rows(nodes: Sequence[NodeNow], width: int) -> int:
     return sum(1 for _ in _lines(nodes, width))
 
 
-def _draw_nodes(text: Text, nodes: Sequence[MappedNode], width: int, blocks: bool) -> None:
+def _draw_nodes(text: Text, nodes: Sequence[NodeNow], width: int, blocks: bool) -> None:
     for i in range(0, len(nodes), width):
         for node in nodes[i : i + width]:
             text.append(*_node_sign(node, blocks))
@@ -225,70 +317,122 @@ def _draw_nodes(text: Text, nodes: Sequence[MappedNode], width: int, blocks: boo
 def _draw_legend(text: Text) -> None:
     text.append(".", _FREE)
     text.append(" free, ", _QUIET)
+    text.append("x", _CLOSED)
+    text.append(" node closed, ", _QUIET)
     text.append("!", _CLOSED)
-    text.append(" closed, ", _QUIET)
+    text.append(" closed,\n", _QUIET)
     text.append("?", _UNKNOWN)
-    text.append(" card unknown\n", _QUIET)
+    text.append(" held, which card is not known\n", _QUIET)
 
 
-def _draw_unknown(text: Text, nodes: Sequence[MappedNode], width: int) -> None:
-    hit = [node for node in nodes if node.unknown_holders]
-    for node in hit[:_UNKNOWN_MAX]:
-        shown = ", ".join(one_line(pod) for pod in node.unknown_holders[:4])
-        more = len(node.unknown_holders) - 4
-        rest = f" and {more} more" if more > 0 else ""
-        verb = "holds" if len(node.unknown_holders) == 1 else "hold"
-        held = f"{node.unknown_cards} of {len(_gpus(node))} cards of {one_line(node.name)}"
-        line = f"card unknown: {shown}{rest} {verb} {held}"
-        text.append("\n".join(wrap(line, width, subsequent_indent="  ")) + "\n", _UNKNOWN)
+def _draw_closed(text: Text, nodes: Sequence[NodeNow], width: int) -> None:
+    """Say why Pods that tolerate nothing do not get to nodes, those with one reason together."""
+    shut: dict[tuple[str, ...], list[str]] = {}
+    for node in nodes:
+        if not node.is_open:
+            shut.setdefault(node.closed_because, []).append(one_line(node.name))
+    for reasons, names in list(shut.items())[:_UNKNOWN_MAX]:
+        shown = ", ".join(names[:4])
+        more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+        line = f"closed node: {shown}{more}: {one_line(', '.join(reasons))}"
+        _wrapped(text, line, width, _CLOSED)
+    if len(shut) > _UNKNOWN_MAX:
+        text.append(f"nodes closed for {len(shut) - _UNKNOWN_MAX} more reasons\n", _CLOSED)
+
+
+def _draw_unknown(text: Text, nodes: Sequence[NodeNow], width: int) -> None:
+    hit = [(node, pods) for node in nodes if (pods := unplaced_of(node))]
+    for node, pods in hit[:_UNKNOWN_MAX]:
+        shown = ", ".join(one_line(pod.path) for pod in pods[:4])
+        rest = f" and {len(pods) - 4} more" if len(pods) > 4 else ""
+        held, sums = unplaced_cards(node), sums_of(node)
+        which = "which one is not known" if held == 1 else "which ones is not known"
+        line = (
+            f"{one_line(node.name)}: {held} of {_many(sums.cards)} held, {which}"
+            f" ({shown}{rest}); {_many(sums.free)} free"
+        )
+        _wrapped(text, line, width, _UNKNOWN)
     if len(hit) > _UNKNOWN_MAX:
-        text.append(f"card unknown on {len(hit) - _UNKNOWN_MAX} more nodes\n", _UNKNOWN)
+        text.append(f"card not known on {len(hit) - _UNKNOWN_MAX} more nodes\n", _UNKNOWN)
 
 
-def _cell(node: MappedNode, card: CardNow) -> tuple[str, str]:
-    shared = "+" if card.tenants > 1 else ""
-    if card.unhealthy:
-        return f"{card.level_percent}!" if card.tenants else "!", _CLOSED
-    if card.tenants:
+def _draw_notes(text: Text, picture: Picture, width: int) -> None:
+    """Say what is held twice, what contradicts itself, and what nobody looked at."""
+    for double in picture.double[:_UNKNOWN_MAX]:
+        holders = ", ".join(one_line(path) for path in double.holders)
+        card = f"{one_line(double.node)}/{double.minor} {one_line(double.id)}".rstrip()
+        _wrapped(text, f"held twice: {card}: {holders}", width, _CLOSED)
+    for each in picture.contradictions[:_UNKNOWN_MAX]:
+        _wrapped(text, f"{one_line(each.object)}: {one_line(each.text)}", width, _UNKNOWN)
+    for what, found in (("held twice", picture.double), ("said wrongly", picture.contradictions)):
+        if len(found) > _UNKNOWN_MAX:
+            text.append(f"{what}: {len(found) - _UNKNOWN_MAX} more\n", _UNKNOWN)
+    nodes: Counter[str] = Counter()
+    held: Counter[str] = Counter()
+    for node in picture.nodes:
+        for name, units in node.not_looked_at.items():
+            nodes[name] += 1
+            held[name] += units.held
+    if nodes:
+        listed = ", ".join(
+            f"{one_line(name)} ({_nodes(count)}, {held[name]:,} held)"
+            for name, count in sorted(nodes.items())
+        )
+        _wrapped(text, f"not looked at: {listed}", width, _QUIET)
+
+
+def _wrapped(text: Text, line: str, width: int, style: str) -> None:
+    text.append("\n".join(wrap(line, width, subsequent_indent="  ")) + "\n", style)
+
+
+def _sign_of(cell: _Cell) -> tuple[str, str]:
+    card = cell.card
+    shared = "+" if len(card.holders) > 1 else ""
+    if not card.is_good:
+        return f"{card.level_percent}!" if card.holders else "!", _CLOSED
+    if card.holders:
         memory = "m" if card.by_memory else ""
-        style = _FULL if card.level_percent >= WHOLE else _PARTLY
+        style = _FULL if card.level_percent >= WHOLE_PERCENT else _PARTLY
         return f"{card.level_percent}{memory}{shared}", style
-    if node.unknown_cards and card.device_type == TYPE_GPU:
+    if cell.unknown:
         return "?", _UNKNOWN
-    return ".", _FREE
+    return ("x", _CLOSED) if cell.shut else (".", _FREE)
 
 
-def _sign(node: MappedNode, card: CardNow, blocks: bool) -> tuple[str, str]:
-    sign, style = _cell(node, card)
-    if card.unhealthy:
+def _sign(cell: _Cell, blocks: bool) -> tuple[str, str]:
+    sign, style = _sign_of(cell)
+    if not cell.card.is_good:
         return "!", style
-    return (_level(card.level_percent, blocks), style) if card.tenants else (sign, style)
+    return (_level(cell.card.level_percent, blocks), style) if cell.card.holders else (sign, style)
 
 
-def _node_sign(node: MappedNode, blocks: bool) -> tuple[str, str]:
-    totals = totals_of([node])
-    if totals.cards and totals.closed == totals.cards:
+def _node_sign(node: NodeNow, blocks: bool) -> tuple[str, str]:
+    totals, cells = totals_of([node]), _gpus(node)
+    if cells and totals.closed == len(cells):
         return "!", _CLOSED
-    if node.unknown_cards:
-        return "?", _UNKNOWN
-    if not any(card.tenants for card in _gpus(node)):
-        return ".", _FREE
-    return _level(totals.percent, blocks), _FULL if totals.percent >= WHOLE else _PARTLY
+    if totals.percent == 0 and not any(cell.card.holders for cell in cells):
+        return ("x", _CLOSED) if not node.is_open else (".", _FREE)
+    style = _FULL if totals.percent >= WHOLE_PERCENT else _PARTLY
+    return _level(totals.percent, blocks), _UNKNOWN if totals.unknown else style
 
 
 def _level(percent: int, blocks: bool) -> str:
     """Return the sign of a level; the last one is kept for what is full."""
     scale = _BLOCKS if blocks else _DIGITS
     last = len(scale) - 1
-    return scale[last] if percent >= WHOLE else scale[min(last - 1, percent * last // WHOLE)]
+    return (
+        scale[last]
+        if percent >= WHOLE_PERCENT
+        else scale[min(last - 1, percent * last // WHOLE_PERCENT)]
+    )
 
 
 def _scale(blocks: bool) -> str:
     return _BLOCKS if blocks else f"{_DIGITS[0]}..{_DIGITS[-2]}{_DIGITS[-1]}"
 
 
-def _model(node: MappedNode) -> str:
-    return ",".join(sorted({one_line(card.model or card.device_type) for card in _gpus(node)}))
+def _model(node: NodeNow) -> str:
+    return ",".join(sorted({one_line(group.model or "gpu") for group in _gpu_groups(node)}))
 
 
 def _fit(text: str, width: int) -> str:

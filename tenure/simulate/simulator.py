@@ -68,7 +68,7 @@ class Simulator:
         for place, pod in self.core.adopted:
             self._use(place, pod.shares, pod.counted.get(GPU, 0))
         self._recorder.flush()
-        return (*self.run.conflicts, *conflicts)
+        return (*map(str, self.run.conflicts), *conflicts)
 
     def refuse(self, index: int, pod: RefusedPod) -> None:
         """Record a Pod that breaks rules of ours."""

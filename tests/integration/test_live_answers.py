@@ -174,8 +174,10 @@ def test_who_may_see_one_namespace_sees_its_lines_alone(
             refused = ask(tenure, place, *question, "-n", "ml")
             assert "is about the Pods of all namespaces" in refused.err
         held = json.loads(ask(tenure, place, *AT_NINE_THIRTY, "-n", "ml", "-o", "json").out)
-        assert [node["node"] for node in held] == ["gpu-a"]
-        assert [card["level_percent"] for card in held[0]["cards"]] == [25]
+        (node,) = held["nodes"]
+        (card,) = node["groups"][0]["devices"]
+        assert (node["node"], [each["core_percent"] for each in card["holders"]]) == ("gpu-a", [25])
+        assert held["summary"] == {"nodes": 1, "cards": 1, "free": 0, "gettable": 0}
         used = json.loads(ask(tenure, place, "usage", "-n", "ml", "-o", "json").out)
         assert [(one["group"], one["pods"]) for one in used["groups"]] == [("ml", 1)]
         assert (used["namespace"], used["capacity_percent"]) == ("ml", None)

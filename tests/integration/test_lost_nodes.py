@@ -93,11 +93,14 @@ def holders(line: CommandLine, *words: str) -> list[tuple[str, str, str]]:
 
 def cards(line: CommandLine, *words: str) -> dict[tuple[str, int], tuple[int, int]]:
     """Return level and tenants of every card of the map."""
-    nodes = json.loads(line.ask("map", *words, "-o", "json").out)
     return {
-        (each["node"], card["minor"]): (card["level_percent"], card["tenants"])
-        for each in nodes
-        for card in each["cards"]
+        (each["node"], card["minor"]): (
+            sum(holder["core_percent"] for holder in card["holders"]),
+            len(card["holders"]),
+        )
+        for each in json.loads(line.ask("map", *words, "-o", "json").out)["nodes"]
+        for group in each["groups"]
+        for card in group["devices"]
     }
 
 
@@ -159,8 +162,12 @@ def test_a_card_that_nobody_can_name_is_unknown_on_the_new_node_too(tell: Tell) 
         (2.0, on_m("n-2")),
     )
 
-    nodes = json.loads(line.ask("map", "-o", "json").out)
-    assert {each["node"]: each["unknown_holders"] for each in nodes}["n-2"] == ["kube/x"]
+    nodes = json.loads(line.ask("map", "-o", "json").out)["nodes"]
+    unplaced = {
+        each["node"]: [pod["name"] for group in each["groups"] for pod in group["unplaced"]]
+        for each in nodes
+    }
+    assert unplaced == {"n-1": [], "n-2": ["x"]}
     assert "kube/x holds" in line.ask("who", "n-2/0").out
 
 

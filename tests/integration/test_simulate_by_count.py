@@ -123,8 +123,11 @@ def test_the_ledger_has_a_count_and_no_grant(line: CommandLine) -> None:
     assert line.ask("ledger", "rebuild").code == 0
     replayed = line.ask("ledger", "replay")
     assert (replayed.code, replayed.out.split(" (")[0]) == (0, "equal: 2 decisions")
-    drawn = json.loads(line.ask("map", "-o", "json").out)
-    assert {card["unknown_cards"] for card in drawn} == {3}
+    ((group,),) = (
+        each["groups"] for each in json.loads(line.ask("map", "-o", "json").out)["nodes"]
+    )
+    assert [pod["amount"] for pod in group["unplaced"]] == [1, 2]
+    assert (group["cards"], group["free"], group["gettable"]) == (8, 5, 5)
 
 
 def test_a_count_that_was_tampered_with_is_decided_otherwise(line: CommandLine) -> None:

@@ -16,6 +16,7 @@ from ledger.domain.cpuset import cpuset_of
 from ledger.domain.devices import DeviceRecord, DeviceShare, DeviceTopology, VirtualFunction
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.log.events import PodObserved
+from ledger.domain.log.machines import granting_nodes
 from ledger.domain.nodes import KubeletPolicy, NodeFacts, NumaZone, Taint
 from ledger.domain.request.requests import PodRequest
 from ledger.domain.resources import HUAWEI_NPU_CORE
@@ -23,7 +24,6 @@ from ledger.domain.topology import Cpu, CpuTopology, cpu_topology_of
 from scheduler.decide.cards.view import NodeView
 from scheduler.decide.engine import Engine
 from scheduler.decide.group.room import Rooms
-from scheduler.decide.nodes.accounts import granting_nodes
 from scheduler.decide.outcome import Placement, Unplaced
 from scheduler.decide.score.typical import workload_of
 from scheduler.decide.settings import SchedulingSettings

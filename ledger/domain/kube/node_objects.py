@@ -62,7 +62,9 @@ from ledger.domain.resources import (
     LABEL_NUMA_TOPOLOGY_POLICY_PROPOSAL,
     MEMORY,
     PODS,
+    TAINT_NOT_READY,
     TAINT_OUT_OF_SERVICE,
+    TAINT_UNREACHABLE,
     TYPE_GPU,
     unhealthy_gpu_config_map,
 )
@@ -80,6 +82,9 @@ _BIND_POLICIES: Final = {
     NodeCpuBindPolicy.SPREAD_BY_PCPUS: str(CpuBindPolicy.SPREAD_BY_PCPUS),
 }
 """A node's policy -> the same in a Pod's words."""
+
+_UNREADY: Final = {"False": TAINT_NOT_READY, "Unknown": TAINT_UNREACHABLE}
+"""What the condition Ready says -> the taint that goes with it."""
 
 Quantities = Mapping[str, Quantity]
 
@@ -148,7 +153,7 @@ def decode_node(
     cpu_milli, memory_bytes, pods_max = _limits(quantities, read_node_reservation(own))
     partitions, partition_warnings = _partitions(device, labels)
     info = an_object(status.get("nodeInfo"), "status.nodeInfo")
-    taints = each(spec.get("taints"), "spec.taints", _taint)
+    taints = _with_readiness(each(spec.get("taints"), "spec.taints", _taint), status)
     facts = NodeFacts(
         uid=text_at(metadata, "uid", "metadata") or default_uid("Node", "", name),
         name=name,
@@ -383,6 +388,21 @@ def _taint(value: object, path: str) -> Taint:
             field=f"{path}.effect",
         )
     return Taint(key=key, value=a_text(item.get("value"), f"{path}.value"), effect=effect)
+
+
+def _with_readiness(taints: tuple[Taint, ...], status: Mapping[str, object]) -> tuple[Taint, ...]:
+    """
+    Return the taints with that of a node that is not ready, where its object has it not yet.
+
+    Rule: Kubernetes' node lifecycle controller: Ready False is `not-ready`, Unknown `unreachable`.
+    A Node that says nothing of it is taken for ready.
+    """
+    known = {taint.key for taint in taints}
+    for condition in each(status.get("conditions"), "status.conditions", an_object):
+        key = _UNREADY.get(str(condition.get("status")))
+        if condition.get("type") == "Ready" and key is not None and key not in known:
+            return (*taints, Taint(key=key, value="", effect="NoSchedule"))
+    return taints
 
 
 def _with_cpus(

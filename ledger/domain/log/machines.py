@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
-from ledger.domain.devices import DeviceRecord
+from ledger.domain.devices import DeviceRecord, DeviceShare
+from ledger.domain.nodes import NodeFacts
 
 MACHINE_ID_CLONED: Final = "MachineIdCloned"
 MACHINE_REGISTERED_TWICE: Final = "MachineRegisteredTwice"
@@ -84,6 +85,40 @@ def machine_of(node: Registered) -> Machine:
     """
     told = node.system_uuid and node.machine_id
     return (node.system_uuid, node.machine_id) if told else ("", node.uid)
+
+
+def in_order_of_registration(nodes: Sequence[NodeFacts]) -> list[int]:
+    """Return the nodes' numbers in order of registration: by time of creation, then as given."""
+    return sorted(range(len(nodes)), key=lambda number: nodes[number].created)
+
+
+def granting_nodes(nodes: Sequence[NodeFacts]) -> list[int]:
+    """
+    Return for every node the one that its machine's grants and holdings are counted on.
+
+    Rule: design section 4, "One account per physical device". Of a machine's live Nodes the one
+    that registered last; of a machine whose Nodes are all lost the last one, which grants nothing.
+    """
+    chosen: dict[Machine, int] = {}
+    for number in in_order_of_registration(nodes):
+        machine = machine_of(nodes[number])
+        before = chosen.get(machine)
+        if before is None or not nodes[number].lost or nodes[before].lost:
+            chosen[machine] = number
+    return [chosen[machine_of(node)] for node in nodes]
+
+
+def same_device(share: DeviceShare, devices: Iterable[DeviceRecord]) -> DeviceRecord | None:
+    """Return the device of a share among those another Node of its machine lists."""
+    listed = [device for device in devices if device.device_type == share.device_type]
+    if share.device_id:
+        for device in listed:
+            if device.device_id == share.device_id:
+                return device
+    for device in listed:
+        if device.minor == share.minor and not (share.device_id and device.device_id):
+            return device
+    return None
 
 
 def contradictions(nodes: Sequence[Registered]) -> list[Contradiction]:

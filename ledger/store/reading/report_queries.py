@@ -41,6 +41,7 @@ from sqlalchemy import (
 
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.log.events import NodeInventoried, decode_event
+from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.store.reading.bounds import rows_of
 from ledger.store.reading.report_rows import (
     ClaimRow,
@@ -103,7 +104,9 @@ DEVICES: Final = _view(
     " memory_capacity_bytes core_used_percent memory_used_bytes tenants healthy closed_reason"
     " device_no",
 )
-NODES: Final = _view("audit_nodes", "node_uid node_name cpu_milli memory_bytes machine_no")
+NODES: Final = _view(
+    "audit_nodes", "node_uid node_name cpu_milli memory_bytes machine_no lost_position"
+)
 HEALTH: Final = _view(
     "audit_device_health", "position at_us node_uid node_name device_type minor healthy reason"
 )
@@ -277,10 +280,16 @@ def _devices(connection: Connection, **given: str | int | None) -> list[Device]:
     ]
 
 
-def nodes(connection: Connection, *, name: str | None = None) -> list[Node]:
-    """Return the nodes, by name."""
+def nodes(
+    connection: Connection, *, name: str | None = None, until: int = INTEGER_MAX
+) -> list[Node]:
+    """Return the nodes, by name; `until` a position, behind which none of them was lost."""
     query = select(NODES).order_by(NODES.c.node_name, NODES.c.node_uid)
-    return [Node(**row) for row in _rows(connection, _matching(query, NODES, {"node_name": name}))]
+    found = [Node(**row) for row in _rows(connection, _matching(query, NODES, {"node_name": name}))]
+    return [
+        replace(node, lost_position=None) if (node.lost_position or 0) > until else node
+        for node in found
+    ]
 
 
 def health_changes(connection: Connection, *, node: str | None = None) -> list[HealthRow]:

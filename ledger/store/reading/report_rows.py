@@ -68,13 +68,18 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One node as last inventoried; 0 cpu or memory = nobody said."""
+    """
+    One node as last inventoried; 0 cpu or memory = nobody said.
+
+    `lost_position` is where it was lost, None while it is there.
+    """
 
     node_uid: str
     node_name: str
     cpu_milli: int
     memory_bytes: int
     machine_no: int = 0
+    lost_position: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,5 @@
 """
-Which Node gives what a machine has, and which cards are closed because two machines claim them.
+Which Nodes are one machine as they come and go, and which cards two machines claim, and so close.
 
 A machine that registered twice has two Node objects and one set of cards and CPUs. What is held
 through either counts on the one that grants.
@@ -8,9 +8,9 @@ through either counts on the one that grants.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
-from ledger.domain.devices import DeviceRecord, DeviceShare
+from ledger.domain.devices import DeviceRecord
 from ledger.domain.log.machines import Machine, machine_of
 from ledger.domain.nodes import NodeFacts
 
@@ -21,45 +21,11 @@ DeviceId = tuple[str, str]
 """The type of a device, and its id."""
 
 
-def in_order_of_registration(nodes: Sequence[NodeFacts]) -> list[int]:
-    """Return the nodes' numbers in order of registration: by time of creation, then as given."""
-    return sorted(range(len(nodes)), key=lambda number: nodes[number].created)
-
-
-def granting_nodes(nodes: Sequence[NodeFacts]) -> list[int]:
-    """
-    Return for every node the one that its machine's grants and holdings are counted on.
-
-    Rule: design section 4, "One account per physical device". Of a machine's live Nodes the one
-    that registered last; of a machine whose Nodes are all lost the last one, which grants nothing.
-    """
-    chosen: dict[Machine, int] = {}
-    for number in in_order_of_registration(nodes):
-        machine = machine_of(nodes[number])
-        before = chosen.get(machine)
-        if before is None or not nodes[number].lost or nodes[before].lost:
-            chosen[machine] = number
-    return [chosen[machine_of(node)] for node in nodes]
-
-
-def same_device(share: DeviceShare, devices: Iterable[DeviceRecord]) -> DeviceRecord | None:
-    """Return the device of a share among those another Node of its machine lists."""
-    listed = [device for device in devices if device.device_type == share.device_type]
-    if share.device_id:
-        for device in listed:
-            if device.device_id == share.device_id:
-                return device
-    for device in listed:
-        if device.minor == share.minor and not (share.device_id and device.device_id):
-            return device
-    return None
-
-
 class Machines:
     """
     Which Nodes are one machine, and which of them its account is kept on, as Nodes come and go.
 
-    Rule: that of `granting_nodes`.
+    Rule: that of `machines.granting_nodes`.
 
     Attributes:
         of: at [row], the machine; None where no Node is.

@@ -16,10 +16,11 @@ from ledger.domain.devices import GPU, WHOLE_PERCENT, DeviceShare, level_percent
 from ledger.domain.kube.shared_templates import Amounts
 from ledger.domain.log.cpu_holders import holds_alone
 from ledger.domain.log.events import PodObserved
+from ledger.domain.log.machines import same_device
 from ledger.domain.request import extended
 from scheduler.decide.cpusets.pinned import CpuHolding
 from scheduler.decide.dialects.registry import counts_containers
-from scheduler.decide.nodes.accounts import DeviceId, same_device
+from scheduler.decide.nodes.accounts import DeviceId
 from scheduler.decide.nodes.adopted_cpus import (
     exclusive_policy_of,
     misplaced,

@@ -8,13 +8,13 @@ from typing import Final
 import numpy as np
 
 from ledger.domain.devices import GPU, DeviceRecord
+from ledger.domain.log.machines import in_order_of_registration
 from ledger.domain.nodes import NodeFacts
 from scheduler.decide.nodes.accounts import (
     DeviceId,
     ListedCard,
     Machines,
     UniqueIds,
-    in_order_of_registration,
 )
 from scheduler.decide.nodes.arrays import UNLIMITED, IntArray, with_rows
 from scheduler.decide.nodes.devices import DeviceArrays

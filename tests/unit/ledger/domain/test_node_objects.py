@@ -850,3 +850,31 @@ def test_an_unreadable_node_names_its_field(
     assert caught.value.field == field
     other = "Device n1" if devices is not None else "NodeResourceTopology n1" if topology else ""
     assert caught.value.place == other
+
+
+@pytest.mark.parametrize(
+    ("status", "taints", "keys"),
+    [
+        ("True", [], []),
+        ("False", [], ["node.kubernetes.io/not-ready"]),
+        ("Unknown", [], ["node.kubernetes.io/unreachable"]),
+        (
+            "False",
+            [{"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"}],
+            ["node.kubernetes.io/not-ready"],
+        ),
+    ],
+    ids=["ready", "not ready", "silent", "tainted already"],
+)
+def test_a_node_that_is_not_ready_is_tainted_before_its_controller_says_so(
+    status: str, taints: list[Object], keys: list[str]
+) -> None:
+    """Nobody is sent there in between."""
+    facts, _ = decode_node(
+        {
+            "metadata": {"name": "n"},
+            "spec": {"taints": taints},
+            "status": {"conditions": [{"type": "Ready", "status": status}]},
+        }
+    )
+    assert [taint.key for taint in facts.taints] == keys

@@ -1,9 +1,12 @@
+from dataclasses import replace
+
 import pytest
 
 from ledger.domain.devices import DeviceRecord, DeviceShare
+from ledger.domain.dialects.names import Dialect
 from ledger.domain.log.codec import encode_value
 from ledger.domain.log.events import PodObserved
-from ledger.domain.nodes import NodeFacts
+from ledger.domain.nodes import NodeFacts, Taint
 from ledger.domain.request.requests import PodSnapshot
 from ledger.store.reading.report_rows import Device, HealthRow, HolderRow, Node, UnknownRow
 from scheduler.usage.cluster_now import (
@@ -12,6 +15,7 @@ from scheduler.usage.cluster_now import (
     cluster_now_of_objects,
     unknown_cards,
 )
+from scheduler.usage.picture import CardGroup, Many, Units, exactly
 
 
 def observed(
@@ -101,14 +105,16 @@ def test_the_fleet_of_a_cluster_is_what_its_running_pods_hold() -> None:
         DeviceShare(device_type="gpu", minor=0, device_id="", memory_ratio_percent=20),
     )
 
-    (drawn,) = cluster_now_of_objects(
+    picture = cluster_now_of_objects(
         [node], [observed({}, share, unknown=False) for share in shares]
     )
 
-    first, second = drawn.cards
-    assert (first.level_percent, first.by_memory, first.tenants) == (50, True, 2)
-    assert (second.level_percent, second.unhealthy) == (0, True)
-    assert drawn.unknown_holders == ()
+    ((group,),) = (drawn.groups for drawn in picture.nodes)
+    first, second = group.devices
+    assert (first.level_percent, first.by_memory, len(first.holders)) == (50, True, 2)
+    assert (second.level_percent, second.healthy, second.closed) == (0, False, "unhealthy")
+    assert group.unplaced == ()
+    assert (group.free.exact, group.gettable.exact) == (0, 0)
 
 
 def holder(core_percent: int, minor: int) -> HolderRow:
@@ -166,7 +172,7 @@ def test_the_fleet_of_a_ledger_is_its_present_cards_with_their_holders() -> None
     """A card that left is not drawn beside its successor; strangers count as whole cards."""
     body = encode_value(observed({"a.nvidia.com/gpu": "1"}))
 
-    (node,) = cluster_now_of_ledger(
+    picture = cluster_now_of_ledger(
         [Node(node_uid="a", node_name="gpu-a", cpu_milli=0, memory_bytes=0)],
         [device(0), device(1, gone=True), device(1, capacity=200)],
         [holder(60, 0), holder(60, 0), holder(50, 1)],
@@ -174,9 +180,11 @@ def test_the_fleet_of_a_ledger_is_its_present_cards_with_their_holders() -> None
         [UnknownRow(position=1, node_uid="a", namespace="ml", pod_name="x", body=body)],
     )
 
-    assert [card.level_percent for card in node.cards] == [100, 25]
-    assert [card.unhealthy for card in node.cards] == [False, True]
-    assert node.unknown_holders == ("ml/x",)
+    ((group,),) = (node.groups for node in picture.nodes)
+    assert [card.level_percent for card in group.devices] == [100, 25]
+    assert [card.closed for card in group.devices] == [None, "Xid79"]
+    assert [pod.path for pod in group.unplaced] == ["ml/x"]
+    assert [double.holders for double in picture.double] == [("ml/x", "ml/x")]
 
 
 def change(at_us: int, *, healthy: bool) -> HealthRow:
@@ -198,3 +206,117 @@ def test_a_card_is_closed_from_its_failure_to_its_return() -> None:
 
     assert [bool(closed_at(changes, at)) for at in (4, 5, 8, 9)] == [False, True, True, False]
     assert closed_at(changes[:1], None) == {("a", "gpu", 0): "Xid79"}
+
+
+def cards(count: int, **fields: object) -> tuple[DeviceRecord, ...]:
+    """So many cards without ids."""
+    return tuple(
+        DeviceRecord(device_type="gpu", minor=minor, device_id="", **fields)  # type: ignore[arg-type]  # fields of a device
+        for minor in range(count)
+    )
+
+
+def picture_of(node: NodeFacts, *pods: PodObserved) -> CardGroup:
+    """The only group of cards of one node."""
+    ((group,),) = (each.groups for each in cluster_now_of_objects([node], pods).nodes)
+    return group
+
+
+def test_of_cards_held_by_number_the_rest_is_free() -> None:
+    """1 of 8 is held, which one is not known: 7 are free, and can be got."""
+    group = picture_of(
+        NodeFacts(uid="a", name="a", devices=cards(8)),
+        observed({"a.nvidia.com/gpu": "1"}, counted=1),
+    )
+
+    assert (group.cards, group.free, group.gettable) == (exactly(8), exactly(7), exactly(7))
+    assert [(pod.path, pod.amount, pod.unit) for pod in group.unplaced] == [
+        ("ml/x", 1, "nvidia.com/gpu")
+    ]
+
+
+def test_a_card_that_failed_may_be_one_that_is_held_by_number() -> None:
+    """Free is a range then; kube-scheduler gives what is offered less what is held."""
+    sick = (*cards(7), DeviceRecord(device_type="gpu", minor=7, device_id="", healthy=False))
+    group = picture_of(
+        NodeFacts(uid="a", name="a", devices=sick), observed({"a.nvidia.com/gpu": "2"}, counted=2)
+    )
+
+    assert (group.cards, group.free) == (exactly(8), Many(least=5, most=6))
+    assert group.gettable == exactly(5)
+
+
+def test_who_holds_an_unclear_part_may_be_beside_another() -> None:
+    """A share on an unknown card takes a card of its own, or none."""
+    half = DeviceShare(device_type="gpu", minor=0, device_id="", core_percent=50)
+    node = NodeFacts(uid="a", name="a", devices=cards(4))
+    stranger = observed({"a.koordinator.sh/gpu-core": "20"})
+
+    shared = picture_of(node, observed({}, half, unknown=False), stranger)
+    assert shared.free == Many(least=2, most=3)
+    assert [(pod.amount, pod.unit) for pod in shared.unplaced] == [(20, "koordinator.sh/gpu-core")]
+    assert picture_of(node, stranger).free == exactly(3)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({}, ()),
+        ({"unschedulable": True}, ("cordoned",)),
+        ({"lost": True}, ("out of service",)),
+        (
+            {"taints": (Taint(key="dedicated", value="ml", effect="NoSchedule"),)},
+            ("taint dedicated=ml:NoSchedule",),
+        ),
+        ({"taints": (Taint(key="cheap", value="", effect="PreferNoSchedule"),)}, ()),
+        (
+            {
+                "unschedulable": True,
+                "taints": (
+                    Taint(key="node.kubernetes.io/unschedulable", value="", effect="NoSchedule"),
+                    Taint(key="node.kubernetes.io/not-ready", value="", effect="NoExecute"),
+                ),
+            },
+            ("cordoned", "not ready"),
+        ),
+    ],
+    ids=["open", "cordoned", "lost", "tainted", "only dissuaded", "cordoned and not ready"],
+)
+def test_of_a_closed_node_cards_are_free_and_none_can_be_got(
+    fields: dict[str, object], words: tuple[str, ...]
+) -> None:
+    """Whoever tolerates nothing does not get there."""
+    node = NodeFacts(uid="a", name="a", devices=cards(2), **fields)  # type: ignore[arg-type]  # fields of a node
+    (drawn,) = cluster_now_of_objects([node], ()).nodes
+
+    assert drawn.closed_because == words
+    assert drawn.groups[0].free == exactly(2)
+    assert drawn.groups[0].gettable == exactly(0 if words else 2)
+
+
+def test_a_machine_with_two_node_objects_has_its_cards_once() -> None:
+    """They are listed at the Node that registered last, with what is held through either."""
+    one = NodeFacts(
+        uid="a", name="a", system_uuid="s", machine_id="m", created="2026-01-01", devices=cards(2)
+    )
+    other = replace(one, uid="b", name="b", created="2026-02-01")
+    half = DeviceShare(device_type="gpu", minor=1, device_id="", core_percent=50)
+
+    picture = cluster_now_of_objects([one, other], [observed({}, half, unknown=False)])
+
+    assert [len(node.groups) for node in picture.nodes] == [0, 1]
+    assert picture.summary.cards == exactly(2)
+    assert picture.summary.free == exactly(1)
+    assert [each.object for each in picture.contradictions] == ["Node b"]
+
+
+def test_what_a_node_offers_and_nobody_reads_is_listed_with_who_asks_for_it() -> None:
+    """Its amount, and what of it is held."""
+    node = NodeFacts(uid="a", name="a", devices=cards(1), dialects=frozenset({Dialect.NVIDIA}))
+    offers = {"a": {"nvidia.com/gpu": 1, "rdma/hca": 4, "kubernetes.io/batch-cpu": 9}}
+    asks = observed({"a.rdma/hca": "3", "a.nvidia.com/gpu": "1"}, counted=1)
+
+    (drawn,) = cluster_now_of_objects([node], [asks], offers).nodes
+
+    assert drawn.not_looked_at == {"rdma/hca": Units(allocatable=4, held=3)}
+    assert drawn.groups[0].units == {"nvidia.com/gpu": Units(allocatable=1, held=1)}

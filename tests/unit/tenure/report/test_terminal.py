@@ -1,18 +1,77 @@
+from dataclasses import replace
+
 import pytest
 
-from scheduler.usage.model import CardNow, MappedNode
+from scheduler.usage.picture import (
+    Contradicted,
+    DeviceNow,
+    Double,
+    HolderNow,
+    NodeNow,
+    Picture,
+    Units,
+    Unplaced,
+    group_of,
+)
 from tenure.report.terminal import draw_map, totals_of
 
 
-def card(minor: int = 0, level: int = 0, **other: object) -> CardNow:
+def card(
+    minor: int = 0,
+    level: int = 0,
+    *,
+    tenants: int = 0,
+    core: bool = True,
+    closed: str | None = None,
+) -> DeviceNow:
     """A GPU that is `level` % full, with one tenant if it holds anything."""
-    values: dict[str, object] = {"model": "A100", "tenants": int(level > 0), **other}
-    return CardNow(device_type="gpu", minor=minor, level_percent=level, **values)  # type: ignore[arg-type]
+    count = tenants or int(level > 0)
+    return DeviceNow(
+        id="",
+        minor=minor,
+        healthy=closed is None,
+        closed=closed,
+        holders=tuple(
+            HolderNow(
+                namespace="ml",
+                name=f"p{number}",
+                uid=f"p{number}",
+                core_percent=level // count if core else None,
+                level_percent=level // count,
+            )
+            for number in range(count)
+        ),
+    )
 
 
-def node(name: str, *cards: CardNow, **other: object) -> MappedNode:
+def stranger(path: str, cards: int = 1) -> Unplaced:
+    """A Pod on cards that nobody can name."""
+    namespace, _, name = path.partition("/")
+    return Unplaced(
+        namespace=namespace,
+        name=name,
+        uid=name,
+        amount=cards,
+        unit="nvidia.com/gpu",
+        cards=cards,
+    )
+
+
+def node(
+    name: str, *cards: DeviceNow, unplaced: tuple[Unplaced, ...] = (), shut: str = ""
+) -> NodeNow:
     """A node with these cards."""
-    return MappedNode(name=name, cards=cards, **other)  # type: ignore[arg-type]
+    group = group_of(
+        system="nvidia", model="A100", devices=cards, unplaced=unplaced, is_open=not shut
+    )
+    return NodeNow(
+        name=name, closed_because=(shut,) if shut else (), groups=(group,) if cards else ()
+    )
+
+
+def drawn(*nodes: NodeNow, width: int = 80, blocks: bool = True) -> str:
+    """The map of these nodes, without its colours."""
+    return draw_map(Picture(nodes=nodes), width=width, blocks=blocks).plain
 
 
 def cells(line: str) -> list[str]:
@@ -22,46 +81,65 @@ def cells(line: str) -> list[str]:
 
 def test_each_card_of_a_few_nodes_is_a_number() -> None:
     """Number, + for shared, m for memory, . free, ! closed: readable without any colour."""
-    text = draw_map(
-        [
-            node(
-                "gpu-a",
-                card(0, 100),
-                card(1, 50, tenants=2),
-                card(2),
-                card(3, unhealthy=True),
-                card(4, 25, unhealthy=True),
-                card(5, 62, by_memory=True),
-            )
-        ]
-    ).plain
+    text = drawn(
+        node(
+            "gpu-a",
+            card(0, 100),
+            card(1, 50, tenants=2),
+            card(2),
+            card(3, closed="Xid79"),
+            card(4, 25, closed="Xid79"),
+            card(5, 62, core=False),
+        )
+    )
 
     assert cells(text.splitlines()[1]) == ["100", "50+", ".", "!", "25!", "62m", "39%"]
 
 
-def test_cards_that_nobody_can_name_the_holder_of_are_questions() -> None:
-    """Which of the free ones it is nobody knows; who it is stands below."""
-    text = draw_map(
-        [
-            node(
-                "gpu-a",
-                card(0, 100),
-                card(1),
-                card(2),
-                unknown_holders=("ml/train-0",),
-                unknown_cards=1,
-            )
-        ]
-    ).plain
+def test_of_cards_held_by_number_so_many_are_questions_and_the_rest_is_free() -> None:
+    """Which of them it is nobody knows, how many it is stands there."""
+    text = drawn(
+        node("gpu-a", *(card(minor) for minor in range(8)), unplaced=(stranger("ml/train-0"),))
+    )
 
-    assert cells(text.splitlines()[1])[:3] == ["100", "?", "?"]
-    assert "card unknown: ml/train-0 holds 1 of 3 cards of gpu-a" in text
+    assert cells(text.splitlines()[1])[:8] == [".", ".", ".", ".", ".", ".", ".", "?"]
+    assert "gpu-a: 1 of 8 held, which one is not known (ml/train-0); 7 free" in text
+    assert "1 node, 8 cards: 12 % held, 7 free" in text
+
+
+def test_free_cards_of_closed_nodes_are_marked_and_counted_apart() -> None:
+    """Nobody who tolerates nothing gets them."""
+    text = drawn(node("a", card(0, 100), card(1)), node("b", card(0), card(1), shut="cordoned"))
+
+    assert cells(text.splitlines()[2])[:2] == ["x", "x"]
+    assert "4 cards: 25 % held, 1 free, 2 more free on closed nodes" in text
+    assert "closed node: b: cordoned" in text
+
+
+def test_what_is_held_twice_said_wrongly_or_not_looked_at_is_told_below() -> None:
+    """A resource that nobody understands is one line with its amount."""
+    rdma = {"rdma/hca": Units(allocatable=4, held=4)}
+    picture = Picture(
+        nodes=tuple(NodeNow(name=name, not_looked_at=rdma) for name in "ab"),
+        double=(Double(node="a", id="GPU-1", minor=1, holders=("ml/x", "ml/y")),),
+        contradictions=(Contradicted(object="Pod ml/x", text="no such card"),),
+    )
+
+    assert draw_map(picture).plain.splitlines() == [
+        "no cards on 2 nodes",
+        "held twice: a/1 GPU-1: ml/x, ml/y",
+        "Pod ml/x: no such card",
+        "not looked at: rdma/hca (2 nodes, 8 held)",
+    ]
 
 
 def test_other_devices_have_a_row_of_their_own() -> None:
     """They are named by type, and no GPU total counts them."""
-    nic = CardNow(device_type="rdma", minor=0, level_percent=50, tenants=1)
-    text = draw_map([node("gpu-a", card(0), nic)]).plain
+    gpus = node("gpu-a", card(0))
+    nics = group_of(
+        system="rdma", device_type="rdma", mode="shares", devices=(card(0, 50),), is_open=True
+    )
+    text = drawn(replace(gpus, groups=(*gpus.groups, nics)))
 
     assert text.splitlines()[2].split() == ["rdma", "50"]
     assert "1 node, 1 card: 0 % held, 1 free" in text
@@ -69,7 +147,7 @@ def test_other_devices_have_a_row_of_their_own() -> None:
 
 def test_sixteen_cards_take_two_rows() -> None:
     """Eight to a row, the percentage on the first."""
-    text = draw_map([node("gpu-a", *(card(i, 100) for i in range(16)))]).plain
+    text = drawn(node("gpu-a", *(card(i, 100) for i in range(16))))
 
     assert cells(text.splitlines()[1])[-1] == "100%"
     assert text.splitlines()[2].split() == ["100"] * 8
@@ -84,7 +162,7 @@ def test_no_line_is_longer_than_the_terminal(count: int, width: int) -> None:
         for i in range(count)
     ]
 
-    lines = draw_map(fleet, width=width).plain.splitlines()
+    lines = drawn(*fleet, width=width).splitlines()
 
     assert max(map(len, lines)) <= width
     assert len(lines) < 80
@@ -94,7 +172,7 @@ def test_many_nodes_are_one_sign_a_card_with_a_table_by_model() -> None:
     """The table counts levels, the signs show which nodes they are on."""
     fleet = [node(f"n{i}", card(0, 100), card(1, 50), card(2)) for i in range(30)]
 
-    lines = draw_map(fleet).plain.splitlines()
+    lines = drawn(*fleet).splitlines()
 
     assert lines[1].split() == ["A100", "30", "90", "50%", "30", "0", "30", "30", "0"]
     assert lines[3].startswith("█▄. █▄.")
@@ -104,7 +182,7 @@ def test_a_terminal_without_unicode_gets_digits() -> None:
     """The scale stands in the legend."""
     fleet = [node(f"n{i}", card(0, 100), card(1, 50), card(2)) for i in range(30)]
 
-    text = draw_map(fleet, blocks=False).plain
+    text = drawn(*fleet, blocks=False)
 
     assert "#5. #5." in text
     assert text.isascii()
@@ -114,23 +192,21 @@ def test_a_full_card_and_an_almost_full_one_differ() -> None:
     """The last sign is kept for what is really full."""
     fleet = [node(f"n{i}", card(0, 100), card(1, 99)) for i in range(30)]
 
-    assert draw_map(fleet).plain.splitlines()[3].startswith("█▇")
+    assert drawn(*fleet).splitlines()[3].startswith("█▇")
 
 
 def test_nodes_without_cards_are_counted_and_not_drawn() -> None:
     """A real cluster has many of them."""
-    text = draw_map([node("gpu-a", card()), node("cpu-1"), node("cpu-2")]).plain
+    text = drawn(node("gpu-a", card()), node("cpu-1"), node("cpu-2"))
 
     assert "cpu-1" not in text
     assert "; 2 nodes without cards" in text
-    assert "no cards on 1 node" in draw_map([node("cpu-1")]).plain
+    assert "no cards on 1 node" in drawn(node("cpu-1"))
 
 
 def test_a_name_cannot_command_the_terminal() -> None:
     """Node and Pod names come from anywhere."""
-    text = draw_map(
-        [node("a\x1b[2J", card(), unknown_holders=("x/\x1b]0;y\x07",), unknown_cards=1)]
-    ).plain
+    text = drawn(node("a\x1b[2J", card(), unplaced=(stranger("x/\x1b]0;y\x07"),)))
 
     assert "\x1b" not in text
     assert "\x07" not in text
@@ -138,6 +214,6 @@ def test_a_name_cannot_command_the_terminal() -> None:
 
 def test_totals_count_unknown_holders_as_whole_cards() -> None:
     """One card held by a stranger is not free, wherever it is."""
-    totals = totals_of([node("a", card(0, 50), card(1), unknown_holders=("x/y",), unknown_cards=1)])
+    totals = totals_of([node("a", card(0, 50), card(1), unplaced=(stranger("x/y"),))])
 
-    assert (totals.percent, totals.free, totals.unknown) == (75, 0, 1)
+    assert (totals.percent, totals.free.exact, totals.unknown) == (75, 0, 1)

@@ -1,0 +1,343 @@
+"""
+The cards of a cluster at one moment: who holds which, what is free, and what nobody can say.
+
+Every command that tells how many cards there are, are held or are free tells it out of this. A
+reader of another device system makes `CardGroup`s with `group_of`, so that free means one thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal
+
+from ledger.domain.devices import WHOLE_PERCENT
+from ledger.domain.resources import TYPE_GPU
+
+Mode = Literal["whole", "replicas", "slices", "shares"]
+"""How a group's cards are handed out: whole, as replicas or slices of them, or by amounts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Many:
+    """How many cards: at least `least`, at most `most` (None = nobody can say how many)."""
+
+    least: int
+    most: int | None
+
+    @property
+    def exact(self) -> int | None:
+        """Return the number where it is known, else None."""
+        return self.least if self.least == self.most else None
+
+    def __add__(self, other: Many) -> Many:
+        """Return how many there are of both together."""
+        most = None if self.most is None or other.most is None else self.most + other.most
+        return Many(least=self.least + other.least, most=most)
+
+
+def exactly(count: int) -> Many:
+    """Return a number that is known."""
+    return Many(least=count, most=count)
+
+
+NONE: Final = exactly(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HolderNow:
+    """
+    One Pod's part of one device.
+
+    Attributes:
+        core_percent, memory_mib: None where it has no such figure.
+        whole: it is alone on the device.
+        level_percent: what it counts as; see `ledger.domain.devices.level_percent`.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    core_percent: int | None = None
+    memory_mib: int | None = None
+    whole: bool = False
+    level_percent: int = 0
+
+    @property
+    def path(self) -> str:
+        """Return `namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceNow:
+    """
+    One device.
+
+    Attributes:
+        id: empty where nobody told one.
+        minor: None where it has none; of a device without an id one that was given to it here.
+        closed: why it takes no grants, None where it does.
+        capacity_percent: what it has to give in core percent.
+    """
+
+    id: str
+    minor: int | None
+    healthy: bool = True
+    closed: str | None = None
+    holders: tuple[HolderNow, ...] = ()
+    capacity_percent: int = WHOLE_PERCENT
+
+    @property
+    def level_percent(self) -> int:
+        """Return what is held of it, 0..100."""
+        held = sum(holder.level_percent for holder in self.holders)
+        return min(WHOLE_PERCENT, held * WHOLE_PERCENT // (self.capacity_percent or WHOLE_PERCENT))
+
+    @property
+    def by_memory(self) -> bool:
+        """Tell whether it has holders and none of them asked for core."""
+        return bool(self.holders) and not any(holder.core_percent for holder in self.holders)
+
+    @property
+    def is_good(self) -> bool:
+        """Tell whether it could be given to somebody."""
+        return self.healthy and self.closed is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unplaced:
+    """
+    A Pod that holds cards of a node, and nobody knows which.
+
+    Attributes:
+        amount: of `unit`, a resource name or, where its request is not known, a device type.
+        cards: how many cards that is: exactly so many, all to itself, where `is_counted`, else
+            so many at least, and others may be on them too.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    amount: int
+    unit: str
+    cards: int = 1
+    is_counted: bool = True
+
+    @property
+    def path(self) -> str:
+        """Return `namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Units:
+    """What a node offers of one resource, and what the Pods on it ask of it together."""
+
+    allocatable: int
+    held: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardGroup:
+    """
+    Like cards of one node.
+
+    Attributes:
+        device_type: `gpu`, or the type of what is no card, of which no sum is made.
+        system: who hands them out, such as `nvidia`, `hami` or `koordinator`.
+        memory_mib: of each; None = nobody said.
+        cards: physical ones.
+        free: healthy and without a holder.
+        gettable: whole ones that a Pod which tolerates nothing could get there now.
+        units: by resource name.
+    """
+
+    device_type: str
+    system: str
+    model: str
+    memory_mib: int | None
+    mode: Mode
+    cards: Many
+    free: Many
+    gettable: Many
+    units: Mapping[str, Units] = field(default_factory=dict)
+    devices: tuple[DeviceNow, ...] = ()
+    unplaced: tuple[Unplaced, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeNow:
+    """
+    One node.
+
+    Attributes:
+        closed_because: why no Pod that tolerates nothing gets there; empty where one may.
+        groups: GPUs first.
+        not_looked_at: resources that it offers and nobody here understands.
+        sums: cards, free and gettable of all its cards together, where that is more than the sums
+            over its groups say: a Pod may hold cards of either of two groups.
+    """
+
+    name: str
+    uid: str = ""
+    closed_because: tuple[str, ...] = ()
+    groups: tuple[CardGroup, ...] = ()
+    not_looked_at: Mapping[str, Units] = field(default_factory=dict)
+    sums: Sums | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Tell whether a Pod that tolerates nothing may go there."""
+        return not self.closed_because
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sums:
+    """How many cards there are, are free, and could be got."""
+
+    cards: Many = NONE
+    free: Many = NONE
+    gettable: Many = NONE
+
+    def __add__(self, other: Sums) -> Sums:
+        """Return both together."""
+        return Sums(
+            cards=self.cards + other.cards,
+            free=self.free + other.free,
+            gettable=self.gettable + other.gettable,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Double:
+    """A device of which more is held than it has; `holders` as `namespace/name`."""
+
+    node: str
+    id: str
+    minor: int | None
+    holders: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contradicted:
+    """What one object says wrongly, or against another one; `object` is its kind and name."""
+
+    object: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """The cards of a cluster at one moment."""
+
+    nodes: tuple[NodeNow, ...] = ()
+    double: tuple[Double, ...] = ()
+    contradictions: tuple[Contradicted, ...] = ()
+
+    @property
+    def summary(self) -> Sums:
+        """Return the sums over all nodes, of cards alone."""
+        return sum((sums_of(node) for node in self.nodes), Sums())
+
+
+def sums_of(node: NodeNow) -> Sums:
+    """Return the sums over one node, of cards alone."""
+    if node.sums is not None:
+        return node.sums
+    groups = (group for group in node.groups if group.device_type == TYPE_GPU)
+    return sum(
+        (Sums(cards=each.cards, free=each.free, gettable=each.gettable) for each in groups), Sums()
+    )
+
+
+def group_of(
+    *,
+    system: str,
+    devices: Sequence[DeviceNow],
+    is_open: bool,
+    mode: Mode = "whole",
+    model: str = "",
+    memory_mib: int | None = None,
+    units: Mapping[str, Units] | None = None,
+    unplaced: Sequence[Unplaced] = (),
+    device_type: str = TYPE_GPU,
+) -> CardGroup:
+    """
+    Return a group of like devices that are all known, with what is free and what can be got.
+
+    Args:
+        is_open: a Pod that tolerates nothing may go to the node.
+    """
+    return CardGroup(
+        device_type=device_type,
+        system=system,
+        model=model,
+        memory_mib=memory_mib,
+        mode=mode,
+        cards=exactly(len(devices)),
+        free=free_of(devices, unplaced),
+        gettable=gettable_of(devices, unplaced) if is_open else NONE,
+        units=dict(units or {}),
+        devices=tuple(devices),
+        unplaced=tuple(unplaced),
+    )
+
+
+def free_of(devices: Sequence[DeviceNow], unplaced: Sequence[Unplaced]) -> Many:
+    """
+    Return how many of the devices are healthy and without a holder.
+
+    Whoever is counted has cards of his own, and one that fails may be his. Whoever is not may share
+    a card with somebody, where there is one that is held in part.
+    """
+    idle = [device for device in devices if not device.holders]
+    good = sum(1 for device in idle if device.healthy)
+    sick = len(idle) - good
+    alone, together, apart = _unplaced_cards(devices, unplaced)
+    return Many(
+        least=max(0, good - alone - apart),
+        most=max(0, good - max(0, alone + together - sick)),
+    )
+
+
+def gettable_of(devices: Sequence[DeviceNow], unplaced: Sequence[Unplaced]) -> Many:
+    """
+    Return how many of the devices somebody could get whole on a node that takes him.
+
+    Rule: kube-scheduler's: of what is offered, so of healthy ones, less what is held, wherever.
+    """
+    idle = sum(1 for device in devices if device.is_good and not device.holders)
+    alone, together, apart = _unplaced_cards(devices, unplaced)
+    return Many(least=max(0, idle - alone - apart), most=max(0, idle - alone - together))
+
+
+def _unplaced_cards(
+    devices: Sequence[DeviceNow], unplaced: Sequence[Unplaced]
+) -> tuple[int, int, int]:
+    """
+    Return how many cards are held by count, and how many beside them at least and at most.
+
+    Those who are not counted share their cards with one another, or with holders of parts.
+    """
+    alone = sum(each.cards for each in unplaced if each.is_counted)
+    others = [each.cards for each in unplaced if not each.is_counted]
+    shared = any(device.holders and device.level_percent < WHOLE_PERCENT for device in devices)
+    return alone, 0 if shared else max(others, default=0), sum(others)
+
+
+def held_alone(picture: Picture) -> Picture:
+    """Return the cards that somebody holds, and nothing of what is free."""
+    nodes = []
+    for node in picture.nodes:
+        groups = [_held_alone(group) for group in node.groups if group.devices or group.unplaced]
+        kept = tuple(group for group in groups if group.devices or group.unplaced)
+        if kept:
+            nodes.append(replace(node, groups=kept, sums=None))
+    return replace(picture, nodes=tuple(nodes))
+
+
+def _held_alone(group: CardGroup) -> CardGroup:
+    devices = tuple(device for device in group.devices if device.holders)
+    cards = len(devices) + sum(each.cards for each in group.unplaced)
+    return replace(group, devices=devices, cards=exactly(cards), free=NONE, gettable=NONE)

@@ -1,0 +1,113 @@
+"""`tenure map -o json`: the picture of the cards as plain records; an interface (docs/map.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from scheduler.usage.picture import (
+        CardGroup,
+        DeviceNow,
+        HolderNow,
+        Many,
+        NodeNow,
+        Picture,
+        Units,
+    )
+
+Record = dict[str, Any]
+
+
+def picture_record(picture: Picture) -> Record:
+    """Return all of the picture."""
+    sums = picture.summary
+    return {
+        "summary": {
+            "nodes": len(picture.nodes),
+            "cards": many(sums.cards),
+            "free": many(sums.free),
+            "gettable": many(sums.gettable),
+        },
+        "nodes": [_node(node) for node in picture.nodes],
+        "double": [
+            {
+                "node": double.node,
+                "id": double.id,
+                "minor": double.minor,
+                "holders": list(double.holders),
+            }
+            for double in picture.double
+        ],
+        "contradictions": [
+            {"object": each.object, "text": each.text} for each in picture.contradictions
+        ],
+    }
+
+
+def many(number: Many) -> int | Record:
+    """Return a number where it is known, else its bounds."""
+    if number.exact is not None:
+        return number.exact
+    return {"min": number.least, "max": number.most}
+
+
+def _node(node: NodeNow) -> Record:
+    return {
+        "node": node.name,
+        "open": node.is_open,
+        "closed_because": list(node.closed_because),
+        "groups": [_group(group) for group in node.groups],
+        "not_looked_at": _units(node.not_looked_at),
+    }
+
+
+def _group(group: CardGroup) -> Record:
+    return {
+        "system": group.system,
+        "model": group.model,
+        "memory_mib": group.memory_mib,
+        "mode": group.mode,
+        "cards": many(group.cards),
+        "free": many(group.free),
+        "gettable": many(group.gettable),
+        "units": _units(group.units),
+        "devices": [_device(device) for device in group.devices],
+        "unplaced": [
+            {
+                "namespace": each.namespace,
+                "name": each.name,
+                "uid": each.uid,
+                "amount": each.amount,
+                "unit": each.unit,
+            }
+            for each in group.unplaced
+        ],
+    }
+
+
+def _units(units: Mapping[str, Units]) -> Record:
+    return {
+        name: {"allocatable": each.allocatable, "held": each.held} for name, each in units.items()
+    }
+
+
+def _device(device: DeviceNow) -> Record:
+    return {
+        "id": device.id,
+        "minor": device.minor,
+        "healthy": device.healthy,
+        "closed": device.closed,
+        "holders": [_holder(holder) for holder in device.holders],
+    }
+
+
+def _holder(holder: HolderNow) -> Record:
+    return {
+        "namespace": holder.namespace,
+        "name": holder.name,
+        "uid": holder.uid,
+        "core_percent": holder.core_percent,
+        "memory_mib": holder.memory_mib,
+        "whole": holder.whole,
+    }
