@@ -18,7 +18,7 @@ def differences(claim: Json, told: Json, where: str = "") -> Iterator[str]:
     alone. Instead of a value there may stand `{"any_of": [claim]}` where several readings
     are right, `{"includes": [claim]}` for a list that may have more, and `{"contains": text}`.
     """
-    if isinstance(claim, Mapping) and claim.keys() <= {"any_of", "includes", "contains"}:
+    if isinstance(claim, Mapping) and claim.keys() & {"any_of", "includes", "contains"}:
         yield from _reading(claim, told, where)
     elif _is_range(claim) or _is_range(told):
         if _ends(claim) != _ends(told):
@@ -32,12 +32,21 @@ def differences(claim: Json, told: Json, where: str = "") -> Iterator[str]:
                 yield from _groups(value, told.get(key, ()), f"{where}/{key}")
             elif key not in told:
                 yield f"{where}/{key}: {_words(value)} is right, nothing is told"
+            elif key == "not_looked_at":
+                yield from _others(value, told[key], f"{where}/{key}")
             elif isinstance(value, list):
                 yield from _entries(key, value, told[key], f"{where}/{key}")
             else:
                 yield from differences(value, told[key], f"{where}/{key}")
     elif claim != told:
         yield f"{where}: {_words(claim)} is right, told is {_words(told)}"
+
+
+def _others(claim: Mapping[str, Json], told: Mapping[str, Json], where: str) -> Iterator[str]:
+    """Yield how the resources that are not looked at differ; all of them are claimed."""
+    yield from differences(claim, told, where)
+    for name in sorted(told.keys() - claim.keys()):
+        yield f"{where}/{name}: {_words(told[name])} is told and not so"
 
 
 def _reading(claim: Mapping[str, Json], told: Json, where: str) -> Iterator[str]:
