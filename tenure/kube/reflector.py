@@ -26,6 +26,8 @@ HEALTHY_SECONDS: Final = 120.0
 RETRY_AFTER_SECONDS_MAX: Final = 60.0
 AT_ONCE_SECONDS: Final = 1.0
 """A watch that ends sooner, and told nothing, has failed."""
+BRIEF_MAX: Final = 3
+"""So many in a row that end as soon, and told something, are opened again at once."""
 ABSENT_SECONDS: Final = 10.0
 """How long a kind that the API server does not serve is left alone."""
 
@@ -118,6 +120,7 @@ class Reflector:
         self._version = ""
         self._why = "first"
         self._failures = 0
+        self._brief = 0  # watches in a row that ended as soon as they had told something
         self._opened_at: float | None = None
         self._lost_at: float | None = None
         self._told_at: float | None = None
@@ -166,6 +169,9 @@ class Reflector:
                     continue
                 self._opened_at = self._monotonic()
                 await self._watch()
+                if self._brief > BRIEF_MAX:
+                    self._lose()
+                    await asyncio.sleep(AT_ONCE_SECONDS)
         except ApiError as error:
             if error.status == GONE or TOO_LARGE in str(error):
                 self._forget_version("gone")
@@ -198,7 +204,7 @@ class Reflector:
         following: str = ""
         version: str = ""
         while True:
-            asked = f"{self._path}?limit={PAGE}&continue={quote(following)}{self._only}"
+            asked = f"{self._path}?limit={PAGE}{self._only}&continue={quote(following)}"
             page = await self._source.read(asked)
             self._absent = page is None and self._may_be_absent
             self._look_back(((page or {}).get("metadata") or {}).get("resourceVersion") or "")
@@ -235,7 +241,9 @@ class Reflector:
             async for event in events:
                 self._take(event.get("type"), event.get("object") or {})
                 is_told = True
-        if not is_told and self._monotonic() - began < AT_ONCE_SECONDS:
+        is_brief = self._monotonic() - began < AT_ONCE_SECONDS
+        self._brief = self._brief + 1 if is_brief else 0
+        if is_brief and not is_told:
             raise ApiError(f"the watch ended at once: path={self._path}")
 
     def _take(self, kind: object, item: Object) -> None:

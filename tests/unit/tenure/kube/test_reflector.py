@@ -12,6 +12,8 @@ import pytest
 from certs.ports import ApiError, Object
 from tenure.kube.reflector import (
     ABSENT_SECONDS,
+    AT_ONCE_SECONDS,
+    BRIEF_MAX,
     HEALTHY_SECONDS,
     PAUSE_SECONDS,
     PAUSE_SECONDS_MAX,
@@ -123,7 +125,7 @@ def test_one_object_alone_is_asked_for_by_its_name() -> None:
         await until(lambda: len(source.opened) == 2)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        assert all(path.endswith("&fieldSelector=metadata.name%3Dx") for path in source.opened)
+        assert all("&fieldSelector=metadata.name%3Dx" in path for path in source.opened)
 
     run_in_virtual_time(main())
 
@@ -286,6 +288,29 @@ def test_a_storm_of_watches_that_end_is_not_answered_with_a_storm_of_calls(storm
         assert 5 < len(source.opened) < 40
         await asyncio.sleep(PAUSE_SECONDS_MAX)
         assert reflector.open
+
+    followed(act, thing("x"))
+
+
+def test_watches_that_end_as_soon_as_they_told_something_are_opened_once_a_second() -> None:
+    """A few in a row at once; what they tell is taken all the while, and nothing is listed anew."""
+
+    async def act(reflector: Reflector, source: ScriptedWatch, told: Told) -> None:
+        loop, began = asyncio.get_running_loop(), asyncio.get_running_loop().time()
+        for number in range(2, 2 + 60):
+            source.tell(PATH, "MODIFIED", thing("x", number))
+            source.tell(PATH, "END", {})
+            await opened_again(source)
+        seconds = loop.time() - began
+        assert 60 - BRIEF_MAX - 1 <= seconds <= 60
+        assert told.words[-1] == "+uid-x:61"
+        assert dict(reflector.relists) == {"first": 1}
+        await asyncio.sleep(2 * AT_ONCE_SECONDS)  # one that lasts
+        for number in (62, 63):
+            source.tell(PATH, "MODIFIED", thing("x", number))
+            source.tell(PATH, "END", {})
+            await opened_again(source)
+        assert loop.time() - began - seconds <= 3 * AT_ONCE_SECONDS
 
     followed(act, thing("x"))
 
