@@ -14,6 +14,8 @@ from sqlalchemy.pool import NullPool
 BUSY_MILLISECONDS: Final = 5_000
 CACHE_KIB: Final = 65_536
 """Pages that a large append touches stay in memory until the commit."""
+READING_CACHE_KIB: Final = 4_096
+"""Who reads everything once pays more for room to keep it in than for reading a page again."""
 CHECKPOINT_PAGES: Final = 8_192
 """The log is copied into the database every 32 MiB: a page changed often is copied once."""
 
@@ -25,16 +27,20 @@ ALWAYS: Final = (
     "PRAGMA foreign_keys = ON",
     "PRAGMA recursive_triggers = ON",
     "PRAGMA cell_size_check = ON",
-    f"PRAGMA cache_size = -{CACHE_KIB}",
 )
 _WRITING: Final = (
     "PRAGMA journal_mode = WAL",
     "PRAGMA synchronous = FULL",
     f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}",
+    f"PRAGMA cache_size = -{CACHE_KIB}",
 )
 # Views may come from anyone's file. A writer's triggers word their refusals with JSON functions,
 # which SQLite lets an untrusted schema call only in newer versions.
-_READING: Final = ("PRAGMA query_only = ON", "PRAGMA trusted_schema = OFF")
+_READING: Final = (
+    "PRAGMA query_only = ON",
+    "PRAGMA trusted_schema = OFF",
+    f"PRAGMA cache_size = -{READING_CACHE_KIB}",
+)
 
 # The driver asks a value of these types how it is written, which fails by way of an exception, and
 # then takes it as it is. It takes it as it is at once where it is told that this is how.

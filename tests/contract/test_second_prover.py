@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ledger.domain.errors import InputError, LedgerError
+from ledger.domain.errors import InputError
 from ledger.store.proving.second import SecondProver, Vouched, second_prover, vouch_for_rows
 from ledger.store.proving.verify import VerifyReport, verify
 from tests.support.process import environment
@@ -238,25 +238,57 @@ def test_a_short_ledger_and_one_that_is_written_are_proved_by_one(told: Store, e
             assert second.begin(ledger) is None
 
 
-def test_a_second_process_that_was_killed_is_an_error(told: Store) -> None:
-    """Nothing is called proved for want of an answer."""
-    with (
-        second_prover(told.url, events_min=1) as second,
-        told.open("read") as ledger,
-    ):
+def test_where_the_second_process_is_killed_the_first_proves_alone(told: Store) -> None:
+    """Before it began: who is short of memory still learns whether the ledger is sound."""
+    with second_prover(told.url, events_min=1) as second, told.open("read") as ledger:
         os.kill(second.pid, signal.SIGKILL)
-        with pytest.raises(LedgerError, match="second process ended"):
-            verify(ledger, second=second)
+        report = replace(verify(ledger, second=second), seconds=0.0)
+
+    assert report == one(told)
+    assert report.ok
 
 
-def test_a_second_process_that_ends_before_its_answer_is_an_error(told: Store) -> None:
-    """The same later on: it began, and never said anything."""
+def test_where_the_second_process_ends_before_its_answer_the_first_proves_alone(
+    told: Store,
+) -> None:
+    """Later on, too: it began, and never said anything. A finding is found."""
+    tamper(told, ROW)
     with told.open("read") as ledger:
         ours, theirs = Pipe()
         theirs.send(SEEN)
         theirs.close()
-        with pytest.raises(LedgerError, match="second process ended"):
-            verify(ledger, second=SecondProver(ours, 0, 1))
+        report = replace(verify(ledger, second=SecondProver(ours, 0, 1)), seconds=0.0)
+
+    assert report == one(told)
+    assert not report.ok
+
+
+def test_a_second_process_that_is_killed_while_it_proves_vouches_for_nothing(told: Store) -> None:
+    """Nothing is called proved for want of an answer."""
+    with second_prover(told.url, events_min=1) as second, told.open("read") as ledger:
+        os.kill(second.pid, signal.SIGSTOP)
+        os.kill(second.pid, signal.SIGKILL)
+
+        assert second.answer(ledger.connection) is None
+
+
+def test_a_file_that_breaks_between_the_two_beginnings_is_a_finding(
+    sqlite_store: SqliteStore,
+) -> None:
+    """What the driver itself says of it ends no proof: the first process names the damage."""
+    tell(sqlite_store)
+
+    def overwrite() -> None:
+        with sqlite_store.raw() as other:  # whoever reads looks again, and into the file
+            other.execute("PRAGMA user_version = 1")
+            other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        with sqlite_store.path.open("r+b") as file:
+            file.write(b"no database" * 10)
+
+    with sqlite_store.open("read") as ledger:
+        report = verify(ledger, second=SecondProver(Answering(overwrite), 0, 1))
+
+    assert any("damaged" in finding.text for finding in report.findings)
 
 
 def test_nobody_is_left_behind(told: Store) -> None:

@@ -25,6 +25,7 @@ from ledger.domain.log.events import (
     PodReserved,
     decode_event,
     encode_event,
+    skim_event,
 )
 from ledger.domain.proofs.canonical import canonical_json
 from tests.support.declared import names_of, values
@@ -44,6 +45,22 @@ def test_an_event_has_one_text_and_comes_back(event: LedgerEvent) -> None:
     assert body == canonical_json(plain_value(event))
     assert decode_event(event.event_type, body) == event
     assert set(json.loads(body)) == set(event.__struct_fields__)
+
+
+@given(event=EVENTS)
+def test_an_event_that_is_skimmed_is_the_one_that_is_read(event: LedgerEvent) -> None:
+    """What is no event is refused as ever."""
+    body = encode_event(event)
+
+    assert skim_event(event.event_type, body) == event
+    with pytest.raises(InputError):
+        skim_event(event.event_type, body + "}")
+
+
+def test_who_skims_knows_no_newer_event_either() -> None:
+    """A type of a newer release stops every reader."""
+    with pytest.raises(UnknownEventError):
+        skim_event("pod.reserved.v99", "{}")
 
 
 @settings(max_examples=examples(500))

@@ -34,7 +34,7 @@ def values(
     if origin is tuple:
         return st.lists(values(arguments[0], words, field), max_size=3).map(tuple)
     if origin is not None and issubclass(origin, Mapping):
-        return st.dictionaries(words, values(arguments[1], words), max_size=2)
+        return st.dictionaries(words, values(arguments[1], words, field), max_size=2)
     if declared in _TEXTS:
         return _TEXTS[declared]
     if isinstance(declared, type) and issubclass(declared, StrEnum):

@@ -92,6 +92,16 @@ def read_value(kind: Declared, text: str, path: str) -> Any:  # noqa: ANN401 - a
     return made
 
 
+def read_unchecked(kind: Declared, text: str) -> Any:  # noqa: ANN401 - a `kind`
+    """
+    Return what `read_value` returns of a text that it takes, and something of many others.
+
+    Raises:
+        ValueError: the text is not of that kind.
+    """
+    return _reader(kind)(text)
+
+
 def canonical_object(text: str, path: str) -> dict[str, Json]:
     """
     Return the JSON object that `text` is the canonical JSON of.
@@ -246,10 +256,16 @@ def _brief(value: object) -> object:
     """Return a value without what is at its default in it."""
     if isinstance(value, tuple):
         return [_brief(item) for item in value]
+    kind: Declared = type(value)
     if not dataclasses.is_dataclass(value):
         return value
-    fields = [(each, getattr(value, each.name)) for each in dataclasses.fields(value)]
-    return {each.name: _brief(item) for each, item in fields if item != _default_of(each)}
+    fields = [(name, getattr(value, name), default) for name, default in _defaults_of(kind)]
+    return {name: _brief(item) for name, item, default in fields if item != default}
+
+
+@functools.cache
+def _defaults_of(kind: Declared) -> tuple[tuple[str, object], ...]:
+    return tuple((each.name, _default_of(each)) for each in dataclasses.fields(kind))
 
 
 def _default_of(field: dataclasses.Field[Any]) -> object:

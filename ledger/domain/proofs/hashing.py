@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
@@ -91,6 +91,11 @@ def row_leaf(row: Sequence[Any], body_sha256: str = "") -> bytes:
 def hash_of(leaf: Leaf) -> bytes:
     """Return the hash of a leaf."""
     return sha256(_LEAF + _encode(leaf)).digest()
+
+
+def hashes_of(leaves: Iterable[Leaf]) -> list[bytes]:
+    """Return the hash of each leaf."""
+    return [sha256(_LEAF + words).digest() for words in map(_encode, leaves)]
 
 
 def chain_hash(previous: bytes, leaf: bytes) -> bytes:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -21,17 +22,16 @@ from sqlalchemy import Connection, RootTransaction, literal_column, select
 from sqlalchemy.exc import DBAPIError
 
 from ledger.domain.errors import LedgerError
-from ledger.domain.log.events import decode_event
+from ledger.domain.log.events import skim_event
 from ledger.store import schema
 from ledger.store.archives.segments import START, end_of, last_segment
 from ledger.store.mending.voids import void_event, voids_of
 from ledger.store.open import Ledger, open_ledger
 from ledger.store.profile import driver_connection
 from ledger.store.profile_postgres import one_snapshot
-from ledger.store.proving.damage import made_by_migrations
 from ledger.store.proving.resumed import ResumedProof
 from ledger.store.reading.read import checked_head
-from ledger.store.reading.tables import PAGE_ROWS, few_collections, rows_of
+from ledger.store.reading.tables import few_collections, row_pages
 
 EVENTS_MIN: Final = 5_000
 """A ledger of fewer is proved before a second process would have opened it."""
@@ -81,7 +81,7 @@ class Port(Protocol):
 
 
 class SecondProver:
-    """The second process as the first one sees it. A process that ends unasked is a LedgerError."""
+    """The second process as the first one sees it. One that ends unasked vouches for nothing."""
 
     def __init__(self, pipe: Port, pid: int, events_min: int = EVENTS_MIN) -> None:
         self._pipe = pipe
@@ -98,16 +98,22 @@ class SecondProver:
         if ledger.writable or not self._is_long(connection):
             return None
         meet = self._exported if connection.dialect.name == "postgresql" else self._unchanged
-        transaction = meet(connection)
-        if transaction is not None:
-            self._send(_PROVE)
-        return transaction
+        # Whatever it is, the first process meets it by itself and says so.
+        with suppress(DBAPIError, sqlite3.Error, EOFError, OSError):
+            if meet(connection):
+                self._pipe.send(_PROVE)
+                return connection.get_transaction()
+        with suppress(DBAPIError):
+            connection.rollback()
+        return None
 
     def answer(self, connection: Connection) -> Vouched | None:
         """Wait for its word, None if it does not vouch; the transaction is kept from ending."""
-        while not self._pipe.poll(_IDLE_SECONDS):
-            connection.exec_driver_sql("SELECT 1")
-        vouched: Vouched | None = self._receive()
+        vouched: Vouched | None = None
+        with suppress(EOFError, OSError):  # it was ended
+            while not self._pipe.poll(_IDLE_SECONDS):
+                connection.exec_driver_sql("SELECT 1")
+            vouched = self._pipe.recv()
         return vouched
 
     def _is_long(self, connection: Connection) -> bool:
@@ -115,7 +121,7 @@ class SecondProver:
             return checked_head(connection).position >= self._events_min
         return False
 
-    def _unchanged(self, connection: Connection) -> RootTransaction | None:
+    def _unchanged(self, connection: Connection) -> bool:
         """
         Begin on SQLite: the second process begins first, between two looks at the file's version.
 
@@ -123,38 +129,21 @@ class SecondProver:
         """
         for _ in range(_TRIES):
             before = _version(connection)
-            self._send("see")
-            made_by_migrations()  # needed later on, while the other opens the ledger
-            if self._receive() != _SEEN:
-                return None
+            self._pipe.send("see")
+            if self._pipe.recv() != _SEEN:
+                return False
             transaction = connection.begin()
             if _version(connection) == before:
-                return transaction
+                return True
             transaction.rollback()
-        return None
+        return False
 
-    def _exported(self, connection: Connection) -> RootTransaction | None:
+    def _exported(self, connection: Connection) -> bool:
         """Begin on Postgres, which hands a snapshot on."""
-        transaction = connection.begin()
-        with suppress(DBAPIError):
-            one_snapshot(connection)
-            self._send(connection.exec_driver_sql("SELECT pg_export_snapshot()").scalar_one())
-            if self._receive() == _SEEN:
-                return transaction
-        transaction.rollback()
-        return None
-
-    def _send(self, message: str) -> None:
-        try:
-            self._pipe.send(message)
-        except OSError as error:
-            raise _ended() from error
-
-    def _receive(self) -> Any:  # noqa: ANN401 - whatever the second process sends
-        try:
-            return self._pipe.recv()
-        except (EOFError, OSError) as error:
-            raise _ended() from error
+        connection.begin()
+        one_snapshot(connection)
+        self._pipe.send(connection.exec_driver_sql("SELECT pg_export_snapshot()").scalar_one())
+        return bool(self._pipe.recv() == _SEEN)
 
 
 @contextmanager
@@ -198,14 +187,13 @@ def vouch_for_rows(connection: Connection, still: Callable[[], object]) -> Vouch
     )
     proof = ResumedProof(connection, lambda _position, text: findings.append(text), start)
     with closing(proof):
-        for row in rows_of(connection, query):
-            position, event_type, body, at_us, leaf, chain = row
-            void = void_event(voids, position, leaf)
-            proof.add(position, at_us, void or decode_event(event_type, body))
-            if position % PAGE_ROWS == 0:
-                still()
-                if findings:
-                    return None
+        for page in row_pages(connection, query):
+            for position, event_type, body, at_us, leaf, chain in page:  # noqa: B007 - the last
+                void = void_event(voids, position, leaf)
+                proof.add(position, at_us, void or skim_event(event_type, body))
+            still()
+            if findings:
+                return None
         proof.finish()
     return (
         None
@@ -259,7 +247,3 @@ def _version(connection: Connection) -> int:
     """Return SQLite's own number for the state that this connection sees."""
     row = driver_connection(connection).execute("PRAGMA data_version").fetchone()
     return int(row[0])
-
-
-def _ended() -> LedgerError:
-    return LedgerError("the second process ended before it had proved the rows: run it again")

@@ -49,6 +49,7 @@ from ledger.domain.log.events import (
     decode_event,
 )
 from ledger.domain.log.quotes import Quotes
+from ledger.domain.log.state import LedgerState
 from ledger.domain.log.state_codec import encode_state
 from ledger.domain.proofs.hashing import GENESIS, chain_hash, row_leaf
 from ledger.store import schema
@@ -190,9 +191,6 @@ def verify(
         also_withdrawn: what would be found if the log withdrew these checkpoints.
         second: a process that proves the rows meanwhile, where the ledger is long enough and the
             archive is not read. What is found is the same without it.
-
-    Raises:
-        LedgerError: the second process was ended.
     """
     started = time.perf_counter()
     snapshot = second.begin(ledger) if second is not None and segments is None else None
@@ -487,8 +485,7 @@ class Walk:
 
     def _event(self, row: Row, *, proved: bool) -> None:
         """Check one row; `proved` if its place, its hash and its link already are."""
-        position, stream, version, epoch = *row[:3], row[6]
-        at_us, _, leaf, chain = row[11:15]
+        position, stream, version, _, _, _, epoch, _, _, _, _, at_us, wall_us, leaf, chain = row
         if proved:
             self.position, self.chain = position, chain
         else:
@@ -497,10 +494,10 @@ class Walk:
             self._bad(position, f"the stream has a gap: stream={stream}, version={version}")
         if at_us <= self._at_us or epoch < self._epoch:
             self._bad(position, "time or epoch run backwards")
-        if row[12] and at_us - row[12] > self.ahead[0]:
-            self.ahead = (at_us - row[12], position)
-        if not (AT[0] <= at_us <= AT[1] and WALL[0] <= row[12] <= WALL[1]):
-            self._report(position, f"a time is out of its bounds: at={at_us}, wall={row[12]}")
+        if wall_us and at_us - wall_us > self.ahead[0]:
+            self.ahead = (at_us - wall_us, position)
+        if not (AT[0] <= at_us <= AT[1] and WALL[0] <= wall_us <= WALL[1]):
+            self._report(position, f"a time is out of its bounds: at={at_us}, wall={wall_us}")
         self._versions[stream], self._at_us, self._epoch = version, at_us, epoch
         if self._sound:
             self._tree.add(leaf)
@@ -553,10 +550,13 @@ class Walk:
             if self.proof is not None:
                 self.proof.add(position, at_us, event)
             self._held.add(position, event)
-            self._snapshots.add(position, event, lambda: self._held.state)
+            self._snapshots.add(position, event, self._state)
         except CONTRADICTION as error:
             fact = f"{type(error).__name__}: {error}"
             self._bad(position, f"the event contradicts itself or those before it: {fact}")
+
+    def _state(self) -> LedgerState:
+        return self._held.state
 
     def _writes(self, position: int, event: LedgerEvent) -> None:
         """Check that an event is of the epoch that was started last."""

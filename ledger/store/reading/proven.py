@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
-from ledger.domain.proofs.hashing import Leaf, hash_of
+from ledger.domain.proofs.hashing import Leaf, hashes_of
 from ledger.store import schema
 from ledger.store.reading.tables import are_typed
 from ledger.store.writing.statements import Row
@@ -65,4 +65,4 @@ def leaf_hashes(columns: Sequence[Sequence[Any]]) -> list[bytes]:
         version,
         wall_us,
     )
-    return [*map(hash_of, leaves)]
+    return hashes_of(leaves)

@@ -18,7 +18,7 @@ from ledger.store.writing.statements import Row
 
 PAGE_ROWS: Final = 2_000
 _TEXTS_MAX: Final = 64
-_COLLECT_EVERY: Final = 50_000
+_COLLECT_EVERY: Final = 500_000
 """So many objects that may refer to others are made between two looks for cycles among them."""
 _numbers: Final = count(1)
 CONTRADICTION: Final = (
@@ -88,17 +88,17 @@ def row_pages(connection: Connection, query: Select[Any]) -> Generator[list[Row]
 
 def pages_of(rows: Iterable[Row]) -> Iterator[list[Row]]:
     """Yield rows in pages; those read before a damaged one come before its UnreadableError."""
-    page: list[Row] = []
+    source, page = iter(rows), list[Row]()
     try:
-        for row in rows:
-            page.append(row)
-            if len(page) == PAGE_ROWS:
-                yield page
-                page = []
+        while True:
+            page.extend(islice(source, PAGE_ROWS))  # one that fails keeps what came before
+            yield page
+            if len(page) < PAGE_ROWS:
+                return
+            page = []
     except UnreadableError:
         yield page
         raise
-    yield page
 
 
 @contextmanager
