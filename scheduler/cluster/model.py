@@ -131,6 +131,7 @@ class Cluster:
         unreadable: what was left out; who decides by the cluster is told of it as an error instead.
         offers: node UID -> what its Node object offers beside Kubernetes' own resources, in whole
             units by the name that stands there.
+        capacity: likewise what there is, ill devices too.
     """
 
     nodes: tuple[NodeFacts, ...]
@@ -141,6 +142,7 @@ class Cluster:
     conflicts: tuple[Conflict, ...] = ()
     unreadable: tuple[Unreadable, ...] = ()
     offers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    capacity: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -118,6 +118,7 @@ def cluster_of(objects: Documents, settings: SchedulingSettings) -> Cluster:
             for fault in faults
         ),
         offers={nodes[name].uid: _offers(about.node) for name, about in documents.items()},
+        capacity={nodes[name].uid: _capacity(about.node) for name, about in documents.items()},
     )
 
 
@@ -208,7 +209,18 @@ def by_node(objects: Documents) -> dict[str, NodeDocuments]:
 def _offers(document: Document) -> dict[str, int]:
     """Return what a Node, which was read already, offers under names with a domain."""
     status = section(document.body, "status")
-    amounts = section(status, "allocatable") or section(status, "capacity")
+    return _whole_units(section(status, "allocatable") or section(status, "capacity"))
+
+
+def _capacity(document: Document) -> dict[str, int]:
+    """Return what a Node has of it, healthy or not; what can't be read is not told."""
+    try:
+        return _whole_units(section(section(document.body, "status"), "capacity"))
+    except InputError:
+        return {}
+
+
+def _whole_units(amounts: Mapping[str, Any]) -> dict[str, int]:
     return {
         name: max(0, a_quantity(amount, name).nanos // NANO)
         for name, amount in amounts.items()

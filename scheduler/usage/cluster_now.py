@@ -29,6 +29,7 @@ from ledger.domain.resources import (
     GPU_NAMES,
     MID_CPU,
     MID_MEMORY,
+    NVIDIA_GPU,
     SLOT,
     TAINT_NOT_READY,
     TAINT_OUT_OF_SERVICE,
@@ -57,6 +58,7 @@ from scheduler.usage.picture import (
     gettable_of,
     group_of,
 )
+from scheduler.usage.plugins import Plugged, nvidia_groups, sick_cards, vendor_groups
 
 GONE: Final = "gone"
 """The closed reason of a device that left its node; another may have its minor now."""
@@ -102,6 +104,13 @@ class _NodeParts:
     lost: list[HolderNow] = field(default_factory=list)
     offers: Mapping[str, int] = field(default_factory=dict)
     asked: Counter[str] = field(default_factory=Counter)
+    capacity: Mapping[str, int] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_plugged(self) -> bool:
+        """Tell whether its cards are those of device plugins alone."""
+        return self.dialects is not None and self.dialects <= {Dialect.NVIDIA}
 
 
 def cluster_now_of_objects(
@@ -109,6 +118,7 @@ def cluster_now_of_objects(
     observed: Iterable[PodObserved],
     offers: Mapping[str, Mapping[str, int]] | None = None,
     *,
+    capacity: Mapping[str, Mapping[str, int]] | None = None,
     faults: Iterable[tuple[str, str]] = (),
     vocabulary: Vocabulary = DEFAULT_VOCABULARY,
 ) -> Picture:
@@ -120,6 +130,7 @@ def cluster_now_of_objects(
 
     Args:
         offers: node UID -> what the Node object offers, in whole units by resource name.
+        capacity: likewise what it has, ill devices too.
         faults: object and text of what was read of it and is wrong.
     """
     offers = offers or {}
@@ -134,9 +145,13 @@ def cluster_now_of_objects(
             devices=node.devices if accounts[number] == number else (),
             closed={device.key: UNHEALTHY for device in node.devices if not device.healthy},
             offers=offers.get(node.uid, {}) if accounts[number] == number else {},
+            capacity=(capacity or {}).get(node.uid, {}) if accounts[number] == number else {},
+            labels=node.labels,
         )
         for number, node in enumerate(nodes)
     ]
+    for part in parts:
+        _add_sick_cards(part)
     for event in observed:
         if event.node_uid not in number_of:
             continue
@@ -376,6 +391,8 @@ def _node(part: _NodeParts, vocabulary: Vocabulary) -> NodeNow:
     unplaced: dict[str, list[Unplaced]] = {}
     for event in part.strangers:
         for device_type in event.unknown_types:
+            if device_type == TYPE_GPU and part.is_plugged and _is_of_others(event):
+                continue
             found = unplaced_of(event, device_type)
             if found is not None:
                 unplaced.setdefault(device_type, []).append(found)
@@ -404,6 +421,8 @@ def _node(part: _NodeParts, vocabulary: Vocabulary) -> NodeNow:
         )
         for (device_type, model, memory_bytes), devices in likes.items()
     )
+    if part.is_plugged:
+        groups = _plugged(part, groups, is_open=is_open)
     looked_at = {name for group in groups for name in group.units}
     return NodeNow(
         name=part.name,
@@ -419,6 +438,48 @@ def _node(part: _NodeParts, vocabulary: Vocabulary) -> NodeNow:
         },
         sums=_sums(groups, unplaced.get(TYPE_GPU, ()), is_open) if kinds[TYPE_GPU] > 1 else None,
     )
+
+
+def _add_sick_cards(part: _NodeParts) -> None:
+    """Add the cards that a node's plugin knows and does not offer."""
+    sick = sick_cards(part.capacity, part.offers) if part.is_plugged else 0
+    if not sick:
+        return
+    first = max((each.minor for each in part.devices), default=-1) + 1
+    model, memory = next(((each.model, each.memory_bytes) for each in part.devices), ("", 0))
+    cards = [
+        DeviceRecord(
+            device_type=TYPE_GPU, minor=minor, device_id="", model=model, memory_bytes=memory
+        )
+        for minor in range(first, first + sick)
+    ]
+    part.devices = (*part.devices, *cards)
+    part.closed = {**part.closed, **{card.key: UNHEALTHY for card in cards}}
+
+
+def _is_of_others(event: PodObserved) -> bool:
+    """Tell whether a Pod asks for GPUs of a vendor whose plugin counts them, and for no others."""
+    asked = {name for name, n in extended.held(event.snapshot).items() if n and name in GPU_NAMES}
+    return bool(asked) and asked <= _FOREIGN_CARDS
+
+
+def _plugged(
+    part: _NodeParts, groups: Sequence[CardGroup], *, is_open: bool
+) -> tuple[CardGroup, ...]:
+    """Return the groups with cards told from replicas and slices, and those of other vendors."""
+    node = Plugged(
+        is_open=is_open,
+        labels=part.labels,
+        offers=part.offers,
+        capacity=part.capacity,
+        pods=part.strangers,
+    )
+    whole = [group for group in groups if group.device_type == TYPE_GPU]
+    others = [group for group in groups if group.device_type != TYPE_GPU]
+    found = nvidia_groups(node, whole)
+    names = {*part.offers, *part.capacity} - {NVIDIA_GPU}
+    plain = [name for name in sorted(names) if name not in GPU_NAMES or name in _FOREIGN_CARDS]
+    return (*found, *vendor_groups(node, plain), *others)
 
 
 def _sums(groups: Sequence[CardGroup], unplaced: Sequence[Unplaced], is_open: bool) -> Sums:  # noqa: FBT001 - of the node

@@ -254,7 +254,9 @@ def picture_of(cluster: Cluster) -> Picture:
 
     faults = [(f"Pod {each.pod}", each.fault) for each in cluster.conflicts]
     faults += [(each.object, f"can't be read: {each.text}") for each in cluster.unreadable]
-    return cluster_now_of_objects(cluster.nodes, cluster.adopted, cluster.offers, faults=faults)
+    return cluster_now_of_objects(
+        cluster.nodes, cluster.adopted, cluster.offers, capacity=cluster.capacity, faults=faults
+    )
 
 
 def read_fleet(source: Ledger, at_us: int | None, sight: Sight = EVERYBODY) -> Picture:
