@@ -36,13 +36,21 @@ class Serving:
         clients: whose leaves callers must show, as PEM; None lets everybody in.
         optional: a caller may show no leaf; one that it shows must be of `clients`, and without
             `clients` it may show none. Whose leaves these are can change: see `trust`.
+        protocols: what callers may choose from by ALPN, the best one first; none = it is not asked.
 
     Raises:
         CertificateError: `clients` holds no certificate.
     """
 
-    def __init__(self, *, clients: bytes | None = None, optional: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        clients: bytes | None = None,
+        optional: bool = False,
+        protocols: tuple[str, ...] = (),
+    ) -> None:
         self._clients = clients
+        self._protocols = protocols
         self._optional = optional
         self._pair: KeyPair | None = None
         self._current: ssl.SSLContext | None = None
@@ -103,6 +111,8 @@ class Serving:
         # A connection that resumes shows a leaf that nobody verifies. The API server and
         # kube-scheduler never resume, and the two tickets are two fifths of a handshake's work.
         context.num_tickets = 0
+        if self._protocols:
+            context.set_alpn_protocols(self._protocols)
         self._ask_callers(context)
         if pair is not None:
             _load(context, pair)

@@ -1,4 +1,4 @@
-"""The extender as an aiohttp application: bytes in, bytes out, limits and times."""
+"""The extender's calls, bytes in and bytes out, with limits and times; and as an application."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
-from typing import Final
+from typing import Final, NamedTuple
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -22,22 +22,81 @@ BODY_BYTES_MAX: Final = 64 << 20
 SECONDS_MAX: Final = 9.5
 """kube-scheduler gives up after the 10 s of its `httpTimeout`."""
 _JSON: Final = "application/json"
+_TEXT: Final = "text/plain; charset=utf-8"
 
 _log: Final = logging.getLogger("tenure.scheduler.http")
 
 Answering = Callable[[RequestHandler | None], AbstractContextManager[None]]
 
 
-def extender_app(
-    extender: Extender,
-    metrics: Metrics,
-    answering: Answering,
-    is_silent: Callable[[], bool] = lambda: False,
-) -> web.Application:
+class Answered(NamedTuple):
+    """What is said to one call."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+class Calls:
     """
-    Return the application that kube-scheduler calls, TLS outside.
+    Answers kube-scheduler's calls, whichever protocol they come by.
 
     Rule: GPU-sharing contract C.2 and C.4. Whatever is no answer is no 200.
+
+    Attributes:
+        verbs: what answers each of them.
+    """
+
+    def __init__(self, extender: Extender, metrics: Metrics) -> None:
+        async def at_once(act: Callable[[bytes], bytes], body: bytes) -> bytes:
+            return act(body)
+
+        self.verbs: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
+            "filter": lambda body: at_once(extender.filter, body),
+            "prioritize": lambda body: at_once(extender.prioritize, body),
+            "preempt": lambda body: at_once(extender.preempt, body),
+            "bind": extender.bind,
+        }
+        self._metrics = metrics
+        self._took = {verb: metrics.seconds.labels(verb) for verb in self.verbs}
+
+    async def answer(self, verb: str, body: Awaitable[bytes]) -> Answered:
+        """Answer one call, in time; the body too large is told by aiohttp's own error."""
+        started = time.perf_counter()
+        try:
+            async with asyncio.timeout(SECONDS_MAX):
+                return Answered(200, _JSON, await self.verbs[verb](await body))
+        except web.HTTPRequestEntityTooLarge:
+            return self._broken(verb, 413, "too_large", f"too large: bytes_max={BODY_BYTES_MAX}")
+        except InputError as error:
+            return self._broken(verb, 400, "unreadable", str(error))
+        except NotNowError as error:
+            return self._broken(verb, 503, "not_now", str(error))
+        except TimeoutError:
+            return self._broken(verb, 504, "timeout", "no time left to answer")
+        finally:
+            self._took[verb].observe(time.perf_counter() - started)
+
+    async def answer_path(self, method: str, path: str, body: Awaitable[bytes]) -> Answered:
+        """Answer one call by its path, as the application's router would."""
+        verb = path.removeprefix("/")
+        if path[:1] != "/" or verb not in self.verbs:
+            return Answered(404, _TEXT, b"404: Not Found")
+        if method != "POST":
+            return Answered(405, _TEXT, b"405: Method Not Allowed")
+        return await self.answer(verb, body)
+
+    def _broken(self, verb: str, status: int, reason: str, words: str) -> Answered:
+        self._metrics.broken.labels(verb, reason).inc()
+        _log.warning("not answered", extra={"verb": verb, "reason": reason, "words": words})
+        return Answered(status, _TEXT, f"{words}\n".encode())
+
+
+def extender_app(
+    calls: Calls, answering: Answering, is_silent: Callable[[], bool] = lambda: False
+) -> web.Application:
+    """
+    Return the application that kube-scheduler calls over HTTP/1.1, TLS outside.
 
     Args:
         answering: keeps a connection for as long as its request is being answered.
@@ -52,47 +111,17 @@ def extender_app(
         return response
 
     app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[let_go])
-
-    async def at_once(act: Callable[[bytes], bytes], body: bytes) -> bytes:
-        return act(body)
-
-    verbs: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
-        "filter": lambda body: at_once(extender.filter, body),
-        "prioritize": lambda body: at_once(extender.prioritize, body),
-        "preempt": lambda body: at_once(extender.preempt, body),
-        "bind": extender.bind,
-    }
-    for verb, act in verbs.items():
-        app.router.add_post(f"/{verb}", _handler(verb, act, metrics, answering))
+    for verb in calls.verbs:
+        app.router.add_post(f"/{verb}", _handler(verb, calls, answering))
     return app
 
 
 def _handler(
-    verb: str, act: Callable[[bytes], Awaitable[bytes]], metrics: Metrics, answering: Answering
+    verb: str, calls: Calls, answering: Answering
 ) -> Callable[[web.Request], Awaitable[web.Response]]:
-    took = metrics.seconds.labels(verb)
-
-    def broken(status: int, reason: str, words: str) -> web.Response:
-        metrics.broken.labels(verb, reason).inc()
-        _log.warning("not answered", extra={"verb": verb, "reason": reason, "words": words})
-        return web.Response(status=status, text=f"{words}\n")
-
     async def handle(request: web.Request) -> web.Response:
-        started = time.perf_counter()
         with answering(request.protocol):
-            try:
-                async with asyncio.timeout(SECONDS_MAX):
-                    body = await act(await request.read())
-                    return web.Response(body=body, content_type=_JSON)
-            except web.HTTPRequestEntityTooLarge:
-                return broken(413, "too_large", f"too large: bytes_max={BODY_BYTES_MAX}")
-            except InputError as error:
-                return broken(400, "unreadable", str(error))
-            except NotNowError as error:
-                return broken(503, "not_now", str(error))
-            except TimeoutError:
-                return broken(504, "timeout", "no time left to answer")
-            finally:
-                took.observe(time.perf_counter() - started)
+            status, kind, body = await calls.answer(verb, request.read())
+            return web.Response(status=status, body=body, headers={"Content-Type": kind})
 
     return handle

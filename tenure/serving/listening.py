@@ -5,13 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 from aiohttp import web
 
+from tenure.serving.http2 import Answer, Http2Connection
+
+HTTP1: Final = "http/1.1"
+HTTP2: Final = "h2"
+"""What ALPN calls them."""
 FINISH_SECONDS: Final = 25.0
 """How long requests in flight may take once we stop listening."""
 
@@ -50,19 +56,21 @@ class Connections:
 
     def __init__(self, limits: ConnectionLimits | None = None) -> None:
         self.limits = limits or ConnectionLimits()
-        self._busy: set[Connection] = set()
+        self._busy: Counter[Connection] = Counter()
 
     @contextmanager
     def answering(self, connection: Connection | None) -> Iterator[None]:
         """Keep a connection until the block ends."""
-        if connection is None or connection in self._busy:
+        if connection is None:
             yield
             return
-        self._busy.add(connection)
+        self._busy[connection] += 1
         try:
             yield
         finally:
-            self._busy.discard(connection)
+            self._busy[connection] -= 1
+            if not self._busy[connection]:
+                del self._busy[connection]
 
     def has_room(self, there: Iterable[Connection]) -> bool:
         """Tell whether one more may come, given those that are open, oldest first."""
@@ -80,12 +88,44 @@ class _Refused(asyncio.Protocol):
     """A connection too many."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport), "a stream's transport"
-        transport.abort()
+        cast("asyncio.WriteTransport", transport).abort()  # libuv's is none by its class
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Http2:
+    """
+    What is answered to callers that choose HTTP/2.
+
+    Attributes:
+        body_bytes_max: of one call.
+        is_silent: callers should look for another replica: their connections are closed.
+    """
+
+    answer: Answer
+    body_bytes_max: int
+    is_silent: Callable[[], bool] = lambda: False
+
+
+class _Chosen(asyncio.Protocol):
+    """A connection whose protocol is known once it is made: by ALPN, HTTP/1.1 without."""
+
+    def __init__(
+        self, http1: Callable[[], asyncio.Protocol], http2: Callable[[], Http2Connection]
+    ) -> None:
+        self._http1 = http1
+        self._http2 = http2
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        stream = cast("asyncio.Transport", transport)  # libuv's is none by its class
+        tls = stream.get_extra_info("ssl_object")
+        is_http2 = tls is not None and tls.selected_alpn_protocol() == HTTP2
+        chosen = self._http2() if is_http2 else self._http1()
+        stream.set_protocol(chosen)
+        chosen.connection_made(stream)
 
 
 class _Site(web.BaseSite):
-    """aiohttp's TCP site, with limits of connections."""
+    """aiohttp's TCP site, with limits of connections, and HTTP/2 beside it."""
 
     def __init__(
         self,
@@ -93,11 +133,14 @@ class _Site(web.BaseSite):
         where: tuple[str, int],
         connections: Connections,
         tls: ssl.SSLContext | None,
+        http2: Http2 | None,
     ) -> None:
         limits = connections.limits
         super().__init__(runner, ssl_context=tls, backlog=limits.open_max)
         self._where = where
         self._connections = connections
+        self._http2 = http2
+        self._open: dict[Http2Connection, None] = {}
 
     @property
     def name(self) -> str:
@@ -114,10 +157,32 @@ class _Site(web.BaseSite):
             ssl_handshake_timeout=None if tls is None else limits.handshake_seconds,
         )
 
+    async def finish(self, seconds: float) -> None:
+        """Let calls over HTTP/2 that are under way finish, for so long."""
+        await asyncio.gather(*(one.finish(seconds) for one in list(self._open)))
+
     def _accept(self) -> asyncio.Protocol:
         handlers = self._runner.server
         assert handlers is not None, "the runner was set up"
-        return handlers() if self._connections.has_room(handlers.connections) else _Refused()
+        # One of HTTP/2 has all calls of its caller: those of HTTP/1.1 go first.
+        if not self._connections.has_room([*handlers.connections, *self._open]):
+            return _Refused()
+        if self._http2 is None:
+            return handlers()
+        return _Chosen(handlers, self._begin)
+
+    def _begin(self) -> Http2Connection:
+        assert self._http2 is not None, "it is answered"
+        made = Http2Connection(
+            self._http2.answer,
+            self._connections.answering,
+            self._http2.is_silent,
+            body_bytes_max=self._http2.body_bytes_max,
+            idle_seconds=self._connections.limits.idle_seconds,
+            ended=lambda one: self._open.pop(one, None),
+        )
+        self._open[made] = None
+        return made
 
 
 @asynccontextmanager
@@ -127,6 +192,7 @@ async def listening(
     connections: Connections,
     *,
     tls: ssl.SSLContext | None = None,
+    http2: Http2 | None = None,
     finish_seconds: float,
 ) -> AsyncIterator[int]:
     """Listen until the block ends, then let requests in flight finish; the value is the port."""
@@ -139,11 +205,13 @@ async def listening(
         keepalive_timeout=connections.limits.idle_seconds,
     )
     await runner.setup()
+    site = _Site(runner, where, connections, tls, http2)
     try:
-        await _Site(runner, where, connections, tls).start()
+        await site.start()
         yield runner.addresses[0][1]
     finally:
-        await runner.cleanup()
+        # The first to run stops listening before it waits for anything.
+        await asyncio.gather(runner.cleanup(), site.finish(finish_seconds))
 
 
 @asynccontextmanager
@@ -153,8 +221,12 @@ async def announced(
     what: str,
     connections: Connections,
     tls: ssl.SSLContext | None = None,
+    *,
+    http2: Http2 | None = None,
 ) -> AsyncIterator[None]:
     """Listen until the block ends, then let requests in flight finish."""
-    async with listening(app, where, connections, tls=tls, finish_seconds=FINISH_SECONDS) as port:
+    async with listening(
+        app, where, connections, tls=tls, http2=http2, finish_seconds=FINISH_SECONDS
+    ) as port:
         _log.info("listening", extra={"what": what, "host": where[0], "port": port})
         yield

@@ -20,7 +20,7 @@ from scheduler.service.api.http import LateRoutes
 from scheduler.service.assembly import Ports, assemble
 from scheduler.service.beginning import Beginning
 from scheduler.service.freshness import AWAY, Freshness
-from scheduler.service.http import extender_app
+from scheduler.service.http import BODY_BYTES_MAX, Calls, extender_app
 from scheduler.service.leading import Leading
 from scheduler.service.metrics import Metrics
 from scheduler.service.replica import Replica
@@ -28,7 +28,7 @@ from tenure.config import read_settings
 from tenure.kube.objects import KubeObjects, connected
 from tenure.kube.reflector import Reflector, SetBackError
 from tenure.serving.background import as_coroutine, tasks_of_process
-from tenure.serving.listening import Connections, announced
+from tenure.serving.listening import Connections, Http2, announced
 from tenure.serving.probes import probes_app
 from tenure.serving.scheduling.agents import agent_routes
 from tenure.serving.scheduling.api import answer_discovery, answer_people
@@ -292,11 +292,12 @@ def _follow(process: Process) -> Reflector:
 async def _answer(process: Process, folder: ServingFolder) -> None:
     """Answer kube-scheduler until the process is told to stop, and a while longer."""
     connections = Connections()
-    app = extender_app(
-        process.live.extender, process.metrics, connections.answering, process.leading.is_silent
-    )
+    calls, is_silent = Calls(process.live.extender, process.metrics), process.leading.is_silent
+    app = extender_app(calls, connections.answering, is_silent)
+    http2 = Http2(answer=calls.answer_path, body_bytes_max=BODY_BYTES_MAX, is_silent=is_silent)
+    tls = folder.serving.context
     where, drain = process.options.extender, process.options.drain_seconds
-    async with announced(app, where, "extender", connections, folder.serving.context):
+    async with announced(app, where, "extender", connections, tls, http2=http2):
         await process.stopping.wait()
         _log.info("draining", extra={"seconds": drain})
         await asyncio.sleep(drain)

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 from certs.serving import Folder, Serving
 from scheduler.service.metrics import Metrics
+from tenure.serving.listening import HTTP1, HTTP2
 from tenure.serving.scheduling.options import SchedulerOptions
 from tenure.sources.text import content_of
 
@@ -21,7 +22,7 @@ class ServingFolder:
 
     def __init__(self, options: SchedulerOptions, metrics: Metrics) -> None:
         authority = options.clients or options.certificates / "ca.crt"
-        self.serving = Serving(clients=content_of(authority))
+        self.serving = Serving(clients=content_of(authority), protocols=(HTTP2, HTTP1))
         self._metrics = metrics
         self._folder = Folder(
             options.certificates, self.serving, names=options.names, clock=lambda: datetime.now(UTC)

@@ -1,0 +1,309 @@
+"""One connection of HTTP/2, with the bounds that our connections of HTTP/1.1 have."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Final, cast
+
+from aiohttp.web import HTTPRequestEntityTooLarge
+from h2 import events
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
+from h2.exceptions import ProtocolError
+from h2.settings import SettingCodes, Settings
+from hyperframe.frame import GoAwayFrame
+
+STREAMS_MAX: Final = 250
+"""Calls of one connection at once, as many as Go's server takes."""
+HEADERS_BYTES_MAX: Final = 16_384
+_STREAM_WINDOW: Final = 1 << 20
+_WINDOW: Final = 16 << 20
+"""What may be on its way to us unread: a question is then sent without waiting for us."""
+_FRAME_MAX: Final = 16_384
+
+_log: Final = logging.getLogger("tenure.listening")
+
+Answer = Callable[[str, str, Awaitable[bytes]], Awaitable[tuple[int, str, bytes]]]
+"""
+Told method, path and body of a call; says status, content type and body, and bounds how long it
+waits. A body that is too large raises aiohttp's `HTTPRequestEntityTooLarge`.
+"""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Stream:
+    """
+    One call.
+
+    Attributes:
+        whole: the body, once its end is here.
+        size: of the body, as far as it came.
+        is_ended: the caller has sent all of it.
+        unsent: what is left of the answer, None before there is one.
+        since: when it was last worked on.
+    """
+
+    whole: asyncio.Future[bytes]
+    since: float
+    parts: list[bytes] = field(default_factory=list)
+    size: int = 0
+    is_ended: bool = False
+    unsent: memoryview | None = None
+
+
+class Http2Connection(asyncio.Protocol):
+    """
+    Answers the calls of one connection, each in a task.
+
+    Args:
+        answer: what is said to a call.
+        body_bytes_max: of one call.
+        answering: keeps the connection for as long as a call is being answered.
+        is_silent: callers should look for another replica: told so once they are answered.
+        idle_seconds: how long it may be open without a call, and an answer not be fetched.
+        ended: told when the connection is closed.
+    """
+
+    def __init__(
+        self,
+        answer: Answer,
+        answering: Callable[[Http2Connection], AbstractContextManager[None]],
+        is_silent: Callable[[], bool],
+        *,
+        body_bytes_max: int,
+        idle_seconds: float,
+        ended: Callable[[Http2Connection], None],
+    ) -> None:
+        self._answer = answer
+        self._answering = answering
+        self._is_silent = is_silent
+        self._body_bytes_max = body_bytes_max
+        self._idle_seconds = idle_seconds
+        self._ended = ended
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._streams: dict[int, _Stream] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closing = False
+        self._active = self._loop.time()
+        self._timer: asyncio.TimerHandle | None = None
+        self._h2 = H2Connection(
+            H2Configuration(
+                client_side=False,
+                header_encoding=None,
+                # What we say ourselves needs no look.
+                validate_outbound_headers=False,
+                normalize_outbound_headers=False,
+            )
+        )
+        self._h2.local_settings = Settings(
+            client=False,
+            initial_values={
+                SettingCodes.MAX_CONCURRENT_STREAMS: STREAMS_MAX,
+                SettingCodes.INITIAL_WINDOW_SIZE: _STREAM_WINDOW,
+                SettingCodes.MAX_HEADER_LIST_SIZE: HEADERS_BYTES_MAX,
+            },
+        )
+
+    # --- the connection -----------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Say who we are, and begin to count how long nothing is asked."""
+        self._transport = cast("asyncio.Transport", transport)  # libuv's is none by its class
+        self._h2.initiate_connection()
+        self._h2.increment_flow_control_window(_WINDOW)
+        self._flush()
+        self._look()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - whyever
+        """Forget what was being sent; what is being done goes on, as with HTTP/1.1."""
+        self._transport = None
+        if self._timer is not None:
+            self._timer.cancel()
+        for stream in self._streams.values():
+            self._give_up(stream)
+        self._streams.clear()
+        self._ended(self)
+
+    def pause_writing(self) -> None:
+        """Read no more of a caller that does not read."""
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """Read on."""
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came; a caller that breaks the protocol is told so and cut off."""
+        try:
+            for event in self._h2.receive_data(data):
+                self._take(event)
+        except ProtocolError:
+            self._flush()
+            self.force_close()
+            return
+        self._flush()
+
+    def close(self) -> None:
+        """Take no more calls, and close once those under way are answered."""
+        if self._is_closing or self._transport is None:
+            return
+        self._is_closing = True
+        last = self._h2.highest_inbound_stream_id
+        self._transport.write(GoAwayFrame(0, last_stream_id=last).serialize())
+        self._flush()
+
+    def force_close(self) -> None:
+        """Close it at once."""
+        if self._transport is not None:
+            self._transport.close()
+
+    async def finish(self, seconds: float) -> None:
+        """Close it once calls under way are answered, or after so long."""
+        self.close()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=seconds)
+        for task in self._tasks:
+            task.cancel()
+        self.force_close()
+
+    def _flush(self) -> None:
+        """Send what there is to say; after the last word close."""
+        said = self._h2.data_to_send()
+        if said and self._transport is not None:
+            self._transport.write(said)
+        if self._is_closing and not self._streams:
+            self.force_close()
+
+    def _look(self) -> None:
+        """Close a connection that nobody uses, and give up answers that nobody fetches."""
+        oldest = self._loop.time() - self._idle_seconds
+        if not self._streams and not self._tasks and self._active <= oldest:
+            self.close()
+            return
+        for number, stream in list(self._streams.items()):
+            if stream.unsent is not None and stream.since <= oldest:
+                self._reset(number, ErrorCodes.CANCEL)
+        self._flush()
+        self._timer = self._loop.call_later(self._idle_seconds / 4, self._look)
+
+    # --- calls --------------------------------------------------------------------------------
+
+    def _take(self, event: events.Event) -> None:
+        match event:
+            case events.RequestReceived():
+                self._begin(event)
+            case events.DataReceived():
+                self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+                stream = self._streams.get(event.stream_id)
+                if stream is not None and not stream.whole.done():
+                    self._put(stream, event.data)
+            case events.StreamEnded():
+                stream = self._streams.get(event.stream_id)
+                if stream is not None:
+                    stream.is_ended = True
+                    if not stream.whole.done():
+                        stream.whole.set_result(b"".join(stream.parts))
+            case events.StreamReset():
+                stream = self._streams.pop(event.stream_id, None)
+                if stream is not None:
+                    self._give_up(stream)
+            case events.WindowUpdated() | events.RemoteSettingsChanged():
+                self._send_on()
+            case events.ConnectionTerminated():
+                self.force_close()
+            case _:
+                pass
+
+    def _begin(self, event: events.RequestReceived) -> None:
+        number = event.stream_id
+        # Calls that their caller gave up are answered on, and count until then.
+        if self._is_closing or len(self._tasks) >= STREAMS_MAX:
+            self._h2.reset_stream(number, ErrorCodes.REFUSED_STREAM)
+            return
+        method = path = b""
+        for name, value in event.headers:
+            if name == b":method":
+                method = value
+            elif name == b":path":
+                path = value
+        stream = _Stream(whole=self._loop.create_future(), since=self._loop.time())
+        self._streams[number] = stream
+        words = method.decode("latin-1"), path.partition(b"?")[0].decode("latin-1")
+        task = self._loop.create_task(self._run(number, stream, *words))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _put(self, stream: _Stream, data: bytes) -> None:
+        stream.size += len(data)
+        if stream.size > self._body_bytes_max:
+            stream.parts.clear()
+            stream.whole.set_exception(
+                HTTPRequestEntityTooLarge(max_size=self._body_bytes_max, actual_size=stream.size)
+            )
+        else:
+            stream.parts.append(data)
+
+    @staticmethod
+    def _give_up(stream: _Stream) -> None:
+        """End the wait for a body that does not come any more."""
+        stream.whole.cancel()
+
+    async def _run(self, number: int, stream: _Stream, method: str, path: str) -> None:
+        with self._answering(self):
+            try:
+                answered = await self._answer(method, path, stream.whole)
+            except Exception:  # noqa: BLE001 - ours; whoever waits hears of it
+                _log.exception("a call failed", extra={"path": path})
+                answered = (500, "text/plain", b"500: Internal Server Error")
+        if stream.whole.done() and not stream.whole.cancelled():
+            stream.whole.exception()  # nobody asks for it where a path is unknown
+        self._active = self._loop.time()
+        if self._streams.get(number) is stream:
+            self._say(number, stream, answered)
+        self._flush()
+        if self._is_silent():
+            self.close()
+
+    def _say(self, number: int, stream: _Stream, answered: tuple[int, str, bytes]) -> None:
+        status, kind, body = answered
+        head = [
+            (b":status", b"%d" % status),
+            (b"content-type", kind.encode()),
+            (b"content-length", b"%d" % len(body)),
+        ]
+        self._h2.send_headers(number, head)
+        stream.since, stream.unsent = self._active, memoryview(body)
+        self._send(number, stream)
+
+    def _send_on(self) -> None:
+        for number, stream in list(self._streams.items()):
+            if stream.unsent is not None:
+                self._send(number, stream)
+
+    def _send(self, number: int, stream: _Stream) -> None:
+        """Send as much of an answer as the caller takes now."""
+        assert stream.unsent is not None, "it is answered"
+        while True:
+            room = min(self._h2.local_flow_control_window(number), _FRAME_MAX)
+            if room <= 0 and stream.unsent:  # it may be less than nothing
+                return
+            part, stream.unsent = stream.unsent[:room], stream.unsent[room:]
+            self._h2.send_data(number, bytes(part), end_stream=not stream.unsent)
+            stream.since = self._loop.time()
+            if not stream.unsent:
+                break
+        if not stream.is_ended:
+            self._h2.reset_stream(number, ErrorCodes.NO_ERROR)
+        self._streams.pop(number, None)
+
+    def _reset(self, number: int, code: ErrorCodes) -> None:
+        del self._streams[number]
+        self._h2.reset_stream(number, code)
