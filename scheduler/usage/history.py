@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final, TypeVar
 
+from ledger.domain.devices import level_percent
+from ledger.domain.log.events import PodObserved, decode_event
 from ledger.domain.resources import TYPE_GPU
 from ledger.store.reading.report_rows import (
     ClaimRow,
@@ -14,8 +16,9 @@ from ledger.store.reading.report_rows import (
     HoldingRow,
     Node,
     Span,
+    UnplacedRow,
 )
-from scheduler.usage.cluster_now import GONE, DeviceKey, places_of
+from scheduler.usage.cluster_now import GONE, DeviceKey, places_of, unknown_cards
 from scheduler.usage.model import (
     WHOLE,
     Axis,
@@ -33,6 +36,11 @@ from scheduler.usage.model import (
 
 SECOND_US: Final = 1_000_000
 OBSERVED: Final = "observed"
+UNNAMED: Final = "held by others, which card is not known"
+"""The policy of a hold on a card that stands for one which nobody can name."""
+_WHOLE_UNNAMED: Final = Share(
+    core_percent=0, memory_bytes=0, memory_ratio_percent=WHOLE, observed=True
+)
 T = TypeVar("T")
 
 
@@ -63,8 +71,13 @@ def history_of(
     health: Iterable[HealthRow],
     holdings: Sequence[HoldingRow],
     claims: Sequence[ClaimRow],
+    unplaced: Sequence[UnplacedRow] = (),
 ) -> History:
-    """Return everything that was ever held, on every device that was ever known."""
+    """
+    Return everything that was ever held, on every device that was ever known.
+
+    Cards that nobody can name are drawn on others of their node that stand for them (`UNNAMED`).
+    """
     axis = axis_of(span)
     present = places_of(device for device in devices if device.closed_reason != GONE)
     keys = [
@@ -95,6 +108,18 @@ def history_of(
         )
         for row, key in zip(holdings, keys, strict=True)
     ]
+    stand_ins = _stand_ins(axis, nodes, cards, infos, holds, unplaced)
+    holds += [
+        Hold(
+            card,
+            pods.place((row.namespace, row.pod_name, row.pod_uid)),
+            *_moments(axis, row),
+            row.position,
+            shares.place(_WHOLE_UNNAMED),
+            endings.place(HoldEnd(policy=UNNAMED, end_reason=row.end_reason or "")),
+        )
+        for row, card in stand_ins
+    ]
     start, end = _bounds(axis, span, claims)
     changes = tuple(health)
     return History(
@@ -107,7 +132,10 @@ def history_of(
         shares=tuple(shares),
         endings=tuple(endings),
         holds=tuple(sorted(holds, key=lambda hold: (hold.opened, hold.position, hold.card))),
-        losses=_losses(axis, changes, zip(holdings, (places[key] for key in keys), strict=True)),
+        losses=(
+            *_losses(axis, changes, zip(holdings, (places[key] for key in keys), strict=True)),
+            *_losses(axis, changes, stand_ins),
+        ),
         outages=_outages(axis, changes, places),
         claims=tuple(
             Claim(
@@ -121,6 +149,70 @@ def history_of(
         ),
         shapes=_shapes(holdings, claims),
     )
+
+
+def _percent(row: HoldingRow | UnplacedRow) -> int:
+    """Return what a holding counts as, in percent of a card."""
+    if isinstance(row, UnplacedRow):
+        return WHOLE
+    return level_percent(row.core_percent, row.memory_ratio_percent)
+
+
+def _moments(axis: Axis, row: UnplacedRow) -> tuple[int, int | None]:
+    if axis == "time":
+        return row.opened_at_us, row.closed_at_us
+    return row.position, row.closed_position
+
+
+def _stand_ins(  # noqa: PLR0917 - parts of one history
+    axis: Axis,
+    nodes: Sequence[Node],
+    cards: Sequence[CardInfo],
+    infos: Sequence[NodeInfo],
+    holds: Sequence[Hold],
+    unplaced: Sequence[UnplacedRow],
+) -> list[tuple[UnplacedRow, int]]:
+    """
+    Return the cards that stand for those which Pods hold and nobody can name.
+
+    They are cards of the machine that are held least meanwhile, the last of those first; as many as
+    the Pod holds, or as there are.
+    """
+    if not unplaced:
+        return []
+    machines: dict[int | str, list[int]] = {}
+    machine_of: dict[str, int | str] = {}
+    for node, info in zip(nodes, infos, strict=True):
+        machine_of[node.node_uid] = node.machine_no or node.node_uid
+        gpus = [card for card in info.cards if cards[card].device_type == TYPE_GPU]
+        machines.setdefault(machine_of[node.node_uid], []).extend(gpus)
+    meanwhile: dict[int, list[tuple[int, int | None]]] = {}
+    for hold in holds:
+        meanwhile.setdefault(hold.card, []).append((hold.opened, hold.closed))
+    found = []
+    for row in unplaced:
+        opened, closed = _moments(axis, row)
+        gpus = machines.get(machine_of.get(row.node_uid, ""), [])
+
+        def crowd(card: int, opened: int = opened, closed: int | None = closed) -> tuple[int, int]:
+            others = meanwhile.get(card, ())
+            return sum(
+                1
+                for since, until in others
+                if (closed is None or since < closed) and (until is None or until > opened)
+            ), -card
+
+        for card in sorted(gpus, key=crowd)[: cards_of_row(row)]:
+            meanwhile.setdefault(card, []).append((opened, closed))
+            found.append((row, card))
+    return found
+
+
+def cards_of_row(row: UnplacedRow) -> int:
+    """Return how many cards a Pod held that nobody can name."""
+    event = decode_event(PodObserved.event_type, row.body)
+    assert isinstance(event, PodObserved), row
+    return unknown_cards(event)
 
 
 def _bounds(axis: Axis, span: Span, claims: Sequence[ClaimRow]) -> tuple[int, int]:
@@ -195,7 +287,9 @@ def _outages(
 
 
 def _losses(
-    axis: Axis, health: Iterable[HealthRow], holdings: Iterable[tuple[HoldingRow, int]]
+    axis: Axis,
+    health: Iterable[HealthRow],
+    holdings: Iterable[tuple[HoldingRow | UnplacedRow, int]],
 ) -> tuple[Loss, ...]:
     """Return what was held, on which card, from the loss of a node on; its cards closed with it."""
     positions = {change.at_us: change.position for change in health}
@@ -207,7 +301,7 @@ def _losses(
         opened = lost_us if axis == "time" else positions.get(lost_us)
         closed = row.closed_at_us if axis == "time" else row.closed_position
         if opened is not None:
-            found.append(Loss(card, opened, closed, row.core_percent or row.memory_ratio_percent))
+            found.append(Loss(card, opened, closed, _percent(row)))
     return tuple(found)
 
 

@@ -120,6 +120,7 @@ def load_history(ledger: Ledger, span: Span) -> History:
         health=queries.health_changes(connection),
         holdings=list(queries.holding_rows(connection)),
         claims=list(queries.claim_rows(connection)),
+        unplaced=list(queries.unplaced_rows(connection)),
     )
 
 

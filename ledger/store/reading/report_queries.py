@@ -40,7 +40,7 @@ from sqlalchemy import (
 )
 
 from ledger.domain.cpuset import CpuSet
-from ledger.domain.log.events import NodeInventoried, decode_event
+from ledger.domain.log.events import BY_COUNT, NodeInventoried, decode_event
 from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.store.reading.bounds import rows_of
 from ledger.store.reading.report_rows import (
@@ -58,6 +58,7 @@ from ledger.store.reading.report_rows import (
     RefusalRow,
     Span,
     UnknownRow,
+    UnplacedRow,
     UsageRecord,
 )
 from ledger.store.schema import (
@@ -74,6 +75,10 @@ from ledger.store.schema import (
 UsageGroup = Literal["namespace", "owner", "labels", "model"]
 UNKNOWN: Final = "unknown/"
 """What the slot of a holder on an unknown device begins with; its type follows."""
+
+_UNPLACED: Final = '%"unknown_types":["%'
+_BY_COUNT: Final = f'%"source":"{BY_COUNT}"%'
+"""In the canonical text of an event: nothing that a stranger writes has such a name."""
 
 _PODS_PER_QUERY: Final = 200
 HOUR_US: Final = 3_600_000_000.0
@@ -392,8 +397,8 @@ def open_drifts(connection: Connection) -> list[DriftRow]:
 
 
 def counts(connection: Connection) -> Counts:
-    """Return the counts of the headline. A Pod that was only adopted was not decided."""
-    seen = _seen(granted_only=True)
+    """Return the counts of the headline. A Pod that was only adopted was not decided, one placed by count was."""
+    seen = _seen(decided_only=True)
     pod = _grouped(seen).subquery("pod")
     reserved, refused = pod.c.reserved_position, pod.c.refused_position
     query = select(
@@ -514,6 +519,20 @@ def unknown_rows(
     return [UnknownRow._make(row) for row in rows_of(connection, query)]
 
 
+def unplaced_rows(connection: Connection, *, namespace: str | None = None) -> Iterator[UnplacedRow]:
+    """Yield the Pods that ever held devices which nobody can name, by position."""
+    r, e = RESERVATIONS, EVENTS
+    columns = [e.c.body if name == "body" else r.c[name] for name in UnplacedRow._fields]
+    query = (
+        select(*columns)
+        .join_from(r, e, e.c.position == r.c.position)
+        .where(r.c.kind == "observed", e.c.body.like(_UNPLACED))
+        .order_by(r.c.position)
+    )
+    for row in rows_of(connection, _matching(query, r, {"namespace": namespace})):
+        yield UnplacedRow._make(row)
+
+
 def voided_attempts(connection: Connection) -> dict[str, int]:
     """Return Pod UID -> the newest attempt that was voided, of Pods of which one was."""
     r = ledger_reservations.c
@@ -563,7 +582,7 @@ def _as_holder(r: TableClause) -> list[ColumnElement[Any]]:
     ]
 
 
-def _seen(*, granted_only: bool = False) -> Subquery:
+def _seen(*, decided_only: bool = False) -> Subquery:
     """Return each reservation and each refusal of a Pod with its position."""
     r, f = RESERVATIONS, REFUSALS
     reserved = select(
@@ -571,8 +590,11 @@ def _seen(*, granted_only: bool = False) -> Subquery:
         r.c.position.label("reserved_position"),
         literal_column("0").label("refused_position"),
     )
-    if granted_only:
-        reserved = reserved.where(r.c.kind == "granted")
+    if decided_only:
+        by_count = select(EVENTS.c.position).where(
+            EVENTS.c.event_type.like("pod.observed.%"), EVENTS.c.body.like(_BY_COUNT)
+        )
+        reserved = reserved.where(or_(r.c.kind == "granted", r.c.position.in_(by_count)))
     refused = select(
         *(f.c.pod_uid, f.c.namespace, f.c.pod_name, f.c.owner),
         literal_column("0").label("reserved_position"),

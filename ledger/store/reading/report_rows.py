@@ -234,6 +234,24 @@ class HoldingRow(NamedTuple):
     counted_until_us: int | None = None
 
 
+class UnplacedRow(NamedTuple):
+    """A Pod that held devices which nobody can name; `body` is its event's JSON, with how many."""
+
+    position: int
+    node_uid: str
+    namespace: str
+    pod_name: str
+    pod_uid: str
+    owner: str
+    labels: str
+    opened_at_us: int
+    closed_at_us: int | None
+    closed_position: int | None
+    end_reason: str | None
+    counted_until_us: int | None
+    body: str
+
+
 class ClaimRow(NamedTuple):
     """What one reservation took of its node."""
 

@@ -421,7 +421,7 @@
       const cells = [
         podPath(ofPod[i]) || "–", share[0] ? `${share[0]} %` : "–", memoryText(share[1]) + (share[3] ? ", exclusive" : ""),
         cellTime(opened[i]), closed[i] === Infinity ? "still held" : cellTime(closed[i]), reason || "–",
-        share[4] ? "held by others" : policy || "–", position[i] ? position[i].toLocaleString("en-US") : "–",
+        share[4] ? policy || "held by others" : policy || "–", position[i] ? position[i].toLocaleString("en-US") : "–",
       ];
       cells.forEach((text, column) => {
         const td = row.insertCell();
