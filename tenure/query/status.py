@@ -38,12 +38,13 @@ def status_record(source: Ledger) -> dict[str, Any]:
     """Return where a ledger stands, as one record."""
     from ledger.store.mending.recover import incarnations
     from ledger.store.reading import report_queries as queries
+    from scheduler.service.api.words import WEBHOOK_ACTOR
     from scheduler.usage.cluster_now import GONE
 
     head = source.head()
     with source.connection.begin():
         devices = [d for d in queries.devices(source.connection) if d.closed_reason != GONE]
-        counts = queries.counts(source.connection)
+        counts = queries.counts(source.connection, admission=WEBHOOK_ACTOR)
         nodes = queries.nodes(source.connection)
         ahead_us = queries.ahead_us(source.connection)
     gpus = [device for device in devices if device.device_type == "gpu"]
@@ -70,4 +71,5 @@ def status_record(source: Ledger) -> dict[str, Any]:
         "pods_placed": counts.placed,
         "pods_refused": counts.refused,
         "pods_waiting": counts.waiting,
+        "pods_refused_at_admission": counts.at_admission,
     }

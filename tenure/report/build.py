@@ -12,6 +12,7 @@ from ledger.domain.log.events import RequestRefused, SettingsChanged, decode_eve
 from ledger.store.reading import report_queries as queries
 from ledger.store.reading.kept import events_of
 from ledger.store.reading.report_rows import RefusalRow, Span
+from scheduler.service.api.words import WEBHOOK_ACTOR
 from scheduler.usage.capacity import capacity_over, cards_over
 from scheduler.usage.history import history_of
 from scheduler.usage.model import History
@@ -67,7 +68,7 @@ def read_report(
         raise with_next(error, "`tenure simulate FILE... --ledger FILE` makes one that has")
     with connection.begin():
         span = queries.span(connection)
-        counts = queries.counts(connection)
+        counts = queries.counts(connection, admission=WEBHOOK_ACTOR)
         history = load_history(ledger, span)
         failures = failure_rows(queries.refusals(connection))
         told = events_of(connection, SettingsChanged)
@@ -80,6 +81,7 @@ def read_report(
             placed=counts.placed,
             refused=counts.refused,
             waiting=counts.waiting,
+            at_admission=counts.at_admission,
             events=head.position,
             over=len(cards_over(history)) if proof and proof.ok else None,
             verified_seconds=proof.seconds if proof else None,

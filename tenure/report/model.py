@@ -40,7 +40,8 @@ class Totals:
         decided: Pods that got an answer, either way.
         placed: Pods that were reserved a place at least once.
         refused: Pods that were refused at least once.
-        waiting: Pods whose last answer is a refusal.
+        waiting: Pods whose last answer is a refusal, but for those whose objects never were.
+        at_admission: these: they were refused at admission.
         over: cards that were ever above 100 %, None when nobody looked.
         verified_seconds: how long the proof took, None when it was not made.
         findings: what the proof found; empty when all is well.
@@ -51,6 +52,7 @@ class Totals:
     refused: int
     waiting: int
     events: int
+    at_admission: int = 0
     over: int | None = None
     verified_seconds: float | None = None
     findings: tuple[str, ...] = ()

@@ -160,7 +160,7 @@ def _figures(report: Report) -> list[_Figure]:
         _Figure(
             label="Pods waiting at the end",
             value=f"{totals.waiting:,}",
-            detail=f"{totals.refused:,} refused at least once",
+            detail=f"{totals.refused:,} refused at least once{_never_were(totals)}",
         )
     )
     if totals.verified_seconds is None:
@@ -248,6 +248,11 @@ def _chart(report: Report) -> _Chart | None:
     )
 
 
+def _never_were(totals: Totals) -> str:
+    """Say of how many Pods there never was an object: they don't wait."""
+    return f", {totals.at_admission:,} at admission" if totals.at_admission else ""
+
+
 def _run(history: History) -> str:
     return "the period" if history.axis == "time" else "the events"
 
@@ -257,8 +262,8 @@ def _failures(report: Report) -> dict[str, Any]:
     most = max((row.pods for row in rows), default=0) or 1
     words = (
         f"{_counted(report.totals.refused, 'Pod')} refused at least once,"
-        f" {report.totals.waiting:,} still waiting at the end. A Pod counts under every reason it"
-        " was given; nodes are those of the refusal quoted."
+        f" {report.totals.waiting:,} still waiting at the end{_never_were(report.totals)}. A Pod"
+        " counts under every reason it was given; nodes are those of the refusal quoted."
     )
     if len(rows) > FAILURES_MAX:
         words += f" The {FAILURES_MAX} most frequent of {len(rows):,} reasons are listed."

@@ -8,7 +8,7 @@ import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +31,7 @@ from tests.support.kube.schedulers import (
 )
 from tests.support.kube.webhooks import apply, remove
 from tests.support.process import tenure
+from tests.support.relay import Relay, relay_to
 
 NODE: Final = "confirmed"
 OURS: Final = "tenure-system"
@@ -47,8 +48,10 @@ class Service:
     port: int
     authority: Path
 
-    def call(self, path: str, token: str, body: object = None) -> tuple[int, dict[str, Any]]:
-        """Call it with a bearer token."""
+    def call(
+        self, path: str, token: str, body: object = None, *, seconds: float = 30
+    ) -> tuple[int, dict[str, Any]]:
+        """Call it with a bearer token, and wait so long for an answer."""
         context = ssl.create_default_context(cafile=str(self.authority))
         context.check_hostname = False
         data = None if body is None else json.dumps(body).encode()
@@ -56,7 +59,7 @@ class Service:
         url = f"https://127.0.0.1:{self.port}{path}"
         request = urllib.request.Request(url, data=data, headers=headers)
         try:
-            with urllib.request.urlopen(request, timeout=30, context=context) as answer:
+            with urllib.request.urlopen(request, timeout=seconds, context=context) as answer:
                 return answer.status, json.loads(answer.read())
         except urllib.error.HTTPError as refusal:
             with refusal:
@@ -114,6 +117,14 @@ def token_of(plane: ControlPlane, account: str, bound: dict[str, Any] | None = N
     return str(made.body["status"]["token"])
 
 
+def agents_token(plane: ControlPlane, node: str) -> str:
+    """Let an agent's Pod run on a node; return its token."""
+    agent = pod("agent", {"cpu": "10m"}, nodeName=node, serviceAccountName=AGENT)
+    reply = plane.api().create(pods_in(OURS), agent)
+    assert reply.ok, reply.message
+    return token_of(plane, AGENT, reply.body)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     """A namespace, and who is ordered there."""
@@ -156,17 +167,14 @@ def test_the_node_confirms_and_what_waits_has_its_reason(
     tmp_path: Path,
 ) -> None:
     """A Pod waits with its reasons; the card is free on the agent's word, or by an order."""
-    team, api, port = namespace(managed=False), plane.api(), free_port()
+    team, port = namespace(managed=False), free_port()
     where, url = pods_in(team), f"sqlite:///{tmp_path / 'live.db'}"
     made = tenure("ledger", "init", "--ledger", url, cwd=tmp_path)
     assert made.returncode == 0, made.stderr
     service = Service(port=port, authority=identities.server / "ca.crt")
-    with extender(plane, url, identities, api=port) as served:
+    with extender(plane, url, identities, api=port) as served, relay_to(port) as link:
         apply(plane, accounts())
-        agent = pod("agent", {"cpu": "10m"}, nodeName=node, serviceAccountName=AGENT)
-        reply = api.create(pods_in(OURS), agent)
-        assert reply.ok, reply.message
-        token = token_of(plane, AGENT, reply.body)
+        token = agents_token(plane, node)
         with plane.scheduler(asking(plane, served, identities)):
             first = ask(plane, where, "first")
             eventually(lambda: bound_to(plane, f"{where}/first") == node)
@@ -191,6 +199,9 @@ def test_the_node_confirms_and_what_waits_has_its_reason(
                 for each in (token_of(plane, AGENT), token_of(plane, OPERATOR))
             ]
             assert [each for each, _ in answers] == [403, 403]
+            check_waits_without_link(service, link, token, first)
+            assert unconfirmed in served.probe("metrics")
+            assert not events_of(url, PodReleased)
             status, body = service.call("/agents/v1/confirmations", token, {"gone": [first]})
             assert (status, body["gone"][0]["result"]) == (200, "noted")
             eventually(lambda: bound_to(plane, f"{where}/second") == node)
@@ -209,6 +220,14 @@ def test_the_node_confirms_and_what_waits_has_its_reason(
         assert answer[0] == 200, f"whoever records hears agents: {answer}"
     remove_pods(plane, pods_in(OURS), ["agent"])
     remove(plane, accounts())
+
+
+def check_waits_without_link(service: Service, link: Relay, token: str, gone: str) -> None:
+    """The node can't say what it has to, over a link that ends calls and one that swallows them."""
+    near = replace(service, port=link.port)
+    for fault, seconds in ((link.cut, 30.0), (link.fallen_silent, 1.0)):
+        with fault(), pytest.raises(OSError, match=r"refused|reset|closed|EOF|timed out"):
+            near.call("/agents/v1/confirmations", token, {"gone": [gone]}, seconds=seconds)
 
 
 def why_waits(plane: ControlPlane, team: str, url: str, folder: Path) -> None:

@@ -39,7 +39,7 @@ from tests.support.stores import PostgresStore
 
 NODES: Final = ("down-1", "down-2", "down-3")
 DOWN_SECONDS: Final = 1.0
-SHORT_SECONDS: Final = 2.0
+SHORT_SECONDS: Final = 1.0
 LONG_SECONDS: Final = 25.0
 """Longer than a Lease lasts, and than any call waits."""
 LINKS: Final = ("service-api", "service-ledger", "kube_scheduler-service", "kube_scheduler-api")

@@ -12,14 +12,16 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
+from sqlalchemy import make_url
 
 from scheduler.service.leading import NOT_LEADER
 from tests.e2e.test_scheduler import NODES, check
 from tests.support.kube.balancer import Backend, balancing
-from tests.support.kube.bursts import burst, remove_pods, settled
-from tests.support.kube.control_plane import ControlPlane
+from tests.support.kube.bursts import DIALECTS, burst, remove_pods, settled
+from tests.support.kube.control_plane import SCHEDULER_ACCOUNT, ControlPlane
 from tests.support.kube.inventory import DEVICES, TOPOLOGIES, know
 from tests.support.kube.pods import pod, pods_in
 from tests.support.kube.schedulers import (
@@ -32,6 +34,7 @@ from tests.support.kube.schedulers import (
     remove_node,
 )
 from tests.support.kube.webhooks import NAMESPACE
+from tests.support.relay import Relay, relay_to, through
 from tests.support.stores import PostgresStore
 
 OURS = pods_in(NAMESPACE)
@@ -82,9 +85,10 @@ class Labelled(Backend):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replicas:
-    """Two replicas, of which the first leads."""
+    """Two replicas, of which the first leads; it reaches API server and Postgres by these links."""
 
     first: Served
+    links: tuple[Relay, Relay]
     second: Served
     port: int
     ledger: str
@@ -101,14 +105,27 @@ def is_labelled(plane: ControlPlane, name: str) -> bool:
 def replicas(plane: ControlPlane, ledger: str, identities: Identities) -> Iterator[Replicas]:
     """Two replicas behind one Service, the first of them leading."""
     names = ("scheduler-a", "scheduler-b")
+    api = urlsplit(plane.url).port
+    assert api is not None
     with ExitStack() as stack:
+        links = [stack.enter_context(relay_to(where)) for where in (api, make_url(ledger))]
+        to_api, to_ledger = links
+        reached = plane.kubeconfig(SCHEDULER_ACCOUNT, f"https://127.0.0.1:{to_api.port}")
         served: list[Served] = []
         for name, labels in zip(names, ({"app": "tenure"}, {}), strict=True):
             made = plane.api().create(OURS, pod(name, {}, schedulerName="nobody", labels=labels))
             assert made.ok, made.message
             stack.callback(remove_pods, plane, OURS, [name])
             leading = not served
-            entered = extender(plane, ledger, identities, replica=name, pod=name, leading=leading)
+            entered = extender(
+                plane,
+                through(ledger, to_ledger.port) if leading else ledger,
+                identities,
+                replica=name,
+                pod=name,
+                leading=leading,
+                kubeconfig=reached if leading else None,
+            )
             served.append(stack.enter_context(entered))
         wait(lambda: is_labelled(plane, names[0]))
         assert not is_labelled(plane, names[1])
@@ -119,6 +136,7 @@ def replicas(plane: ControlPlane, ledger: str, identities: Identities) -> Iterat
         balancer = stack.enter_context(balancing(backends))
         yield Replicas(
             first=served[0],
+            links=(to_api, to_ledger),
             second=served[1],
             port=balancer.port,
             ledger=ledger,
@@ -142,12 +160,13 @@ def all_bound(plane: ControlPlane, where: str, names: list[str], words: Callable
         assert time.monotonic() < until, f"{sorted(missing)}\n{words()}"
 
 
-def asked(served: Served, identities: Identities) -> str:
+def asked(served: Served, identities: Identities, verb: str = "filter", **message: object) -> str:
     """Ask a replica itself which node takes a Pod; return its error, or that it can't be asked."""
     tls = ssl.create_default_context(cafile=str(identities.server / "ca.crt"))
     tls.load_cert_chain(identities.client / "tls.crt", identities.client / "tls.key")
-    body = json.dumps({"Pod": pod("asked", {}, uid="asked"), "NodeNames": list(NODES)}).encode()
-    request = urllib.request.Request(f"https://127.0.0.1:{served.port}/filter", body)
+    message = message or {"Pod": pod("asked", {}, uid="asked"), "NodeNames": list(NODES)}
+    body = json.dumps(message).encode()
+    request = urllib.request.Request(f"https://127.0.0.1:{served.port}/{verb}", body)
     try:
         with urllib.request.urlopen(request, timeout=20, context=tls) as answer:
             found = json.loads(answer.read())
@@ -201,5 +220,44 @@ def test_a_leader_that_wakes_up_after_a_takeover_gives_nothing(
     assert second.leads()
     assert is_labelled(plane, "scheduler-b")
     assert not is_labelled(plane, "scheduler-a")
+    check(replicas.ledger, bound, tmp_path)
+    remove_pods(plane, where, names)
+
+
+def test_of_two_that_believe_to_lead_one_alone_gives(
+    plane: ControlPlane, namespace: Callable[..., str], replicas: Replicas, tmp_path: Path
+) -> None:
+    """
+    The leader hears of nothing, and its Lease is another's before it has ended for it.
+
+    Neither API server nor Postgres tells it: only silent links. It is asked to bind meanwhile, and
+    what it has sent arrives once the links are back, long after it was deposed.
+    """
+    where = pods_in(namespace(managed=False))
+    first, second = replicas.first, replicas.second
+    lease = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/tenure-scheduler"
+    with ExitStack() as stack:
+        with ExitStack() as silence:
+            made = plane.api().create(
+                where, pod("both", schedulerName="tenure", **DIALECTS["nvidia"])
+            )
+            assert made.ok, made.message
+            wait(lambda: 'tenure_scheduler_view{what="waiting_pods"} 3.0' in first.probe("metrics"))
+            for link in replicas.links:
+                silence.enter_context(link.fallen_silent())
+            assert plane.api().delete(lease).ok
+            wait(second.leads)
+            call = {"PodNamespace": where.split("/")[4], "PodName": "both", "Node": NODES[0]}
+            said = asked(
+                first, replicas.identities, "bind", PodUID=made.body["metadata"]["uid"], **call
+            )
+            sys.stdout.write(f"the deposed one says: {said}\n")
+            stack.enter_context(plane.scheduler(asking(plane, replicas, replicas.identities)))
+            names = ["both", *burst(plane, where, 2)]
+            all_bound(plane, where, names, second.words)
+        wait(lambda: first.process.poll() is not None)
+        bound = settled(plane, where, len(names))
+    assert "another writer took over" in first.words()
+    assert second.leads()
     check(replicas.ledger, bound, tmp_path)
     remove_pods(plane, where, names)

@@ -121,6 +121,31 @@ def test_killed_at_every_point_it_goes_on_as_if_nothing_had_been(
     prove(url, tmp_path)
 
 
+def test_api_server_and_etcd_are_killed_under_a_service_on_sqlite(
+    world: World, namespace: Callable[..., str], tmp_path: Path
+) -> None:
+    """Both at once, while Pods come: it goes on by itself (on Postgres: test_parts_down.py)."""
+    plane, url = world.plane, f"sqlite:///{tmp_path / 'live.db'}"
+    made = tenure("ledger", "init", "--ledger", url, cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    where, there = pods_in(namespace(managed=False)), set[str]()
+    with run(world, url, remembered=False) as served:
+        there.update(burst(plane, where, 1, prefix="before-"))
+        wait(lambda: len(live(listed(plane, where))) > len(there) // 4, served.words)
+        for part in (plane.server, plane.etcd):
+            part.kill()
+        for part in (plane.etcd, plane.server):
+            part.start()
+        plane.wait_ready()
+        there.update(burst(plane, where, 1, prefix="after-"))
+        wait(lambda: len(live(listed(plane, where))) == len(there), served.words)
+        check_at_rest(plane, where, url, served.words)
+        assert served.process.poll() is None, served.words()
+        remove_pods(plane, where, there)
+        wait(lambda: not held_by_ledger(url), served.words)
+    prove(url, tmp_path)
+
+
 @pytest.mark.parametrize(
     "part",
     [

@@ -420,6 +420,11 @@ def test_what_was_refused_at_admission_does_not_wait(
     assert (record["state"], record["reasons"][0]["reason"]) == ("refused", "DevicePercent")
     assert tenure.ask("why", "ml/train-0").out.startswith("ml/train-0 has its place")
     assert tenure.ask("why", "ml/big-1").out.startswith("ml/big-1 waits")
+    counts = json.loads(tenure.ask("status", "-o", "json").out)
+    assert (counts["pods_waiting"], counts["pods_refused_at_admission"]) == (1, 3)
+    out = tmp_path / "report.html"
+    assert tenure.run("report", "--ledger", str(path), "-o", str(out)).code == 0
+    assert "4 refused at least once, 3 at admission" in out.read_text("utf-8")
 
 
 def test_why_of_a_placed_pod_says_where_and_by_which_policy(tenure: CommandLine) -> None:

@@ -396,17 +396,27 @@ def open_drifts(connection: Connection) -> list[DriftRow]:
     return [DriftRow(**row) for row in _rows(connection, query)]
 
 
-def counts(connection: Connection) -> Counts:
-    """Return the counts of the headline. A Pod that was only adopted was not decided, one placed by count was."""
+def counts(connection: Connection, *, admission: str) -> Counts:
+    """
+    Return the counts of the headline.
+
+    A Pod that was only adopted was not decided, one placed by count was.
+
+    Args:
+        admission: the actor of refusals at admission: what has such a last word never was there.
+    """
     seen = _seen(decided_only=True)
     pod = _grouped(seen).subquery("pod")
     reserved, refused = pod.c.reserved_position, pod.c.refused_position
+    e = ledger_events.c
+    never_was = func.coalesce(e.actor, "") == admission
     query = select(
         func.count().label("decided"),
         _how_many(reserved > 0).label("placed"),
         _how_many(refused > 0).label("refused"),
-        _how_many(refused > reserved).label("waiting"),
-    ).select_from(pod)
+        _how_many((refused > reserved) & ~never_was).label("waiting"),
+        _how_many((refused > reserved) & never_was).label("at_admission"),
+    ).select_from(pod.outerjoin(ledger_events, e.position == refused))
     return Counts(**next(_rows(connection, query)))
 
 

@@ -185,13 +185,15 @@ class Counts:
     """
     The counts of a headline, in Pods.
 
-    `refused` ones got at least one refusal, `waiting` ones nothing since their last.
+    `refused` ones got at least one refusal, `waiting` ones nothing since their last; those whose
+    last was at admission (`at_admission`) don't wait: their objects never were.
     """
 
     decided: int
     placed: int
     refused: int
     waiting: int
+    at_admission: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
