@@ -161,9 +161,11 @@ class Unplaced:
             refused by our rules the field errors.
         reasons: the same as values, same order.
         nodes: per node; None for a Pod refused by rules.
+        never: what no node of the cluster has, whoever holds what; empty where one has all of it.
     """
 
     request: PodRequest
     message: str
     reasons: tuple[ReasonCount, ...] = ()
     nodes: NodeReasons | None = None
+    never: str = ""

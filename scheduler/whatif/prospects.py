@@ -48,6 +48,7 @@ class Prospects:
 
     Attributes:
         message: what a decision answers now; empty where the Pod would get a place.
+        never: what no node of the cluster has, whoever holds what; empty where one has all of it.
         findings: why it has none, node by node; a node is an index into `names`.
         nearest: None where nothing was decided: its request is not known, or its newest refusal is
             about facts that nobody wrote down, so that the answer would be of another cluster.
@@ -63,6 +64,7 @@ class Prospects:
     untold: tuple[str, ...]
     is_known: bool
     message: str = ""
+    never: str = ""
     findings: tuple[Obstacle, ...] = ()
     nearest: Nearest | None = None
     unseen: tuple[str, ...] = ()
@@ -95,6 +97,7 @@ def prospects_of(
         untold=cluster.untold,
         is_known=True,
         message="" if refusal is None else refusal.message,
+        never="" if refusal is None else refusal.never,
         findings=() if refusal is None else tuple(find_reasons(request, refusal, what_if)),
         nearest=nearest(request, what_if),
         unseen=unseen,

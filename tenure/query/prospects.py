@@ -61,9 +61,10 @@ def _note(prospects: Prospects) -> str:
 
 
 def record_of(prospects: Prospects) -> dict[str, Any]:
-    """Return the JSON keys `now`, `nodes`, `nearest` and `untold`."""
+    """Return the JSON keys `now`, `never`, `nodes`, `nearest` and `untold`."""
     return {
         "now": prospects.message,
+        "never": prospects.never,
         "nodes": node_rows(prospects),
         "nearest": nearest_record(prospects.nearest, prospects.names),
         "note": _note(prospects),

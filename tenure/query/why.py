@@ -304,6 +304,8 @@ def _write_stories(
 ) -> None:
     records = [_story_record(story, now_us) for story in stories]
     if output.is_table and len(stories) == 1:
+        if prospects is not None and prospects.never:
+            out.write(f"never as it is: {one_line(prospects.never)}\n")
         _write_story(stories[0], now_us, out)
         if prospects is not None:
             _write_prospects(prospects, output, out)

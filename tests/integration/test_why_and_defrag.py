@@ -268,3 +268,20 @@ def test_files_alone_can_be_the_cluster(
     assert free.out.startswith("no move is needed")
     assert full.code == 0
     assert not (tmp_path / "none.db").exists()
+
+
+def test_what_no_state_of_the_cluster_allows_comes_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In words and as data; nothing is to be released for it."""
+    files = tmp_path / "cluster.yaml"
+    files.write_text(CLUSTER + a_pod("small", 100) + a_pod("vast", 400))
+    tenure = CommandLine(tmp_path / "run.db", capsys)
+    tenure.ask("simulate", str(files))
+
+    told = tenure.ask("why", "ml/vast").out
+    first, rest = told.split("\n", 1)
+    assert first == "never as it is: no node in this cluster has 4 GPU; the most is 2"
+    assert "release" not in rest
+    document = json.loads(tenure.ask("why", "ml/vast", "-o", "json").out)
+    assert f"never as it is: {document['never']}" == first

@@ -125,3 +125,47 @@ def test_every_node_says_what_it_lacks(
         if finding.reason.startswith("Insufficient") and finding.available is not None:
             assert finding.asked is not None
             assert finding.available < finding.asked, finding
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(nodes=fleets(3), pods=st.lists(ANY_POD, max_size=6), pod=ANY_POD)
+def test_nobody_is_told_to_release_what_would_never_do(
+    nodes: tuple[NodeFacts, ...], pods: list[PodRequest], pod: PodRequest
+) -> None:
+    """
+    What is released is on a node that has all of it, by plain counting.
+
+    What never fits does not fit an empty cluster either whose devices are all healthy.
+    """
+    request = replace(pod, uid="wanted")
+    answer = WhatIf(nodes, filled(nodes, pods), SETTINGS).decide(request)
+    if isinstance(answer, Placement):
+        return
+    by_name = {node.name: node for node in nodes}
+    for reason in answer.reasons:
+        if reason.remedy.startswith("release "):
+            assert not answer.never
+            assert has_all(by_name[reason.nearest_node], request), reason
+    if answer.never:
+        healed = tuple(
+            replace(node, devices=tuple(replace(each, healthy=True) for each in node.devices))
+            for node in nodes
+        )
+        assert not fits(request, healed, [])
+
+
+def has_all(node: NodeFacts, request: PodRequest) -> bool:
+    """Tell whether a node has what a request asks for, whoever holds it."""
+    if request.cpu_milli > node.cpu_milli or request.memory_bytes > node.memory_bytes:
+        return False
+    for demand in request.devices:
+        large = [
+            each
+            for each in node.devices
+            if each.device_type == demand.device_type
+            and each.core_percent >= demand.core_percent
+            and each.memory_bytes >= demand.memory_bytes
+        ]
+        if len(large) < demand.count:
+            return False
+    return True

@@ -19,6 +19,7 @@ from scheduler.decide.nodes.pins import CpuPins
 from scheduler.decide.numa.state import NumaLoad
 from scheduler.decide.outcome import NodeReasons, ReasonCount, Unfit
 from scheduler.decide.refusal import reasons
+from scheduler.decide.refusal.never import able_nodes, never
 from scheduler.decide.refusal.reasons import Reason
 from scheduler.decide.refusal.shortfalls import (
     explain_closed,
@@ -32,6 +33,8 @@ FAR: Final = (1 << 31) - 1
 _OF_DIALECTS: Final = {reason.text: reason for each in CHOOSERS for reason in each.search_reasons}
 """How far a node is from fitting when no number says so."""
 
+_IN_CLUSTER: Final = "in this cluster"
+_AMONG_THESE: Final = "among these"
 _ABSENT: Final = (reasons.NODE_ABSENT,)
 
 Codes = npt.NDArray[np.int32]
@@ -40,12 +43,19 @@ Texts = Sequence[tuple[Reason, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasonCounts:
-    """Why all nodes refuse. `nearest` are the nodes that `counts` names, as rows."""
+    """
+    Why all nodes refuse.
+
+    Attributes:
+        nearest: the nodes that `counts` names, as rows.
+        never: what no node of the cluster has, whoever holds what; empty where one has all of it.
+    """
 
     message: str
     counts: tuple[ReasonCount, ...]
     nodes: NodeReasons
     nearest: frozenset[int]
+    never: str = ""
 
 
 class ReasonCounter:
@@ -84,10 +94,17 @@ class ReasonCounter:
                 by_name.setdefault(reason.name, (reason, []))[1].append(code)
         counts: list[ReasonCount] = []
         nearest: set[int] = set()
+        able = able_nodes(self._arrays, request)
         for reason, members in by_name.values():
             where = _any_of(codes, members)
-            row, detail, remedy = self._nearest(request, reason, where, short, tried)
+            some = where & able
+            row, detail, remedy = self._nearest(
+                request, reason, some if some.any() else where, short, tried
+            )
             nearest.add(row)
+            is_less = remedy.startswith("ask ")  # of what is short here itself
+            if remedy and not is_less and not some.any():  # nothing there is worth releasing
+                remedy = f"ask for less: {never(self._arrays, request, where, _AMONG_THESE)}"
             if not remedy:  # in the words that are true of this node: taints differ in effect
                 told = texts[codes.item(row)]
                 remedy = next(each.remedy for each in told if each.name == reason.name)
@@ -101,6 +118,7 @@ class ReasonCounter:
                 )
             )
         counts.sort(key=lambda count: (-count.nodes, count.reason))
+        everywhere = np.ones(len(codes), dtype=np.bool_)
         words = {name: reason.text for name, (reason, _) in by_name.items()}
         listed = [(words[count.reason], count.nodes) for count in counts]
         return ReasonCounts(
@@ -108,6 +126,9 @@ class ReasonCounter:
             counts=tuple(counts),
             nodes=self._by_node(texts, codes, used),
             nearest=frozenset(nearest),
+            never=""
+            if able.any() or not len(codes)
+            else never(self._arrays, request, everywhere, _IN_CLUSTER),
         )
 
     def _by_node(self, texts: Texts, codes: Codes, used: Sequence[int]) -> NodeReasons:

@@ -109,7 +109,11 @@ class Refusals:
             row.answer = None if tried else answer
             row.returns = self._arrays.log.returns
         return Unplaced(
-            request=request, message=answer.message, reasons=answer.counts, nodes=answer.nodes
+            request=request,
+            message=answer.message,
+            reasons=answer.counts,
+            nodes=answer.nodes,
+            never=answer.never,
         )
 
     def forget(self) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from ledger.domain.devices import WHOLE_PERCENT
 from ledger.domain.request.requests import DeviceDemand, PodRequest
 from scheduler.decide.nodes.devices import DeviceArrays
 from scheduler.decide.nodes.node_arrays import NodeArrays
-
-_MIB: Final = 1 << 20
+from scheduler.decide.refusal.amounts import cores, mib_down, mib_up
 
 Explained = tuple[str, str]
 """(detail, remedy): `asks 4 whole GPU, 2 untouched` and `release 2 whole GPU on n-17`."""
@@ -18,20 +15,20 @@ Explained = tuple[str, str]
 def explain_cpu(arrays: NodeArrays, node: int, request: PodRequest) -> Explained:
     """Explain a node that is short of cpu."""
     asked, free, cap = request.cpu_milli, arrays.cpu_free.item(node), arrays.cpu_cap.item(node)
-    remedy = f"release {_cores(asked - free)} cpu on {arrays.nodes[node].name}"
+    remedy = f"release {cores(asked - free)} cpu on {arrays.nodes[node].name}"
     if asked > cap:
-        remedy = f"ask for at most {_cores(cap)} cpu"
-    return f"asks {_cores(asked)} cpu, {_cores(free)} free", remedy
+        remedy = f"ask for at most {cores(cap)} cpu"
+    return f"asks {cores(asked)} cpu, {cores(free)} free", remedy
 
 
 def explain_memory(arrays: NodeArrays, node: int, request: PodRequest) -> Explained:
     """Explain a node that is short of memory."""
     asked, free = request.memory_bytes, arrays.memory_free.item(node)
     cap = arrays.memory_cap.item(node)
-    remedy = f"release {_mib_up(asked - free)} memory on {arrays.nodes[node].name}"
+    remedy = f"release {mib_up(asked - free)} memory on {arrays.nodes[node].name}"
     if asked > cap:
-        remedy = f"ask for at most {_mib_down(cap)} memory"
-    return f"asks {_mib_up(asked)} memory, {_mib_down(free)} free", remedy
+        remedy = f"ask for at most {mib_down(cap)} memory"
+    return f"asks {mib_up(asked)} memory, {mib_down(free)} free", remedy
 
 
 def explain_extended(arrays: NodeArrays, node: int, request: PodRequest, name: str) -> Explained:
@@ -97,29 +94,15 @@ def _explain_bytes(devices: DeviceArrays, node: int, demand: DeviceDemand, name:
     kind = demand.device_type.upper()
     shares = zip(devices.memory_free[node].tolist(), devices.core_free[node].tolist(), strict=True)
     memory, core = max(shares)
-    asked = f"asks {_mib_up(demand.memory_bytes)} of a {kind}"
+    asked = f"asks {mib_up(demand.memory_bytes)} of a {kind}"
     if demand.core_percent:
         asked += f" and {demand.core_percent} % of its core"
     lacking = []
     if memory < demand.memory_bytes:
-        lacking.append(_mib_up(demand.memory_bytes - memory))
+        lacking.append(mib_up(demand.memory_bytes - memory))
     if core < demand.core_percent:
         lacking.append(f"{demand.core_percent - core} % core")
     return (
-        f"{asked}, {_mib_down(memory)} and {core} % left on the best",
+        f"{asked}, {mib_down(memory)} and {core} % left on the best",
         f"release {' and '.join(lacking) or 'what is held'} of one {kind} on {name}",
     )
-
-
-def _cores(milli: int) -> str:
-    sign = "-" if milli < 0 else ""
-    whole, part = divmod(abs(milli), 1000)
-    return f"{sign}{whole}.{part:03d}".rstrip("0").rstrip(".")
-
-
-def _mib_up(size: int) -> str:
-    return f"{-(-size // _MIB)}Mi"
-
-
-def _mib_down(size: int) -> str:
-    return f"{size // _MIB}Mi"

@@ -13,6 +13,7 @@ from scheduler.decide.outcome import ReasonCount, Unplaced
 from scheduler.decide.refusal.reasons import message
 from tests.support.clusters import (
     GIB,
+    MIB,
     engine,
     gpu_bytes,
     gpu_node,
@@ -25,6 +26,8 @@ from tests.support.clusters import (
     share,
 )
 from tests.support.topologies import MACHINE_X
+
+NEVER_EIGHT = "no node in this cluster has 8 GPU; the most is 4"
 
 
 def _by_node(answer: Unplaced, *nodes: NodeFacts) -> Mapping[str, list[str]]:
@@ -282,3 +285,53 @@ def test_reasons_follow_the_order_the_nodes_were_given_in() -> None:
         "b": ["Insufficient memory"],
         "c": ["Insufficient gpu devices"],
     }
+
+
+def test_a_node_that_could_never_serve_is_no_advice() -> None:
+    """Who has too few cards is not told to release memory; one that has enough of all is named."""
+    nodes = (
+        gpu_node("small", 2, memory_bytes=8 * GIB),
+        gpu_node("large", 4, memory_bytes=8 * GIB),
+    )
+    cluster = engine(*nodes)
+    for node, memory in enumerate((5, 6)):
+        cluster.adopt(node, running(f"p-{node}", cpu_milli=0, memory_bytes=memory * GIB))
+
+    for cards, remedy, never in (
+        (4, "release 2048Mi memory on large", ""),
+        (8, "ask for less: no node among these has 8 GPU; the most is 4", NEVER_EIGHT),
+    ):
+        answer = refused(cluster, pod("p", share(100, cards), memory_bytes=4 * GIB))
+        assert [reason.remedy for reason in answer.reasons] == [remedy]
+        assert answer.never == never
+
+
+def test_what_no_card_has_is_said_with_the_largest() -> None:
+    """80Gi of one card, where the largest has 32510Mi."""
+    cluster = engine(gpu_node("a", card_bytes=20_000 * MIB), gpu_node("b", card_bytes=32_510 * MIB))
+    answer = refused(cluster, pod("p", gpu_bytes(80 * GIB)))
+    assert answer.never == "no card in this cluster has 80Gi; the largest has 32510Mi"
+    assert not any("release" in reason.remedy for reason in answer.reasons)
+
+
+@pytest.mark.parametrize(
+    ("request_", "never"),
+    [
+        (pod("p", cpu_milli=32_000), "no node in this cluster has 32 cpu; the most is 16"),
+        (
+            pod("p", memory_bytes=96 * GIB),
+            "no node in this cluster has 96Gi memory; the most is 64Gi",
+        ),
+        (pod("p", nic(100)), "no node in this cluster has 1 RDMA; there is none"),
+        (
+            pod("p", share(100, 4), cpu_milli=12_000),
+            "no node in this cluster has all of it together",
+        ),
+        (pod("p", share(100, 4)), ""),
+    ],
+)
+def test_what_no_node_has_is_said_first(request_: PodRequest, never: str) -> None:
+    """Each thing by itself, or all of it on one node."""
+    cluster = engine(gpu_node("a", 4, cpu_milli=8_000), gpu_node("b"))
+    cluster.adopt(0, running("other", unknown_types=("gpu",)))
+    assert refused(cluster, request_).never == never
