@@ -245,10 +245,44 @@ def sums_of(node: NodeNow) -> Sums:
     """Return the sums over one node, of cards alone."""
     if node.sums is not None:
         return node.sums
-    groups = (group for group in node.groups if group.device_type == TYPE_GPU)
     return sum(
-        (Sums(cards=each.cards, free=each.free, gettable=each.gettable) for each in groups), Sums()
+        (
+            Sums(cards=each.cards, free=each.free, gettable=each.gettable)
+            for each in gpu_groups(node)
+        ),
+        Sums(),
     )
+
+
+def gpu_groups(node: NodeNow) -> tuple[CardGroup, ...]:
+    """Return the groups of a node that are cards."""
+    return tuple(group for group in node.groups if group.device_type == TYPE_GPU)
+
+
+def cards_of(group: CardGroup) -> tuple[DeviceNow, ...]:
+    """Return the devices of a group; one that nobody described is like any other."""
+    missing = group.cards.least - len(group.devices)
+    return (*group.devices, *[DeviceNow(id="", minor=None)] * max(0, missing))
+
+
+def unplaced_on(node: NodeNow) -> tuple[Unplaced, ...]:
+    """Return the Pods that hold cards of a node which nobody can name, each once."""
+    found = (pod for group in gpu_groups(node) for pod in group.unplaced)
+    return tuple({(pod.uid, pod.path): pod for pod in found}.values())
+
+
+def unplaced_cards(node: NodeNow) -> int:
+    """Return how many cards they hold together, as far as the node has as many."""
+    devices = [card for group in gpu_groups(node) for card in cards_of(group)]
+    idle = sum(1 for card in devices if not card.holders)
+    return min(idle or len(devices), sum(pod.cards for pod in unplaced_on(node)))
+
+
+def held_cards(node: NodeNow) -> int:
+    """Return how many cards of a node somebody holds, whole or in part, known which or not."""
+    devices = [card for group in gpu_groups(node) for card in cards_of(group)]
+    named = sum(1 for card in devices if card.holders)
+    return min(len(devices), named + sum(pod.cards for pod in unplaced_on(node)))
 
 
 def group_of(

@@ -39,15 +39,16 @@ def status_record(source: Ledger) -> dict[str, Any]:
     from ledger.store.mending.recover import incarnations
     from ledger.store.reading import report_queries as queries
     from scheduler.service.api.words import WEBHOOK_ACTOR
-    from scheduler.usage.cluster_now import GONE
+    from scheduler.usage.picture import cards_of, gpu_groups, held_cards
+    from tenure.picture import many_record, picture_of_ledger
 
     head = source.head()
     with source.connection.begin():
-        devices = [d for d in queries.devices(source.connection) if d.closed_reason != GONE]
         counts = queries.counts(source.connection, admission=WEBHOOK_ACTOR)
-        nodes = queries.nodes(source.connection)
         ahead_us = queries.ahead_us(source.connection)
-    gpus = [device for device in devices if device.device_type == "gpu"]
+    picture = picture_of_ledger(source, None)
+    groups = [group for node in picture.nodes for group in gpu_groups(node)]
+    sums = picture.summary
     lives, lost = incarnations(source)
     return {
         "ledger": source.url,
@@ -63,10 +64,12 @@ def status_record(source: Ledger) -> dict[str, Any]:
             for each in lost
             if each.last >= each.first
         ),
-        "nodes": len(nodes),
-        "cards": len(gpus),
-        "cards_held": sum(1 for device in gpus if device.tenants),
-        "cards_closed": sum(1 for device in gpus if device.closed_reason),
+        "nodes": len(picture.nodes),
+        "cards": many_record(sums.cards),
+        "cards_held": sum(held_cards(node) for node in picture.nodes),
+        "cards_free": many_record(sums.free),
+        "cards_gettable": many_record(sums.gettable),
+        "cards_closed": sum(not card.is_good for group in groups for card in cards_of(group)),
         "pods_decided": counts.decided,
         "pods_placed": counts.placed,
         "pods_refused": counts.refused,

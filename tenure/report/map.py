@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ledger.domain.errors import InputError
-from tenure.asking import EVERYBODY, Answer, Screen, Sight
+from tenure.asking import Answer, Screen, Sight
 from tenure.exits import stdout, warn, with_next
 from tenure.live.place import Place, asks, say
 from tenure.live.watching import watch as watch_it
@@ -20,6 +20,7 @@ from tenure.options import (
     Output,
 )
 from tenure.output import Column, OutputFormat, write_answer
+from tenure.picture import picture_of_cluster, picture_of_ledger
 from tenure.units import format_time
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ def answer_map(source: Ledger, question: MapQuestion, sight: Sight) -> Answer:
     answer, at = Answer(), question.at
     now = time_of(source)
     at_us = None if at is None else moment_of(at, now, option="--at", say=answer.note)
-    picture = read_fleet(source, at_us, sight)
+    picture = picture_of_ledger(source, at_us, sight)
     answer.note(f"at {format_time(at_us or now.now_us)}")
     if not sight.whole:
         answer.note(f"cards that Pods of namespace {sight.namespace} hold, and what these hold")
@@ -180,7 +181,7 @@ def _answer_files(files: Sequence[str], question: MapQuestion) -> Answer:
     if question.cpus:
         _show_cpus(cpus_of_objects(cluster.nodes, cluster.adopted), question, answer)
     else:
-        _show(picture_of(cluster), question, answer)
+        _show(picture_of_cluster(cluster), question, answer)
     return answer
 
 
@@ -246,46 +247,6 @@ def _show_cpus(nodes: Sequence[CpusNow], question: MapQuestion, answer: Answer) 
         )
         return
     answer.draw(draw_cpus(nodes, width=question.screen.width), question.screen)
-
-
-def picture_of(cluster: Cluster) -> Picture:
-    """Return the cards of a cluster that manifests describe."""
-    from scheduler.usage.cluster_now import cluster_now_of_objects
-
-    faults = [(f"Pod {each.pod}", each.fault) for each in cluster.conflicts]
-    faults += [(each.object, f"can't be read: {each.text}") for each in cluster.unreadable]
-    return cluster_now_of_objects(
-        cluster.nodes, cluster.adopted, cluster.offers, capacity=cluster.capacity, faults=faults
-    )
-
-
-def read_fleet(source: Ledger, at_us: int | None, sight: Sight = EVERYBODY) -> Picture:
-    """Return the cards of a ledger, now or at a moment, from one transaction."""
-    from ledger.domain.log.events import NodeDescribed
-    from ledger.domain.proofs.canonical import INTEGER_MAX
-    from ledger.store.reading import report_queries as queries
-    from ledger.store.reading.kept import each_of
-    from ledger.store.reading.report_queries import When
-    from ledger.store.reading.timetravel import position_at
-    from scheduler.usage.cluster_now import closed_at, cluster_now_of_ledger
-    from scheduler.usage.picture import held_alone
-
-    connection, when = source.connection, When(at_us=at_us)
-    until = INTEGER_MAX if at_us is None else position_at(source, at_us)
-    with connection.begin():
-        held = queries.device_holders(connection, when)
-        unknown = queries.unknown_rows(connection, when)
-        picture = cluster_now_of_ledger(
-            queries.nodes(connection, until=until),
-            queries.devices(connection),
-            [holder for holder in held if sight.sees(holder.namespace)],
-            closed_at(queries.health_changes(connection), at_us),
-            [row for row in unknown if sight.sees(row.namespace)],
-            described={
-                each.node_uid: each.facts for each in each_of(connection, NodeDescribed, until)
-            },
-        )
-    return picture if sight.whole else held_alone(picture)
 
 
 def _cluster_of_files(files: Sequence[str]) -> Cluster:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from tenure.picture import many_record
+
 if TYPE_CHECKING:
     from scheduler.usage.picture import (
         CardGroup,
         DeviceNow,
         HolderNow,
-        Many,
         NodeNow,
         Picture,
         Units,
@@ -25,9 +26,9 @@ def picture_record(picture: Picture) -> Record:
     return {
         "summary": {
             "nodes": len(picture.nodes),
-            "cards": many(sums.cards),
-            "free": many(sums.free),
-            "gettable": many(sums.gettable),
+            "cards": many_record(sums.cards),
+            "free": many_record(sums.free),
+            "gettable": many_record(sums.gettable),
         },
         "nodes": [_node(node) for node in picture.nodes],
         "double": [
@@ -43,13 +44,6 @@ def picture_record(picture: Picture) -> Record:
             {"object": each.object, "text": each.text} for each in picture.contradictions
         ],
     }
-
-
-def many(number: Many) -> int | Record:
-    """Return a number where it is known, else its bounds."""
-    if number.exact is not None:
-        return number.exact
-    return {"min": number.least, "max": number.most}
 
 
 def _node(node: NodeNow) -> Record:
@@ -68,9 +62,9 @@ def _group(group: CardGroup) -> Record:
         "model": group.model,
         "memory_mib": group.memory_mib,
         "mode": group.mode,
-        "cards": many(group.cards),
-        "free": many(group.free),
-        "gettable": many(group.gettable),
+        "cards": many_record(group.cards),
+        "free": many_record(group.free),
+        "gettable": many_record(group.gettable),
         "units": _units(group.units),
         "devices": [_device(device) for device in group.devices],
         "unplaced": [

@@ -14,16 +14,18 @@ from ledger.domain.devices import WHOLE_PERCENT
 from ledger.domain.resources import TYPE_GPU
 from scheduler.usage.picture import (
     NONE,
-    CardGroup,
     DeviceNow,
     Many,
     NodeNow,
     Picture,
     Sums,
-    Unplaced,
+    cards_of,
+    gpu_groups,
     sums_of,
+    unplaced_cards,
 )
 from tenure.output import one_line
+from tenure.picture import many_text, unplaced_line
 
 DETAILED_NODES_MAX: Final = 24
 """Up to this many nodes each card is a number."""
@@ -69,14 +71,14 @@ class CardTotals:
     unknown: int
 
     def __str__(self) -> str:
-        parts = [f"{self.percent} % held", f"{_many(self.free)} free"]
+        parts = [f"{self.percent} % held", f"{many_text(self.free)} free"]
         if self.apart:
             parts.append(f"{self.apart:,} more free on closed nodes")
         if self.closed:
             parts.append(f"{self.closed:,} closed")
         if self.unknown:
             parts.append(f"{self.unknown:,} on unknown cards")
-        cards = f"{_many(self.cards)} card{'' if self.cards.exact == 1 else 's'}"
+        cards = f"{many_text(self.cards)} card{'' if self.cards.exact == 1 else 's'}"
         return f"{_nodes(self.nodes)}, {cards}: {', '.join(parts)}"
 
 
@@ -134,7 +136,7 @@ def totals_of(nodes: Iterable[NodeNow]) -> CardTotals:
     """Return how the GPUs of the nodes stand together."""
     nodes = list(nodes)
     sums = sum((sums_of(node) for node in nodes), Sums())
-    cards = [card for node in nodes for group in _gpu_groups(node) for card in _devices(group)]
+    cards = [card for node in nodes for group in gpu_groups(node) for card in cards_of(group)]
     unknown = sum(unplaced_cards(node) for node in nodes)
     held = sum(card.level_percent for card in cards) + WHOLE_PERCENT * unknown
     shut = (sums_of(node) for node in nodes if not node.is_open)
@@ -149,44 +151,13 @@ def totals_of(nodes: Iterable[NodeNow]) -> CardTotals:
     )
 
 
-def unplaced_of(node: NodeNow) -> list[Unplaced]:
-    """Return the Pods that hold cards of a node which nobody can name, each once."""
-    found = (pod for group in _gpu_groups(node) for pod in group.unplaced)
-    return list({(pod.uid, pod.path): pod for pod in found}.values())
-
-
-def unplaced_cards(node: NodeNow) -> int:
-    """Return how many cards they hold together, as far as the node has as many."""
-    idle = sum(1 for group in _gpu_groups(node) for card in _devices(group) if not card.holders)
-    cards = sum(sums.cards.least for sums in (sums_of(node),))
-    return min(idle or cards, sum(pod.cards for pod in unplaced_of(node)))
-
-
-def _many(number: Many) -> str:
-    if number.exact is not None:
-        return f"{number.exact:,}"
-    if number.most is None:
-        return f"{number.least:,} or more"
-    return f"{number.least:,} to {number.most:,}"
-
-
 def _has_devices(node: NodeNow) -> bool:
     return any(group.devices or group.cards != NONE or group.unplaced for group in node.groups)
 
 
-def _devices(group: CardGroup) -> Sequence[DeviceNow]:
-    """Return the cards of a group; one that nobody described is like any other."""
-    missing = group.cards.least - len(group.devices)
-    return (*group.devices, *[DeviceNow(id="", minor=None)] * max(0, missing))
-
-
-def _gpu_groups(node: NodeNow) -> Iterable[CardGroup]:
-    return (group for group in node.groups if group.device_type == TYPE_GPU)
-
-
 def _gpus(node: NodeNow) -> list[_Cell]:
     """Return the cards of a node; of those without a holder the last ones stand for unknown."""
-    cards = [card for group in _gpu_groups(node) for card in _devices(group)]
+    cards = [card for group in gpu_groups(node) for card in cards_of(group)]
     unknown = unplaced_cards(node)
     idle = [number for number, card in enumerate(cards) if not card.holders]
     preferred = sorted(idle, key=lambda number: (cards[number].is_good, number))
@@ -237,7 +208,7 @@ def _detail_rows(node: NodeNow, columns: int) -> Iterable[tuple[str, Sequence[_C
             _Cell(card=card, shut=not node.is_open)
             for group in others
             if group.device_type == device_type
-            for card in _devices(group)
+            for card in cards_of(group)
         ]
         for i in range(0, len(row), columns):
             yield one_line(device_type) if i == 0 else "", row[i : i + columns]
@@ -260,7 +231,7 @@ def _draw_models(text: Text, nodes: Sequence[NodeNow]) -> None:
     text.append(f"{'MODEL':18} {' '.join(title.rjust(6) for title in titles)}\n", "bold")
     for model, members in sorted(rows.items(), key=lambda row: (-len(row[1]), row[0])):
         totals, bands = totals_of(members), _bands(members)
-        figures = (f"{totals.nodes:,}", _many(totals.cards), f"{totals.percent}%")
+        figures = (f"{totals.nodes:,}", many_text(totals.cards), f"{totals.percent}%")
         counts = (*(f"{bands[band]:,}" for band in _BANDS), f"{totals.closed:,}")
         text.append(f"{_fit(model, 18):18} {' '.join(f.rjust(6) for f in (*figures, *counts))}\n")
     text.append("\n")
@@ -341,16 +312,8 @@ def _draw_closed(text: Text, nodes: Sequence[NodeNow], width: int) -> None:
 
 
 def _draw_unknown(text: Text, nodes: Sequence[NodeNow], width: int) -> None:
-    hit = [(node, pods) for node in nodes if (pods := unplaced_of(node))]
-    for node, pods in hit[:_UNKNOWN_MAX]:
-        shown = ", ".join(one_line(pod.path) for pod in pods[:4])
-        rest = f" and {len(pods) - 4} more" if len(pods) > 4 else ""
-        held, sums = unplaced_cards(node), sums_of(node)
-        which = "which one is not known" if held == 1 else "which ones is not known"
-        line = (
-            f"{one_line(node.name)}: {held} of {_many(sums.cards)} held, {which}"
-            f" ({shown}{rest}); {_many(sums.free)} free"
-        )
+    hit = [line for node in nodes if (line := unplaced_line(node))]
+    for line in hit[:_UNKNOWN_MAX]:
         _wrapped(text, line, width, _UNKNOWN)
     if len(hit) > _UNKNOWN_MAX:
         text.append(f"card not known on {len(hit) - _UNKNOWN_MAX} more nodes\n", _UNKNOWN)
@@ -432,7 +395,7 @@ def _scale(blocks: bool) -> str:
 
 
 def _model(node: NodeNow) -> str:
-    return ",".join(sorted({one_line(group.model or "gpu") for group in _gpu_groups(node)}))
+    return ",".join(sorted({one_line(group.model or "gpu") for group in gpu_groups(node)}))
 
 
 def _fit(text: str, width: int) -> str:
