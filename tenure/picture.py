@@ -27,7 +27,13 @@ def picture_of_cluster(cluster: Cluster) -> Picture:
 
 
 def picture_of_ledger(source: Ledger, at_us: int | None, sight: Sight = EVERYBODY) -> Picture:
-    """Return the cards of a ledger, now or at a moment, from one transaction."""
+    """
+    Return the cards of a ledger, now or at a moment, from one transaction.
+
+    It is the caller's where there is one, which then asks for now.
+    """
+    from contextlib import nullcontext
+
     from ledger.domain.log.events import NodeDescribed
     from ledger.domain.proofs.canonical import INTEGER_MAX
     from ledger.store.reading import report_queries as queries
@@ -39,7 +45,7 @@ def picture_of_ledger(source: Ledger, at_us: int | None, sight: Sight = EVERYBOD
 
     connection, when = source.connection, When(at_us=at_us)
     until = INTEGER_MAX if at_us is None else position_at(source, at_us)
-    with connection.begin():
+    with nullcontext() if connection.in_transaction() else connection.begin():
         held = queries.device_holders(connection, when)
         unknown = queries.unknown_rows(connection, when)
         picture = cluster_now_of_ledger(

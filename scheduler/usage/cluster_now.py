@@ -64,6 +64,8 @@ GONE: Final = "gone"
 """The closed reason of a device that left its node; another may have its minor now."""
 UNHEALTHY: Final = "unhealthy"
 """Why a device is closed that its inventory calls unhealthy."""
+_INVENTORY: Final = "inventory"
+"""The reason that a ledger has for that."""
 MIB: Final = 2**20
 
 DeviceKey = tuple[str, str, int]
@@ -496,6 +498,7 @@ def _sums(groups: Sequence[CardGroup], unplaced: Sequence[Unplaced], is_open: bo
 
 def _device(part: _NodeParts, device: DeviceRecord) -> DeviceNow:
     closed = part.closed.get(device.key)
+    closed = UNHEALTHY if closed == _INVENTORY else closed
     return DeviceNow(
         id=device.device_id,
         minor=device.minor,

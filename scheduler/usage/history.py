@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from typing import Final, TypeVar
 
 from ledger.domain.devices import level_percent
-from ledger.domain.log.events import PodObserved, decode_event
 from ledger.domain.resources import TYPE_GPU
 from ledger.store.reading.report_rows import (
     ClaimRow,
@@ -18,7 +17,7 @@ from ledger.store.reading.report_rows import (
     Span,
     UnplacedRow,
 )
-from scheduler.usage.cluster_now import GONE, DeviceKey, places_of, unknown_cards
+from scheduler.usage.cluster_now import GONE, DeviceKey, places_of
 from scheduler.usage.model import (
     WHOLE,
     Axis,
@@ -33,6 +32,7 @@ from scheduler.usage.model import (
     Share,
     WorkloadShape,
 )
+from scheduler.usage.unplaced import cards_of_row
 
 SECOND_US: Final = 1_000_000
 OBSERVED: Final = "observed"
@@ -206,13 +206,6 @@ def _stand_ins(  # noqa: PLR0917 - parts of one history
             meanwhile.setdefault(card, []).append((opened, closed))
             found.append((row, card))
     return found
-
-
-def cards_of_row(row: UnplacedRow) -> int:
-    """Return how many cards a Pod held that nobody can name."""
-    event = decode_event(PodObserved.event_type, row.body)
-    assert isinstance(event, PodObserved), row
-    return unknown_cards(event)
 
 
 def _bounds(axis: Axis, span: Span, claims: Sequence[ClaimRow]) -> tuple[int, int]:

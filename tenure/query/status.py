@@ -46,7 +46,7 @@ def status_record(source: Ledger) -> dict[str, Any]:
     with source.connection.begin():
         counts = queries.counts(source.connection, admission=WEBHOOK_ACTOR)
         ahead_us = queries.ahead_us(source.connection)
-    picture = picture_of_ledger(source, None)
+        picture = picture_of_ledger(source, None)
     groups = [group for node in picture.nodes for group in gpu_groups(node)]
     sums = picture.summary
     lives, lost = incarnations(source)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ledger.domain.amounts import format_bytes, format_cores
-from ledger.domain.devices import level_percent
+from ledger.domain.devices import WHOLE_PERCENT, level_percent
 from ledger.domain.errors import InputError
 from ledger.domain.resources import TYPE_GPU
 from tenure.asking import Answer, Sight
@@ -100,23 +100,30 @@ def answer_top(source: Ledger, question: TopQuestion, sight: Sight) -> Answer:
     Answer who holds most: by GPUs, then by their memory, CPUs, and name.
 
     A card counts as `usage` counts it: its core percent, or its memory ratio where no core was
-    asked. Cards that nobody can name are counted by Pods that hold some.
+    asked; one that nobody can name is a whole one, as in the map.
 
     Raises:
         InputError: the limit is none.
     """
     from ledger.store.reading import report_queries as queries
+    from scheduler.usage.picture import unplaced_on
+    from tenure.picture import picture_of_ledger
 
     if question.limit < 1:
         raise InputError(f"must be at least 1: value={question.limit}", field="--limit")
     with source.connection.begin():
         devices = queries.device_holders(source.connection)
         whole = queries.pod_holders(source.connection)
+        picture = picture_of_ledger(source, None)
+    unplaced = {pod.uid: pod.cards for node in picture.nodes for pod in unplaced_on(node)}
     sums: dict[str, _Sum] = {}
     for holder in _seen(whole, sight):
         one = _sum_of(sums, holder, question.by)
         one.cpu_milli += holder.cpu_milli
-        one.unknown += bool(holder.unknown_types)
+        if holder.unknown_types:
+            cards = unplaced.get(holder.pod_uid, 0)
+            one.unknown += cards
+            one.gpu_percent += WHOLE_PERCENT * cards
     for holder in _seen(devices, sight):
         one = _sum_of(sums, holder, question.by)
         if holder.device_type == TYPE_GPU:

@@ -151,6 +151,7 @@ def answer_usage(source: Ledger, question: UsageQuestion, sight: Sight) -> Answe
 def _used(source: Ledger, question: UsageQuestion, sight: Sight, answer: Answer) -> _Used:
     """Return what was used, from one state of the ledger."""
     from ledger.store.reading import report_queries as queries
+    from scheduler.usage.unplaced import models_of, with_unplaced
     from tenure.report.build import load_history
 
     group = _group(question.by)
@@ -160,6 +161,13 @@ def _used(source: Ledger, question: UsageQuestion, sight: Sight, answer: Answer)
         since_us, until_us = _window(question, now, span, answer)
         namespace = sight.namespace or None
         rows = queries.usage(source.connection, group, since_us, until_us, namespace=namespace)
+        rows = with_unplaced(
+            rows,
+            group,
+            queries.unplaced_rows(source.connection, namespace=namespace),
+            models_of(queries.nodes(source.connection), queries.devices(source.connection)),
+            (since_us, until_us),
+        )
         history = load_history(source, span) if sight.whole else None
     if group == "labels":
         rows = by_label(rows, question.by.removeprefix(LABEL))

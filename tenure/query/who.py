@@ -38,7 +38,14 @@ from tenure.output import (
     write_yaml,
 )
 from tenure.query.meant import first_known, owner_text
-from tenure.query.records import HOLDER_COLUMNS, HOLDER_KEYS, cpu_record, holder_record, shown
+from tenure.query.records import (
+    HOLDER_COLUMNS,
+    HOLDER_KEYS,
+    UNKNOWN_HOLDER,
+    cpu_record,
+    holder_record,
+    shown,
+)
 from tenure.query.untold import untold
 from tenure.times import iso_or_none
 
@@ -173,7 +180,11 @@ def _find(source: Ledger, question: WhoQuestion, sight: Sight, answer: Answer) -
         last = None if told else _last_before(source, meant, at_us, sight)
         free = _free_devices(source, meant, holders) if at_us is None and sight.whole else []
         unknown = unknown_lines(source, meant, when, holders)
+        if at_us is None and sight.whole and not question.history:
+            unknown += _counted_lines(source, meant, at_us)
         not_told = untold(source, at_us, now)
+    if at_us is not None and sight.whole:  # what was is the same in any transaction
+        unknown += _counted_lines(source, meant, at_us)
     asked_us = now.now_us if at_us is None else at_us
     return _Found(
         meant=meant,
@@ -269,6 +280,19 @@ def unknown_lines(
     )
 
 
+def _counted_lines(source: Ledger, name: Name, at_us: int | None) -> tuple[str, ...]:
+    """Say of each node that is named how many of its cards are held, not known which."""
+    from tenure.picture import picture_of_ledger, unplaced_line
+
+    match name:
+        case NodeName(node=node) | CardName(node=node, device_type="gpu"):
+            picture = picture_of_ledger(source, at_us)
+            lines = (unplaced_line(each) for each in picture.nodes if each.name == node)
+            return tuple(filter(None, lines))
+        case _:
+            return ()
+
+
 def _unknown_line(holder: HolderRow, device_type: str, body: str, present: int) -> str:
     from ledger.domain.log.events import PodObserved, decode_event
     from scheduler.usage.cluster_now import unknown_cards
@@ -327,6 +351,8 @@ def _record(holder: HolderRow, name: Name, now_us: int) -> dict[str, Any]:
 
 def _free_row(device: Device) -> dict[str, Any]:
     reason = f"closed: {device.closed_reason}" if device.closed_reason else "free"
+    if device.closed_reason == UNKNOWN_HOLDER:
+        reason = "free or held, not known"
     return {
         "held": card_text(device.node_name, device.device_type, device.minor),
         "node": device.node_name,

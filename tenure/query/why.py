@@ -22,7 +22,13 @@ from tenure.options import (
 )
 from tenure.output import Column, OutputFormat, one_line, write_answer, write_table
 from tenure.query.meant import first_known
-from tenure.query.records import HOLDER_COLUMNS, held_text, holder_record, shown
+from tenure.query.records import (
+    HOLDER_COLUMNS,
+    UNKNOWN_HOLDER,
+    held_text,
+    holder_record,
+    shown,
+)
 from tenure.query.standing import ENDED, PLACED, REFUSED, WAITING, state_of
 from tenure.query.who import find_holders, may_hold, unknown_lines, write_lines
 from tenure.times import iso_time
@@ -44,8 +50,6 @@ if TYPE_CHECKING:
 
 STRANGERS_MAX: Final = 4
 """Pods named in one cell; the rest are counted."""
-UNKNOWN_HOLDER: Final = "unknown holder"
-"""The closed reason of a device that a Pod may hold whose device nobody can name."""
 INVENTORY: Final = "inventory"
 """The reason of a change of health that an inventory said, not a message about the card."""
 REASON_COLUMNS: Final = (

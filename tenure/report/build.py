@@ -16,6 +16,7 @@ from scheduler.service.api.words import WEBHOOK_ACTOR
 from scheduler.usage.capacity import capacity_over, cards_over
 from scheduler.usage.history import history_of
 from scheduler.usage.model import History
+from scheduler.usage.unplaced import with_unplaced
 from tenure.exits import with_next
 from tenure.report.model import FailureRow, Report, ReportSource, Totals, UsageRow
 from tenure.report.page import render
@@ -72,7 +73,9 @@ def read_report(
         history = load_history(ledger, span)
         failures = failure_rows(queries.refusals(connection))
         told = events_of(connection, SettingsChanged)
-        usage = queries.usage(connection, "namespace", span.first_at_us, span.last_at_us)
+        window = (span.first_at_us, span.last_at_us)
+        named = queries.usage(connection, "namespace", *window)
+        usage = with_unplaced(named, "namespace", queries.unplaced_rows(connection), {}, window)
     length = history.end - history.start
     moments = sorted({history.start + length * i // SAMPLES for i in range(SAMPLES + 1)})
     return Report(

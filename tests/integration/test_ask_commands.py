@@ -519,7 +519,7 @@ def test_status_counts_what_the_ledger_holds(tenure: CommandLine) -> None:
 
     assert record["origin"] == "simulation/morning"
     assert record["head"] == 11
-    assert (record["nodes"], record["cards"], record["cards_held"]) == (2, 3, 1)
+    assert (record["nodes"], record["cards"], record["cards_held"]) == (2, 3, 2)
     assert (record["pods_decided"], record["pods_placed"], record["pods_waiting"]) == (3, 2, 1)
 
 

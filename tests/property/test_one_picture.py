@@ -1,0 +1,267 @@
+"""Every command that counts cards says of one input what the map says of it, card by card."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from ledger.store.open import Ledger, open_ledger
+from scheduler.cluster.mending import cluster_as_far_as_read
+from scheduler.decide.settings import SchedulingSettings
+from scheduler.usage.capacity import capacity_over
+from scheduler.usage.history import UNNAMED
+from scheduler.usage.picture import Many, NodeNow, Picture, gpu_groups, held_cards, unplaced_on
+from tenure.manifests import read_manifests
+from tenure.picture import picture_of_cluster, picture_of_ledger
+from tenure.query.status import status_record
+from tenure.report.build import read_report
+from tests.support.cli import CommandLine
+from tests.support.examples import examples
+from tests.support.objects import Object, container, device, gpu_device, node, pod
+
+NOW = "2026-03-02T00:00:00Z"
+SEEDS = range(examples(45) // 3)
+GIB = 2**30
+CLOSED: tuple[Object, ...] = (
+    {},
+    {},
+    {"unschedulable": True},
+    {"taints": [{"key": "dedicated", "value": "ml", "effect": "NoSchedule"}]},
+)
+
+
+def plugin_node(name: str, cards: int, rng: Random) -> Object:
+    """A node of a plain device plugin, which may be closed."""
+    offered = {"cpu": "64", "memory": "256Gi", "pods": "110", "nvidia.com/gpu": cards}
+    return node(name, allocatable=offered, **rng.choice(CLOSED))
+
+
+def device_node(name: str, cards: int, rng: Random) -> list[Object]:
+    """A node whose Device object lists its cards, of which some are ill."""
+    gpus = [gpu_device(minor, health=rng.random() < 0.85) for minor in range(cards)]
+    offered = {"cpu": "64", "memory": "256Gi", "pods": "110"}
+    return [node(name, allocatable=offered, **rng.choice(CLOSED)), device(*gpus, name=name)]
+
+
+def a_dump(seed: int) -> list[Object]:
+    """A cluster of both kinds of node with Pods that run, some on cards that nobody can name."""
+    rng, items = Random(seed), []
+    for number in range(rng.randint(1, 4)):
+        name, cards = f"n{number}", rng.choice((1, 2, 4, 8))
+        named = rng.random() < 0.5
+        items += device_node(name, cards, rng) if named else [plugin_node(name, cards, rng)]
+        free = [100] * cards
+        for place in range(rng.randint(0, cards)):
+            percent = rng.choice((100, 100, 50, 20)) if named else 100
+            minor = rng.randrange(cards)
+            if free[minor] < percent:
+                continue
+            free[minor] -= percent
+            items.append(running(f"p{number}-{place}", name, minor if named else None, percent))
+    return items
+
+
+def running(name: str, on: str, minor: int | None, percent: int) -> Object:
+    """A Pod on a card: by its annotation, or by its number alone."""
+    if minor is None:
+        body = container(limits={"nvidia.com/gpu": 1})
+        return pod(body, name=name, uid=name, nodeName=on, phase="Running")
+    asked = {"koordinator.sh/gpu-core": percent, "koordinator.sh/gpu-memory-ratio": percent}
+    given = {"gpu": [{"minor": minor, "resources": {key: str(n) for key, n in asked.items()}}]}
+    return pod(
+        container(limits=asked),
+        name=name,
+        uid=name,
+        nodeName=on,
+        phase="Running",
+        annotations={"scheduling.koordinator.sh/device-allocated": json.dumps(given)},
+    )
+
+
+def written(path: Path, objects: list[Object]) -> Path:
+    """The objects as kubectl prints them."""
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+    return path
+
+
+def picture_of_dump(path: Path) -> Picture:
+    """What the map draws of a dump."""
+    settings = SchedulingSettings()
+    return picture_of_cluster(cluster_as_far_as_read(read_manifests([str(path)]), settings))
+
+
+def said(node: NodeNow) -> NodeNow:
+    """A node without what only a dump, or only a ledger, can know of it."""
+    groups = tuple(replace(group, units={}) for group in node.groups)
+    return replace(node, uid="", groups=groups, not_looked_at={})
+
+
+def exact(number: Many) -> int:
+    """A number that is known: nothing in these clusters is not."""
+    assert number.exact is not None, number
+    return number.exact
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_all_commands_say_of_one_cluster_what_its_map_says(
+    seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From the dump and from the ledger of its simulation, and by the audit views."""
+    line = CommandLine(tmp_path / "run.db", capsys)
+    path = written(tmp_path / "dump.json", a_dump(seed))
+    drawn = picture_of_dump(path)
+    told = line.ask("simulate", str(path), "--now", NOW, "-o", "json")
+    assert told.code == 0, told.err
+
+    with open_ledger(str(line.ledger), mode="read") as ledger:
+        of_ledger = picture_of_ledger(ledger, None)
+        assert {each.name: said(each) for each in of_ledger.nodes} == {
+            each.name: said(each) for each in drawn.nodes
+        }
+        assert of_ledger.summary == drawn.summary
+        status_says_the_same(ledger, drawn)
+        the_page_says_the_same(ledger, drawn)
+    the_views_say_the_same(line, drawn)
+    simulate_says_the_same(json.loads(told.out)["summary"]["gpu"], drawn)
+    who_says_the_same(line, drawn)
+    top_says_the_same(line, drawn)
+
+
+def percent_of(node: NodeNow) -> int:
+    """What is held of the cards of a node, a card that nobody can name whole."""
+    levels = [card.level_percent for group in gpu_groups(node) for card in group.devices]
+    return sum(levels) + 100 * sum(pod.cards for pod in unplaced_on(node))
+
+
+def status_says_the_same(ledger: Ledger, drawn: Picture) -> None:
+    """Cards, held, free and gettable."""
+    record, sums = status_record(ledger), drawn.summary
+    assert record["cards"] == exact(sums.cards)
+    assert record["cards_free"] == exact(sums.free)
+    assert record["cards_gettable"] == exact(sums.gettable)
+    assert record["cards_held"] == sum(map(held_cards, drawn.nodes))
+
+
+def the_page_says_the_same(ledger: Ledger, drawn: Picture) -> None:
+    """The level of each card that is named, how many others are held, and the sum of both."""
+    report = read_report(ledger, proof=None, command="")
+    history = report.history
+    levels: dict[tuple[str, int], int] = {}
+    unnamed: dict[str, int] = {}
+    for hold in history.holds:
+        card = history.cards[hold.card]
+        name = history.nodes[card.node].name
+        if history.endings[hold.ending].policy == UNNAMED:
+            unnamed[name] = unnamed.get(name, 0) + 1
+        else:
+            percent = history.shares[hold.share].percent
+            levels[name, card.minor] = levels.get((name, card.minor), 0) + percent
+    devices = {
+        (node.name, card.minor or 0): card
+        for node in drawn.nodes
+        for group in gpu_groups(node)
+        for card in group.devices
+    }
+    held = {key: card.level_percent for key, card in devices.items() if card.holders}
+    assert levels == held
+    by_node = {
+        node.name: sum(pod.cards for pod in unplaced_on(node))
+        for node in drawn.nodes
+        if unplaced_on(node)
+    }
+    assert unnamed == by_node
+    (point,) = capacity_over(history, [history.end])
+    assert point.allocated == sum(map(percent_of, drawn.nodes))
+
+
+def the_views_say_the_same(line: CommandLine, drawn: Picture) -> None:
+    """`audit_holdings` has each holder of a card that is named, and nobody else."""
+    sql = (
+        "SELECT node_name, minor, namespace, pod_name, core_percent FROM audit_holdings"
+        " WHERE closed_at_us IS NULL AND device_type = 'gpu'"
+    )
+    rows = {
+        tuple(row.values()) for row in json.loads(line.ask("ledger", "sql", sql, "-o", "json").out)
+    }
+    assert rows == {
+        (node.name, card.minor, holder.namespace, holder.name, holder.core_percent)
+        for node in drawn.nodes
+        for group in node.groups
+        for card in group.devices
+        for holder in card.holders
+    }
+
+
+def simulate_says_the_same(gpu: dict[str, int], drawn: Picture) -> None:
+    """The last lines count the same cards."""
+    assert gpu["cards"] == exact(drawn.summary.cards)
+    assert gpu["core_percent_allocated"] == sum(map(percent_of, drawn.nodes))
+
+
+def who_says_the_same(line: CommandLine, drawn: Picture) -> None:
+    """Who holds which card of a node, and who holds one that nobody can name."""
+    for each in drawn.nodes:
+        told = json.loads(line.ask("who", each.name, "-o", "json").out)["holders"]
+        assert {(one["pod"], one["minor"]) for one in told} == {
+            *(
+                (holder.name, card.minor)
+                for group in each.groups
+                for card in group.devices
+                for holder in card.holders
+            ),
+            *((stranger.name, None) for stranger in unplaced_on(each)),
+        }
+
+
+def top_says_the_same(line: CommandLine, drawn: Picture) -> None:
+    """The cards of all Pods together."""
+    told = json.loads(line.ask("top", "--by", "node", "-o", "json").out)
+    held = {each.name: percent_of(each) / 100 for each in drawn.nodes}
+    assert {one["name"]: one["gpus"] for one in told} == {
+        name: gpus for name, gpus in held.items() if gpus
+    }
+
+
+def of_52() -> list[Object]:
+    """Seven nodes of a plain device plugin with 52 cards, of which 16 are held."""
+    rng = Random(1)
+    nodes = [plugin_node(f"n{number}", 8 if number < 6 else 4, rng) for number in range(7)]
+    for each in nodes:
+        each["spec"] = {}
+    pods = []
+    for name, on, cards in (("a", "n0", 8), ("b", "n1", 4), ("c", "n2", 3), ("d", "n6", 1)):
+        body = container(limits={"nvidia.com/gpu": cards})
+        pods.append(pod(body, name=name, uid=name, nodeName=on, phase="Running"))
+    return [*nodes, *pods]
+
+
+def test_of_52_cards_with_16_held_by_number_nobody_says_that_52_are_free(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The page said 52 free and 0.0 %, and so did the last lines of a simulation."""
+    line = CommandLine(tmp_path / "run.db", capsys)
+    path = written(tmp_path / "dump.json", of_52())
+
+    simulated = line.ask("simulate", str(path), "--now", NOW).out
+    mapped = line.run("map", str(path)).out
+    page = tmp_path / "page.html"
+    assert line.ask("report", "-o", str(page)).code == 0
+    row = model_row(page.read_text(encoding="utf-8"))
+
+    assert "GPU: 16 of 52 cards allocated (30.77%)" in simulated
+    assert "7 nodes, 52 cards: 30 % held, 36 free, 16 on unknown cards" in mapped
+    assert row == ["gpu", "7", "52", "16", "0", "36", "0", "30.8 %"]
+    status: dict[str, Any] = json.loads(line.ask("status", "-o", "json").out)
+    assert (status["cards_held"], status["cards_free"]) == (16, 36)
+
+
+def model_row(page: str) -> list[str]:
+    """The only row of the page's table of models."""
+    table = page[page.index("By model") :]
+    row = table[table.index("<tbody") : table.index("</tbody>")]
+    return [cell.split(">")[-1].strip() for cell in row.split("</t")[:-1] if cell.strip()][:8]
