@@ -22,7 +22,12 @@ def picture_of_cluster(cluster: Cluster) -> Picture:
     faults = [(f"Pod {each.pod}", each.fault) for each in cluster.conflicts]
     faults += [(each.object, f"can't be read: {each.text}") for each in cluster.unreadable]
     return cluster_now_of_objects(
-        cluster.nodes, cluster.adopted, cluster.offers, capacity=cluster.capacity, faults=faults
+        cluster.nodes,
+        cluster.adopted,
+        cluster.offers,
+        capacity=cluster.capacity,
+        dra=cluster.dra,
+        faults=faults,
     )
 
 

@@ -97,6 +97,7 @@ class NodeFacts:
         partitions: number of GPUs -> groups of GPUs handed out together; None = no table.
         honors_partitions: whole GPUs are handed out by that table only (Koordinator contract 8.5).
         extended: resource name -> how many, of resources that are no device of ours.
+        by_claims: resources that it may give by claims of dynamic resource allocation.
     """
 
     uid: str
@@ -132,6 +133,7 @@ class NodeFacts:
     partitions: Mapping[int, tuple[GpuPartition, ...]] | None = None
     honors_partitions: bool = False
     extended: Mapping[str, int] = field(default_factory=dict)
+    by_claims: tuple[str, ...] = ()
 
     def with_health(self, device_type: str, minor: int, *, healthy: bool) -> NodeFacts:
         """Return the node with this device healthy, or not."""

@@ -276,6 +276,10 @@ GPU_SPELLINGS: Final = GPU_NAMES | {alias for alias, name in ALIASES.items() if 
 """Every name that asks for GPUs, in all spellings that are read."""
 
 
+CLAIMED_BY_CLASS: Final = "deviceclass.resource.kubernetes.io/"
+"""Resources that begin so are given by a claim for the device class of the rest of the name."""
+
+
 def is_native(name: str) -> bool:
     """Tell whether the API server takes the name for one of Kubernetes' own resources."""
     return "/" not in name or DOMAIN_KUBERNETES in name

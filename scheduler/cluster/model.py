@@ -11,6 +11,7 @@ from ledger.domain.kube.shared_templates import SharedTemplate
 from ledger.domain.log.events import PodObserved, RefusalReason
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodRequest, PodSnapshot
+from scheduler.cluster.dra import NO_DRA, Dra
 from scheduler.decide.settings import SchedulingSettings
 
 
@@ -132,6 +133,7 @@ class Cluster:
         offers: node UID -> what its Node object offers beside Kubernetes' own resources, in whole
             units by the name that stands there.
         capacity: likewise what there is, ill devices too.
+        dra: what the objects of dynamic resource allocation tell.
     """
 
     nodes: tuple[NodeFacts, ...]
@@ -143,6 +145,7 @@ class Cluster:
     unreadable: tuple[Unreadable, ...] = ()
     offers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     capacity: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    dra: Dra = NO_DRA
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from typing import Any, Final
 
 from msgspec import structs
@@ -34,6 +35,7 @@ from scheduler.cluster.documents import (
     node_of,
     section,
 )
+from scheduler.cluster.dra import dra_of, is_of_dra
 from scheduler.cluster.model import Cluster, Conflict, Pod, asking
 from scheduler.cluster.one_node import NodeDocuments, read_node, read_witnesses
 from scheduler.cluster.templates import is_of_templates, templates_in
@@ -81,6 +83,7 @@ def cluster_of(objects: Documents, settings: SchedulingSettings) -> Cluster:
     vocabulary = settings.vocabulary
     _check_unused(objects, vocabulary)
     placed = _placed(objects)
+    dra = dra_of(objects)
     documents = by_node(objects)
     nodes: dict[str, NodeFacts] = {}
     witnesses: dict[str, KubeletReports] = {}
@@ -88,7 +91,8 @@ def cluster_of(objects: Documents, settings: SchedulingSettings) -> Cluster:
     warnings = list(_warnings(objects, documents, Counter(node for _, node in placed)))
     for name, about in documents.items():
         facts, found = read_node(about, settings, running_on.get(name, frozenset()))
-        nodes[name] = facts
+        names = dra.by_claims(name, _offers(about.node))
+        nodes[name] = replace(facts, by_claims=names) if names else facts
         witnesses[name] = read_witnesses(about)
         warnings += found
     asked = [_examined(document, vocabulary) for document, _ in placed]
@@ -102,6 +106,12 @@ def cluster_of(objects: Documents, settings: SchedulingSettings) -> Cluster:
             broken=bool(errors),
         )
         for (document, node), (request, errors) in zip(placed, asked, strict=True)
+    ]
+    adopted = [
+        (structs.replace(event, unknown_types=(), counted={}), faults)
+        if event.pod_uid in dra.claimed and not event.shares
+        else (event, faults)
+        for event, faults in adopted
     ]
     known = {document.uid for document in objects.of_kind("Pod")}
     strangers = list(_strangers(nodes, witnesses, known, vocabulary))
@@ -118,6 +128,7 @@ def cluster_of(objects: Documents, settings: SchedulingSettings) -> Cluster:
             for fault in faults
         ),
         offers={nodes[name].uid: _offers(about.node) for name, about in documents.items()},
+        dra=dra,
         capacity={nodes[name].uid: _capacity(about.node) for name, about in documents.items()},
     )
 
@@ -253,7 +264,8 @@ def _shared_templates(objects: Documents) -> tuple[SharedTemplate, ...] | None:
 def _warnings(
     objects: Documents, documents: Mapping[str, NodeDocuments], away: Mapping[str, int]
 ) -> Iterator[str]:
-    kinds = Counter(document.kind for document in objects.documents if not document.ours)
+    others = (each for each in objects.documents if not (each.ours or is_of_dra(each)))
+    kinds = Counter(document.kind for document in others)
     for kind, count in sorted(kinds.items()):
         yield f"not used by a simulation, ignored: kind={kind}, objects={count}"
     for kind in ("Device", "NodeResourceTopology"):

@@ -18,6 +18,7 @@ from ledger.domain.request.requests import (
     PodRequest,
     is_whole,
 )
+from ledger.domain.resources import NVIDIA_GPU
 from scheduler.decide.dialects.registry import NOTHING_OWN, OWN_FIELDS, chooser_of, own_of
 
 _KNOWN_MAX: Final = 4096
@@ -68,6 +69,7 @@ class StaticNeed:
         pinned: the Pod wants CPUs of its own.
         partitioned: the Pod wants whole GPUs by the node's partition table only.
         shared: some GPU demand is for a part of a card.
+        resources: the names of those that a claim may give instead of the node.
         template_amounts: per demand for a share, what one template of the cards must be equal to.
     """
 
@@ -81,6 +83,7 @@ class StaticNeed:
     partitioned: bool = False
     shared: bool = False
     template_amounts: tuple[Amounts, ...] = ()
+    resources: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -206,6 +209,10 @@ def shape_of(request: PodRequest, *, mixed_models: bool = False) -> Shape:
             partitioned=request.partition is not None and all(map(is_whole, gpus)),
             shared=not all(map(is_whole, gpus)),
             template_amounts=tuple(filter(None, map(template_amounts, gpus))),
+            resources=(
+                *(name for name, _ in request.extended),
+                *([NVIDIA_GPU] if gpus and request.dialect is Dialect.NVIDIA else []),
+            ),
         ),
         plain_percent=percent,
         plain_count=count,

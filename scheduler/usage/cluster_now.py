@@ -41,6 +41,8 @@ from ledger.domain.resources import (
 )
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 from ledger.store.reading.report_rows import Device, HealthRow, HolderRow, Node, UnknownRow
+from scheduler.cluster.dra import NO_DRA, Dra
+from scheduler.usage.dra import dra_groups, dra_not_looked_at
 from scheduler.usage.picture import (
     CardGroup,
     Contradicted,
@@ -108,6 +110,7 @@ class _NodeParts:
     asked: Counter[str] = field(default_factory=Counter)
     capacity: Mapping[str, int] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
+    dra: Dra = NO_DRA
 
     @property
     def is_plugged(self) -> bool:
@@ -121,6 +124,7 @@ def cluster_now_of_objects(
     offers: Mapping[str, Mapping[str, int]] | None = None,
     *,
     capacity: Mapping[str, Mapping[str, int]] | None = None,
+    dra: Dra = NO_DRA,
     faults: Iterable[tuple[str, str]] = (),
     vocabulary: Vocabulary = DEFAULT_VOCABULARY,
 ) -> Picture:
@@ -133,6 +137,7 @@ def cluster_now_of_objects(
     Args:
         offers: node UID -> what the Node object offers, in whole units by resource name.
         capacity: likewise what it has, ill devices too.
+        dra: devices and claims of dynamic resource allocation.
         faults: object and text of what was read of it and is wrong.
     """
     offers = offers or {}
@@ -149,6 +154,7 @@ def cluster_now_of_objects(
             offers=offers.get(node.uid, {}) if accounts[number] == number else {},
             capacity=(capacity or {}).get(node.uid, {}) if accounts[number] == number else {},
             labels=node.labels,
+            dra=dra,
         )
         for number, node in enumerate(nodes)
     ]
@@ -425,6 +431,7 @@ def _node(part: _NodeParts, vocabulary: Vocabulary) -> NodeNow:
     )
     if part.is_plugged:
         groups = _plugged(part, groups, is_open=is_open)
+    groups = (*groups, *dra_groups(part.name, part.dra, is_open=is_open))
     looked_at = {name for group in groups for name in group.units}
     return NodeNow(
         name=part.name,
@@ -437,7 +444,8 @@ def _node(part: _NodeParts, vocabulary: Vocabulary) -> NodeNow:
             if name not in looked_at
             and _is_device(name, vocabulary)
             and (amount or part.asked[name])
-        },
+        }
+        | dict(dra_not_looked_at(part.name, part.dra)),
         sums=_sums(groups, unplaced.get(TYPE_GPU, ()), is_open) if kinds[TYPE_GPU] > 1 else None,
     )
 

@@ -121,7 +121,9 @@ def vendor_groups(node: Plugged, names: Sequence[str]) -> Iterator[CardGroup]:
         labels = node.labels
         yield group_of(
             system=vendor_of(domain),
-            model=labels.get(f"{name}.product-name", "") or labels.get(f"{domain}/product", ""),
+            model=labels.get(f"{name}.product-name", "")
+            or labels.get(f"{domain}/product", "")
+            or ("" if what == TYPE_GPU else what),
             devices=[
                 DeviceNow(
                     id="",

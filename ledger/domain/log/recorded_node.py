@@ -69,6 +69,7 @@ class RecordedNode:
     partitions: tuple[PartitionGroups, ...] | None = None
     honors_partitions: bool = False
     extended: tuple[tuple[str, Count], ...] = ()
+    by_claims: tuple[str, ...] = ()
 
 
 BY_INVENTORY: Final = frozenset(

@@ -12,7 +12,15 @@ from ledger.domain.kube.pod_spec import APP, PodSpec, pod_total
 from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.domain.quantity import Quantity, parse_quantity
 from ledger.domain.request.requests import PlacementRules, PodRequest, PodSnapshot
-from ledger.domain.resources import AMD_GPU, DCU_GPU, LABEL_GPU_VENDOR, SLOT, TYPE_GPU, is_extended
+from ledger.domain.resources import (
+    AMD_GPU,
+    CLAIMED_BY_CLASS,
+    DCU_GPU,
+    LABEL_GPU_VENDOR,
+    SLOT,
+    TYPE_GPU,
+    is_extended,
+)
 from ledger.domain.vocabulary import Vocabulary
 
 Counts = Mapping[str, int]
@@ -25,6 +33,8 @@ def is_counted(name: str, vocabulary: Vocabulary) -> bool:
     Rule: cli.md, Inventory without a Device object: any other extended resource is counted by its
     name, without cards.
     """
+    if name.startswith(CLAIMED_BY_CLASS):
+        return True
     return is_extended(name) and name != SLOT and name not in vocabulary.device_names
 
 

@@ -12,7 +12,7 @@ from ledger.domain.kube.shared_templates import kind_of_cards, matched_template
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.extended import whatever_the_vendor
 from ledger.domain.request.requests import Toleration
-from ledger.domain.resources import TYPE_GPU
+from ledger.domain.resources import CLAIMED_BY_CLASS, TYPE_GPU
 from scheduler.decide.dialects.registry import OWN_FIELDS, chooser_of, node_own_of
 from scheduler.decide.nodes.arrays import BoolArray, IntArray, with_rows
 from scheduler.decide.nodes.labels import (
@@ -200,6 +200,9 @@ class Predicates:
         return reasons.GPU_VENDOR if has_gpus else reasons.insufficient_devices(TYPE_GPU)
 
     def _misfit(self, need: StaticNeed, node: NodeFacts) -> Reason | None:
+        for name in need.resources:
+            if name in node.by_claims or name.startswith(CLAIMED_BY_CLASS):
+                return reasons.BY_CLAIMS
         granted = bool(need.device_types) or need.pinned
         if granted and self._settings.owned_nodes_only and not is_owned(node):
             return reasons.NODE_NOT_OWNED
@@ -239,6 +242,7 @@ def _traits(node: NodeFacts) -> tuple[object, ...]:
         kind_of_cards(node.labels),
         bool(node.cpu_topology),
         is_owned(node),
+        node.by_claims,
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ledger.domain.nodes import NodeFacts
+from ledger.domain.resources import CLAIMED_BY_CLASS
 from scheduler.decide.nodes.arrays import UNLIMITED, BoolArray, IntArray, with_rows
 
 Amounts = Sequence[tuple[str, int]]
@@ -16,7 +17,8 @@ class ExtendedArrays:
     """
     Per resource name and node, how many there are and how many nobody holds.
 
-    A name that no node offers has no arrays: nobody is given any of it.
+    A name that no node offers has no arrays: nobody is given any of it. What is given by claims is
+    no number of the node's: it never lacks here, and who asks for it is told so (`Predicates`).
     """
 
     def __init__(self, nodes: Sequence[NodeFacts]) -> None:
@@ -29,13 +31,14 @@ class ExtendedArrays:
     def lay(self, row: int, node: NodeFacts) -> None:
         """Fill the row of a node with what it offers; nothing is held of it then."""
         self._rows = max(self._rows, row + 1)
-        for name in node.extended.keys() - self._cap.keys():
+        for name in {*node.extended, *node.by_claims} - self._cap.keys():
             self._cap[name] = np.zeros(self._rows, dtype=np.int64)
             self._free[name] = np.zeros(self._rows, dtype=np.int64)
         for arrays in (self._cap, self._free):
             for name, known in arrays.items():
                 arrays[name] = with_rows(known, self._rows)
-                arrays[name][row] = node.extended.get(name, 0)
+                number = UNLIMITED if name in node.by_claims else node.extended.get(name, 0)
+                arrays[name][row] = number
 
     def add(self, row: int, held: Mapping[str, int], sign: int) -> None:
         """Take what a Pod holds from a node, or give it back."""
@@ -60,6 +63,8 @@ class ExtendedArrays:
 
     def lacking(self, name: str, amount: int, nodes: IntArray) -> BoolArray:
         """Return which of these nodes have too few free."""
+        if name.startswith(CLAIMED_BY_CLASS):
+            return np.zeros(len(nodes), dtype=np.bool_)
         return _below(self._free.get(name), amount, nodes)
 
     def too_small(self, name: str, amount: int, nodes: IntArray) -> BoolArray:

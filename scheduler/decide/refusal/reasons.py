@@ -66,6 +66,10 @@ GPU_VENDOR: Final = Reason(
     text=f"node(s) didn't have GPUs of the vendor asked for (label {LABEL_GPU_VENDOR})",
     remedy=f"label the node, or its Device object, {LABEL_GPU_VENDOR} with the vendor of its GPUs",
 )
+BY_CLAIMS: Final = Reason(
+    text="node(s) give the resource by resource claims, which are not looked at",
+    remedy="ask kube-scheduler: dynamic resource allocation is its own",
+)
 TOO_MANY_PODS: Final = Reason(text="Too many pods", remedy="end a Pod on the node")
 INSUFFICIENT_CPU: Final = Reason(text="Insufficient cpu")
 INSUFFICIENT_AMPLIFIED_CPU: Final = Reason(

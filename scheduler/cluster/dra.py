@@ -1,0 +1,292 @@
+"""Devices and claims of Kubernetes' dynamic resource allocation, as their objects tell them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ledger.domain.annotations.wire import a_quantity
+from ledger.domain.errors import InputError
+from ledger.domain.quantity import NANO
+from ledger.domain.resources import CLAIMED_BY_CLASS
+from scheduler.cluster.documents import Document, Documents, is_ended, section
+
+GROUP: Final = "resource.k8s.io"
+_KINDS: Final = ("ResourceSlice", "ResourceClaim", "ResourceClaimTemplate", "DeviceClass")
+_MIB: Final = 1 << 20
+_NUMBER: Final = re.compile(r"-(\d{1,4})$")
+_CLOSING: Final = frozenset({"NoSchedule", "NoExecute"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraDevice:
+    """
+    One device of a ResourceSlice.
+
+    Attributes:
+        card: what is one card: its counter set where it has one, else the device by itself.
+        kind: what the driver calls it, such as `gpu` or `mig`; empty where it says nothing.
+        parent: the id of the card that it is a part of; empty for a card.
+        closed: the taint that keeps Pods off it.
+        is_shared: several claims may be allocated parts of it.
+    """
+
+    node: str
+    driver: str
+    pool: str
+    name: str
+    card: str
+    kind: str = ""
+    id: str = ""
+    parent: str = ""
+    minor: int | None = None
+    model: str = ""
+    memory_mib: int | None = None
+    closed: str | None = None
+    is_shared: bool = False
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Return what an allocation calls it."""
+        return self.driver, self.pool, self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraPart:
+    """What a claim has of one device; amounts where it has not all of it."""
+
+    driver: str
+    pool: str
+    device: str
+    core_percent: int | None = None
+    memory_mib: int | None = None
+    is_part: bool = False
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Return which device that is."""
+        return self.driver, self.pool, self.device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraClaim:
+    """An allocated claim; `pods` are (name, uid) of those that it is reserved for."""
+
+    namespace: str
+    name: str
+    node: str
+    parts: tuple[DraPart, ...]
+    pods: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dra:
+    """
+    What the objects of dynamic resource allocation tell.
+
+    Attributes:
+        names: resources that a DeviceClass serves under a name of a device plugin.
+        served: node name -> such resources that Pods there were given by a claim.
+        claimed: UIDs of Pods whose request for such a resource is one of the claims.
+        has_slices: some slice is told, so that a node without one has no such devices.
+    """
+
+    devices: tuple[DraDevice, ...] = ()
+    claims: tuple[DraClaim, ...] = ()
+    names: frozenset[str] = frozenset()
+    served: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    claimed: frozenset[str] = frozenset()
+    has_slices: bool = False
+
+    def by_claims(self, node: str, offers: Mapping[str, int]) -> tuple[str, ...]:
+        """
+        Return the resources that a node may give by claims: where a plugin offers one, it does not.
+
+        Rule: docs/contracts/dra.md 3.
+        """
+        there = not self.has_slices or any(device.node == node for device in self.devices)
+        names = (self.names if there else frozenset()) | self.served.get(node, frozenset())
+        return tuple(sorted(name for name in names if not offers.get(name)))
+
+
+NO_DRA: Final = Dra()
+
+
+def is_of_dra(document: Document) -> bool:
+    """Tell whether an object is one of dynamic resource allocation."""
+    kind, _, group = document.kind.partition(".")
+    return kind in _KINDS and group in {"", GROUP}
+
+
+def dra_of(objects: Documents) -> Dra:
+    """
+    Return what the objects tell; one that can't be read as the API describes it tells nothing.
+
+    Rule: docs/contracts/dra.md.
+    """
+    found: dict[str, list[Document]] = {}
+    for document in objects.documents:
+        if is_of_dra(document):
+            found.setdefault(document.kind.partition(".")[0], []).append(document)
+    claims = tuple(_claims(found.get("ResourceClaim", ())))
+    served, claimed = _by_pods(objects, {f"{each.namespace}/{each.name}" for each in claims})
+    if not (found or served):
+        return NO_DRA
+    slices = found.get("ResourceSlice", [])
+    names = (
+        section(each.body, "spec").get("extendedResourceName")
+        for each in found.get("DeviceClass", ())
+    )
+    return Dra(
+        devices=tuple(_devices(slices)),
+        claims=claims,
+        names=frozenset(name for name in names if isinstance(name, str) and name),
+        served=served,
+        claimed=claimed,
+        has_slices=bool(slices),
+    )
+
+
+def _devices(slices: Sequence[Document]) -> Iterator[DraDevice]:
+    """Yield the devices of each pool's newest generation, those of single nodes."""
+    newest: dict[tuple[str, str], int] = {}
+    told = []
+    for document in slices:
+        spec = section(document.body, "spec")
+        pool = section(spec, "pool")
+        key = (_text(spec, "driver"), _text(pool, "name"))
+        generation = pool.get("generation")
+        generation = generation if isinstance(generation, int) else 0
+        newest[key] = max(newest.get(key, 0), generation)
+        told.append((spec, key, generation))
+    for spec, key, generation in told:
+        if generation == newest[key]:
+            for item in _objects(spec.get("devices")):
+                yield from _device(item, spec, *key)
+
+
+def _device(
+    item: Mapping[str, Any], spec: Mapping[str, Any], driver: str, pool: str
+) -> Iterator[DraDevice]:
+    body = {**section(item, "basic"), **item}  # v1beta1 has all but the name inside
+    node = _text(body, "nodeName") or _text(spec, "nodeName")
+    name = _text(body, "name")
+    if not (node and name):
+        return
+    said = {
+        key.rpartition("/")[2]: next(iter(value.values()))
+        for key, value in section(body, "attributes").items()
+        if isinstance(value, dict) and value
+    }
+    number = _NUMBER.search(name)
+    sets = [_text(each, "counterSet") for each in _objects(body.get("consumesCounters"))]
+    yield DraDevice(
+        node=node,
+        driver=driver,
+        pool=pool,
+        name=name,
+        card=f"{pool}/{sets[0] if sets else name}",
+        kind=_text(said, "type"),
+        id=_text(said, "uuid"),
+        parent=_text(said, "parentUUID"),
+        minor=int(number[1]) if number and not _text(said, "parentUUID") else None,
+        model=_text(said, "productName") or _text(said, "model"),
+        memory_mib=_mib(section(section(body, "capacity"), "memory").get("value")),
+        closed=_taint(body),
+        is_shared=body.get("allowMultipleAllocations") is True,
+    )
+
+
+def _taint(device: Mapping[str, Any]) -> str | None:
+    for taint in _objects(device.get("taints")):
+        if taint.get("effect") in _CLOSING:
+            value = f"={_text(taint, 'value')}" if _text(taint, "value") else ""
+            return f"taint {_text(taint, 'key')}{value}:{taint['effect']}"
+    return None
+
+
+def _claims(claims: Sequence[Document]) -> Iterator[DraClaim]:
+    for document in claims:
+        status = section(document.body, "status")
+        allocation = section(status, "allocation")
+        results = _objects(section(allocation, "devices").get("results"))
+        parts = tuple(_part(each) for each in results if each.get("adminAccess") is not True)
+        if not parts:
+            continue
+        yield DraClaim(
+            namespace=document.namespace,
+            name=document.name,
+            node=_node_of(section(allocation, "nodeSelector")),
+            parts=parts,
+            pods=tuple(
+                (_text(each, "name"), _text(each, "uid"))
+                for each in _objects(status.get("reservedFor"))
+                if each.get("resource") == "pods"
+            ),
+        )
+
+
+def _part(result: Mapping[str, Any]) -> DraPart:
+    consumed = section(result, "consumedCapacity")
+    return DraPart(
+        driver=_text(result, "driver"),
+        pool=_text(result, "pool"),
+        device=_text(result, "device"),
+        core_percent=_units(consumed.get("cores")),
+        memory_mib=_mib(consumed.get("memory")),
+        is_part=bool(consumed),
+    )
+
+
+def _node_of(selector: Mapping[str, Any]) -> str:
+    """Return the node that an allocation is tied to by its name; empty where it is to none."""
+    for term in _objects(selector.get("nodeSelectorTerms")):
+        for each in _objects(term.get("matchFields")):
+            values = each.get("values")
+            if each.get("key") == "metadata.name" and isinstance(values, list) and values:
+                return str(values[0])
+    return ""
+
+
+def _by_pods(
+    objects: Documents, claims: set[str]
+) -> tuple[dict[str, frozenset[str]], frozenset[str]]:
+    """Return what Pods were given by claims under plain names, by node, and whose claim is told."""
+    served: dict[str, frozenset[str]] = {}
+    claimed = set()
+    for pod in objects.of_kind("Pod"):
+        status = section(section(pod.body, "status"), "extendedResourceClaimStatus")
+        node = section(pod.body, "spec").get("nodeName")
+        if not status or not isinstance(node, str) or is_ended(pod.body):
+            continue
+        names = {_text(each, "resourceName") for each in _objects(status.get("requestMappings"))}
+        plain = {name for name in names if name and not name.startswith(CLAIMED_BY_CLASS)}
+        served[node] = served.get(node, frozenset()) | plain
+        if f"{pod.namespace}/{_text(status, 'resourceClaimName')}" in claims:
+            claimed.add(pod.uid)
+    return served, frozenset(claimed)
+
+
+def _objects(value: object) -> list[Mapping[str, Any]]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def _text(parent: Mapping[str, Any], key: str) -> str:
+    value = parent.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _mib(value: object) -> int | None:
+    units = _units(value)
+    return None if units is None else units // _MIB
+
+
+def _units(value: object) -> int | None:
+    if value is None:
+        return None
+    try:
+        return max(0, a_quantity(value, "").nanos // NANO)
+    except InputError:
+        return None
