@@ -156,7 +156,8 @@ def test_nobody_is_told_to_release_what_would_never_do(
 
 def has_all(node: NodeFacts, request: PodRequest) -> bool:
     """Tell whether a node has what a request asks for, whoever holds it."""
-    if request.cpu_milli > node.cpu_milli or request.memory_bytes > node.memory_bytes:
+    sizes = ((request.cpu_milli, node.cpu_milli), (request.memory_bytes, node.memory_bytes))
+    if any(there is not None and asked > there for asked, there in sizes):
         return False
     for demand in request.devices:
         large = [
