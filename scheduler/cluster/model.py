@@ -11,8 +11,8 @@ from ledger.domain.kube.shared_templates import SharedTemplate
 from ledger.domain.log.events import PodObserved, RefusalReason
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodRequest, PodSnapshot
-from scheduler.cluster.dra import NO_DRA, Dra
 from scheduler.decide.settings import SchedulingSettings
+from scheduler.usage.claims import NO_DRA, Dra
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

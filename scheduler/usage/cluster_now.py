@@ -41,7 +41,7 @@ from ledger.domain.resources import (
 )
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 from ledger.store.reading.report_rows import Device, HealthRow, HolderRow, Node, UnknownRow
-from scheduler.cluster.dra import NO_DRA, Dra
+from scheduler.usage.claims import NO_DRA, Dra
 from scheduler.usage.dra import dra_groups, dra_not_looked_at
 from scheduler.usage.picture import (
     CardGroup,

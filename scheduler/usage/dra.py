@@ -12,7 +12,7 @@ from typing import Final
 
 from ledger.domain.devices import WHOLE_PERCENT
 from ledger.domain.resources import TYPE_GPU
-from scheduler.cluster.dra import Dra, DraClaim, DraDevice, DraPart
+from scheduler.usage.claims import Dra, DraClaim, DraDevice, DraPart
 from scheduler.usage.picture import (
     NONE,
     CardGroup,

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from scheduler.cluster.dra import Dra, dra_of
+from scheduler.cluster.dra import dra_of
+from scheduler.usage.claims import Dra
 from scheduler.usage.dra import dra_groups, dra_not_looked_at
 from scheduler.usage.picture import CardGroup, Many, exactly
 from tenure.manifests import read_manifests
