@@ -92,7 +92,14 @@ class Assembly:
             "noderesourcetopologies": nodes.topologies,
             "configmaps": nodes.unhealthy,
             "pods": Each(
-                (self.view.pods, self.holds, self.groups, self.books, self.proofs, self.refusing)
+                (
+                    self.view.pods,
+                    self.holds,
+                    self.groups.members,
+                    self.books,
+                    self.proofs,
+                    self.refusing,
+                )
             ),
             "namespaces": self.releasing.namespaces,
             "poddisruptionbudgets": self.view.disruptions,
@@ -146,7 +153,7 @@ def give_way(view: ClusterView, books: LiveBooks, holds: Holds, groups: LiveGrou
 
     @contextmanager
     def lifted(pod_uid: str, node_name: str) -> Iterator[None]:
-        with holds.lifted(pod_uid, node_name), groups.lifted(pod_uid, node_name):
+        with holds.lifted(pod_uid, node_name), groups.plans.lifted(pod_uid, node_name):
             yield
 
     def given_back(pod_uids: Sequence[str]) -> None:
@@ -154,7 +161,7 @@ def give_way(view: ClusterView, books: LiveBooks, holds: Holds, groups: LiveGrou
         groups.node_gone(pod_uids)
 
     books.lifted, view.given_back = lifted, given_back
-    groups.planned = lambda uid: holds.end(uid, ASKED_AGAIN)
+    groups.plans.planned = lambda uid: holds.end(uid, ASKED_AGAIN)
 
 
 def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> Assembly:
@@ -190,7 +197,7 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
     inventory.reported = agents.reported
     agents.first = lambda name: view.nodes.note((name,))
     agents.confirmed = agents.ready.changed = releasing.look_at
-    holds.freed = groups.freed = releasing.freed
+    holds.freed = groups.plans.freed = releasing.freed
     refusing = Refusing(view, books, binder, ports.words, told=ports.told, why_not=why_not)
     telling = Telling(api=ports.api, clock=clock, reporter=ports.actor)
     Saying(view, telling, why_not=why_not)

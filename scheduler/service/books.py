@@ -139,7 +139,7 @@ class LiveBooks:
         others: list[NewEvent] = []
         requests = [request]
         if is_member:
-            first, planned = self._groups.before(request)
+            first, planned = self._groups.plans.before(group_name(request))
             with_it = self._groups.others(request)
             requests += [*planned, *(other.request for other, _ in with_it)]
             others = [

@@ -21,7 +21,8 @@ from scheduler.decide.group.life import DEADLINE
 from scheduler.record import events
 from scheduler.service.binding import Binder, pod_path
 from scheduler.service.books import LiveBooks
-from scheduler.service.groups import LiveGroups, Waiting
+from scheduler.service.groups import LiveGroups
+from scheduler.service.members import Waiting
 from scheduler.service.view import ClusterView
 
 PLAN_SECONDS: Final = 1.0
@@ -82,13 +83,13 @@ class Gangs:
 
     async def _tell(self) -> None:
         """Tell the ledger of plans that ended."""
-        for new in self._groups.begin_drops():
+        for new in self._groups.plans.begin_drops():
             assert isinstance(new.event, PlanDropped), new
             ours = events.by(self._binder.actor, new)
             try:
                 outcome = await self._binder.recorder.record(Command(events=(ours,)))
             except LedgerError:
-                self._groups.drop_failed(new.event.group)
+                self._groups.plans.drop_failed(new.event.group)
                 raise
             if isinstance(outcome, Recorded):
                 self._books.recorded((ours,), outcome.first)
@@ -133,7 +134,7 @@ class Gangs:
 
     async def _let_go(self) -> None:
         """Lift the gates of the gangs that are planned, one after the other."""
-        gated = self._groups.gated()
+        gated = self._groups.members.gated()
         turn = [name for name in self._next if name in gated] or gated
         failed: ApiError | None = None
         spent, monotonic = 0.0, self._binder.clock.monotonic
@@ -173,11 +174,11 @@ class Gangs:
         """Lift a gate; a Pod that changed meanwhile is looked at again."""
         path = pod_path(one.request.namespace, one.request.name)
         pod = await self._binder.api.patch(path, without_gate(uid, one.gates))
-        self._groups.ungated(uid, pod)
+        self._groups.members.ungated(uid, pod)
 
     async def ready(self, pod_uid: str) -> None:
         """Come back once nobody of the Pod's gang is being let go."""
-        lifting = self._lifting.get(self._groups.name_of(pod_uid))
+        lifting = self._lifting.get(self._groups.members.name_of(pod_uid))
         if lifting is not None:
             await lifting.wait()
 

@@ -1,43 +1,29 @@
 """
-Groups and gangs of a live scheduler: who belongs to them, what is planned for them, what ends it.
+Groups and gangs of a live scheduler: what a member is answered and given, and what ends a plan.
 
 Rule: design section 5, Groups; GPU-topology proposal, "main steps". A plan is made in memory when
 kube-scheduler asks about the first member, and takes its places in the engine that filters are
 answered from, so that no soft hold and no other plan gets them. The ledger has it from the first
-member's reservation on. Nothing in here waits; `gangs` does what has to.
+member's reservation on; until then it is in `plans`. Who belongs to whom is in `members`. Nothing
+in here waits; `gangs` does what has to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
-from msgspec import structs
 
-from certs.ports import Object
-from ledger.domain.errors import InputError
 from ledger.domain.log.events import (
-    GroupPlanned,
     LedgerEvent,
-    PlanDropped,
     PodReleased,
     PodReserved,
     PodVoided,
 )
-from ledger.domain.log.recorded import NewEvent
-from ledger.domain.log.recorded_request import recorded_request, request_digest
 from ledger.domain.log.state import Holding
 from ledger.domain.request.requests import PodRequest, group_name
-from ledger.domain.resources import (
-    ANNOTATION_GANG_NAME,
-    GATE_TENURE_GANG,
-    LABEL_GPU_GROUP_NAME,
-    LABEL_POD_GROUP,
-    LABEL_POD_GROUP_NAME,
-)
 from scheduler.decide.extender import AskedNodes
 from scheduler.decide.filter.filtering import Filtered
 from scheduler.decide.group.among import Among
@@ -52,11 +38,10 @@ from scheduler.decide.group.life import (
     take_again,
 )
 from scheduler.decide.outcome import Placement, Unfit
-from scheduler.record import events
 from scheduler.record.grouping import Grouping, past_deadline
 from scheduler.service.beginning import Beginning
-from scheduler.service.ending import life_of
-from scheduler.service.holds import seconds_of
+from scheduler.service.members import Members, Waiting
+from scheduler.service.plans import Plans
 from scheduler.service.ports import Chosen, Clock
 from scheduler.service.view import ClusterView, Judged
 
@@ -65,70 +50,22 @@ ELSEWHERE: Final = "PlannedOnAnotherNode"
 DROPPING: Final = "the plan of its group is being dropped"
 GONE: Final = "the Pod is gone"
 MEMBERS_COME: Final = "members of the group are still being created"
-MEMBER_LABELS: Final = (LABEL_GPU_GROUP_NAME, LABEL_POD_GROUP, LABEL_POD_GROUP_NAME)
 MEMBERS_SECONDS: Final = 2.0
 """How long a group's first member waits for the others, whose number its label says."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
-    """
-    A member without a node.
-
-    Attributes:
-        gates: names of its scheduling gates.
-        order: members of a group are planned in this order.
-        hold_seconds: how long kube-scheduler may take from its filter to its bind.
-        since: when it was seen first.
-    """
-
-    request: PodRequest
-    version: str
-    gates: tuple[str, ...]
-    order: tuple[str, str]
-    hold_seconds: float
-    since: float
-
-    @property
-    def is_gated(self) -> bool:
-        """Tell whether it waits for its gang."""
-        return GATE_TENURE_GANG in self.gates
-
-    @property
-    def is_free(self) -> bool:
-        """Tell whether nobody but us keeps it from being scheduled."""
-        return all(gate == GATE_TENURE_GANG for gate in self.gates)
-
-
-@dataclass(slots=True, kw_only=True)
-class _Plan:
-    """
-    A plan that the ledger does not have.
-
-    Attributes:
-        members: whom it was made for.
-        until: it ends then, unless somebody asks.
-        under_way: it is in a command whose answer has not come.
-    """
-
-    event: NewEvent
-    members: Sequence[PodRequest]
-    until: float
-    under_way: bool = False
-
-
 class LiveGroups:
     """
-    The groups and gangs beside a view, and a sink of Pods.
+    The groups and gangs beside a view.
 
     Args:
         all_or_nothing: of a gang that missed its deadline bound members go, too: see `partial`.
 
     Attributes:
         groups: lives and open places.
+        members: their Pods, a sink.
+        plans: what of them is not in the ledger.
         given_up: told the UID of a Pod for which nobody waits any more, and why.
-        freed: told the name of a node on which a place ended that nobody took.
-        planned: told the UID of a Pod that a plan is to be made for: its soft hold is over.
     """
 
     def __init__(
@@ -145,14 +82,8 @@ class LiveGroups:
         self.groups = Grouping((), view.engine, {}, runs=self._runs)
         self.groups.follow(view.numbers)
         self.given_up: Callable[[str, str], None] = lambda _uid, _why: None
-        self.freed: Callable[[str], None] = lambda _: None
-        self.planned: Callable[[str], None] = lambda _: None
-        self._waiting: dict[str, dict[str, Waiting]] = {}  # group -> UID -> who waits
-        self._pods: dict[str, set[str]] = {}  # group -> UIDs of its Pods
-        self._group_of: dict[str, str] = {}  # UID of such a Pod -> its group
-        self._plans: dict[str, _Plan] = {}
-        self._drops: dict[str, NewEvent] = {}  # group -> what the ledger is to be told
-        self._dropping: dict[str, NewEvent] = {}  # likewise, and it is being told
+        self.members = Members(view, clock, came=self._came, left=self._left)
+        self.plans = Plans(view, clock, self.groups, self.members, over=self._forget)
         self._taken: dict[str, Placement] = {}  # UID -> its place, on its way into the ledger
         self._leads = False
         view.tellers.append(lambda _position, event, holding: self.take(event, holding))
@@ -174,13 +105,7 @@ class LiveGroups:
 
     def take(self, event: LedgerEvent, _holding: Holding | None = None) -> None:
         """Fold an event in that is new in the ledger; what was made here is folded already."""
-        if isinstance(event, GroupPlanned) and event.group in self._plans:
-            plan = self._plans[event.group]
-            if plan.event.event == event:
-                del self._plans[event.group]
-                return
-        if isinstance(event, PlanDropped) and event.group in self._dropping:
-            del self._dropping[event.group]
+        if self.plans.has_told(event):
             return
         if isinstance(event, PodReserved) and event.group:
             self._taken.pop(event.pod_uid, None)
@@ -201,58 +126,13 @@ class LiveGroups:
 
     # --- Pods -----------------------------------------------------------------------------------
 
-    def put(self, uid: str, item: Object) -> None:
-        """Take a Pod that came or changed."""
-        request = self._member(item)
-        name = "" if request is None else group_name(request)
-        metadata, life = item["metadata"], life_of(item)
-        before = self._group_of.get(uid, "")
-        if life.ended or (metadata.get("deletionTimestamp") and not life.node):
-            name = ""
-        if before and before != name:
-            self._leave(uid, before, name)
-        if not name or request is None:
-            return
+    def _came(self, request: PodRequest) -> None:
+        """Take note of a member that came or changed."""
         self.groups.life_of(request)
-        self.groups.came(name, uid)
-        self._group_of[uid] = name
-        self._pods.setdefault(name, set()).add(uid)
-        waiting = self._waiting.setdefault(name, {})
-        if life.node:
-            waiting.pop(uid, None)
-            return
-        known = waiting.get(uid)
-        gates = (item.get("spec") or {}).get("schedulingGates") or ()
-        waiting[uid] = Waiting(
-            request=request,
-            version=str(metadata.get("resourceVersion") or ""),
-            gates=tuple(str(gate["name"]) for gate in gates),
-            order=(str(metadata.get("creationTimestamp") or ""), life.name),
-            hold_seconds=seconds_of(item),
-            since=self._clock.monotonic() if known is None else known.since,
-        )
+        self.groups.came(group_name(request), request.uid)
 
-    def drop(self, uid: str) -> None:
-        """Forget a Pod that is gone."""
-        before = self._group_of.get(uid)
-        if before is not None:
-            self._leave(uid, before, "")
-
-    def _member(self, item: Object) -> PodRequest | None:
-        """Return what a Pod asks for that names a group or a gang, None for any other."""
-        if not may_be_member(item):
-            return None
-        try:
-            asked = self._view.asks(item)
-        except InputError:
-            return None
-        return asked if isinstance(asked, PodRequest) else None
-
-    def _leave(self, uid: str, before: str, now: str) -> None:
+    def _left(self, uid: str, before: str, now: str) -> None:
         """Take note that a Pod is in another group now, or gone; its place there is over."""
-        del self._group_of[uid]
-        self._pods[before].discard(uid)
-        self._waiting.get(before, {}).pop(uid, None)
         self.groups.left(before, uid, now or None)
         self.given_up(uid, GONE)
         if self._leads and uid in self.groups.lives[before].places:
@@ -262,58 +142,33 @@ class LiveGroups:
     def _forget(self, name: str) -> None:
         """Forget a group that has no Pods and holds nothing."""
         life = self.groups.lives.get(name)
-        if life is None or not life.is_over or self._pods.get(name):
+        if life is None or not life.is_over or self.members.pods(name):
             return
-        self._pods.pop(name, None)
-        self._waiting.pop(name, None)
+        self.members.forget(name)
         self.groups.forget(name)
-
-    def waiting(self, name: str) -> dict[str, Waiting]:
-        """Return the members without a node that nobody else keeps back, in their order."""
-        members = self._waiting.get(name, {}).items()
-        free = [(uid, one) for uid, one in members if one.is_free]
-        return dict(sorted(free, key=lambda each: each[1].order))
-
-    def gated(self) -> list[str]:
-        """Return the gangs of which somebody waits for the others, in the order of their names."""
-        return sorted(
-            name
-            for name, members in self._waiting.items()
-            if any(one.is_gated and one.is_free for one in members.values())
-        )
-
-    def name_of(self, pod_uid: str) -> str:
-        """Return the group of a Pod, empty without one."""
-        return self._group_of.get(pod_uid, "")
 
     def together(self, uid: str) -> frozenset[str]:
         """Return the Pods that stand or fall with a Pod: its gang's that have begun, and itself."""
-        name = self._group_of.get(uid, "")
+        name = self.members.name_of(uid)
         if not name or self.groups.gang_of(name) is None:
             return frozenset((uid,))
-        waiting = self._waiting[name].keys() - self.groups.lives[name].held.keys()
-        return frozenset((uid, *(self._pods[name] - waiting)))
+        waiting = self.members.without_node(name).keys() - self.groups.lives[name].held.keys()
+        return frozenset((uid, *(self.members.pods(name) - waiting)))
 
     def planned_now(self, name: str) -> dict[str, Waiting]:
         """Return the members of a gang that are gated and have a place, planned if need be."""
         self.lead()
-        gated = {uid: one for uid, one in self.waiting(name).items() if one.is_gated}
-        is_new = name not in self._plans
+        gated = {uid: one for uid, one in self.members.waiting(name).items() if one.is_gated}
+        is_new = name not in self.plans
         if gated:
             first = next(iter(gated.values()))
             self._place_of(first.request, self._view.directory.numbers())
         found = {uid: one for uid, one in gated.items() if self.groups.kept(one.request)}
         if found:
-            self._extend(name)
-        elif is_new and name in self._plans:
-            self._undo(name)  # of those whom kube-scheduler asks about, at their turn
+            self.plans.extend(name)
+        elif is_new and name in self.plans:
+            self.plans.undo(name)  # of those whom kube-scheduler asks about, at their turn
         return found
-
-    def ungated(self, uid: str, pod: Object) -> None:
-        """Take note that a Pod's gate was lifted; its watch may tell of that later."""
-        known = self._waiting.get(self._group_of.get(uid, ""), {}).get(uid)
-        if known is not None and known.is_gated:
-            self.put(uid, pod)
 
     # --- filter ---------------------------------------------------------------------------------
 
@@ -328,9 +183,9 @@ class LiveGroups:
         life = self.groups.lives.get(name)
         if request.group is None or request.gang is not None or life is None:
             return ""
-        if life.plans or life.held or len(self._pods.get(name, ())) >= request.group.replica:
+        if life.plans or life.held or len(self.members.pods(name)) >= request.group.replica:
             return ""
-        first = min((one.since for one in self._waiting.get(name, {}).values()), default=None)
+        first = min((one.since for one in self.members.without_node(name).values()), default=None)
         waits = first is None or self._clock.monotonic() - first < MEMBERS_SECONDS
         return MEMBERS_COME if waits else ""
 
@@ -356,7 +211,7 @@ class LiveGroups:
         if isinstance(placement, Unfit):
             return view.remember(_nowhere(request, asked, placement))
         if placement is not None:
-            self._extend(name)
+            self.plans.extend(name)
             return view.remember(_only(request, asked, placement.node))
         beside = among & self.groups.nodes_of(name)
         if beside:
@@ -369,8 +224,8 @@ class LiveGroups:
         """Return the place of a member, planned now if need be; None = it is placed alone."""
         name = group_name(request)
         placement = self.groups.kept(request)
-        if placement is not None and placement.node not in among and self._may_drop(name):
-            self._drop(name, NODE_REFUSES, request.uid)
+        if placement is not None and placement.node not in among and self.plans.may_drop(name):
+            self.plans.drop(name, NODE_REFUSES, request.uid)
             placement = None
         if placement is not None:
             return placement
@@ -388,7 +243,7 @@ class LiveGroups:
         """Plan all who wait of a group on these nodes; return why a gang gets nothing."""
         name = group_name(request)
         life = self.groups.life_of(request)
-        members = {uid: one.request for uid, one in self.waiting(name).items()}
+        members = {uid: one.request for uid, one in self.members.waiting(name).items()}
         members.setdefault(request.uid, request)
         members = {
             uid: each
@@ -398,41 +253,12 @@ class LiveGroups:
         if not members:  # a watch that is late tells of it as it was
             return None
         for uid in members:
-            self.planned(uid)
+            self.plans.planned(uid)
         answer = self.groups.plan(list(members.values()), (), Among(self._view.engine, among))
         taken = [placement for placement in answer.placements if placement is not None]
         if answer.refusal is None and taken:
-            self._keep(name, list(members.values()), taken)
+            self.plans.keep(name, list(members.values()), taken)
         return answer.refusal
-
-    def _keep(self, name: str, members: Sequence[PodRequest], taken: Sequence[Placement]) -> None:
-        """Take the places of a plan that the ledger is told of with the first reservation."""
-        at_us = self._clock.wall_us()
-        new = events.group_planned(
-            name,
-            taken,
-            1,
-            at_us,
-            waiting=[
-                events.group_member(each, request_digest(recorded_request(each)))
-                for each in members
-            ],
-            to_come=(),
-            running=self.groups.running(name),
-        )
-        new = structs.replace(new, idempotency_key=f"plan:{name}:{at_us}")
-        for placement in taken:
-            self.groups.keep(name, placement)
-        self.groups.fold(new.event, at_us)
-        self._plans[name] = _Plan(event=new, members=members, until=0.0)
-        self._extend(name)
-
-    def _extend(self, name: str) -> None:
-        """Let a plan that the ledger does not have stand as long as a soft hold from now on."""
-        plan = self._plans.get(name)
-        if plan is not None:
-            seconds = [one.hold_seconds for one in self._waiting.get(name, {}).values()]
-            plan.until = self._clock.monotonic() + max(seconds, default=seconds_of({}))
 
     # --- bind -----------------------------------------------------------------------------------
 
@@ -443,7 +269,7 @@ class LiveGroups:
         number = view.directory.number(node_name)
         if number is None:
             return view.directory.closed(node_name)
-        if group_name(request) in self._dropping:
+        if self.plans.is_dropping(group_name(request)):
             return DROPPING
         placement = self._place_of(request, view.directory.numbers())
         if isinstance(placement, Unfit):
@@ -463,7 +289,7 @@ class LiveGroups:
         if gang is None or self.groups.is_complete(name):
             return False
         refused = self.groups.refused(name)
-        waiting = self.waiting(name).items()
+        waiting = self.members.waiting(name).items()
         ready = sum(1 for uid, one in waiting if uid not in refused and self._is_ready(one))
         held = len(self.groups.lives[name].held) + self.groups.running(name)
         return held + max(ready, 1) < gang.min_available
@@ -489,7 +315,7 @@ class LiveGroups:
         if request.gang is None:
             return []
         found: list[tuple[Placement, str]] = []
-        for uid, one in self.waiting(group_name(request)).items():
+        for uid, one in self.members.waiting(group_name(request)).items():
             placement = self.groups.kept(one.request)
             if placement is None or uid == request.uid or not self._is_ready(one):
                 continue
@@ -522,86 +348,16 @@ class LiveGroups:
         self._taken[placement.request.uid] = placement
         return seen
 
-    def before(self, request: PodRequest) -> tuple[list[NewEvent], Sequence[PodRequest]]:
-        """Return what the ledger must be told before a reservation, and whose requests before."""
-        name = group_name(request)
-        told: list[NewEvent] = []
-        drop = self._drops.pop(name, None)
-        if drop is not None:
-            self._dropping[name] = drop
-            told.append(drop)
-        plan = self._plans.get(name)
-        if plan is None or plan.under_way:
-            return told, ()
-        plan.under_way = True
-        return [*told, plan.event], plan.members
-
     def refused(self, chosen: Chosen) -> None:
         """Take back what the ledger has not recorded, and will not."""
         name = chosen.reservation.group
         for event in chosen.reservations:
             self.groups.released(name, event.pod_uid)
-        drop = self._dropping.get(name)
-        if drop is not None and drop in chosen.events:
-            self._drops[name] = self._dropping.pop(name)
-        plan = self._plans.get(name)
-        if plan is not None and plan.event in chosen.events:
-            self._unplan(name)
+        self.plans.refused(name, chosen)
         for event in chosen.reservations:
             placement = self._taken.pop(event.pod_uid, None)
             if placement is not None and event.pod_uid in self.groups.lives[name].places:
-                self._keep_again(name, placement)
-
-    def _keep_again(self, name: str, placement: Placement) -> bool:
-        """Take a place again that was given back; tell whether it is there."""
-        engine = self._view.engine
-        minors = frozenset(gpu_minors(placement)) or None
-        again = engine.try_place(placement.request, placement.node, minors)
-        if again is None:
-            return False
-        engine.undo(again)
-        self.groups.keep(name, again)
-        return True
-
-    @contextmanager
-    def lifted(self, pod_uid: str, node_name: str) -> Iterator[None]:
-        """
-        Let the block choose for a Pod that is bound to this node, without plans of other groups.
-
-        Only what the ledger does not have is lifted, as soft holds are. Where the Pod got what a
-        plan was for, the group is planned again on the same nodes, and else not at all.
-        """
-        own = self._group_of.get(pod_uid)
-        lifted = [
-            (name, place)
-            for name, plan in self._plans.items()
-            if name != own and not plan.under_way
-            for place in self.groups.places(name)
-            if place.node_name == node_name
-        ]
-        for _, place in lifted:
-            self.groups.taken(place.request.uid)
-            self._view.engine.release(place.request.uid)
-        try:
-            yield
-        finally:
-            broken = {name: None for name, place in lifted if not self._keep_again(name, place)}
-            for name in broken:
-                self._plan_again(name, [place for each, place in lifted if each == name])
-
-    def _plan_again(self, name: str, lifted: Sequence[Placement]) -> None:
-        """Plan a group anew whose cards went to another Pod, if its members keep their nodes."""
-        plan = self._plans[name]
-        places = {place.request.uid: place.node for place in (*lifted, *self.groups.places(name))}
-        self._unplan(name)
-        nodes = frozenset(places.values())
-        for member in plan.members:
-            self.planned(member.uid)
-        answer = self.groups.plan(plan.members, (), Among(self._view.engine, nodes))
-        taken = [placement for placement in answer.placements if placement is not None]
-        if {placement.request.uid: placement.node for placement in taken} == places:
-            self._keep(name, plan.members, taken)
-            self._plans[name].until = plan.until
+                self.plans.keep_again(name, placement)
 
     # --- ends -----------------------------------------------------------------------------------
 
@@ -612,7 +368,7 @@ class LiveGroups:
         self._leads = True
         engine, lives = self._view.engine, self.groups.lives
         for name, life in list(lives.items()):
-            members = {uid: one.request for uid, one in self._waiting.get(name, {}).items()}
+            members = {uid: one.request for uid, one in self.members.without_node(name).items()}
             for uid in life.places:
                 if uid not in members:
                     self.groups.left(name, uid, None)
@@ -623,23 +379,20 @@ class LiveGroups:
                 self.groups.keep(name, placement)
             if taken is None:
                 gone = next((uid for uid in life.places if uid not in members), "")
-                self._drop(name, MEMBER_GONE if gone else NODE_REFUSES, gone)
+                self.plans.drop(name, MEMBER_GONE if gone else NODE_REFUSES, gone)
             self._forget(name)
 
     def review_all(self) -> None:
         """End what is over of every plan and wait."""
         self.lead()
-        now = self._clock.monotonic()
-        for name, plan in list(self._plans.items()):
-            if plan.until <= now and not plan.under_way:
-                self._unplan(name)
+        self.plans.expire()
         for name in list(self.groups.lives):
             self.review(name)
 
     def review(self, name: str) -> None:
         """End a plan that is no longer valid, or the wait of a gang."""
         life = self.groups.lives.get(name)
-        if life is None or not self._may_drop(name):
+        if life is None or not self.plans.may_drop(name):
             return
         if not life.places and (not life.held or self.groups.gang_of(name) is None):
             return
@@ -648,7 +401,7 @@ class LiveGroups:
             if isinstance(end, PodVoided):
                 self.given_up(end.pod_uid, end.reason)
             elif life.places or not life.gave_up:
-                self._drop(name, end.reason, end.pod_uid)
+                self.plans.drop(name, end.reason, end.pod_uid)
 
     def _end_wait(self, name: str, life: GroupLife) -> None:
         """
@@ -667,7 +420,7 @@ class LiveGroups:
             self.given_up(uid, DEADLINE)
         started = len(life.held) - len(late) + self.groups.running(name) >= gang.min_available
         if late and not started and (not life.gave_up or self.groups.is_complete(name)):
-            self._drop(name, DEADLINE, "")
+            self.plans.drop(name, DEADLINE, "")
 
     def partial(self, name: str) -> tuple[str, ...]:
         """
@@ -691,63 +444,10 @@ class LiveGroups:
             return []
         return [uid for name in sorted(self.groups.lives) for uid in self.partial(name)]
 
-    def _may_drop(self, name: str) -> bool:
-        """Tell whether the plan is not on its way into the ledger."""
-        plan = self._plans.get(name)
-        return plan is None or not plan.under_way
-
-    def _drop(self, name: str, reason: str, pod_uid: str) -> None:
-        """End a plan; the ledger is told if it has it."""
-        if name in self._plans:
-            self._unplan(name)
-            return
-        at_us = self._clock.wall_us()
-        dropped = PlanDropped(group=name, reason=reason, pod_uid=pod_uid)
-        for placement in self.groups.dropped(name):
-            self._view.engine.release(placement.request.uid)
-            self.freed(placement.node_name)
-        self.groups.fold(dropped, at_us)
-        new = events.plan_dropped(dropped, 1, at_us)
-        self._drops[name] = structs.replace(new, idempotency_key=f"drop:{name}:{at_us}")
-
-    def _unplan(self, name: str) -> None:
-        """End a plan that the ledger does not have."""
-        for node_name in self._undo(name):
-            self.freed(node_name)
-
-    def _undo(self, name: str) -> list[str]:
-        """Take such a plan back, and return the nodes of its places."""
-        del self._plans[name]
-        places = self.groups.unplanned(name)
-        for placement in places:
-            self._view.engine.release(placement.request.uid)
-        self._forget(name)
-        return [placement.node_name for placement in places]
-
     def node_gone(self, pod_uids: Sequence[str]) -> None:
         """Forget places that the engine gave back when their node went."""
         for uid in pod_uids:
             self.groups.taken(uid)
-
-    def begin_drops(self) -> list[NewEvent]:
-        """Return what the ledger is to be told of ends, and take it for being told."""
-        drops = list(self._drops.values())
-        self._dropping.update(self._drops)
-        self._drops.clear()
-        return drops
-
-    def drop_failed(self, name: str) -> None:
-        """Take note that the ledger was not told of an end: it is again."""
-        drop = self._dropping.pop(name, None)
-        if drop is not None:
-            self._drops[name] = drop
-
-
-def may_be_member(item: Object) -> bool:
-    """Tell whether a Pod's labels or annotations may name a group or a gang: cheap."""
-    metadata = item["metadata"]
-    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
-    return any(key in labels for key in MEMBER_LABELS) or ANNOTATION_GANG_NAME in annotations
 
 
 def _only(

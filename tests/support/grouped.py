@@ -110,7 +110,7 @@ class Scene:
     def _changed(self, kind: str, value: dict[str, Any]) -> None:
         """Take what a watch tells."""
         metadata = value["metadata"]
-        for sink in (self.live.view.pods, self.holds, self.groups):
+        for sink in (self.live.view.pods, self.holds, self.groups.members):
             if kind == "DELETED":
                 sink.drop(metadata["uid"])
             else:
@@ -224,7 +224,7 @@ class Scene:
 
     def tell_drops(self) -> list[PlanDropped]:
         """Record the ends of plans that are due."""
-        drops = self.groups.begin_drops()
+        drops = self.groups.plans.begin_drops()
         self.record(*drops)
         return [each.event for each in drops if isinstance(each.event, PlanDropped)]
 

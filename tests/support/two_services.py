@@ -246,7 +246,7 @@ class Service:
         self.inventory.reported = self.agents.reported
         self.agents.first = lambda name: self.view.nodes.note((name,))
         self.agents.confirmed = self.agents.ready.changed = self.releasing.look_at
-        self.holds.freed = self.groups.freed = self.releasing.freed
+        self.holds.freed = self.groups.plans.freed = self.releasing.freed
         self.reconciling = Reconciling(
             view=self.view,
             books=self.books,
@@ -347,7 +347,7 @@ class Service:
         uid = value["metadata"]["uid"]
         nodes = self.view.nodes
         sinks: dict[str, Sequence[Any]] = {
-            "Pod": (self.view.pods, self.holds, self.groups, self.books),
+            "Pod": (self.view.pods, self.holds, self.groups.members, self.books),
             "Node": (nodes.nodes, self.agents.ready),
             "Device": (nodes.devices,),
             "Namespace": (self.releasing.namespaces,),

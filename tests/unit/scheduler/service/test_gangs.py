@@ -19,8 +19,8 @@ from scheduler.decide.group.groups import MEMBERS_MISSING
 from scheduler.decide.group.life import DEADLINE
 from scheduler.service.binding import UNDER_WAY
 from scheduler.service.gangs import PLANNING_SECONDS
-from scheduler.service.groups import Waiting
 from scheduler.service.holds import HOLD_SECONDS
+from scheduler.service.members import Waiting
 from tests.support.fake_api import ANSWERED
 from tests.support.grouped import Scene
 from tests.support.objects import container, pod
