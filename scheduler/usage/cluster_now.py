@@ -43,6 +43,7 @@ from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 from ledger.store.reading.report_rows import Device, HealthRow, HolderRow, Node, UnknownRow
 from scheduler.usage.claims import NO_DRA, Dra
 from scheduler.usage.dra import dra_groups, dra_not_looked_at
+from scheduler.usage.machines import GONE, DeviceKey, once_per_machine
 from scheduler.usage.picture import (
     CardGroup,
     Contradicted,
@@ -62,16 +63,11 @@ from scheduler.usage.picture import (
 )
 from scheduler.usage.plugins import Plugged, nvidia_groups, sick_cards, vendor_groups
 
-GONE: Final = "gone"
-"""The closed reason of a device that left its node; another may have its minor now."""
 UNHEALTHY: Final = "unhealthy"
 """Why a device is closed that its inventory calls unhealthy."""
 _INVENTORY: Final = "inventory"
 """The reason that a ledger has for that."""
 MIB: Final = 2**20
-
-DeviceKey = tuple[str, str, int]
-"""Node UID, device type, minor."""
 
 _CLOSING: Final = frozenset({"NoSchedule", "NoExecute"})
 _TAINTS_IN_WORDS: Final = {
@@ -204,9 +200,10 @@ def cluster_now_of_ledger(
         described: node UID -> what was said of the node last, as far as it was.
     """
     nodes, devices = list(nodes), list(devices)
-    present = [each for each in devices if each.closed_reason != GONE]
-    places = places_of(present)
     described = described or {}
+    created = {uid: facts.created for uid, facts in described.items()}
+    devices, places = once_per_machine(nodes, devices, created)
+    present = [each for each in devices if each.closed_reason != GONE]
     by_node: dict[str, list[Device]] = {}
     for device in present:
         by_node.setdefault(device.node_uid, []).append(device)
@@ -248,20 +245,6 @@ def cluster_now_of_ledger(
         if stranger.node_uid in machines:
             parts[granting[machines[stranger.node_uid]]].strangers.append(event)
     return _picture(list(parts.values()), DEFAULT_VOCABULARY, ())
-
-
-def places_of(devices: Iterable[Device]) -> dict[int, DeviceKey]:
-    """
-    Return where devices are now, by number.
-
-    Rule: design section 4, "One account per physical device": a holding is of the device, by
-    whichever Node and minor it was given.
-    """
-    return {
-        device.device_no: (device.node_uid, device.device_type, device.minor)
-        for device in devices
-        if device.device_no
-    }
 
 
 def closed_at(changes: Iterable[HealthRow], at_us: int | None) -> dict[DeviceKey, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from ledger.domain.devices import level_percent
@@ -17,7 +17,7 @@ from ledger.store.reading.report_rows import (
     Span,
     UnplacedRow,
 )
-from scheduler.usage.cluster_now import GONE, DeviceKey, places_of
+from scheduler.usage.machines import GONE, DeviceKey, once_per_machine
 from scheduler.usage.model import (
     WHOLE,
     Axis,
@@ -72,14 +72,18 @@ def history_of(
     holdings: Sequence[HoldingRow],
     claims: Sequence[ClaimRow],
     unplaced: Sequence[UnplacedRow] = (),
+    created: Mapping[str, str] | None = None,
 ) -> History:
     """
     Return everything that was ever held, on every device that was ever known.
 
     Cards that nobody can name are drawn on others of their node that stand for them (`UNNAMED`).
+
+    Args:
+        created: as of `once_per_machine`.
     """
     axis = axis_of(span)
-    present = places_of(device for device in devices if device.closed_reason != GONE)
+    devices, present = once_per_machine(nodes, devices, created or {})
     keys = [
         present.get(row.device_no, (row.node_uid, row.device_type, row.minor)) for row in holdings
     ]

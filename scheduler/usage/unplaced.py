@@ -9,7 +9,8 @@ from typing import Final
 from ledger.domain.log.events import PodObserved, decode_event
 from ledger.domain.resources import TYPE_GPU
 from ledger.store.reading.report_rows import Device, Node, UnplacedRow, UsageRecord
-from scheduler.usage.cluster_now import GONE, unknown_cards
+from scheduler.usage.cluster_now import unknown_cards
+from scheduler.usage.machines import GONE
 
 HOUR_US: Final = 3_600_000_000.0
 

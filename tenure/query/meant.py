@@ -79,7 +79,7 @@ def _names(source: Ledger, reading: Reading, sight: Sight) -> Iterable[Name]:
 def _cards(source: Ledger, name: DeviceName) -> Iterator[Name]:
     """Yield the cards of an id; one that went to another machine is meant where it is now."""
     from ledger.store.reading import report_queries as queries
-    from scheduler.usage.cluster_now import GONE
+    from scheduler.usage.machines import GONE
 
     at = queries.devices_at(source.connection, name.device_id, node=name.node or None)
     here = [device for device in at if device.closed_reason != GONE] or at

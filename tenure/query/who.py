@@ -263,7 +263,7 @@ def unknown_lines(
 ) -> tuple[str, ...]:
     """Return a line for each Pod that may hold a card, with how many of the node's it holds."""
     from ledger.store.reading import report_queries as queries
-    from scheduler.usage.cluster_now import GONE
+    from scheduler.usage.machines import GONE
 
     strangers = [holder for holder in holders if holder.unknown_types]
     if not isinstance(name, CardName) or not strangers:
@@ -319,7 +319,7 @@ def _beside_cards(holders: Sequence[HolderRow]) -> list[HolderRow]:
 def _free_devices(source: Ledger, name: Name, holders: Sequence[HolderRow]) -> list[Device]:
     """Return the devices of a node that nobody holds, so that its table shows all of them."""
     from ledger.store.reading import report_queries as queries
-    from scheduler.usage.cluster_now import GONE
+    from scheduler.usage.machines import GONE
 
     if not isinstance(name, NodeName):
         return []

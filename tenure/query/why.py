@@ -452,7 +452,7 @@ def _why_devices(
 ) -> None:
     from ledger.store.reading import report_queries as queries
     from ledger.store.reading.report_queries import When
-    from scheduler.usage.cluster_now import GONE
+    from scheduler.usage.machines import GONE
 
     devices = queries.devices(source.connection, node=node, device_type=device_type, minor=minor)
     changes = queries.health_changes(source.connection, node=node)

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ledger.domain.errors import InputError
-from ledger.domain.log.events import RequestRefused, SettingsChanged, decode_event
+from ledger.domain.log.events import NodeDescribed, RequestRefused, SettingsChanged, decode_event
 from ledger.store.reading import report_queries as queries
-from ledger.store.reading.kept import events_of
+from ledger.store.reading.kept import each_of, events_of
 from ledger.store.reading.report_rows import RefusalRow, Span
 from scheduler.service.api.words import WEBHOOK_ACTOR
 from scheduler.usage.capacity import capacity_over, cards_over
 from scheduler.usage.history import history_of
+from scheduler.usage.machines import has_twins
 from scheduler.usage.model import History
 from scheduler.usage.unplaced import with_unplaced
 from tenure.exits import with_next
@@ -118,14 +119,19 @@ def read_report(
 def load_history(ledger: Ledger, span: Span) -> History:
     """Return everything the ledger knows of devices and their holders; inside a transaction."""
     connection = ledger.connection
+    nodes, created = queries.nodes(connection), {}
+    if has_twins(nodes):
+        described = each_of(connection, NodeDescribed)
+        created = {each.node_uid: each.facts.created for each in described}
     return history_of(
         span=span,
-        nodes=queries.nodes(connection),
+        nodes=nodes,
         devices=queries.devices(connection),
         health=queries.health_changes(connection),
         holdings=list(queries.holding_rows(connection)),
         claims=list(queries.claim_rows(connection)),
         unplaced=list(queries.unplaced_rows(connection)),
+        created=created,
     )
 
 

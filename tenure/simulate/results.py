@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from ledger.domain.devices import GPU
 from ledger.domain.log.events import PodObserved
+from ledger.domain.log.machines import granting_nodes
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.vocabulary import Vocabulary
 from scheduler.cluster.model import RefusedPod
@@ -87,8 +88,14 @@ class Result:
 
     @property
     def cards(self) -> int:
-        """Return the number of GPUs."""
-        return sum(1 for node in self.nodes for card in node.devices if card.device_type == GPU)
+        """Return the number of GPUs, those of a machine once."""
+        granting = granting_nodes(self.nodes)
+        return sum(
+            card.device_type == GPU
+            for number, node in enumerate(self.nodes)
+            for card in node.devices
+            if granting[number] == number
+        )
 
     @property
     def cards_untouched(self) -> int:

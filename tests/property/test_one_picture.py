@@ -26,7 +26,7 @@ from tests.support.objects import Object, container, device, gpu_device, node, p
 
 NOW = "2026-03-02T00:00:00Z"
 SEEDS = range(examples(45) // 3)
-GIB = 2**30
+CORPUS = Path(__file__).parent.parent / "corpus"
 CLOSED: tuple[Object, ...] = (
     {},
     {},
@@ -265,3 +265,37 @@ def model_row(page: str) -> list[str]:
     table = page[page.index("By model") :]
     row = table[table.index("<tbody") : table.index("</tbody>")]
     return [cell.split(">")[-1].strip() for cell in row.split("</t")[:-1] if cell.strip()][:8]
+
+
+@pytest.mark.parametrize(
+    "dump",
+    [
+        "nvidia-two-nodes-one-machine",
+        "tenure-on-plain-node",
+        "hami-shares",
+        "koordinator-shares",
+        "mgpu-shares",
+    ],
+)
+def test_status_and_the_page_have_the_totals_that_were_written_down(
+    dump: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of clusters as kubectl prints them; a machine with two Node objects has its cards once."""
+    line = CommandLine(tmp_path / "run.db", capsys)
+    folder = CORPUS / dump
+    truth = json.loads((folder / "truth.json").read_text("utf-8"))["totals"]
+    told = line.ask("simulate", str(folder / "dump.json"), "--now", "2026-11-23T08:00:00Z")
+    assert told.code == 0, told.err
+
+    with open_ledger(str(line.ledger), mode="read") as ledger:
+        record = status_record(ledger)
+        history = read_report(ledger, proof=None, command="").history
+
+    cards = [card for card in history.cards if card.device_type == "gpu"]
+    held = {hold.card for hold in history.holds if hold.closed is None}
+    assert {key: record[f"cards_{key}"] for key in ("held", "free")} == {
+        key: truth[key] for key in ("held", "free")
+    }
+    assert record["cards"] == len(cards) == truth["cards"]
+    assert len(held) == truth["held"]
+    assert f"of {truth['cards']} cards allocated" in told.out
