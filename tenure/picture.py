@@ -20,13 +20,16 @@ def picture_of_cluster(cluster: Cluster) -> Picture:
     from scheduler.usage.cluster_now import cluster_now_of_objects
 
     faults = [(f"Pod {each.pod}", each.fault) for each in cluster.conflicts]
+    faults += cluster.of_nodes
     faults += [(each.object, f"can't be read: {each.text}") for each in cluster.unreadable]
+    faults += [(about, f"can't be read: {text}") for about, text in cluster.vgpus.unread.items()]
     return cluster_now_of_objects(
         cluster.nodes,
         cluster.adopted,
         cluster.offers,
         capacity=cluster.capacity,
         dra=cluster.dra,
+        vgpus=cluster.vgpus,
         faults=faults,
     )
 

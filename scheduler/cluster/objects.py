@@ -39,6 +39,7 @@ from scheduler.cluster.dra import dra_of, is_of_dra
 from scheduler.cluster.model import Cluster, Conflict, Pod, asking
 from scheduler.cluster.one_node import NodeDocuments, read_node, read_witnesses
 from scheduler.cluster.templates import is_of_templates, templates_in
+from scheduler.cluster.volcano import vgpus_of
 from scheduler.decide.settings import SchedulingSettings
 
 _NOWHERE: Final = "unknown"
@@ -89,12 +90,14 @@ def cluster_of(objects: Documents, settings: SchedulingSettings) -> Cluster:
     witnesses: dict[str, KubeletReports] = {}
     running_on = _running_on(placed)
     warnings = list(_warnings(objects, documents, Counter(node for _, node in placed)))
+    of_nodes: list[tuple[str, str]] = []
     for name, about in documents.items():
         facts, found = read_node(about, settings, running_on.get(name, frozenset()))
         names = dra.by_claims(name, _offers(about.node))
         nodes[name] = replace(facts, by_claims=names) if names else facts
         witnesses[name] = read_witnesses(about)
         warnings += found
+        of_nodes += ((about.node.title, text.removeprefix(f"node {name}: ")) for text in found)
     asked = [_examined(document, vocabulary) for document, _ in placed]
     adopted = [
         _adopt(
@@ -128,7 +131,9 @@ def cluster_of(objects: Documents, settings: SchedulingSettings) -> Cluster:
             for fault in faults
         ),
         offers={nodes[name].uid: _offers(about.node) for name, about in documents.items()},
+        of_nodes=tuple(of_nodes),
         dra=dra,
+        vgpus=vgpus_of(objects),
         capacity={nodes[name].uid: _capacity(about.node) for name, about in documents.items()},
     )
 

@@ -1,8 +1,8 @@
-"""Devices and claims of dynamic resource allocation, as plain values (docs/contracts/dra.md)."""
+"""What others' objects tell of devices, as plain values: claims (docs/contracts/dra.md), vGPUs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -99,3 +99,45 @@ class Dra:
 
 
 NO_DRA: Final = Dra()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VgpuCard:
+    """A card that Volcano's plugin registers; `minor` is its place in the register."""
+
+    id: str
+    minor: int
+    memory_mib: int
+    model: str
+    healthy: bool
+    in_slices: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VgpuPart:
+    """What Volcano gave one Pod of one card, all its containers together."""
+
+    namespace: str
+    name: str
+    uid: str
+    card: str
+    core_percent: int
+    memory_mib: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vgpus:
+    """
+    Volcano's vGPUs.
+
+    Attributes:
+        cards, parts: by the name of their node.
+        unread: object -> what of it can't be read.
+    """
+
+    cards: Mapping[str, tuple[VgpuCard, ...]] = field(default_factory=dict)
+    parts: Mapping[str, Sequence[VgpuPart]] = field(default_factory=dict)
+    unread: Mapping[str, str] = field(default_factory=dict)
+
+
+NO_VGPUS: Final = Vgpus()

@@ -41,7 +41,7 @@ from ledger.domain.resources import (
 )
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 from ledger.store.reading.report_rows import Device, HealthRow, HolderRow, Node, UnknownRow
-from scheduler.usage.claims import NO_DRA, Dra
+from scheduler.usage.claims import NO_DRA, NO_VGPUS, Dra, Vgpus
 from scheduler.usage.dra import dra_groups, dra_not_looked_at
 from scheduler.usage.machines import GONE, DeviceKey, once_per_machine
 from scheduler.usage.picture import (
@@ -62,6 +62,7 @@ from scheduler.usage.picture import (
     group_of,
 )
 from scheduler.usage.plugins import Plugged, nvidia_groups, sick_cards, vendor_groups
+from scheduler.usage.volcano import volcano_groups
 
 UNHEALTHY: Final = "unhealthy"
 """Why a device is closed that its inventory calls unhealthy."""
@@ -107,6 +108,7 @@ class _NodeParts:
     capacity: Mapping[str, int] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     dra: Dra = NO_DRA
+    vgpus: Vgpus = NO_VGPUS
 
     @property
     def is_plugged(self) -> bool:
@@ -121,6 +123,7 @@ def cluster_now_of_objects(
     *,
     capacity: Mapping[str, Mapping[str, int]] | None = None,
     dra: Dra = NO_DRA,
+    vgpus: Vgpus = NO_VGPUS,
     faults: Iterable[tuple[str, str]] = (),
     vocabulary: Vocabulary = DEFAULT_VOCABULARY,
 ) -> Picture:
@@ -133,7 +136,7 @@ def cluster_now_of_objects(
     Args:
         offers: node UID -> what the Node object offers, in whole units by resource name.
         capacity: likewise what it has, ill devices too.
-        dra: devices and claims of dynamic resource allocation.
+        dra, vgpus: devices that others hand out by claims or annotations.
         faults: object and text of what was read of it and is wrong.
     """
     offers = offers or {}
@@ -151,6 +154,7 @@ def cluster_now_of_objects(
             capacity=(capacity or {}).get(node.uid, {}) if accounts[number] == number else {},
             labels=node.labels,
             dra=dra,
+            vgpus=vgpus,
         )
         for number, node in enumerate(nodes)
     ]
@@ -414,7 +418,13 @@ def _node(part: _NodeParts, vocabulary: Vocabulary) -> NodeNow:
     )
     if part.is_plugged:
         groups = _plugged(part, groups, is_open=is_open)
-    groups = (*groups, *dra_groups(part.name, part.dra, is_open=is_open))
+    groups = (
+        *groups,
+        *dra_groups(part.name, part.dra, is_open=is_open),
+        *volcano_groups(
+            part.name, part.vgpus, is_open=is_open, offers=part.offers, pods=part.strangers
+        ),
+    )
     looked_at = {name for group in groups for name in group.units}
     return NodeNow(
         name=part.name,
