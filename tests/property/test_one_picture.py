@@ -299,3 +299,22 @@ def test_status_and_the_page_have_the_totals_that_were_written_down(
     assert record["cards"] == len(cards) == truth["cards"]
     assert len(held) == truth["held"]
     assert f"of {truth['cards']} cards allocated" in told.out
+
+
+@pytest.mark.parametrize(
+    ("dump", "words"),
+    [
+        ("mgpu-unknown-card", "GPU: 1.4 of 4 cards allocated (35.00%)"),
+        ("gpushare-unassigned", "GPU: 1.39 of 2 cards allocated (69.50%)"),
+    ],
+)
+def test_a_share_of_some_card_counts_in_a_simulation_as_on_the_map(
+    dump: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A whole card of those without a holder, as nobody can say less of it."""
+    line = CommandLine(tmp_path / "run.db", capsys)
+    path = str(CORPUS / dump / "dump.json")
+    percent = words.partition("(")[2].partition(".")[0]
+
+    assert words in line.run("simulate", path, "--now", "2026-11-23T08:00:00Z").out
+    assert f"cards: {percent} % held" in line.run("map", path).out

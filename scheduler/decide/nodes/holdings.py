@@ -18,6 +18,7 @@ from ledger.domain.log.cpu_holders import holds_alone
 from ledger.domain.log.events import PodObserved
 from ledger.domain.log.machines import same_device
 from ledger.domain.request import extended
+from ledger.domain.resources import WHOLE_CARD_NAMES
 from scheduler.decide.cpusets.pinned import CpuHolding
 from scheduler.decide.dialects.registry import counts_containers
 from scheduler.decide.nodes.accounts import DeviceId
@@ -131,17 +132,29 @@ class Holdings:
         self.gpu_core_percent = 0
 
     def gpu_percent_held(self) -> int:
-        """Return the levels of all GPUs together; a card is full at most (`level_percent`)."""
+        """
+        Return the levels of all GPUs together; a card is full at most (`level_percent`).
+
+        Who holds some card that nobody can name has as many of those without a holder, whole, as he
+        asks for, at least one.
+        """
+        gpus = self._arrays.gpus
         levels: Counter[tuple[int, int]] = Counter()
+        unnamed: Counter[int] = Counter()
         for taken in self._taken.values():
+            if gpus in taken.unknown:
+                unnamed[taken.node] += _unnamed_cards(taken)
             for devices, column, share, _ in taken.cards:
-                if devices is self._arrays.gpus:
+                if devices is gpus:
                     percent = level_percent(share.core_percent, share.memory_ratio_percent)
                     levels[taken.node, column] += percent
-        gpus = self._arrays.gpus
-        counted = WHOLE_PERCENT * (int(gpus.counted.sum()) - gpus.counted_over)
-        return counted + sum(
-            min(percent, self._arrays.gpus.core_cap.item(key)) for key, percent in levels.items()
+        counted = int(gpus.counted.sum()) - gpus.counted_over
+        named = Counter(node for node, _ in levels)
+        for node, cards in unnamed.items():
+            idle = len(gpus.records[node]) - named[node] - int(gpus.counted[node])
+            counted += min(cards, max(0, idle))
+        return WHOLE_PERCENT * counted + sum(
+            min(percent, gpus.core_cap.item(key)) for key, percent in levels.items()
         )
 
     def reserve(self, placement: Placement, node: int) -> None:
@@ -376,6 +389,13 @@ class Holdings:
             for taken in on
             if any(share.key == key for _, _, share, _ in taken.cards)
         ]
+
+
+def _unnamed_cards(taken: _Taken) -> int:
+    """Return how many GPUs a Pod holds that nobody can name, at least one."""
+    asked = sum(taken.held.extended.get(name, 0) for name in WHOLE_CARD_NAMES)
+    named = sum(share.device_type == GPU for _, _, share, _ in taken.cards)
+    return max(1, asked - named)
 
 
 def _gpu_core_percent(taken: _Taken) -> int:
