@@ -99,6 +99,7 @@ class Http2Connection(asyncio.Protocol):
                 # What we say ourselves needs no look.
                 validate_outbound_headers=False,
                 normalize_outbound_headers=False,
+                normalize_inbound_headers=False,  # of cookies
             )
         )
         self._h2.local_settings = Settings(
@@ -274,12 +275,10 @@ class Http2Connection(asyncio.Protocol):
 
     def _say(self, number: int, stream: _Stream, answered: tuple[int, str, bytes]) -> None:
         status, kind, body = answered
-        head = [
-            (b":status", b"%d" % status),
-            (b"content-type", kind.encode()),
-            (b"content-length", b"%d" % len(body)),
-        ]
-        self._h2.send_headers(number, head)
+        # A length would be a new word in HPACK's table each time; the end of the stream says it.
+        self._h2.send_headers(
+            number, [(b":status", b"%d" % status), (b"content-type", kind.encode())]
+        )
         stream.since, stream.unsent = self._active, memoryview(body)
         self._send(number, stream)
 
