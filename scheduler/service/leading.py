@@ -98,5 +98,7 @@ class Leading:
         return NOT_LEADER if self.is_deposed else self._fresh()
 
     def is_silent(self) -> bool:
-        """Tell whether callers should look for another replica."""
+        """Tell whether callers should look for another replica; asked after every answer."""
+        if self.epoch and not self.is_deposed and self._now() < self._lease_until():
+            return False  # whatever else there may be, we lead
         return self.why_not() == NOT_LEADER

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, Final
 
 from msgspec import structs
@@ -47,6 +48,7 @@ JUDGED_MAX: Final = 256
 """Filters that are remembered, for prioritize and bind that follow."""
 
 Opened = PodReserved | PodObserved
+_POD_UID: Final = attrgetter("pod_uid")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,8 +300,7 @@ class ClusterView:
         there = self.pods.holding_on(name)
         if not there:
             return False
-        known = {holding.pod_uid for holding in self._held.get(uid, {}).values()}
-        return any(pod not in known for pod in there)
+        return not set(map(_POD_UID, self._held.get(uid, {}).values())).issuperset(there)
 
     def _lay(self, facts: NodeFacts) -> None:
         """Bring the engine's node and its holders in line with facts and ledger."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 
 import pytest
@@ -58,6 +59,23 @@ def test_a_clock_that_is_off_gives_nothing_and_says_so() -> None:
     assert not moment.leading.is_silent(), "no other replica knows better"
     moment.skewed, moment.now = False, 0.0
     assert moment.leading.why_not() == ""
+
+
+@pytest.mark.parametrize("epoch", [0, 3])
+@pytest.mark.parametrize("heard", [0, 4])
+@pytest.mark.parametrize("now", [0.0, 99.0])
+@pytest.mark.parametrize("skewed", [False, True])
+@pytest.mark.parametrize("stale", ["", "ClusterViewStale: pods"])
+def test_callers_are_sent_away_by_whoever_says_that_it_does_not_lead(
+    *, epoch: int, heard: int, now: float, skewed: bool, stale: str
+) -> None:
+    """And by nobody else, in whatever state."""
+    moment = Moment(now=now, skewed=skewed, stale=stale)
+    if epoch:
+        moment.leading.took(epoch)
+    with contextlib.suppress(FencedError):
+        moment.leading.heard(heard)
+    assert moment.leading.is_silent() == (moment.leading.why_not() == NOT_LEADER)
 
 
 def test_whoever_has_the_epoch_records_what_ends_though_it_gives_nothing() -> None:
