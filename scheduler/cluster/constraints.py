@@ -8,13 +8,14 @@ from typing import Any, Final
 from ledger.domain.errors import FieldError
 from ledger.domain.request.rules import forbidden
 from ledger.domain.resources import GATE_TENURE_GANG
-from scheduler.cluster.documents import section
+from scheduler.cluster.documents import is_ended, section
 
 _ANYWHERE: Final = frozenset(
     {"configMap", "downwardAPI", "emptyDir", "hostPath", "image", "name", "projected", "secret"}
 )
 """Kinds of volumes that every node has; `name` is the volume's own."""
 _GATED: Final = "scheduling gates (not to be scheduled until they are lifted)"
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _CONTAINERS: Final = ("initContainers", "containers")
 _NAMED_MAX: Final = 5
 
@@ -32,6 +33,13 @@ def not_looked_at(body: Mapping[str, Any]) -> tuple[str, ...]:
     """
     found = sorted(set(_found(section(body, "spec"))))
     return (*found, *([_GATED] if gate_errors(body) else []))
+
+
+def keeps_others_off(body: Mapping[str, Any]) -> bool:
+    """Tell whether a Pod that runs keeps others away, as kube-scheduler reads anti-affinity."""
+    affinity = section(section(body, "spec"), "affinity")
+    required = section(affinity, "podAntiAffinity").get(_REQUIRED)
+    return bool(required) and not is_ended(body) and bool(section(body, "spec").get("nodeName"))
 
 
 def gate_errors(body: Mapping[str, Any]) -> tuple[FieldError, ...]:

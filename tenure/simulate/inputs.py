@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.extended import by_number
-from scheduler.cluster.constraints import not_looked_at
+from scheduler.cluster.constraints import keeps_others_off, not_looked_at
 from scheduler.cluster.model import Cluster, Pod, RefusedPod
 from scheduler.cluster.objects import asked_by, cluster_of, node_reader, pending_of
 from scheduler.decide.settings import SchedulingSettings
@@ -55,6 +55,10 @@ def manifest_run(manifests: Manifests, *, settings: SchedulingSettings, start_us
         for document in pending
         if (words := not_looked_at(document.body))
     ]
+    repelling = sum(keeps_others_off(document.body) for document in manifests.of_kind("Pod"))
+    if repelling:
+        fact = f"not looked at: pod anti-affinity of running Pods: pods={repelling}"
+        cluster = replace(cluster, warnings=(*cluster.warnings, fact))
     return Run(
         source="manifests",
         unread=unread,

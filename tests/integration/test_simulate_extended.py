@@ -189,6 +189,23 @@ def test_what_is_not_looked_at_is_said_of_each_pod_and_in_sum(line: CommandLine)
     assert said not in answer.err
 
 
+def test_anti_affinity_of_pods_that_run_is_said(line: CommandLine) -> None:
+    """kube-scheduler keeps others off them too."""
+    term = [{"topologyKey": "kubernetes.io/hostname"}]
+    rule = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": term}}
+    answer = simulated(
+        line,
+        offering("n1"),
+        asking("r", {}, nodeName="n1", phase="Running", affinity=rule),
+        asking("gone", {}, nodeName="n1", phase="Failed", affinity=rule),
+        asking("p", {}),
+    )
+
+    assert json.loads(answer.out)["summary"]["warnings"] == [
+        "not looked at: pod anti-affinity of running Pods: pods=1"
+    ]
+
+
 def test_a_gated_pod_is_not_scheduled_and_our_own_gate_is_ours(line: CommandLine) -> None:
     """kube-scheduler leaves a Pod with gates alone; the gang's gate is lifted by us."""
     answer = simulated(

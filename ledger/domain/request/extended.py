@@ -103,14 +103,18 @@ def by_number(request: PodRequest, offers: Container[str]) -> PodRequest:
 def asked(spec: PodSpec) -> tuple[tuple[str, int], ...]:
     """Return how many of each such resource a Pod asks for, by name."""
     vocabulary = spec.vocabulary
+    names = {
+        name
+        for container in spec.containers
+        for name in container.requests
+        if "/" in name and is_counted(name, vocabulary)
+    }
+    if not names:
+        return ()
     total = pod_total(
         (
             container.kind,
-            {
-                name: quantity.ceil()
-                for name, quantity in container.requests.items()
-                if is_counted(name, vocabulary)
-            },
+            {name: container.units(name) for name in names & container.requests.keys()},
         )
         for container in spec.containers
     )
