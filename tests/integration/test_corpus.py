@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -10,33 +11,28 @@ from typing import Any, Final
 import pytest
 
 from tests.support.cli import CommandLine
+from tests.support.corpus import CORPUS, NOW, WAITING, dumps, settle, truth_of
 from tests.support.truth import differences
 
 pytestmark = pytest.mark.integration
 
 Json = Any
-CORPUS: Final = Path(__file__).parent.parent / "corpus"
-DUMPS: Final = sorted(path.parent.name for path in CORPUS.glob("*/truth.json"))
-WAITING: Final = frozenset((CORPUS / "waiting.txt").read_text("utf-8").splitlines())
-"""What is not told rightly yet, as "command dump"; what is has to leave the list."""
-
-
-def truth_of(dump: str) -> Json:
-    """Return what was written down beside a dump."""
-    return json.loads((CORPUS / dump / "truth.json").read_text("utf-8"))
-
-
-def asked(dumps: list[str], part: str) -> list[str]:
-    """Return the dumps whose truth says something to a command."""
-    return [dump for dump in dumps if part in truth_of(dump)]
-
-
-def settle(case: str, found: list[str]) -> None:
-    """Fail with what is wrong, or because nothing is and the case still waits."""
-    if case in WAITING:
-        assert found, f"{case} is told rightly: take it out of tests/corpus/waiting.txt"
-    else:
-        assert not found, "\n".join((case, *found))
+QUICK: Final = {
+    "dra-extended-resource",
+    "gpushare-gib",
+    "hami-shares",
+    "koordinator-double",
+    "mgpu-shares",
+    "mixed-five-systems",
+    "nvidia-mig-mixed",
+    "nvidia-plain-phases",
+    "nvidia-timeslicing",
+    "nvidia-two-nodes-one-machine",
+    "tenure-on-plain-node",
+    "vendors-some-held",
+    "volcano-vgpu-shares",
+}
+"""One dump of each system, whose ledger is asked in every run; the others' are in `make slow`."""
 
 
 @pytest.fixture
@@ -45,10 +41,11 @@ def line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> CommandLine:
     return CommandLine(tmp_path / "run.db", capsys)
 
 
-@pytest.mark.parametrize("dump", DUMPS)
+@pytest.mark.parametrize("dump", dumps())
 def test_map_is_right(dump: str, line: CommandLine) -> None:
     """Cards, holders and what is free, by the interface of `map -o json`."""
-    settle(f"map {dump}", list(of_map(truth_of(dump), line, CORPUS / dump / "dump.json")))
+    found = list(of_map(truth_of(dump), line, CORPUS / dump / "dump.json"))
+    settle({f"map {dump}": found})
 
 
 def of_map(truth: Json, line: CommandLine, dump: Path) -> Iterator[str]:
@@ -92,7 +89,7 @@ def holders_of(node: Json) -> Iterator[tuple[str, set[str]]]:
     yield "", unplaced
 
 
-@pytest.mark.parametrize("dump", asked(DUMPS, "simulate"))
+@pytest.mark.parametrize("dump", dumps("simulate"))
 def test_simulate_is_right(dump: str, line: CommandLine) -> None:
     """Each question alone is answered as the system of that cluster would."""
     found = [
@@ -100,7 +97,7 @@ def test_simulate_is_right(dump: str, line: CommandLine) -> None:
         for number, question in enumerate(truth_of(dump)["simulate"])
         for words in of_simulate(question, line, CORPUS / dump / "dump.json", number)
     ]
-    settle(f"simulate {dump}", found)
+    settle({f"simulate {dump}": found})
 
 
 def of_simulate(question: Json, line: CommandLine, dump: Path, number: int) -> Iterator[str]:
@@ -108,9 +105,7 @@ def of_simulate(question: Json, line: CommandLine, dump: Path, number: int) -> I
     name = question["pod"]["metadata"]["name"]
     first = line.ledger.with_name(f"question-{number}.json")
     first.write_text(json.dumps(question["pod"]), "utf-8")
-    answer = line.run(
-        "simulate", str(first), str(dump), "--now", "2026-11-23T08:00:00Z", "-o", "json"
-    )
+    answer = line.run("simulate", str(first), str(dump), "--now", NOW, "-o", "json")
     if answer.code:
         yield f"{name}: exit code {answer.code}: {answer.err[-500:]}"
         return
@@ -140,6 +135,93 @@ def of_simulate(question: Json, line: CommandLine, dump: Path, number: int) -> I
                 yield f"{name} on {node}: one of {texts}, told {reasons}: {refusal['message']}"
 
 
+@pytest.mark.parametrize(
+    "dump",
+    [
+        pytest.param(dump, marks=[] if dump in QUICK else pytest.mark.slow)
+        for dump in dumps("totals")
+    ],
+)
+def test_a_ledger_of_it_is_right(dump: str, line: CommandLine) -> None:
+    """What a simulation of the Pods that run records, as the other commands tell it."""
+    cluster = json.loads((CORPUS / dump / "dump.json").read_text("utf-8"))
+    cluster["items"] = [each for each in cluster["items"] if not waits(each)]
+    path = line.ledger.with_name("cluster.json")
+    path.write_text(json.dumps(cluster), "utf-8")
+    recorded = line.ask("simulate", str(path), "--now", NOW)
+    truth = truth_of(dump)
+
+    found = {
+        f"{command} {dump}": [recorded.err[-500:]] if recorded.code else list(wrong(truth, line))
+        for command, wrong in OF_LEDGER.items()
+    }
+    settle(found)
+
+
+def waits(each: Json) -> bool:
+    """Whether an object is a Pod that holds nothing yet: HAMi's Pods hold before they are bound."""
+    if each["kind"] != "Pod" or "nodeName" in each["spec"]:
+        return False
+    return "hami.io/vgpu-node" not in each["metadata"].get("annotations", {})
+
+
+def of_who(truth: Json, line: CommandLine) -> Iterator[str]:
+    """Yield how the holders of a node are wrong, whichever of its cards they have."""
+    for node, cards in truth.get("who", {}).items():
+        answer = line.ask("who", node, "-o", "json")
+        if answer.code:
+            yield f"who {node}: exit code {answer.code}: {answer.err[-500:]}"
+            continue
+        told = {
+            f"{each['namespace']}/{each['pod']}"
+            for each in json.loads(answer.out)["holders"]
+            if each["device_type"] == "gpu" or each["unknown_types"]
+        }
+        right = {holder for holders in cards.values() for holder in holders}
+        if told != right and not ("?" in cards and told >= right):
+            yield f"who {node}: {sorted(right)} is right, told {sorted(told)}"
+
+
+def of_status(truth: Json, line: CommandLine) -> Iterator[str]:
+    """Yield how the sums of `status` are wrong."""
+    told = json.loads(line.ask("status", "-o", "json").out)
+    claim = {"cards": truth["totals"]["cards"], "cards_held": truth["totals"]["held"]}
+    yield from differences(claim, told, "status")
+
+
+def of_ledger_map(truth: Json, line: CommandLine) -> Iterator[str]:
+    """Yield how the sums of the map of a ledger are wrong."""
+    claim = {key: truth["totals"][key] for key in ("cards", "free")}
+    yield from differences({"summary": claim}, json.loads(line.ask("map", "-o", "json").out), "map")
+
+
+def of_report(truth: Json, line: CommandLine) -> Iterator[str]:
+    """Yield how the page's table by model is wrong, summed over the models."""
+    page = line.ask("report", "--no-verify", "-o", "-").out
+    sums = dict.fromkeys(("Cards", "Free"), 0)
+    for table in re.findall(r"<table.*?</table>", page, re.DOTALL):
+        rows = [
+            [re.sub(r"<[^>]*>", "", cell).strip() for cell in re.findall(CELL, row, re.DOTALL)]
+            for row in re.findall(r"<tr.*?</tr>", table, re.DOTALL)
+        ]
+        if rows and rows[0][:1] == ["Model"] and set(sums) <= set(rows[0]):
+            gpus = [row for row in rows[1:] if len(row) == len(rows[0]) and row[0] != "rdma"]
+            for row in gpus:
+                for name in sums:
+                    sums[name] += int(row[rows[0].index(name)])
+    claim = {"Cards": truth["totals"]["cards"], "Free": truth["totals"]["free"]}
+    yield from differences(claim, sums, "report")
+
+
+CELL: Final = r"<t[hd][^>]*>(.*?)</t[hd]>"
+OF_LEDGER: Final = {
+    "who": of_who,
+    "status": of_status,
+    "map-of-ledger": of_ledger_map,
+    "report": of_report,
+}
+
+
 def test_every_system_is_told_of_in_at_least_three_dumps() -> None:
     """None is covered by one fortunate example."""
     resources = {
@@ -159,18 +241,19 @@ def test_every_system_is_told_of_in_at_least_three_dumps() -> None:
         "gaudi": "habana.ai/gaudi",
         "rdma": "rdma/",
     }
-    texts = [(CORPUS / dump / "truth.json").read_text("utf-8") for dump in DUMPS]
+    texts = [(CORPUS / dump / "truth.json").read_text("utf-8") for dump in dumps()]
 
     found = {name: sum(text in each for each in texts) for name, text in resources.items()}
 
-    assert len(DUMPS) >= 30
+    assert len(dumps()) >= 30
     assert {name: number for name, number in found.items() if number < 3} == {}
 
 
 def test_what_waits_exists() -> None:
     """The list names cases that are run."""
-    cases = {f"map {dump}" for dump in DUMPS}
-    cases |= {f"simulate {dump}" for dump in asked(DUMPS, "simulate")}
+    cases = {f"map {dump}" for dump in dumps()}
+    cases |= {f"simulate {dump}" for dump in dumps("simulate")}
+    cases |= {f"{command} {dump}" for dump in dumps("totals") for command in OF_LEDGER}
 
     assert cases >= WAITING
 

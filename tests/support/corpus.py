@@ -1,0 +1,38 @@
+"""The corpus of clusters: its dumps, what was written down beside them, and what waits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+Json = Any
+CORPUS: Final = Path(__file__).parent.parent / "corpus"
+NOW: Final = "2026-11-23T08:00:00Z"
+"""When the dumps were printed."""
+
+WAITING: Final = frozenset((CORPUS / "waiting.txt").read_text("utf-8").splitlines())
+"""What is not told rightly yet, as "command dump"; what is has to leave the list."""
+
+
+def dumps(part: str = "map") -> list[str]:
+    """Return the dumps whose truth has such a part, by name."""
+    found = sorted(path.parent.name for path in CORPUS.glob("*/truth.json"))
+    return [dump for dump in found if part in truth_of(dump)]
+
+
+def truth_of(dump: str) -> Json:
+    """Return what was written down beside a dump."""
+    return json.loads((CORPUS / dump / "truth.json").read_text("utf-8"))
+
+
+def settle(cases: Mapping[str, Sequence[str]]) -> None:
+    """Fail with what is wrong of any case, or because nothing is of one that still waits."""
+    wrong = []
+    for case, found in cases.items():
+        if case not in WAITING and found:
+            wrong.append("\n  ".join((case, *found)))
+        elif case in WAITING and not found:
+            wrong.append(f"{case} is told rightly: take it out of tests/corpus/waiting.txt")
+    assert not wrong, "\n".join(wrong)
