@@ -246,9 +246,9 @@ def test_drift_ends_the_command_as_one_whose_answer_is_no(
 @pytest.mark.parametrize(
     ("question", "rows"),
     [
-        (("top",), [("ml/train-0", 1.0, 2000), ("old/legacy", 0.0, 0)]),
-        (("top", "--by", "namespace"), [("ml", 1.0, 2000), ("old", 0.0, 0)]),
-        (("top", "--by", "node"), [("gpu-a", 1.0, 2000), ("gpu-b", 0.0, 0)]),
+        (("top",), [("ml/train-0", 1.0, 2000), ("old/legacy", 1.0, 0)]),
+        (("top", "--by", "namespace"), [("ml", 1.0, 2000), ("old", 1.0, 0)]),
+        (("top", "--by", "node"), [("gpu-a", 1.0, 2000), ("gpu-b", 1.0, 0)]),
         (("top", "--limit", "1"), [("ml/train-0", 1.0, 2000)]),
     ],
     ids=["by Pod", "by namespace", "by node", "the first alone"],
