@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from ledger.domain.log.recorded import RecordedEvent
     from ledger.store.open import Ledger
     from scheduler.record.ahead import Ahead
-    from scheduler.record.replay import Again, InForce, Replay
+    from scheduler.record.replay import Again, Replay
+    from scheduler.record.so_far import InForce
 
 
 BY_RULES: Final = "a refusal by rules, which the Pod's manifest decides"
@@ -139,7 +140,7 @@ def _settings(source: Ledger, config: Path) -> InForce:
     """Return these settings with the recorded seed; say where they are not those recorded."""
     from ledger.domain.log.events import SettingsChanged
     from scheduler.cluster.settings import settings_hash, settings_json
-    from scheduler.record.replay import InForce
+    from scheduler.record.so_far import InForce
     from tenure.config import read_settings
 
     settings = read_settings(config)

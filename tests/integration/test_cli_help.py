@@ -69,6 +69,42 @@ def test_help_is_light(arguments: list[str]) -> None:
     assert "Usage: tenure" in done.stdout
 
 
+DATABASES: Final = ("sqlalchemy", "alembic", "ledger.store")
+UNNEEDED: Final = {
+    "tenure.serving.webhook": (
+        *DATABASES,
+        *("numpy", "jinja2", "agent", "scheduler.decide", "scheduler.record", "scheduler.cluster"),
+    ),
+    "agent": (
+        *DATABASES,
+        *("numpy", "asyncio", "aiohttp", "pydantic", "yaml", "kubernetes_asyncio"),
+        *("scheduler", "webhook", "certs", "tenure"),
+    ),
+}
+"""What a process does not use that runs many times over: on nodes, beside the API server."""
+
+
+@pytest.mark.parametrize("package", UNNEEDED)
+def test_a_process_imports_what_it_needs_and_no_more(package: str) -> None:
+    """All of its modules together: no database, no arrays, nothing of other processes."""
+    program = (
+        "import importlib, pkgutil, sys\n"
+        f"found = importlib.import_module({package!r})\n"
+        "for one in pkgutil.walk_packages(getattr(found, '__path__', ()), found.__name__ + '.'):\n"
+        "    importlib.import_module(one.name)\n"
+        f"print([name for name in {UNNEEDED[package]!r} if name in sys.modules])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
 def test_a_missing_ledger_is_named_before_a_database_is_imported(tmp_path: Path) -> None:
     """Whoever mistyped its name is told so at once, whatever was asked."""
     commands = ["status", "drift", "verify", "usage", "who gpu-a", "map"]

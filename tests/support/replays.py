@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from ledger.domain.log.recorded import RecordedEvent
 from scheduler.record.ahead import Ahead
-from scheduler.record.replay import Again, InForce, Replay
+from scheduler.record.replay import Again, Replay
+from scheduler.record.so_far import InForce
 
 
 def replayed(

@@ -32,7 +32,8 @@ from scheduler.cluster.model import NodeChange
 from scheduler.decide.group.life import DEADLINE, NODE_GONE, NODE_REFUSES
 from scheduler.decide.settings import POLICIES, SchedulingSettings
 from scheduler.record.differences import Difference
-from scheduler.record.replay import InForce, Replay
+from scheduler.record.replay import Replay
+from scheduler.record.so_far import InForce
 from tests.support.replays import differing, replayed
 from tests.support.runs import (
     SECOND_US,
@@ -424,7 +425,7 @@ def test_a_node_that_is_lost_and_comes_back_changes_a_row_of_the_engine() -> Non
     for each in played.ledger.recorded():
         replay.take(each)
         if isinstance(each.event, PodReserved):
-            engines.append(replay._engine)
+            engines.append(replay._state._engine)
 
     assert len(engines) == 3
     assert len(set(map(id, engines))) == 1

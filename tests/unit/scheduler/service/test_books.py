@@ -11,7 +11,7 @@ from ledger.domain.log.events import (
     PodVoided,
 )
 from ledger.domain.log.recorded import NewEvent
-from scheduler.record.replay import InForce
+from scheduler.record.so_far import InForce
 from scheduler.service.books import LiveBooks
 from scheduler.service.ports import BindCall, Chosen, NotChosen
 from tests.support.live import WORDS, Live, MemoryLedger, types

@@ -11,7 +11,7 @@ from ledger.domain.log.events import GroupPlanned
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.resources import ANNOTATION_GPU_TOPOLOGY
 from scheduler.decide.group.life import MEMBER_CHANGED, MEMBER_GONE, NODE_REFUSES
-from scheduler.record.replay import InForce
+from scheduler.record.so_far import InForce
 from scheduler.service.groups import ELSEWHERE, MEMBERS_COME, MEMBERS_SECONDS
 from scheduler.service.holds import HOLD_SECONDS
 from scheduler.service.ports import Chosen, NotChosen
