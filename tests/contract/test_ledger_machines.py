@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import pytest
 from sqlalchemy import Connection
+from sqlalchemy.event import listen
 from sqlalchemy.exc import DBAPIError
 
 from ledger.domain.cpuset import cpuset_of
@@ -19,6 +20,7 @@ from ledger.domain.log.events import (
     NodeLost,
     PodAssigned,
 )
+from ledger.store.projections.known import load_nodes
 from ledger.store.projections.rebuild import rebuild
 from ledger.store.reading.report_queries import (
     When,
@@ -40,6 +42,7 @@ from tests.support.stores import (
     released,
     reserved,
     share,
+    start,
 )
 
 PROJECTIONS = "ledger.store.projections"
@@ -93,6 +96,35 @@ def test_two_nodes_of_one_machine_are_one_account(store: Store) -> None:
         it.refuses(reserved("b", node="n-2", cpus=(0,)), "has 1 of 1 holders, one more asked")
         it.add(holder("b", "n-2", 1, cpus=(1,)))
         it.refuses(holder("c", "n-1", 1), "has 0 of 100 percent core left, 100 asked")
+
+        assert it.proved()
+
+
+def test_who_takes_over_reads_what_a_machine_has_once_something_is_done_to_it(store: Store) -> None:
+    """A large ledger has a million CPUs: a start is told of none, and a grant of its machine's."""
+    with store.open() as ledger:
+        Recorded(ledger, on_m("n-1"), node("n-2", cpus=2), holder("a", "n-1"))
+        said: list[str] = []
+        listen(ledger.connection, "before_cursor_execute", lambda *words: said.append(words[2]))
+        with ledger.connection.begin():
+            nodes, machines = load_nodes(ledger.connection)
+            assert "FROM ledger_cpus" not in " ".join(" ".join(said).split())
+            numbers = {uid: node.number for uid, node in nodes.items()}
+            machine = nodes["uid-n-1"].machine
+            assert machine.cpus == dict.fromkeys(range(2), numbers["uid-n-1"])
+            assert [each.device_id for each in machine.devices] == [c.device_id for c in CARDS]
+            highest = [each.number for one in nodes.values() for each in one.machine.devices]
+            assert machines.last_device == max(highest)
+
+
+def test_a_writer_that_took_over_grants_what_is_there_and_nothing_else(store: Store) -> None:
+    """Its first grants of a machine are judged by what the ledger has of it, CPU by CPU."""
+    with store.open() as ledger:
+        it = Recorded(ledger, on_m("n-1"), holder("a", "n-1", cpus=(0,)))
+        it.writer = start(ledger)
+        it.refuses(reserved("b", node="n-1", cpus=(2,)), "no such CPU")
+        it.refuses(holder("b", "n-1", 5), "no such card")
+        it.add(holder("b", "n-1", 1, cpus=(1,)))
 
         assert it.proved()
 

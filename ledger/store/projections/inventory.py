@@ -7,7 +7,7 @@ go over it. Of two Nodes of one machine the later inventory says where its devic
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ledger.domain.devices import DeviceRecord
@@ -46,15 +46,44 @@ class KnownStand:
     fact_position: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownParts:
+    """What a machine has: devices ever seen in the order of their numbers, and its CPU ids."""
+
+    devices: list[KnownDevice] = field(default_factory=list)
+    cpus: dict[int, int] = field(default_factory=dict)  # CPU -> `node_no` as of a device
+
+
 @dataclass(slots=True, kw_only=True)
 class KnownMachine:
-    """A machine row, its devices ever seen in the order of their numbers, and its CPU ids."""
+    """
+    A machine row, and what the machine has.
+
+    Attributes:
+        read: its parts by its number, asked once, when something is first done to them: a large
+            ledger has a million CPUs, and a writer that starts is told of none.
+    """
 
     number: int
     identity: tuple[str, str] = NOBODYS
-    devices: list[KnownDevice] = field(default_factory=list)
-    cpus: dict[int, int] = field(default_factory=dict)  # CPU -> `node_no` as of a device
     stands: dict[int, KnownStand] = field(default_factory=dict)  # by `node_no`
+    read: Callable[[int], KnownParts] = lambda _: KnownParts()
+    _parts: KnownParts | None = None
+
+    @property
+    def devices(self) -> list[KnownDevice]:
+        """Its devices ever seen, in the order of their numbers."""
+        return self._read().devices
+
+    @property
+    def cpus(self) -> dict[int, int]:
+        """Its CPU ids: CPU -> `node_no` as of a device."""
+        return self._read().cpus
+
+    def _read(self) -> KnownParts:
+        if self._parts is None:
+            self._parts = self.read(self.number)
+        return self._parts
 
     def boot_id(self) -> str:
         """Return the boot id that was told last, wherever the Node stands now that told it."""
@@ -80,7 +109,7 @@ class KnownNode:
 
     number: int
     machine: KnownMachine
-    at: dict[tuple[str, int], KnownDevice] = field(default_factory=dict)  # present, by place
+    _at: dict[tuple[str, int], KnownDevice] | None = None
     open: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)
     lost_open: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)
     former: list[KnownMachine] = field(default_factory=list)
@@ -102,9 +131,16 @@ class KnownNode:
         mine = here is not None and (here.node, here.minor) == (self.number, minor)
         return here if mine else None
 
+    @property
+    def at(self) -> dict[tuple[str, int], KnownDevice]:
+        """Its devices that are present, by place."""
+        if self._at is None:
+            self._at = {(d.device_type, d.minor): d for d in self.own_devices() if d.present}
+        return self._at
+
     def index(self) -> None:
-        """Make `at` again after devices came, went or moved."""
-        self.at = {(d.device_type, d.minor): d for d in self.own_devices() if d.present}
+        """Make `at` again, for devices came, went or moved."""
+        self._at = None
 
     def own_devices(self) -> list[KnownDevice]:
         """Return the devices that this node's inventory named last."""
@@ -115,9 +151,15 @@ class KnownNode:
 
 
 class KnownMachines:
-    """Every machine by number, and by its identity."""
+    """
+    Every machine by number, and by its identity.
 
-    def __init__(self, machines: Iterable[KnownMachine] = ()) -> None:
+    Attributes:
+        last_device: the highest number of a device of theirs.
+    """
+
+    def __init__(self, machines: Iterable[KnownMachine] = (), last_device: int = 0) -> None:
+        self.last_device = last_device
         self.by_number = {machine.number: machine for machine in machines}
         self._by_identity = {
             machine.identity: machine

@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, partial
+from typing import Any, Final
 
-from sqlalchemy import Connection, Table, select
+from sqlalchemy import Connection, Select, Table, bindparam, func, select
+from sqlalchemy.dialects import sqlite
 
 from ledger.store import schema
+from ledger.store.profile import driver_connection
 from ledger.store.projections.inventory import (
     KnownDevice,
     KnownMachine,
     KnownMachines,
     KnownNode,
+    KnownParts,
     KnownStand,
 )
+from ledger.store.writing.direct import refused
 from ledger.store.writing.statements import Row
 
-FACTS: Final[Mapping[Table, tuple[str, ...]]] = {
-    schema.ledger_machines: ("machine_no", "system_uuid", "machine_id"),
-    schema.ledger_nodes: (
-        *("node_no", "node_uid", "machine_no", "moved_position", "lost_position"),
-    ),
-    schema.ledger_stands: ("node_no", "machine_no", "boot_id", "by_agent", "fact_position"),
+_PARTS: Final[Mapping[Table, tuple[str, ...]]] = {
     schema.ledger_devices: (
         *("machine_no", "node_no", "device_no", "device_type", "minor", "device_id", "unique_id"),
         *("model", "present", "healthy", "core_reported", "memory_reported"),
     ),
     schema.ledger_cpus: ("machine_no", "cpu", "node_no"),
 }
-"""The columns that are read of every row, in key order: a large ledger has a million CPUs."""
+_NODES: Final[Mapping[Table, tuple[str, ...]]] = {
+    schema.ledger_machines: ("machine_no", "system_uuid", "machine_id"),
+    schema.ledger_nodes: (
+        *("node_no", "node_uid", "machine_no", "moved_position", "lost_position"),
+    ),
+    schema.ledger_stands: ("node_no", "machine_no", "boot_id", "by_agent", "fact_position"),
+}
+FACTS: Final = {**_NODES, **_PARTS}
+"""The columns that are read of every row, in key order."""
 OPEN: Final = (
     *("node_no", "pod_uid", "attempt", "position", "kind", "lost_position", "lost_boot_id"),
 )
@@ -37,16 +45,56 @@ OPEN: Final = (
 
 
 def load_nodes(connection: Connection) -> tuple[dict[str, KnownNode], KnownMachines]:
-    """Return what the tables say of nodes, by UID, of machines and of open reservations."""
-    facts = {
-        table.name: connection.execute(
-            select(*(table.columns[name] for name in names)).order_by(*table.primary_key.columns)
-        )
-        for table, names in FACTS.items()
-    }
+    """
+    Return what the tables say of nodes, by UID, of machines and of open reservations.
+
+    What a machine has is read when something is first done to it: in a transaction that has the
+    head's lock, before anything of it is written.
+    """
+    facts = {table.name: connection.execute(_in_order(table)) for table in _NODES}
     held = schema.ledger_reservations.columns
     query = select(*(held[name] for name in OPEN)).where(held.closed_position.is_(None))
-    return known(facts, connection.execute(query))
+    last = connection.execute(select(func.max(schema.ledger_devices.c.device_no))).scalar()
+    read = partial(_parts_of, connection)
+    nodes, by_number = _nodes_of(facts, connection.execute(query), read)
+    return nodes, KnownMachines(by_number.values(), last or 0)
+
+
+def _in_order(table: Table) -> Select[Any]:
+    return select(*(table.columns[name] for name in FACTS[table])).order_by(
+        *table.primary_key.columns
+    )
+
+
+def _parts_of(connection: Connection, machine_no: int) -> KnownParts:
+    """Return what a machine has; a transaction may have begun that SQLAlchemy knows nothing of."""
+    devices, cpus = (_rows_of(connection, table, machine_no) for table in _PARTS)
+    return KnownParts(
+        devices=[_device(row) for row in devices],
+        cpus={cpu: node_no for _, cpu, node_no in cpus},
+    )
+
+
+def _rows_of(connection: Connection, table: Table, machine_no: int) -> Sequence[Row]:
+    if connection.dialect.name == "sqlite":
+        text = _text(table)
+        driver = driver_connection(connection)
+        try:
+            rows: list[Row] = driver.execute(text, (machine_no,)).fetchall()
+        except connection.dialect.loaded_dbapi.Error as error:
+            raise refused(connection, text, error) from error
+        return rows
+    found = connection.execute(_of_machine(table), {"machine_no": machine_no})
+    return [tuple(row) for row in found]
+
+
+def _of_machine(table: Table) -> Select[Any]:
+    return _in_order(table).where(table.c.machine_no == bindparam("machine_no"))
+
+
+@cache
+def _text(table: Table) -> str:
+    return str(_of_machine(table).compile(dialect=sqlite.dialect()))
 
 
 def columns_of(table: Table, names: Iterable[str], rows: Iterable[Row]) -> list[Row]:
@@ -66,8 +114,26 @@ def known(
         facts: the columns of `FACTS`, by the table's name, in key order.
         held: the columns of `OPEN` of every open reservation.
     """
+    parts: dict[int, KnownParts] = {}
+    last = 0
+    for row in facts["ledger_devices"]:
+        device = _device(row)
+        last = max(last, device.number)
+        parts.setdefault(device.machine, KnownParts()).devices.append(device)
+    for machine_no, cpu, node_no in facts["ledger_cpus"]:
+        parts.setdefault(machine_no, KnownParts()).cpus[cpu] = node_no
+    nodes, by_number = _nodes_of(facts, held, lambda number: parts.get(number) or KnownParts())
+    return nodes, KnownMachines(by_number.values(), last)
+
+
+def _nodes_of(
+    facts: Mapping[str, Iterable[Row]],
+    held: Iterable[Row],
+    read: Callable[[int], KnownParts],
+) -> tuple[dict[str, KnownNode], dict[int, KnownMachine]]:
+    """Return nodes by UID and machines by number; `read` tells what a machine has."""
     machines = {
-        number: KnownMachine(number=number, identity=(system_uuid, machine_id))
+        number: KnownMachine(number=number, identity=(system_uuid, machine_id), read=read)
         for number, system_uuid, machine_id in facts["ledger_machines"]
     }
     nodes: dict[str, KnownNode] = {}
@@ -86,19 +152,12 @@ def known(
         )
         if machine is not node.machine:
             node.former.append(machine)
-    for row in facts["ledger_devices"]:
-        device = _device(row)
-        machines[device.machine].devices.append(device)
-    for machine_no, cpu, node_no in facts["ledger_cpus"]:
-        machines[machine_no].cpus[cpu] = node_no
-    for node in nodes.values():
-        node.index()
     for node_no, pod_uid, attempt, position, kind, lost, boot in held:
         node, key = by_number[node_no], (pod_uid, attempt)
         node.open[key] = (position, kind)
         if lost is not None:
             node.lost_open[key] = (lost, boot)
-    return nodes, KnownMachines(machines.values())
+    return nodes, machines
 
 
 def _device(row: Row) -> KnownDevice:

@@ -113,9 +113,7 @@ class Projection:
         self._nodes = nodes
         self._machines = machines or KnownMachines()
         self._next_node = 1 + max((node.number for node in nodes.values()), default=0)
-        of = self._machines.by_number.values()
-        devices = (device.number for machine in of for device in machine.devices)
-        self._next_device = 1 + max(devices, default=0)
+        self._next_device = 1 + self._machines.last_device
         self._granted = {
             uid: position
             for node in nodes.values()
