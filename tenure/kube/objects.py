@@ -16,19 +16,25 @@ from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import msgspec
-from kubernetes_asyncio import client, config
-from kubernetes_asyncio.client.exceptions import OpenApiException
-from kubernetes_asyncio.config.config_exception import ConfigException
 from multidict import CIMultiDictProxy
 from yaml import YAMLError
 
 from certs.ports import ApiError, ConflictError, Object
+from tenure.kube.library import (
+    ConfigException,
+    Configuration,
+    OpenApiException,
+    RESTClientObject,
+    load_incluster_config,
+    load_kube_config,
+)
 
 TIMEOUT_SECONDS: Final = 10.0
 ANSWER_BYTES_MAX: Final = 64 << 20
 READ_BYTES: Final = 2 << 20
 """Of a watch: an event may hold an object of 1.5 MiB, etcd's largest."""
 
+_USER_AGENT: Final = "tenure"
 _JSON: Final = "application/json"
 _JSON_PATCH: Final = "application/json-patch+json"
 _BOUNDED_BY_US: Final = aiohttp.ClientTimeout()
@@ -51,21 +57,24 @@ async def connected(
     Raises:
         ApiError: no credentials are found or they can't be read.
     """
-    settings = client.Configuration()
+    settings = Configuration()
     _check_there(kubeconfig)
     try:
         if kubeconfig is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
-            config.load_incluster_config(  # type: ignore[no-untyped-call]
+            load_incluster_config(  # type: ignore[no-untyped-call]
                 client_configuration=settings
             )
         else:
-            await config.load_kube_config(kubeconfig, client_configuration=settings)
+            await load_kube_config(kubeconfig, client_configuration=settings)
     except (ConfigException, OSError, YAMLError, *_MISSHAPEN) as error:
         raise ApiError(f"no credentials for a cluster: {error}") from error
     settings.proxy = settings.proxy or _proxy_of_environment(settings.host or "")
-    async with client.ApiClient(settings) as api:
-        _leave_environment(api)
-        yield KubeObjects(api, timeout_seconds=timeout_seconds)
+    rest = RESTClientObject(settings)
+    _leave_environment(rest)
+    try:
+        yield KubeObjects(rest, settings, timeout_seconds=timeout_seconds)
+    finally:
+        await rest.close()
 
 
 def _proxy_of_environment(url: str) -> str | None:
@@ -74,14 +83,13 @@ def _proxy_of_environment(url: str) -> str | None:
     return None if proxy_bypass(there.hostname or "") else getproxies().get(there.scheme)
 
 
-def _leave_environment(api: client.ApiClient) -> None:
+def _leave_environment(rest: RESTClientObject) -> None:
     """
     Ask the environment for nothing on every call, over the connections that the library made.
 
     It would look for a proxy and for a `.netrc` in a thread each time; the first is known, and
     kubectl reads none.
     """
-    rest = api.rest_client
     connector = rest.pool_manager.connector
     rest.pool_manager.detach()
     rest.pool_manager = aiohttp.ClientSession(connector=connector, read_bufsize=READ_BYTES)
@@ -118,14 +126,21 @@ def text_answer(status: int, raw: bytes, headers: CIMultiDictProxy[str]) -> Text
 class KubeObjects:
     """Reads and writes objects by path; see `certs.ports.Objects`."""
 
-    def __init__(self, api: client.ApiClient, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
-        self._api = api
+    def __init__(
+        self,
+        rest: RESTClientObject,
+        settings: Configuration,
+        *,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+    ) -> None:
+        self._rest = rest
+        self._settings = settings
         self._timeout_seconds = timeout_seconds
         self._skew = timedelta()
 
     def within(self, seconds: float) -> KubeObjects:
         """Return the same over the same connections, with another time limit on every call."""
-        return KubeObjects(self._api, timeout_seconds=seconds)
+        return KubeObjects(self._rest, self._settings, timeout_seconds=seconds)
 
     def skew(self) -> timedelta:
         """Return how far our clock was ahead of the API server's when it last answered."""
@@ -240,11 +255,11 @@ class KubeObjects:
 
         The library's own way, meant for its models, takes longer over a call than the HTTP client.
         """
-        rest, settings = self._api.rest_client, self._api.configuration
+        rest, settings = self._rest, self._settings
         headers: dict[str, str] = {
             "Accept": accept,
             "Content-Type": kind,
-            "User-Agent": str(self._api.user_agent),
+            "User-Agent": _USER_AGENT,
         }
         token = await settings.get_api_key_with_prefix("BearerToken")
         if token:
