@@ -19,6 +19,9 @@ READING_CACHE_KIB: Final = 4_096
 CHECKPOINT_PAGES: Final = 8_192
 """The log is copied into the database every 32 MiB: a page changed often is copied once."""
 
+SERVICE_CACHE_KIB: Final = 8_192
+"""What a service keeps of the file: it asks for what has just been written, and for little else."""
+
 BEGIN_WRITING: Final = "BEGIN IMMEDIATE"
 """A writer takes the write lock at once: two of them wait at the start, not in the middle."""
 
@@ -48,7 +51,7 @@ sqlite3.register_adapter(bytes, bytes)
 sqlite3.register_adapter(type(None), lambda none: none)
 
 
-def sqlite_engine(path: Path, *, write: bool) -> Engine:
+def sqlite_engine(path: Path, *, write: bool, cache_kib: int = CACHE_KIB) -> Engine:
     """
     Return an engine on the file: one connection each time it is asked, no pool.
 
@@ -57,7 +60,7 @@ def sqlite_engine(path: Path, *, write: bool) -> Engine:
     """
     engine = create_engine(
         "sqlite+pysqlite://",
-        creator=lambda: connect(path, write=write),
+        creator=lambda: connect(path, write=write, cache_kib=cache_kib),
         poolclass=NullPool,
         hide_parameters=True,  # rows are no part of an error's text
     )
@@ -77,23 +80,25 @@ def create_file(path: Path) -> None:
         return
 
 
-def connect(path: Path, *, write: bool) -> sqlite3.Connection:
+def connect(path: Path, *, write: bool, cache_kib: int = CACHE_KIB) -> sqlite3.Connection:
     """Return the driver's own connection, which never begins a transaction by itself."""
     try:
-        return _opened(_uri(path, "mode=rw" if write else "mode=ro"), write=write)
+        uri = _uri(path, "mode=rw" if write else "mode=ro")
+        return _opened(uri, write=write, cache_kib=cache_kib)
     except sqlite3.OperationalError:
         # A folder that can't be written has no room for the log's index. Without a log next to
         # it the file itself is complete, and nobody can change it under us.
         if write or path.with_name(f"{path.name}-wal").exists() or os.access(path.parent, os.W_OK):
             raise
-        return _opened(_uri(path, "immutable=1"), write=False)
+        return _opened(_uri(path, "immutable=1"), write=False, cache_kib=cache_kib)
 
 
-def _opened(uri: str, *, write: bool) -> sqlite3.Connection:
+def _opened(uri: str, *, write: bool, cache_kib: int) -> sqlite3.Connection:
     # isolation_level None: the driver never begins a transaction by itself, `begin` above does.
     connection = sqlite3.connect(uri, uri=True, isolation_level=None, cached_statements=256)
     try:
-        for pragma in (*ALWAYS, *(_WRITING if write else _READING)):
+        sized = f"PRAGMA cache_size = -{cache_kib}"
+        for pragma in (*ALWAYS, sized, *(_WRITING if write else _READING)):
             connection.execute(pragma).close()
         connection.execute("SELECT count(*) FROM sqlite_master").close()
     except (sqlite3.Error, UnicodeDecodeError):

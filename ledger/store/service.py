@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from ledger.domain.errors import LedgerError
@@ -17,6 +17,9 @@ from ledger.store.open import open_ledger
 from ledger.store.place import is_postgres, sqlite_path
 from ledger.store.threaded import Connected, connect
 from ledger.store.writing.append import read_head
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
 
 class Service:
@@ -51,9 +54,9 @@ class Service:
             reads: nothing is written by it. On SQLite a transaction of any other one takes the
                 write lock when it begins.
         """
-        if isinstance(self.engine, AsyncEngine):
-            return await self.engine.connect()
-        return await connect((reads and self._reading) or self.engine)
+        if isinstance(self.engine, Engine):
+            return await connect((reads and self._reading) or self.engine)
+        return await self.engine.connect()
 
     async def probe(self, seconds: float) -> None:
         """
@@ -97,8 +100,9 @@ async def open_service(url: str, *, write: bool = False) -> AsyncIterator[Servic
             await engine.dispose()
     else:
         path = sqlite_path(url)
-        reading = profile.sqlite_engine(path, write=False)
-        writing = profile.sqlite_engine(path, write=True) if write else reading
+        cache = profile.SERVICE_CACHE_KIB
+        reading = profile.sqlite_engine(path, write=False, cache_kib=cache)
+        writing = profile.sqlite_engine(path, write=True, cache_kib=cache) if write else reading
         yield Service(url=url, engine=writing, reading=reading)
 
 
@@ -117,6 +121,8 @@ def _expect_ledger(url: str, *, write: bool) -> None:
 
 
 def _postgres_engine(url: str, *, write: bool) -> AsyncEngine:
+    from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415 - it loads the ORM
+
     given = profile_postgres.postgres_url(url).set(drivername="postgresql+asyncpg")
     settings = profile_postgres.settings(write=write)
     return create_async_engine(

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Final
+
+from msgspec import structs
 
 from ledger.domain.devices import DeviceRecord
 from ledger.domain.errors import InputError
@@ -15,7 +18,7 @@ from ledger.domain.log.recorded_node import RecordedNode, node_from
 from ledger.domain.log.recorded_request import RecordedRequest, request_from
 from ledger.domain.log.state import GRANTED, Holding
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.request.requests import PodRequest
+from ledger.domain.request.requests import PodRequest, PodSnapshot
 from ledger.domain.topology import cpu_topology_of
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 
@@ -90,6 +93,40 @@ def as_observed(event: PodReserved) -> PodObserved:
         dialect=event.dialect,
         snapshot=event.snapshot,
         annotations=event.annotations,
+    )
+
+
+@lru_cache(maxsize=64)
+def _of_qos(qos: str) -> PodSnapshot:
+    return PodSnapshot(qos=qos)
+
+
+def opening_of(event: PodReserved | PodObserved) -> PodReserved | PodObserved:
+    """Return of an event that opened a holding as much as is read again while it is held."""
+    said = event.snapshot
+    snapshot = (
+        PodSnapshot(qos=said.qos, annotations=said.annotations)
+        if said.annotations
+        else _of_qos(said.qos)
+    )
+    if isinstance(event, PodObserved):
+        return structs.replace(event, snapshot=snapshot, device_models=(), request=None)
+    return PodReserved(
+        pod_uid=event.pod_uid,
+        attempt=event.attempt,
+        namespace=event.namespace,
+        pod_name=event.pod_name,
+        node_uid=event.node_uid,
+        node_name=event.node_name,
+        cpu_milli=event.cpu_milli,
+        memory_bytes=event.memory_bytes,
+        shares=event.shares,
+        cpuset=event.cpuset,
+        annotations=event.annotations,
+        dialect=event.dialect,
+        resource_version=event.resource_version,
+        group=event.group,
+        snapshot=snapshot,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from msgspec import structs
 
@@ -20,10 +20,11 @@ from ledger.domain.log.events import (
     RequestRefused,
     SettingsChanged,
 )
-from ledger.domain.log.state import LedgerState, NodeState
+from ledger.domain.log.sharing import Sharing
+from ledger.domain.log.state import Holding, LedgerState, NodeState
 from ledger.domain.nodes import NodeFacts
 from ledger.store.open import Ledger
-from ledger.store.reading.kept import each_of, events_at, events_of, seldom_of, times_of
+from ledger.store.reading.kept import each_at, each_of, events_at, events_of, seldom_of, times_of
 from ledger.store.reading.report_queries import (
     last_refusals,
     lives_of_pods,
@@ -31,7 +32,7 @@ from ledger.store.reading.report_queries import (
     voided_attempts,
 )
 from ledger.store.reading.timetravel import load_state
-from scheduler.cluster.rebuilt import node_of
+from scheduler.cluster.rebuilt import node_of, opening_of
 from scheduler.record.refusing import Told
 
 
@@ -49,7 +50,8 @@ class Beginning:
     A ledger at its head.
 
     Attributes:
-        opened: position -> the event that opened a holding that is there still, unless archived.
+        opened: position -> `opening_of` the event that opened a holding that is there still, unless
+            it is archived.
         said: by UID of the node.
         attempts: Pod UID -> number of its newest reservation, of Pods that may ask again.
         groups: what made the lives of groups that hold something or have a plan, with its time.
@@ -67,6 +69,12 @@ class Beginning:
     snapshot_position: int = 0
     settings: str = ""
     drifts: Sequence[DriftFound] = ()
+
+    def taken(self) -> Beginning:
+        """Return what is left of it once others keep what they need: where it began."""
+        return replace(
+            self, state=LedgerState(), opened={}, said={}, attempts={}, groups=(), drifts=()
+        )
 
 
 def as_told(node: NodeState, said: Said) -> NodeFacts:
@@ -86,6 +94,27 @@ def _sharing(inventory: NodeInventoried, node: NodeState) -> NodeInventoried:
     return structs.replace(inventory, cpus=node.cpus, devices=devices)
 
 
+def _as_held(
+    event: PodReserved | PodObserved, node: NodeState, holding: Holding, sharing: Sharing
+) -> PodReserved | PodObserved:
+    """Return what is kept of the opening of a holding, with the holding's own parts."""
+    for share in holding.shares:
+        sharing.same(share.device_id)  # annotations say it too
+    return structs.replace(
+        opening_of(event),
+        pod_uid=holding.pod_uid,
+        namespace=holding.namespace,
+        pod_name=holding.pod_name,
+        node_uid=node.uid,
+        node_name=node.name if node.name == event.node_name else event.node_name,
+        shares=holding.shares if holding.shares == event.shares else event.shares,
+        cpuset=holding.cpuset if holding.cpuset == event.cpuset else event.cpuset,
+        annotations=sharing.texts(event.annotations),
+        dialect=sharing.same(event.dialect),
+        group=sharing.same(event.group),
+    )
+
+
 def begin(ledger: Ledger) -> Beginning:
     """
     Read a ledger at its head.
@@ -94,17 +123,18 @@ def begin(ledger: Ledger) -> Beginning:
         LedgerError: it can't be read.
     """
     loaded = load_state(ledger)
-    held = [
-        holding.opened_position
+    held = {
+        holding.opened_position: (node, holding)
         for node in loaded.state.nodes.values()
         for holding in node.holdings.values()
-    ]
+    }
     said: dict[str, Said] = {}
     opened: dict[int, PodReserved | PodObserved] = {}
+    sharing = Sharing()
     with ledger.connection.begin():
-        for position, event in events_at(ledger.connection, held).items():
+        for position, event in each_at(ledger.connection, held):
             assert isinstance(event, PodReserved | PodObserved), event
-            opened[position] = event
+            opened[position] = _as_held(event, *held[position], sharing)
         for inventory in each_of(ledger.connection, NodeInventoried, loaded.position):
             node = loaded.state.nodes.get(inventory.node_uid)
             shared = inventory if node is None else _sharing(inventory, node)
@@ -208,7 +238,6 @@ def _groups(
     positions = {position for name in living for position in plans.get(name, ())}
     for at, holder in opened.items():
         if isinstance(holder, PodObserved) and holder.group:
-            found[at] = holder
             positions.add(at)
     bound: dict[int, LedgerEvent] = {}
     for row in lives_of_pods(connection, pods):

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from typing import Final
 
 from ledger.domain.errors import FencedError, InputError, LedgerError
@@ -117,7 +118,7 @@ class Inventory:
         recorded: list[NodeFacts] = []
         for name in _oldest_first(facts):
             if self._is_recorded(facts[name]):
-                recorded.append(facts[name])
+                recorded.append(self._shared(facts[name]))
             else:
                 self._left[name] = None
         view.put_nodes(recorded)
@@ -238,6 +239,11 @@ class Inventory:
         """Record what is new of a node; tell whether the ledger has it now."""
         new = [self._ours(one, verb, facts.uid) for verb, one in self._news(facts).items()]
         return not new or await self._record(facts.uid, facts.name, new)
+
+    def _shared(self, facts: NodeFacts) -> NodeFacts:
+        """Return a node that is as recorded, with the devices that are in memory already."""
+        said = self._said[facts.uid].inventory
+        return facts if said is None else replace(facts, devices=said.devices)
 
     def _news(self, facts: NodeFacts) -> dict[str, NewEvent]:
         """Return what the ledger was not told of a node, by what it tells."""

@@ -85,6 +85,8 @@ class Members:
         """Take a Pod that came or changed."""
         request = self._member(item)
         name = "" if request is None else group_name(request)
+        if not name and uid not in self._group_of:
+            return
         metadata, life = item["metadata"], life_of(item)
         before = self._group_of.get(uid, "")
         if life.ended or (metadata.get("deletionTimestamp") and not life.node):

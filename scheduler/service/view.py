@@ -27,7 +27,7 @@ from ledger.domain.request.alike import PodReader
 from ledger.domain.request.requests import PodRequest
 from scheduler.cluster.model import RefusedPod, asking
 from scheduler.cluster.one_node import read_node
-from scheduler.cluster.rebuilt import as_observed, held_by
+from scheduler.cluster.rebuilt import as_observed, held_by, opening_of
 from scheduler.decide.engine import Engine
 from scheduler.decide.extender import AskedNodes, NodeDirectory
 from scheduler.decide.filter.filtering import Filtered
@@ -141,7 +141,7 @@ class ClusterView:
         No node is decided on before the API was listed (`inventory`): it takes nothing until then.
 
         Args:
-            opened: the events that opened what is held, as far as they are at hand.
+            opened: `opening_of` what opened what is held, as far as it is at hand.
         """
         assert not self._facts, "a view begins once"
         self.position = position
@@ -161,7 +161,7 @@ class ClusterView:
             self.position += 1
             self._ahead.discard(self.position)
         if isinstance(event, PodReserved | PodObserved):
-            self._opened[position] = event
+            self._opened[position] = opening_of(event)
         holding = self._fold.holding_of(event)
         self._fold.add(position, event)
         uid = node_uid_of(event)
@@ -175,7 +175,7 @@ class ClusterView:
         return self._fold.node(uid)
 
     def opening(self, position: int) -> Opened | None:
-        """Return the event that opened what is held, None where it is not at hand."""
+        """Return `opening_of` the event that opened a holding, None where it is not at hand."""
         return self._opened.get(position)
 
     def expect(self, event: PodReserved) -> None:

@@ -125,7 +125,7 @@ async def _started(options: SchedulerOptions, metrics: Metrics, stack: AsyncExit
     return started
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Found:
     """The ledger: whose it is, open, and what it tells."""
 
@@ -172,6 +172,7 @@ async def _opened(
 ) -> Process:
     """Put together what decides."""
     origin, service, begun = found.origin, found.service, found.begun
+    found.begun = begun.taken()  # whoever was put together keeps what it needs of it
     options, stack, objects = started.options, started.stack, started.objects
     woken, clock, freshness = asyncio.Event(), ProcessClock(), Freshness()
     recorder = ProbedLane(service, freshness, clock.monotonic)
@@ -226,7 +227,7 @@ async def _opened(
         leading=leading,
         replica=Replica(live, leading),
         holder=holder,
-        begun=begun,
+        begun=found.begun,
         live=live,
         tasks=tasks,
     )

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Final
+
+import msgspec
 
 from ledger.domain.annotations.gpu_topology import decode_gpu_links
 from ledger.domain.annotations.wire import (
@@ -83,7 +86,8 @@ def inventory_of_device(
     labels = _labels(device)
 
     def record(item: object, path: str) -> DeviceRecord:
-        return _record(item, path, model, labels, vocabulary)
+        like = _like(item, model, labels, vocabulary)
+        return like or _record(item, path, model, labels, vocabulary)
 
     records = each(spec.get("devices"), "spec.devices", record)
     _check_unique(records)
@@ -277,6 +281,46 @@ def _record(
         vfs=tuple(_functions(item.get("vfGroups"), f"{path}.vfGroups")),
         unique_id=vocabulary.is_unique_id(device_type, device_id),
     )
+
+
+def _like(
+    item: object, model: str, object_labels: Mapping[str, str], vocabulary: Vocabulary
+) -> DeviceRecord | None:
+    """
+    Return what `_record` does, out of another device that says the same but for its id.
+
+    A large cluster has ten thousands of cards of a few kinds. None where it can't be read so.
+    """
+    if not isinstance(item, dict) or not isinstance(item.get("id"), str):
+        return None
+    device_id, rest = item["id"], {**item, "id": ""}
+    try:
+        text = msgspec.json.encode(rest)
+        if msgspec.json.decode(text) != rest:
+            return None  # a file's own dates and numbers are no JSON
+        found = _of_kind(text, model, tuple(object_labels.items()), vocabulary)
+    except (InputError, TypeError, ValueError, OverflowError, RecursionError):
+        return None  # what is wrong with it is said of the device itself
+    return DeviceRecord(
+        device_type=found.device_type,
+        minor=found.minor,
+        device_id=device_id,
+        model=found.model,
+        core_percent=found.core_percent,
+        memory_bytes=found.memory_bytes,
+        healthy=found.healthy,
+        labels=found.labels,
+        topology=found.topology,
+        vfs=found.vfs,
+        unique_id=vocabulary.is_unique_id(found.device_type, device_id),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _of_kind(
+    text: bytes, model: str, object_labels: tuple[tuple[str, str], ...], vocabulary: Vocabulary
+) -> DeviceRecord:
+    return _record(msgspec.json.decode(text), "", model, dict(object_labels), vocabulary)
 
 
 def _card_amounts(devices: object) -> dict[int, dict[str, int]]:

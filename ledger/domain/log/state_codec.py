@@ -8,6 +8,7 @@ sorted. A change of the form is a new `FORMAT`; a reader ignores snapshots of fo
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from ledger.domain.devices import DeviceRecord
 from ledger.domain.log.codec import encode_value, read_value
 from ledger.domain.log.layouts import read_with_cpus
 from ledger.domain.log.planned_cards import PlannedCard
+from ledger.domain.log.sharing import Sharing
 from ledger.domain.log.state import Amount, Holding, LedgerState, NodeState
 from ledger.domain.topology import Cpu
 
@@ -81,7 +83,20 @@ def decode_state(text: str) -> LedgerState:
         wire, layouts = read
         pairs = zip(wire.nodes, layouts, strict=True)
         nodes = {node.uid: _folded(node, cpus) for node, cpus in pairs}
+    _share(nodes.values())
     return LedgerState(nodes=nodes, planned_cards=wire.planned_cards)
+
+
+def _share(nodes: Iterable[NodeState]) -> None:
+    """Let what nodes and holdings say alike be in memory once."""
+    sharing = Sharing()
+    for node in nodes:
+        for device in node.devices:
+            sharing.device(device)
+        for held in node.holdings.values():
+            sharing.words(held, "namespace", "kind", "phase", "cpuset", "memory_bytes")
+            for share in held.shares:
+                sharing.share(share)
 
 
 def state_digest(text: str) -> bytes:

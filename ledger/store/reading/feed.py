@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, select
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ledger.domain.errors import CorruptLedgerError, LedgerError
 from ledger.domain.log.recorded import RecordedEvent
@@ -100,9 +99,10 @@ async def _connected(
         connection = await service.connect(reads=True)
     woken = asyncio.Event()
     try:
-        if isinstance(connection, AsyncConnection):
+        if service.is_postgres:
+            asked: Any = connection  # SQLAlchemy's own
             async with asyncio.timeout(seconds):
-                driver: Any = (await connection.get_raw_connection()).driver_connection
+                driver = (await asked.get_raw_connection()).driver_connection
                 await driver.add_listener(CHANNEL, lambda *_: woken.set())
         yield connection, woken
     finally:  # for good, with its listener: there is no pool, and nobody need say good-bye

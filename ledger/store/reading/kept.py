@@ -78,14 +78,21 @@ def times_of(connection: Connection, positions: Iterable[int]) -> dict[int, int]
 
 def events_at(connection: Connection, positions: Iterable[int]) -> dict[int, LedgerEvent]:
     """Return the events at these positions, as far as they are not in an archive."""
+    return dict(each_at(connection, positions))
+
+
+def each_at(connection: Connection, positions: Iterable[int]) -> Iterator[tuple[int, LedgerEvent]]:
+    """Yield them with their positions, in order, one part after the other."""
     e, wanted = ledger_events.c, sorted(positions)
-    found: dict[int, LedgerEvent] = {}
     for start in range(0, len(wanted), _PART):
         part = wanted[start : start + _PART]
-        query = select(e.position, e.event_type, e.body).where(e.position.in_(part))
+        query = (
+            select(e.position, e.event_type, e.body)
+            .where(e.position.in_(part))
+            .order_by(e.position)
+        )
         for position, event_type, body in connection.execute(query):
-            found[position] = decode_event(event_type, body)
-    return found
+            yield position, decode_event(event_type, body)
 
 
 def newest_granted(connection: Connection, since: int, many: int) -> list[PodReserved]:

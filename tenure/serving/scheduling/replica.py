@@ -19,6 +19,7 @@ from tenure.kube.lease import SKEW_MAX, Leadership, LeaseSettings
 from tenure.kube.objects import KubeObjects
 from tenure.kube.reflector import Reflector
 from tenure.serving.background import as_coroutine
+from tenure.serving.memory import give_back
 from tenure.serving.scheduling.ledger import PROBE_SECONDS, ProbedLane
 from tenure.serving.scheduling.options import SchedulerOptions
 from tenure.serving.scheduling.process import FATAL, Process
@@ -104,6 +105,7 @@ async def _lead(process: Process, standing: Standing, pods: Reflector) -> None:
             process.freshness.quarantine = ""  # whoever has the Lease looks anew
         process.tasks.append(process.recorder.watch())
         process.tasks.start()
+        give_back()
         await process.replica.take_over(process.recorder, process.live.templates.settle)
         record_what_changes(process)
         standing.keep_head(process)

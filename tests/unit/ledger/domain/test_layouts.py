@@ -1,18 +1,21 @@
-"""CPUs that many nodes have alike, read once."""
+"""What many nodes have alike, read once."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import date
 
 import pytest
 
 from ledger.domain.annotations.node_cpu import decode_cpu_topology, encode_cpu_topology
 from ledger.domain.errors import InputError
+from ledger.domain.kube.device_objects import inventory_of_device
 from ledger.domain.log.codec import read_value
 from ledger.domain.log.events import NodeInventoried, decode_event, encode_event
 from ledger.domain.log.state import Folding
 from ledger.domain.log.state_codec import decode_state, encode_state
 from ledger.domain.topology import Cpu, cpu_topology_of
+from tests.support.stores import node, reserved, share
 
 CPUS = tuple(Cpu(id=number, core=number // 2, socket=0, numa=0) for number in range(8))
 
@@ -76,3 +79,67 @@ def test_broken_cpus_are_refused_in_the_same_words(before: str, after: str) -> N
     with pytest.raises(InputError) as shared:
         decode_event(kind, body)
     assert str(shared.value) == str(whole.value)
+
+
+def test_what_cards_and_holdings_say_alike_is_there_once() -> None:
+    """A large ledger has ten thousands of them: what was recorded is read back, each word once."""
+    fold = Folding()
+    for position, name in enumerate(("n-1", "n-2"), 1):
+        fold.add(position, node(name))
+        fold.add(position + 2, reserved(f"pod-{name}", share(0, 50, node=name), node=name))
+    state = decode_state(encode_state(fold.state))
+    assert state == fold.state
+    one, other = state.nodes.values()
+    assert one.devices[0].topology is other.devices[0].topology
+    assert one.devices[0].model is other.devices[1].model
+    [held], [alike] = one.holdings.values(), other.holdings.values()
+    assert held.namespace is alike.namespace
+    assert held.shares[0].device_id is one.devices[0].device_id
+    assert held != alike
+
+
+def _card(number: int, **changes: object) -> dict[str, object]:
+    """Return one device of a Device object."""
+    resources = {"koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory": "80Gi"}
+    told = {"type": "gpu", "minor": 0, "health": True, "resources": resources}
+    return {**told, "id": f"GPU-{number}", "topology": {"nodeID": 0, "pcieID": "1"}, **changes}
+
+
+def test_a_card_like_another_is_read_as_itself() -> None:
+    """Its id is its own, and whatever else it says otherwise counts."""
+    for changes in (
+        {},
+        {"health": False},
+        {"minor": 3},
+        {"resources": {"koordinator.sh/gpu-core": "50"}},
+        {"labels": {"a": "b"}},
+        {"id": ""},
+    ):
+        inventory_of_device({"spec": {"devices": [_card(1)]}}, "A100")
+        [read] = inventory_of_device({"spec": {"devices": [_card(2, **changes)]}}, "A100").devices
+        alone = _card(2, **changes)
+        assert read.device_id == alone["id"]
+        assert read.minor == alone["minor"]
+        assert read.healthy is alone["health"]
+        assert read.core_percent == (50 if "resources" in changes else 100)
+        assert dict(read.labels) == changes.get("labels", {})
+        assert read.model == "A100"
+    [other] = inventory_of_device({"spec": {"devices": [_card(3)]}}, "L40S").devices
+    assert other.model == "L40S"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"minor": "0"}, id="a minor in text"),
+        pytest.param({"labels": {"made": date(2026, 1, 1)}}, id="a file's own date"),
+        pytest.param({"id": 7}, id="an id that is a number"),
+    ],
+)
+def test_a_card_that_cannot_be_read_is_named_though_another_is_like_it(
+    changes: dict[str, object],
+) -> None:
+    """The error has the path of the card that is wrong, each time."""
+    for _ in range(2):
+        with pytest.raises(InputError, match=r"spec\.devices\[1\]"):
+            inventory_of_device({"spec": {"devices": [_card(1), _card(2, **changes)]}}, "A100")
