@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from itertools import islice
 from typing import Final
 from urllib.parse import quote
@@ -207,23 +208,20 @@ class Releasing:
         if self._why_not():
             return
         self._books.compare()
-        names = self._taken()
-        found = {name: self._ends(name) for name in names}
-        holders: Collection[str] = ()
-        if any(one.adopts for one in found.values()):
-            holders = self._view.holders()
+        names, holders = self._taken(), cache(self._view.holders)
         outcomes = await asyncio.gather(
-            *(self._act(name, one, holders) for name, one in found.items()), return_exceptions=True
+            *(self._look(name, holders) for name in names), return_exceptions=True
         )
-        failures: list[Exception] = []
+        failures = [one for one in outcomes if one is not None]
         for name, outcome in zip(names, outcomes, strict=True):
             if isinstance(outcome, LedgerError | ApiError):
-                self.look_at(name)
-                failures.append(outcome)
-            elif outcome is not None:
-                raise outcome
+                self.look_at(name)  # of any other failure nobody knows that it passes
         if failures:
-            raise next((one for one in failures if isinstance(one, FencedError)), failures[0])
+            raise min(failures, key=_gravity)
+
+    async def _look(self, name: str, holders: Callable[[], Collection[str]]) -> None:
+        found = self._ends(name)
+        await self._act(name, found, holders() if found.adopts else ())
 
     def _ends(self, name: str) -> Ends:
         pods, states = self._view.pods, self.states(name)
@@ -450,6 +448,13 @@ class Releasing:
             self.mislabelled[name] = f"must {'have' if has else 'lose'} its label: {error}"
             raise
         self.mislabelled.pop(name, None)
+
+
+def _gravity(failure: BaseException) -> int:
+    """Return 0 for what ends us, 1 for what nobody foresaw, 2 for what is away."""
+    if isinstance(failure, FencedError):
+        return 0
+    return 2 if isinstance(failure, LedgerError | ApiError) else 1
 
 
 def _uids_of(pod: Object) -> tuple[str, str]:

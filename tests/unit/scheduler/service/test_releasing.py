@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -200,6 +201,32 @@ def test_a_release_that_could_not_be_recorded_is_recorded_later(error: LedgerErr
     scene.delete(pod)
     scene.settle()
     assert scene.released == [("pod-p", "completed")]
+
+
+def test_what_fails_on_one_node_as_nobody_foresaw_holds_up_no_other() -> None:
+    """The others that had no answer are looked at again at once, not in their turn."""
+    scene = Scene()
+    scene.live.add_node("b", 2)
+    scene.live.settle()
+    scene.settle()
+    scene.delete(scene.bind("p"))
+    event = scene.live.reserve(scene.live.placement(asking("q"), "b"))
+    scene.live.record(PodBound(pod_uid=event.pod_uid, attempt=1, node_uid="uid-b"))
+    pod = asking("q")
+    pod["spec"]["nodeName"] = "b"
+    scene.end(pod)
+
+    def broken(_: str) -> str:
+        raise AssertionError("unforeseen")
+
+    scene.releasing.why_deleted = broken
+    scene.live.ledger.away = LedgerError("down")
+    with pytest.raises(AssertionError, match="unforeseen"):
+        scene.settle()
+    scene.live.ledger.away = None
+    with suppress(AssertionError):
+        scene.settle()
+    assert scene.released == [("pod-q", "completed")]
 
 
 def test_a_pod_that_was_evicted_by_us_is_released_with_that_reason() -> None:
