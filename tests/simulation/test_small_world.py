@@ -131,7 +131,7 @@ STRANGERS: Final = Mutant(
         ("ledger_devices_counters", "WHEN OLD.unique_id = 1 AND", "WHEN 0 AND"),
     ),
     index="uq_ledger_machines_identity",
-    machines=lambda known: Strangers(known.by_number.values()),
+    machines=lambda known: Strangers(known.by_number.values(), known.last_device),
 )
 CLEARED: Final = "the account of a Pod that runs is open"
 ENDS: Final = "ledger_reservations_update"
