@@ -172,7 +172,10 @@ def test_the_node_confirms_and_what_waits_has_its_reason(
     made = tenure("ledger", "init", "--ledger", url, cwd=tmp_path)
     assert made.returncode == 0, made.stderr
     service = Service(port=port, authority=identities.server / "ca.crt")
-    with extender(plane, url, identities, api=port) as served, relay_to(port) as link:
+    with (
+        extender(plane, url, identities, api=port, forked=True) as served,
+        relay_to(port) as link,
+    ):
         apply(plane, accounts())
         token = agents_token(plane, node)
         with plane.scheduler(asking(plane, served, identities)):

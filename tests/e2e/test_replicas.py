@@ -125,6 +125,7 @@ def replicas(plane: ControlPlane, ledger: str, identities: Identities) -> Iterat
                 pod=name,
                 leading=leading,
                 kubeconfig=reached if leading else None,
+                forked=True,
             )
             served.append(stack.enter_context(entered))
         wait(lambda: is_labelled(plane, names[0]))

@@ -56,7 +56,7 @@ def test_a_template_that_comes_binds_who_waited_for_it_and_a_broken_one_changes_
 
     api.create("/api/v1/namespaces", {"metadata": {"name": "koordinator-system"}})
     with (
-        extender(plane, ledger, identities) as served,
+        extender(plane, ledger, identities, forked=True) as served,
         plane.scheduler(asking(plane, served, identities)),
     ):
         ask("first")
