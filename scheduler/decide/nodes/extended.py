@@ -52,6 +52,8 @@ class ExtendedArrays:
 
     def cap(self, row: int, name: str) -> int:
         """Return how many one node has."""
+        if name.startswith(CLAIMED_BY_CLASS):
+            return UNLIMITED
         return int(self._cap[name][row]) if name in self._cap else 0
 
     def most_free(self, name: str, where: BoolArray) -> int:
@@ -69,6 +71,8 @@ class ExtendedArrays:
 
     def too_small(self, name: str, amount: int, nodes: IntArray) -> BoolArray:
         """Return which of these nodes have too few at all."""
+        if name.startswith(CLAIMED_BY_CLASS):
+            return np.zeros(len(nodes), dtype=np.bool_)
         return _below(self._cap.get(name), amount, nodes)
 
     def times(self, asked: Amounts, nodes: IntArray, most: int) -> IntArray:

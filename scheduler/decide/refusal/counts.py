@@ -13,7 +13,7 @@ from ledger.domain.request.requests import PodRequest
 from scheduler.decide.dialects.registry import CHOOSERS
 from scheduler.decide.nodes.arrays import UNLIMITED, BoolArray
 from scheduler.decide.nodes.cpu_room import room_of
-from scheduler.decide.nodes.node_arrays import NodeArrays
+from scheduler.decide.nodes.node_arrays import ABSENT, NodeArrays
 from scheduler.decide.nodes.node_rows import NodeRows
 from scheduler.decide.nodes.pins import CpuPins
 from scheduler.decide.numa.state import NumaLoad
@@ -119,6 +119,8 @@ class ReasonCounter:
             )
         counts.sort(key=lambda count: (-count.nodes, count.reason))
         everywhere = np.ones(len(codes), dtype=np.bool_)
+        if self._arrays.count < len(codes):  # rows of nodes that went are no nodes
+            everywhere[:] = [node is not ABSENT for node in self._arrays.nodes]
         words = {name: reason.text for name, (reason, _) in by_name.items()}
         listed = [(words[count.reason], count.nodes) for count in counts]
         return ReasonCounts(
@@ -127,7 +129,7 @@ class ReasonCounter:
             nodes=self._by_node(texts, codes, used),
             nearest=frozenset(nearest),
             never=""
-            if able.any() or not len(codes)
+            if (able & everywhere).any() or not everywhere.any()
             else never(self._arrays, request, everywhere, _IN_CLUSTER),
         )
 
