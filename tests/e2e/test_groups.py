@@ -65,7 +65,7 @@ def test_a_topology_group_gets_one_node_and_its_members_see_all_its_cards(
     where = pods_in(namespace(managed=False))
     labels = {f"{GROUP}/name": "job", f"{GROUP}/replica": "2"}
     with (
-        extender(plane, ledger, identities) as served,
+        extender(plane, ledger, identities, forked=True) as served,
         plane.scheduler(asking(plane, served, identities)),
     ):
         for name in ("job-0", "job-1"):
@@ -106,7 +106,7 @@ def test_a_gang_waits_behind_its_gate_and_is_reserved_in_one_transaction(
         assert made.ok, made.message
 
     with (
-        extender(plane, ledger, identities) as served,
+        extender(plane, ledger, identities, forked=True) as served,
         plane.scheduler(asking(plane, served, identities)),
     ):
         for name in names[:3]:

@@ -151,13 +151,13 @@ def test_a_scheduler_that_is_killed_in_a_burst_goes_on_from_its_ledger(
     """SIGKILL between two effects: what was reserved is settled, and no card is given twice."""
     where = pods_in(namespace(managed=False))
     with (
-        extender(plane, ledger, identities) as served,
+        extender(plane, ledger, identities, forked=True) as served,
         plane.scheduler(asking(plane, served, identities)),
     ):
         names = burst(plane, where, 6)
         settled(plane, where, len(names) // 4)
         served.kill()
-        with extender(plane, ledger, identities, port=served.port) as again:
+        with extender(plane, ledger, identities, port=served.port, forked=True) as again:
             bound = settled(plane, where, len(names))
             words = again.words()
     missing = set(names) - {one["metadata"]["name"] for one in bound}
@@ -174,7 +174,7 @@ def test_every_pod_is_asked_about_however_alike_they_are(
     """OpportunisticBatching would give Pods alike the nodes that an earlier one was told."""
     where, count = pods_in(namespace(managed=False)), 12
     names = [f"alike-{number}" for number in range(count)]
-    with extender(plane, ledger, identities) as served:
+    with extender(plane, ledger, identities, forked=True) as served:
         for name in names:
             made = plane.api().create(
                 where, pod(name, schedulerName="tenure", **DIALECTS["nvidia"])
@@ -210,7 +210,7 @@ def test_who_waits_for_a_card_has_it_within_five_seconds_of_its_release(
         return str(made.body["metadata"]["uid"])
 
     with (
-        extender(plane, ledger, identities) as served,
+        extender(plane, ledger, identities, forked=True) as served,
         plane.scheduler(asking(plane, served, identities)),
     ):
         first = ask("first")
@@ -254,7 +254,7 @@ def test_what_others_gave_is_kept_and_what_ended_meanwhile_is_released_at_the_st
     assert made.ok, made.message
     uid = made.body["metadata"]["uid"]
     ours = [pod(name, schedulerName="tenure", **DIALECTS["nvidia"]) for name in ("one", "two")]
-    with extender(plane, ledger, identities) as served:
+    with extender(plane, ledger, identities, forked=True) as served:
         with plane.scheduler(asking(plane, served, identities)):
             eventually(lambda: uid in moments(ledger, PodObserved))
             for one in ours:
@@ -271,7 +271,7 @@ def test_what_others_gave_is_kept_and_what_ended_meanwhile_is_released_at_the_st
     remove_pods(plane, where, ["older", "one", "two"])
     again = api.create(where, pod(bound, schedulerName="tenure", **DIALECTS["nvidia"]))
     assert again.ok, again.message
-    with extender(plane, ledger, identities) as served:
+    with extender(plane, ledger, identities, forked=True) as served:
         eventually(lambda: moments(ledger, PodReleased).keys() == {uid, first})
         with plane.scheduler(asking(plane, served, identities)):
             eventually(lambda: node_of(plane, f"{where}/{bound}") == pair)
