@@ -29,6 +29,9 @@ check: $(VENV)/.dev ## Lint, format, types, layers
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
 
+# Tests start hundreds of processes, each of which would compile all modules anew without their bytecode.
+test e2e slow: export PYTHONDONTWRITEBYTECODE =
+
 test: $(VENV)/.postgres ## Run every test that takes minutes at most
 	@$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow and not e2e"
 

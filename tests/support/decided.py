@@ -1,7 +1,7 @@
 """
-One fixed history of Pods in every dialect, decided and written; prints the hash of all answers.
+One fixed history of Pods in every dialect, decided and written by every policy; prints a hash each.
 
-    python -m tests.support.decided POLICY
+    python -m tests.support.decided
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import hashlib
 import json
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ledger.domain.request.normalise import decode_pod
 from scheduler.decide.answers import encode
 from scheduler.decide.engine import Engine
 from scheduler.decide.outcome import Placement
 from scheduler.decide.score.typical import workload_of
-from scheduler.decide.settings import SchedulingSettings
+from scheduler.decide.settings import POLICIES, SchedulingSettings
 from tests.support.mixed import (
     CARDS,
     KOORDINATOR,
@@ -78,10 +78,10 @@ def _asks(rng: random.Random) -> tuple[str, Amounts, *tuple[Amounts, ...]]:
     return rng.choice(choices)
 
 
-def digest(policy: str) -> str:
+def digest(said: Iterable[str]) -> str:
     """Return the hash over all answers."""
-    return hashlib.sha256("\n".join(answers(policy)).encode()).hexdigest()
+    return hashlib.sha256("\n".join(said).encode()).hexdigest()
 
 
 if __name__ == "__main__":
-    sys.stdout.write(digest(sys.argv[1]))
+    sys.stdout.write(json.dumps({policy: digest(answers(policy)) for policy in POLICIES}))
