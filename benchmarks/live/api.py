@@ -21,6 +21,7 @@ from aiohttp import web
 
 from benchmarks.live import cluster
 from benchmarks.live.cluster import NAMESPACE, Json
+from tenure.serving.scheduling.cluster import PATHS
 
 BOOKMARK_SECONDS: Final = 15.0
 _CONFIGMAPS: Final = "/api/v1/namespaces/kube-system/configmaps"
@@ -33,6 +34,8 @@ _KINDS: Final = {
     "/api/v1/pods": "Pod",
     "/api/v1/namespaces": "Namespace",
     _CONFIGMAPS: "ConfigMap",
+    PATHS["templates"]: "ConfigMap",
+    PATHS["poddisruptionbudgets"]: "PodDisruptionBudget",
     "/apis/scheduling.koordinator.sh/v1alpha1/devices": "Device",
     "/apis/topology.node.k8s.io/v1alpha1/noderesourcetopologies": "NodeResourceTopology",
 }
