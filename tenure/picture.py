@@ -8,6 +8,7 @@ from tenure.asking import EVERYBODY, Sight
 from tenure.output import one_line
 
 if TYPE_CHECKING:
+    from ledger.domain.vocabulary import Vocabulary
     from ledger.store.open import Ledger
     from scheduler.cluster.model import Cluster
     from scheduler.usage.picture import Many, NodeNow, Picture
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
 _SHOWN_MAX = 4
 
 
-def picture_of_cluster(cluster: Cluster) -> Picture:
-    """Return the cards of a cluster that manifests describe."""
+def picture_of_cluster(cluster: Cluster, vocabulary: Vocabulary) -> Picture:
+    """Return the cards of a cluster that manifests describe, read by these words."""
     from scheduler.usage.cluster_now import cluster_now_of_objects
 
     faults = [(f"Pod {each.pod}", each.fault) for each in cluster.conflicts]
@@ -31,6 +32,7 @@ def picture_of_cluster(cluster: Cluster) -> Picture:
         dra=cluster.dra,
         vgpus=cluster.vgpus,
         faults=faults,
+        vocabulary=vocabulary,
     )
 
 

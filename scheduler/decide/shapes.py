@@ -121,11 +121,7 @@ class Shape:
 
         Rule: docs/DIVERGENCES.md, Placing by count: whole cards that a device plugin chooses.
         """
-        return (
-            self.plain_percent == WHOLE_PERCENT
-            and self.dialect is not None
-            and reader_of(self.dialect).by_plugin
-        )
+        return self.plain_percent == WHOLE_PERCENT and _is_by_plugin(self.dialect)
 
 
 _value_of: Final[Callable[[Shape], Hashable]] = attrgetter(*(field.name for field in fields(Shape)))
@@ -211,13 +207,18 @@ def shape_of(request: PodRequest, *, mixed_models: bool = False) -> Shape:
             template_amounts=tuple(filter(None, map(template_amounts, gpus))),
             resources=(
                 *(name for name, _ in request.extended),
-                *([NVIDIA_GPU] if gpus and request.dialect is Dialect.NVIDIA else []),
+                *([NVIDIA_GPU] if gpus and _is_by_plugin(request.dialect) else []),
             ),
         ),
         plain_percent=percent,
         plain_count=count,
         extended=request.extended,
     )
+
+
+def _is_by_plugin(dialect: Dialect | None) -> bool:
+    """Tell whether a device plugin chooses the cards of whoever asks so."""
+    return dialect is not None and reader_of(dialect).by_plugin
 
 
 def _plain(request: PodRequest) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from typing import Final
 
 from ledger.domain.devices import WHOLE_PERCENT, DeviceRecord, DeviceShare, level_percent
 from ledger.domain.dialects.names import OUR_DIALECT, Dialect
-from ledger.domain.dialects.registry import READERS, gpu_dialect_of
+from ledger.domain.dialects.registry import READERS, gpu_dialect_of, reader_of
 from ledger.domain.log.events import PodObserved, decode_event
 from ledger.domain.log.machines import (
     Contradiction,
@@ -113,7 +113,9 @@ class _NodeParts:
     @property
     def is_plugged(self) -> bool:
         """Tell whether its cards are those of device plugins alone."""
-        return self.dialects is not None and self.dialects <= {Dialect.NVIDIA}
+        if self.dialects is None:
+            return False
+        return all(reader_of(dialect).by_plugin for dialect in self.dialects)
 
 
 def cluster_now_of_objects(

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ledger.store.open import Ledger
     from ledger.store.reading.timetravel import Loaded
     from scheduler.cluster.model import Cluster
+    from scheduler.decide.settings import SchedulingSettings
     from scheduler.usage.picture import CardGroup, NodeNow, Picture
 
 
@@ -176,12 +177,14 @@ def _answer_cpus(source: Ledger, question: MapQuestion, sight: Sight) -> Answer:
 def _answer_files(files: Sequence[str], question: MapQuestion) -> Answer:
     """Draw the cluster of manifests."""
     from agent.decide.cpus_now import cpus_of_objects
+    from scheduler.decide.settings import SchedulingSettings
 
-    answer, cluster = Answer(), _cluster_of_files(files)
+    settings = SchedulingSettings()
+    answer, cluster = Answer(), _cluster_of_files(files, settings)
     if question.cpus:
         _show_cpus(cpus_of_objects(cluster.nodes, cluster.adopted), question, answer)
     else:
-        _show(picture_of_cluster(cluster), question, answer)
+        _show(picture_of_cluster(cluster, settings.vocabulary), question, answer)
     return answer
 
 
@@ -249,13 +252,12 @@ def _show_cpus(nodes: Sequence[CpusNow], question: MapQuestion, answer: Answer) 
     answer.draw(draw_cpus(nodes, width=question.screen.width), question.screen)
 
 
-def _cluster_of_files(files: Sequence[str]) -> Cluster:
+def _cluster_of_files(files: Sequence[str], settings: SchedulingSettings) -> Cluster:
     """Read manifests, and say what they leave unsaid, and what of them can't be read."""
     from scheduler.cluster.mending import cluster_as_far_as_read
-    from scheduler.decide.settings import SchedulingSettings
     from tenure.manifests import read_manifests
 
-    cluster = cluster_as_far_as_read(read_manifests(files), SchedulingSettings())
+    cluster = cluster_as_far_as_read(read_manifests(files), settings)
     for warning in cluster.warnings:
         warn(warning)
     for each in cluster.unreadable:

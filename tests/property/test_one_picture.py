@@ -92,7 +92,8 @@ def written(path: Path, objects: list[Object]) -> Path:
 def picture_of_dump(path: Path) -> Picture:
     """What the map draws of a dump."""
     settings = SchedulingSettings()
-    return picture_of_cluster(cluster_as_far_as_read(read_manifests([str(path)]), settings))
+    cluster = cluster_as_far_as_read(read_manifests([str(path)]), settings)
+    return picture_of_cluster(cluster, settings.vocabulary)
 
 
 def said(node: NodeNow) -> NodeNow:
