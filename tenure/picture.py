@@ -97,7 +97,7 @@ def unplaced_line(node: NodeNow) -> str:
     shown = ", ".join(pod.path for pod in pods[:_SHOWN_MAX])
     rest = f" and {len(pods) - _SHOWN_MAX} more" if len(pods) > _SHOWN_MAX else ""
     held, sums = unplaced_cards(node), sums_of(node)
-    which = "which one is not known" if held == 1 else "which ones is not known"
+    which = "which one is not known" if held == 1 else "which of them is not known"
     return one_line(
         f"{node.name}: {held} of {many_text(sums.cards)} held, {which}"
         f" ({shown}{rest}); {many_text(sums.free)} free"

@@ -231,7 +231,7 @@ def test_any_cluster_can_be_drawn(tenure: CommandLine, tmp_path: Path) -> None:
     answer = tenure.run("map", str(path))
 
     assert answer.code == 0
-    line = "gpu-a: 2 of 4 held, which ones is not known (ml/train-0); 2 free"
+    line = "gpu-a: 2 of 4 held, which of them is not known (ml/train-0); 2 free"
     assert line in answer.out
     assert "1 node without cards" in answer.out
 
@@ -251,7 +251,7 @@ def test_a_strangers_init_container_takes_no_card_of_its_own(
     items = [node(allocatable={"cpu": 8, "memory": "8Gi", "nvidia.com/gpu": 4}), body]
     path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
     ledger = str(tmp_path / "run.db")
-    line = "n1: 2 of 4 held, which ones is not known (ml/old); 2 free"
+    line = "n1: 2 of 4 held, which of them is not known (ml/old); 2 free"
 
     assert tenure.run("simulate", str(path), "--ledger", ledger).code == 0
 
