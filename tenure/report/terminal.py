@@ -58,6 +58,7 @@ class CardTotals:
         percent: what is held of them; a Pod on a card that nobody can name holds it whole.
         free: that a Pod which tolerates nothing could get.
         apart: free ones of closed nodes, which it could not.
+        split: free ones that are given in replicas or slices alone, so that nobody gets one whole.
         closed: that take no grants.
         unknown: held, and nobody knows which they are.
     """
@@ -67,6 +68,7 @@ class CardTotals:
     percent: int
     free: Many
     apart: int
+    split: Many
     closed: int
     unknown: int
 
@@ -74,6 +76,8 @@ class CardTotals:
         parts = [f"{self.percent} % held", f"{many_text(self.free)} free"]
         if self.apart:
             parts.append(f"{self.apart:,} more free on closed nodes")
+        if self.split != NONE:
+            parts.append(f"{many_text(self.split)} more free in replicas or slices")
         if self.closed:
             parts.append(f"{self.closed:,} closed")
         if self.unknown:
@@ -146,6 +150,15 @@ def totals_of(nodes: Iterable[NodeNow]) -> CardTotals:
         percent=min(WHOLE_PERCENT, held // len(cards)) if cards else 0,
         free=sums.gettable,
         apart=sum(each.free.least for each in shut),
+        split=sum(
+            (
+                group.free
+                for node in nodes
+                for group in gpu_groups(node)
+                if node.is_open and group.mode in {"replicas", "slices"}
+            ),
+            NONE,
+        ),
         closed=sum(not card.is_good for card in cards),
         unknown=unknown,
     )
