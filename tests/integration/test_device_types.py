@@ -165,7 +165,9 @@ def test_what_one_ledger_says_of_words_is_not_left_for_the_next(
 
     assert "ask for npu count 1 instead of 2" in cli.ask("why", "ml/waits").out
     assert decode_pod(_pod("waits", {NPU: "2"})).devices == ()
-    assert "npu" not in other.ask("why", "ml/waits").out
+    told = other.ask("why", "ml/waits").out
+    assert "ask for npu count" not in told
+    assert "Insufficient example.com/npu" in told, "a resource like any other"
     assert "ask for npu count 1 instead of 2" in cli.ask("why", "ml/waits").out
 
 

@@ -13,6 +13,7 @@ from sqlalchemy import URL, make_url
 _PORT: Final = 5432
 _BYTES: Final = 65_536
 _LOOK_SECONDS: Final = 0.02
+_TURNS: Final = 5
 _Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
@@ -24,10 +25,12 @@ def looping() -> Iterator[asyncio.AbstractEventLoop]:
     thread.start()
 
     async def end() -> None:
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        for _ in range(_TURNS):  # who was let in last has no task yet, and closing takes a turn
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.sleep(0)
 
     try:
         yield loop
@@ -57,7 +60,22 @@ def listening(serve: _Serve) -> Iterator[tuple[int, asyncio.AbstractEventLoop]]:
 
 
 async def reach(where: int | URL) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect to a port of the loopback, or to the server of a ledger's URL."""
+    """
+    Connect to a port of the loopback, or to the server of a ledger's URL.
+
+    Whoever gives up meanwhile leaves no connection behind that nobody closes.
+    """
+    connecting = asyncio.ensure_future(_connect(where))
+    try:
+        return await asyncio.shield(connecting)
+    except asyncio.CancelledError:
+        with suppress(OSError):
+            _, writer = await connecting
+            writer.close()
+        raise
+
+
+async def _connect(where: int | URL) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     if isinstance(where, int):
         return await asyncio.open_connection("127.0.0.1", where)
     folder, port = where.query.get("host"), where.port or _PORT
