@@ -67,8 +67,10 @@ class Wire:
         except OSError:  # a side that is gone has nothing more to carry
             pass
         finally:
-            for each in filter(None, (writer, to_server)):
+            ends = [each for each in (writer, to_server) if each is not None]
+            for each in ends:  # both before any is waited for, which may be given up
                 each.close()
+            for each in ends:
                 with suppress(OSError):
                     await each.wait_closed()
 
