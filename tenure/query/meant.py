@@ -127,13 +127,13 @@ def _is_known(source: Ledger, name: Name, sight: Sight) -> bool:
 
 
 def _like(source: Ledger, reading: Reading, sight: Sight) -> list[str]:
-    """Return names that the ledger knows and that look like what was typed."""
+    """Return names that look like what was typed, of nodes and Pods that are seen."""
     import difflib
 
     from ledger.store.reading import report_queries as queries
 
     text = str(reading)
-    nodes = [node.node_name for node in queries.nodes(source.connection)]
+    nodes = [node.node_name for node in queries.nodes(source.connection)] if sight.whole else []
     pods = queries.pods(source.connection, namespace=sight.namespace or None)
     paths = dict.fromkeys(f"{pod.namespace}/{pod.pod_name}" for pod in pods)
     near = difflib.get_close_matches(text, [*nodes, *paths], n=_LIKE_MAX)

@@ -170,6 +170,9 @@ def test_who_may_see_one_namespace_sees_its_lines_alone(
         for question in (("who", "secret/train-0"), ("why", "secret/train-0")):
             unknown = ask(tenure, place, *question, "-n", "ml")
             assert "the ledger knows no Pod secret/train-0" in unknown.err
+        for typed in ("gpu-aa", "train-1", "secret/train-1"):
+            suggested = ask(tenure, place, "who", typed, "-n", "ml").err
+            assert "did you mean" not in suggested, "names are seen as lines are"
         for question in (("why", "gpu-a/0"), ("map", "--cpus")):
             refused = ask(tenure, place, *question, "-n", "ml")
             assert "is about the Pods of all namespaces" in refused.err
