@@ -19,6 +19,7 @@ from aiohttp import web
 
 from ledger.store.writing.commands import Command, Outcome
 from tenure.kube.objects import KubeObjects
+from tenure.serving.http2 import Http2Connection, _Stream
 from tenure.serving.scheduling.ledger import ProbedLane
 
 _T = TypeVar("_T")
@@ -66,6 +67,38 @@ def watch(point: Point) -> None:
         await point.around(f"answer {verb}", written(self, data))
 
     web.Response.write_eof = answered  # type: ignore[method-assign]
+    _watch_http2(point)
+
+
+def _watch_http2(point: Point) -> None:
+    """Watch what is said over HTTP/2, which has no response of aiohttp's."""
+    run, say = Http2Connection._run, Http2Connection._say
+    verbs: dict[tuple[Http2Connection, int], str] = {}
+
+    @wraps(run)
+    async def running(
+        self: Http2Connection,
+        number: int,
+        stream: _Stream,
+        method: str,
+        path: str,
+    ) -> None:
+        verbs[self, number] = path.strip("/")
+        await run(self, number, stream, method, path)
+        verbs.pop((self, number), None)
+
+    @wraps(say)
+    def said(
+        self: Http2Connection, number: int, stream: _Stream, answered: tuple[int, str, bytes]
+    ) -> None:
+        effect = f"answer {verbs.get((self, number), '')}"
+        point.reached(f"before:{effect}")
+        say(self, number, stream, answered)
+        self._flush()
+        point.reached(f"after:{effect}")
+
+    Http2Connection._run = running  # type: ignore[method-assign]
+    Http2Connection._say = said  # type: ignore[method-assign]
 
 
 def _called(
