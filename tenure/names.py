@@ -117,7 +117,7 @@ FORMS: Final = (
 _PART: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 _TYPE: Final = re.compile(r"[a-z][a-z-]*")
-_CPUS: Final = re.compile(r"[0-9]{1,4}(?:[,-][0-9]{1,4})*")
+_CPUS: Final = re.compile(r"[0-9]{1,9}(?:[,-][0-9]{1,9})*")
 _PCI: Final = re.compile(
     r"(?:PCI:)?(?:0{4})?([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2})(\.[0-7])?", re.IGNORECASE
 )

@@ -213,6 +213,9 @@ def cluster_now_of_ledger(
     by_node: dict[str, list[Device]] = {}
     for device in present:
         by_node.setdefault(device.node_uid, []).append(device)
+    shut: dict[str, dict[tuple[str, int], str]] = {}
+    for (node_uid, device_type, minor), reason in closed.items():
+        shut.setdefault(node_uid, {})[device_type, minor] = reason
     parts = {
         node.node_uid: _NodeParts(
             name=node.node_name,
@@ -220,9 +223,7 @@ def cluster_now_of_ledger(
             closed_because=_closed_of_ledger(node, described.get(node.node_uid)),
             dialects=_dialects_of(described.get(node.node_uid)),
             devices=[_record_of(device) for device in by_node.get(node.node_uid, ())],
-            closed={key[1:]: reason for key, reason in closed.items() if key[0] == node.node_uid}
-            if by_node.get(node.node_uid)
-            else {},
+            closed=shut.get(node.node_uid, {}) if node.node_uid in by_node else {},
         )
         for node in nodes
     }
@@ -290,9 +291,7 @@ def unplaced_of(event: PodObserved, device_type: str = TYPE_GPU) -> Unplaced | N
     """Return what a Pod holds of a type on devices that nobody can name; None for nothing."""
     if device_type not in event.unknown_types:
         return None
-    asked = {
-        name: n for name, n in extended.held(event.snapshot).items() if n and name in GPU_NAMES
-    }
+    asked = _gpus_asked(event)
     counted = event.counted.get(device_type, 0)
     cards = unknown_cards(event) if device_type == TYPE_GPU else max(1, counted)
     wholes = sorted(name for name in asked if name in WHOLE_CARD_NAMES)
@@ -360,6 +359,12 @@ def _holder(pod: PodObserved | HolderRow, share: DeviceShare | HolderRow) -> Hol
         whole=share.exclusive,
         level_percent=level_percent(share.core_percent, share.memory_ratio_percent),
     )
+
+
+def _gpus_asked(event: PodObserved) -> dict[str, int]:
+    """Return what a Pod asks for of GPUs, of any vendor's, by resource name."""
+    asked = extended.held(event.snapshot).items()
+    return {name: amount for name, amount in asked if amount and name in GPU_NAMES}
 
 
 def _whole_cards(event: PodObserved) -> int:
@@ -464,8 +469,8 @@ def _add_sick_cards(part: _NodeParts) -> None:
 
 def _is_of_others(event: PodObserved) -> bool:
     """Tell whether a Pod asks for GPUs of a vendor whose plugin counts them, and for no others."""
-    asked = {name for name, n in extended.held(event.snapshot).items() if n and name in GPU_NAMES}
-    return bool(asked) and asked <= _FOREIGN_CARDS
+    asked = _gpus_asked(event)
+    return bool(asked) and asked.keys() <= _FOREIGN_CARDS
 
 
 def _plugged(

@@ -118,8 +118,10 @@ def _records(source: Ledger, sight: Sight, now_us: int) -> Iterator[dict[str, An
     for holder in queries.device_holders(connection):
         holders[holder.position].append(holder)
     whole = {holder.position: holder for holder in queries.pod_holders(connection)}
-    last = {each.position: each for each in queries.refusals(connection)}
-    for pod in queries.pods(connection, namespace=namespace):
+    found = queries.pods(connection, namespace=namespace)
+    newest = {pod.refused_position for pod in found}
+    last = {each.position: each for each in queries.refusals(connection) if each.position in newest}
+    for pod in found:
         own = whole.get(pod.reserved_position)
         refusal = last.get(pod.refused_position)
         state = state_of(pod, refusal, held=own is not None)

@@ -56,14 +56,7 @@ def test_help_is_light(arguments: list[str]) -> None:
         f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)\n"
         "sys.exit(code)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=ROOT,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = _python(program)
 
     assert (done.returncode, done.stderr.strip()) == (0, "[]")
     assert "Usage: tenure" in done.stdout
@@ -94,14 +87,7 @@ def test_a_process_imports_what_it_needs_and_no_more(package: str) -> None:
         "    importlib.import_module(one.name)\n"
         f"print([name for name in {UNNEEDED[package]!r} if name in sys.modules])\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=ROOT,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = _python(program)
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
 
@@ -173,3 +159,14 @@ def test_help_of_an_unknown_command_is_refused(capsys: pytest.CaptureFixture[str
     """With where to look."""
     assert run(app, ["help", "ledger", "veryfi"]) == 2
     assert "no such command: 'veryfi'" in capsys.readouterr().err
+
+
+def _python(program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )

@@ -13,7 +13,7 @@ from ledger.domain.request.requests import PodRequest
 from scheduler.decide.dialects.registry import CHOOSERS
 from scheduler.decide.nodes.arrays import UNLIMITED, BoolArray
 from scheduler.decide.nodes.cpu_room import room_of
-from scheduler.decide.nodes.node_arrays import ABSENT, NodeArrays
+from scheduler.decide.nodes.node_arrays import NodeArrays
 from scheduler.decide.nodes.node_rows import NodeRows
 from scheduler.decide.nodes.pins import CpuPins
 from scheduler.decide.numa.state import NumaLoad
@@ -30,9 +30,9 @@ from scheduler.decide.refusal.shortfalls import (
 )
 
 FAR: Final = (1 << 31) - 1
-_OF_DIALECTS: Final = {reason.text: reason for each in CHOOSERS for reason in each.search_reasons}
 """How far a node is from fitting when no number says so."""
 
+_OF_DIALECTS: Final = {reason.text: reason for each in CHOOSERS for reason in each.search_reasons}
 _IN_CLUSTER: Final = "in this cluster"
 _AMONG_THESE: Final = "among these"
 _ABSENT: Final = (reasons.NODE_ABSENT,)
@@ -98,12 +98,13 @@ class ReasonCounter:
         for reason, members in by_name.values():
             where = _any_of(codes, members)
             some = where & able
+            can_serve = bool(some.any())
             row, detail, remedy = self._nearest(
-                request, reason, some if some.any() else where, short, tried
+                request, reason, some if can_serve else where, short, tried
             )
             nearest.add(row)
             is_less = remedy.startswith("ask ")  # of what is short here itself
-            if remedy and not is_less and not some.any():  # nothing there is worth releasing
+            if remedy and not is_less and not can_serve:  # nothing there is worth releasing
                 remedy = f"ask for less: {never(self._arrays, request, where, _AMONG_THESE)}"
             if not remedy:  # in the words that are true of this node: taints differ in effect
                 told = texts[codes.item(row)]
@@ -118,9 +119,7 @@ class ReasonCounter:
                 )
             )
         counts.sort(key=lambda count: (-count.nodes, count.reason))
-        everywhere = np.ones(len(codes), dtype=np.bool_)
-        if self._arrays.count < len(codes):  # rows of nodes that went are no nodes
-            everywhere[:] = [node is not ABSENT for node in self._arrays.nodes]
+        everywhere = _any_of(codes, used)  # rows of nodes that went are no nodes
         words = {name: reason.text for name, (reason, _) in by_name.items()}
         listed = [(words[count.reason], count.nodes) for count in counts]
         return ReasonCounts(
@@ -129,7 +128,7 @@ class ReasonCounter:
             nodes=self._by_node(texts, codes, used),
             nearest=frozenset(nearest),
             never=""
-            if (able & everywhere).any() or not everywhere.any()
+            if not used or (able & everywhere).any()
             else never(self._arrays, request, everywhere, _IN_CLUSTER),
         )
 
@@ -237,7 +236,7 @@ def _closest(
 
 
 def _any_of(codes: Codes, members: Sequence[int]) -> BoolArray:
-    where: BoolArray = codes == members[0]
-    for code in members[1:]:
+    where: BoolArray = np.zeros(len(codes), dtype=np.bool_)
+    for code in members:
         where |= codes == code
     return where

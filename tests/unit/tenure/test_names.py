@@ -126,6 +126,19 @@ def test_anything_else_is_refused_with_the_forms(text: str) -> None:
     assert "NODE/CARD" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("cpus", "words"),
+    [
+        pytest.param("12345", "a CPU id is above 4096", id="five digits"),
+        pytest.param("3-1", "a CPU range runs backwards", id="backwards"),
+    ],
+)
+def test_cpus_that_no_machine_has_are_no_card_of_a_type_cpu(cpus: str, words: str) -> None:
+    """The list is refused with its own reason."""
+    with pytest.raises(InputError, match=words):
+        parse_name(f"a/cpu/{cpus}")
+
+
 @pytest.mark.parametrize("text", ["gpu-a", "gpu-a/3", "gpu-a/rdma/0", "gpu-a/cpu/17", "ml/job/x"])
 def test_a_name_reads_back_as_it_was_written(text: str) -> None:
     """What the output calls a thing is what the next command takes."""
