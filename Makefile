@@ -59,7 +59,9 @@ lock: $(VENV)/.dev ## Lock the dependencies again (LOCK_FLAGS=--upgrade for the 
 		--output-file requirements/build.txt pyproject.toml
 	@$(COMPILE) --extra service --constraint requirements/core.txt \
 		--output-file requirements/service.txt pyproject.toml
-	@$(COMPILE) --extra dev --extra service --constraint requirements/core.txt --constraint requirements/build.txt \
+	@$(COMPILE) --extra agent --extra service --constraint requirements/core.txt --constraint requirements/service.txt \
+		--output-file requirements/agent.txt pyproject.toml
+	@$(COMPILE) --extra dev --extra agent --extra service --constraint requirements/core.txt --constraint requirements/build.txt \
 		--output-file requirements/dev.txt pyproject.toml
 	@$(COMPILE) --output-file requirements/go.txt requirements/go.in
 	@$(COMPILE) --output-file requirements/postgres.txt requirements/postgres.in
