@@ -19,8 +19,9 @@ from tenure.options import (
     At,
     Output,
 )
-from tenure.output import Column, OutputFormat, write_answer
+from tenure.output import Column, OutputFormat, one_line, write_answer
 from tenure.picture import picture_of_cluster, picture_of_ledger
+from tenure.report.chosen import Choice, chosen, chosen_cpus, words_of
 from tenure.units import format_time
 
 if TYPE_CHECKING:
@@ -61,12 +62,44 @@ _CPU_COLUMNS: Final = (
 )
 
 
+Nodes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--node",
+        metavar="NAME",
+        help="These nodes alone: names or patterns such as 'gpu-00*', divided by commas, or"
+        " several times.",
+        show_default=False,
+    ),
+]
+Models = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--model",
+        metavar="NAME",
+        help="Cards of these models alone, likewise; '*a100*' too.",
+        show_default=False,
+    ),
+]
+Namespaces = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--namespace",
+        "-n",
+        metavar="NAME",
+        help="Nodes of which Pods of these namespaces hold something, likewise. Of a live service"
+        " a single name: what its Pods hold, for who may see no more.",
+        show_default=False,
+    ),
+]
+
+
 def register(app: typer.Typer) -> None:
     """Add the command to the command line."""
     app.command("map")(draw)
 
 
-@asks()
+@asks(but=("namespace",))
 def draw(
     files: Annotated[
         list[str] | None,
@@ -77,6 +110,9 @@ def draw(
         ),
     ] = None,
     *,
+    node: Nodes = None,
+    model: Models = None,
+    namespace: Namespaces = None,
     at: At = None,
     cpus: Annotated[
         bool, typer.Option("--cpus", help="Sockets, NUMA nodes, cores and who holds them.")
@@ -95,15 +131,26 @@ def draw(
 
     Any cluster: kubectl get nodes,pods -A -o json | tenure map -
 
+    Some of it: tenure map --node 'gpu-00*' --model '*a100*'
+
     CPUs: tenure map --cpus
     """
     _expect(files or (), at=at, cpus=cpus, watch=watch, output=output)
+    place, whose = _within(place, _joined(namespace))
+    question = MapQuestion(
+        at=at,
+        cpus=cpus,
+        output=output,
+        node=_joined(node),
+        model=_joined(model),
+        namespace=whose,
+        **_screen_here(),
+    )
     if files:
         if place.service is not None:
             raise InputError("files and a service exclude each other", field="--live")
-        say(_answer_files(files, MapQuestion(cpus=cpus, output=output, **_screen_here())))
+        say(_answer_files(files, question))
         return
-    question = MapQuestion(at=at, cpus=cpus, output=output, **_screen_here())
     if watch:
         watch_it(place, "map", answer_map, lambda width: replace(question, width=width), interval)
         return
@@ -116,12 +163,16 @@ class MapQuestion:
     Nodes with their cards, or with their CPUs, now or at a moment.
 
     Attributes:
+        node, model, namespace: what is shown alone; names and patterns, divided by commas.
         width, blocks, colour: of the screen; see `Screen`.
     """
 
     at: str | None = None
     cpus: bool = False
     output: OutputFormat = OutputFormat.TABLE
+    node: str = ""
+    model: str = ""
+    namespace: str = ""
     width: int = 80
     blocks: bool = True
     colour: bool = False
@@ -130,6 +181,15 @@ class MapQuestion:
     def screen(self) -> Screen:
         """Where it is shown, within sane bounds."""
         return Screen(width=min(self.width, WIDTH_MAX), blocks=self.blocks, colour=self.colour)
+
+    @property
+    def choice(self) -> Choice:
+        """What of the cluster is shown."""
+        return Choice(
+            nodes=words_of(self.node),
+            models=words_of(self.model),
+            namespaces=words_of(self.namespace),
+        )
 
 
 def answer_map(source: Ledger, question: MapQuestion, sight: Sight) -> Answer:
@@ -201,6 +261,17 @@ def _expect(
         raise InputError("--watch draws what is held now", field="--watch")
 
 
+def _joined(given: Sequence[str] | None) -> str:
+    return ",".join(given or ())
+
+
+def _within(place: Place, namespaces: str) -> tuple[Place, str]:
+    """Ask a service for one namespace by its rights; return what is left to choose by."""
+    if place.service is None or not namespaces or any(sign in namespaces for sign in ",*?["):
+        return place, namespaces
+    return replace(place, service=replace(place.service, namespace=namespaces)), ""
+
+
 def _screen_here() -> dict[str, Any]:
     """Return what stdout is, in the words of `MapQuestion`."""
     console = stdout()
@@ -240,6 +311,9 @@ def _told_of_cpus(
 def _show_cpus(nodes: Sequence[CpusNow], question: MapQuestion, answer: Answer) -> None:
     from tenure.report.cpu_map import cpu_records, cpu_rows, draw_cpus
 
+    every, nodes = len(nodes), chosen_cpus(nodes, question.choice)
+    if question.choice:
+        answer.note(_told(len(nodes), every, question.choice))
     if not question.output.is_table:
         write_answer(
             question.output,
@@ -268,22 +342,32 @@ def _cluster_of_files(files: Sequence[str], settings: SchedulingSettings) -> Clu
     return cluster
 
 
-def _show(picture: Picture, question: MapQuestion, answer: Answer) -> None:
+def _told(shown: int, every: int, choice: Choice) -> str:
+    return f"{shown:,} of {every:,} node{'' if every == 1 else 's'} shown ({one_line(str(choice))})"
+
+
+def _show(whole: Picture, question: MapQuestion, answer: Answer) -> None:
+    choice = question.choice
+    picture = chosen(whole, choice)
+    told = _told(len(picture.nodes), len(whole.nodes), choice) if choice else ""
     if not question.output.is_table:
         from tenure.report.map_json import picture_record
 
+        if told:
+            answer.note(told)
         write_answer(
             question.output,
             _csv_rows(picture),
             _MAP_COLUMNS,
-            document=picture_record(picture),
+            document=picture_record(picture, whole=whole if choice else None),
             out=answer.out,
         )
         return
     from tenure.report.terminal import draw_map
 
     screen = question.screen
-    answer.draw(draw_map(picture, width=screen.width, blocks=screen.blocks), screen)
+    drawn = draw_map(picture, width=screen.width, blocks=screen.blocks, told=told)
+    answer.draw(drawn, screen)
 
 
 def _has_blocks() -> bool:

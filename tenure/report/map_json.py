@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 Record = dict[str, Any]
 
 
-def picture_record(picture: Picture) -> Record:
-    """Return all of the picture."""
+def picture_record(picture: Picture, *, whole: Picture | None = None) -> Record:
+    """Return all of the picture; of a part of a `whole` one, of how many nodes it is a part too."""
     sums = picture.summary
     return {
         "summary": {
             "nodes": len(picture.nodes),
+            **({} if whole is None else {"nodes_in_all": len(whole.nodes)}),
             "cards": many_record(sums.cards),
             "free": many_record(sums.free),
             "gettable": many_record(sums.gettable),

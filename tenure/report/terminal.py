@@ -30,13 +30,18 @@ from tenure.picture import many_text, unplaced_line
 DETAILED_NODES_MAX: Final = 24
 """Up to this many nodes each card is a number."""
 
+CARD_ROWS_MAX: Final = 70
+"""Rows of one-character cards, each node's after its name, before the next coarser form."""
+
 ROWS_MAX: Final = 48
-"""Rows of one-character cards, and of one-character nodes, before the next coarser form."""
+"""Rows of one-character nodes, before there is the table by model alone."""
 
 PER_ROW: Final = 8
 WIDTH_MIN: Final = 80
+NAME_MAX: Final = 18
 _UNKNOWN_MAX: Final = 12
 _CELL: Final = 5
+_GRID_CARDS_MAX: Final = 16
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _DIGITS: Final = "12345678#"
 _BANDS: Final = ("free", "1-49%", "50-99%", "full")
@@ -101,32 +106,38 @@ class _Cell:
     shut: bool = False
 
 
-def draw_map(picture: Picture, *, width: int = 80, blocks: bool = True) -> Text:
+def draw_map(picture: Picture, *, width: int = 80, blocks: bool = True, told: str = "") -> Text:
     """
     Return the map, no line longer than `width`, or than 80 in a narrower terminal.
 
-    `blocks` False draws levels as digits, for a terminal without Unicode.
+    Args:
+        blocks: False draws levels as digits, for a terminal without Unicode.
+        told: which part of a cluster it is.
     """
     width = max(WIDTH_MIN, width)
     everything, nodes = picture.nodes, [node for node in picture.nodes if _has_devices(node)]
     text = Text(no_wrap=True, overflow="crop")
+    part = f"{told}\n" if told else ""
     if not nodes:
-        text.append(f"no cards on {_nodes(len(everything))}\n")
+        text.append(f"{part}no cards on {_nodes(len(everything))}\n")
         _draw_notes(text, picture, width)
         return text
     if len(nodes) <= DETAILED_NODES_MAX:
         _draw_detail(text, nodes, width)
         text.append("number = % held, + shared, m by memory, ", _QUIET)
-    elif _card_rows(nodes, width) <= ROWS_MAX:
+    elif (grid := _grid(nodes, width)).rows <= CARD_ROWS_MAX:
         _draw_models(text, nodes)
-        _draw_cards(text, nodes, width, blocks)
+        _draw_cards(text, grid, blocks)
         text.append(f"one sign a card: {_scale(blocks)} how full, ", _QUIET)
     else:
         _draw_models(text, nodes)
-        if len(nodes) <= ROWS_MAX * width:
+        if len(nodes) <= ROWS_MAX * (width - NAME_MAX - 1):
             _draw_nodes(text, nodes, width, blocks)
+            text.append("cards of some nodes: --node NAME\n", _QUIET)
             text.append(f"one sign a node: {_scale(blocks)} how full, ", _QUIET)
     _draw_legend(text)
+    if part:
+        _wrapped(text, told, width, "")
     bare = len(everything) - len(nodes)
     rest = f"; {_nodes(bare)} without cards" if bare else ""
     text.append("\n".join(wrap(f"{totals_of(nodes)}{rest}", width)) + "\n")
@@ -261,38 +272,60 @@ def _bands(nodes: Iterable[NodeNow]) -> Counter[str]:
     )
 
 
-def _draw_cards(text: Text, nodes: Sequence[NodeNow], width: int, blocks: bool) -> None:
-    for line in _lines(nodes, width):
-        for i, node in enumerate(line):
-            text.append(" " if i else "")
-            for card in _gpus(node):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Grid:
+    """Nodes beside each other, each its name and a sign for every card; many cards go on below."""
+
+    cells: Sequence[tuple[str, Sequence[_Cell]]]
+    name_width: int
+    cards_width: int
+    columns: int
+
+    @property
+    def rows(self) -> int:
+        """How many lines that takes."""
+        return -(-len(self.cells) // self.columns)
+
+
+def _grid(nodes: Sequence[NodeNow], width: int) -> _Grid:
+    """Return the nodes in as many columns as there is room for."""
+    cards = [_gpus(node) for node in nodes]
+    names = [_fit(name, NAME_MAX) for name in _names(nodes)]
+    cards_width = min(_GRID_CARDS_MAX, max(map(len, cards)))
+    name_width = max(map(len, names))
+    return _Grid(
+        cells=[
+            ("" if first else name, row[first : first + cards_width])
+            for name, row in zip(names, cards, strict=True)
+            for first in range(0, len(row) or 1, cards_width or 1)
+        ],
+        name_width=name_width,
+        cards_width=cards_width,
+        columns=max(1, (width + 2) // (name_width + cards_width + 3)),
+    )
+
+
+def _draw_cards(text: Text, grid: _Grid, blocks: bool) -> None:
+    for first in range(0, len(grid.cells), grid.columns):
+        for i, (name, cards) in enumerate(grid.cells[first : first + grid.columns]):
+            text.append("  " if i else "")
+            text.append(f"{name:{grid.name_width}} ", _QUIET)
+            for card in cards:
                 text.append(*_sign(card, blocks))
+            text.append(" " * (grid.cards_width - len(cards)))
+        text.rstrip()
         text.append("\n")
     text.append("\n")
 
 
-def _lines(nodes: Sequence[NodeNow], width: int) -> Iterable[list[NodeNow]]:
-    """Yield the nodes that fit on one line, GPUs next to each other, nodes a blank apart."""
-    line: list[NodeNow] = []
-    used = 0
-    for node in nodes:
-        cards = len(_gpus(node))
-        if line and used + cards > width:
-            yield line
-            line, used = [], 0
-        line.append(node)
-        used += cards + 1
-    if line:
-        yield line
-
-
-def _card_rows(nodes: Sequence[NodeNow], width: int) -> int:
-    return sum(1 for _ in _lines(nodes, width))
-
-
 def _draw_nodes(text: Text, nodes: Sequence[NodeNow], width: int, blocks: bool) -> None:
-    for i in range(0, len(nodes), width):
-        for node in nodes[i : i + width]:
+    """Draw nodes in their order, before each row the name of its first one."""
+    names = [_fit(name, NAME_MAX) for name in _names(nodes)]
+    name_width = max(map(len, names))
+    columns = width - name_width - 1
+    for first in range(0, len(nodes), columns):
+        text.append(f"{names[first]:{name_width}} ", _QUIET)
+        for node in nodes[first : first + columns]:
             text.append(*_node_sign(node, blocks))
         text.append("\n")
     text.append("\n")

@@ -42,6 +42,7 @@ QUESTIONS: Final = (
     ("map", "-o", "csv"),
     ("map", "--at", "2026-03-02T10:30:00+01:00"),
     ("map", "--cpus"),
+    ("map", "--node", "gpu-*", "--namespace", "*", "-o", "json"),
     ("pods", "--all", "-o", "json"),
     ("pods", "--waiting"),
     ("top",),

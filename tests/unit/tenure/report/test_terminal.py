@@ -169,13 +169,36 @@ def test_no_line_is_longer_than_the_terminal(count: int, width: int) -> None:
 
 
 def test_many_nodes_are_one_sign_a_card_with_a_table_by_model() -> None:
-    """The table counts levels, the signs show which nodes they are on."""
+    """The table counts levels, the signs behind each name how full that node's cards are."""
     fleet = [node(f"n{i}", card(0, 100), card(1, 50), card(2)) for i in range(30)]
 
     lines = drawn(*fleet).splitlines()
 
     assert lines[1].split() == ["A100", "30", "90", "50%", "30", "0", "30", "30", "0"]
-    assert lines[3].startswith("█▄. █▄.")
+    assert lines[3].startswith("n0  █▄.  n1  █▄.  n2  █▄.")
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_the_name_of_each_of_204_nodes_is_seen(width: int) -> None:
+    """Of a common domain nothing is said, and a node with many cards goes on below."""
+    fleet = [node(f"gpu-{i:04d}.example", *(card(k) for k in range(8))) for i in range(203)]
+    fleet.append(node("gpu-9999.example", *(card(k, 100) for k in range(20))))
+
+    words = drawn(*fleet, width=width).split()
+
+    assert {each.name.partition(".")[0] for each in fleet} <= set(words)
+    assert words[words.index("gpu-9999") + 1 :][:2] == ["█" * 16, "█" * 4]
+
+
+def test_a_row_of_one_sign_a_node_begins_with_the_name_of_its_first() -> None:
+    """So that a node can be found among thousands, and asked for by its name."""
+    fleet = [node(f"gpu-{i:04d}", *(card(k, 100) for k in range(8))) for i in range(1000)]
+
+    lines = drawn(*fleet).splitlines()
+
+    assert lines[3] == f"gpu-0000 {'█' * 71}"
+    assert lines[4] == f"gpu-0071 {'█' * 71}"
+    assert "cards of some nodes: --node NAME" in lines
 
 
 def test_a_terminal_without_unicode_gets_digits() -> None:
@@ -184,7 +207,7 @@ def test_a_terminal_without_unicode_gets_digits() -> None:
 
     text = drawn(*fleet, blocks=False)
 
-    assert "#5. #5." in text
+    assert "n0  #5.  n1  #5." in text
     assert text.isascii()
 
 
@@ -192,7 +215,7 @@ def test_a_full_card_and_an_almost_full_one_differ() -> None:
     """The last sign is kept for what is really full."""
     fleet = [node(f"n{i}", card(0, 100), card(1, 99)) for i in range(30)]
 
-    assert drawn(*fleet).splitlines()[3].startswith("█▇")
+    assert drawn(*fleet).splitlines()[3].startswith("n0  █▇")
 
 
 def test_nodes_without_cards_are_counted_and_not_drawn() -> None:
