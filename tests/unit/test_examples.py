@@ -21,4 +21,4 @@ def test_make_slow_tries_all_examples() -> None:
     makefile = (Path(__file__).parents[2] / "Makefile").read_text("utf-8")
     lines = [line for line in makefile.splitlines() if f"{VARIABLE}={ALL}" in line]
     assert ["-m slow tests" in line for line in lines] == [True, False]
-    assert '-m "not slow and not e2e"' in lines[1]
+    assert '-m "not slow and not e2e and not node"' in lines[1]

@@ -55,7 +55,7 @@ def programs(environ: Mapping[str, str] = os.environ) -> Path:
         return folder
     folder = cache_folder(environ)
     if _missing(folder):
-        with _alone(folder):
+        with alone(folder):
             if _missing(folder):  # whoever held the lock before us may have built them
                 _build(folder, go_program(environ))
     return folder
@@ -63,10 +63,15 @@ def programs(environ: Mapping[str, str] = os.environ) -> Path:
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
     """Return where programs of exactly these module files are kept."""
-    cache = environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME", "~")).expanduser() / ".cache"
     locks = sorted(_MODULES.glob("*/go.*"))
     digest = hashlib.sha256(b"".join(lock.read_bytes() for lock in locks)).hexdigest()
-    return Path(cache) / "tenure" / "controlplane" / digest[:16]
+    return cache_root(environ) / "controlplane" / digest[:16]
+
+
+def cache_root(environ: Mapping[str, str]) -> Path:
+    """Return the folder under which all that was built is kept."""
+    cache = environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME", "~")).expanduser() / ".cache"
+    return Path(cache) / "tenure"
 
 
 def go_program(environ: Mapping[str, str]) -> str:
@@ -90,10 +95,21 @@ def go_program(environ: Mapping[str, str]) -> str:
 
 def kubernetes_version() -> str:
     """Return the version that the module file names, such as v1.36.3."""
-    text = (_MODULES / "kubernetes" / "go.mod").read_text()
-    found = re.search(r"^\s*k8s\.io/kubernetes (v[\d.]+)", text, re.MULTILINE)
-    assert found, "the module file names no Kubernetes"
+    return version_in(_MODULES / "kubernetes", "k8s.io/kubernetes")
+
+
+def version_in(folder: Path, module: str) -> str:
+    """Return the version of a module that the folder's module file names."""
+    text = (folder / "go.mod").read_text()
+    found = re.search(rf"^\s*{re.escape(module)} (v[\d.]+)", text, re.MULTILINE)
+    assert found, f"the module file names it not: folder={folder}, module={module}"
     return found[1]
+
+
+def version_flags(version: str) -> str:
+    """Return the linker's flags that tell a program of Kubernetes its version."""
+    _, major, minor, *_ = re.split(r"\D+", version)
+    return f"-X {_VERSION}Version={version} -X {_VERSION}Major={major} -X {_VERSION}Minor={minor}"
 
 
 def _missing(folder: Path) -> list[str]:
@@ -101,7 +117,7 @@ def _missing(folder: Path) -> list[str]:
 
 
 @contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def alone(folder: Path) -> Iterator[None]:
     """Keep other processes from building the same folder; the lock ends with its process."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_suffix(".lock").open("w") as lock:
@@ -112,27 +128,40 @@ def _alone(folder: Path) -> Iterator[None]:
 def _build(folder: Path, go: str) -> None:
     """Build all programs beside the folder and move them in one step: it is whole or absent."""
     sys.stderr.write("building the control plane, once: some minutes\n")
-    version = kubernetes_version()
-    _, major, minor, *_ = re.split(r"\D+", version)
-    named = f"-X {_VERSION}Version={version} -X {_VERSION}Major={major} -X {_VERSION}Minor={minor}"
+    flags = f"-s -w {version_flags(kubernetes_version())}"
     with tempfile.TemporaryDirectory(dir=folder.parent) as made:
         built = Path(made) / "programs"
         built.mkdir()
-        _go(go, "etcd", "-s -w", built / ETCD, "go.etcd.io/etcd/server/v3")
+        go_build(go, _MODULES / "etcd", "go.etcd.io/etcd/server/v3", built / ETCD)
         for name in (API_SERVER, SCHEDULER):
             package = f"k8s.io/kubernetes/cmd/{name}"
-            _go(go, "kubernetes", f"-s -w {named}", built / name, package)
+            go_build(go, _MODULES / "kubernetes", package, built / name, flags=flags)
         if _missing(folder):
             shutil.rmtree(folder, ignore_errors=True)
             built.rename(folder)
 
 
-def _go(go: str, module: str, flags: str, output: Path, package: str) -> None:
-    command = [go, "build", "-mod=readonly", "-trimpath", "-ldflags", flags, "-o", str(output)]
+def go_build(
+    go: str,
+    folder: Path,
+    package: str,
+    output: Path,
+    *,
+    flags: str = "-s -w",
+    tags: str = "",
+    c: bool = False,
+) -> None:
+    """
+    Build one package with the module file of a folder.
+
+    Raises:
+        MissingProgramError: it does not build; with the end of what Go says.
+    """
+    command = [go, "build", "-mod=readonly", "-trimpath", "-tags", tags, "-ldflags", flags]
     done = subprocess.run(
-        [*command, package],
-        cwd=_MODULES / module,
-        env={**os.environ, "CGO_ENABLED": "0"},
+        [*command, "-o", str(output), package],
+        cwd=folder,
+        env={**os.environ, "CGO_ENABLED": str(int(c))},
         capture_output=True,
         text=True,
         timeout=_BUILD_SECONDS,

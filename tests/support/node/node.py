@@ -1,0 +1,280 @@
+"""A real kubelet with containerd and runc in a room of its own, joined to a control plane."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from tests.support.kube.control_plane import KUBELET, ControlPlane, free_port
+from tests.support.node.images import image
+from tests.support.node.programs import RUNTIME, SHOW
+from tests.support.node.room import Room, only_child
+
+NODE_NAME: Final = KUBELET.rpartition(":")[2]
+PAUSE: Final = "node.test/pause:1"
+SHOWS: Final = "node.test/show:1"
+"""Says what it sees, and waits."""
+SHOWS_AND_ENDS: Final = "node.test/show-and-end:1"
+SECONDS: Final = 120.0
+
+_CONTAINERD: Final = """\
+version = 3
+root = "{folder}/containerd"
+state = "{folder}/containerd-state"
+disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.tracing.processor.v1.otlp"]
+[grpc]
+address = "{folder}/containerd.sock"
+[ttrpc]
+address = "{folder}/containerd.sock.ttrpc"
+[plugins."io.containerd.internal.v1.opt"]
+path = "{folder}/opt"
+[plugins."io.containerd.cri.v1.images".pinned_images]
+sandbox = "{pause}"
+[plugins."io.containerd.cri.v1.runtime"]
+restrict_oom_score_adj = true
+disable_apparmor = true
+enable_cdi = true
+cdi_spec_dirs = ["{cdi}"]
+[plugins."io.containerd.cri.v1.runtime".cni]
+bin_dirs = ["{folder}"]
+conf_dir = "{folder}/cni"
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+BinaryName = "{programs}/{runtime}"
+SystemdCgroup = false
+"""
+
+
+@dataclass(slots=True, kw_only=True)
+class Inside:
+    """A program in the room, with its words in a file; it can be started again as it was."""
+
+    room: Room
+    command: list[str]
+    log: Path
+    path: str
+    outside: subprocess.Popen[bytes] | None = None
+    pid: int = 0
+
+    def start(self) -> None:
+        """Start it."""
+        with self.log.open("ab") as words:
+            self.outside = subprocess.Popen(
+                self.room.within(*self.command),
+                stdout=words,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "PATH": f"{self.path}:{os.environ['PATH']}"},
+            )
+        self.pid = only_child(self.outside.pid)
+
+    def runs(self) -> bool:
+        """Tell whether it runs."""
+        return self.outside is not None and self.outside.poll() is None
+
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        os.kill(self.pid, number)
+
+    def end(self, number: signal.Signals = signal.SIGKILL) -> None:
+        """End it, by default without a word."""
+        assert self.outside is not None
+        if self.runs():
+            self.send(number)
+        self.outside.wait(SECONDS)
+
+    def words(self) -> str:
+        """Return the end of what it logged."""
+        return self.log.read_text(errors="replace")[-4_000:]
+
+
+@dataclass(slots=True, kw_only=True)
+class Node:
+    """
+    A running node.
+
+    Attributes:
+        plugins: kubelet's folder of device plugins, as it is outside of the room.
+        cdi: the folder whose CDI specs containerd reads.
+    """
+
+    room: Room
+    plane: ControlPlane
+    programs: Path
+    kubelet: Inside
+    containerd: Inside
+    plugins: Path
+    cdi: Path
+
+    def until(self, holds: Callable[[], bool], what: str) -> None:
+        """Wait until something holds."""
+        until = time.monotonic() + SECONDS
+        while not holds():
+            assert self.kubelet.runs(), self.kubelet.words()
+            assert time.monotonic() < until, f"{what}\n{self.kubelet.words()}"
+            time.sleep(0.05)
+
+    def is_ready(self) -> bool:
+        """Tell whether the API server knows it to be ready."""
+        conditions = self.status().get("conditions", ())
+        return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+    def status(self) -> dict[str, Any]:
+        """Return the status of the Node object; empty before there is one."""
+        found = self.plane.api().get(f"/api/v1/nodes/{NODE_NAME}")
+        return dict(found.body.get("status", {})) if found.ok else {}
+
+    def allocatable(self, resource: str) -> int:
+        """Return how many of a resource the scheduler may give."""
+        return int(self.status().get("allocatable", {}).get(resource, 0))
+
+    def logs(self, pod: Mapping[str, Any], container: str) -> list[str]:
+        """Return what each run of a container printed, the first one first."""
+        meta = pod["metadata"]
+        name = f"{meta['namespace']}_{meta['name']}_{meta['uid']}"
+        folder = self.room.folder / "pod-logs" / name / container
+        logs = sorted(folder.glob("*.log"), key=lambda path: int(path.stem))
+        return [_printed(path.read_text()) for path in logs]
+
+    def seen(self, pod: Mapping[str, Any], container: str) -> list[dict[str, Any]]:
+        """Return what each run of a container saw, the first one first."""
+        return [json.loads(words) for words in self.logs(pod, container) if words]
+
+    def processes(self, pod: Mapping[str, Any], container: str = "*") -> list[int]:
+        """Return the processes of a Pod, or of one of its containers by its id."""
+        below = Path("/sys/fs/cgroup/pids", self.room.cgroup)
+        return [
+            int(pid)
+            for folder in below.rglob(f"pod{pod['metadata']['uid']}/{container}")
+            if (folder / "cgroup.procs").exists()
+            for pid in (folder / "cgroup.procs").read_text().split()
+        ]
+
+
+@contextlib.contextmanager
+def node(made: Room, plane: ControlPlane, programs: Path) -> Iterator[Node]:
+    """
+    Run containerd and kubelet in a room until the block ends.
+
+    Raises:
+        AssertionError: one of them did not get ready; with the end of its log.
+    """
+    folder = made.folder
+    cdi, plugins = folder / "cdi", made.lib / "kubelet" / "device-plugins"
+    for path in (cdi, plugins, folder / "cni", folder / "pod-logs", folder / "manifests"):
+        path.mkdir(parents=True, exist_ok=True)
+    containerd = Inside(
+        command=[str(programs / "containerd"), "--config", str(_containerd(folder, cdi, programs))],
+        log=folder / "containerd.log",
+        room=made,
+        path=str(programs),
+    )
+    kubelet = Inside(
+        command=[str(programs / "kubelet"), *_kubelet(made, plane)],
+        log=folder / "kubelet.log",
+        room=made,
+        path=str(programs),
+    )
+    running = Node(
+        room=made,
+        plane=plane,
+        programs=programs,
+        kubelet=kubelet,
+        containerd=containerd,
+        plugins=plugins,
+        cdi=cdi,
+    )
+    containerd.start()
+    try:
+        _images(running)
+        kubelet.start()
+        try:
+            running.until(running.is_ready, "the node did not get ready")
+            yield running
+        finally:
+            kubelet.end()
+    finally:
+        containerd.end()
+
+
+def _images(running: Node) -> None:
+    folder = running.room.folder
+    socket = folder / "containerd.sock"
+    until = time.monotonic() + SECONDS
+    while not socket.exists():
+        assert running.containerd.runs(), running.containerd.words()
+        assert time.monotonic() < until, running.containerd.words()
+        time.sleep(0.05)
+    show = running.programs / SHOW
+    images = {PAUSE: ["pause"], SHOWS: ["show"], SHOWS_AND_ENDS: ["show-and-end"]}
+    for number, (name, arguments) in enumerate(images.items()):
+        file = image(folder / f"{number}.tar", name=name, program=show, arguments=arguments)
+        load = (running.programs / "ctr", "-a", socket, "-n", "k8s.io", "images", "import", file)
+        done = subprocess.run(
+            running.room.within(*load), capture_output=True, text=True, timeout=SECONDS, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+
+def _containerd(folder: Path, cdi: Path, programs: Path) -> Path:
+    """Write containerd's configuration, and a network that Pods on the machine's own never use."""
+    network = {"cniVersion": "0.4.0", "name": "none", "plugins": [{"type": "loopback"}]}
+    (folder / "cni" / "none.conflist").write_text(json.dumps(network))
+    path = folder / "containerd.toml"
+    path.write_text(
+        _CONTAINERD.format(folder=folder, pause=PAUSE, cdi=cdi, programs=programs, runtime=RUNTIME)
+    )
+    return path
+
+
+def _kubelet(made: Room, plane: ControlPlane) -> list[str]:
+    folder = made.folder
+    settings = {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "address": "127.0.0.1",
+        "authentication": {"anonymous": {"enabled": False}, "webhook": {"enabled": False}},
+        "authorization": {"mode": "AlwaysAllow"},
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": f"/{made.cgroup}",
+        "containerRuntimeEndpoint": f"unix://{folder}/containerd.sock",
+        "crashLoopBackOff": {"maxContainerRestartPeriod": "1s"},
+        "evictionHard": {
+            "memory.available": "100Mi",
+            "nodefs.available": "1%",
+            "imagefs.available": "1%",
+        },
+        "failCgroupV1": False,
+        "failSwapOn": False,
+        "featureGates": {"KubeletCrashLoopBackOffMax": True},
+        "healthzPort": 0,
+        "imageGCHighThresholdPercent": 100,
+        "makeIPTablesUtilChains": False,
+        "nodeStatusUpdateFrequency": "2s",
+        "podLogsDir": str(folder / "pod-logs"),
+        "port": free_port(),
+        "readOnlyPort": 0,
+        "resolvConf": "",
+    }
+    (folder / "kubelet.yaml").write_text(yaml.safe_dump(settings))
+    return [
+        *("--config", str(folder / "kubelet.yaml")),
+        *("--kubeconfig", str(plane.kubeconfig(KUBELET))),
+        *("--root-dir", str(folder / "kubelet"), "--cert-dir", str(folder / "kubelet-certs")),
+        *("--hostname-override", NODE_NAME),
+    ]
+
+
+def _printed(log: str) -> str:
+    """Return what a container wrote, without the runtime's time, stream and mark on each line."""
+    return "".join(line.split(" ", 3)[-1] for line in log.splitlines(keepends=True))

@@ -1,0 +1,140 @@
+"""
+A node's programs: kubelet, containerd, runc and what its images hold, built into a cache.
+
+They are kept beside those of the control plane, a folder for each version of the module files.
+
+    .venv/bin/python -m tests.support.node.programs     # build now, print the folder
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.support.kube.binaries import (
+    MissingProgramError,
+    alone,
+    cache_root,
+    go_build,
+    go_program,
+    version_flags,
+    version_in,
+)
+
+_NODE: Final = Path(__file__).parents[2] / "node"
+MODULES: Final = _NODE / "modules"
+SHOW: Final = "show"
+"""What the images of the tests hold: waits, or says what it sees."""
+RUNTIME: Final = "runc-without-seccomp"
+
+_CONTAINERD: Final = "github.com/containerd/containerd/v2"
+_NO_FILE_SYSTEMS: Final = "no_btrfs no_zfs no_devmapper no_aufs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Build:
+    """
+    One program: where it is built, from which package, how.
+
+    Attributes:
+        c: whether it takes a C compiler.
+    """
+
+    folder: Path
+    package: str
+    flags: str = ""
+    tags: str = ""
+    c: bool = False
+
+
+def builds() -> dict[str, Build]:
+    """Return every program by its name."""
+    kubelet, containerd = version_in(MODULES / "kubelet", "k8s.io/kubernetes"), _containerd()
+    stamp = f"-X {_CONTAINERD}/version.Version={containerd}"
+    made = {
+        "kubelet": Build(
+            folder=MODULES / "kubelet",
+            package="k8s.io/kubernetes/cmd/kubelet",
+            flags=version_flags(kubelet),
+        ),
+        "runc": Build(
+            folder=MODULES / "runc",
+            package="github.com/opencontainers/runc",
+            flags="-extldflags -static",
+            tags="netgo osusergo",
+            c=True,
+        ),
+        SHOW: Build(folder=_NODE / "image", package="main.go"),
+        RUNTIME: Build(folder=_NODE / "runtime", package="main.go"),
+    }
+    for name in ("containerd", "containerd-shim-runc-v2", "ctr"):
+        made[name] = Build(
+            folder=MODULES / "containerd",
+            package=f"{_CONTAINERD}/cmd/{name}",
+            flags=stamp,
+            tags=_NO_FILE_SYSTEMS,
+        )
+    return made
+
+
+def node_programs(environ: Mapping[str, str] = os.environ) -> Path:
+    """
+    Return the folder that holds a node's programs, building them on first use (minutes).
+
+    Raises:
+        MissingProgramError: they are not there and can't be built; with what to install.
+    """
+    folder = node_folder(environ)
+    if _missing(folder):
+        with alone(folder):
+            if _missing(folder):  # whoever held the lock before us may have built them
+                _build(folder, go_program(environ), environ)
+    return folder
+
+
+def node_folder(environ: Mapping[str, str]) -> Path:
+    """Return where programs of exactly these module files and sources are kept."""
+    sources = [*sorted(MODULES.glob("*/go.*")), *sorted(_NODE.glob("*/main.go"))]
+    digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
+    return cache_root(environ) / "node" / digest[:16]
+
+
+def _containerd() -> str:
+    return version_in(MODULES / "containerd", _CONTAINERD)
+
+
+def _missing(folder: Path) -> list[str]:
+    return [name for name in builds() if not os.access(folder / name, os.X_OK)]
+
+
+def _build(folder: Path, go: str, environ: Mapping[str, str]) -> None:
+    """Build all programs beside the folder and move them in one step: it is whole or absent."""
+    if not any(shutil.which(name, path=environ.get("PATH")) for name in ("cc", "gcc")):
+        raise MissingProgramError("runc takes a C compiler to build: install gcc and libc6-dev")
+    sys.stderr.write("building kubelet, containerd and runc, once: some minutes\n")
+    with tempfile.TemporaryDirectory(dir=folder.parent) as made:
+        built = Path(made) / "programs"
+        built.mkdir()
+        for name, build in builds().items():
+            go_build(
+                go,
+                build.folder,
+                build.package,
+                built / name,
+                flags=f"-s -w {build.flags}".strip(),
+                tags=build.tags,
+                c=build.c,
+            )
+        shutil.rmtree(folder, ignore_errors=True)
+        built.rename(folder)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{node_programs()}\n")
