@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -11,7 +12,7 @@ from ledger.domain.errors import InputError
 from ledger.domain.log.events import NodeDescribed, RequestRefused, SettingsChanged, decode_event
 from ledger.store.reading import report_queries as queries
 from ledger.store.reading.kept import each_of, events_of
-from ledger.store.reading.report_rows import RefusalRow, Span
+from ledger.store.reading.report_rows import Counts, RefusalRow, Span
 from scheduler.service.api.words import WEBHOOK_ACTOR
 from scheduler.usage.capacity import capacity_over, cards_over
 from scheduler.usage.history import history_of
@@ -21,6 +22,9 @@ from scheduler.usage.unplaced import with_unplaced
 from tenure.exits import with_next
 from tenure.report.model import FailureRow, Report, ReportSource, Totals, UsageRow
 from tenure.report.page import render
+from tenure.report.thin import within
+from tenure.report.waiting import waits_of, waits_within
+from tenure.units import format_time
 from tenure.version import tenure_version
 
 if TYPE_CHECKING:
@@ -31,8 +35,25 @@ SAMPLES: Final = 360
 """Moments of the capacity chart."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Period:
+    """From when to when a report tells; None = from the ledger's beginning, to its end."""
+
+    since_us: int | None = None
+    until_us: int | None = None
+
+
+ALL: Final = Period()
+
+
 def write_report(
-    ledger: Ledger, path: Path, *, proof: VerifyReport | None, command: str, seed: str = ""
+    ledger: Ledger,
+    path: Path,
+    *,
+    proof: VerifyReport | None,
+    command: str,
+    seed: str = "",
+    period: Period = ALL,
 ) -> int:
     """
     Write the page of an open ledger and return its size in bytes.
@@ -40,9 +61,10 @@ def write_report(
     `proof` is what `verify` found; without it the page says "not verified".
 
     Raises:
-        InputError: a ledger without events, or a path that can't be written.
+        InputError: a ledger without events or with none in the period, or a path that can't be
+            written.
     """
-    page = page_of(ledger, proof=proof, command=command, seed=seed).encode()
+    page = page_of(ledger, proof=proof, command=command, seed=seed, period=period).encode()
     try:
         path.write_bytes(page)
     except OSError as error:
@@ -51,13 +73,25 @@ def write_report(
     return len(page)
 
 
-def page_of(ledger: Ledger, *, proof: VerifyReport | None, command: str, seed: str = "") -> str:
+def page_of(
+    ledger: Ledger,
+    *,
+    proof: VerifyReport | None,
+    command: str,
+    seed: str = "",
+    period: Period = ALL,
+) -> str:
     """Return the page of an open ledger."""
-    return render(read_report(ledger, proof=proof, command=command, seed=seed))
+    return render(read_report(ledger, proof=proof, command=command, seed=seed, period=period))
 
 
 def read_report(
-    ledger: Ledger, *, proof: VerifyReport | None, command: str, seed: str = ""
+    ledger: Ledger,
+    *,
+    proof: VerifyReport | None,
+    command: str,
+    seed: str = "",
+    period: Period = ALL,
 ) -> Report:
     """
     Return the report of an open ledger, everything in it from one transaction.
@@ -70,11 +104,23 @@ def read_report(
         raise with_next(error, "`tenure simulate FILE... --ledger FILE` makes one that has")
     with connection.begin():
         span = queries.span(connection)
-        counts = queries.counts(connection, admission=WEBHOOK_ACTOR)
         history = load_history(ledger, span)
-        failures = failure_rows(queries.refusals(connection))
+        window = _window(period, history, span)
+        if period != ALL:
+            history = within(history, *window)
+        counts = _counts(ledger, period, window)
+        failures = failure_rows(
+            row
+            for row in queries.refusals(connection)
+            if period == ALL or window[0] <= row.at_us <= window[1]
+        )
+        waits = waits_of(
+            queries.refusals(connection),
+            queries.placing_rows(connection),
+            axis=history.axis,
+            nodes={node.node_uid: node.node_name for node in queries.nodes(connection)},
+        )
         told = events_of(connection, SettingsChanged)
-        window = (span.first_at_us, span.last_at_us)
         named = queries.usage(connection, "namespace", *window)
         usage = with_unplaced(named, "namespace", queries.unplaced_rows(connection), {}, window)
     length = history.end - history.start
@@ -104,6 +150,7 @@ def read_report(
         ),
         capacity=capacity_over(history, moments) if history.cards else (),
         failures=failures,
+        waits=waits_within(waits, history.start, history.end),
         usage=tuple(
             UsageRow(
                 group=row.group,
@@ -114,6 +161,34 @@ def read_report(
             for row in usage
         ),
     )
+
+
+def _window(period: Period, history: History, span: Span) -> tuple[int, int]:
+    """Return the period within the ledger's own time, in microseconds since the epoch."""
+    if period == ALL:
+        return span.first_at_us, span.last_at_us
+    if history.axis == "position":
+        error = InputError("every decision of this ledger was made at one moment", field="--since")
+        raise with_next(error, "leave out --since and --until")
+    since, until = period.since_us, period.until_us
+    first = span.first_at_us if since is None else max(since, span.first_at_us)
+    last = span.last_at_us if until is None else min(until, span.last_at_us)
+    if first >= last:
+        told = f"{format_time(span.first_at_us)} to {format_time(span.last_at_us)}"
+        error = InputError("nothing is recorded in this period", field="--since")
+        raise with_next(error, f"choose a part of {told}")
+    return first, last
+
+
+def _counts(ledger: Ledger, period: Period, window: tuple[int, int]) -> Counts:
+    """Return the counts of the headline; whoever waits at the end may have begun before."""
+    connection = ledger.connection
+    if period == ALL:
+        return queries.counts(connection, admission=WEBHOOK_ACTOR)
+    since, until = window
+    ended = queries.counts(connection, admission=WEBHOOK_ACTOR, until_us=until)
+    counts = queries.counts(connection, admission=WEBHOOK_ACTOR, since_us=since, until_us=until)
+    return replace(counts, waiting=ended.waiting, at_admission=ended.at_admission)
 
 
 def load_history(ledger: Ledger, span: Span) -> History:

@@ -44,30 +44,6 @@ def local(at_us: int) -> datetime:
     return (_EPOCH + timedelta(microseconds=at_us)).astimezone()
 
 
-def utc_offsets(start_us: int, end_us: int) -> list[tuple[int, int]]:
-    """Return (from when, minutes east of UTC) for each local time in force from start to end."""
-    found = [(start_us, _offset(start_us))]
-    day = _DAY * MICROSECONDS
-    for at in range(start_us + day, end_us + day, day):
-        if _offset(min(at, end_us)) != found[-1][1]:
-            found.append(_change(found[-1][1], at - day, min(at, end_us)))
-    return found
-
-
-def _offset(at_us: int) -> int:
-    offset = local(at_us).utcoffset()
-    assert offset is not None, "a local time knows its offset"
-    return int(offset.total_seconds()) // _MINUTE
-
-
-def _change(before: int, low: int, high: int) -> tuple[int, int]:
-    """Return the first second of (low, high] with another offset, and that offset."""
-    while high - low > MICROSECONDS:
-        middle = (low + high) // 2
-        low, high = (middle, high) if _offset(middle) == before else (low, middle)
-    return high - high % MICROSECONDS, _offset(high)
-
-
 def axis_ticks(history: History) -> tuple[Tick, ...]:
     """Return the marks of the axis: local midnights or hours, or round positions."""
     span = history.end - history.start

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from scheduler.usage.model import CapacityPoint, History
+from tenure.report.waiting import Wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,4 +83,5 @@ class Report:
     capacity: Sequence[CapacityPoint] = ()
     failures: Sequence[FailureRow] = ()
     usage: Sequence[UsageRow] = ()
+    waits: Sequence[Wait] = ()
     notes: Sequence[str] = field(default_factory=tuple)

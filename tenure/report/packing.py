@@ -11,9 +11,10 @@ The document (version 1):
   place in it per Pod.
 - `shares`: [core percent, memory in bytes, memory ratio in percent, exclusive, observed];
   `endings`: [policy, end reason].
+- `before`: by how many ticks the first hold is older than `start`.
 - `holds`: one column per field, in the order of `History.holds`: `opened` (ticks after the hold
-  before), `lasted` (0 = still held, else ticks + 1), `card`, `pod` and `position` (signed steps
-  from the hold before), `share`, `ending`.
+  before, the first after `start - before`), `lasted` (0 = still held, else ticks + 1), `card`,
+  `pod` and `position` (signed steps from the hold before), `share`, `ending`.
 - `outages`: [card, opened, closed or null, reason], in ticks.
 
 A column is base64 of unsigned LEB128 numbers. Signed numbers are zigzag: 0, -1, 1, -2, 2, ...
@@ -36,6 +37,7 @@ _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ
 def pack(history: History, tick: int) -> dict[str, Any]:
     """Return the document of a history, without its claims and shapes, in units of `tick_of`."""
     start = history.start
+    before = max(0, (start - history.holds[0].opened) // tick) if history.holds else 0
     kinds, racks, rack_of_node = _racks(history)
     namespaces = sorted({namespace for namespace, _ in history.pods})
     namespace_index = {namespace: i for i, namespace in enumerate(namespaces)}
@@ -57,7 +59,8 @@ def pack(history: History, tick: int) -> dict[str, Any]:
             for s in history.shares
         ],
         "endings": [[ending.policy, ending.end_reason] for ending in history.endings],
-        "holds": _pack_holds(history.holds, start, tick),
+        "before": before,
+        "holds": _pack_holds(history.holds, start - before * tick, tick),
         "outages": [
             [
                 outage.card,
@@ -100,7 +103,7 @@ def unpack(document: dict[str, Any]) -> History:
         endings=tuple(
             HoldEnd(policy=policy, end_reason=reason) for policy, reason in document["endings"]
         ),
-        holds=tuple(_unpack_holds(document["holds"], start, tick)),
+        holds=tuple(_unpack_holds(document["holds"], start - document["before"] * tick, tick)),
         outages=tuple(
             Outage(
                 card=card,

@@ -22,14 +22,25 @@ from tenure.report.charts import (
     axis_ticks,
     cards_of,
     local,
-    utc_offsets,
     y_ticks,
 )
 from tenure.report.model import Report, Totals, UsageRow
 from tenure.report.thin import PAYLOAD_BYTES_MAX, Fitted, fit
+from tenure.report.waiting import Packed, pack_waits
 from tenure.units import format_time
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
+SCRIPTS: Final = ("data", "times", "map", "panel", "main")
+"""The parts of the script, in their order."""
+FILTERS: Final = (
+    ("all", "All"),
+    ("held", "Held"),
+    ("free", "Free"),
+    ("stranded", "Stranded"),
+    ("closed", "Closed"),
+    ("waiting", "Waiting Pods"),
+)
+"""What of the map can be shown: value, text."""
 FAILURES_MAX: Final = 60
 USAGE_MAX: Final = 200
 
@@ -72,8 +83,9 @@ def headline(totals: Totals) -> str:
 
 
 def _page(report: Report, budget_bytes: int) -> dict[str, Any]:
-    history, script = report.history, _template("report.js")
+    history, script = report.history, _script()
     fitted = fit(history, budget_bytes)
+    waits, left_out = pack_waits(report.waits, history.start)
     by_time = history.axis == "time"
     return {
         "script": Markup(script),  # noqa: S704 - our own file
@@ -84,10 +96,15 @@ def _page(report: Report, budget_bytes: int) -> dict[str, Any]:
         "period": _period(history),
         "by_time": by_time,
         "figures": _figures(report),
-        "map_notes": [fitted.note] if fitted.note else [],
-        "data": _data(report, fitted) if history.cards else None,
+        "map_notes": [note for note in (fitted.note, _left_out(left_out)) if note],
+        "data": _data(report, fitted, waits) if history.cards else None,
         "has_observed": any(share.observed for share in history.shares),
         "end_words": "at the end" if by_time else "after the last event",
+        "start_us": history.start,
+        "end_us": history.end,
+        "start": format_time(history.start) if by_time else "",
+        "end": format_time(history.end) if by_time else "",
+        "filters": FILTERS,
         "models": _models(history),
         "ticks": axis_ticks(history),
         "chart": _chart(report),
@@ -102,14 +119,25 @@ def _template(name: str) -> str:
     return (TEMPLATES / name).read_text(encoding="utf-8")
 
 
-def _data(report: Report, fitted: Fitted) -> Markup | None:
+def _script() -> str:
+    """Return the page's script: its parts share one scope."""
+    parts = "\n".join(_template(f"page/{name}.js") for name in SCRIPTS)
+    return f'"use strict";\n(() => {{\n{parts}}})();\n'
+
+
+def _left_out(waits: int) -> str:
+    if not waits:
+        return ""
+    return f"The earliest {_counted(waits, 'wait')} of Pods would not fit; the ledger has them."
+
+
+def _data(report: Report, fitted: Fitted, waits: Packed) -> Markup | None:
     """Return the packed history as JSON that no name in it can end early."""
-    history = report.history
     if fitted.document is None:
         return None
     extras = {
-        "zone": utc_offsets(history.start, history.end) if history.axis == "time" else [],
         "first": _first_step(report, fitted.steps),
+        "waits": waits,
     }
     text = json.dumps({**fitted.document, **extras}, separators=(",", ":"), ensure_ascii=True)
     return Markup(text.replace("<", "\\u003c"))  # noqa: S704 - no tag is left in it

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from tenure.exits import AnswerIsNo, note, warn
-from tenure.opening import opened
+from tenure.opening import moment_of, opened, time_of
 from tenure.options import LedgerUrl
 
 STDOUT: Final = "-"
@@ -28,25 +28,45 @@ def report(
     verify: Annotated[
         bool, typer.Option(help="Prove the ledger first; only then the page claims it.")
     ] = True,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since",
+            metavar="TIME",
+            help='ISO 8601 with a zone, or "7d ago". Default: the ledger\'s beginning.',
+            show_default=False,
+        ),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option("--until", metavar="TIME", help="Default: its end.", show_default=False),
+    ] = None,
     ledger: LedgerUrl = None,
 ) -> None:
     """
     One self-contained HTML page: card map over time, capacity, refusals, GPU-hours.
 
     Example: tenure report -o report.html --ledger run.db
+
+    Of a day: tenure report --since 2026-03-03T00:00Z --until 2026-03-04T00:00Z
     """
     import shlex
 
     from tenure.admin.verify import run_verify
-    from tenure.report.build import page_of, write_report
+    from tenure.report.build import Period, page_of, write_report
 
     command = shlex.join(["tenure", *sys.argv[1:]])
     with opened(ledger) as source:
+        now = time_of(source)
+        period = Period(
+            since_us=None if since is None else moment_of(since, now, option="--since"),
+            until_us=None if until is None else moment_of(until, now, option="--until"),
+        )
         proof = run_verify(source) if verify else None
         if output == STDOUT:
-            sys.stdout.write(page_of(source, proof=proof, command=command))
+            sys.stdout.write(page_of(source, proof=proof, command=command, period=period))
             return
-        size = write_report(source, Path(output), proof=proof, command=command)
+        size = write_report(source, Path(output), proof=proof, command=command, period=period)
     note(f"report: {output}, {size / 1e6:.1f} MB; open it in a browser")
     if proof is not None and not proof.ok:
         warn("the ledger does not prove itself, and the page says so: run `tenure verify`")

@@ -80,7 +80,30 @@ def step_moments(history: History, steps: int, tick: int) -> tuple[int, ...]:
 
 def at_steps(history: History, moments: Sequence[int]) -> History:
     """Return the history with only those holds and Pods that one of the moments shows."""
-    kept = [hold for hold in history.holds if _is_shown(hold, moments)]
+    return _with_holds(history, [hold for hold in history.holds if _is_shown(hold, moments)])
+
+
+def within(history: History, since: int, until: int) -> History:
+    """
+    Return what was held between two moments of the axis.
+
+    What began earlier or ended later keeps its true beginning and end.
+    """
+    holds = [
+        hold
+        for hold in history.holds
+        if hold.opened <= until and (hold.closed is None or hold.closed > since)
+    ]
+    outages = [
+        outage
+        for outage in history.outages
+        if outage.opened <= until and (outage.closed is None or outage.closed > since)
+    ]
+    kept = _with_holds(history, holds)
+    return replace(kept, start=since, end=until, outages=tuple(outages))
+
+
+def _with_holds(history: History, kept: Sequence[Hold]) -> History:
     pods = sorted({hold.pod for hold in kept})
     place = {pod: i for i, pod in enumerate(pods)}
     return replace(

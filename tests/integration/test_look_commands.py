@@ -189,6 +189,47 @@ def test_the_same_ledger_gives_the_same_page(tenure: CommandLine) -> None:
     assert tenure.ask("report", "--no-verify", "-o", "-").out == first
 
 
+def test_a_report_of_a_day_tells_of_that_day(tenure: CommandLine) -> None:
+    """The numbers of the headline are SQL's for the day; what began before is there."""
+    since, until = 1_772_496_000_000_000, 1_772_582_400_000_000  # 3 and 4 March, 0:00 UTC
+    told = ("--since", "2026-03-03T00:00Z", "--until", "2026-03-04T00:00Z")
+
+    page = tenure.ask("report", "--no-verify", "-o", "-", *told).out
+
+    shown = unpack(document_of(page))
+    assert (shown.start, shown.end) == (since, until)
+    held = (
+        "SELECT count(*) FROM audit_holdings WHERE opened_at_us <= {until}"
+        " AND (closed_at_us IS NULL OR closed_at_us > {since})"
+    )
+    assert len(shown.holds) == count(tenure.ledger, held.format(since=since, until=until)) > 0
+    placed = (
+        "SELECT count(DISTINCT pod_uid) FROM audit_reservations"
+        f" WHERE opened_at_us BETWEEN {since} AND {until}"
+    )
+    assert f" {count(tenure.ledger, placed)} placed, not verified</h1>" in page
+    whole = tenure.ask("report", "--no-verify", "-o", "-").out
+    assert len(page) < len(whole)
+
+
+@pytest.mark.parametrize(
+    ("since", "message"),
+    [
+        pytest.param("2027-03-03T00:00Z", "nothing is recorded in this period", id="after the end"),
+        pytest.param("2026-03-03T00:00", "a time needs its zone", id="no zone"),
+    ],
+)
+def test_a_period_that_cannot_be_told_is_one_message(
+    tenure: CommandLine, since: str, message: str
+) -> None:
+    """With what can be chosen."""
+    answer = tenure.ask("report", "--no-verify", "-o", "-", "--since", since)
+
+    assert answer.code == 2
+    assert message in answer.err
+    assert "next:" in answer.err
+
+
 def test_a_report_on_a_broken_ledger_says_so_and_exits_1(
     tenure: CommandLine, tmp_path: Path
 ) -> None:

@@ -53,6 +53,7 @@ from ledger.store.reading.report_rows import (
     HoldingRow,
     LostRange,
     Node,
+    PlacingRow,
     PodLifeRow,
     PodSummary,
     RefusalRow,
@@ -396,7 +397,9 @@ def open_drifts(connection: Connection) -> list[DriftRow]:
     return [DriftRow(**row) for row in _rows(connection, query)]
 
 
-def counts(connection: Connection, *, admission: str) -> Counts:
+def counts(
+    connection: Connection, *, admission: str, since_us: int = 0, until_us: int | None = None
+) -> Counts:
     """
     Return the counts of the headline.
 
@@ -404,8 +407,9 @@ def counts(connection: Connection, *, admission: str) -> Counts:
 
     Args:
         admission: the actor of refusals at admission: what has such a last word never was there.
+        since_us, until_us: of what was said between these moments alone.
     """
-    seen = _seen(decided_only=True)
+    seen = _seen(decided_only=True, since_us=since_us, until_us=until_us)
     pod = _grouped(seen).subquery("pod")
     reserved, refused = pod.c.reserved_position, pod.c.refused_position
     e = ledger_events.c
@@ -512,6 +516,16 @@ def claim_rows(connection: Connection) -> Iterator[ClaimRow]:
         yield ClaimRow._make(row)
 
 
+def placing_rows(connection: Connection) -> Iterator[PlacingRow]:
+    """Yield the places that Pods got which were refused at some time, by position."""
+    r = RESERVATIONS
+    refused = select(REFUSALS.c.pod_uid)
+    columns = (r.c[name] for name in PlacingRow._fields)
+    query = select(*columns).where(r.c.pod_uid.in_(refused)).order_by(r.c.position)
+    for row in rows_of(connection, query):
+        yield PlacingRow._make(row)
+
+
 def unknown_rows(
     connection: Connection, when: When = NOW, *, node: str | None = None
 ) -> list[UnknownRow]:
@@ -592,7 +606,9 @@ def _as_holder(r: TableClause) -> list[ColumnElement[Any]]:
     ]
 
 
-def _seen(*, decided_only: bool = False) -> Subquery:
+def _seen(
+    *, decided_only: bool = False, since_us: int = 0, until_us: int | None = None
+) -> Subquery:
     """Return each reservation and each refusal of a Pod with its position."""
     r, f = RESERVATIONS, REFUSALS
     reserved = select(
@@ -610,6 +626,12 @@ def _seen(*, decided_only: bool = False) -> Subquery:
         literal_column("0").label("reserved_position"),
         f.c.position.label("refused_position"),
     )
+    if since_us:
+        reserved = reserved.where(r.c.opened_at_us >= since_us)
+        refused = refused.where(f.c.at_us >= since_us)
+    if until_us is not None:
+        reserved = reserved.where(r.c.opened_at_us <= until_us)
+        refused = refused.where(f.c.at_us <= until_us)
     return union_all(reserved, refused).subquery("seen")
 
 

@@ -266,6 +266,15 @@ class ClaimRow(NamedTuple):
     closed_position: int | None
 
 
+class PlacingRow(NamedTuple):
+    """A Pod that was refused at some time got a place."""
+
+    position: int
+    pod_uid: str
+    node_uid: str
+    opened_at_us: int
+
+
 class UnknownRow(NamedTuple):
     """A Pod that somebody else placed; `body` is its event's JSON, with the unknown devices."""
 

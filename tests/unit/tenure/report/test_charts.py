@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from scheduler.usage.model import CapacityPoint, History
-from tenure.report.charts import areas, axis_ticks, nice_step, utc_offsets, y_ticks
+from tenure.report.charts import areas, axis_ticks, nice_step, y_ticks
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND
@@ -40,15 +40,6 @@ def test_a_week_has_a_mark_at_every_local_midnight() -> None:
 
     assert [tick.label for tick in ticks][:2] == ["Tue 3 Mar", "Wed 4 Mar"]
     assert ticks[0].percent == pytest.approx(23 / 168 * 100, abs=0.01)
-
-
-@pytest.mark.usefixtures("berlin")
-def test_the_offsets_change_with_the_clocks() -> None:
-    """One entry per local time in force, to the second of the change."""
-    spring = utc_offsets(at(2026, 3, 28), at(2026, 3, 30))
-
-    assert spring == [(at(2026, 3, 28), 60), (at(2026, 3, 29, 1), 120)]
-    assert utc_offsets(at(2026, 3, 2), at(2026, 3, 9)) == [(at(2026, 3, 2), 60)]
 
 
 @pytest.mark.parametrize("hours", [0.01, 0.5, 3, 20, 100, 1000, 20_000])

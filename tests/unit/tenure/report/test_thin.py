@@ -4,9 +4,9 @@ from dataclasses import replace
 import pytest
 
 from scheduler.usage.model import History
-from tenure.report.packing import unpack
-from tenure.report.thin import fit, levels_at_steps, step_moments
-from tests.support.histories import SECOND, week
+from tenure.report.packing import pack, tick_of, unpack
+from tenure.report.thin import fit, levels_at_steps, step_moments, within
+from tests.support.histories import HOUR, SECOND, week
 
 
 def levels(history: History, at: int) -> list[int]:
@@ -79,3 +79,27 @@ def test_levels_carry_no_names() -> None:
 
     assert set(merged.pods) == {("", "")}
     assert len(merged.holds) < len(history.holds)
+
+
+def test_a_part_of_a_week_is_as_full_as_the_whole_week_was() -> None:
+    """At every hour of it, on every card, with the true beginning of what began before."""
+    history = week()
+    since, until = history.start + 50 * HOUR, history.start + 74 * HOUR
+
+    part = unpack(json.loads(json.dumps(pack(shown := within(history, since, until), 1))))
+
+    assert (part.start, part.end) == (since, until)
+    assert part.holds == shown.holds
+    assert any(hold.opened < since for hold in part.holds)
+    assert len(part.pods) < len(history.pods)
+    for at in range(since, until, HOUR):
+        assert levels(part, at) == levels(history, at)
+    assert {outage.reason for outage in part.outages} == {"Xid79"}
+
+
+def test_the_unit_of_time_divides_what_began_before_too() -> None:
+    """A hold that is older than the part is packed to the microsecond."""
+    history = week()
+    part = within(history, history.start + 50 * HOUR, history.end)
+
+    assert unpack(pack(part, tick_of(part))).holds == part.holds

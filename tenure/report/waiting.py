@@ -1,0 +1,172 @@
+"""Who waited, from when to when, and why: for the page of a Pod."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from ledger.domain.log.events import RequestRefused, decode_event
+from ledger.store.reading.report_rows import PlacingRow, RefusalRow
+from scheduler.service.api.words import WEBHOOK_ACTOR
+from scheduler.usage.model import Axis
+
+WAITS_BYTES_MAX: Final = 350_000
+"""What the waits may take of a page; the newest ones stay."""
+
+Packed: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """One reason of the last refusal; `nodes` 0 for a refusal by rule."""
+
+    reason: str
+    nodes: int
+    nearest: str = ""
+    detail: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """
+    One Pod's refusals in a row.
+
+    Attributes:
+        opened: of the first refusal, on the axis of the history.
+        closed: when it got a place, None where it got none.
+        node: where it got it.
+        admission: refused at admission at last: its object never was, so nothing waits.
+        refusals: (moment, message), ascending.
+        reasons: of the last refusal.
+    """
+
+    namespace: str
+    name: str
+    opened: int
+    closed: int | None
+    node: str
+    admission: bool
+    shape: str
+    refusals: tuple[tuple[int, str], ...]
+    reasons: tuple[Reason, ...]
+
+
+def waits_of(
+    refusals: Iterable[RefusalRow],
+    placings: Iterable[PlacingRow],
+    *,
+    axis: Axis,
+    nodes: Mapping[str, str],
+) -> tuple[Wait, ...]:
+    """
+    Return the waits by their beginnings.
+
+    Args:
+        refusals: by position.
+        placings: of Pods that were refused, by position.
+        nodes: UID -> name.
+    """
+    placed: dict[str, list[PlacingRow]] = {}
+    for row in placings:
+        placed.setdefault(row.pod_uid, []).append(row)
+    runs: dict[tuple[str, int], list[RefusalRow]] = {}
+    for refusal in refusals:
+        nth = sum(row.position < refusal.position for row in placed.get(refusal.pod_uid, ()))
+        runs.setdefault((refusal.pod_uid, nth), []).append(refusal)
+    waits = []
+    for (uid, nth), run in runs.items():
+        rest = placed.get(uid, [])[nth:]
+        waits.append(_wait(run, rest[0] if rest else None, axis, nodes))
+    return tuple(sorted(waits, key=lambda wait: (wait.opened, wait.namespace, wait.name)))
+
+
+def _wait(
+    run: Sequence[RefusalRow], place: PlacingRow | None, axis: Axis, nodes: Mapping[str, str]
+) -> Wait:
+    last = run[-1]
+    event = decode_event(RequestRefused.event_type, last.body)
+    assert isinstance(event, RequestRefused), last
+    moments = [row.at_us if axis == "time" else row.position for row in run]
+    closed = None
+    if place is not None:
+        closed = place.opened_at_us if axis == "time" else place.position
+    return Wait(
+        namespace=last.namespace,
+        name=last.pod_name,
+        opened=moments[0],
+        closed=closed,
+        node=nodes.get(place.node_uid, "") if place else "",
+        admission=last.actor == WEBHOOK_ACTOR,
+        shape=last.shape,
+        refusals=tuple((at, row.message) for at, row in zip(moments, run, strict=True)),
+        reasons=tuple(
+            Reason(
+                reason=each.reason,
+                nodes=each.nodes,
+                nearest=each.nearest_node,
+                detail=each.detail,
+                remedy=each.remedy,
+            )
+            for each in event.reasons
+        ),
+    )
+
+
+def waits_within(waits: Iterable[Wait], since: int, until: int) -> tuple[Wait, ...]:
+    """Return those that waited, or were refused, between two moments."""
+    return tuple(
+        wait
+        for wait in waits
+        if wait.opened <= until and (wait.closed is None or wait.closed >= since)
+    )
+
+
+def pack_waits(
+    waits: Sequence[Wait], start: int, budget_bytes: int = WAITS_BYTES_MAX
+) -> tuple[Packed, int]:
+    """
+    Return the document of the waits, and how many of the earliest did not fit.
+
+    `texts` are the distinct texts. A row is [namespace, name, opened, closed or null, node,
+    admission, shape, refusals, reasons], a refusal [moment, message], a reason [reason, nodes,
+    nearest node, detail, remedy]. Moments count from `start`; texts are places in `texts`.
+    """
+    texts: dict[str, int] = {}
+    rows: list[list[Any]] = []
+    size = 0
+    for wait in reversed(waits):
+        known = len(texts)
+        row = _packed(wait, start, texts)
+        new = list(texts)[known:]
+        size += len(json.dumps(row, separators=(",", ":"))) + 1
+        size += sum(len(json.dumps(text)) + 1 for text in new)
+        if size > budget_bytes:
+            for text in new:
+                del texts[text]
+            break
+        rows.append(row)
+    rows.reverse()
+    return {"texts": list(texts), "rows": rows}, len(waits) - len(rows)
+
+
+def _packed(wait: Wait, start: int, texts: dict[str, int]) -> list[Any]:
+    def place(text: str) -> int:
+        return texts.setdefault(text, len(texts))
+
+    return [
+        place(wait.namespace),
+        place(wait.name),
+        wait.opened - start,
+        None if wait.closed is None else wait.closed - start,
+        place(wait.node),
+        int(wait.admission),
+        place(wait.shape),
+        [[at - start, place(message)] for at, message in wait.refusals],
+        [
+            [place(r.reason), r.nodes, place(r.nearest), place(r.detail), place(r.remedy)]
+            for r in wait.reasons
+        ],
+    ]
