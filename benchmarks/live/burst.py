@@ -25,7 +25,8 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import Final
 
@@ -88,25 +89,34 @@ def _turn(
 def _rate(plane: ControlPlane, count: int) -> float:
     """Watch the Pods until all are bound; return how many came per second after the first."""
     bound: dict[str, float] = {}
-    for event in _watch(plane):
-        pod = event["object"]
-        if pod["spec"].get("nodeName"):
-            bound.setdefault(pod["metadata"]["uid"], time.monotonic())
-        if len(bound) == count:
-            break
+    end = time.monotonic() + SECONDS_MAX
+    while len(bound) < count and time.monotonic() < end:
+        # An API server ends a watch when it likes. One that is opened again tells of all Pods.
+        for pod in _watch(plane, end - time.monotonic()):
+            if pod["spec"].get("nodeName"):
+                bound.setdefault(pod["metadata"]["uid"], time.monotonic())
+            if len(bound) == count:
+                break
     times = sorted(bound.values())
     assert len(times) == count, f"not all were bound: {len(times)} of {count}"
     return (count - 1) / (times[-1] - times[0])
 
 
-def _watch(plane: ControlPlane) -> Iterator[dict[str, dict[str, dict[str, str]]]]:
-    path = f"{pods_in(TEAM)}?watch=1&resourceVersion=0&timeoutSeconds={SECONDS_MAX:.0f}"
+def _watch(plane: ControlPlane, seconds: float) -> Iterator[dict[str, dict[str, str]]]:
+    """Yield every Pod that there is, then those that change, until the watch ends."""
+    path = f"{pods_in(TEAM)}?watch=1&resourceVersion=0&timeoutSeconds={max(1, int(seconds))}"
     headers = {"Authorization": f"Bearer {plane.tokens[ADMIN]}"}
     request = urllib.request.Request(plane.url + path, headers=headers)  # noqa: S310 - our own
     tls = ssl.create_default_context(cafile=str(plane.ca_file))
-    with urllib.request.urlopen(request, timeout=SECONDS_MAX, context=tls) as answer:  # noqa: S310
+    with (
+        suppress(OSError, HTTPException),
+        urllib.request.urlopen(request, timeout=seconds, context=tls) as answer,  # noqa: S310
+    ):
         for line in answer:
-            yield json.loads(line)
+            event = json.loads(line)
+            if event["type"] == "ERROR":
+                return
+            yield event["object"]
 
 
 # --- The processes ----------------------------------------------------------------------------
