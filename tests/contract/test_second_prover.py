@@ -272,6 +272,55 @@ def test_a_second_process_that_is_killed_while_it_proves_vouches_for_nothing(tol
         assert second.answer(ledger.connection) is None
 
 
+def test_where_the_second_process_hangs_before_it_began_the_first_proves_alone(
+    told: Store,
+) -> None:
+    """It is stopped, not ended: nobody waits for it for ever, and the report is whole."""
+    beside = second_prover(told.url, events_min=1, patience_seconds=0.2)
+    with beside as second, told.open("read") as ledger:
+        os.kill(second.pid, signal.SIGSTOP)
+        report = replace(verify(ledger, second=second), seconds=0.0)
+
+    assert report == one(told)
+    assert report.ok
+
+
+class Silent:
+    """The other end of a pipe that begins, and never says a word again."""
+
+    def __init__(self) -> None:
+        self.waited = 0.0
+        self._seen = [SEEN]
+
+    def send(self, message: str, /) -> None:
+        """Take a word."""
+
+    def recv(self) -> Any:  # noqa: ANN401 - the port's
+        """Answer once."""
+        return self._seen.pop()
+
+    def poll(self, seconds: float, /) -> bool:
+        """Be there for the beginning, and let all the time pass in no time."""
+        if self._seen:
+            return True
+        self.waited += seconds
+        return False
+
+
+def test_where_the_second_process_hangs_while_it_proves_the_first_proves_alone(
+    told: Store,
+) -> None:
+    """A finding is found; who waits does so for the time that it was given, and no longer."""
+    tamper(told, ROW)
+    other = Silent()
+    with told.open("read") as ledger:
+        report = replace(verify(ledger, second=SecondProver(other, 0, 1, 25.0)), seconds=0.0)
+
+    assert report == one(told)
+    assert not report.ok
+    assert other.waited >= 25.0
+
+
 def test_a_file_that_breaks_between_the_two_beginnings_is_a_finding(
     sqlite_store: SqliteStore,
 ) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -38,6 +39,12 @@ EVENTS_MIN: Final = 5_000
 _TRIES: Final = 20
 """So often a writer may commit between the two beginnings, before one process does it all."""
 _IDLE_SECONDS: Final = 10.0
+_BEGIN_SECONDS: Final = 30.0
+"""So long it may take to open the ledger, and to begin."""
+PATIENCE_SECONDS: Final = 60.0
+"""So long the second is waited for at least, once the first has done its own part."""
+_PATIENCE_TIMES: Final = 5.0
+"""So many times as long as the first took for its own part the second may take besides."""
 _PROVE: Final = "prove"
 _SEEN: Final = "seen"
 _events: Final = schema.ledger_events.c
@@ -81,12 +88,25 @@ class Port(Protocol):
 
 
 class SecondProver:
-    """The second process as the first one sees it. One that ends unasked vouches for nothing."""
+    """
+    The second process as the first one sees it. One that ends unasked vouches for nothing.
 
-    def __init__(self, pipe: Port, pid: int, events_min: int = EVENTS_MIN) -> None:
+    Nor does one that hangs: whoever waits for it proves alone in the end, which is only slower.
+    """
+
+    def __init__(
+        self,
+        pipe: Port,
+        pid: int,
+        events_min: int = EVENTS_MIN,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> None:
         self._pipe = pipe
         self.pid = pid
         self._events_min = events_min
+        self._patience_seconds = patience_seconds
+        self._began = 0.0
+        self._hangs = False
 
     def begin(self, ledger: Ledger) -> RootTransaction | None:
         """
@@ -95,26 +115,35 @@ class SecondProver:
         None where it is not worth it or can't be done; nothing is begun then.
         """
         connection = ledger.connection
-        if ledger.writable or not self._is_long(connection):
+        if self._hangs or ledger.writable or not self._is_long(connection):
             return None
         meet = self._exported if connection.dialect.name == "postgresql" else self._unchanged
         # Whatever it is, the first process meets it by itself and says so.
         with suppress(DBAPIError, sqlite3.Error, EOFError, OSError):
             if meet(connection):
                 self._pipe.send(_PROVE)
+                self._began = time.monotonic()
                 return connection.get_transaction()
         with suppress(DBAPIError):
             connection.rollback()
         return None
 
     def answer(self, connection: Connection) -> Vouched | None:
-        """Wait for its word, None if it does not vouch; the transaction is kept from ending."""
-        vouched: Vouched | None = None
+        """
+        Wait for its word, None if it does not vouch; the transaction is kept from ending.
+
+        It is waited for in proportion to what the first process took: both read the same events.
+        """
+        own = time.monotonic() - self._began
+        left = max(self._patience_seconds, own * _PATIENCE_TIMES)
         with suppress(EOFError, OSError):  # it was ended
-            while not self._pipe.poll(_IDLE_SECONDS):
+            while left > 0:
+                if self._pipe.poll(min(left, _IDLE_SECONDS)):
+                    vouched: Vouched | None = self._pipe.recv()
+                    return vouched
+                left -= _IDLE_SECONDS
                 connection.exec_driver_sql("SELECT 1")
-            vouched = self._pipe.recv()
-        return vouched
+        return None
 
     def _is_long(self, connection: Connection) -> bool:
         with suppress(LedgerError, DBAPIError), connection.begin():
@@ -130,7 +159,7 @@ class SecondProver:
         for _ in range(_TRIES):
             before = _version(connection)
             self._pipe.send("see")
-            if self._pipe.recv() != _SEEN:
+            if not self._is_seen():
                 return False
             transaction = connection.begin()
             if _version(connection) == before:
@@ -143,15 +172,25 @@ class SecondProver:
         connection.begin()
         one_snapshot(connection)
         self._pipe.send(connection.exec_driver_sql("SELECT pg_export_snapshot()").scalar_one())
+        return self._is_seen()
+
+    def _is_seen(self) -> bool:
+        """Wait until it has begun, or for as long as that may take."""
+        if not self._pipe.poll(min(self._patience_seconds, _BEGIN_SECONDS)):
+            self._hangs = True  # what it says later would be of another beginning
+            return False
         return bool(self._pipe.recv() == _SEEN)
 
 
 @contextmanager
-def second_prover(url: str, events_min: int = EVENTS_MIN) -> Iterator[SecondProver]:
+def second_prover(
+    url: str, events_min: int = EVENTS_MIN, patience_seconds: float = PATIENCE_SECONDS
+) -> Iterator[SecondProver]:
     """
     Fork a process that can prove the rows of the ledger at `url`, and end it in the end.
 
-    It is not asked about a ledger of fewer events than `events_min`.
+    It is not asked about a ledger of fewer events than `events_min`, and waited for at least
+    `patience_seconds`.
     """
     context = get_context("fork")
     ours, theirs = context.Pipe()
@@ -159,7 +198,7 @@ def second_prover(url: str, events_min: int = EVENTS_MIN) -> Iterator[SecondProv
     process.start()
     theirs.close()
     try:
-        yield SecondProver(ours, process.pid or 0, events_min)
+        yield SecondProver(ours, process.pid or 0, events_min, patience_seconds)
     finally:
         ours.close()
         process.kill()
