@@ -15,7 +15,7 @@ from ledger.domain.errors import LedgerError
 from ledger.store import profile, profile_postgres
 from ledger.store.open import open_ledger
 from ledger.store.place import is_postgres, sqlite_path
-from ledger.store.threaded import Connected, connect
+from ledger.store.threaded import Connected, connect, in_thread
 from ledger.store.writing.append import read_head
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ async def open_service(url: str, *, write: bool = False) -> AsyncIterator[Servic
     Raises:
         InputError, LedgerError: as `open_ledger`.
     """
-    await asyncio.to_thread(_expect_ledger, url, write=write)
+    await in_thread(_expect_ledger, url, write=write)
     if is_postgres(url):
         engine = _postgres_engine(url, write=write)
         try:

@@ -1,16 +1,37 @@
-"""SQLite for asyncio: a synchronous connection in a thread of its own."""
+"""What blocks, for asyncio: a call in a thread of its own, and SQLite's synchronous connection."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Thread
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from sqlalchemy import Connection, Engine
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+
+
+async def in_thread(act: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """
+    Return what a function gives that may take as long as a database is silent.
+
+    Who stops waiting does not stop it, and the process may end meanwhile: nobody waits for its
+    thread, as everybody would for those of `asyncio.to_thread`.
+    """
+    given: Future[_T] = Future()
+
+    def run() -> None:
+        if given.set_running_or_notify_cancel():
+            try:
+                given.set_result(act(*args, **kwargs))
+            except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
+                given.set_exception(error)
+
+    Thread(target=run, name="ledger", daemon=True).start()
+    return await asyncio.wrap_future(given)
 
 
 class Connected(Protocol):

@@ -7,13 +7,15 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from prometheus_client import Counter
 
 from certs.material import CertificateError
 from certs.ports import ApiError, ConflictError
 from ledger.domain.errors import TenureError
+
+_T = TypeVar("_T")
 
 _log: Final = logging.getLogger("tenure.background")
 
@@ -139,6 +141,18 @@ async def first(*events: asyncio.Event) -> None:
     finally:
         for one in waiting:
             one.cancel()
+
+
+async def unless(event: asyncio.Event, work: Coroutine[Any, Any, _T]) -> _T | None:
+    """Return what is worked out, None when the event is set before."""
+    task, stop = asyncio.ensure_future(work), asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait([task, stop], return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        for one in (task, stop):
+            one.cancel()
+        await asyncio.gather(task, stop, return_exceptions=True)
 
 
 def as_coroutine(act: Callable[[], object]) -> Callable[[], Awaitable[None]]:

@@ -6,12 +6,13 @@ import asyncio
 import logging
 import signal
 from collections.abc import Callable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Final
 
 from ledger.domain.errors import CorruptLedgerError, LedgerError, UnknownEventError
 from ledger.store.service import Service, open_service
+from ledger.store.threaded import in_thread
 from scheduler.cluster.settings import settings_hash
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.record.events import DecidedBy
@@ -27,7 +28,7 @@ from scheduler.service.replica import Replica
 from tenure.config import read_settings
 from tenure.kube.objects import KubeObjects, connected
 from tenure.kube.reflector import Reflector, SetBackError
-from tenure.serving.background import as_coroutine, tasks_of_process
+from tenure.serving.background import as_coroutine, tasks_of_process, unless
 from tenure.serving.listening import Connections, Http2, announced
 from tenure.serving.probes import probes_app
 from tenure.serving.scheduling.agents import agent_routes
@@ -70,7 +71,7 @@ async def serve_scheduler(options: SchedulerOptions) -> None:
     folder = ServingFolder(options, metrics)
     async with AsyncExitStack() as stack:
         started = await _started(options, metrics, stack)
-        found = await _found(started)
+        found = await unless(started.stopping, _found(started))
         if found is None:
             return
         standing = Standing(options)
@@ -134,9 +135,9 @@ class Found:
     begun: Beginning
 
 
-async def _found(started: Started) -> Found | None:
+async def _found(started: Started) -> Found:
     """
-    Wait for the ledger, and open it; None when the process is told to stop before.
+    Wait for the ledger, and open it.
 
     Raises:
         InputError: there is none there, or another's.
@@ -144,9 +145,9 @@ async def _found(started: Started) -> Found | None:
     """
     options, reason = started.options, ""
     origin = await origin_of(started.objects)
-    while not started.stopping.is_set():
+    while True:
         try:
-            begun = await asyncio.to_thread(beginning_of, options.ledger, origin)
+            begun = await in_thread(beginning_of, options.ledger, origin)
             service = await started.stack.enter_async_context(
                 open_service(options.ledger, write=True)
             )
@@ -158,10 +159,7 @@ async def _found(started: Started) -> Found | None:
                 _log.error("the ledger does not answer: waiting", extra={"reason": reason})
         else:
             return Found(origin=origin, service=service, begun=begun)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(LOOK_SECONDS):
-                await started.stopping.wait()
-    return None
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 async def _opened(

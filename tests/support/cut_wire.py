@@ -26,6 +26,7 @@ class Cut(Enum):
     AFTER_COMMIT = "the commit is durable, and the connection is gone before its answer"
     SILENCE_AFTER_COMMIT = "the commit is durable, and its answer never comes"
     SILENCE = "whatever is asked, no answer comes"
+    SILENCE_ONCE_CONNECTED = "who connects is let in, and gets no answer then"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -132,6 +133,11 @@ class _Pair:
                 continue
             self.client.write(data)
             await self.client.drain()
+            if self.wire.cut is Cut.SILENCE_ONCE_CONNECTED and data[-6:-1] == _READY:
+                self.deaf = True
+                self.wire.silenced += 1
+        if self.wire.cut is Cut.SILENCE_ONCE_CONNECTED and self.deaf:
+            await asyncio.Event().wait()  # nor does the client hear that the server gave it up
 
     def _made(self) -> None:
         self.wire.cut = Cut.NOTHING

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Final
@@ -10,6 +9,7 @@ from typing import Final
 from ledger.domain.errors import InputError, LedgerError, OverloadedError
 from ledger.store.open import open_ledger
 from ledger.store.service import Service
+from ledger.store.threaded import in_thread
 from ledger.store.writing.commands import Command, Outcome
 from ledger.store.writing.lane import Lane, Turn, open_lane
 from scheduler.record.refusing import Told
@@ -130,6 +130,6 @@ def refusals_told(url: str) -> History:
             return told_refusals(ledger, pod_uids)
 
     async def told(pod_uids: Sequence[str]) -> Mapping[str, Told]:
-        return await asyncio.to_thread(read, pod_uids)
+        return await in_thread(read, pod_uids)
 
     return told

@@ -16,6 +16,7 @@ from ledger.domain.resources import ANNOTATION_TENURE_ALLOCATION
 from ledger.store.mending.recover import own_at
 from ledger.store.open import open_ledger
 from ledger.store.reading.kept import events_at, newest_granted
+from ledger.store.threaded import in_thread
 from ledger.store.writing.lane import Turn
 from scheduler.service.freshness import AWAY
 from scheduler.service.witnesses import (
@@ -101,7 +102,7 @@ class Standing:
             return mangled(error)
         claims = tuple(proofs.claims.values())
         try:
-            own, found, versions = await asyncio.to_thread(
+            own, found, versions = await in_thread(
                 examined, process.options.ledger, claims, kept, self._check
             )
         except LedgerError:
