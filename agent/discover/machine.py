@@ -96,6 +96,17 @@ class Card:
     processes: tuple[CardProcess, ...] | None = None
 
 
+class Kind(StrEnum):
+    """Who tells of a device."""
+
+    GPU = "gpu"
+    """The GPUs' driver."""
+    RDMA = "rdma"
+    """The kernel, of RDMA NICs."""
+    OTHER = "other"
+    """A file that somebody wrote."""
+
+
 class Common(StrEnum):
     """What lies between two GPUs at best, nearest first, as `nvidia-smi topo -m` tells it."""
 
@@ -192,10 +203,9 @@ class Discovery:
     All that a machine has.
 
     Attributes:
-        driver_version: of the GPUs; empty = no driver, or it does not answer.
-        driver_gone: there are cards, or there were, and no driver answers: which ones there are
-            is not known, which is another thing than none.
-        unread_cards: cards that are there and could not be read, so that nobody knows which.
+        driver_version: the GPUs'; empty = no driver, or it does not answer.
+        unknown: the kinds of which not all could be read: one that is missing among them may be
+            there, which is another thing than gone. In order, each once.
         cards: by minor; `nics` and `others` likewise, these by type first.
         links: by their minors.
         measured: bandwidth between GPUs that somebody measured; None = nobody did.
@@ -204,8 +214,7 @@ class Discovery:
 
     identity: Identity = field(default_factory=Identity)
     driver_version: Name = ""
-    driver_gone: bool = False
-    unread_cards: Number = 0
+    unknown: tuple[Kind, ...] = ()
     cards: tuple[Card, ...] = ()
     links: tuple[GpuLink, ...] = ()
     nics: tuple[Nic, ...] = ()

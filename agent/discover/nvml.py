@@ -25,6 +25,7 @@ from agent.discover.machine import (
     Discovery,
     Fault,
     GpuLink,
+    Kind,
     MigInstance,
     checked,
 )
@@ -125,7 +126,7 @@ class NvmlProbe:
             return Discovery()
         reason = NO_DRIVER if absent else DRIVER_GONE
         fact = f"{error}: NVIDIA cards on the PCI bus: {there}"
-        return Discovery(driver_gone=True, problems=(Fault(reason=reason, message=fact),))
+        return Discovery(unknown=(Kind.GPU,), problems=(Fault(reason=reason, message=fact),))
 
     def _found(self) -> Discovery:
         version = _asked("", pynvml.nvmlSystemGetDriverVersion)
@@ -144,7 +145,7 @@ class NvmlProbe:
         return checked(
             Discovery(
                 driver_version=version,
-                unread_cards=len(problems),
+                unknown=(Kind.GPU,) if problems else (),
                 cards=tuple(one.card for one in read),
                 links=tuple(_links(read)),
                 problems=tuple(problems),

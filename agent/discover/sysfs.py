@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from agent.discover.host_files import HostFiles
-from agent.discover.machine import NOWHERE, Discovery, Fault, Identity, Nic, Place, checked
+from agent.discover.machine import NOWHERE, Discovery, Fault, Identity, Kind, Nic, Place, checked
 from ledger.domain.bounds import NAME_MAX
 from ledger.domain.devices import VirtualFunction
 
@@ -54,8 +54,14 @@ class SysfsProbe:
             found.append(nic)
         ordered = sorted(_joined(found), key=lambda nic: bus_order(nic.place.bus_id))
         nics = tuple(replace(nic, minor=minor) for minor, nic in enumerate(ordered))
+        unread = any(problem.reason == UNREADABLE for problem in problems)
         return checked(
-            Discovery(identity=read_identity(self.host), nics=nics, problems=tuple(problems))
+            Discovery(
+                identity=read_identity(self.host),
+                unknown=(Kind.RDMA,) if unread else (),
+                nics=nics,
+                problems=tuple(problems),
+            )
         )
 
 
@@ -110,8 +116,7 @@ def _nic(host: HostFiles, name: str) -> Nic | None:
         return Nic(name=name, minor=0, place=NOWHERE)
     bus_id = addresses[-1]
     folder = f"{_PCI}/{bus_id}"
-    inside = host.names(folder)
-    if "physfn" in inside:
+    if "physfn" in host.names(folder):
         return None
     layers, states = [], []
     ports = host.names(f"{_RDMA}/{name}/ports")
@@ -126,21 +131,27 @@ def _nic(host: HostFiles, name: str) -> Nic | None:
         fabric=fabric,
         interfaces=host.names(f"{folder}/net"),
         faults=_faults(states),
-        vfs=tuple(_functions(host, folder, inside)),
+        vfs=virtual_functions(host, bus_id),
     )
 
 
-def _functions(host: HostFiles, folder: str, names: tuple[str, ...]) -> list[VirtualFunction]:
-    """Return the virtual functions of a physical one, by number."""
+def virtual_functions(host: HostFiles, bus_id: str) -> tuple[VirtualFunction, ...]:
+    """
+    Return the virtual functions of the PCI device with this address, by number.
+
+    Raises:
+        OSError, ValueError: the kernel's links lead nowhere, or to something else.
+    """
+    folder = f"{_PCI}/{bus_id}"
     found = []
-    for name in names:
+    for name in host.names(folder):
         number = _FUNCTION.fullmatch(name)
         if number is not None:
-            bus_id = host.real(f"{folder}/{name}")[-1]
-            if not _BUS_ID.fullmatch(bus_id):
-                raise ValueError(f"not a PCI address: {folder}/{name} -> {bus_id}")
-            found.append(VirtualFunction(minor=int(number[1]), bus_id=bus_id))
-    return sorted(found, key=lambda function: function.minor)
+            address = host.real(f"{folder}/{name}")[-1]
+            if not _BUS_ID.fullmatch(address):
+                raise ValueError(f"not a PCI address: {folder}/{name} -> {address}")
+            found.append(VirtualFunction(minor=int(number[1]), bus_id=address))
+    return tuple(sorted(found, key=lambda function: function.minor))
 
 
 def _faults(states: list[tuple[str, str]]) -> tuple[Fault, ...]:

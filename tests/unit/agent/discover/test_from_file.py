@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.discover.from_file import BYTES_MAX, FileProbe
-from agent.discover.machine import Discovery, checked
+from agent.discover.machine import Discovery, Kind, checked
 from ledger.domain.errors import InputError
 from ledger.domain.topology import link_matrix_of
 from tests.support.machines_found import CUT, TWO_CARDS, card, write_machine
@@ -26,7 +26,7 @@ def test_every_field_comes_back(tmp_path: Path) -> None:
         TWO_CARDS,
         cards=(*TWO_CARDS.cards, CUT),
         measured=link_matrix_of([[0, 235.5], [234.25, 0]]),
-        unread_cards=1,
+        unknown=(Kind.GPU,),
     )
 
     assert FileProbe(path=write_machine(tmp_path / "m.json", whole)).look() == whole

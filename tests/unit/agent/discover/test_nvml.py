@@ -13,7 +13,16 @@ import pytest
 
 from agent.discover.faults import CardFault
 from agent.discover.host_files import HostFiles
-from agent.discover.machine import Card, CardProcess, Common, Fault, GpuLink, MigInstance, Place
+from agent.discover.machine import (
+    Card,
+    CardProcess,
+    Common,
+    Fault,
+    GpuLink,
+    Kind,
+    MigInstance,
+    Place,
+)
 from agent.discover.nvml import NvmlProbe, card_events
 from tests.support.nvml.driver import GIB, TABLE, Driver, loaded
 from tests.support.sys_trees import SysTree
@@ -84,7 +93,7 @@ def test_a_card_is_what_the_driver_says(driver: Driver, probe: NvmlProbe) -> Non
     driver.says("DeviceGetGraphicsRunningProcesses_v3", 0, "4711=4096")
     found = probe.look()
 
-    assert (found.driver_version, found.unread_cards, found.problems) == ("550.90.07", 0, ())
+    assert (found.driver_version, found.unknown, found.problems) == ("550.90.07", (), ())
     assert only(found.cards) == Card(
         uuid="GPU-00000000-1111-2222-3333-444444444444",
         minor=0,
@@ -234,12 +243,11 @@ def test_every_error_of_every_call_leaves_two_cards_or_says_which_is_missing(
         for code in CODES:
             driver.fails(name, key, code)
             found, where = probe.look(), (name, code)
-            if found.driver_gone:
+            assert bool(found.problems) == (found.unknown == (Kind.GPU,)), where
+            if [one.reason for one in found.problems] in (["DriverGone"], ["NoDriver"]):
                 assert code in GONE, where
-                assert [one.reason for one in found.problems] in (["DriverGone"], ["NoDriver"])
             else:
-                assert len(found.cards) + found.unread_cards == 2, where
-                assert len(found.problems) == found.unread_cards, where
+                assert len(found.cards) + len(found.problems) == 2, where
             if code not in {LOST, *GONE} and name not in NEEDED:
                 assert len(found.cards) == 2, where
             if code == LOST and name in NEEDED:
@@ -257,7 +265,7 @@ def test_every_error_of_the_driver_itself_hides_no_card(driver: Driver, probe: N
             probe.close()
             driver.fails(name, "-", code)
             found = probe.look()
-            assert (found.driver_gone, found.cards) == (True, ()), (name, code)
+            assert (found.unknown, found.cards) == ((Kind.GPU,), ()), (name, code)
             (problem,) = found.problems
             assert problem.message.endswith("NVIDIA cards on the PCI bus: 2")
         driver.lines = kept
@@ -267,9 +275,9 @@ def test_every_error_of_the_driver_itself_hides_no_card(driver: Driver, probe: N
 
 def test_a_driver_that_comes_back_is_found_again(driver: Driver, probe: NvmlProbe) -> None:
     """The next look begins anew: a driver may be upgraded under a running agent."""
-    assert not probe.look().driver_gone
+    assert not probe.look().unknown
     driver.fails("DeviceGetCount_v2", "-", 18)
-    assert probe.look().driver_gone
+    assert probe.look().unknown
     driver.says("DeviceGetCount_v2", "-", 2)
     driver.says("SystemGetDriverVersion", "-", "570.10")
 
@@ -281,7 +289,7 @@ def test_a_library_without_cards_is_no_driver_that_is_gone(driver: Driver, tmp_p
     driver.fails("InitWithFlags", "-", 9)
 
     found = NvmlProbe(HostFiles(root=tmp_path)).look()
-    assert (found.driver_gone, found.problems) == (False, ())
+    assert (found.unknown, found.problems) == ((), ())
 
 
 def test_a_machine_without_the_library_has_no_cards(tmp_path: Path) -> None:
@@ -295,7 +303,7 @@ def test_a_machine_without_the_library_has_no_cards(tmp_path: Path) -> None:
     command = [sys.executable, "-c", script, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
 
-    assert "driver_gone=False" in done.stdout
+    assert "unknown=()" in done.stdout
     assert "cards=()" in done.stdout
 
 

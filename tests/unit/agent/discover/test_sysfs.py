@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.discover.host_files import HostFiles
-from agent.discover.machine import Discovery, Identity, Place
+from agent.discover.machine import Discovery, Identity, Kind, Place
 from agent.discover.sysfs import SysfsProbe, place_of
 from ledger.domain.devices import VirtualFunction
 from tests.support.sys_trees import HPC_WORKER, SysTree, hpc_worker
@@ -144,6 +144,7 @@ def test_a_nic_that_points_elsewhere_is_a_problem_and_harms_no_other(tmp_path: P
     found = look(tree)
     assert [nic.name for nic in found.nics] == ["mlx5_0", "mlx5_1", "mlx5_2", "mlx5_10"]
     assert [problem.reason for problem in found.problems] == ["Unreadable", "Unreadable"]
+    assert found.unknown == (Kind.RDMA,)
 
 
 def test_what_is_no_address_has_no_place(tmp_path: Path) -> None:
