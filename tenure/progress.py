@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from threading import Lock, Timer
 
 from tenure.exits import stderr
 
@@ -40,6 +41,31 @@ def progress_bar(what: str, total: int | None = None) -> Iterator[Progress | Non
     with Bar(*columns, console=console, transient=True) as bar:
         task = bar.add_task(what, total=total)
         yield lambda done, of: bar.update(task, completed=done, total=of or None)
+
+
+@contextmanager
+def bar_after(seconds: float, what: str) -> Iterator[None]:
+    """Show that something takes its time once it has taken so long; nothing off a terminal."""
+    if not stderr().is_terminal:
+        yield
+        return
+    with ExitStack() as shown:
+        lock, done = Lock(), False
+
+        def show() -> None:
+            with lock:
+                if not done:
+                    shown.enter_context(progress_bar(what))
+
+        timer = Timer(seconds, show)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            with lock:
+                done = True
 
 
 @contextmanager

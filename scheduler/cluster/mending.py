@@ -10,12 +10,13 @@ from typing import Any, Final
 
 from msgspec import structs
 
-from ledger.domain.errors import InputError
+from ledger.domain.errors import FieldError, InputError
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.resources import TYPE_GPU
+from ledger.domain.vocabulary import Vocabulary
 from scheduler.cluster.documents import Document, Documents, is_ended, node_of, section
-from scheduler.cluster.model import Cluster, Unreadable
-from scheduler.cluster.objects import by_node, cluster_of, observed_on
+from scheduler.cluster.model import Cluster, Pod, RefusedPod, Unreadable
+from scheduler.cluster.objects import asked_by, by_node, cluster_of, observed_on
 from scheduler.cluster.one_node import NodeDocuments, read_node, read_witnesses
 from scheduler.decide.settings import SchedulingSettings
 
@@ -40,6 +41,21 @@ def cluster_as_far_as_read(objects: Documents, settings: SchedulingSettings) -> 
     except InputError:
         mending = _Mending(objects, settings)
         return mending.cluster()
+
+
+def asked_as_far_as_read(document: Document, vocabulary: Vocabulary) -> Pod:
+    """Return what a Pod asks for; one that can't be read is refused for that, and others go on."""
+    try:
+        return asked_by(document, vocabulary)
+    except InputError as error:
+        return RefusedPod(
+            uid=document.uid,
+            namespace=document.namespace,
+            name=document.name,
+            errors=(
+                FieldError(field=error.field, reason="FieldValueInvalid", message=error.message),
+            ),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -139,9 +139,19 @@ def cluster_of(objects: Documents, settings: SchedulingSettings) -> Cluster:
 
 
 def pending_of(objects: Documents) -> list[Document]:
-    """Return the Pods that nobody has given a node yet and that have not ended, in their order."""
-    pods = objects.of_kind("Pod")
-    return [pod for pod in pods if not is_ended(pod.body) and not node_of(pod.body)]
+    """
+    Return the Pods that nobody has given a node yet and that have not ended, in their order.
+
+    One whose node can't be read is none of them: it is somewhere.
+    """
+    return [pod for pod in objects.of_kind("Pod") if not is_ended(pod.body) and _is_nowhere(pod)]
+
+
+def _is_nowhere(pod: Document) -> bool:
+    try:
+        return not node_of(pod.body)
+    except InputError:
+        return False
 
 
 def asked_by(

@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import structs
 
-from ledger.domain.devices import DeviceRecord
+from ledger.domain.devices import GPU, DeviceRecord
 from ledger.domain.errors import InputError
 from ledger.domain.kube.derived_links import derive_links
 from ledger.domain.kube.node_objects import decode_node
@@ -18,9 +18,10 @@ from ledger.domain.log.recorded_node import RecordedNode, node_from
 from ledger.domain.log.recorded_request import RecordedRequest, request_from
 from ledger.domain.log.state import GRANTED, Holding
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.request.requests import PodRequest, PodSnapshot
+from ledger.domain.request.requests import PodRequest, PodSnapshot, group_name
 from ledger.domain.topology import cpu_topology_of
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY
+from scheduler.decide.outcome import Placement
 
 UNTOLD_OF_NODES: Final = (
     "of nodes: taints, cordons, places for Pods, CPUs kept in reserve, cpu amplification, NUMA"
@@ -145,4 +146,28 @@ def held_by(holding: Holding, node_uid: str, node_name: str) -> PodObserved:
         shares=holding.shares,
         cpuset=holding.cpuset,
         unknown_types=holding.unknown_types,
+    )
+
+
+def held_as_placed(placement: Placement, annotations: Mapping[str, str]) -> PodObserved:
+    """Return a place that is given as what a running Pod holds, with its Binding's annotations."""
+    request = placement.request
+    return PodObserved(
+        pod_uid=request.uid,
+        attempt=1,
+        namespace=request.namespace,
+        pod_name=request.name,
+        node_uid=placement.node_uid,
+        node_name=placement.node_name,
+        source="decided",
+        cpu_milli=request.cpu_milli,
+        memory_bytes=request.memory_bytes,
+        shares=placement.shares,
+        cpuset=placement.cpuset,
+        unknown_types=(GPU,) if placement.counted else (),
+        counted={GPU: placement.counted} if placement.counted else {},
+        dialect="" if request.dialect is None else request.dialect.value,
+        annotations=annotations,
+        group=group_name(request),
+        snapshot=request.snapshot,
     )

@@ -40,8 +40,8 @@ from ledger.store.reading.kept import events_of
 from ledger.store.reading.read import replay
 from ledger.store.reading.timetravel import load_state
 from scheduler.cluster.documents import Document, Documents
-from scheduler.cluster.model import PLACE, ClusterSnapshot, Holder
-from scheduler.cluster.objects import cluster_of
+from scheduler.cluster.mending import cluster_as_far_as_read
+from scheduler.cluster.model import PLACE, Cluster, ClusterSnapshot, Holder, Unreadable
 from scheduler.cluster.rebuilt import (
     UNTOLD_BY_ARCHIVE,
     UNTOLD_OF_NODES,
@@ -102,25 +102,30 @@ class FileObjects:
     broken: Mapping[str, str]
     managed: frozenset[str]
     shared_templates: tuple[SharedTemplate, ...] | None = None
+    unreadable: tuple[Unreadable, ...] = ()
 
 
 def read_objects(objects: Documents, settings: SchedulingSettings) -> FileObjects:
-    """
-    Return the nodes and Pods of files, as `tenure simulate` reads them.
+    """Return the nodes and Pods of files, as `tenure map` reads them."""
+    return objects_of(cluster_as_far_as_read(objects, settings), objects, settings)
 
-    Raises:
-        InputError: an object that can't be read; with file, line and field.
-    """
-    cluster = cluster_of(objects, settings)
+
+def objects_of(cluster: Cluster, objects: Documents, settings: SchedulingSettings) -> FileObjects:
+    """Return what these objects tell beside the cluster that was read of them."""
     offers = frozenset(name for node in cluster.nodes for name in node.extended)
     requests: dict[str, PodRequest] = {}
     broken: dict[str, str] = {}
     managed: set[str] = set()
+    unreadable = list(cluster.unreadable)
+    named = {each.object for each in unreadable}
     for document in objects.of_kind("Pod"):
         try:
             request, errors = examine_pod(document.body, settings.vocabulary)
         except InputError as error:
-            raise document.blame(error) from None
+            broken[document.uid] = text = ": ".join(filter(None, (error.field, error.message)))
+            if document.title not in named:
+                unreadable.append(Unreadable(object=document.title, node="", text=text))
+            continue
         if errors:
             broken[request.uid] = "; ".join(map(str, errors))
         else:
@@ -135,15 +140,21 @@ def read_objects(objects: Documents, settings: SchedulingSettings) -> FileObject
         broken=broken,
         managed=frozenset(managed),
         shared_templates=cluster.shared_templates,
+        unreadable=tuple(unreadable),
     )
 
 
-def snapshot_of_objects(objects: FileObjects, settings: SchedulingSettings) -> ClusterSnapshot:
+def snapshot_of_objects(
+    objects: FileObjects, settings: SchedulingSettings, placed: Sequence[PodObserved] = ()
+) -> ClusterSnapshot:
     """
     Return the cluster as files alone tell.
 
     Running Pods hold; those that Tenure admitted, or that hold what is written in our words, are
     taken for ours and may be moved.
+
+    Args:
+        placed: what Pods that wait would get, of those that come first.
     """
     places = {node.uid: place for place, node in enumerate(objects.nodes)}
     holders = [
@@ -153,7 +164,7 @@ def snapshot_of_objects(objects: FileObjects, settings: SchedulingSettings) -> C
             objects.requests.get(pod.pod_uid),
             others=pod.pod_uid not in objects.managed,
         )
-        for pod in objects.adopted
+        for pod in (*objects.adopted, *placed)
     ]
     return ClusterSnapshot(
         nodes=objects.nodes,

@@ -8,7 +8,7 @@ name without its namespace means the one Pod that is called so.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ledger.domain.errors import InputError
 from tenure.asking import EVERYBODY, Sight
@@ -33,6 +33,32 @@ _NAMED_MAX: Final = 5
 _LIKE_MAX: Final = 3
 
 
+class Known(Protocol):
+    """What names can mean: the things of a ledger, or of objects in files."""
+
+    @property
+    def who(self) -> str:
+        """Who knows them, in words: `the ledger`."""
+        ...
+
+    @property
+    def where(self) -> str:
+        """Where one sees what there is."""
+        ...
+
+    def names(self, reading: Reading) -> Iterable[Name]:
+        """Return the names that a reading may stand for."""
+        ...
+
+    def knows(self, name: Name) -> bool:
+        """Tell whether there is something of this name."""
+        ...
+
+    def there(self) -> tuple[Sequence[str], Sequence[str]]:
+        """Return nodes, and Pods and owners as `NAMESPACE/POD`, for whoever mistyped one."""
+        ...
+
+
 def first_known(source: Ledger, readings: Sequence[Reading], sight: Sight = EVERYBODY) -> Name:
     """
     Return the first reading of a name that the ledger knows.
@@ -42,23 +68,32 @@ def first_known(source: Ledger, readings: Sequence[Reading], sight: Sight = EVER
     Raises:
         InputError: it knows none of them, or more than one thing is called so.
     """
+    return first_of(readings, _InLedger(source, sight))
+
+
+def first_of(readings: Sequence[Reading], known: Known) -> Name:
+    """
+    Return the first reading of a name that is known.
+
+    Raises:
+        InputError: none is, or more than one thing is called so.
+    """
     for reading in readings:
-        known = [name for name in _names(source, reading, sight) if _is_known(source, name, sight)]
-        if len(known) > 1:
-            named = ", ".join(str(name) for name in known[:_NAMED_MAX])
-            more = " and more" if len(known) > _NAMED_MAX else ""
-            error = InputError(f"{len(known)} are called so: {named}{more}", place=str(reading))
+        found = [name for name in known.names(reading) if known.knows(name)]
+        if len(found) > 1:
+            named = ", ".join(str(name) for name in found[:_NAMED_MAX])
+            more = " and more" if len(found) > _NAMED_MAX else ""
+            error = InputError(f"{len(found)} are called so: {named}{more}", place=str(reading))
             raise with_next(error, "name one of them")
-        if known:
-            return known[0]
+        if found:
+            return found[0]
     text = " or ".join(_in_words(reading) for reading in readings)
     try:
-        like = " or ".join(_like(source, readings[0], sight))
+        like = " or ".join(_like(str(readings[0]), *known.there()))
     except InputError:  # more rows than a service reads for a question
         like = ""
-    error = InputError(f"the ledger knows no {text}")
-    step = f"did you mean {like}?" if like else "`tenure map` shows the nodes and cards"
-    raise with_next(error, step)
+    error = InputError(f"{known.who} knows no {text}")
+    raise with_next(error, f"did you mean {like}?" if like else known.where)
 
 
 def owner_text(name: OwnerName) -> str:
@@ -66,14 +101,34 @@ def owner_text(name: OwnerName) -> str:
     return f"{name.kind}/{name.name}"
 
 
-def _names(source: Ledger, reading: Reading, sight: Sight) -> Iterable[Name]:
-    match reading:
-        case DeviceName():
-            return _cards(source, reading)
-        case AnyPodName(name=name):
-            return _pods_called(source, name, sight)
-        case _:
-            return (reading,)
+class _InLedger:
+    """What a ledger knows, as far as it is seen."""
+
+    who = "the ledger"
+    where = "`tenure map` shows the nodes and cards"
+
+    def __init__(self, source: Ledger, sight: Sight) -> None:
+        self._source, self._sight = source, sight
+
+    def names(self, reading: Reading) -> Iterable[Name]:
+        match reading:
+            case DeviceName():
+                return _cards(self._source, reading)
+            case AnyPodName(name=name):
+                return _pods_called(self._source, name, self._sight)
+            case _:
+                return (reading,)
+
+    def knows(self, name: Name) -> bool:
+        return _is_known(self._source, name, self._sight)
+
+    def there(self) -> tuple[Sequence[str], Sequence[str]]:
+        from ledger.store.reading import report_queries as queries
+
+        connection, sight = self._source.connection, self._sight
+        nodes = [node.node_name for node in queries.nodes(connection)] if sight.whole else []
+        pods = queries.pods(connection, namespace=sight.namespace or None)
+        return nodes, list(dict.fromkeys(f"{pod.namespace}/{pod.pod_name}" for pod in pods))
 
 
 def _cards(source: Ledger, name: DeviceName) -> Iterator[Name]:
@@ -126,21 +181,29 @@ def _is_known(source: Ledger, name: Name, sight: Sight) -> bool:
             )
 
 
-def _like(source: Ledger, reading: Reading, sight: Sight) -> list[str]:
-    """Return names that look like what was typed, of nodes and Pods that are seen."""
+def _like(text: str, nodes: Sequence[str], paths: Sequence[str]) -> list[str]:
+    """Return names that look like what was typed, of nodes and Pods."""
     import difflib
 
-    from ledger.store.reading import report_queries as queries
-
-    text = str(reading)
-    nodes = [node.node_name for node in queries.nodes(source.connection)] if sight.whole else []
-    pods = queries.pods(source.connection, namespace=sight.namespace or None)
-    paths = dict.fromkeys(f"{pod.namespace}/{pod.pod_name}" for pod in pods)
+    _, slash, name = text.rpartition("/")
+    by_name: dict[str, list[str]] = {}
+    for path in paths:
+        by_name.setdefault(path.partition("/")[2], []).append(path)
+    if name in by_name:
+        return by_name[name][:_LIKE_MAX]  # of another namespace, or of an owner
     near = difflib.get_close_matches(text, [*nodes, *paths], n=_LIKE_MAX)
-    if near or "/" in text:
+    if near:
         return near
-    by_name = {path.partition("/")[2]: path for path in paths}
-    return [by_name[name] for name in difflib.get_close_matches(text, by_name, n=_LIKE_MAX)]
+    longer = [
+        path
+        for path in paths
+        if path.startswith(f"{text}-")
+        or (not slash and path.partition("/")[2].startswith(f"{text}-"))
+    ]
+    if longer or slash:
+        return longer[:_LIKE_MAX]
+    found = difflib.get_close_matches(text, by_name, n=_LIKE_MAX)
+    return [by_name[each][0] for each in found]
 
 
 def _in_words(reading: Reading) -> str:

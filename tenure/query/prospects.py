@@ -118,15 +118,16 @@ def _ending_record(ending: Ending | None, names: Sequence[str]) -> dict[str, Any
     }
 
 
-def lines_of(prospects: Prospects) -> Iterator[str]:
-    """Yield what would help, for people."""
+def lines_of(prospects: Prospects, told: str = "") -> Iterator[str]:
+    """Yield what would help, for people; `told` is a message that they have read already."""
     found, names = prospects.nearest, prospects.names
     if note := _note(prospects):
         yield f"note: {note}"
     if found is not None and found.fits is not None:
         yield f"{'alone' if prospects.group else 'now'} it would fit on {names[found.fits]}"
     elif found is not None:
-        yield f"now: {prospects.message}"
+        if prospects.message != told:
+            yield f"now: {prospects.message}"
         changes = list(change_lines(found, names))
         yield "it would fit (each one decided):" if changes else "no single change makes it fit"
         yield from (f"  {line}" for line in changes)

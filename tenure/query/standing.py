@@ -11,7 +11,9 @@ WAITING: Final = "waiting"
 PLACED: Final = "placed"
 ENDED: Final = "ended"
 REFUSED: Final = "refused"
-"""At admission: the object never was, so nothing of it waits."""
+"""At admission: the object never was, so nothing of it waits. Out of files: it is not decided."""
+FITS: Final = "fits"
+"""Out of files alone: it waits there, and would get a place."""
 
 
 def state_of(pod: PodSummary, refusal: RefusalRow | None, *, held: bool) -> str:

@@ -21,6 +21,7 @@ from tenure.options import (
     Output,
 )
 from tenure.output import Column, OutputFormat, one_line, write_answer, write_table
+from tenure.progress import bar_after
 from tenure.query.meant import first_known
 from tenure.query.records import (
     HOLDER_COLUMNS,
@@ -90,6 +91,14 @@ def why(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="NAMESPACE/POD, job/NAME, NODE/CARD or NODE.")
     ],
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FILE...]",
+            help="Manifests to ask about a Pod in place of a ledger; - for stdin.",
+            show_default=False,
+        ),
+    ] = None,
     *,
     objects: ObjectFiles = None,
     place: Place,
@@ -103,19 +112,36 @@ def why(
 
     Example: tenure why ml/big-1
 
+    Any cluster: kubectl get nodes,pods -A -o json | tenure why ml/big-1 -
+
     Node by node, with numbers: tenure why ml/big-1 -o wide
 
     All Pods of a job: tenure why job/train-7
 
     A card: tenure why gpu-a/3
     """
+    with bar_after(1.0, f"looking at {one_line(name)}"):
+        answer = _answer(name, files or (), objects or (), place, output)
+    say(answer)
+
+
+def _answer(
+    name: str, files: Sequence[str], objects: Sequence[str], place: Place, output: OutputFormat
+) -> Answer:
+    if files:
+        if place.service is not None or place.ledger is not None or objects:
+            field = "--live" if place.service else "--ledger" if place.ledger else "--objects"
+            error = InputError("files are asked in place of a ledger", field=field)
+            raise with_next(error, f"leave {field} or the files out")
+        from tenure.query.why_objects import answer_objects
+
+        return answer_objects(name, files, output)
     question = WhyQuestion(name=name, output=output)
     if not objects:
-        place.print("why", answer_why, question)
-        return
+        return place.ask("why", answer_why, question)
     manifests = _manifests(objects)
     with place.opened("a service knows its objects: leave --objects out") as source:
-        say(answer_why(source, question, EVERYBODY, manifests))
+        return answer_why(source, question, EVERYBODY, manifests)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

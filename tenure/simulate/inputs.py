@@ -10,6 +10,7 @@ from pathlib import Path
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.extended import by_number
 from scheduler.cluster.constraints import keeps_others_off, not_looked_at
+from scheduler.cluster.mending import asked_as_far_as_read, cluster_as_far_as_read
 from scheduler.cluster.model import Cluster, Pod, RefusedPod
 from scheduler.cluster.objects import asked_by, cluster_of, node_reader, pending_of
 from scheduler.decide.settings import SchedulingSettings
@@ -36,19 +37,30 @@ def read_manifest_run(
     return run if schedule is None else _scheduled(run, manifests, schedule, settings)
 
 
-def manifest_run(manifests: Manifests, *, settings: SchedulingSettings, start_us: int) -> Run:
+def manifest_run(
+    manifests: Manifests,
+    *,
+    settings: SchedulingSettings,
+    start_us: int,
+    as_far_as_read: bool = False,
+) -> Run:
     """
     Return the run that these objects describe.
 
     Rule: cli.md, `tenure simulate`, Input.
 
+    Args:
+        as_far_as_read: an object that can't be read is left out and named, as for `tenure map`.
+
     Raises:
         InputError: an object that can't be read; with file, line and field.
     """
-    cluster = cluster_of(manifests, settings)
+    read_cluster = cluster_as_far_as_read if as_far_as_read else cluster_of
+    asks = asked_as_far_as_read if as_far_as_read else asked_by
+    cluster = read_cluster(manifests, settings)
     pending = pending_of(manifests)
     offers = frozenset(name for node in cluster.nodes for name in node.extended)
-    asked = [asked_by(document, settings.vocabulary) for document in pending]
+    asked = [asks(document, settings.vocabulary) for document in pending]
     pods = [pod if isinstance(pod, RefusedPod) else by_number(pod, offers) for pod in asked]
     unread = [
         (f"{document.namespace}/{document.name}", words)

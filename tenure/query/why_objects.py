@@ -1,0 +1,503 @@
+"""
+`tenure why` over a cluster's objects: a Pod as a simulation of the same objects answers it.
+
+Imported where files are asked: it loads all that decides.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from ledger.domain.errors import InputError
+from ledger.domain.log.events import PodObserved
+from ledger.domain.request.requests import PodRequest, group_name
+from scheduler.cluster.constraints import not_looked_at
+from scheduler.cluster.documents import Document, is_ended, section
+from scheduler.cluster.model import RefusedPod
+from scheduler.cluster.rebuilt import held_as_placed
+from scheduler.cluster.settings import with_templates
+from scheduler.cluster.snapshot import objects_of, snapshot_of_objects
+from scheduler.decide.nodes.card_amounts import adopted_amounts
+from scheduler.decide.outcome import Placement, ReasonCount, Unplaced
+from scheduler.decide.settings import SchedulingSettings
+from scheduler.record.core import Placed
+from scheduler.record.events import shape_of
+from scheduler.whatif.prospects import Prospects, prospects_of
+from scheduler.whatif.what_if import what_if_of
+from tenure.asking import Answer
+from tenure.cards import cards_text
+from tenure.exits import with_next
+from tenure.manifests import Manifests, read_manifests
+from tenure.names import (
+    OWNER_KINDS,
+    AnyPodName,
+    CardName,
+    CpuName,
+    DeviceName,
+    Name,
+    NodeName,
+    OwnerName,
+    PodName,
+    Reading,
+    parse_name,
+)
+from tenure.output import Column, OutputFormat, one_line, write_answer, write_table
+from tenure.query.meant import first_of, owner_text
+from tenure.query.prospects import NODE_COLUMNS, lines_of, node_rows, record_of
+from tenure.query.standing import ENDED, FITS, PLACED, REFUSED, WAITING
+from tenure.query.why import REASON_COLUMNS
+from tenure.simulate.inputs import manifest_run
+from tenure.simulate.model import Run
+from tenure.simulate.render import devices_of
+from tenure.simulate.results import Outcome
+from tenure.simulate.runner import run_simulation
+from tenure.version import tenure_version
+
+SEED: Final = 42
+"""As of `tenure simulate`; no policy but `random` draws."""
+_AHEAD_SHOWN: Final = 4
+_PRINT: Final = "kubectl get nodes,pods -A -o json"
+_COLUMNS: Final = (
+    Column(key="path", title="POD"),
+    Column(key="state", title="STATE"),
+    Column(key="node", title="NODE"),
+    Column(key="held", title="HOLDS"),
+    Column(key="why", title="WHY"),
+    Column(key="pod_uid", title="POD UID", wide=True),
+)
+_CSV: Final = tuple(
+    Column(key=key, title=key) for key in ("path", "pod_uid", "state", "node", "held", "message")
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Story:
+    """
+    Where one Pod stands.
+
+    Attributes:
+        held: what it holds, or would get.
+        message: why it waits or ended.
+        unread: what restricts it and is not looked at.
+        said: what kube-scheduler or kubelet said of it, by the object.
+        ahead: Pods that wait before it and get a place, as (path, node).
+        alone: the node that would take it without these; empty for none.
+    """
+
+    document: Document
+    state: str
+    owner: str
+    message: str = ""
+    shape: str = ""
+    held: PodObserved | None = None
+    reasons: tuple[ReasonCount, ...] = ()
+    unread: tuple[str, ...] = ()
+    said: str = ""
+    ahead: tuple[tuple[str, str], ...] = ()
+    alone: str = ""
+    prospects: Prospects | None = None
+
+    @property
+    def path(self) -> str:
+        return f"{self.document.namespace}/{self.document.name}"
+
+    @property
+    def node(self) -> str:
+        return "" if self.held is None else self.held.node_name
+
+
+def answer_objects(name: str, files: Sequence[str], output: OutputFormat) -> Answer:
+    """
+    Answer why a Pod of these objects waits, or where it is.
+
+    What waits is decided as `tenure simulate` does: every Pod that waits in the order of the input,
+    up to this one.
+
+    Raises:
+        InputError: the input can't be read, or knows no such Pod.
+    """
+    manifests = read_manifests(files)
+    known = _InObjects(manifests)
+    meant = first_of(parse_name(name), known)
+    pods = known.pods_of(meant)
+    answer = Answer()
+    stories = _stories(pods, manifests, known, answer)
+    _write(stories, output, answer)
+    return answer
+
+
+# --- names ------------------------------------------------------------------------------------
+
+
+class _InObjects:
+    """What names mean in files: Pods, and their owners as far as the objects tell."""
+
+    who = "the input"
+    where = "kubectl get pods -A shows the Pods that there are"
+
+    def __init__(self, manifests: Manifests) -> None:
+        self._pods = manifests.of_kind("Pod")
+        self._nodes = [node.name for node in manifests.of_kind("Node")]
+        self._above = {
+            (each.kind.partition(".")[0].lower(), each.namespace, each.name): _controller(each.body)
+            for each in manifests.documents
+            if not each.ours
+        }
+
+    def names(self, reading: Reading) -> Iterable[Name]:
+        """Return the names that a reading may stand for; of a device none."""
+        match reading:
+            case DeviceName():
+                return ()
+            case AnyPodName(name=name):
+                found = (pod for pod in self._pods if pod.name == name)
+                return [PodName(namespace=pod.namespace, name=name) for pod in found]
+            case _:
+                return (reading,)
+
+    def knows(self, name: Name) -> bool:
+        """
+        Tell whether there is such a Pod, or a Pod of such an owner.
+
+        Raises:
+            InputError: there is, and it is no Pod.
+        """
+        match name:
+            case NodeName(node=node) | CardName(node=node) | CpuName(node=node):
+                if node in self._nodes:
+                    error = InputError("files are asked about Pods", place=str(name))
+                    raise with_next(error, f"who holds what there: {_PRINT} | tenure map -")
+                return False
+            case _:
+                return bool(self.pods_of(name))
+
+    def there(self) -> tuple[Sequence[str], Sequence[str]]:
+        """Return no nodes, but Pods and who controls them."""
+        owners = dict.fromkeys(owner for pod in self._pods for owner in self.owners_of(pod))
+        kinds = set(OWNER_KINDS.values())
+        named = [owner for owner in owners if owner.partition("/")[0] in kinds]
+        return (), [*(f"{pod.namespace}/{pod.name}" for pod in self._pods), *named]
+
+    def pods_of(self, name: Name) -> list[Document]:
+        """Return the Pods that are meant."""
+        match name:
+            case PodName(namespace=namespace, name=pod):
+                return [
+                    each for each in self._pods if (each.namespace, each.name) == (namespace, pod)
+                ]
+            case OwnerName(namespace=namespace):
+                text = owner_text(name)
+                return [
+                    each
+                    for each in self._pods
+                    if namespace in {"", each.namespace} and text in self.owners_of(each)
+                ]
+            case _:
+                return []
+
+    def owners_of(self, pod: Document) -> tuple[str, ...]:
+        """
+        Return who controls a Pod, and who that one, as far as it is told.
+
+        A Deployment names its ReplicaSets by itself and the hash that their Pods are labelled with.
+        """
+        kind, name = _controller(pod.body)
+        owners = [f"{kind}/{name}"] if kind else []
+        above = self._above.get((kind, pod.namespace, name), ("", ""))
+        labels = section(section(pod.body, "metadata"), "labels")
+        template = labels.get("pod-template-hash")
+        if not above[0] and kind == "replicaset" and isinstance(template, str):
+            deployment = name.removesuffix(f"-{template}")
+            above = ("deployment", deployment) if deployment != name else above
+        return (*owners, f"{above[0]}/{above[1]}") if above[0] else tuple(owners)
+
+
+def _controller(body: Mapping[str, Any]) -> tuple[str, str]:
+    """Return kind and name of what controls an object; nothing where it does not say so."""
+    references = section(body, "metadata").get("ownerReferences")
+    for each in references if isinstance(references, list) else ():
+        if isinstance(each, dict) and each.get("controller") is True:
+            return str(each.get("kind", "")).lower(), str(each.get("name", ""))
+    return "", ""
+
+
+# --- where a Pod stands -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Decided:
+    """What became of the Pods that wait, up to those that are asked about."""
+
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+
+    def others(self, uid: str) -> list[Placed]:
+        """Return who got a place beside a Pod."""
+        return [
+            each
+            for other, each in self.outcomes.items()
+            if other != uid and isinstance(each, Placed)
+        ]
+
+
+def _stories(
+    pods: Sequence[Document], manifests: Manifests, known: _InObjects, answer: Answer
+) -> list[_Story]:
+    settings = SchedulingSettings()
+    run = manifest_run(
+        manifests, settings=settings, start_us=time.time_ns() // 1000, as_far_as_read=True
+    )
+    for warning in run.warnings:
+        answer.note(_warning(warning))
+    for each in run.unreadable:
+        answer.note(_warning(f"{each.object}: {each.text}; what it says is left out, not known"))
+    held = {event.pod_uid: event for event in run.adopted}
+    unread = {each.object: each.text for each in run.unreadable}
+    waiting = {arrival.pod.uid for arrival in run.arrivals} & {pod.uid for pod in pods}
+    if waiting and not run.nodes:
+        error = InputError("no Node in the input, so no Pod can be decided")
+        raise with_next(error, f"{_PRINT} | tenure why NAMESPACE/POD -")
+    settings = with_templates(settings, run.shared_templates)
+    decided = _decide(run, waiting, settings) if waiting else _Decided()
+    stories = []
+    for pod in pods:
+        owner = next(iter(reversed(known.owners_of(pod))), "")
+        story = _Story(document=pod, state=PLACED, owner=owner, said=_said(pod.body))
+        if is_ended(pod.body):
+            story = replace(story, state=ENDED, message=_end_of(pod.body))
+        elif pod.uid in held:
+            story = replace(story, held=held[pod.uid], message=unread.get(pod.title, ""))
+        elif pod.uid in decided.outcomes:
+            story = _waits(story, decided)
+        else:
+            story = replace(story, state=REFUSED, message=unread.get(pod.title, ""))
+        stories.append(story)
+    if len(stories) == 1 and stories[0].state == WAITING:
+        stories = [_with_prospects(stories[0], run, manifests, settings, decided)]
+    return stories
+
+
+def _decide(run: Run, uids: Collection[str], settings: SchedulingSettings) -> _Decided:
+    """Decide the Pods that wait as a simulation of the whole run does, up to the last of these."""
+    last = max(n for n, arrival in enumerate(run.arrivals) if arrival.pod.uid in uids)
+    first, rest = run.arrivals[: last + 1], run.arrivals[last + 1 :]
+    groups = {_group(arrival.pod) for arrival in first} - {""}
+    some = [*first, *(arrival for arrival in rest if _group(arrival.pod) in groups)]
+    typical = run.typical or [
+        arrival.pod for arrival in run.arrivals if isinstance(arrival.pod, PodRequest)
+    ]
+    result = run_simulation(
+        replace(run, arrivals=some, typical=typical),
+        settings=settings,
+        seed=SEED,
+        version=tenure_version(),
+        clock=time.perf_counter,
+        keep_nodes=True,
+    )
+    pairs = zip(some, result.outcomes, strict=True)
+    return _Decided(outcomes={arrival.pod.uid: outcome for arrival, outcome in pairs})
+
+
+def _group(pod: PodRequest | RefusedPod) -> str:
+    return group_name(pod) if isinstance(pod, PodRequest) else ""
+
+
+def _waits(story: _Story, decided: _Decided) -> _Story:
+    """Return the story of a Pod that waits, as it was decided."""
+    uid = story.document.uid
+    outcome = decided.outcomes[uid]
+    story = replace(
+        story,
+        unread=not_looked_at(story.document.body),
+        ahead=tuple(
+            (each.placement.request.path, each.placement.node_name) for each in decided.others(uid)
+        ),
+    )
+    match outcome:
+        case Placed(placement=placement, annotations=annotations):
+            held = held_as_placed(placement, annotations)
+            return replace(story, state=FITS, held=held, shape=shape_of(placement.request))
+        case Unplaced(request=request, message=message, reasons=reasons):
+            return replace(
+                story, state=WAITING, message=message, reasons=reasons, shape=shape_of(request)
+            )
+        case RefusedPod(message=message):
+            return replace(story, state=REFUSED, message=message)
+
+
+def _with_prospects(
+    story: _Story,
+    run: Run,
+    manifests: Manifests,
+    settings: SchedulingSettings,
+    decided: _Decided,
+) -> _Story:
+    """Return the story with what would make the Pod fit, beside those that come before it."""
+    uid = story.document.uid
+    objects = objects_of(run, manifests, settings)
+    placed = [held_as_placed(each.placement, each.annotations) for each in decided.others(uid)]
+    story = replace(
+        story, prospects=prospects_of(uid, snapshot_of_objects(objects, settings, placed))
+    )
+    if not placed:
+        return story
+    bare = snapshot_of_objects(objects, settings)
+    alone = what_if_of(bare, uid).decide(bare.requests[uid])
+    return replace(story, alone=alone.node_name if isinstance(alone, Placement) else "")
+
+
+def _end_of(body: Mapping[str, Any]) -> str:
+    status = section(body, "status")
+    told = [status.get(key) for key in ("phase", "reason", "message")]
+    return ": ".join(text for text in told if isinstance(text, str) and text)
+
+
+def _said(body: Mapping[str, Any]) -> str:
+    """Return what the Pod's status says of its waiting: kube-scheduler's word, or a container's."""
+    status = section(body, "status")
+    for each in _objects(status.get("conditions")):
+        if each.get("type") == "PodScheduled" and each.get("status") == "False":
+            return f"kube-scheduler said: {each.get('message') or each.get('reason') or 'no'}"
+    for each in (
+        *_objects(status.get("initContainerStatuses")),
+        *_objects(status.get("containerStatuses")),
+    ):
+        reason = section(section(each, "state"), "waiting").get("reason")
+        if reason:
+            return f"container {each.get('name')} waits: {reason}"
+    return ""
+
+
+def _objects(value: object) -> list[Mapping[str, Any]]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+# --- words ------------------------------------------------------------------------------------
+
+
+def _warning(text: str) -> str:
+    return f"warning: {text}".replace("\n", " ")
+
+
+def _write(stories: Sequence[_Story], output: OutputFormat, answer: Answer) -> None:
+    for story in stories:
+        if story.unread:
+            listed = ", ".join(story.unread)
+            answer.note(_warning(f"{story.path}: not looked at: {listed}"))
+    if output.is_table and len(stories) == 1:
+        story = stories[0]
+        answer.out.writelines(f"{one_line(line)}\n" for line in _head(story))
+        if story.reasons:
+            rows = [_reason(reason) for reason in story.reasons]
+            columns = [each for each in REASON_COLUMNS if any(row[each.key] for row in rows)]
+            write_table(rows, columns, answer.out)
+        if story.prospects is not None:
+            if output is OutputFormat.WIDE and story.prospects.findings:
+                answer.out.write("\n")
+                write_table(node_rows(story.prospects), NODE_COLUMNS, answer.out)
+            answer.out.write("\n")
+            lines = lines_of(story.prospects, told=story.message)
+            answer.out.writelines(f"{one_line(line)}\n" for line in lines)
+        return
+    records = [_record(story) for story in stories]
+    rows = [
+        {**record, "held": _held(story), "why": _why(story)}
+        for record, story in zip(records, stories, strict=True)
+    ]
+    document = records[0] if len(records) == 1 else records
+    shown = _COLUMNS if output.is_table else _CSV
+    write_answer(output, rows, shown, document=document, out=answer.out)
+
+
+def _head(story: _Story) -> Iterator[str]:
+    """Yield where the Pod stands, for people."""
+    path = story.path
+    never = "" if story.prospects is None else story.prospects.never
+    if never:
+        yield f"never as it is: {never}"
+    match story.state:
+        case "ended":
+            yield f"{path} has ended and holds nothing: {story.message}"
+        case "placed":
+            yield _running(story)
+            if story.message:
+                yield f"what it holds can't be read: {story.message}"
+        case "fits":
+            yield f"{path} waits, asks for {story.shape}; it would get {_held(story)} now"
+        case "waiting":
+            yield f"{path} waits, asks for {story.shape}"
+            yield story.message
+        case _:
+            yield f"{path} is not decided: {story.message}"
+    if story.said:
+        yield story.said
+    if story.unread:
+        may = "keep it back" if story.state == FITS else "keep it from a node too"
+        yield f"not looked at, and may {may}: {', '.join(story.unread)}"
+    if story.alone:
+        yield f"{_before(story)}; without them it would fit on {story.alone}"
+    elif story.ahead and story.state in {WAITING, FITS}:
+        yield _before(story)
+
+
+def _before(story: _Story) -> str:
+    shown = ", ".join(f"{path} on {node}" for path, node in story.ahead[:_AHEAD_SHOWN])
+    more = len(story.ahead) - _AHEAD_SHOWN
+    pods = "1 Pod that waits" if len(story.ahead) == 1 else f"{len(story.ahead)} Pods that wait"
+    return f"decided after {pods} too: {shown}{f' and {more} more' if more > 0 else ''}"
+
+
+def _running(story: _Story) -> str:
+    phase = section(story.document.body, "status").get("phase")
+    runs = "is bound to" if phase == "Pending" else "runs on"
+    held = _held(story).removeprefix(story.node).strip()
+    return f"{story.path} {runs} {story.node}{f', holds {held}' if held else ''}"
+
+
+def _held(story: _Story) -> str:
+    """Return node, devices and CPUs; `?` are devices that nobody can name."""
+    held = story.held
+    if held is None:
+        return ""
+    unknown = [f"{kind}:{','.join('?' * held.counted.get(kind, 1))}" for kind in held.unknown_types]
+    cpus = f"cpus {held.cpuset}" if held.cpuset else ""
+    parts = (held.node_name, cards_text(held.shares), *unknown, cpus)
+    return " ".join(part for part in parts if part)
+
+
+def _why(story: _Story) -> str:
+    return story.reasons[0].reason if story.reasons else story.message
+
+
+def _reason(reason: ReasonCount) -> dict[str, Any]:
+    return {
+        "reason": reason.reason,
+        "nodes": reason.nodes,
+        "nearest_node": reason.nearest_node,
+        "detail": reason.detail,
+        "remedy": reason.remedy,
+    }
+
+
+def _record(story: _Story) -> dict[str, Any]:
+    held, words = story.held, SchedulingSettings().vocabulary
+    record: dict[str, Any] = {
+        "path": story.path,
+        "pod_uid": story.document.uid,
+        "owner": story.owner,
+        "state": story.state,
+        "node": story.node or None,
+        "devices": {} if held is None else devices_of(held.shares, words, adopted_amounts(held)),
+        "counted": {} if held is None else dict(held.counted),
+        "cpuset": "" if held is None else str(held.cpuset),
+        "message": story.message,
+        "said": story.said,
+        "shape": story.shape,
+        "reasons": [_reason(reason) for reason in story.reasons],
+        "not_looked_at": list(story.unread),
+        "ahead": [{"pod": path, "node": node} for path, node in story.ahead],
+        "alone": story.alone or None,
+    }
+    return record | (record_of(story.prospects) if story.prospects is not None else {})
