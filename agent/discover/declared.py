@@ -109,8 +109,9 @@ def _by_minor(device: OtherDevice) -> int:
 
 
 def _check_types(said: Declared) -> None:
-    for name, entries in (("devices", said.devices), ("pci", said.pci)):
-        for number, entry in enumerate(entries):
-            if entry.device_type in _FOUND_ELSEWHERE:
-                fact = f"found by the agent itself, not declared: value={entry.device_type!r}"
-                raise InputError(fact, field=f"{name}[{number}].device_type")
+    places = [(f"devices[{n}]", one.device_type) for n, one in enumerate(said.devices)]
+    places += [(f"pci[{n}]", one.device_type) for n, one in enumerate(said.pci)]
+    for place, name in places:
+        if name in _FOUND_ELSEWHERE:
+            fact = f"found by the agent itself, not declared: value={name!r}"
+            raise InputError(fact, field=f"{place}.device_type")
