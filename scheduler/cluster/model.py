@@ -102,6 +102,9 @@ class Unreadable:
     node: str
     text: str
 
+    def __str__(self) -> str:
+        return f"{self.object}: {self.text}; what it says is left out, and not known"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conflict:

@@ -199,7 +199,7 @@ def answer_why(
                 raise with_next(error, f"ask who holds it: tenure who {meant}")
     if stories:
         stories = [_with_note(source, story) for story in stories]
-        prospects = _prospects(source, stories, manifests) if sight.whole else None
+        prospects = _prospects(source, stories, manifests, answer) if sight.whole else None
         _write_stories(stories, now_us, output, prospects, answer.out)
     return answer
 
@@ -246,7 +246,7 @@ def _manifests(objects: Sequence[str]) -> Manifests:
 
 
 def _prospects(
-    source: Ledger, stories: Sequence[PodStory], manifests: Manifests | None
+    source: Ledger, stories: Sequence[PodStory], manifests: Manifests | None, answer: Answer
 ) -> Prospects | None:
     """
     Return what would make the one Pod fit now.
@@ -261,6 +261,8 @@ def _prospects(
 
     settings = settings_of(source)
     objects = None if manifests is None else read_objects(manifests, settings)
+    for each in objects.unreadable if objects else ():
+        answer.note(f"warning: {each}".replace("\n", " "))
     cluster = snapshot_of_ledger(source, objects, settings)
     return prospects_of(stories[0].pod.pod_uid, cluster, stories[0].reasons)
 

@@ -252,7 +252,7 @@ def _stories(
     for warning in run.warnings:
         answer.note(_warning(warning))
     for each in run.unreadable:
-        answer.note(_warning(f"{each.object}: {each.text}; what it says is left out, not known"))
+        answer.note(_warning(str(each)))
     held = {event.pod_uid: event for event in run.adopted}
     unread = {each.object: each.text for each in run.unreadable}
     waiting = {arrival.pod.uid for arrival in run.arrivals} & {pod.uid for pod in pods}

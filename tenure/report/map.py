@@ -335,7 +335,7 @@ def _cluster_of_files(files: Sequence[str], settings: SchedulingSettings) -> Clu
     for warning in cluster.warnings:
         warn(warning)
     for each in cluster.unreadable:
-        warn(f"{each.object}: {each.text}; what it says is left out, and not known")
+        warn(str(each))
     if not cluster.nodes:
         error = InputError("no Node in the input", place=", ".join(files))
         raise with_next(error, "kubectl get nodes,pods -A -o json | tenure map -")

@@ -16,7 +16,7 @@ import typer
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.dialects.names import OUR_DIALECT, Dialect
 from ledger.domain.errors import InputError
-from tenure.exits import AnswerIsNo, with_next
+from tenure.exits import AnswerIsNo, warn, with_next
 from tenure.names import PodName, parse_name
 from tenure.opening import LEDGER_VARIABLE, opened
 from tenure.options import LedgerUrl, ObjectFiles, Output
@@ -256,14 +256,21 @@ def _scene(objects: Sequence[str], ledger: str | None) -> ClusterSnapshot:
     manifests = read_manifests(objects) if objects else None
     settings = SchedulingSettings()
     if manifests is not None and ledger is None and not os.environ.get(LEDGER_VARIABLE):
-        return snapshot_of_objects(read_objects(manifests, settings), settings)
+        return snapshot_of_objects(_named(read_objects(manifests, settings)), settings)
     with ExitStack() as stack:
         source = stack.enter_context(opened(ledger))
         settings = settings_of(source)
         told: FileObjects | None = None
         if manifests is not None:
-            told = read_objects(manifests, settings)
+            told = _named(read_objects(manifests, settings))
         return snapshot_of_ledger(source, told, settings)
+
+
+def _named(objects: FileObjects) -> FileObjects:
+    """Return the objects, having named those that can't be read."""
+    for each in objects.unreadable:
+        warn(str(each))
+    return objects
 
 
 def _request(wanted: Wanted, cluster: ClusterSnapshot) -> PodRequest:

@@ -90,7 +90,7 @@ BROKEN: dict[str, tuple[list[Object], str, str, list[tuple[str, str, str]]]] = {
     "a Pod's CPUs, beside an allocation that can be read": (
         [
             node("odd", allocatable={"cpu": "8"}),
-            device(gpu_device(0), gpu_device(1), name="odd"),
+            device(gpu_device(0, id="GPU-8"), gpu_device(1, id="GPU-9"), name="odd"),
             running("bad", "odd", limits=CARD, allocated=on_card(1), spec="{"),
         ],
         "Pod ml/bad",
@@ -164,6 +164,44 @@ def test_a_broken_object_is_named_and_hides_nothing(
     refused = simulated(line)
     assert refused.code == 2
     assert name in refused.err
+
+
+@pytest.mark.parametrize("case", BROKEN.values(), ids=BROKEN)
+def test_a_plan_goes_on_where_an_object_is_broken(
+    line: CommandLine,
+    case: tuple[list[Object], str, str, list[tuple[str, str, str]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Out of files alone: it is named, and nothing is planned on a card that it may hold."""
+    monkeypatch.delenv("TENURE_LEDGER", raising=False)
+    objects, name, field, cards = case
+    told(line, *healthy(), *objects)
+    dump = ("--objects", str(line.ledger.parent / "in.json"), "-o", "json")
+
+    answer = line.run("defrag", "plan", "--gpus", "1", "--keep", "ml/fine", *dump)
+
+    assert answer.code == 0
+    place = json.loads(answer.out)["plan"]["place"]
+    free = {("whole", 1)} | {("odd", int(minor)) for minor, level, who in cards if not who + level}
+    assert (place["node"], place["devices"][0]["minor"]) in free
+    (said,) = [text for text in answer.err.splitlines() if text.startswith(f"warning: {name}: ")]
+    assert field in said
+
+
+def test_what_would_help_is_told_where_an_object_is_broken(line: CommandLine) -> None:
+    """Beside a ledger: the broken Pod of the file is named, and a way is found."""
+    waits = running("waits", "", limits={"koordinator.sh/gpu": 200})
+    path = line.ledger.parent / "in.json"
+    path.write_text(json.dumps({"kind": "List", "items": [*healthy(), waits]}))
+    assert line.ask("simulate", str(path), *NOW).code == 0
+    odd = running("odd", "whole", limits=CARD, allocated="{")
+    path.write_text(json.dumps({"kind": "List", "items": [*healthy(), waits, odd]}))
+
+    answer = line.ask("why", "ml/waits", "--objects", str(path), "-o", "json")
+
+    assert answer.code == 0
+    assert json.loads(answer.out)["nearest"]["ending"]["pods"] == ["ml/fine"]
+    assert any(text.startswith("warning: Pod ml/odd: ") for text in answer.err.splitlines())
 
 
 def test_every_broken_object_is_named(line: CommandLine) -> None:
