@@ -29,7 +29,13 @@ def shim() -> Path:
     if not library.exists():
         folder.mkdir(mode=0o700, exist_ok=True)
         made = folder / f"{os.getpid()}.so"
-        flags = ["-shared", "-fPIC", "-O0", "-Wl,-soname,libnvidia-ml.so.1"]
+        flags = [
+            "-shared",
+            "-fPIC",
+            "-O1",
+            "-fno-sanitize=undefined",
+            "-Wl,-soname,libnvidia-ml.so.1",
+        ]
         compiler = ["cc"] if shutil.which("cc") else [sys.executable, "-m", "ziglang", "cc"]
         subprocess.run([*compiler, *flags, "-o", str(made), str(SOURCE)], check=True, timeout=300)
         made.replace(library)
