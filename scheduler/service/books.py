@@ -38,6 +38,8 @@ from scheduler.service.view import ClusterView
 
 _PODS_END: Final = frozenset({GONE, GONE_UNSEEN, DELETED})
 """Reasons of an end that say that the Pod is gone: who follows the ledger may hear of it last."""
+LATE_SECONDS: Final = 60.0
+"""So long the ledger's feed may be behind the API. What is later still is remembered too long."""
 
 
 class LiveBooks:
@@ -73,6 +75,7 @@ class LiveBooks:
         self._attempts: dict[str, int] = dict(begun.attempts)
         self._begun = frozenset(begun.attempts)
         self._gone: set[str] = set()  # Pods that are gone, and something is reserved for them
+        self._late: dict[str, float] = {}  # Pods that went without a reservation, and when
         self._standing = _standing(begun.state, begun.opened)
         self.lifted: Callable[[str, str], AbstractContextManager[None]] = _no_holds
         self.freed: Callable[[str], None] = lambda _: None
@@ -221,8 +224,9 @@ class LiveBooks:
         if chosen.reservation.group:
             self._groups.refused(chosen)
 
-    def put(self, _uid: str, _item: Object) -> None:
+    def put(self, pod_uid: str, _item: Object) -> None:
         """Take a Pod that came or changed: nothing of it is kept in here."""
+        self._late.pop(pod_uid, None)
 
     def drop(self, pod_uid: str) -> None:
         """Forget a Pod that is gone, once nothing is reserved for it: it asks no more."""
@@ -230,12 +234,17 @@ class LiveBooks:
             self._gone.add(pod_uid)
         else:
             self._attempts.pop(pod_uid, None)
+            self._late.pop(pod_uid, None)
+            self._late[pod_uid] = self._clock.monotonic()
 
     def compare(self) -> None:
         """Forget Pods that the ledger told of at the start and the API's complete list has not."""
         for uid in self._begun - self._view.pods.seen.keys():
             self.drop(uid)
         self._begun = frozenset()
+        now = self._clock.monotonic()
+        while self._late and now - next(iter(self._late.values())) > LATE_SECONDS:
+            del self._late[next(iter(self._late))]
 
     def _ended(self, event: PodReleased | PodVoided) -> None:
         """Forget a reservation, and the Pod too if it is gone."""
@@ -262,8 +271,11 @@ class LiveBooks:
             case PodReserved():
                 if self._counts(event):
                     self._standing[event.pod_uid] = _reserved(event)
+                    if event.pod_uid in self._late:
+                        self._gone.add(event.pod_uid)
             case PodObserved():
-                self._counts(event)
+                if event.pod_uid not in self._late:
+                    self._counts(event)
             case PodBound() | PodAssigned():
                 standing = self._standing.get(event.pod_uid)
                 if standing is not None and standing.attempt == event.attempt:

@@ -12,12 +12,13 @@ from ledger.domain.log.events import (
 )
 from ledger.domain.log.recorded import NewEvent
 from scheduler.record.so_far import InForce
-from scheduler.service.books import LiveBooks
+from scheduler.service.books import LATE_SECONDS, LiveBooks
 from scheduler.service.ports import BindCall, Chosen, NotChosen
 from tests.support.live import WORDS, Live, MemoryLedger, types
 from tests.support.objects import container, pod
 from tests.support.replays import replayed
 from tests.support.runs import recorded
+from tests.support.stores import observed
 
 
 class Scene:
@@ -142,6 +143,52 @@ def test_a_pod_that_was_gone_before_its_reservation_was_heard_of_is_forgotten() 
         PodReleased(pod_uid="pod-p", attempt=1, node_uid=event.node_uid, reason="deleted"),
     )
     assert scene.books.attempts("pod-p") == 0
+
+
+def test_a_pod_that_was_gone_before_its_reservation_was_taken_back_is_forgotten() -> None:
+    """Also where the end that is heard of does not say that the Pod is gone, and more than once."""
+    scene = Scene()
+    scene.books.drop("pod-p")
+    for attempt in (1, 2):
+        event = scene.reserve(scene.chosen(attempt=attempt))
+        end = PodVoided(
+            pod_uid="pod-p", attempt=attempt, node_uid=event.node_uid, reason="taken back"
+        )
+        scene.record(end)
+        assert scene.books.attempts("pod-p") == 0
+
+
+def test_a_pod_that_was_gone_before_others_gave_it_something_is_forgotten() -> None:
+    """Nothing was reserved for it, and nothing ever will be."""
+    scene = Scene()
+    scene.books.drop("pod-p")
+    node_uid = scene.live.view.uid("a")
+    assert node_uid is not None
+    scene.record(observed("p", pod_uid="pod-p", node_uid=node_uid, node_name="a"))
+    assert scene.books.attempts("pod-p") == 0
+
+
+def test_a_pod_that_only_seemed_to_be_gone_keeps_the_number_of_its_attempts() -> None:
+    """A list from before it came does not have it; the next watch event does."""
+    scene = Scene()
+    scene.books.drop("pod-p")
+    scene.books.put("pod-p", {})
+    event = scene.reserve(scene.chosen())
+    scene.record(
+        PodVoided(pod_uid="pod-p", attempt=1, node_uid=event.node_uid, reason="taken back")
+    )
+    assert scene.books.attempts("pod-p") == 1
+
+
+def test_pods_that_went_are_let_go_once_the_ledger_will_not_tell_of_them() -> None:
+    """Else a cluster's whole past would stay in memory."""
+    scene = Scene()
+    scene.books.drop("pod-p")
+    scene.live.clock.now += LATE_SECONDS
+    scene.books.drop("pod-q")
+    scene.live.clock.now += 1.0
+    scene.books.compare()
+    assert set(scene.books._late) == {"pod-q"}
 
 
 def test_a_process_that_starts_knows_what_nobody_knows_to_be_bound() -> None:
