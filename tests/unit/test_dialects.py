@@ -81,6 +81,13 @@ def _nodes(path: str) -> list[ast.AST]:
     return list(ast.walk(ast.parse((ROOT / path).read_text())))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _forgotten() -> Iterator[None]:
+    """Let go of all the modules: the tests behind these would search them for garbage."""
+    yield
+    _nodes.cache_clear()
+
+
 def _modules(node: ast.AST) -> Iterator[str]:
     """Yield every module, and everything in one, that a statement imports."""
     if isinstance(node, ast.Import):

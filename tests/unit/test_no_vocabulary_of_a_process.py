@@ -41,15 +41,30 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
+@cache
+def nodes_of(tree: ast.AST) -> list[ast.AST]:
+    """Return all that a tree is made of."""
+    return list(ast.walk(tree))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forgotten() -> Iterator[None]:
+    """Let go of all the trees: the tests behind these would search them for garbage."""
+    yield
+    tree_of.cache_clear()
+    nodes_of.cache_clear()
+
+
 def functions_of(tree: ast.AST) -> Iterator[Function]:
     """Yield every function of a module, methods and inner ones too."""
-    return (node for node in ast.walk(tree) if isinstance(node, Function))
+    return (node for node in nodes_of(tree) if isinstance(node, Function))
 
 
 def bound_in(node: ast.AST) -> set[str]:
     """Return every name that is bound somewhere below a node."""
-    names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and is_store(one)}
-    return names | {one.arg for one in ast.walk(node) if isinstance(one, ast.arg)}
+    below = nodes_of(node)
+    names = {one.id for one in below if isinstance(one, ast.Name) and is_store(one)}
+    return names | {one.arg for one in below if isinstance(one, ast.arg)}
 
 
 def is_store(name: ast.Name) -> bool:
@@ -70,7 +85,7 @@ def names_of_module(tree: ast.Module) -> set[str]:
 
 def changed_in(function: Function) -> Iterator[tuple[str, int]]:
     """Yield (name, line) of what a function rebinds as a global, or changes in place."""
-    for node in ast.walk(function):
+    for node in nodes_of(function):
         if isinstance(node, ast.Global):
             yield from ((name, node.lineno) for name in node.names)
         elif isinstance(node, ast.Subscript | ast.Attribute) and isinstance(node.value, ast.Name):
@@ -132,7 +147,7 @@ def test_what_reads_objects_is_always_told_by_which_words() -> None:
     readers = defaulted()
     missing = []
     for path in MODULES:
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_of(tree_of(path)):
             match node:
                 case ast.Call(func=ast.Name(id=name)) if name in readers:
                     place, keyword = readers[name]
