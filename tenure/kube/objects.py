@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
@@ -37,6 +37,7 @@ READ_BYTES: Final = 2 << 20
 _USER_AGENT: Final = "tenure"
 _JSON: Final = "application/json"
 _JSON_PATCH: Final = "application/json-patch+json"
+_APPLY: Final = "application/apply-patch+yaml"
 _BOUNDED_BY_US: Final = aiohttp.ClientTimeout()
 _OK: Final = 200
 _NOT_FOUND: Final = 404
@@ -211,6 +212,21 @@ class KubeObjects:
         status, answer = await self._call("PATCH", path, list(operations), _JSON_PATCH)
         if status == _NOT_FOUND:
             raise ConflictError(f"the object is gone: path={path}")
+        return answer
+
+    async def apply(self, path: str, body: Object, *, manager: str, force: bool) -> Object:
+        """
+        Apply an object's fields as this manager's; what is theirs and left out goes.
+
+        Raises:
+            ConflictError: another manager has one of them and `force` is not given, or the object
+                is another one than that of the resourceVersion in `body`.
+            ApiError: the kind is not there, or the API server refuses.
+        """
+        query = urlencode({"fieldManager": manager, "force": str(force).lower()})
+        status, answer = await self._call("PATCH", f"{path}?{query}", body, _APPLY)
+        if status == _NOT_FOUND:
+            raise ApiError(f"there is nothing to apply it to: path={path}", status=status)
         return answer
 
     async def remove(self, path: str) -> None:

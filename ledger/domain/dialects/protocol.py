@@ -58,6 +58,22 @@ class Adverts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CardLeft:
+    """
+    What a card has left for Pods that come.
+
+    Attributes:
+        is_open: it takes any; a closed one has nothing left.
+        total_bytes: of the whole card, whatever is left of it.
+    """
+
+    core_percent: int
+    memory_bytes: int
+    total_bytes: int
+    is_open: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
     """
     The GPUs of a Node as one of its annotations lists them.
@@ -88,6 +104,11 @@ class Uncounted:
 def no_adverts(_units: Callable[[str], int], _vocabulary: Vocabulary) -> Adverts | None:
     """Take no quantity of a Node for cards."""
     return None
+
+
+def no_offers(_card: CardLeft, _vocabulary: Vocabulary) -> Mapping[str, int]:
+    """Leave what a Node offers to others."""
+    return {}
 
 
 def nothing_listed(_annotations: Mapping[str, str]) -> Listed | None:
@@ -160,6 +181,8 @@ class DialectReader:
             card or a replica of one.
         adverts: the cards that a Node's quantities mean; the function gives whole units by name, 0
             where there are none.
+        offers: what a card's rest adds to the quantities of its Node, where an agent of ours writes
+            them; no device plugin may advertise the same names.
         listed: the cards that a Node's annotations list; asked where it has no Device object.
         beside_device: the ids of the cards that a Node's annotations close beside its Device
             object, whose devices are given, and what is to be said of them.
@@ -184,6 +207,7 @@ class DialectReader:
     with_containers: Callable[[Found, Asker], Found] = as_found
     unit_bytes: Callable[[str, Vocabulary], int] = not_by_unit
     adverts: Callable[[Callable[[str], int], Vocabulary], Adverts | None] = no_adverts
+    offers: Callable[[CardLeft, Vocabulary], Mapping[str, int]] = no_offers
     listed: Callable[[Mapping[str, str]], Listed | None] = nothing_listed
     beside_device: Callable[
         [Mapping[str, str], Sequence[DeviceRecord]], tuple[frozenset[str], Sequence[str]]

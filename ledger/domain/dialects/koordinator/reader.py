@@ -8,7 +8,7 @@ from typing import Final
 from ledger.domain.devices import WHOLE_PERCENT
 from ledger.domain.dialects.koordinator.demands import inject, koordinator_demands
 from ledger.domain.dialects.names import Dialect
-from ledger.domain.dialects.protocol import Adverts, DialectReader, GpuAsked
+from ledger.domain.dialects.protocol import Adverts, CardLeft, DialectReader, GpuAsked
 from ledger.domain.dialects.words import DialectWords
 from ledger.domain.kube.pod_spec import PodSpec
 from ledger.domain.resources import (
@@ -29,6 +29,18 @@ def _demands(spec: PodSpec) -> GpuAsked:
 def _adverts(units: Callable[[str], int], _vocabulary: Vocabulary) -> Adverts | None:
     count = units(GPU_CORE) // WHOLE_PERCENT
     return Adverts(name=GPU_CORE, count=count, memory_bytes=units(GPU_MEMORY) // max(1, count))
+
+
+def _offers(card: CardLeft, _vocabulary: Vocabulary) -> Mapping[str, int]:
+    """Return what the released agent sums up of healthy cards (contract 1.2)."""
+    ratio = card.memory_bytes * WHOLE_PERCENT // max(1, card.total_bytes)
+    return {
+        GPU: min(card.core_percent, ratio),
+        GPU_CORE: card.core_percent,
+        GPU_MEMORY: card.memory_bytes,
+        GPU_MEMORY_RATIO: ratio,
+        GPU_SHARED: WHOLE_PERCENT if card.is_open else 0,
+    }
 
 
 def _amounts(percent: int | None, size: int | None, _vocabulary: Vocabulary) -> Mapping[str, str]:
@@ -54,4 +66,5 @@ READER: Final = DialectReader(
     amounts=_amounts,
     rewritten=inject,
     adverts=_adverts,
+    offers=_offers,
 )

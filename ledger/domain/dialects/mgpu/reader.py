@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from ledger.domain.annotations.wire import TRUE
 from ledger.domain.devices import WHOLE_PERCENT, DeviceRecord
 from ledger.domain.dialects.mgpu.adopted import (
     GPU_INDEX_CONTAINER,
@@ -27,11 +28,11 @@ from ledger.domain.dialects.mgpu.words import (
     WORDS,
 )
 from ledger.domain.dialects.names import Dialect
-from ledger.domain.dialects.protocol import Adverts, DialectReader, GpuAsked, Uncounted
+from ledger.domain.dialects.protocol import Adverts, CardLeft, DialectReader, GpuAsked, Uncounted
 from ledger.domain.kube.pod_spec import PodSpec
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.quantity import ZERO, Quantity
-from ledger.domain.resources import TYPE_GPU
+from ledger.domain.resources import LABEL_TENURE_OWNED, TYPE_GPU
 from ledger.domain.vocabulary import Vocabulary
 
 
@@ -40,6 +41,10 @@ def adverts(units: Callable[[str], int], _vocabulary: Vocabulary) -> Adverts | N
     count = units(MGPU_CORE) // WHOLE_PERCENT
     memory_bytes = units(MGPU_MEMORY) // max(1, count) * MIB
     return Adverts(name=MGPU_CORE, count=count, memory_bytes=memory_bytes)
+
+
+def _offers(card: CardLeft, _vocabulary: Vocabulary) -> Mapping[str, int]:
+    return {MGPU_CORE: card.core_percent, MGPU_MEMORY: card.memory_bytes // MIB}
 
 
 def on_node(node: NodeFacts) -> NodeFacts:
@@ -64,7 +69,8 @@ def node_warnings(
     if read_node_compute_policy(labels) is None:
         shown = labels[LABEL_MGPU_COMPUTE_POLICY]
         yield f"serves no mGPU Pod, because {LABEL_MGPU_COMPUTE_POLICY} is no policy: {shown!r}"
-    yield from _drift(quantities, devices or ())
+    if labels.get(LABEL_TENURE_OWNED) != TRUE:
+        yield from _drift(quantities, devices or ())
 
 
 def _may_serve(labels: Mapping[str, str]) -> bool:
@@ -81,7 +87,8 @@ def _drift(quantities: Mapping[str, Quantity], devices: Sequence[DeviceRecord]) 
     """
     Say where mGPU's quantities and the Device object describe other cards; the Device counts.
 
-    Rule: GPU-sharing contract A.1, ours. Per card floor(memory / cards), in MiB.
+    Rule: GPU-sharing contract A.1, ours. Per card floor(memory / cards), in MiB. On a node of ours
+    its agent writes both, and lowers the quantities as cards fill (design section 8).
     """
     cards = quantities.get(MGPU_CORE, ZERO).ceil() // WHOLE_PERCENT
     found = [record.memory_bytes // MIB for record in devices if record.device_type == TYPE_GPU]
@@ -119,6 +126,7 @@ READER: Final = DialectReader(
     unread=unread_words,
     with_containers=with_containers,
     adverts=adverts,
+    offers=_offers,
     uncounted=(Uncounted(memory=MGPU_MEMORY, cards=MGPU_CORE, least=WHOLE_PERCENT),),
     on_node=on_node,
     node_warnings=node_warnings,

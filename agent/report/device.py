@@ -1,0 +1,350 @@
+"""The Device object of this node, out of what the machine has and what the object says now."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from agent.discover.links import bandwidth_of
+from agent.discover.machine import (
+    MIG_NOT_SERVED,
+    Card,
+    Discovery,
+    Fault,
+    Identity,
+    Kind,
+    Nic,
+    OtherDevice,
+    Place,
+)
+from agent.report.held import HeldByPod
+from ledger.domain.annotations.gpu_topology import encode_gpu_links
+from ledger.domain.annotations.wire import dump, present
+from ledger.domain.device_types import Unit
+from ledger.domain.devices import WHOLE_PERCENT, VirtualFunction
+from ledger.domain.resources import (
+    ANNOTATION_TENURE_MACHINE,
+    GPU_CORE,
+    GPU_MEMORY,
+    GPU_MEMORY_RATIO,
+    LABEL_GPU_DRIVER_VERSION,
+    LABEL_GPU_MODEL,
+    LABEL_GPU_VENDOR,
+    LABEL_MIG_STRATEGY,
+    RDMA,
+    TYPE_GPU,
+    TYPE_RDMA,
+)
+from ledger.domain.vocabulary import Vocabulary
+
+Object = Mapping[str, Any]
+"""An API object as JSON."""
+
+API_VERSION: Final = "scheduling.koordinator.sh/v1alpha1"
+KIND: Final = "Device"
+UNSEEN: Final = "Unseen"
+"""A device that was told of, and that nobody can look at now."""
+MIG_MIXED: Final = "MIGMixed"
+MACHINE_DIFFERS: Final = "MachineDiffers"
+MODELS_DIFFER: Final = "ModelsDiffer"
+
+_VENDOR: Final = "nvidia"
+_MIXED: Final = "mixed"
+_HEALTHY: Final = "DeviceHealthy"
+_NOT_A_LABEL: Final = re.compile(r"[^A-Za-z0-9._-]+")
+_LABEL_MAX: Final = 63
+_KIND_OF: Final = {TYPE_GPU: Kind.GPU, TYPE_RDMA: Kind.RDMA}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """
+    What the cluster should read of this machine.
+
+    Attributes:
+        labels: of the Node and of the Device object, as Koordinator has them on both.
+        device: the Device object without its status; None = there should be none.
+        allocations: its status.
+        problems: what is wrong with what was found.
+    """
+
+    labels: Mapping[str, str]
+    device: Object | None
+    allocations: Object
+    problems: tuple[Fault, ...] = ()
+
+
+def wanted(
+    found: Discovery,
+    node: Object,
+    there: Object | None,
+    pods: Iterable[HeldByPod],
+    *,
+    vocabulary: Vocabulary,
+    now: str,
+) -> Wanted:
+    """
+    Return what should be said of a machine.
+
+    Rule: Koordinator contract 1.2, 2.3, 3.1 and 9.1. A device that is known and can't be looked at
+    now stays in the object, closed: what it holds is held. Where the vendor's plugin serves MIG
+    instances as resources of their own, the node's cards are the plugin's, and the object is not
+    made for anything else: without it the scheduler counts by number what the plugin advertises.
+
+    Args:
+        node: the Node, whose UID the object has for its owner.
+        there: the Device object as it is; None = there is none.
+        pods: what the ledger says is held.
+        now: the time of a change, RFC 3339.
+    """
+    problems = [*found.problems, *_other_machine(found.identity, node)]
+    mixed = _labels(node).get(LABEL_MIG_STRATEGY) == _MIXED
+    cards, unknown = found.cards, set(found.unknown)
+    if mixed:
+        cards = ()
+        unknown.add(Kind.GPU)
+        fact = "the MIG strategy of the vendor's plugin is `mixed`: its cards are not told of"
+        problems.append(Fault(reason=MIG_MIXED, message=fact))
+    before = tuple(_entries(there))
+    closed = Fault(reason=MIG_NOT_SERVED if mixed else UNSEEN, message="not to be looked at now")
+    entries = [*map(_card_entry, cards), *(_other_entry(one, vocabulary) for one in found.others)]
+    known = {(entry["type"], entry["id"]) for entry in entries}
+    known |= {(TYPE_RDMA, nic.place.bus_id) for nic in found.nics}
+    kept = [
+        {**entry, "health": False, "conditions": [_condition((closed,))]}
+        for entry in before
+        if _KIND_OF.get(str(entry.get("type")), Kind.OTHER) in unknown
+        and (entry.get("type"), entry.get("id")) not in known
+    ]
+    entries += [*kept, *_nic_entries(found.nics, before, kept)]
+    ordered = sorted(entries, key=lambda entry: (str(entry["type"]), entry.get("minor") or 0))
+    labels = _gpu_labels(cards, found.driver_version)
+    if len({card.model for card in cards}) > 1:
+        fact = f"the label says the model of the first: {sorted({c.model for c in cards})}"
+        problems.append(Fault(reason=MODELS_DIFFER, message=fact))
+    if Kind.GPU in unknown and not cards:
+        labels = {key: text for key, text in _labels(there).items() if key in _GPU_LABELS}
+    skips = mixed and not any(entry["type"] == TYPE_GPU for entry in kept)
+    device = None
+    if not skips and (ordered or there is not None):
+        links = None if mixed else bandwidth_of(found)
+        device = {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "metadata": {
+                "name": _metadata(node)["name"],
+                "labels": labels,
+                "annotations": _annotations(found),
+                "ownerReferences": [_owner(_metadata(node))],
+            },
+            "spec": present(
+                {
+                    "devices": [_since(entry, before, now) for entry in ordered],
+                    "topologies": {} if links is None else encode_gpu_links(links),
+                }
+            ),
+        }
+    return Wanted(
+        labels=labels,
+        device=device,
+        allocations={"allocations": allocations(pods)},
+        problems=tuple(problems),
+    )
+
+
+def allocations(pods: Iterable[HeldByPod]) -> list[dict[str, object]]:
+    """
+    Return `status.allocations`: who holds which minors, by type, then namespace and name.
+
+    Rule: Koordinator contract 3.1, ours: filled from the ledger, for people.
+    """
+    by_type: dict[str, list[dict[str, object]]] = {}
+    for pod in sorted(pods, key=lambda pod: (pod.namespace, pod.pod_name, pod.pod_uid)):
+        devices = pod.devices
+        for name in sorted({one.device_type for one in devices}):
+            minors = sorted(one.minor for one in devices if one.device_type == name)
+            entry: dict[str, object] = {
+                "namespace": pod.namespace,
+                "name": pod.pod_name,
+                "uuid": pod.pod_uid,
+                "minors": minors,
+            }
+            by_type.setdefault(name, []).append(entry)
+    return [{"type": name, "entries": by_type[name]} for name in sorted(by_type)]
+
+
+def model_label(model: str) -> str:
+    """Return the label of a card's model: without the vendor, blanks as dashes (contract 2.3)."""
+    text = _NOT_A_LABEL.sub("-", model.removeprefix("NVIDIA ").strip())
+    return text[:_LABEL_MAX].strip("-._")
+
+
+_GPU_LABELS: Final = frozenset({LABEL_GPU_VENDOR, LABEL_GPU_MODEL, LABEL_GPU_DRIVER_VERSION})
+
+
+def _gpu_labels(cards: Sequence[Card], driver_version: str) -> dict[str, str]:
+    if not cards:
+        return {}
+    texts = {
+        LABEL_GPU_VENDOR: _VENDOR,
+        LABEL_GPU_MODEL: model_label(cards[0].model),
+        LABEL_GPU_DRIVER_VERSION: model_label(driver_version),
+    }
+    return {key: text for key, text in texts.items() if text}
+
+
+def _annotations(found: Discovery) -> dict[str, str]:
+    ids = found.identity
+    if ids == Identity():
+        return {}
+    said = {"systemUUID": ids.system_uuid, "machineID": ids.machine_id, "bootID": ids.boot_id}
+    return {ANNOTATION_TENURE_MACHINE: dump(present(said))}
+
+
+def _card_entry(card: Card) -> dict[str, Any]:
+    resources = {
+        GPU_CORE: str(WHOLE_PERCENT),
+        GPU_MEMORY: str(card.memory_bytes),
+        GPU_MEMORY_RATIO: str(WHOLE_PERCENT),
+    }
+    return _entry((TYPE_GPU, card.uuid, card.minor), resources, card.place, card.faults)
+
+
+def _nic_entries(
+    nics: Sequence[Nic], before: Sequence[Object], kept: Sequence[Object]
+) -> Iterator[dict[str, Any]]:
+    """
+    Yield the NICs, with the minors that they had.
+
+    A NIC that comes or goes would move those behind it, under the Pods that hold them.
+    """
+    had = {str(one.get("id")): one.get("minor") or 0 for one in before if one["type"] == TYPE_RDMA}
+    known = {nic.place.bus_id for nic in nics}
+    taken = {minor for device_id, minor in had.items() if device_id in known}
+    taken |= {one.get("minor") or 0 for one in kept if one["type"] == TYPE_RDMA}
+    for nic in nics:
+        minor = had.get(nic.place.bus_id)
+        if minor is None:
+            minor = next(number for number in range(len(taken) + 1) if number not in taken)
+            taken.add(minor)
+        labels = {"fabric": nic.fabric} if nic.fabric else {}
+        resources = {RDMA: str(WHOLE_PERCENT)}
+        entry = _entry((TYPE_RDMA, nic.place.bus_id, minor), resources, nic.place, nic.faults)
+        yield {**entry, **present({"labels": labels, "vfGroups": _groups(nic.vfs)})}
+
+
+def _other_entry(one: OtherDevice, vocabulary: Vocabulary) -> dict[str, Any]:
+    kind = vocabulary.type_named(one.device_type)
+    units = 1 if kind.unit is Unit.COUNT else one.percent
+    resources = {kind.resource: str(units)}
+    if kind.memory and one.memory_bytes:
+        resources[kind.memory] = str(one.memory_bytes)
+    identity = (one.device_type, one.device_id, one.minor)
+    entry = _entry(identity, resources, one.place, one.faults)
+    return {**entry, **present({"labels": dict(one.labels), "vfGroups": _groups(one.vfs)})}
+
+
+def _entry(
+    identity: tuple[str, str, int],
+    resources: Mapping[str, str],
+    place: Place,
+    faults: tuple[Fault, ...],
+) -> dict[str, Any]:
+    """Return a device as the object lists it; `identity` is its type, id and minor."""
+    device_type, device_id, minor = identity
+    topology = {}
+    if place != Place():
+        topology = {
+            "socketID": -1,
+            "nodeID": place.numa_node,
+            "pcieID": place.root,
+            "busID": place.bus_id,
+        }
+    entry = {
+        "type": device_type,
+        "id": device_id,
+        "minor": minor,
+        "health": not faults,
+        "resources": dict(resources),
+        "conditions": [_condition(faults)],
+    }
+    return {**entry, "topology": topology} if topology else entry
+
+
+def _groups(functions: Sequence[VirtualFunction]) -> list[dict[str, Any]]:
+    """Return virtual functions by their labels, in the order of the first of each."""
+    groups: dict[tuple[tuple[str, str], ...], list[dict[str, object]]] = {}
+    for one in functions:
+        key = tuple(sorted(one.labels.items()))
+        groups.setdefault(key, []).append({"minor": one.minor, "busID": one.bus_id})
+    return [{**present({"labels": dict(key)}), "vfs": vfs} for key, vfs in groups.items()]
+
+
+def _condition(faults: Sequence[Fault]) -> dict[str, Any]:
+    """Return the condition `Healthy` without its time: the first fault's word, and all of them."""
+    said = "; ".join(f"{fault.reason}: {fault.message}".rstrip(": ") for fault in faults)
+    reason = faults[0].reason if faults else _HEALTHY
+    status = "False" if faults else "True"
+    return {"type": "Healthy", "status": status, "reason": reason, "message": said}
+
+
+def _since(entry: dict[str, Any], before: Sequence[Object], now: str) -> dict[str, Any]:
+    """Return an entry whose condition has the time when it became what it is."""
+    (condition,) = entry["conditions"]
+    old = next(
+        (
+            said
+            for one in before
+            if (one.get("type"), one.get("id")) == (entry["type"], entry["id"])
+            for said in one.get("conditions") or ()
+            if isinstance(said, dict) and said.get("type") == condition["type"]
+        ),
+        {},
+    )
+    since = old.get("lastTransitionTime") if old.get("status") == condition["status"] else None
+    return {**entry, "conditions": [{**condition, "lastTransitionTime": since or now}]}
+
+
+def _entries(there: Object | None) -> Iterator[Object]:
+    """Yield the devices that the object lists, as far as they are any."""
+    spec = (there or {}).get("spec")
+    listed = spec.get("devices") if isinstance(spec, dict) else None
+    for one in listed if isinstance(listed, list) else ():
+        if isinstance(one, dict) and isinstance(one.get("type"), str):
+            yield one
+
+
+def _other_machine(identity: Identity, node: Object) -> Iterator[Fault]:
+    """Yield what kubelet says of another machine, or of another start of it."""
+    info = (node.get("status") or {}).get("nodeInfo") or {}
+    for name, ours, theirs in (
+        ("systemUUID", identity.system_uuid, str(info.get("systemUUID", "")).lower()),
+        ("machineID", identity.machine_id, str(info.get("machineID", ""))),
+        ("bootID", identity.boot_id, str(info.get("bootID", ""))),
+    ):
+        if ours and theirs and ours != theirs:
+            fact = f"{name}: the host's files say {ours}, its Node {theirs}"
+            yield Fault(reason=MACHINE_DIFFERS, message=fact)
+
+
+def _owner(metadata: Object) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "name": metadata["name"],
+        "uid": metadata["uid"],
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def _metadata(thing: Object | None) -> Object:
+    metadata = (thing or {}).get("metadata")
+    return metadata if isinstance(metadata, dict) else {}
+
+
+def _labels(thing: Object | None) -> Mapping[str, str]:
+    labels = _metadata(thing).get("labels")
+    return labels if isinstance(labels, dict) else {}

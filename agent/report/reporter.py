@@ -1,0 +1,229 @@
+"""Writes what the cluster should read of this node, where it says something else."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from agent.discover.machine import Discovery, Fault
+from agent.report.device import Object, Wanted, wanted
+from agent.report.held import HeldByPod, held_of
+from agent.report.offers import node_offers
+from agent.report.settle import MANAGER, Path, Settled, Step, at, settle
+from certs.ports import ApiError, ConflictError
+from ledger.domain.dialects.names import OUR_DIALECT, Dialect
+from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
+
+DEVICES: Final = "/apis/scheduling.koordinator.sh/v1alpha1/devices"
+NODES: Final = "/api/v1/nodes"
+STATUS: Final = "status"
+REPAIR_SECONDS: Final = 600.0
+"""Repairs of this age are forgotten: a field that is edited twice a day is no fight."""
+
+NODE_ABSENT: Final = "NodeAbsent"
+NO_DEVICE_KIND: Final = "NoDeviceKind"
+NOT_KNOWN: Final = "FieldNotKnown"
+FOREIGN: Final = "ForeignFieldManager"
+UNREPORTED: Final = "Unreported"
+_NOT_FOUND: Final = 404
+_NOT_IN_SCHEMA: Final = "field not declared in schema"
+_TOPOLOGIES: Final = ("spec", "topologies")
+_PROBLEMS_MAX: Final = 64
+
+
+class Applier(Protocol):
+    """
+    API objects by path, as much of them as reporting needs. Every call has a time limit.
+
+    Both raise ApiError; `apply` also ConflictError.
+    """
+
+    async def read(self, path: str) -> Object | None:
+        """Return an object as the API server has it now; None if there is none."""
+        ...
+
+    async def apply(self, path: str, body: Object, *, manager: str, force: bool) -> Object:
+        """Apply an object's fields as this manager's (server-side apply)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reported:
+    """
+    What one round did.
+
+    Attributes:
+        written: the paths of the API that were written, in order.
+        problems: what is wrong with the machine, or kept something from being said.
+    """
+
+    written: tuple[str, ...] = ()
+    problems: tuple[Fault, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class Reporter:
+    """
+    Reports one node, round after round; it remembers only what it took back of late.
+
+    Attributes:
+        clock: seconds that only grow; `now`: the time of day, RFC 3339.
+        dialects: whose quantities the Node gets beside our own.
+    """
+
+    objects: Applier
+    node_name: str
+    clock: Callable[[], float]
+    now: Callable[[], str]
+    dialects: frozenset[Dialect] = frozenset({OUR_DIALECT})
+    vocabulary: Vocabulary = DEFAULT_VOCABULARY
+    _repairs: dict[str, deque[float]] = field(default_factory=dict)
+    _wrote: set[str] = field(default_factory=set)
+    _unknown: set[Path] = field(default_factory=set)
+
+    async def report(
+        self,
+        found: Discovery,
+        pods: Sequence[HeldByPod] = (),
+        requested: Mapping[str, int] | None = None,
+    ) -> Reported:
+        """
+        Bring the Device object and the Node to what was found; write nothing that is so already.
+
+        Every part is a call of its own: one that fails keeps no other from being written, and is
+        tried again in the next round.
+
+        Args:
+            pods: what the ledger says is held here.
+            requested: what the Pods that live here ask for in sum, by resource.
+        """
+        written: list[str] = []
+        problems: list[Fault] = []
+        node_path, device_path = f"{NODES}/{self.node_name}", f"{DEVICES}/{self.node_name}"
+        try:
+            node = await self.objects.read(node_path)
+            there = await self.objects.read(device_path)
+        except ApiError as error:
+            return Reported(problems=(Fault(reason=UNREPORTED, message=str(error)),))
+        if node is None:
+            fact = f"there is no such Node: name={self.node_name}"
+            return Reported(problems=(Fault(reason=NODE_ABSENT, message=fact),))
+        want = wanted(found, node, there, pods, vocabulary=self.vocabulary, now=self.now())
+        problems += want.problems
+        quantities: Mapping[str, str] = {}
+        if want.device is not None:
+            quantities = node_offers(
+                found,
+                held_of(pods),
+                requested or {},
+                dialects=self.dialects,
+                vocabulary=self.vocabulary,
+            )
+        latest = {node_path: node, device_path: there}
+        for part in self._parts(want, quantities):
+            try:
+                answer = await self._written(part, latest[part.path], problems)
+                if answer is not None:
+                    latest[part.path] = answer
+                    written.append(part.where)
+            except (ApiError, ConflictError) as error:
+                absent = isinstance(error, ApiError) and error.status == _NOT_FOUND
+                reason = NO_DEVICE_KIND if absent else UNREPORTED
+                problems.append(Fault(reason=reason, message=str(error)))
+        return Reported(written=tuple(written), problems=tuple(problems[:_PROBLEMS_MAX]))
+
+    def _parts(self, want: Wanted, quantities: Mapping[str, str]) -> list[_Part]:
+        """Return what is written, the Device first: without it the Node's numbers are cards."""
+        node_path, device_path = f"{NODES}/{self.node_name}", f"{DEVICES}/{self.node_name}"
+        head = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self.node_name}}
+        labelled = {**head, "metadata": {"name": self.node_name, "labels": dict(want.labels)}}
+        amounts = {"capacity": dict(quantities), "allocatable": dict(quantities)}
+        parts = []
+        if want.device is not None:
+            kind = {key: want.device[key] for key in ("apiVersion", "kind")}
+            status = {**kind, "metadata": {"name": self.node_name}, STATUS: want.allocations}
+            parts.append(_Part(path=device_path, want=want.device))
+            parts.append(_Part(path=device_path, want=status, part=STATUS))
+        parts.append(_Part(path=node_path, want=labelled))
+        parts.append(_Part(path=node_path, want={**head, STATUS: amounts}, part=STATUS))
+        return parts
+
+    async def _written(
+        self, part: _Part, there: Object | None, problems: list[Fault]
+    ) -> Object | None:
+        """Write a part of an object where that has to be; return what it is then, if it was."""
+        want = _without(part.want, self._unknown) if part.path.startswith(DEVICES) else part.want
+        settled = settle(
+            want,
+            there,
+            subresource=part.part,
+            repairs=self._lately(part.where),
+            wrote=part.where in self._wrote,
+        )
+        if settled.step is Step.NOTHING:
+            return None
+        if settled.step is Step.STOP:
+            problems.append(Fault(reason=FOREIGN, message=_kept(part, settled)))
+            return None
+        force = settled.step is Step.REPAIR
+        try:
+            answer = await self._apply(part, want, there, force=force)
+        except ApiError as error:
+            if _NOT_IN_SCHEMA not in str(error) or at(want, _TOPOLOGIES) is None:
+                raise
+            # The released kind has no such field: the rest is worth having without it.
+            self._unknown.add(_TOPOLOGIES)
+            fact = f"the cluster's kind has no {'.'.join(_TOPOLOGIES)}: see `tenure manifests crds`"
+            problems.append(Fault(reason=NOT_KNOWN, message=fact))
+            less = _without(want, self._unknown)
+            answer = await self._apply(part, less, there, force=force)
+        self._wrote.add(part.where)
+        if settled.managers:
+            self._repairs.setdefault(part.where, deque()).append(self.clock())
+        return answer
+
+    async def _apply(
+        self, part: _Part, want: Object, there: Object | None, *, force: bool
+    ) -> Object:
+        """Apply it to what was read, and to nothing newer."""
+        version = at(there or {}, ("metadata", "resourceVersion"))
+        metadata = {**want["metadata"], **({"resourceVersion": version} if version else {})}
+        body = {**want, "metadata": metadata}
+        return await self.objects.apply(part.where, body, manager=MANAGER, force=force)
+
+    def _lately(self, where: str) -> int:
+        """Return how often a part was taken back of late."""
+        times = self._repairs.get(where, deque())
+        while times and times[0] <= self.clock() - REPAIR_SECONDS:
+            times.popleft()
+        return len(times)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """Fields of one object that are written together; `part` is its subresource, or none."""
+
+    path: str
+    want: Object
+    part: str = ""
+
+    @property
+    def where(self) -> str:
+        """Return the path of the API that is written."""
+        return f"{self.path}/{self.part}" if self.part else self.path
+
+
+def _without(want: Object, unknown: set[Path]) -> Object:
+    """Return an object without fields that its kind does not have."""
+    for top, name in unknown:
+        section = want.get(top)
+        if isinstance(section, Mapping) and name in section:
+            want = {**want, top: {key: item for key, item in section.items() if key != name}}
+    return want
+
+
+def _kept(part: _Part, settled: Settled) -> str:
+    fields = ", ".join(".".join(path) for path in settled.paths[:4])
+    return f"{part.where}: written by {', '.join(settled.managers)}, not by us: {fields}"

@@ -1,0 +1,227 @@
+"""What is written of a node, in which order, and what a failure keeps from being written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from agent.discover.machine import Discovery, Fault, Kind
+from agent.report.reporter import DEVICES, NODES, Reported, Reporter
+from agent.report.settle import MANAGER
+from certs.ports import ApiError, ConflictError
+from tests.support.machines_found import TWO_CARDS
+
+NODE, DEVICE = f"{NODES}/n1", f"{DEVICES}/n1"
+ALL = (DEVICE, f"{DEVICE}/status", NODE, f"{NODE}/status")
+
+
+@dataclass(slots=True)
+class Api:
+    """
+    An API server that takes whatever is applied as it stands.
+
+    Attributes:
+        fails: path -> what is raised there.
+        refuses: paths to which nothing can be applied.
+        applied: path, force and body of every call.
+    """
+
+    objects: dict[str, dict[str, Any]] = field(default_factory=dict)
+    fails: dict[str, Exception] = field(default_factory=dict)
+    refuses: set[str] = field(default_factory=set)
+    applied: list[tuple[str, bool, Mapping[str, Any]]] = field(default_factory=list)
+
+    async def read(self, path: str) -> Mapping[str, Any] | None:
+        """Return an object."""
+        self._fail(path)
+        return self.objects.get(path)
+
+    async def apply(
+        self, path: str, body: Mapping[str, Any], *, manager: str, force: bool
+    ) -> Mapping[str, Any]:
+        """Take what is applied, and note that it is ours."""
+        assert manager == MANAGER
+        self.applied.append((path, force, body))
+        self._fail(path)
+        if path in self.refuses:
+            raise ApiError("there is nothing to apply it to", status=404)
+        whole = path.removesuffix("/status")
+        old = self.objects.setdefault(whole, {"metadata": {}})
+        metadata = {**old["metadata"], **body["metadata"]}
+        metadata["resourceVersion"] = str(len(self.applied))
+        self.objects[whole] = {**old, **body, "metadata": metadata}
+        return self.objects[whole]
+
+    def _fail(self, path: str) -> None:
+        if path in self.fails:
+            raise self.fails[path]
+
+
+def api() -> Api:
+    """Return an API server with a Node."""
+    node = {"metadata": {"name": "n1", "uid": "u", "resourceVersion": "0"}}
+    return Api(objects={NODE: node})
+
+
+def reporter(objects: Api) -> Reporter:
+    """Return a reporter whose clock stands."""
+    return Reporter(objects=objects, node_name="n1", clock=lambda: 0.0, now=lambda: "2026")
+
+
+def reported(made: Reporter, found: Discovery = TWO_CARDS) -> Reported:
+    """Report once."""
+    return asyncio.run(made.report(found))
+
+
+def reasons(report: Reported) -> list[str]:
+    """Return what is wrong."""
+    return [problem.reason for problem in report.problems]
+
+
+def test_all_is_written_once_the_device_first() -> None:
+    """Without the object the Node's numbers would be read as cards without ids."""
+    objects = api()
+    made = reporter(objects)
+
+    assert reported(made) == Reported(written=ALL)
+    assert reported(made) == Reported()
+    assert [body["metadata"].get("resourceVersion") for _, _, body in objects.applied] == [
+        None,
+        "1",
+        "0",
+        "3",
+    ]
+
+
+def test_only_what_differs_is_written() -> None:
+    """A card that closes changes the object and the numbers, no label."""
+    objects = api()
+    made = reporter(objects)
+    reported(made)
+    first, second = TWO_CARDS.cards
+    ill = replace(first, faults=(Fault(reason="Xid79"),))
+
+    assert reported(made, replace(TWO_CARDS, cards=(ill, second))).written == (
+        DEVICE,
+        f"{NODE}/status",
+    )
+
+
+def test_a_part_that_fails_keeps_no_other_from_being_written() -> None:
+    """And is written in the next round."""
+    objects = api()
+    made = reporter(objects)
+    objects.fails = {f"{DEVICE}/status": ConflictError("changed meanwhile")}
+    first = reported(made)
+    assert (first.written, reasons(first)) == ((DEVICE, NODE, f"{NODE}/status"), ["Unreported"])
+    objects.fails = {}
+
+    assert reported(made).written == (f"{DEVICE}/status",)
+
+
+def test_without_the_api_nothing_is_written_and_it_is_said() -> None:
+    """It goes on in the next round."""
+    objects = api()
+    made = reporter(objects)
+    objects.fails = {NODE: ApiError("the API did not answer")}
+    assert (reported(made).written, reasons(reported(made))) == ((), ["Unreported"])
+    objects.fails = {}
+
+    assert reported(made).written == ALL
+
+
+def test_a_node_that_is_not_there_gets_nothing() -> None:
+    """An object without its owner would stay for ever."""
+    objects = Api()
+
+    assert reasons(reported(reporter(objects))) == ["NodeAbsent"]
+    assert not objects.applied
+
+
+def test_a_cluster_without_the_kind_is_said() -> None:
+    """The Node's own fields are written."""
+    objects = api()
+    objects.refuses = {DEVICE, f"{DEVICE}/status"}
+    report = reported(reporter(objects))
+
+    assert reasons(report) == ["NoDeviceKind", "NoDeviceKind"]
+    assert report.written == (NODE, f"{NODE}/status")
+
+
+def test_a_kind_without_topologies_gets_the_rest() -> None:
+    """Koordinator's release has no such field; it is asked for once."""
+    objects = api()
+    made = reporter(objects)
+    refusal = ApiError(".spec.topologies: field not declared in schema", status=500)
+
+    class Strict(Api):
+        """Refuses the field."""
+
+        async def apply(
+            self, path: str, body: Mapping[str, Any], *, manager: str, force: bool
+        ) -> Mapping[str, Any]:
+            """Refuse what the kind does not have."""
+            if "topologies" in body.get("spec", {}):
+                raise refusal
+            return await Api.apply(self, path, body, manager=manager, force=force)
+
+    strict = Strict(objects=objects.objects)
+    made = reporter(strict)
+    first = reported(made)
+
+    assert (first.written, reasons(first)) == (ALL, ["FieldNotKnown"])
+    assert "topologies" not in strict.objects[DEVICE]["spec"]
+    assert reported(made) == Reported()
+
+
+def test_a_foreign_manager_is_left_and_named() -> None:
+    """Who had the object before us keeps it."""
+    objects = api()
+    koordlet = {
+        "manager": "koordlet",
+        "operation": "Update",
+        "fieldsV1": {"f:spec": {"f:devices": {}}},
+    }
+    objects.objects[DEVICE] = {
+        "metadata": {"name": "n1", "managedFields": [koordlet]},
+        "spec": {"devices": []},
+    }
+    report = reported(reporter(objects))
+
+    assert DEVICE not in report.written
+    assert reasons(report) == ["ForeignFieldManager"]
+    assert "koordlet" in report.problems[0].message
+
+
+def test_somebody_who_edits_again_and_again_is_left_after_a_while() -> None:
+    """Three times taken back within ten minutes, then said; tried again when that is over."""
+    objects = api()
+    time = [0.0]
+    made = Reporter(objects=objects, node_name="n1", clock=lambda: time[0], now=lambda: "2026")
+    reported(made)
+
+    def edited() -> Reported:
+        edit = {
+            "manager": "kubectl-edit",
+            "operation": "Update",
+            "fieldsV1": {"f:spec": {"f:devices": {}}},
+        }
+        objects.objects[DEVICE]["spec"] = {**objects.objects[DEVICE]["spec"], "devices": []}
+        objects.objects[DEVICE]["metadata"]["managedFields"] = [edit]
+        return reported(made)
+
+    for _ in range(3):
+        assert edited().written == (DEVICE,)
+        assert objects.applied[-1][:2] == (DEVICE, True)
+    assert (edited().written, reasons(edited())) == ((), ["ForeignFieldManager"])
+    time[0] = 601.0
+    assert edited().written == (DEVICE,)
+
+
+def test_what_was_found_wrong_is_handed_on() -> None:
+    """The machine's problems beside those of writing."""
+    found = Discovery(unknown=(Kind.GPU,), problems=(Fault(reason="NoDriver"),))
+
+    assert reasons(reported(reporter(api()), found)) == ["NoDriver"]
