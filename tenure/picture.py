@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from tenure.asking import EVERYBODY, Sight
 from tenure.output import one_line
 
 if TYPE_CHECKING:
+    from ledger.domain.log.recorded_node import RecordedNode
     from ledger.domain.vocabulary import Vocabulary
     from ledger.store.open import Ledger
+    from ledger.store.reading.report_queries import When
     from scheduler.cluster.model import Cluster
+    from scheduler.usage.others import OfOthers
     from scheduler.usage.picture import Many, NodeNow, Picture
 
 _SHOWN_MAX = 4
@@ -23,14 +28,9 @@ def picture_of_cluster(cluster: Cluster, vocabulary: Vocabulary) -> Picture:
     faults = [(f"Pod {each.pod}", each.fault) for each in cluster.conflicts]
     faults += cluster.of_nodes
     faults += [(each.object, f"can't be read: {each.text}") for each in cluster.unreadable]
-    faults += [(about, f"can't be read: {text}") for about, text in cluster.vgpus.unread.items()]
     return cluster_now_of_objects(
         cluster.nodes,
         cluster.adopted,
-        cluster.offers,
-        capacity=cluster.capacity,
-        dra=cluster.dra,
-        vgpus=cluster.vgpus,
         faults=faults,
         vocabulary=vocabulary,
     )
@@ -44,31 +44,84 @@ def picture_of_ledger(source: Ledger, at_us: int | None, sight: Sight = EVERYBOD
     """
     from contextlib import nullcontext
 
-    from ledger.domain.log.events import NodeDescribed
     from ledger.domain.proofs.canonical import INTEGER_MAX
     from ledger.store.reading import report_queries as queries
-    from ledger.store.reading.kept import each_of
     from ledger.store.reading.report_queries import When
     from ledger.store.reading.timetravel import position_at
     from scheduler.usage.cluster_now import closed_at, cluster_now_of_ledger
     from scheduler.usage.picture import held_alone
+    from scheduler.usage.pods import asking_pod, pod_of
 
     connection, when = source.connection, When(at_us=at_us)
     until = INTEGER_MAX if at_us is None else position_at(source, at_us)
     with nullcontext() if connection.in_transaction() else connection.begin():
+        described, labels = _said_of_nodes(source, until)
+        granted = queries.granted_rows(connection, when, nodes=labels)
+        observed = queries.unknown_rows(connection, when)
         held = queries.device_holders(connection, when)
-        unknown = queries.unknown_rows(connection, when)
         picture = cluster_now_of_ledger(
             queries.nodes(connection, until=until),
             queries.devices(connection),
             [holder for holder in held if sight.sees(holder.namespace)],
             closed_at(queries.health_changes(connection), at_us),
-            [row for row in unknown if sight.sees(row.namespace)],
-            described={
-                each.node_uid: each.facts for each in each_of(connection, NodeDescribed, until)
-            },
+            [
+                *(pod_of(row) for row in observed if sight.sees(row.namespace)),
+                *(asking_pod(row) for row in granted if sight.sees(row.namespace)),
+            ],
+            described=described,
+            labels=labels,
         )
-    return picture if sight.whole else held_alone(picture)
+    return picture if sight.whole else held_alone(picture, sight.sees)
+
+
+def others_of_ledger(source: Ledger, when: When) -> list[OfOthers]:
+    """
+    Return who holds, or ever held, cards that no inventory has, as the picture has them.
+
+    By the descriptions that nodes have now.
+    """
+    from ledger.domain.proofs.canonical import INTEGER_MAX
+    from ledger.store.reading import report_queries as queries
+    from scheduler.usage.cluster_now import cluster_now_of_ledger
+    from scheduler.usage.others import POSITION, has_others, others_of
+    from scheduler.usage.pods import asking_pod, pod_of
+
+    connection = source.connection
+    described, labels = _said_of_nodes(source, INTEGER_MAX)
+    cut = {uid for uid, facts in described.items() if has_others(facts, labels.get(uid, {}))}
+    if not cut:
+        return []
+    observed = (row for row in queries.unknown_rows(connection, when) if row.node_uid in cut)
+    rows = [
+        *((row.position, pod_of(row)) for row in observed),
+        *((r.position, asking_pod(r)) for r in queries.granted_rows(connection, when, nodes=cut)),
+    ]
+    nodes = [node for node in queries.nodes(connection) if node.node_uid in cut]
+    devices = [device for device in queries.devices(connection) if device.node_uid in cut]
+    picture = cluster_now_of_ledger(
+        nodes,
+        devices,
+        [],
+        {},
+        [structs.replace(pod, pod_uid=f"{POSITION}{position}") for position, pod in rows],
+        described=described,
+        labels=labels,
+    )
+    return list(others_of(picture))
+
+
+def _said_of_nodes(
+    source: Ledger, until: int
+) -> tuple[dict[str, RecordedNode], dict[str, dict[str, str]]]:
+    """Return what was said of nodes last, and the labels of those that offer devices by number."""
+    from ledger.domain.log.events import NodeDescribed
+    from ledger.store.reading.kept import each_of, labels_of
+
+    connection = source.connection
+    described = {each.node_uid: each.facts for each in each_of(connection, NodeDescribed, until)}
+    offering = {uid for uid, facts in described.items() if facts.systems.offers}
+    labels = labels_of(connection, offering, until) if offering else {}
+    return described, {uid: labels.get(uid, {}) for uid in offering}
 
 
 def many_text(number: Many) -> str:

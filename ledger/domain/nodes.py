@@ -13,6 +13,7 @@ from ledger.domain.bounds import Count, CpuId, Milli
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import DeviceRecord
 from ledger.domain.dialects.names import Dialect
+from ledger.domain.systems import NO_SYSTEMS, DeviceSystems
 from ledger.domain.topology import CpuTopology, LinkMatrix
 
 
@@ -98,6 +99,7 @@ class NodeFacts:
         honors_partitions: whole GPUs are handed out by that table only (Koordinator contract 8.5).
         extended: resource name -> how many, of resources that are no device of ours.
         by_claims: resources that it may give by claims of dynamic resource allocation.
+        systems: what it says of devices that others hand out; nothing is decided by it.
     """
 
     uid: str
@@ -134,6 +136,7 @@ class NodeFacts:
     honors_partitions: bool = False
     extended: Mapping[str, int] = field(default_factory=dict)
     by_claims: tuple[str, ...] = ()
+    systems: DeviceSystems = NO_SYSTEMS
 
     def with_health(self, device_type: str, minor: int, *, healthy: bool) -> NodeFacts:
         """Return the node with this device healthy, or not."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from ledger.domain.annotations.volcano_vgpu import VGPU_GIVEN_NODE
 from ledger.domain.dialects.names import FOREIGN_WORDS
 from ledger.domain.errors import InputError
 from ledger.domain.resources import SCHEDULER_NAME
@@ -89,7 +90,8 @@ def node_of(body: Mapping[str, Any]) -> str:
     Return the node that a Pod is on, empty while it has none.
 
     One that another system's scheduler has given cards is on the node that it names, bound or not
-    (docs/contracts/hami.md 3); admission leaves it to that one unless it names our scheduler.
+    (docs/contracts/hami.md 3, volcano-vgpu.md); admission leaves it to that one unless it names
+    our scheduler.
 
     Raises:
         InputError: its node is no text.
@@ -102,7 +104,8 @@ def node_of(body: Mapping[str, Any]) -> str:
     if section(body, "spec").get("schedulerName") == SCHEDULER_NAME:
         return ""
     annotations = section(section(body, "metadata"), "annotations")
-    given = (annotations.get(words.given_node) for words in FOREIGN_WORDS if words.given_node)
+    keys = (*(words.given_node for words in FOREIGN_WORDS if words.given_node), VGPU_GIVEN_NODE)
+    given = map(annotations.get, keys)
     return next((name for name in given if isinstance(name, str) and name), "")
 
 

@@ -10,8 +10,8 @@ from ledger.domain.annotations.wire import a_quantity
 from ledger.domain.errors import InputError
 from ledger.domain.quantity import NANO
 from ledger.domain.resources import CLAIMED_BY_CLASS
+from scheduler.cluster.claims import NO_DRA, Dra, DraClaim, DraDevice, DraPart
 from scheduler.cluster.documents import Document, Documents, is_ended, section
-from scheduler.usage.claims import NO_DRA, Dra, DraClaim, DraDevice, DraPart
 
 GROUP: Final = "resource.k8s.io"
 _KINDS: Final = ("ResourceSlice", "ResourceClaim", "ResourceClaimTemplate", "DeviceClass")

@@ -12,7 +12,6 @@ from ledger.domain.log.events import PodObserved, RefusalReason
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodRequest, PodSnapshot
 from scheduler.decide.settings import SchedulingSettings
-from scheduler.usage.claims import NO_DRA, NO_VGPUS, Dra, Vgpus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,11 +133,6 @@ class Cluster:
         conflicts: what running Pods' annotations say wrongly or against their requests.
         of_nodes: (Node, what it says wrongly or against another object); in `warnings` too.
         unreadable: what was left out; who decides by the cluster is told of it as an error instead.
-        offers: node UID -> what its Node object offers beside Kubernetes' own resources, in whole
-            units by the name that stands there.
-        capacity: likewise what there is, ill devices too.
-        dra: what the objects of dynamic resource allocation tell.
-        vgpus: what annotations of Volcano's tell.
     """
 
     nodes: tuple[NodeFacts, ...]
@@ -149,10 +143,6 @@ class Cluster:
     conflicts: tuple[Conflict, ...] = ()
     of_nodes: tuple[tuple[str, str], ...] = ()
     unreadable: tuple[Unreadable, ...] = ()
-    offers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    capacity: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    dra: Dra = NO_DRA
-    vgpus: Vgpus = NO_VGPUS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -11,7 +11,6 @@ from typing import Any, Final
 from msgspec import structs
 
 from ledger.domain.adopted.pods import Adopted, adopt
-from ledger.domain.annotations.wire import a_quantity
 from ledger.domain.errors import FieldError, InputError
 from ledger.domain.kube.node_objects import NO_WITNESSES, KubeletReports
 from ledger.domain.kube.pod_spec import decode_quota, read_pod
@@ -19,7 +18,6 @@ from ledger.domain.kube.shared_templates import SharedTemplate
 from ledger.domain.log.events import PodObserved
 from ledger.domain.log.recorded_request import recorded_request, request_digest
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.quantity import NANO
 from ledger.domain.request.normalise import examine_pod
 from ledger.domain.request.requests import PodRequest, group_name
 from ledger.domain.resources import (
@@ -27,19 +25,18 @@ from ledger.domain.resources import (
     UNHEALTHY_GPU_PREFIX,
 )
 from ledger.domain.vocabulary import Vocabulary
+from scheduler.cluster.claims import Dra, Given, given_by_claims, with_claims
 from scheduler.cluster.constraints import gate_errors
 from scheduler.cluster.documents import (
     Document,
     Documents,
     is_ended,
     node_of,
-    section,
 )
 from scheduler.cluster.dra import dra_of, is_of_dra
 from scheduler.cluster.model import Cluster, Conflict, Pod, asking
 from scheduler.cluster.one_node import NodeDocuments, read_node, read_witnesses
 from scheduler.cluster.templates import is_of_templates, templates_in
-from scheduler.cluster.volcano import vgpus_of
 from scheduler.decide.settings import SchedulingSettings
 
 _NOWHERE: Final = "unknown"
@@ -85,6 +82,7 @@ def cluster_of(objects: Documents, settings: SchedulingSettings) -> Cluster:
     _check_unused(objects, vocabulary)
     placed = _placed(objects)
     dra = dra_of(objects)
+    given = given_by_claims(dra, {document.uid: node for document, node in placed})
     documents = by_node(objects)
     nodes: dict[str, NodeFacts] = {}
     witnesses: dict[str, KubeletReports] = {}
@@ -93,8 +91,10 @@ def cluster_of(objects: Documents, settings: SchedulingSettings) -> Cluster:
     of_nodes: list[tuple[str, str]] = []
     for name, about in documents.items():
         facts, found = read_node(about, settings, running_on.get(name, frozenset()))
-        names = dra.by_claims(name, _offers(about.node))
-        nodes[name] = replace(facts, by_claims=names) if names else facts
+        names = dra.by_claims(name, dict(facts.systems.offers))
+        nodes[name] = replace(
+            facts, by_claims=names, systems=with_claims(facts.systems, given, name)
+        )
         witnesses[name] = read_witnesses(about)
         warnings += found
         of_nodes += ((about.node.title, text.removeprefix(f"node {name}: ")) for text in found)
@@ -110,12 +110,7 @@ def cluster_of(objects: Documents, settings: SchedulingSettings) -> Cluster:
         )
         for (document, node), (request, errors) in zip(placed, asked, strict=True)
     ]
-    adopted = [
-        (structs.replace(event, unknown_types=(), counted={}), faults)
-        if event.pod_uid in dra.claimed and not event.shares
-        else (event, faults)
-        for event, faults in adopted
-    ]
+    adopted = [(_by_claims(event, dra, given), faults) for event, faults in adopted]
     known = {document.uid for document in objects.of_kind("Pod")}
     strangers = list(_strangers(nodes, witnesses, known, vocabulary))
     warnings += [warning for _, warning in strangers]
@@ -130,12 +125,16 @@ def cluster_of(objects: Documents, settings: SchedulingSettings) -> Cluster:
             for pod, faults in adopted
             for fault in faults
         ),
-        offers={nodes[name].uid: _offers(about.node) for name, about in documents.items()},
         of_nodes=tuple(of_nodes),
-        dra=dra,
-        vgpus=vgpus_of(objects),
-        capacity={nodes[name].uid: _capacity(about.node) for name, about in documents.items()},
     )
+
+
+def _by_claims(event: PodObserved, dra: Dra, given: Given) -> PodObserved:
+    """Return what a Pod holds with what claims gave it, and nothing of that by number too."""
+    parts = (*event.parts, *given.parts.get(event.pod_uid, ()))
+    if event.pod_uid in dra.claimed and not event.shares:
+        return structs.replace(event, parts=parts, unknown_types=(), counted={})
+    return structs.replace(event, parts=parts) if parts != event.parts else event
 
 
 def pending_of(objects: Documents) -> list[Document]:
@@ -229,28 +228,6 @@ def by_node(objects: Documents) -> dict[str, NodeDocuments]:
             unhealthy=unhealthy.get(document.name),
         )
         for document in objects.of_kind("Node")
-    }
-
-
-def _offers(document: Document) -> dict[str, int]:
-    """Return what a Node, which was read already, offers under names with a domain."""
-    status = section(document.body, "status")
-    return _whole_units(section(status, "allocatable") or section(status, "capacity"))
-
-
-def _capacity(document: Document) -> dict[str, int]:
-    """Return what a Node has of it, healthy or not; what can't be read is not told."""
-    try:
-        return _whole_units(section(section(document.body, "status"), "capacity"))
-    except InputError:
-        return {}
-
-
-def _whole_units(amounts: Mapping[str, Any]) -> dict[str, int]:
-    return {
-        name: max(0, a_quantity(amount, name).nanos // NANO)
-        for name, amount in amounts.items()
-        if "/" in name
     }
 
 
@@ -379,6 +356,7 @@ def _observed(held: Adopted, node: NodeFacts) -> PodObserved:
         dialect=held.dialect,
         snapshot=held.snapshot,
         annotations=held.annotations,
+        parts=held.parts,
     )
 
 

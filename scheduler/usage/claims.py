@@ -1,143 +1,256 @@
-"""What others' objects tell of devices, as plain values: claims (docs/contracts/dra.md), vGPUs."""
+"""
+Cards that others hand out by claims or annotations: who holds how much of which.
+
+Rule: docs/contracts/dra.md, docs/contracts/volcano-vgpu.md.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from ledger.domain.annotations.volcano_vgpu import UNHEALTHY, VGPU_NAMES, VGPU_NUMBER
+from ledger.domain.devices import WHOLE_PERCENT, level_percent
+from ledger.domain.log.events import PodObserved
+from ledger.domain.request import extended
+from ledger.domain.resources import TYPE_GPU
+from ledger.domain.systems import DRA, VOLCANO, DeviceSystems, SystemCard, SystemPart
+from scheduler.usage.picture import (
+    NONE,
+    CardGroup,
+    DeviceNow,
+    HolderNow,
+    Many,
+    Mode,
+    Units,
+    Unplaced,
+    exactly,
+    group_of,
+)
+
+_Key = tuple[str, str]  # the driver, and its key of a card
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DraDevice:
-    """
-    One device of a ResourceSlice.
-
-    Attributes:
-        card: what is one card: its counter set where it has one, else the device by itself.
-        kind: what the driver calls it, such as `gpu` or `mig`; empty where it says nothing.
-        parent: the id of the card that it is a part of; empty for a card.
-        closed: the taint that keeps Pods off it.
-        is_shared: several claims may be allocated parts of it.
-    """
-
-    node: str
-    driver: str
-    pool: str
-    name: str
-    card: str
-    kind: str = ""
-    id: str = ""
-    parent: str = ""
-    minor: int | None = None
-    model: str = ""
-    memory_mib: int | None = None
-    closed: str | None = None
-    is_shared: bool = False
-
-    @property
-    def key(self) -> tuple[str, str, str]:
-        """Return what an allocation calls it."""
-        return self.driver, self.pool, self.name
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DraPart:
-    """What a claim has of one device; amounts where it has not all of it."""
-
-    driver: str
-    pool: str
-    device: str
-    core_percent: int | None = None
-    memory_mib: int | None = None
-    is_part: bool = False
-
-    @property
-    def key(self) -> tuple[str, str, str]:
-        """Return which device that is."""
-        return self.driver, self.pool, self.device
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DraClaim:
-    """An allocated claim; `pods` are (name, uid) of those that it is reserved for."""
-
-    namespace: str
-    name: str
-    node: str
-    parts: tuple[DraPart, ...]
-    pods: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dra:
-    """
-    What the objects of dynamic resource allocation tell.
-
-    Attributes:
-        names: resources that a DeviceClass serves under a name of a device plugin.
-        served: node name -> such resources that Pods there were given by a claim.
-        claimed: UIDs of Pods whose request for such a resource is one of the claims.
-        has_slices: some slice is told, so that a node without one has no such devices.
-    """
-
-    devices: tuple[DraDevice, ...] = ()
-    claims: tuple[DraClaim, ...] = ()
-    names: frozenset[str] = frozenset()
-    served: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    claimed: frozenset[str] = frozenset()
-    has_slices: bool = False
-
-    def by_claims(self, node: str, offers: Mapping[str, int]) -> tuple[str, ...]:
-        """
-        Return the resources that a node may give by claims: where a plugin offers one, it does not.
-
-        Rule: docs/contracts/dra.md 3.
-        """
-        there = not self.has_slices or any(device.node == node for device in self.devices)
-        names = (self.names if there else frozenset()) | self.served.get(node, frozenset())
-        return tuple(sorted(name for name in names if not offers.get(name)))
-
-
-NO_DRA: Final = Dra()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VgpuCard:
-    """A card that Volcano's plugin registers; `minor` is its place in the register."""
-
-    id: str
-    minor: int
-    memory_mib: int
-    model: str
-    healthy: bool
-    in_slices: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VgpuPart:
-    """What Volcano gave one Pod of one card, all its containers together."""
+class _Hold:
+    """What one Pod has by claims of one card; of a claim that no Pod uses there is no Pod."""
 
     namespace: str
     name: str
     uid: str
-    card: str
-    core_percent: int
-    memory_mib: int
+    part: SystemPart
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Vgpus:
-    """
-    Volcano's vGPUs.
-
-    Attributes:
-        cards, parts: by the name of their node.
-        unread: object -> what of it can't be read.
-    """
-
-    cards: Mapping[str, tuple[VgpuCard, ...]] = field(default_factory=dict)
-    parts: Mapping[str, Sequence[VgpuPart]] = field(default_factory=dict)
-    unread: Mapping[str, str] = field(default_factory=dict)
+# --- dynamic resource allocation --------------------------------------------------------------
 
 
-NO_VGPUS: Final = Vgpus()
+def dra_groups(
+    systems: DeviceSystems, pods: Sequence[PodObserved], *, is_open: bool
+) -> Iterator[CardGroup]:
+    """Yield the cards of a node by driver, model and memory, then those that no slice tells of."""
+    held = _held_by(systems, pods)
+    likes: dict[tuple[str, str, int | None], list[SystemCard]] = {}
+    for card in systems.cards:
+        if card.system == DRA:
+            likes.setdefault((card.driver, card.model, card.memory_mib), []).append(card)
+    for (_, model, memory), some in likes.items():
+        kept = [(card.driver, card.key) in held for card in some]
+        devices = tuple(_card(card, held.get((card.driver, card.key), ())) for card in some)
+        idle = [each for each, is_kept in zip(devices, kept, strict=True) if not is_kept]
+        yield CardGroup(
+            device_type=TYPE_GPU,
+            system=DRA,
+            model=model,
+            memory_mib=memory,
+            mode=_mode(some),
+            cards=exactly(len(some)),
+            free=exactly(len(idle)),
+            gettable=exactly(sum(each.is_good for each in idle)) if is_open else NONE,
+            devices=devices,
+            held=exactly(sum(kept)),
+            is_inventoried=False,
+        )
+    yield from _untold(systems, held, is_open=is_open)
+
+
+def dra_not_looked_at(systems: DeviceSystems, pods: Sequence[PodObserved]) -> Mapping[str, Units]:
+    """Return the drivers of a node whose devices are no cards, with how many are allocated."""
+    held = Counter(
+        key[0]
+        for key, holds in _held_by(systems, pods).items()
+        if not any(hold.part.is_card for hold in holds)
+    )
+    return {
+        driver: Units(allocatable=number, held=held[driver]) for driver, number in systems.others
+    }
+
+
+def _held_by(systems: DeviceSystems, pods: Sequence[PodObserved]) -> dict[_Key, list[_Hold]]:
+    """Return what is allocated of each device, also to claims that no Pod uses."""
+    held: dict[_Key, list[_Hold]] = {}
+    for pod in pods:
+        for part in pod.parts:
+            if part.system == DRA:
+                hold = _Hold(namespace=pod.namespace, name=pod.pod_name, uid=pod.pod_uid, part=part)
+                held.setdefault((part.driver, part.card), []).append(hold)
+    for claim in systems.claims:
+        namespace = claim.claim.partition("/")[0]
+        users = [(each.name, each.uid) for each in claim.pods] or [("", "")]
+        for part in claim.parts:
+            held.setdefault((part.driver, part.card), []).extend(
+                _Hold(namespace=namespace, name=name, uid=uid, part=part) for name, uid in users
+            )
+    return held
+
+
+def _mode(cards: Sequence[SystemCard]) -> Mode:
+    modes = {card.mode for card in cards}
+    found = next((each for each in ("shares", "slices", "replicas") if each in modes), "whole")
+    return cast("Mode", found)
+
+
+def _card(card: SystemCard, holds: Sequence[_Hold]) -> DeviceNow:
+    sharing = Counter(hold.part.claim for hold in holds)
+    users = [hold for hold in holds if hold.uid or hold.name]
+    closed = card.closed or None
+    if holds and not users:
+        closed = f"allocated to claim {holds[0].part.claim}, which no Pod uses"
+    return DeviceNow(
+        id=card.id,
+        minor=None if card.minor < 0 else card.minor,
+        closed=closed,
+        holders=tuple(_holder(hold, card, alone=sharing[hold.part.claim] == 1) for hold in users),
+    )
+
+
+def _holder(hold: _Hold, card: SystemCard, *, alone: bool) -> HolderNow:
+    part = hold.part
+    level = WHOLE_PERCENT if part.whole else part.core_percent or 0
+    if not level and part.memory_mib and card.memory_mib:
+        level = min(WHOLE_PERCENT, part.memory_mib * WHOLE_PERCENT // card.memory_mib)
+    return HolderNow(
+        namespace=hold.namespace,
+        name=hold.name,
+        uid=hold.uid,
+        core_percent=WHOLE_PERCENT if part.whole else part.core_percent,
+        memory_mib=part.memory_mib,
+        whole=part.whole and alone,
+        level_percent=level,
+    )
+
+
+def _untold(
+    systems: DeviceSystems, held: Mapping[_Key, Sequence[_Hold]], *, is_open: bool
+) -> Iterator[CardGroup]:
+    """Yield cards that claims were allocated there and no slice lists: so many, or more."""
+    known = {(card.driver, card.key) for card in systems.cards}
+    lost = {
+        key: [hold for hold in holds if hold.name or hold.uid]
+        for key, holds in held.items()
+        if key not in known and holds[0].part.is_card
+    }
+    holds = {(hold.uid, hold.name): hold for some in lost.values() for hold in some}
+    amounts = Counter((hold.uid, hold.name) for some in lost.values() for hold in some)
+    if not lost:
+        return
+    yield CardGroup(
+        device_type=TYPE_GPU,
+        system=DRA,
+        model="",
+        memory_mib=None,
+        mode="whole",
+        cards=Many(least=len(lost), most=None),
+        free=Many(least=0, most=None),
+        gettable=Many(least=0, most=None) if is_open else NONE,
+        unplaced=tuple(
+            Unplaced(
+                namespace=hold.namespace,
+                name=hold.name,
+                uid=hold.uid,
+                amount=amounts[key],
+                unit=hold.part.driver,
+                cards=amounts[key],
+            )
+            for key, hold in holds.items()
+        ),
+        held=exactly(len(lost)),
+        is_inventoried=False,
+    )
+
+
+# --- Volcano ----------------------------------------------------------------------------------
+
+
+def volcano_groups(
+    systems: DeviceSystems, pods: Sequence[PodObserved], *, is_open: bool
+) -> Iterator[CardGroup]:
+    """Yield the cards of a node that Volcano's plugin registered, by model and memory."""
+    cards = [card for card in systems.cards if card.system == VOLCANO]
+    counts = {pod.pod_uid: extended.held(pod.snapshot) for pod in pods}
+    held = {name: sum(each.get(name, 0) for each in counts.values()) for name in VGPU_NAMES}
+    offers = dict(systems.offers)
+    known = {card.key for card in cards}
+    unplaced = [
+        Unplaced(
+            namespace=pod.namespace,
+            name=pod.pod_name,
+            uid=pod.pod_uid,
+            amount=counts[pod.pod_uid][VGPU_NUMBER],
+            unit=VGPU_NUMBER,
+            is_counted=False,
+        )
+        for pod in pods
+        if counts[pod.pod_uid].get(VGPU_NUMBER) and not any(p.card in known for p in pod.parts)
+    ]
+    likes: dict[tuple[str, int | None], list[SystemCard]] = {}
+    for card in cards:
+        likes.setdefault((card.model, card.memory_mib), []).append(card)
+    if unplaced and not likes:
+        likes["", None] = []
+    for (model, memory), some in likes.items():
+        yield group_of(
+            system=VOLCANO,
+            mode="slices" if any(card.mode == "slices" for card in some) else "shares",
+            model=model,
+            memory_mib=memory or None,
+            devices=[_vgpu(card, pods) for card in some],
+            is_open=is_open,
+            units={
+                name: Units(allocatable=offers.get(name, 0), held=held[name])
+                for name in VGPU_NAMES
+                if offers.get(name) or held[name]
+            },
+            unplaced=unplaced,
+            is_inventoried=False,
+        )
+
+
+def _vgpu(card: SystemCard, pods: Sequence[PodObserved]) -> DeviceNow:
+    return DeviceNow(
+        id=card.id,
+        minor=card.minor,
+        healthy=card.closed != UNHEALTHY,
+        closed=card.closed or None,
+        holders=tuple(
+            _vgpu_holder(pod, part, card)
+            for pod in pods
+            for part in pod.parts
+            if part.system == VOLCANO and part.card == card.key
+        ),
+    )
+
+
+def _vgpu_holder(pod: PodObserved, part: SystemPart, card: SystemCard) -> HolderNow:
+    core, mib = part.core_percent or 0, part.memory_mib or 0
+    memory = mib * WHOLE_PERCENT // card.memory_mib if card.memory_mib else 0
+    return HolderNow(
+        namespace=pod.namespace,
+        name=pod.pod_name,
+        uid=pod.pod_uid,
+        core_percent=core or None,
+        memory_mib=mib or None,
+        whole=part.whole,
+        level_percent=min(WHOLE_PERCENT, level_percent(core, memory)),
+    )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from ledger.domain.devices import WHOLE_PERCENT, DeviceRecord, DeviceShare, level_percent
 from ledger.domain.dialects.names import OUR_DIALECT, Dialect
 from ledger.domain.dialects.registry import READERS, gpu_dialect_of, reader_of
-from ledger.domain.log.events import PodObserved, decode_event
+from ledger.domain.log.events import PodObserved
 from ledger.domain.log.machines import (
     Contradiction,
     contradictions,
@@ -23,26 +23,20 @@ from ledger.domain.nodes import NodeFacts, Taint
 from ledger.domain.request import extended
 from ledger.domain.resources import (
     AMD_GPU,
-    BATCH_CPU,
-    BATCH_MEMORY,
     DCU_GPU,
     GPU_NAMES,
-    MID_CPU,
-    MID_MEMORY,
     NVIDIA_GPU,
-    SLOT,
     TAINT_NOT_READY,
     TAINT_OUT_OF_SERVICE,
     TAINT_UNREACHABLE,
     TAINT_UNSCHEDULABLE,
     TYPE_GPU,
     WHOLE_CARD_NAMES,
-    is_extended,
 )
+from ledger.domain.systems import NO_SYSTEMS, DeviceSystems
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
-from ledger.store.reading.report_rows import Device, HealthRow, HolderRow, Node, UnknownRow
-from scheduler.usage.claims import NO_DRA, NO_VGPUS, Dra, Vgpus
-from scheduler.usage.dra import dra_groups, dra_not_looked_at
+from ledger.store.reading.report_rows import Device, HealthRow, HolderRow, Node
+from scheduler.usage.claims import dra_groups, dra_not_looked_at, volcano_groups
 from scheduler.usage.machines import GONE, DeviceKey, once_per_machine
 from scheduler.usage.picture import (
     CardGroup,
@@ -62,7 +56,6 @@ from scheduler.usage.picture import (
     group_of,
 )
 from scheduler.usage.plugins import Plugged, nvidia_groups, sick_cards, vendor_groups
-from scheduler.usage.volcano import volcano_groups
 
 UNHEALTHY: Final = "unhealthy"
 """Why a device is closed that its inventory calls unhealthy."""
@@ -77,7 +70,6 @@ _TAINTS_IN_WORDS: Final = {
     TAINT_UNREACHABLE: "not ready",
     TAINT_OUT_OF_SERVICE: "out of service",
 }
-_NO_DEVICE_NAMES: Final = frozenset({BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY, SLOT})
 _FOREIGN_CARDS: Final = frozenset({AMD_GPU, DCU_GPU})
 
 
@@ -103,12 +95,14 @@ class _NodeParts:
     held: dict[tuple[str, int], list[Held]] = field(default_factory=dict)
     strangers: list[PodObserved] = field(default_factory=list)
     lost: list[HolderNow] = field(default_factory=list)
-    offers: Mapping[str, int] = field(default_factory=dict)
+    systems: DeviceSystems = NO_SYSTEMS
     asked: Counter[str] = field(default_factory=Counter)
-    capacity: Mapping[str, int] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
-    dra: Dra = NO_DRA
-    vgpus: Vgpus = NO_VGPUS
+
+    @property
+    def offers(self) -> Mapping[str, int]:
+        """Return what its Node offers, by resource name."""
+        return dict(self.systems.offers)
 
     @property
     def is_plugged(self) -> bool:
@@ -121,11 +115,7 @@ class _NodeParts:
 def cluster_now_of_objects(
     nodes: Sequence[NodeFacts],
     observed: Iterable[PodObserved],
-    offers: Mapping[str, Mapping[str, int]] | None = None,
     *,
-    capacity: Mapping[str, Mapping[str, int]] | None = None,
-    dra: Dra = NO_DRA,
-    vgpus: Vgpus = NO_VGPUS,
     faults: Iterable[tuple[str, str]] = (),
     vocabulary: Vocabulary = DEFAULT_VOCABULARY,
 ) -> Picture:
@@ -136,12 +126,8 @@ def cluster_now_of_objects(
     its cards once, on the Node that grants.
 
     Args:
-        offers: node UID -> what the Node object offers, in whole units by resource name.
-        capacity: likewise what it has, ill devices too.
-        dra, vgpus: devices that others hand out by claims or annotations.
         faults: object and text of what was read of it and is wrong.
     """
-    offers = offers or {}
     accounts = granting_nodes(nodes)
     number_of = {node.uid: number for number, node in enumerate(nodes)}
     parts = [
@@ -152,11 +138,8 @@ def cluster_now_of_objects(
             dialects=node.dialects,
             devices=node.devices if accounts[number] == number else (),
             closed={device.key: UNHEALTHY for device in node.devices if not device.healthy},
-            offers=offers.get(node.uid, {}) if accounts[number] == number else {},
-            capacity=(capacity or {}).get(node.uid, {}) if accounts[number] == number else {},
+            systems=node.systems if accounts[number] == number else NO_SYSTEMS,
             labels=node.labels,
-            dra=dra,
-            vgpus=vgpus,
         )
         for number, node in enumerate(nodes)
     ]
@@ -194,16 +177,19 @@ def cluster_now_of_ledger(
     devices: Iterable[Device],
     holders: Iterable[HolderRow],
     closed: Mapping[DeviceKey, str],
-    unknown: Iterable[UnknownRow],
+    pods: Iterable[PodObserved],
     *,
     described: Mapping[str, RecordedNode] | None = None,
+    labels: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Picture:
     """
-    Return the cards of a ledger at the moment that `holders` and `unknown` were asked for.
+    Return the cards of a ledger at the moment that `holders` and `pods` were asked for.
 
     Args:
         closed: the devices that take no grants then, with the reason.
+        pods: who was seen to run there, and of those who were granted something what they ask for.
         described: node UID -> what was said of the node last, as far as it was.
+        labels: likewise its labels, of nodes that offer devices by number.
     """
     nodes, devices = list(nodes), list(devices)
     described = described or {}
@@ -224,16 +210,19 @@ def cluster_now_of_ledger(
             dialects=_dialects_of(described.get(node.node_uid)),
             devices=[_record_of(device) for device in by_node.get(node.node_uid, ())],
             closed=shut.get(node.node_uid, {}) if node.node_uid in by_node else {},
+            labels=(labels or {}).get(node.node_uid, {}),
         )
         for node in nodes
     }
-    granting = {node.machine_no or node.node_uid: node.node_uid for node in nodes}
-    granting |= {
-        node.machine_no or node.node_uid: node.node_uid
-        for node in nodes
-        if node.node_uid in by_node
-    }
     machines = {node.node_uid: node.machine_no or node.node_uid for node in nodes}
+    granting = {
+        machines[node.node_uid]: node.node_uid
+        for node in sorted(nodes, key=lambda each: _as_granting(each, by_node, created))
+    }
+    for uid in granting.values():
+        if uid in described:
+            parts[uid].systems = described[uid].systems
+            _add_sick_cards(parts[uid])
     for row in holders:
         if row.device_type is None or row.minor is None or row.node_uid not in parts:
             continue
@@ -246,12 +235,19 @@ def cluster_now_of_ledger(
         parts[place[0]].held.setdefault(place[1:], []).append(
             Held(holder=holder, core_percent=row.core_percent, memory_bytes=row.memory_bytes)
         )
-    for stranger in unknown:
-        event = decode_event(PodObserved.event_type, stranger.body)
-        assert isinstance(event, PodObserved), stranger
-        if stranger.node_uid in machines:
-            parts[granting[machines[stranger.node_uid]]].strangers.append(event)
+    for event in pods:
+        if event.node_uid in machines:
+            there = parts[granting[machines[event.node_uid]]]
+            there.strangers.append(event)
+            there.asked.update(extended.held(event.snapshot))
     return _picture(list(parts.values()), DEFAULT_VOCABULARY, ())
+
+
+def _as_granting(
+    node: Node, listed: Container[str], created: Mapping[str, str]
+) -> tuple[bool, bool, str]:
+    """Return by what the last of a machine's Nodes is the one that grants."""
+    return node.node_uid in listed, not node.lost_position, created.get(node.node_uid, "")
 
 
 def closed_at(changes: Iterable[HealthRow], at_us: int | None) -> dict[DeviceKey, str]:
@@ -427,10 +423,8 @@ def _node(part: _NodeParts, vocabulary: Vocabulary) -> NodeNow:
         groups = _plugged(part, groups, is_open=is_open)
     groups = (
         *groups,
-        *dra_groups(part.name, part.dra, is_open=is_open),
-        *volcano_groups(
-            part.name, part.vgpus, is_open=is_open, offers=part.offers, pods=part.strangers
-        ),
+        *dra_groups(part.systems, part.strangers, is_open=is_open),
+        *volcano_groups(part.systems, part.strangers, is_open=is_open),
     )
     looked_at = {name for group in groups for name in group.units}
     return NodeNow(
@@ -442,17 +436,17 @@ def _node(part: _NodeParts, vocabulary: Vocabulary) -> NodeNow:
             name: Units(allocatable=amount, held=part.asked[name])
             for name, amount in sorted(part.offers.items())
             if name not in looked_at
-            and _is_device(name, vocabulary)
+            and extended.is_device(name, vocabulary)
             and (amount or part.asked[name])
         }
-        | dict(dra_not_looked_at(part.name, part.dra)),
+        | dict(dra_not_looked_at(part.systems, part.strangers)),
         sums=_sums(groups, unplaced.get(TYPE_GPU, ()), is_open) if kinds[TYPE_GPU] > 1 else None,
     )
 
 
 def _add_sick_cards(part: _NodeParts) -> None:
     """Add the cards that a node's plugin knows and does not offer."""
-    sick = sick_cards(part.capacity, part.offers) if part.is_plugged else 0
+    sick = sick_cards(part.systems.there(), part.offers) if part.is_plugged else 0
     if not sick:
         return
     first = max((each.minor for each in part.devices), default=-1) + 1
@@ -481,13 +475,13 @@ def _plugged(
         is_open=is_open,
         labels=part.labels,
         offers=part.offers,
-        capacity=part.capacity,
+        capacity=part.systems.there(),
         pods=part.strangers,
     )
     whole = [group for group in groups if group.device_type == TYPE_GPU]
     others = [group for group in groups if group.device_type != TYPE_GPU]
     found = nvidia_groups(node, whole)
-    names = {*part.offers, *part.capacity} - {NVIDIA_GPU}
+    names = part.systems.there().keys() - {NVIDIA_GPU}
     plain = [name for name in sorted(names) if name not in GPU_NAMES or name in _FOREIGN_CARDS]
     return (*found, *vendor_groups(node, plain), *others)
 
@@ -552,14 +546,6 @@ def _is_served(part: _NodeParts, name: str) -> bool:
     if dialect is None or part.dialects is None:
         return True
     return dialect in part.dialects and name not in _FOREIGN_CARDS
-
-
-def _is_device(name: str, vocabulary: Vocabulary) -> bool:
-    """Tell whether a resource may stand for devices."""
-    released = vocabulary.released.get(name, name)
-    return (is_extended(name) or name in vocabulary.device_names) and (
-        released not in _NO_DEVICE_NAMES
-    )
 
 
 def _doubles(part: _NodeParts) -> Iterator[Double]:

@@ -7,7 +7,7 @@ reader of another device system makes `CardGroup`s with `group_of`, so that free
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
@@ -114,6 +114,7 @@ class Unplaced:
         amount: of `unit`, a resource name or, where its request is not known, a device type.
         cards: how many cards that is: exactly so many, all to itself, where `is_counted`, else
             so many at least, and others may be on them too.
+        percent: what it counts as, of which a whole card is 100; None = whole cards.
     """
 
     namespace: str
@@ -123,6 +124,12 @@ class Unplaced:
     unit: str
     cards: int = 1
     is_counted: bool = True
+    percent: int | None = None
+
+    @property
+    def level_percent(self) -> int:
+        """Return what it counts as: whole cards, where nobody can say less."""
+        return WHOLE_PERCENT * self.cards if self.percent is None else self.percent
 
     @property
     def path(self) -> str:
@@ -151,6 +158,9 @@ class CardGroup:
         free: healthy and without a holder.
         gettable: whole ones that a Pod which tolerates nothing could get there now.
         units: by resource name.
+        held: cards of which somebody has something, where `devices` and `unplaced` don't say how
+            many that is.
+        is_inventoried: its devices are in the node's inventory, as far as they are healthy.
     """
 
     device_type: str
@@ -164,6 +174,8 @@ class CardGroup:
     units: Mapping[str, Units] = field(default_factory=dict)
     devices: tuple[DeviceNow, ...] = ()
     unplaced: tuple[Unplaced, ...] = ()
+    held: Many | None = None
+    is_inventoried: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,6 +277,17 @@ def cards_of(group: CardGroup) -> tuple[DeviceNow, ...]:
     return (*group.devices, *[DeviceNow(id="", minor=None)] * max(0, missing))
 
 
+def of_others(picture: Picture) -> dict[str, list[HolderNow]]:
+    """Return UID of a Pod -> what it holds of cards that no inventory has."""
+    found: dict[str, list[HolderNow]] = {}
+    for node in picture.nodes:
+        for group in gpu_groups(node):
+            for device in () if group.is_inventoried else group.devices:
+                for holder in device.holders:
+                    found.setdefault(holder.uid, []).append(holder)
+    return found
+
+
 def unplaced_on(node: NodeNow) -> tuple[Unplaced, ...]:
     """Return the Pods that hold cards of a node which nobody can name, each once."""
     found = (pod for group in gpu_groups(node) for pod in group.unplaced)
@@ -278,11 +301,14 @@ def unplaced_cards(node: NodeNow) -> int:
     return min(idle or len(devices), sum(pod.cards for pod in unplaced_on(node)))
 
 
-def held_cards(node: NodeNow) -> int:
+def held_cards(node: NodeNow) -> Many:
     """Return how many cards of a node somebody holds, whole or in part, known which or not."""
-    devices = [card for group in gpu_groups(node) for card in cards_of(group)]
+    told = [group.held for group in gpu_groups(node) if group.held is not None]
+    groups = [group for group in gpu_groups(node) if group.held is None]
+    devices = [card for group in groups for card in cards_of(group)]
     named = sum(1 for card in devices if card.holders)
-    return min(len(devices), named + sum(pod.cards for pod in unplaced_on(node)))
+    pods = {(pod.uid, pod.path): pod.cards for group in groups for pod in group.unplaced}
+    return sum(told, exactly(min(len(devices), named + sum(pods.values()))))
 
 
 def group_of(
@@ -296,6 +322,7 @@ def group_of(
     units: Mapping[str, Units] | None = None,
     unplaced: Sequence[Unplaced] = (),
     device_type: str = TYPE_GPU,
+    is_inventoried: bool = True,
 ) -> CardGroup:
     """
     Return a group of like devices that are all known, with what is free and what can be got.
@@ -315,6 +342,7 @@ def group_of(
         units=dict(units or {}),
         devices=tuple(devices),
         unplaced=tuple(unplaced),
+        is_inventoried=is_inventoried,
     )
 
 
@@ -360,18 +388,31 @@ def _unplaced_cards(
     return alone, 0 if shared else max(others, default=0), sum(others)
 
 
-def held_alone(picture: Picture) -> Picture:
-    """Return the cards that somebody holds, and nothing of what is free."""
+def held_alone(picture: Picture, sees: Callable[[str], bool]) -> Picture:
+    """Return the cards that somebody of these namespaces holds, and nothing of what is free."""
     nodes = []
     for node in picture.nodes:
-        groups = [_held_alone(group) for group in node.groups if group.devices or group.unplaced]
+        groups = [_held_alone(group, sees) for group in node.groups]
         kept = tuple(group for group in groups if group.devices or group.unplaced)
         if kept:
-            nodes.append(replace(node, groups=kept, sums=None))
+            nodes.append(replace(node, groups=kept, sums=None, not_looked_at={}))
     return replace(picture, nodes=tuple(nodes))
 
 
-def _held_alone(group: CardGroup) -> CardGroup:
-    devices = tuple(device for device in group.devices if device.holders)
-    cards = len(devices) + sum(each.cards for each in group.unplaced)
-    return replace(group, devices=devices, cards=exactly(cards), free=NONE, gettable=NONE)
+def _held_alone(group: CardGroup, sees: Callable[[str], bool]) -> CardGroup:
+    seen = [
+        replace(card, holders=tuple(each for each in card.holders if sees(each.namespace)))
+        for card in group.devices
+    ]
+    devices = tuple(card for card in seen if card.holders)
+    unplaced = tuple(each for each in group.unplaced if sees(each.namespace))
+    cards = len(devices) + sum(each.cards for each in unplaced)
+    return replace(
+        group,
+        devices=devices,
+        unplaced=unplaced,
+        cards=exactly(cards),
+        free=NONE,
+        gettable=NONE,
+        units={},
+    )

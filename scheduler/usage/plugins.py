@@ -9,8 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from math import ceil
+from types import MappingProxyType
 from typing import Final
 
+from ledger.domain.devices import WHOLE_PERCENT
 from ledger.domain.log.events import PodObserved
 from ledger.domain.request import extended
 from ledger.domain.resources import NVIDIA_GPU, TYPE_GPU
@@ -42,6 +46,7 @@ _CARD: Final = re.compile(
     re.IGNORECASE,
 )
 """The resources of which one unit is one card, by what stands behind the vendor's domain."""
+NO_PARTS: Final[Mapping[str, Fraction]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +78,21 @@ class Plugged:
 def sick_cards(capacity: Mapping[str, int], offers: Mapping[str, int]) -> int:
     """Return how many of NVIDIA's cards a plugin knows and does not offer."""
     return max(0, capacity.get(NVIDIA_GPU, 0) - offers.get(NVIDIA_GPU, 0))
+
+
+def is_cut(node: Plugged) -> bool:
+    """Tell whether units are not NVIDIA's whole cards: parts of them, or cards of others."""
+    names = node.capacity.keys() | node.offers.keys()
+    product = node.labels.get(f"{NVIDIA_GPU}.product", "")
+    return (
+        any(name == SHARED or _SLICE.fullmatch(name) or _is_card(name) for name in names)
+        or node.number(f"{NVIDIA_GPU}.replicas") > 1
+        or bool(_SLICED_PRODUCT.search(product))
+    )
+
+
+def _is_card(name: str) -> bool:
+    return name != NVIDIA_GPU and bool(_CARD.fullmatch(name.partition("/")[2]))
 
 
 def nvidia_groups(node: Plugged, whole: Sequence[CardGroup]) -> tuple[CardGroup, ...]:
@@ -136,6 +156,7 @@ def vendor_groups(node: Plugged, names: Sequence[str]) -> Iterator[CardGroup]:
             is_open=node.is_open,
             units={name: _units(node, name)},
             unplaced=[*_holders(node, [name])],
+            is_inventoried=False,
         )
 
 
@@ -164,6 +185,7 @@ def _single(
         held=_on_cards(-(-held // replicas), held, most, slices),
         mode="slices",
         model=model,
+        parts=dict.fromkeys(names, Fraction(_PARTS_OF_A_CARD, parts) * replicas),
     )
 
 
@@ -183,6 +205,7 @@ def _replicated(
         mode="replicas",
         model=model,
         memory_mib=memory_mib,
+        parts=dict.fromkeys(names, Fraction(replicas)),
     )
 
 
@@ -210,6 +233,10 @@ def _mixed(
         mode="slices",
         model=model,
         memory_mib=memory_mib,
+        parts={
+            name: Fraction(_PARTS_OF_A_CARD, size) * _replicas(node, name)
+            for name, size in slices.items()
+        },
     )
 
 
@@ -231,8 +258,14 @@ def _shared_out(
     mode: Mode,
     model: str,
     memory_mib: int | None = None,
+    parts: Mapping[str, Fraction],
 ) -> CardGroup:
-    """Return cards of which nobody gets one whole; one with a part that is held is not free."""
+    """
+    Return cards of which nobody gets one whole; one with a part that is held is not free.
+
+    Args:
+        parts: how many units of each resource are one card.
+    """
     is_ill = any(node.there(name) > node.offers.get(name, 0) for name in names)
     least = max(0, cards.least - min(held.most or 0, cards.least))
     return CardGroup(
@@ -245,7 +278,9 @@ def _shared_out(
         free=Many(least=0 if is_ill else least, most=max(0, (cards.most or 0) - held.least)),
         gettable=NONE,
         units={name: _units(node, name) for name in names},
-        unplaced=tuple(_holders(node, names)),
+        unplaced=tuple(_holders(node, names, parts)),
+        held=Many(least=min(held.least, cards.most or 0), most=held.most),
+        is_inventoried=False,
     )
 
 
@@ -257,7 +292,10 @@ def _asked(node: Plugged, name: str) -> int:
     return sum(extended.held(pod.snapshot).get(name, 0) for pod in node.pods)
 
 
-def _holders(node: Plugged, names: Sequence[str]) -> Iterator[Unplaced]:
+def _holders(
+    node: Plugged, names: Sequence[str], parts_of_a_card: Mapping[str, Fraction] = NO_PARTS
+) -> Iterator[Unplaced]:
+    """Yield who holds such units; of parts of cards each counts as what it is of one."""
     for pod in node.pods:
         counts = extended.held(pod.snapshot)
         for name in names:
@@ -269,4 +307,7 @@ def _holders(node: Plugged, names: Sequence[str]) -> Iterator[Unplaced]:
                     amount=counts[name],
                     unit=name,
                     cards=counts[name],
+                    percent=ceil(counts[name] * WHOLE_PERCENT / parts_of_a_card[name])
+                    if name in parts_of_a_card
+                    else None,
                 )

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ledger.domain.errors import InputError
+from ledger.domain.resources import TYPE_GPU
 from tenure.asking import EVERYBODY, Sight
 from tenure.exits import with_next
 from tenure.names import (
@@ -26,6 +27,7 @@ from tenure.names import (
 )
 
 if TYPE_CHECKING:
+    from ledger.domain.systems import SystemCard
     from ledger.store.open import Ledger
 
 _NAMED_MAX: Final = 5
@@ -143,6 +145,22 @@ def _cards(source: Ledger, name: DeviceName) -> Iterator[Name]:
         card = CardName(node=device.node_name, device_type=device.device_type, minor=device.minor)
         machines.setdefault(device.device_no, card)
     yield from machines.values()
+    if not here:
+        yield from (
+            CardName(node=node, device_type=TYPE_GPU, minor=card.minor)
+            for node, card in _of_others(source)
+            if card.id == name.device_id and name.node in {"", node} and card.minor >= 0
+        )
+
+
+def _of_others(source: Ledger) -> Iterator[tuple[str, SystemCard]]:
+    """Yield the cards that others hand out by claims or annotations, with their nodes' names."""
+    from ledger.domain.log.events import NodeDescribed
+    from ledger.store.reading.kept import each_of
+
+    described = {each.node_uid: each for each in each_of(source.connection, NodeDescribed)}
+    for each in described.values():
+        yield from ((each.node_name, card) for card in each.facts.systems.cards)
 
 
 def _pods_called(source: Ledger, name: str, sight: Sight) -> Iterator[Name]:
@@ -166,6 +184,11 @@ def _is_known(source: Ledger, name: Name, sight: Sight) -> bool:
                 queries.devices(connection, node=node, device_type=device_type, minor=minor)
                 or queries.device_holders(
                     connection, ever, node=node, device_type=device_type, minor=minor
+                )
+                or any(
+                    (there, card.minor) == (node, minor)
+                    for there, card in _of_others(source)
+                    if device_type == TYPE_GPU
                 )
             )
         case CpuName(node=node, cpus=cpus):

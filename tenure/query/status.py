@@ -39,7 +39,7 @@ def status_record(source: Ledger) -> dict[str, Any]:
     from ledger.store.mending.recover import incarnations
     from ledger.store.reading import report_queries as queries
     from scheduler.service.api.words import WEBHOOK_ACTOR
-    from scheduler.usage.picture import cards_of, gpu_groups, held_cards
+    from scheduler.usage.picture import NONE, cards_of, gpu_groups, held_cards
     from tenure.picture import many_record, picture_of_ledger
 
     head = source.head()
@@ -66,7 +66,7 @@ def status_record(source: Ledger) -> dict[str, Any]:
         ),
         "nodes": len(picture.nodes),
         "cards": many_record(sums.cards),
-        "cards_held": sum(held_cards(node) for node in picture.nodes),
+        "cards_held": many_record(sum(map(held_cards, picture.nodes), NONE)),
         "cards_free": many_record(sums.free),
         "cards_gettable": many_record(sums.gettable),
         "cards_closed": sum(not card.is_good for group in groups for card in cards_of(group)),

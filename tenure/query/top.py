@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ledger.domain.amounts import format_bytes, format_cores
-from ledger.domain.devices import WHOLE_PERCENT, level_percent
+from ledger.domain.devices import level_percent
 from ledger.domain.errors import InputError
 from ledger.domain.resources import TYPE_GPU
 from tenure.asking import Answer, Sight
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ledger.store.reading.report_rows import HolderRow
 
 LIMIT: Final = 20
+MIB: Final = 1 << 20
 
 
 class TopGroup(StrEnum):
@@ -106,7 +107,7 @@ def answer_top(source: Ledger, question: TopQuestion, sight: Sight) -> Answer:
         InputError: the limit is none.
     """
     from ledger.store.reading import report_queries as queries
-    from scheduler.usage.picture import unplaced_on
+    from scheduler.usage.picture import of_others, unplaced_on
     from tenure.picture import picture_of_ledger
 
     if question.limit < 1:
@@ -115,15 +116,19 @@ def answer_top(source: Ledger, question: TopQuestion, sight: Sight) -> Answer:
         devices = queries.device_holders(source.connection)
         whole = queries.pod_holders(source.connection)
         picture = picture_of_ledger(source, None)
-    unplaced = {pod.uid: pod.cards for node in picture.nodes for pod in unplaced_on(node)}
+    unplaced = {pod.uid: pod for node in picture.nodes for pod in unplaced_on(node)}
+    others = of_others(picture)
     sums: dict[str, _Sum] = {}
     for holder in _seen(whole, sight):
         one = _sum_of(sums, holder, question.by)
         one.cpu_milli += holder.cpu_milli
-        if holder.unknown_types:
-            cards = unplaced.get(holder.pod_uid, 0)
-            one.unknown += cards
-            one.gpu_percent += WHOLE_PERCENT * cards
+        pod = unplaced.get(holder.pod_uid)
+        if pod is not None:
+            one.unknown += pod.cards
+            one.gpu_percent += pod.level_percent
+        for part in others.get(holder.pod_uid, ()):
+            one.gpu_percent += part.level_percent
+            one.gpu_memory_bytes += (part.memory_mib or 0) * MIB
     for holder in _seen(devices, sight):
         one = _sum_of(sums, holder, question.by)
         if holder.device_type == TYPE_GPU:

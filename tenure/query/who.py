@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
+from ledger.domain.devices import WHOLE_PERCENT
 from ledger.domain.errors import InputError
 from ledger.domain.resources import TYPE_GPU
 from tenure.asking import EVERYBODY, Answer, Sight
@@ -53,6 +54,10 @@ if TYPE_CHECKING:
     from ledger.store.open import Ledger
     from ledger.store.reading.report_queries import When
     from ledger.store.reading.report_rows import Device, HolderRow
+    from scheduler.usage.others import OfOthers
+
+
+MIB = 1 << 20
 
 
 def register(app: typer.Typer) -> None:
@@ -217,17 +222,25 @@ def _find_holders(source: Ledger, name: Name, when: When, sight: Sight) -> list[
             held = queries.device_holders(
                 source.connection, when, node=node, device_type=device_type, minor=minor
             )
-            return held + may_hold(source, when, node=node, device_type=device_type)
+            whole = by_others(source, when, queries.pod_holders(source.connection, when, node=node))
+            return held + [
+                each
+                for each in whole
+                if (each.device_type, each.minor) == (device_type, minor)
+                or device_type in each.unknown_types.split(",")
+            ]
         case CpuName(node=node, cpus=cpus):
             return queries.cpu_holders(source.connection, when, node=node, cpus=cpus)
         case NodeName(node=node):
             held = queries.device_holders(source.connection, when, node=node)
-            return held + _beside_cards(queries.pod_holders(source.connection, when, node=node))
+            whole = queries.pod_holders(source.connection, when, node=node)
+            return held + _beside_cards(by_others(source, when, whole))
         case PodName(namespace=namespace, name=pod):
             path = (namespace, pod)
             held = queries.device_holders(source.connection, when, pod=path)
-            whole = queries.pod_holders(source.connection, when, pod=path)
-            return held + (_beside_cards(whole) if held else whole)
+            whole = by_others(source, when, queries.pod_holders(source.connection, when, pod=path))
+            named = held or any(holder.device_type for holder in whole)
+            return held + (_beside_cards(whole) if named else whole)
         case OwnerName():
             pods = queries.pods(
                 source.connection,
@@ -242,6 +255,58 @@ def _find_holders(source: Ledger, name: Name, when: When, sight: Sight) -> list[
                     source, PodName(namespace=namespace, name=pod), when, sight
                 )
             ]
+
+
+def by_others(source: Ledger, when: When, holders: Sequence[HolderRow]) -> list[HolderRow]:
+    """
+    Return reservations by what they have of cards that no inventory has, where they have some.
+
+    Of such cards that nobody can name it is said that they hold GPUs which are unknown.
+    """
+    from tenure.picture import others_of_ledger
+
+    found: dict[int, list[OfOthers]] = {}
+    for each in others_of_ledger(source, when) if holders else ():
+        found.setdefault(each.position, []).append(each)
+    rows: list[HolderRow] = []
+    for holder in holders:
+        of_others = found.get(holder.position, [])
+        named = [_on_card(holder, each) for each in of_others if each.device is not None]
+        rows += named
+        if len(named) < len(of_others):
+            unknown = {*filter(None, holder.unknown_types.split(",")), TYPE_GPU}
+            rows.append(replace(holder, unknown_types=",".join(sorted(unknown))))
+        elif not named or holder.cpuset or holder.unknown_types:
+            rows.append(holder)
+    return rows
+
+
+def _on_card(whole: HolderRow, given: OfOthers) -> HolderRow:
+    """Return what a reservation has of one card."""
+    from scheduler.usage.picture import HolderNow
+
+    device, holder = given.device, given.holder
+    assert device is not None, given
+    core = memory = 0
+    if isinstance(holder, HolderNow):
+        core, memory = holder.core_percent or 0, holder.memory_mib or 0
+    of_card = given.group.memory_mib or 0
+    return replace(
+        whole,
+        device_type=TYPE_GPU,
+        minor=device.minor,
+        device_id=device.id,
+        model=given.group.model,
+        core_percent=core,
+        memory_bytes=memory * MIB,
+        memory_ratio_percent=min(WHOLE_PERCENT, memory * WHOLE_PERCENT // of_card)
+        if of_card
+        else 0,
+        exclusive=isinstance(holder, HolderNow) and holder.whole,
+        cpu_milli=0,
+        cpuset="",
+        unknown_types="",
+    )
 
 
 def may_hold(
@@ -265,19 +330,20 @@ def unknown_lines(
     from ledger.store.reading import report_queries as queries
     from scheduler.usage.machines import GONE
 
-    strangers = [holder for holder in holders if holder.unknown_types]
+    strangers = [each for each in holders if each.unknown_types and each.kind == "observed"]
     if not isinstance(name, CardName) or not strangers:
         return ()
     rows = queries.unknown_rows(source.connection, when, node=name.node)
     bodies = {row.position: row.body for row in rows}
     devices = queries.devices(source.connection, node=name.node, device_type=name.device_type)
     present = [device.node_uid for device in devices if device.closed_reason != GONE]
-    return tuple(
+    lines = (
         _unknown_line(
             holder, name.device_type, bodies[holder.position], present.count(holder.node_uid)
         )
         for holder in strangers
     )
+    return tuple(filter(None, lines))
 
 
 def _counted_lines(source: Ledger, name: Name, at_us: int | None) -> tuple[str, ...]:
@@ -299,6 +365,8 @@ def _unknown_line(holder: HolderRow, device_type: str, body: str, present: int) 
 
     event = decode_event(PodObserved.event_type, body)
     assert isinstance(event, PodObserved), body
+    if device_type not in event.unknown_types:
+        return ""  # a card that no inventory has: counted beside
     verb = "holds" if holder.closed_at_us is None else "held"
     what = f"{device_type} devices"
     if device_type == TYPE_GPU:
@@ -312,8 +380,8 @@ def write_lines(lines: Sequence[str], out: TextIO) -> None:
 
 
 def _beside_cards(holders: Sequence[HolderRow]) -> list[HolderRow]:
-    """Return the reservations that have CPUs of their own, or cards that nobody can name."""
-    return [holder for holder in holders if holder.cpuset or holder.unknown_types]
+    """Return those that have CPUs of their own, or cards that no inventory has or nobody names."""
+    return [each for each in holders if each.cpuset or each.unknown_types or each.device_type]
 
 
 def _free_devices(source: Ledger, name: Name, holders: Sequence[HolderRow]) -> list[Device]:

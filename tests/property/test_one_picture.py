@@ -145,7 +145,7 @@ def status_says_the_same(ledger: Ledger, drawn: Picture) -> None:
     assert record["cards"] == exact(sums.cards)
     assert record["cards_free"] == exact(sums.free)
     assert record["cards_gettable"] == exact(sums.gettable)
-    assert record["cards_held"] == sum(map(held_cards, drawn.nodes))
+    assert record["cards_held"] == sum(exact(held_cards(node)) for node in drawn.nodes)
 
 
 def the_page_says_the_same(ledger: Ledger, drawn: Picture) -> None:

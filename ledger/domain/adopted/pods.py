@@ -36,6 +36,8 @@ from ledger.domain.annotations.device_allocated import (
 )
 from ledger.domain.annotations.gpu_topology import decode_gpu_topology
 from ledger.domain.annotations.qos import read_qos_class
+from ledger.domain.annotations.volcano_vgpu import VGPU_GIVEN, decode_vgpu_given
+from ledger.domain.annotations.wire import annotation_path
 from ledger.domain.bounds import NAME_MAX
 from ledger.domain.cpuset import EMPTY, CpuSet
 from ledger.domain.device_types import Unit
@@ -67,6 +69,7 @@ from ledger.domain.resources import (
     HUAWEI_NPU_CORE,
     TYPE_GPU,
 )
+from ledger.domain.systems import VOLCANO, SystemPart
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 
 DEVICE_ALLOCATED: Final = "device-allocated"
@@ -100,6 +103,7 @@ class Adopted:
         dialect: the GPU dialect it asked in, empty when it asks for no GPU.
         annotations: its `resource-status` in our own spelling, where it has one.
         faults: what the source says wrongly, or against the Pod's own request; for people.
+        parts: what Volcano gave it of the cards that its node registers.
     """
 
     uid: str
@@ -117,6 +121,7 @@ class Adopted:
     snapshot: PodSnapshot = field(default_factory=PodSnapshot)
     annotations: Mapping[str, str] = field(default_factory=dict)
     faults: tuple[str, ...] = ()
+    parts: tuple[SystemPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +164,7 @@ def adopt(
     )
     found = _whole_answer(_first(asker), asker)
     cpus = _cpus(spec, witnesses)
+    parts, of_parts = _vgpus(spec, node)
     known = {share.device_type for share in found.shares}
     unknown = (_asked_types(spec) - known) | found.lost_types
     return Adopted(
@@ -175,11 +181,26 @@ def adopt(
         counted=_counted(found, asker) if TYPE_GPU in unknown else {},
         dialect="" if gpu.dialect is None else str(gpu.dialect),
         annotations={**cpus.annotations, **_card_words(spec)},
-        faults=_few((*found.faults, *cpus.faults)),
+        faults=_few((*found.faults, *cpus.faults, *of_parts)),
+        parts=parts,
         snapshot=snapshot_of(
             spec, qos=str(read_qos_class(spec.labels)), priority=spec.priority or 0
         ),
     )
+
+
+def _vgpus(spec: PodSpec, node: NodeFacts) -> tuple[tuple[SystemPart, ...], list[str]]:
+    """
+    Return what Volcano gave a Pod, and what is wrong with its words.
+
+    Rule: docs/contracts/volcano-vgpu.md.
+    """
+    text = spec.annotations.get(VGPU_GIVEN)
+    if text is None or not any(card.system == VOLCANO for card in node.systems.cards):
+        return (), []
+    parts = decode_vgpu_given(text)
+    fault = f"{annotation_path(VGPU_GIVEN)} can't be read: not as the scheduler writes it"
+    return parts or (), [fault] if parts is None else []
 
 
 def _counted(found: Found, asker: Asker) -> dict[str, int]:

@@ -38,6 +38,7 @@ from ledger.domain.kube.device_objects import (
     inventory_of_quantities,
     with_listed,
 )
+from ledger.domain.kube.device_systems import systems_of_node
 from ledger.domain.kube.nrt_objects import (
     NodeTopology,
     kubelet_allocs,
@@ -154,6 +155,7 @@ def decode_node(
     partitions, partition_warnings = _partitions(device, labels)
     info = an_object(status.get("nodeInfo"), "status.nodeInfo")
     taints = _with_readiness(each(spec.get("taints"), "spec.taints", _taint), status)
+    systems, of_systems = systems_of_node(status, annotations, vocabulary)
     facts = NodeFacts(
         uid=text_at(metadata, "uid", "metadata") or default_uid("Node", "", name),
         name=name,
@@ -177,6 +179,7 @@ def decode_node(
         partitions=partitions,
         honors_partitions=honors_partitions(labels, device_labels),
         extended=offered(quantities or {}, vocabulary, plain=device is None),
+        systems=systems,
     )
     for reader in READERS:
         facts = reader.on_node(facts)
@@ -184,6 +187,7 @@ def decode_node(
         *inventory.warnings,
         *health_warnings,
         *partition_warnings,
+        *of_systems,
         *_dialect_warnings(labels, quantities or {}, None if device is None else inventory.devices),
         *(_uncounted(quantities or {}) if device is None else ()),
     ]

@@ -42,6 +42,7 @@ from ledger.domain.log.upcasts import UPCASTS, Step, latest, upcast
 from ledger.domain.log.workload import Workload
 from ledger.domain.proofs.canonical import canonical_json
 from ledger.domain.request.requests import PodSnapshot
+from ledger.domain.systems import SystemPart
 from ledger.domain.topology import Cpu
 
 EMPTY_CPUSET: Final = CpuSet()
@@ -295,6 +296,7 @@ class PodObserved(Struct, frozen=True, kw_only=True, gc=False):
         request: as of a reservation; None where its own object was not read, or breaks rules.
         group: the name of its group or gang, empty without one.
         arrival: as of a reservation, of a Pod that was placed here by count.
+        parts: what others gave it of cards that no inventory has, by claims or annotations.
     """
 
     event_type: ClassVar[str] = "pod.observed.v1"
@@ -318,6 +320,7 @@ class PodObserved(Struct, frozen=True, kw_only=True, gc=False):
     group: str = ""
     counted: Mapping[str, Count] = field(default_factory=dict)
     arrival: Count = 0
+    parts: tuple[SystemPart, ...] = ()
 
 
 class RefusalReason(Struct, frozen=True, kw_only=True, gc=False):

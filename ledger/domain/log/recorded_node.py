@@ -17,6 +17,7 @@ from ledger.domain.devices import DeviceRecord
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.kube.derived_links import derive_links
 from ledger.domain.nodes import KubeletPolicy, NodeFacts, NumaZone, Taint
+from ledger.domain.systems import NO_SYSTEMS, DeviceSystems
 from ledger.domain.topology import LinkMatrix
 
 
@@ -70,6 +71,7 @@ class RecordedNode:
     honors_partitions: bool = False
     extended: tuple[tuple[str, Count], ...] = ()
     by_claims: tuple[str, ...] = ()
+    systems: DeviceSystems = NO_SYSTEMS
 
 
 BY_INVENTORY: Final = frozenset(

@@ -14,9 +14,13 @@ from ledger.domain.quantity import Quantity, parse_quantity
 from ledger.domain.request.requests import PlacementRules, PodRequest, PodSnapshot
 from ledger.domain.resources import (
     AMD_GPU,
+    BATCH_CPU,
+    BATCH_MEMORY,
     CLAIMED_BY_CLASS,
     DCU_GPU,
     LABEL_GPU_VENDOR,
+    MID_CPU,
+    MID_MEMORY,
     SLOT,
     TYPE_GPU,
     is_extended,
@@ -36,6 +40,16 @@ def is_counted(name: str, vocabulary: Vocabulary) -> bool:
     if name.startswith(CLAIMED_BY_CLASS):
         return True
     return is_extended(name) and name != SLOT and name not in vocabulary.device_names
+
+
+_NO_DEVICE_NAMES: Final = frozenset({BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY, SLOT})
+
+
+def is_device(name: str, vocabulary: Vocabulary) -> bool:
+    """Tell whether a resource may stand for devices."""
+    return (is_extended(name) or name in vocabulary.device_names) and (
+        vocabulary.canonical(name) not in _NO_DEVICE_NAMES
+    )
 
 
 PLAIN_CARDS: Final = frozenset({AMD_GPU, DCU_GPU})

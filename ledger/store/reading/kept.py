@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Final, TypeVar
 
+from msgspec import Struct, json
 from sqlalchemy import ColumnElement, Connection, literal_column, or_, select
 
-from ledger.domain.log.events import EVENT_TYPES, LedgerEvent, PodReserved, decode_event
+from ledger.domain.log.events import (
+    EVENT_TYPES,
+    LedgerEvent,
+    NodeInventoried,
+    PodReserved,
+    decode_event,
+)
 from ledger.domain.log.state import GRANTED
 from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.store.mending.voids import void_event, voids_of
@@ -42,6 +49,32 @@ def each_of(connection: Connection, kind: type[_Kind], until: int = INTEGER_MAX)
         if void_event(voids, position, bytes(leaf)) is None
     )
     yield from (event for event in events if isinstance(event, kind))
+
+
+class _Labelled(Struct):
+    """What of an inventory is read for its labels alone: most of one is CPUs."""
+
+    node_uid: str
+    labels: dict[str, str] = {}
+
+
+def labels_of(
+    connection: Connection, nodes: Container[str], until: int = INTEGER_MAX
+) -> dict[str, dict[str, str]]:
+    """Return the labels that these nodes, by UID, had last up to a position."""
+    e, voids = ledger_events.c, voids_of(connection)
+    of_type: ColumnElement[str] = literal_column(f"'{NodeInventoried.event_type}'")
+    query = (
+        select(e.position, e.body, e.leaf_hash)
+        .where(e.event_type == of_type, e.position <= until)
+        .order_by(e.position)
+    )
+    found = {}
+    for position, body, leaf in connection.execute(query):
+        said = _read_labels(body)
+        if said.node_uid in nodes and void_event(voids, position, bytes(leaf)) is None:
+            found[said.node_uid] = said.labels
+    return found
 
 
 def events_of(connection: Connection, kind: type[_Kind], until: int = INTEGER_MAX) -> list[_Kind]:
@@ -93,6 +126,9 @@ def each_at(connection: Connection, positions: Iterable[int]) -> Iterator[tuple[
         )
         for position, event_type, body in connection.execute(query):
             yield position, decode_event(event_type, body)
+
+
+_read_labels: Final = json.Decoder(_Labelled).decode
 
 
 def newest_granted(connection: Connection, since: int, many: int) -> list[PodReserved]:

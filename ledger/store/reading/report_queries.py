@@ -82,6 +82,7 @@ _BY_COUNT: Final = f'%"source":"{BY_COUNT}"%'
 """In the canonical text of an event: nothing that a stranger writes has such a name."""
 
 _PODS_PER_QUERY: Final = 200
+_NODES_PER_QUERY: Final = 500
 HOUR_US: Final = 3_600_000_000.0
 
 
@@ -541,6 +542,23 @@ def unknown_rows(
         names = select(NODES.c.node_name).where(NODES.c.machine_no.in_(_machines_of(node)))
         query = query.where(r.c.node_name.in_(names))
     return [UnknownRow._make(row) for row in rows_of(connection, query)]
+
+
+def granted_rows(
+    connection: Connection, when: When, *, nodes: Iterable[str]
+) -> Iterator[UnknownRow]:
+    """Yield who was granted something on these nodes, by UID, with what they asked for."""
+    r, e, wanted = RESERVATIONS, EVENTS, sorted(nodes)
+    for start in range(0, len(wanted), _NODES_PER_QUERY):
+        query = (
+            select(r.c.position, r.c.node_uid, r.c.namespace, r.c.pod_name, e.c.body)
+            .join_from(r, e, e.c.position == r.c.position)
+            .where(when.condition(r), r.c.kind == "granted")
+            .where(r.c.node_uid.in_(wanted[start : start + _NODES_PER_QUERY]))
+            .order_by(r.c.position)
+        )
+        for row in rows_of(connection, query):
+            yield UnknownRow._make(row)
 
 
 def unplaced_rows(connection: Connection, *, namespace: str | None = None) -> Iterator[UnplacedRow]:

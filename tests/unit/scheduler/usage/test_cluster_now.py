@@ -4,11 +4,11 @@ import pytest
 
 from ledger.domain.devices import DeviceRecord, DeviceShare
 from ledger.domain.dialects.names import Dialect
-from ledger.domain.log.codec import encode_value
 from ledger.domain.log.events import PodObserved
 from ledger.domain.nodes import NodeFacts, Taint
 from ledger.domain.request.requests import PodSnapshot
-from ledger.store.reading.report_rows import Device, HealthRow, HolderRow, Node, UnknownRow
+from ledger.domain.systems import DeviceSystems
+from ledger.store.reading.report_rows import Device, HealthRow, HolderRow, Node
 from scheduler.usage.cluster_now import (
     closed_at,
     cluster_now_of_ledger,
@@ -170,14 +170,12 @@ def device(minor: int, *, gone: bool = False, capacity: int = 100) -> Device:
 
 def test_the_fleet_of_a_ledger_is_its_present_cards_with_their_holders() -> None:
     """A card that left is not drawn beside its successor; strangers count as whole cards."""
-    body = encode_value(observed({"a.nvidia.com/gpu": "1"}))
-
     picture = cluster_now_of_ledger(
         [Node(node_uid="a", node_name="gpu-a", cpu_milli=0, memory_bytes=0)],
         [device(0), device(1, gone=True), device(1, capacity=200)],
         [holder(60, 0), holder(60, 0), holder(50, 1)],
         {("a", "gpu", 1): "Xid79"},
-        [UnknownRow(position=1, node_uid="a", namespace="ml", pod_name="x", body=body)],
+        [observed({"a.nvidia.com/gpu": "1"})],
     )
 
     ((group,),) = (node.groups for node in picture.nodes)
@@ -312,11 +310,17 @@ def test_a_machine_with_two_node_objects_has_its_cards_once() -> None:
 
 def test_what_a_node_offers_and_nobody_reads_is_listed_with_who_asks_for_it() -> None:
     """Its amount, and what of it is held."""
-    node = NodeFacts(uid="a", name="a", devices=cards(1), dialects=frozenset({Dialect.NVIDIA}))
-    offers = {"a": {"nvidia.com/gpu": 1, "rdma/hca": 4, "kubernetes.io/batch-cpu": 9}}
+    offers = (("kubernetes.io/batch-cpu", 9), ("nvidia.com/gpu", 1), ("rdma/hca", 4))
+    node = NodeFacts(
+        uid="a",
+        name="a",
+        devices=cards(1),
+        dialects=frozenset({Dialect.NVIDIA}),
+        systems=DeviceSystems(offers=offers),
+    )
     asks = observed({"a.rdma/hca": "3", "a.nvidia.com/gpu": "1"}, counted=1)
 
-    (drawn,) = cluster_now_of_objects([node], [asks], offers).nodes
+    (drawn,) = cluster_now_of_objects([node], [asks]).nodes
 
     assert drawn.not_looked_at == {"rdma/hca": Units(allocatable=4, held=3)}
     assert drawn.groups[0].units == {"nvidia.com/gpu": Units(allocatable=1, held=1)}

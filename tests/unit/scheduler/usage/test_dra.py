@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from ledger.domain.systems import NO_SYSTEMS, DeviceSystems
+from scheduler.cluster.claims import Dra, given_by_claims, with_claims
 from scheduler.cluster.dra import dra_of
-from scheduler.usage.claims import Dra
-from scheduler.usage.dra import dra_groups, dra_not_looked_at
+from scheduler.usage.claims import dra_groups, dra_not_looked_at
 from scheduler.usage.picture import CardGroup, Many, exactly
 from tenure.manifests import read_manifests
 from tests.support.objects import Object, container, pod
@@ -65,9 +66,14 @@ def told(*objects: Object) -> Dra:
     return dra_of(read_manifests(["-"], stdin=io.BytesIO(text.encode())))
 
 
+def systems(*objects: Object) -> DeviceSystems:
+    """Return what is said of node `n`; of Pods that run there nobody tells."""
+    return with_claims(NO_SYSTEMS, given_by_claims(told(*objects), {}), "n")
+
+
 def group(*objects: Object) -> CardGroup:
     """Return the one group of node `n`, which is open."""
-    (found,) = dra_groups("n", told(*objects), is_open=True)
+    (found,) = dra_groups(systems(*objects), (), is_open=True)
     return found
 
 
@@ -153,10 +159,10 @@ def test_what_is_no_card_is_not_looked_at() -> None:
     """Section 1: with how many there are, and are allocated."""
     nic = {"name": "eth1", "attributes": {}}
     other = resource_slice(nic, {"name": "eth2"}, driver="dra.net")
-    dra = told(other, claim("eth1", driver="dra.net"))
+    found = systems(other, claim("eth1", driver="dra.net"))
 
-    assert dra_groups("n", dra, is_open=True) == ()
-    (units,) = dra_not_looked_at("n", dra).values()
+    assert list(dra_groups(found, (), is_open=True)) == []
+    (units,) = dra_not_looked_at(found, ()).values()
     assert (units.allocatable, units.held) == (2, 1)
 
 
@@ -211,8 +217,8 @@ def test_what_is_not_as_the_api_says_tells_nothing(broken: object) -> None:
     odd = resource_slice(gpu())
     for key in ("devices", "pool", "driver", "nodeName"):
         spec = {**odd["spec"], key: broken}
-        dra_groups("n", told({**odd, "spec": spec}), is_open=True)
+        systems({**odd, "spec": spec})
     for key in ("allocation", "reservedFor"):
         body = claim("gpu-0")
         body["status"][key] = broken
-        dra_groups("n", told(body, resource_slice(gpu())), is_open=True)
+        systems(body, resource_slice(gpu()))

@@ -1,0 +1,93 @@
+"""Cards that claims, annotations and other vendors' plugins give, asked of a ledger."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ledger.store.open import open_ledger
+from tenure.asking import Sight
+from tenure.output import OutputFormat
+from tenure.query.who import WhoQuestion, answer_who
+from tenure.report.map import MapQuestion, answer_map
+from tests.support.cli import CommandLine
+from tests.support.corpus import CORPUS, NOW
+
+pytestmark = pytest.mark.integration
+UUID = "GPU-361ce3ee-5890-51fb-b475-e72f8f5ab991"
+
+
+@pytest.fixture
+def line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    """Return a command line with a folder of its own."""
+    return CommandLine(tmp_path / "run.db", capsys)
+
+
+def simulated(line: CommandLine, dump: str) -> None:
+    """Record what runs in a cluster of the corpus."""
+    told = line.ask("simulate", str(CORPUS / dump / "dump.json"), "--now", NOW)
+    assert told.code == 0, told.err
+
+
+@pytest.mark.parametrize("name", [UUID, "dra-1/1"])
+@pytest.mark.parametrize("more", [[], ["--history"]], ids=["now", "ever"])
+def test_a_card_of_a_claim_is_asked_for_by_its_id_and_its_number(
+    name: str, more: list[str], line: CommandLine
+) -> None:
+    """Two Pods have it by one claim, so that neither has it alone."""
+    simulated(line, "dra-whole")
+
+    holders = json.loads(line.ask("who", name, *more, "-o", "json").out)["holders"]
+
+    assert {(each["pod"], each["device_id"], each["minor"]) for each in holders} == {
+        ("b1", UUID, 1),
+        ("b2", UUID, 1),
+    }
+
+
+def test_who_of_a_pod_names_the_card_that_volcano_gave_it(line: CommandLine) -> None:
+    """With what it has of it."""
+    simulated(line, "volcano-vgpu-shares")
+
+    (held,) = json.loads(line.ask("who", "ml/s1", "-o", "json").out)["holders"]
+
+    assert (held["device_type"], held["minor"]) == ("gpu", 0)
+    assert held["core_percent"] or held["memory_bytes"]
+
+
+def test_top_counts_cards_that_no_inventory_has(line: CommandLine) -> None:
+    """A whole card of a claim, a vendor's cards by number, and of replicas what they are."""
+    simulated(line, "dra-whole")
+    told = json.loads(line.ask("top", "-o", "json").out)
+    assert {each["name"]: each["gpus"] for each in told}["ml/a"] == 1.0
+
+    of_vendors = json.loads(
+        line.run("map", str(CORPUS / "vendors-some-held" / "dump.json"), "-o", "json").out
+    )
+    held = sum(
+        pod["amount"]
+        for node in of_vendors["nodes"]
+        for group in node["groups"]
+        for pod in group["unplaced"]
+    )
+    line.ledger.unlink()
+    simulated(line, "vendors-some-held")
+    told = json.loads(line.ask("top", "--by", "namespace", "-o", "json").out)
+    assert sum(each["gpus"] for each in told) == held
+
+
+def test_who_sees_one_namespace_sees_no_others_cards(line: CommandLine) -> None:
+    """Claims and registers name Pods of everybody, and amounts tell of them."""
+    simulated(line, "dra-whole")
+    sight = Sight(namespace="other")
+
+    with open_ledger(str(line.ledger), mode="read") as ledger:
+        drawn = answer_map(ledger, MapQuestion(output=OutputFormat.JSON), sight).out.getvalue()
+        whose = answer_who(
+            ledger, WhoQuestion(name="dra-1", output=OutputFormat.JSON), sight
+        ).out.getvalue()
+
+    assert json.loads(drawn)["nodes"] == []
+    assert json.loads(whose)["holders"] == []
