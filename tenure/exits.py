@@ -24,6 +24,7 @@ from ledger.domain.errors import (
     TenureError,
     UnknownEventError,
 )
+from tenure.output import LINE_WIDTH, WIDTH_MIN
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -55,6 +56,7 @@ def with_next(error: AnyError, step: str) -> AnyError:
 def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code. What the user did wrong has no traceback."""
     _expect_streams()
+    here = LINE_WIDTH.set(_width_here())
     try:
         code = typer.main.get_command(app).main(
             args=list(sys.argv[1:] if arguments is None else arguments),
@@ -70,7 +72,19 @@ def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
         return _failed(error)
     except Exception as error:  # noqa: BLE001 - the process edge
         return _ours(error)
+    finally:
+        LINE_WIDTH.reset(here)
     return _interrupted() if code == INTERRUPTED else code if isinstance(code, int) else DONE
+
+
+def _width_here() -> int | None:
+    """Return how long lines may be where COLUMNS or a terminal tells, never below 80."""
+    told = os.environ.get("COLUMNS", "")
+    if told.isdecimal() and int(told):
+        return max(WIDTH_MIN, int(told))
+    if not sys.stdout.isatty():
+        return None
+    return max(WIDTH_MIN, os.get_terminal_size(sys.stdout.fileno()).columns)
 
 
 def note(text: str) -> None:

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TextIO
+from textwrap import wrap
+from typing import Any, Final, TextIO
 
 Record = Mapping[str, Any]
+
+WIDTH_MIN: Final = 80
+LINE_WIDTH: ContextVar[int | None] = ContextVar("LINE_WIDTH", default=None)
+"""How long lines for people may be; None = as long as they are. The process edge sets it."""
+
+NOTE_LINES_MAX: Final = 3
+"""Lines that a table has for one sentence; `-o wide` has all of it."""
+_GAP: Final = "  "
+_BELOW: Final = "    "
 
 
 class OutputFormat(StrEnum):
@@ -71,17 +82,103 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def write_table(rows: Sequence[Record], columns: Sequence[Column], out: TextIO) -> None:
-    """Write aligned columns with a heading, two spaces apart, never wrapped or cut."""
-    cells = [[column.title for column in columns]]
-    cells += [[_cell(column, row) for column in columns] for row in rows]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
-    for line in cells:
+def fitted(text: str) -> str:
+    """
+    Return lines for people, longer ones broken between words where the width is known.
+
+    A word is never broken, nor a line that draws in colours.
+    """
+    width = LINE_WIDTH.get()
+    if width is None or all(len(line) <= width for line in text.splitlines()):
+        return text
+    return "".join(_fitted_line(line, width) for line in text.splitlines(keepends=True))
+
+
+def _fitted_line(line: str, width: int) -> str:
+    if len(line.rstrip("\n")) <= width or "\x1b" in line:
+        return line
+    body = line.strip()
+    indent = " " * (len(line) - len(line.lstrip()))
+    return "\n".join(_wrapped(body, width, indent, f"{indent}{_GAP}")) + "\n"
+
+
+def _wrapped(text: str, width: int, first: str, then: str) -> list[str]:
+    return wrap(
+        text,
+        width,
+        initial_indent=first,
+        subsequent_indent=then,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def write_table(
+    rows: Sequence[Record], columns: Sequence[Column], out: TextIO, *, wide: bool = False
+) -> None:
+    """
+    Write aligned columns with a heading, two spaces apart.
+
+    Where the width is known and `wide` is not asked for, what has no room stands below its row:
+    whole columns, and of the last one the values that are too long. No value is cut but a sentence
+    of many lines.
+    """
+    cells = [[_cell(column, row) for column in columns] for row in rows]
+    titles = [column.title for column in columns]
+    widths = [max(map(len, values)) for values in zip(titles, *cells, strict=True)]
+    limit = None if wide else LINE_WIDTH.get()
+    kept = [*range(len(columns))] if limit is None else _kept(titles, cells, widths, limit)
+    if limit is not None and kept:
+        before = sum(widths[i] + len(_GAP) for i in kept[:-1])
+        widths[kept[-1]] = min(widths[kept[-1]], max(len(titles[kept[-1]]), limit - before))
+    for line in (titles, *cells):
+        inside = [i for i in kept if len(line[i]) <= widths[i]] or kept[:1]
         padded = (
-            text.rjust(width) if column.right else text.ljust(width)
-            for text, width, column in zip(line, widths, columns, strict=True)
+            text.rjust(widths[i]) if columns[i].right else text.ljust(widths[i])
+            for i in kept
+            for text in (line[i] if i in inside else "",)
         )
-        out.write("  ".join(padded).rstrip() + "\n")
+        out.write(_GAP.join(padded).rstrip() + "\n")
+        if limit is not None and line is not titles:
+            named = (
+                f"{title.lower()}: {text}"
+                for i, (title, text) in enumerate(zip(titles, line, strict=True))
+                if i not in inside and text != "-"
+            )
+            out.writelines(f"{each}\n" for each in _below(named, limit))
+
+
+def _kept(
+    titles: Sequence[str], cells: Sequence[Sequence[str]], widths: Sequence[int], limit: int
+) -> list[int]:
+    """
+    Return the columns that stand beside each other: from the left, whatever still fits.
+
+    The last one does where half of its values fit.
+    """
+    kept, used = [0], widths[0]
+    for i in range(1, len(titles)):
+        left = limit - used - len(_GAP)
+        fits = sum(1 for line in cells if len(line[i]) <= left)
+        last = i == len(titles) - 1 and len(titles[i]) <= left and 2 * fits >= len(cells)
+        if widths[i] <= left or last:
+            kept.append(i)
+            used += len(_GAP) + widths[i]
+    return kept
+
+
+def _below(named: Iterable[str], limit: int) -> list[str]:
+    """Return the lines below a row: values after each other while they fit, long ones wrapped."""
+    lines: list[str] = []
+    for each in named:
+        if lines and len(lines[-1]) + len(_GAP) + len(each) <= limit:
+            lines[-1] += _GAP + each
+            continue
+        wrapped = _wrapped(each, limit, _BELOW, _BELOW)
+        if len(wrapped) > NOTE_LINES_MAX:
+            wrapped[NOTE_LINES_MAX - 1 :] = [f"{_BELOW}... (-o wide has all of it)"]
+        lines += wrapped
+    return lines
 
 
 def write_csv(rows: Sequence[Record], keys: Sequence[str], out: TextIO) -> None:
@@ -133,7 +230,7 @@ def write_answer(
         case OutputFormat.TABLE:
             write_table(rows, [column for column in columns if not column.wide], out)
         case OutputFormat.WIDE:
-            write_table(rows, columns, out)
+            write_table(rows, columns, out, wide=True)
 
 
 def _cell(column: Column, row: Record) -> str:

@@ -16,7 +16,7 @@ from tenure.exits import AnswerIsNo, with_next
 from tenure.keys import public_key as read_key
 from tenure.opening import clock_us, opened
 from tenure.options import LedgerUrl, Output
-from tenure.output import Column, OutputFormat, write_answer
+from tenure.output import Column, OutputFormat, fitted, write_answer
 from tenure.version import tenure_version
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ def _write(found: Recovery, *, dry_run: bool, output: OutputFormat) -> None:
         *(_row("not believed", each) for each in found.disbelieved),
     ]
     if output.is_table:
-        sys.stdout.write(_summary(found, dry_run=dry_run))
+        sys.stdout.write(fitted(_summary(found, dry_run=dry_run)))
         if not rows:
             return
     write_answer(output, rows, _COLUMNS, document=_document(found, rows, dry_run=dry_run))

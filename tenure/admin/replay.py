@@ -22,7 +22,7 @@ from tenure.admin.verify import FINDINGS_SHOWN
 from tenure.exits import AnswerIsNo, warn, with_next
 from tenure.opening import opened
 from tenure.options import LedgerUrl, Output
-from tenure.output import Column, OutputFormat, write_answer
+from tenure.output import Column, OutputFormat, fitted, write_answer
 from tenure.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -263,9 +263,9 @@ def _write(seen: _Seen, output: OutputFormat) -> None:
         write_answer(output, differences[:FINDINGS_SHOWN], _COLUMNS)
         if len(differences) > FINDINGS_SHOWN:
             sys.stdout.write(f"and {len(differences) - FINDINGS_SHOWN} more\n")
-    sys.stdout.write(_summary(seen) + "\n")
+    sys.stdout.write(fitted(_summary(seen) + "\n"))
     for why, count in sorted(seen.left_out.items()):
-        sys.stdout.write(f"not decided again: {count:,} times {why}\n")
+        sys.stdout.write(fitted(f"not decided again: {count:,} times {why}\n"))
 
 
 def _summary(seen: _Seen) -> str:

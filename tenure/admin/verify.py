@@ -17,7 +17,7 @@ from ledger.domain.errors import InputError
 from tenure.exits import AnswerIsNo
 from tenure.opening import ledger_url, opened
 from tenure.options import LedgerUrl, Output, Segments
-from tenure.output import Column, OutputFormat, one_line, write_answer
+from tenure.output import Column, OutputFormat, fitted, one_line, write_answer
 from tenure.progress import progress_bar
 from tenure.units import format_duration
 
@@ -118,32 +118,36 @@ def verify(
     if not output.is_table:
         write_answer(output, findings, _FINDING_COLUMNS, document=document)
     elif report.ok:
-        sys.stdout.write(
+        _say(
             f"{report.events:,} events, chain ok, 0 over-commits at every position,"
             f" projection = fold, {report.seconds:.1f} s\n"
         )
         for note, kept in noted:
-            sys.stdout.write(
+            _say(
                 f"{one_line(note)}: signature ok, root {b64encode(kept.root).decode()} is that of"
                 f" the first {kept.size:,} of {report.events:,} events\n"
             )
         if report.unread:
-            sys.stdout.write(
+            _say(
                 f"events 1 to {report.unread:,} are in an archive: their hashes were proved, their"
                 " words were not read; --segments DIR reads them\n"
             )
     else:
-        sys.stdout.write(f"{report.events:,} events, NOT PROVED: {len(findings)} findings\n")
+        _say(f"{report.events:,} events, NOT PROVED: {len(findings)} findings\n")
         write_answer(output, findings[:FINDINGS_SHOWN], _FINDING_COLUMNS)
     if output.is_table:
         for each in report.withdrawn:
-            sys.stdout.write(_withdrawn(each))
+            _say(_withdrawn(each))
     if output.is_table and report.ahead_us > SKEW_MAX_US:
         ahead = format_duration(report.ahead_us)
         at = f"position {report.ahead_position:,}"
-        sys.stdout.write(f"time runs up to {ahead} ahead of the recorded clock, at {at}\n")
+        _say(f"time runs up to {ahead} ahead of the recorded clock, at {at}\n")
     if not report.ok:
         raise AnswerIsNo
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(fitted(line))
 
 
 def _withdrawn(withdrawal: Withdrawal) -> str:

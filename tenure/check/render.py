@@ -7,7 +7,7 @@ from typing import Any, Final, TextIO
 
 from tenure.check.checker import Checked
 from tenure.exits import printable
-from tenure.output import Column, OutputFormat, write_answer
+from tenure.output import Column, OutputFormat, fitted, write_answer
 
 _COLUMNS: Final = (
     Column(key="namespace", title="NAMESPACE"),
@@ -37,7 +37,7 @@ def write_checked(results: Sequence[Checked], output: OutputFormat, out: TextIO)
                 for row, result in zip(rows, results, strict=True)
             ]
             write_answer(output, shown, _COLUMNS, out=out)
-            _write_details(results, out)
+            _write_details(results, out, wide=output is OutputFormat.WIDE)
 
 
 def row_of(result: Checked) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def _changes(result: Checked) -> int:
     return sum(operation.op != "test" for operation in result.patch)
 
 
-def _write_details(results: Sequence[Checked], out: TextIO) -> None:
+def _write_details(results: Sequence[Checked], out: TextIO, *, wide: bool) -> None:
     """Write, for each object that has any, its violations and warnings, one a line."""
     for result in results:
         lines = [f"  {cause}" for cause in result.causes]
@@ -71,7 +71,8 @@ def _write_details(results: Sequence[Checked], out: TextIO) -> None:
             name = f"{result.namespace}/{result.name}" if result.namespace else result.name
             verdict = "allowed" if result.allowed else "refused"
             title = f"{result.kind} {name} is {verdict}"
-            out.write("\n" + "\n".join(map(_line, (f"{title}:", *lines))) + "\n")
+            text = "\n" + "\n".join(map(_line, (f"{title}:", *lines))) + "\n"
+            out.write(text if wide else fitted(text))
 
 
 def _line(text: str) -> str:

@@ -15,6 +15,7 @@ from tenure.asking import EVERYBODY, Answer, Answers, params_of
 from tenure.exits import AnswerIsNo, note, with_next
 from tenure.opening import opened
 from tenure.options import LedgerUrl, Live, Namespace, Server, ServerCa, ServerName, TokenFile
+from tenure.output import OutputFormat, fitted
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -70,7 +71,7 @@ class Place:
 
     def print(self, name: str, answers: Answers[_Q], question: _Q) -> None:
         """Print the answer to a question. Raises InputError as `ask`."""
-        say(self.ask(name, answers, question))
+        say(self.ask(name, answers, question), getattr(question, "output", None))
 
 
 def service_of(place: Place) -> Service:
@@ -87,14 +88,14 @@ def service_of(place: Place) -> Service:
     return service
 
 
-def say(answer: Answer) -> None:
+def say(answer: Answer, output: OutputFormat | None = None) -> None:
     """
-    Write an answer to stdout, and the notes beside it to stderr.
+    Write an answer to stdout, a table no wider than that is, and the notes beside it to stderr.
 
     Raises:
         AnswerIsNo: it is no.
     """
-    sys.stdout.write(answer.text)
+    sys.stdout.write(fitted(answer.text) if output is OutputFormat.TABLE else answer.text)
     for text in answer.notes:
         note(text)
     if answer.is_no:

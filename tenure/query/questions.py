@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tenure.asking import Answer, Answers, Sight, question_of
+from tenure.output import LINE_WIDTH
 from tenure.query.drift import DriftQuestion, answer_drift
 from tenure.query.pods import PodsQuestion, answer_pods
 from tenure.query.top import TopQuestion, answer_top
@@ -36,6 +37,7 @@ class Asked:
 
     def answer(self, source: Ledger, sight: Sight) -> Answer:
         """Answer it. Raises InputError: it is of what nobody knows."""
+        LINE_WIDTH.set(None)  # the asker's screen is not known here
         return self.kind.answers(source, self.question, sight)
 
 

@@ -436,7 +436,7 @@ def _free_row(device: Device) -> dict[str, Any]:
 def _write_table(rows: Sequence[dict[str, Any]], out: TextIO, *, wide: bool) -> None:
     columns = [c for c in HOLDER_COLUMNS if wide or not c.wide]
     columns = [c for c in columns if any(row.get(c.key) for row in rows) or c.key == "pod_path"]
-    write_table(sorted(rows, key=_place), columns, out)
+    write_table(sorted(rows, key=_place), columns, out, wide=wide)
 
 
 def _place(row: Mapping[str, Any]) -> tuple[str, bool, str, int]:

@@ -122,7 +122,7 @@ def why(
     """
     with bar_after(1.0, f"looking at {one_line(name)}"):
         answer = _answer(name, files or (), objects or (), place, output)
-    say(answer)
+    say(answer, output)
 
 
 def _answer(
@@ -360,7 +360,7 @@ def _write_prospects(prospects: Prospects, output: OutputFormat, out: TextIO) ->
 
     if output is OutputFormat.WIDE and prospects.findings:
         out.write("\n")
-        write_table(node_rows(prospects), NODE_COLUMNS, out)
+        write_table(node_rows(prospects), NODE_COLUMNS, out, wide=True)
     out.write("\n")
     out.writelines(one_line(line) + "\n" for line in lines_of(prospects))
 

@@ -129,13 +129,17 @@ def _draw_node(text: Text, node: CpusNow, width: int) -> None:
     topology = node.topology
     names = dict(zip((holder.pod for holder in node.holders), _NAMES, strict=False))
     signs = _signs(node, names)
-    text.append(one_line(node.node), "bold")
-    text.append(
-        f"  {_plural(len(topology.sockets), 'socket')},"
+    name = one_line(node.node)
+    about = (
+        f"{_plural(len(topology.sockets), 'socket')},"
         f" {_plural(len(topology.numa_nodes), 'NUMA node')},"
         f" {_plural(len(topology.cores), 'core')}, {_plural(len(topology), 'CPU')}:"
-        f" {len(node.held)} held, {len(node.free)} {_rest(node)}\n"
+        f" {len(node.held)} held, {len(node.free)} {_rest(node)}"
     )
+    text.append(name, "bold")
+    beside = " " * (len(name) + 2)
+    lines = wrap(about, width, initial_indent=beside, subsequent_indent="  ")
+    text.append("\n".join(lines).removeprefix(beside[2:]) + "\n")
     for socket in topology.sockets:
         for numa in topology.numa_nodes:
             cpus = topology.cpus_in_numa(numa) & topology.cpus_in_socket(socket)

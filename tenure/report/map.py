@@ -19,7 +19,7 @@ from tenure.options import (
     At,
     Output,
 )
-from tenure.output import Column, OutputFormat, one_line, write_answer
+from tenure.output import LINE_WIDTH, WIDTH_MIN, Column, OutputFormat, one_line, write_answer
 from tenure.picture import picture_of_cluster, picture_of_ledger
 from tenure.report.chosen import Choice, chosen, chosen_cpus, words_of
 from tenure.units import format_time
@@ -149,7 +149,7 @@ def draw(
     if files:
         if place.service is not None:
             raise InputError("files and a service exclude each other", field="--live")
-        say(_answer_files(files, question))
+        say(_answer_files(files, question), output)
         return
     if watch:
         watch_it(place, "map", answer_map, lambda width: replace(question, width=width), interval)
@@ -276,7 +276,7 @@ def _screen_here() -> dict[str, Any]:
     """Return what stdout is, in the words of `MapQuestion`."""
     console = stdout()
     return {
-        "width": console.width if console.is_terminal else 80,
+        "width": LINE_WIDTH.get() or WIDTH_MIN,
         "blocks": _has_blocks(),
         "colour": console.is_terminal and not console.no_color,
     }

@@ -197,9 +197,8 @@ def _nodes(count: int) -> str:
 
 
 def _draw_detail(text: Text, nodes: Sequence[NodeNow], width: int) -> None:
-    columns = min(
-        PER_ROW, max(len(row) for node in nodes for _, row in _detail_rows(node, PER_ROW))
-    )
+    longest = max(len(row) for node in nodes for _, row in _detail_rows(node, PER_ROW))
+    columns = min(PER_ROW, max(1, longest))
     names = _names(nodes)
     room = width - columns * _CELL - len(" 100%") - 2
     kinds = [model for node in nodes for model, _ in _detail_rows(node, columns)]

@@ -22,7 +22,7 @@ from scheduler.decide.nodes.card_amounts import adopted_amounts, reserved_amount
 from scheduler.decide.outcome import NodeReasons, Unplaced
 from scheduler.record.core import Placed
 from tenure.cards import cards_text
-from tenure.output import Column, OutputFormat, write_csv, write_table, write_yaml
+from tenure.output import Column, OutputFormat, fitted, write_csv, write_table, write_yaml
 from tenure.simulate.results import Outcome, Result
 
 ROWS_MAX: Final = 200
@@ -215,9 +215,10 @@ def _write_tables(result: Result, out: TextIO, *, wide: bool) -> None:
         columns = [column for column in _COLUMNS if wide or not column.wide]
         rows = [_row(outcome, result.vocabulary) for outcome in result.outcomes]
         if any(rows):
-            write_table(rows, columns, out)
+            write_table(rows, columns, out, wide=wide)
             out.write("\n")
-    out.writelines(f"{line}\n" for line in _summary_lines(result, wide=wide))
+    lines = (f"{line}\n" for line in _summary_lines(result, wide=wide))
+    out.writelines(lines if wide else map(fitted, lines))
 
 
 def _row(outcome: Outcome, vocabulary: Vocabulary) -> dict[str, Any]:

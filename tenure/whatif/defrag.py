@@ -20,7 +20,7 @@ from tenure.exits import AnswerIsNo, warn, with_next
 from tenure.names import PodName, parse_name
 from tenure.opening import LEDGER_VARIABLE, opened
 from tenure.options import LedgerUrl, ObjectFiles, Output
-from tenure.output import Column, OutputFormat, one_line, write_answer, write_table
+from tenure.output import Column, OutputFormat, fitted, one_line, write_answer, write_table
 
 if TYPE_CHECKING:
     from ledger.domain.devices import DeviceShare
@@ -411,8 +411,9 @@ def _write(
 ) -> None:
     from scheduler.whatif.defrag import DefragPlan
 
+    wide = output is OutputFormat.WIDE
     lines = _lines(request, answer)
-    sys.stdout.write(one_line(next(lines)) + "\n")
+    _say(next(lines), wide=wide)
     if isinstance(answer, DefragPlan) and answer.moves:
         rows = [
             {
@@ -423,13 +424,17 @@ def _write(
             }
             for move in document["plan"]["moves"]
         ]
-        shown = [c for c in MOVE_COLUMNS if output is OutputFormat.WIDE or not c.wide]
-        write_table(rows, shown, sys.stdout)
+        write_table(rows, [c for c in MOVE_COLUMNS if wide or not c.wide], sys.stdout, wide=wide)
     if isinstance(answer, DefragPlan):
         place = _text(document["plan"]["place"])
-        sys.stdout.write(one_line(f"then {request.path} fits on {place}") + "\n")
+        _say(f"then {request.path} fits on {place}", wide=wide)
     for line in (*lines, *_asides(document)):
-        sys.stdout.write(one_line(line) + "\n")
+        _say(line, wide=wide)
+
+
+def _say(line: str, *, wide: bool) -> None:
+    text = one_line(line) + "\n"
+    sys.stdout.write(text if wide else fitted(text))
 
 
 def _lines(request: PodRequest, answer: DefragPlan | NoPlan) -> Iterator[str]:

@@ -1,10 +1,20 @@
 import csv
 import io
 import json
+from collections.abc import Iterator
 
+import pytest
 import yaml
 
-from tenure.output import Column, OutputFormat, one_line, write_answer
+from tenure.output import (
+    LINE_WIDTH,
+    Column,
+    OutputFormat,
+    fitted,
+    one_line,
+    write_answer,
+    write_table,
+)
 
 COLUMNS = (
     Column(key="pod", title="POD"),
@@ -65,3 +75,91 @@ def test_a_name_cannot_command_the_terminal() -> None:
     """Escape sequences are shown, not sent; other scripts stay readable."""
     assert one_line("a\x1b[2Jb\nc") == r"a\x1b[2Jb\nc"
     assert one_line("größe-机器") == "größe-机器"
+
+
+NARROW = 40
+
+
+@pytest.fixture
+def narrow() -> Iterator[None]:
+    """A terminal of so many columns."""
+    token = LINE_WIDTH.set(NARROW)
+    yield
+    LINE_WIDTH.reset(token)
+
+
+def table(*rows: tuple[str, ...], titles: tuple[str, ...], wide: bool = False) -> list[str]:
+    """The lines of a table of these values."""
+    out = io.StringIO()
+    columns = [Column(key=title, title=title.upper()) for title in titles]
+    records = [dict(zip(titles, row, strict=True)) for row in rows]
+    write_table(records, columns, out, wide=wide)
+    return out.getvalue().splitlines()
+
+
+@pytest.mark.usefixtures("narrow")
+def test_a_column_without_room_stands_below_its_row() -> None:
+    """By its title; short ones after it that have room stay where they are."""
+    assert table(
+        ("ml/a", "n1", "gpu:0,1,2,3 rdma:0,1 fpga:0,1", "2h"),
+        ("ml/b", "-", "", "3d"),
+        titles=("pod", "node", "devices of each type", "for"),
+    ) == [
+        "POD   NODE  FOR",
+        "ml/a  n1    2h",
+        "    devices of each type: gpu:0,1,2,3",
+        "    rdma:0,1 fpga:0,1",
+        "ml/b  -     3d",
+    ]
+
+
+@pytest.mark.usefixtures("narrow")
+def test_of_the_last_column_long_values_alone_stand_below() -> None:
+    """Where most of them have room."""
+    assert table(
+        ("head", "2146"), ("chain", "f" * 36), ("epoch", "1"), titles=("what", "value")
+    ) == [
+        "WHAT   VALUE",
+        "head   2146",
+        "chain",
+        "    value:",
+        f"    {'f' * 36}",
+        "epoch  1",
+    ]
+
+
+@pytest.mark.usefixtures("narrow")
+def test_short_values_below_share_a_line() -> None:
+    """While there is room."""
+    assert table(("p" * 36, "n1", "gpu:0", "yes"), titles=("pod", "node name", "devices", "alone"))[
+        1:
+    ] == ["p" * 36, "    node name: n1  devices: gpu:0", "    alone: yes"]
+
+
+@pytest.mark.usefixtures("narrow")
+def test_a_long_sentence_is_whole_in_wide_alone() -> None:
+    """A table has three lines for it, and says so."""
+    note = " ".join(["word"] * 40)
+
+    lines = table(("ml/a", note), titles=("pod", "why"))
+
+    assert max(map(len, lines)) <= NARROW
+    assert lines[-1] == "    ... (-o wide has all of it)"
+    assert table(("ml/a", note), titles=("pod", "why"), wide=True)[1] == f"ml/a  {note}"
+
+
+@pytest.mark.usefixtures("narrow")
+def test_lines_are_broken_between_words_and_go_on_further_in() -> None:
+    """A word that is too long stays whole, and so does what a program draws in colours."""
+    assert fitted("  warning: nothing enforces this share of a card\n") == (
+        "  warning: nothing enforces this share\n    of a card\n"
+    )
+    assert fitted("x" * 50 + "\n") == "x" * 50 + "\n"
+    coloured = "\x1b[31m" + "a b " * 20 + "\n"
+    assert fitted(coloured) == coloured
+
+
+def test_without_a_width_nothing_is_broken() -> None:
+    """A pipe gets each row on one line."""
+    assert fitted("a b " * 100) == "a b " * 100
+    assert table(("a " * 60, "b " * 60), titles=("x", "y"))[1].endswith("b")
