@@ -45,7 +45,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the long tests: workers that are left with short ones end together."""
+    """
+    Begin with the long tests: workers that are left with short ones end together.
+
+    The width of the terminal that readline, once imported, wrote down here is not that of a test.
+    """
+    os.environ.pop("COLUMNS", None)
     places = {name: place for place, name in enumerate(LONG_FIRST)}
     root = Path(__file__).parent
     items.sort(key=lambda item: places.get(item.path.relative_to(root).parts[0], -1))
