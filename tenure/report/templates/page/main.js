@@ -1,5 +1,7 @@
 // Moving through time, choosing what is shown, and keeping it all together.
 const slider = $("moment");
+const gpus = cards.map((_, card) => card).filter((card) => cards[card].isGpu);
+const main = gpus.length ? gpus : cards.map((_, card) => card);
 function show(ticks) {
   now = ticks;
   settle();
@@ -11,7 +13,7 @@ function show(ticks) {
   slider.setAttribute("aria-valuetext", text);
   for (const line of document.querySelectorAll("#capacity .now")) { line.hidden = false; line.style.left = `${percentAlong(now)}%`; }
   for (const name of Object.keys(FILTERS)) {
-    const count = name === "waiting" ? waiting.length : cards.reduce((sum, _, card) => sum + (FILTERS[name](card) ? 1 : 0), 0);
+    const count = name === "waiting" ? waiting.length : main.filter(FILTERS[name]).length;
     $(`count-${name}`).textContent = count.toLocaleString("en-US");
   }
   refreshPanel();

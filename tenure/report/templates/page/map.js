@@ -97,12 +97,10 @@ const groups = [];
 let places = [], at = 0, chosen = -1;
 let cell, gap, label, font, rackGap, rowGap, gutter;
 
-// 44 px from finger to finger where there are few cards; the panel has all cards of a node as buttons anyway.
+// 44 px from finger to finger; of more cards the panel has all those of a node as buttons of that size.
 function measure(width) {
-  const few = cards.length <= 400;
-  if (coarse.matches && few) { gap = 2; cell = Math.max(30, Math.min(42, Math.floor((width + gap) / 8) - gap)); }
-  else if (coarse.matches && cards.length <= 2500) { cell = 22; gap = 2; }
-  else if (few) { cell = 24; gap = 2; }
+  if (coarse.matches && cards.length <= 2500) { gap = 2; cell = Math.max(30, Math.min(42, Math.floor((width + gap) / 8) - gap)); }
+  else if (cards.length <= 400) { cell = 24; gap = 2; }
   else if (cards.length <= 1600) { cell = 13; gap = 2; }
   else if (cards.length <= 5000) { cell = 8; gap = 1; }
   else { cell = 6; gap = 1; }

@@ -49,7 +49,9 @@ function go(hash) {
 }
 function openCard(card, andFocus) {
   go(`#card=${encodeURIComponent(cardName(card))}`);
-  if (andFocus) $("panel").focus({ preventScroll: true });
+  if (!andFocus) return;
+  keepInSight();
+  $("panel").focus({ preventScroll: true });
 }
 function closePanel() {
   const inside = $("panel").contains(document.activeElement);
@@ -67,9 +69,8 @@ function route() {
   document.documentElement.classList.toggle("sheet", isSheet);
   $("close").hidden = view.kind === "now";
   $("panel").scrollTop = 0;
-  if (isSheet && chosen >= 0) keepInSight();
 }
-// Only a card that the sheet of a small screen would cover moves the page.
+// The sheet of a small screen may cover a card that was opened by key. A tap moves nothing.
 function keepInSight() {
   const panel = $("panel"), box = $("cursor").getBoundingClientRect();
   if (getComputedStyle(panel).position !== "fixed") return;
@@ -95,7 +96,6 @@ function refreshPanel() {
 // --- at this moment ---------------------------------------------------------------------------
 
 function viewNow() {
-  const gpus = cards.map((_, card) => card).filter((card) => cards[card].isGpu);
   const whole = gpus.length || 1, held = gpus.reduce((sum, card) => sum + Math.min(100, levels[card]), 0) / 100;
   const free = gpus.filter(FILTERS.free).length, shut = gpus.filter(FILTERS.closed).length, some = gpus.filter((card) => levels[card] > 0).length;
   const facts = [
