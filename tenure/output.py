@@ -37,6 +37,17 @@ class OutputFormat(StrEnum):
         return self in (OutputFormat.TABLE, OutputFormat.WIDE)
 
 
+class CheckFormat(StrEnum):
+    """The forms of what becomes of objects: those of `OutputFormat`, and a diff."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+    CSV = "csv"
+    DIFF = "diff"
+
+
 class DataFormat(StrEnum):
     """The forms of an answer that is data: those of `OutputFormat`, and Parquet."""
 

@@ -14,7 +14,7 @@ from tenure.check.facts import facts_of, user_of, written
 from tenure.check.render import write_checked
 from tenure.exits import AnswerIsNo, with_next
 from tenure.manifests import Manifests, read_manifests
-from tenure.output import OutputFormat
+from tenure.output import CheckFormat, OutputFormat
 from webhook.decide.review import CREATE, UPDATE
 from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings
 
@@ -29,7 +29,7 @@ class Options:
     operation: str = CREATE
     old: tuple[str, ...] = ()
     user: str = USER
-    output: OutputFormat = OutputFormat.TABLE
+    output: CheckFormat = CheckFormat.TABLE
     settings: AdmissionSettings = DEFAULT_ADMISSION
     config: Path | None = None
 
@@ -56,7 +56,12 @@ def check_command(options: Options, *, out: TextIO | None = None) -> None:
         raise with_next(InputError("no object in the input"), "name a file with manifests")
     checker = _checker(options, manifests)
     results = [checker.check(document) for document in manifests.documents]
-    write_checked(results, options.output, out or sys.stdout)
+    if options.output is CheckFormat.DIFF:
+        from tenure.check.as_diff import write_diff
+
+        write_diff(manifests.documents, results, out or sys.stdout)
+    else:
+        write_checked(results, OutputFormat(options.output.value), out or sys.stdout)
     if not all(result.allowed for result in results):
         raise AnswerIsNo
 

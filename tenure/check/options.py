@@ -8,7 +8,9 @@ from typing import Annotated
 
 import typer
 
-from tenure.output import OutputFormat
+from ledger.domain.errors import InputError
+from tenure.exits import with_next
+from tenure.output import CheckFormat, OutputFormat
 
 
 class Operation(StrEnum):
@@ -74,13 +76,15 @@ def check(
         ),
     ] = None,
     output: Annotated[
-        OutputFormat, typer.Option("--output", "-o", help="Form of the answer.")
-    ] = OutputFormat.TABLE,
+        CheckFormat, typer.Option("--output", "-o", help="Form of the answer.")
+    ] = CheckFormat.TABLE,
 ) -> None:
     """
     What admission would change in these objects, and what it would refuse. Exit 1 if it refuses.
 
     Example: tenure check examples/
+
+    As a diff of the manifests: tenure check examples/ -o diff
 
     One change: tenure check new.yaml --operation UPDATE --old old.yaml
 
@@ -94,9 +98,11 @@ def check(
     if len(configs) > 1 or ledger is not None or vocabulary is not None:
         from tenure.check.settings import compare_command
 
-        compare_command(
-            configs, objects=files or (), ledger=ledger, digest=vocabulary, output=output
-        )
+        if output is CheckFormat.DIFF:
+            error = InputError("settings are compared in a table", field="--output")
+            raise with_next(error, "take -o table or -o json")
+        form = OutputFormat(output.value)
+        compare_command(configs, objects=files or (), ledger=ledger, digest=vocabulary, output=form)
         return
     check_command(
         Options(
