@@ -172,9 +172,9 @@ def open_ledger(url: str, *, mode: Mode) -> Ledger:
             _expect_ledger(ledger, place)
             _expect_newest(ledger, place)
         if mode == "create":
-            from ledger.store.migrate import upgrade  # noqa: PLC0415 - Alembic is slow to import
+            from ledger.store.migrate import make  # noqa: PLC0415 - Alembic is slow to import
 
-            upgrade(ledger.connection)
+            make(ledger.connection)
     except BaseException:
         ledger.close()
         raise

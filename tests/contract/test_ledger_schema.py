@@ -22,6 +22,7 @@ from ledger.domain.errors import InputError
 from ledger.store.ddl import audit_views, sqlite_triggers
 from ledger.store.migrate import configuration, upgrade
 from ledger.store.open import Mode, open_ledger
+from ledger.store.profile import create_file, sqlite_engine
 from ledger.store.proving.verify import verify
 from ledger.store.schema import METADATA, REVISIONS
 from tests.support.stores import Clock, SqliteStore, Store, node, start
@@ -90,6 +91,24 @@ def test_upgrading_the_newest_changes_nothing(sqlite_store: SqliteStore) -> None
         upgrade(ledger.connection)
     with sqlite_store.raw() as raw:
         assert list(raw.iterdump()) == before
+
+
+def test_a_file_is_made_as_the_migrations_make_it(tmp_path: Path) -> None:
+    """A new one repeats what they made, in an order of indexes of its own."""
+    made, migrated = (SqliteStore(path=tmp_path / f"{number}.db") for number in range(2))
+    made.open("create").close()
+    create_file(migrated.path)
+    with sqlite_engine(migrated.path, write=True).connect() as connection:
+        upgrade(connection)
+
+    dumps = []
+    for store in (made, migrated):
+        with store.raw() as raw:
+            rules = raw.execute(
+                "SELECT name FROM sqlite_master WHERE type = 'trigger' ORDER BY rowid"
+            )
+            dumps.append((sorted(raw.iterdump()), rules.fetchall()))
+    assert dumps[0] == dumps[1]
 
 
 def test_an_installed_wheel_brings_its_migrations(tmp_path: Path) -> None:

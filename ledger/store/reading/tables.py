@@ -17,7 +17,7 @@ from ledger.store.profile import driver_connection
 from ledger.store.writing.statements import Row
 
 PAGE_ROWS: Final = 2_000
-_TEXTS_MAX: Final = 64
+_TEXTS_MAX: Final = 128
 _COLLECT_EVERY: Final = 500_000
 """So many objects that may refer to others are made between two looks for cycles among them."""
 _numbers: Final = count(1)
@@ -44,7 +44,7 @@ def rows_of(connection: Connection, query: Select[Any]) -> Generator[Row, None, 
     Raises:
         UnreadableError: a page or a value is damaged; every row before it has been yielded.
     """
-    text = str(_compiled(query, connection.dialect))
+    text = str(_compiled(query, _Writing(connection.dialect)))
     failures = _failures(connection)
     cursor = _cursor(connection)
     try:
@@ -65,7 +65,7 @@ def row_pages(connection: Connection, query: Select[Any]) -> Generator[list[Row]
     Raises:
         UnreadableError: as `rows_of`.
     """
-    text = str(_compiled(query, connection.dialect))
+    text = str(_compiled(query, _Writing(connection.dialect)))
     failures = _failures(connection)
     cursor = _cursor(connection)
     page: list[Row] = []
@@ -125,7 +125,7 @@ def fetched(connection: Connection, query: Select[Any], values: Mapping[str, obj
     Raises:
         UnreadableError: a page or a value is damaged.
     """
-    compiled = _compiled(query, connection.dialect)
+    compiled = _compiled(query, _Writing(connection.dialect))
     order = compiled.positiontup
     every = {**compiled.params, **values}
     given = every if order is None else [every[name] for name in order]
@@ -139,10 +139,24 @@ def fetched(connection: Connection, query: Select[Any], values: Mapping[str, obj
         cursor.close()
 
 
+class _Writing:
+    """How a dialect writes queries; that of another engine of its kind is equal."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.dialect = dialect
+        self._kind = (type(dialect), dialect.paramstyle, dialect.server_version_info)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Writing) and self._kind == other._kind
+
+    def __hash__(self) -> int:
+        return hash(self._kind)
+
+
 @lru_cache(_TEXTS_MAX)
-def _compiled(query: Select[Any], dialect: Dialect) -> SQLCompiler:
-    """Compile once what is asked again and again; a query and a dialect are told by identity."""
-    compiled = query.compile(dialect=dialect)
+def _compiled(query: Select[Any], writing: _Writing) -> SQLCompiler:
+    """Compile once what is asked again and again, of any ledger: a query is told as itself."""
+    compiled = query.compile(dialect=writing.dialect)
     assert isinstance(compiled, SQLCompiler), query
     return compiled
 
