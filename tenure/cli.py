@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from typer.core import TyperGroup
@@ -14,6 +14,7 @@ from tenure import demo
 from tenure.admin import ledger, verify
 from tenure.check import options as check
 from tenure.check import quota
+from tenure.commands import Commands
 from tenure.exits import run, with_next
 from tenure.live import release
 from tenure.query import drift, pods, status, top, usage, who, why
@@ -25,13 +26,22 @@ from tenure.simulate.trace import generate
 from tenure.version import tenure_version
 from tenure.whatif import defrag
 
+FIRST: Final = """\b
+To begin with:
+  tenure demo                                       a cluster's week, made up
+  kubectl get nodes,pods -A -o json | tenure map -  who holds what, on any one
+  tenure check FILE                                 what becomes of a manifest
+"""
+
 app = typer.Typer(
     name="tenure",
+    cls=Commands,
     help="Who holds which device and which CPU, since when, and why.",
+    epilog=FIRST,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=True,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ledger.domain.errors import InputError
+from tenure.commands import Commands
 from tenure.exits import with_next
 from tenure.keys import private_key
 from tenure.opening import clock_us, ledger_url, opened
@@ -27,7 +28,9 @@ _HOLDER: Final = "tenure ledger key rotate"
 
 def register(group: typer.Typer) -> None:
     """Add the commands to `tenure ledger`."""
-    keys = typer.Typer(help="Make and change the keys that sign checkpoints.", no_args_is_help=True)
+    keys = typer.Typer(
+        cls=Commands, help="Make and change the keys that sign checkpoints.", no_args_is_help=True
+    )
     keys.command("new")(new)
     keys.command("rotate")(rotate)
     group.add_typer(keys, name="key")

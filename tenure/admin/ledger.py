@@ -22,6 +22,7 @@ from tenure.admin import (
     withdraw,
 )
 from tenure.admin.verify import FINDINGS_SHOWN
+from tenure.commands import Commands
 from tenure.exits import AnswerIsNo, with_next
 from tenure.opening import ledger_url, opened
 from tenure.options import DataOutput, LedgerUrl, Out, Output, Segments
@@ -33,7 +34,9 @@ _DIFFERENCE_COLUMNS: Final = (Column(key="difference", title="DIFFERENCE"),)
 
 def register(app: typer.Typer) -> None:
     """Add the group to the command line."""
-    group = typer.Typer(help="Make, upgrade, rebuild and query a ledger.", no_args_is_help=True)
+    group = typer.Typer(
+        cls=Commands, help="Make, upgrade, rebuild and query a ledger.", no_args_is_help=True
+    )
     group.command("init")(init)
     group.command("upgrade")(upgrade)
     group.command("rebuild")(rebuild)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, TextIO
 import typer
 
 from ledger.domain.errors import InputError
+from tenure.commands import Commands
 from tenure.exits import note, warn, with_next
 from tenure.output import write_json, write_yaml
 
@@ -41,7 +42,9 @@ class QuotaDomain(StrEnum):
 
 def register(app: typer.Typer) -> None:
     """Add the group to the command line."""
-    group = typer.Typer(help="Quotas on GPUs, under the names that count.", no_args_is_help=True)
+    group = typer.Typer(
+        cls=Commands, help="Quotas on GPUs, under the names that count.", no_args_is_help=True
+    )
     group.command("translate")(translate)
     app.add_typer(group, name="quota")
 

@@ -6,9 +6,12 @@ from typing import Annotated
 
 import typer
 
+from tenure.commands import Commands
 from tenure.output import OutputFormat
 
-CERTS = typer.Typer(name="certs", help="Look after the certificates.", no_args_is_help=True)
+CERTS = typer.Typer(
+    cls=Commands, name="certs", help="Look after the certificates.", no_args_is_help=True
+)
 
 Kubeconfig = Annotated[
     str | None, typer.Option("--kubeconfig", help="Credentials; the default is kubectl's.")

@@ -11,10 +11,14 @@ from typing import Annotated, Any
 import typer
 
 from ledger.domain.errors import InputError
+from tenure.commands import Commands
 from tenure.exits import with_next
 
 MANIFESTS = typer.Typer(
-    name="manifests", help="Print objects to apply to a cluster.", no_args_is_help=True
+    cls=Commands,
+    name="manifests",
+    help="Print objects to apply to a cluster.",
+    no_args_is_help=True,
 )
 
 Config = Annotated[

@@ -8,9 +8,12 @@ from typing import Annotated
 
 import typer
 
+from tenure.commands import Commands
 from tenure.options import LedgerUrl
 
-SERVE = typer.Typer(name="serve", help="Run one of the services.", no_args_is_help=True)
+SERVE = typer.Typer(
+    cls=Commands, name="serve", help="Run one of the services.", no_args_is_help=True
+)
 
 
 def register(app: typer.Typer) -> None:

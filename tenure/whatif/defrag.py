@@ -16,6 +16,7 @@ import typer
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.dialects.names import OUR_DIALECT, Dialect
 from ledger.domain.errors import InputError
+from tenure.commands import Commands
 from tenure.exits import AnswerIsNo, warn, with_next
 from tenure.names import PodName, parse_name
 from tenure.opening import LEDGER_VARIABLE, opened
@@ -59,7 +60,11 @@ class CpuScope(StrEnum):
 
 def register(app: typer.Typer) -> None:
     """Add the `defrag` group to the command line."""
-    group = typer.Typer(help="Make room by moving Pods.", no_args_is_help=True)
+    group = typer.Typer(
+        cls=Commands,
+        help="Make room by moving Pods.",
+        no_args_is_help=True,
+    )
     group.callback()(_group)
     group.command("plan")(plan)
     app.add_typer(group, name="defrag")

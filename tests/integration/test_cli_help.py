@@ -128,6 +128,46 @@ def test_every_command_has_an_example(words: list[str], capsys: pytest.CaptureFi
     assert "xample" in capsys.readouterr().out
 
 
+def groups() -> Iterator[list[str]]:
+    """Yield every group of commands, as its words."""
+    yield []
+    yield from ([*words[:-1]] for words in command_lines() if len(words) > 1)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(list(words), id=" ".join(words) or "all")
+        for words in dict.fromkeys(map(tuple, [*groups(), *command_lines()]))
+    ],
+)
+def test_no_help_is_wider_than_a_terminal_or_cut(
+    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names of variables and URLs are there to be copied."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+    assert run(app, [*words, "-h"]) == 0
+
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    listed = text.partition("Commands:")[2].splitlines()
+    assert not [line for line in listed if line.endswith("...")]
+    assert "\u2026" not in text
+
+
+def test_help_names_what_to_begin_with_and_where_a_ledger_may_be(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """For a newcomer; and Postgres for who has one."""
+    assert run(app, []) == 2
+    first = capsys.readouterr()
+    assert run(app, ["who", "-h"]) == 0
+
+    assert "kubectl get nodes,pods -A -o json | tenure map -" in first.out + first.err
+    assert "postgresql://user@host/database" in capsys.readouterr().out
+
+
 def test_no_arguments_print_the_help(tmp_path: Path) -> None:
     """It is wrong usage, so the exit code is 2; the text is not an error message."""
     done = tenure(cwd=tmp_path)

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from tenure.commands import Commands
+
 
 class Profile(StrEnum):
     """What a generated trace looks like."""
@@ -18,7 +20,11 @@ class Profile(StrEnum):
 
 def register(app: typer.Typer) -> None:
     """Add the `trace` group to the command line."""
-    group = typer.Typer(help="Make traces to simulate on.", no_args_is_help=True)
+    group = typer.Typer(
+        cls=Commands,
+        help="Make traces to simulate on.",
+        no_args_is_help=True,
+    )
     group.command("generate")(generate)
     app.add_typer(group, name="trace")
 
