@@ -139,12 +139,11 @@ def wanted(
                 "annotations": _annotations(found),
                 "ownerReferences": [_owner(_metadata(node))],
             },
-            "spec": present(
-                {
-                    "devices": [_since(entry, before, now) for entry in ordered],
-                    "topologies": {} if links is None else encode_gpu_links(links),
-                }
-            ),
+            # Always with a list: a spec that an apply takes the last field of is null.
+            "spec": {
+                "devices": [_since(entry, before, now) for entry in ordered],
+                **({} if links is None else {"topologies": encode_gpu_links(links)}),
+            },
         }
     return Wanted(
         labels=labels,

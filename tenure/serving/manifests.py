@@ -46,6 +46,7 @@ def register(app: typer.Typer) -> None:
     MANIFESTS.command("policies")(policies)
     MANIFESTS.command("rbac")(rbac)
     MANIFESTS.command("scheduler")(scheduler)
+    MANIFESTS.command("crds")(crds)
     app.add_typer(MANIFESTS)
 
 
@@ -233,6 +234,17 @@ def scheduler(
         evict_partial_gangs=evict_partial_gangs,
     )
     _print(manifests(options))
+
+
+def crds() -> None:
+    """
+    Print the kinds Device and NodeResourceTopology, for a cluster without Koordinator.
+
+    Example: tenure manifests crds | kubectl apply -f -
+    """
+    from agent.report.kinds import kinds
+
+    _print(kinds())
 
 
 def _print(things: list[dict[str, Any]]) -> None:

@@ -70,8 +70,8 @@ UNNEEDED: Final = {
     ),
     "agent": (
         *DATABASES,
-        *("numpy", "asyncio", "aiohttp", "pydantic", "yaml", "kubernetes_asyncio"),
-        *("scheduler", "webhook", "certs", "tenure"),
+        *("numpy", "asyncio", "aiohttp", "pydantic", "kubernetes_asyncio"),
+        *("scheduler", "webhook", "certs.issue", "certs.material", "cryptography", "tenure"),
     ),
 }
 """What a process does not use that runs many times over: on nodes, beside the API server."""

@@ -164,3 +164,20 @@ def test_with_an_image_the_replicas_are_printed_too(cli: CommandLine) -> None:
         answer = cli.run("manifests", *common, *wrong)
         assert (answer.code, answer.out) == (2, "")
         assert option in answer.err
+
+
+def test_the_kinds_have_what_is_read_and_written(cli: CommandLine) -> None:
+    """Each whole, without a reference to another part of the text."""
+    out = cli.run("manifests", "crds").out
+    made = {one["metadata"]["name"]: one for one in yaml.safe_load_all(out)}
+
+    assert made.keys() == {
+        "devices.scheduling.koordinator.sh",
+        "noderesourcetopologies.topology.node.k8s.io",
+    }
+    assert "&id" not in out
+    (version,) = made["devices.scheduling.koordinator.sh"]["spec"]["versions"]
+    schema = version["schema"]["openAPIV3Schema"]["properties"]
+    assert schema["spec"]["properties"].keys() == {"devices", "topologies"}
+    assert schema["status"]["properties"].keys() == {"allocations"}
+    assert version["subresources"] == {"status": {}}

@@ -338,7 +338,7 @@ def test_a_node_that_became_mixed_keeps_its_cards_and_gives_none() -> None:
 def test_a_machine_without_devices_has_no_object_until_it_had_one() -> None:
     """Then it is emptied: its last card was taken out."""
     assert said(Discovery()).device is None
-    assert "devices" not in device(Discovery(), device(TWO_CARDS))["spec"]
+    assert device(Discovery(), device(TWO_CARDS))["spec"] == {"devices": []}
 
 
 def test_cards_of_two_models_are_said() -> None:

@@ -1,0 +1,355 @@
+"""What an agent reports, on a real API server: server-side apply and whoever else writes there."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from agent.discover.machine import Discovery, Fault
+from agent.report.held import HeldByPod
+from agent.report.reporter import DEVICES, NODES, Reported, Reporter
+from ledger.domain.annotations.proof import ProvenContainer, ProvenDevice
+from ledger.domain.dialects.names import Dialect
+from ledger.domain.kube.node_objects import decode_node
+from tenure.kube.objects import connected
+from tests.support.kube.binaries import programs
+from tests.support.kube.control_plane import ADMIN, ControlPlane, control_plane
+from tests.support.kube.inventory import TOPOLOGIES
+from tests.support.machines_found import TWO_CARDS
+from tests.support.process import tenure
+
+DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+APPLY: Final = "application/apply-patch+yaml"
+CARD: Final = TWO_CARDS.cards[0]
+OWNED: Final = {"tenure.sh/owned": "true"}
+NOW: Final = "2026-01-01T00:00:00Z"
+
+
+def define(plane: ControlPlane, folder: Path, *, topologies: bool) -> None:
+    """Apply what `tenure manifests crds` prints, or that without what Koordinator's kind lacks."""
+    printed = tenure("manifests", "crds", cwd=folder)
+    assert printed.returncode == 0, printed.stderr
+    for definition in yaml.safe_load_all(printed.stdout):
+        if definition["spec"]["names"]["kind"] == "Device" and not topologies:
+            (version,) = definition["spec"]["versions"]
+            del version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"][
+                "topologies"
+            ]
+        path = f"{DEFINITIONS}/{definition['metadata']['name']}?fieldManager=kubectl&force=true"
+        made = plane.api().call("PATCH", path, definition, APPLY)
+        assert made.ok, made.message
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """An API server whose kinds are those that we print."""
+    with control_plane(tmp_path_factory.mktemp("own"), programs()) as running:
+        define(running, running.folder, topologies=True)
+        for path in (DEVICES, TOPOLOGIES, TOPOLOGIES.replace("v1alpha1", "v1alpha2")):
+            until = time.monotonic() + 60
+            while not running.api().get(path).ok:
+                assert time.monotonic() < until, f"the kind is not served: path={path}"
+                time.sleep(0.1)
+        yield running
+
+
+_names: Final = iter(f"reported-{number}" for number in range(100))
+
+
+@pytest.fixture
+def node(own: ControlPlane) -> Iterator[str]:
+    """A Node that is ours, as its kubelet makes it."""
+    name = next(_names)
+    made = own.api().create("/api/v1/nodes", {"metadata": {"name": name, "labels": OWNED}})
+    assert made.ok, made.message
+    status = {"capacity": {"cpu": "8", "memory": "64Gi"}, "allocatable": {"cpu": "8"}}
+    as_kubelet(own, name, status)
+    yield name
+    own.api().delete(f"/api/v1/nodes/{name}")
+    own.api().delete(f"{DEVICES}/{name}")
+
+
+def as_kubelet(plane: ControlPlane, name: str, status: dict[str, Any]) -> None:
+    """Write a Node's status as kubelet does."""
+    path = f"/api/v1/nodes/{name}/status?fieldManager=kubelet"
+    kind = "application/strategic-merge-patch+json"
+    assert plane.api().patch(path, {"status": status}, kind).ok
+
+
+def device(plane: ControlPlane, name: str) -> dict[str, Any]:
+    """Return the Device object."""
+    got = plane.api().get(f"{DEVICES}/{name}")
+    assert got.ok, got.message
+    return dict(got.body)
+
+
+def quantities(plane: ControlPlane, name: str, section: str = "allocatable") -> dict[str, str]:
+    """Return what the Node offers in our names."""
+    found = plane.api().get(f"/api/v1/nodes/{name}").body["status"][section]
+    return {key: text for key, text in found.items() if "/" in key}
+
+
+class Agent:
+    """Reports one node, a connection for each round."""
+
+    def __init__(self, plane: ControlPlane, name: str) -> None:
+        self._config = str(plane.kubeconfig(ADMIN))
+        self._made: Reporter | None = None
+        self._name = name
+        self.seconds = 0.0
+
+    def report(
+        self,
+        found: Discovery = TWO_CARDS,
+        pods: tuple[HeldByPod, ...] = (),
+        requested: dict[str, int] | None = None,
+    ) -> Reported:
+        """Report once."""
+
+        async def run() -> Reported:
+            async with connected(self._config) as objects:
+                if self._made is None:
+                    self._made = Reporter(
+                        objects=objects,
+                        node_name=self._name,
+                        clock=lambda: self.seconds,
+                        now=lambda: NOW,
+                        dialects=frozenset({Dialect.KOORDINATOR, Dialect.MGPU, Dialect.GPUSHARE}),
+                    )
+                self._made.objects = objects
+                return await self._made.report(found, pods, requested)
+
+        return asyncio.run(run())
+
+
+def everything(name: str) -> tuple[str, ...]:
+    """Return what is written of a node at first."""
+    parts = (f"{DEVICES}/{name}", f"{NODES}/{name}")
+    return tuple(f"{path}{part}" for path in parts for part in ("", "/status"))
+
+
+def reasons(report: Reported) -> list[str]:
+    """Return what is wrong."""
+    return [problem.reason for problem in report.problems]
+
+
+def test_all_is_written_once_and_reads_back(own: ControlPlane, node: str) -> None:
+    """A second round finds nothing to write, and the scheduler reads what was found."""
+    agent = Agent(own, node)
+    assert agent.report() == Reported(written=everything(node))
+    before = device(own, node), own.api().get(f"/api/v1/nodes/{node}").body
+    for again in (agent, Agent(own, node)):
+        assert again.report() == Reported()
+    assert (device(own, node), own.api().get(f"/api/v1/nodes/{node}").body) == before
+
+    facts, warnings = decode_node(before[1], before[0])
+    assert not warnings
+    assert [(one.device_id, one.memory_bytes) for one in facts.devices if one.memory_bytes] == [
+        (card.uuid, card.memory_bytes) for card in TWO_CARDS.cards
+    ]
+    assert facts.links is not None
+    assert before[1]["metadata"]["labels"]["node.koordinator.sh/gpu-model"] == "A100-SXM4-80GB"
+
+
+def test_as_cards_fill_the_node_offers_less(own: ControlPlane, node: str) -> None:
+    """In every dialect but by what its own Pods have; who holds what is told for people."""
+    agent = Agent(own, node)
+    agent.report()
+    empty = quantities(own, node)
+    given = ProvenDevice(
+        device_type="gpu",
+        device_id=CARD.uuid,
+        minor=0,
+        core_percent=100,
+        memory_bytes=CARD.memory_bytes,
+    )
+    containers = (ProvenContainer(index="0", devices=(given,)),)
+    pod = HeldByPod(pod_uid="u", namespace="ml", pod_name="train-0", containers=containers)
+    report = agent.report(TWO_CARDS, (pod,), {"koordinator.sh/gpu-core": 100})
+
+    assert report.written == (f"{DEVICES}/{node}/status", f"{NODES}/{node}/status")
+    full = quantities(own, node)
+    assert (empty["koordinator.sh/gpu-core"], full["koordinator.sh/gpu-core"]) == ("200", "200")
+    assert full["vke.volcengine.com/mgpu-core"] == "100"
+    assert int(full["aliyun.com/gpu-mem"]) * 2 == int(empty["aliyun.com/gpu-mem"])
+    assert quantities(own, node, "capacity") == full
+    assert device(own, node)["status"]["allocations"] == [
+        {
+            "type": "gpu",
+            "entries": [{"namespace": "ml", "name": "train-0", "uuid": "u", "minors": [0]}],
+        }
+    ]
+    assert agent.report(TWO_CARDS, (pod,), {"koordinator.sh/gpu-core": 100}) == Reported()
+    agent.report()
+    assert quantities(own, node) == empty
+
+
+def test_what_somebody_edits_is_taken_back_and_who_insists_is_left(
+    own: ControlPlane, node: str
+) -> None:
+    """Three times; then it is said, and tried again ten minutes later."""
+    agent = Agent(own, node)
+    agent.report()
+    whole = device(own, node)["spec"]
+
+    def edited() -> Reported:
+        path = f"{DEVICES}/{node}?fieldManager=kubectl-edit"
+        assert own.api().patch(path, {"spec": {"devices": whole["devices"][:1]}}).ok
+        return agent.report()
+
+    for _ in range(3):
+        assert edited().written == (f"{DEVICES}/{node}",)
+        assert device(own, node)["spec"] == whole
+    insisted = edited()
+    assert (insisted.written, reasons(insisted)) == ((), ["ForeignFieldManager"])
+    assert "kubectl-edit" in insisted.problems[0].message
+    agent.seconds = 601.0
+    assert agent.report().written == (f"{DEVICES}/{node}",)
+
+
+def test_what_somebody_takes_out_or_replaces_comes_back(own: ControlPlane, node: str) -> None:
+    """Labels, annotations, the whole object, and after a deletion."""
+    agent = Agent(own, node)
+    agent.report()
+    whole = device(own, node)
+    gone = {"metadata": {"labels": None, "annotations": None}}
+    assert own.api().patch(f"{DEVICES}/{node}?fieldManager=kubectl-edit", gone).ok
+    assert agent.report().written == (f"{DEVICES}/{node}",)
+    assert device(own, node)["metadata"]["labels"] == whole["metadata"]["labels"]
+
+    bare = {
+        **{key: whole[key] for key in ("apiVersion", "kind")},
+        "metadata": {
+            "name": node,
+            "resourceVersion": device(own, node)["metadata"]["resourceVersion"],
+        },
+        "spec": {"devices": [{"type": "gpu", "health": True}]},
+    }
+    assert own.api().replace(f"{DEVICES}/{node}?fieldManager=kubectl-replace", bare).ok
+    assert f"{DEVICES}/{node}" in agent.report().written
+    assert device(own, node)["spec"] == whole["spec"]
+
+    assert own.api().delete(f"{DEVICES}/{node}").ok
+    assert agent.report().written == everything(node)[:2]
+
+
+def test_who_had_the_object_first_or_applies_it_keeps_it(own: ControlPlane, node: str) -> None:
+    """Koordinator's agent updates the whole object; a GitOps tool applies a label."""
+    theirs = {
+        "apiVersion": "scheduling.koordinator.sh/v1alpha1",
+        "kind": "Device",
+        "metadata": {"name": node},
+        "spec": {"devices": [{"type": "gpu", "minor": 7, "health": True}]},
+    }
+    assert own.api().create(f"{DEVICES}?fieldManager=koordlet", theirs).ok
+    label = {"metadata": {"name": node, "labels": {"node.koordinator.sh/gpu-model": "mine"}}}
+    path = f"/api/v1/nodes/{node}?fieldManager=argocd"
+    body = {"apiVersion": "v1", "kind": "Node", **label}
+    assert own.api().call("PATCH", path, body, APPLY).ok
+    report = Agent(own, node).report()
+
+    assert reasons(report) == ["ForeignFieldManager"] * 2
+    assert ["koordlet" in report.problems[0].message, "argocd" in report.problems[1].message] == [
+        True,
+        True,
+    ]
+    assert device(own, node)["spec"] == theirs["spec"]
+    assert report.written == (f"{DEVICES}/{node}/status", f"{NODES}/{node}/status")
+
+
+def test_kubelet_copies_and_zeroes_are_taken_back_and_another_plugin_is_left(
+    own: ControlPlane, node: str
+) -> None:
+    """As often as it takes: kubelet does so at every start."""
+    agent = Agent(own, node)
+    agent.report()
+    whole = quantities(own, node)
+    for _ in range(4):
+        as_kubelet(
+            own,
+            node,
+            {
+                "capacity": {"koordinator.sh/gpu-core": "0"},
+                "allocatable": {"koordinator.sh/gpu-core": "0", "koordinator.sh/gpu": "0"},
+            },
+        )
+        assert agent.report() == Reported(written=(f"{NODES}/{node}/status",))
+        assert quantities(own, node) == quantities(own, node, "capacity") == whole
+    as_kubelet(own, node, {"capacity": {"koordinator.sh/gpu-core": "800"}})
+
+    report = agent.report()
+    assert (report.written, reasons(report)) == ((), ["ForeignFieldManager"])
+
+
+def test_a_card_that_closes_and_one_that_goes_are_told(own: ControlPlane, node: str) -> None:
+    """By difference: no label changes, so the Node itself is not written."""
+    agent = Agent(own, node)
+    agent.report()
+    first, second = TWO_CARDS.cards
+    ill = replace(TWO_CARDS, cards=(replace(first, faults=(Fault(reason="Xid79"),)), second))
+    assert agent.report(ill).written == (f"{DEVICES}/{node}", f"{NODES}/{node}/status")
+    cards = [one for one in device(own, node)["spec"]["devices"] if one["type"] == "gpu"]
+    assert [(one["health"], one["conditions"][0]["reason"]) for one in cards] == [
+        (False, "Xid79"),
+        (True, "DeviceHealthy"),
+    ]
+    assert quantities(own, node)["koordinator.sh/gpu-core"] == "100"
+
+    agent.report(replace(TWO_CARDS, cards=(second,), links=()))
+    spec = device(own, node)["spec"]
+    assert ("topologies" in spec, len(spec["devices"])) == (False, 3)
+
+
+def test_a_machine_that_has_nothing_left_offers_nothing(own: ControlPlane, node: str) -> None:
+    """What we wrote goes; what is kubelet's stays."""
+    agent = Agent(own, node)
+    agent.report()
+    assert agent.report(Discovery()).problems == ()
+
+    assert not quantities(own, node)
+    assert device(own, node)["spec"] == {"devices": []}
+    found = own.api().get(f"/api/v1/nodes/{node}").body
+    assert found["status"]["capacity"] == {"cpu": "8", "memory": "64Gi"}
+    assert found["metadata"]["labels"] == OWNED
+
+
+def test_koordinators_kind_gets_all_but_the_links(
+    own: ControlPlane, node: str, tmp_path: Path
+) -> None:
+    """Its Device has no topologies; with ours applied over it they come."""
+    define(own, tmp_path, topologies=False)
+    try:
+        first = _until_known(own, node, known=False)
+        assert first.written == everything(node)
+        assert "topologies" not in device(own, node)["spec"]
+    finally:
+        define(own, tmp_path, topologies=True)
+    assert _until_known(own, node, known=True).written == (f"{DEVICES}/{node}",)
+    assert "topologies" in device(own, node)["spec"]
+
+
+def _until_known(plane: ControlPlane, node: str, *, known: bool) -> Reported:
+    """Report once the API server goes by the kind as it was last defined."""
+    probe = {
+        "apiVersion": "scheduling.koordinator.sh/v1alpha1",
+        "kind": "Device",
+        "metadata": {"name": "probe"},
+        "spec": {"topologies": {"gpu": []}},
+    }
+    path = f"{DEVICES}/probe?fieldManager=probe&dryRun=All"
+    for _ in range(300):
+        if plane.api().call("PATCH", path, copy.deepcopy(probe), APPLY).ok is known:
+            break
+    else:
+        pytest.fail("the kind has not changed")
+    report = Agent(plane, node).report()
+    assert reasons(report) == ([] if known else ["FieldNotKnown"])
+    return report
