@@ -39,6 +39,8 @@ from scheduler.decide.score.rows import RatingRows, Ratings, runner_up
 from scheduler.decide.settings import POLICIES, SchedulingSettings
 from scheduler.decide.shapes import Shape, ShapeIndex
 
+_STEADY: Final = "binpack"
+"""The node policy where one node is all there is."""
 _NOT_OFFERED: Final = Unfit(reason=NOT_OFFERED.text)
 
 
@@ -121,7 +123,9 @@ class Engine:
         )
         self._rows = RatingRows(arrays, predicates, policy)
         self._allocator = Allocator(arrays, pins, policy, settings)
-        self._refusals = Refusals(arrays, predicates, fitting, pins, self._node_rows)
+        self._refusals = Refusals(
+            arrays, predicates, fitting, pins, self._node_rows, takes=self._takes_alone
+        )
         self._holdings = Holdings(
             arrays,
             pins,
@@ -248,6 +252,12 @@ class Engine:
         for number, reason in limits.closed.items():
             kept[int(self._node_rows.of[number])] = Unfit(reason=reason)
         return kept
+
+    def _takes_alone(self, request: PodRequest, facts: NodeFacts) -> bool:
+        """Tell whether a node takes a request while nobody else is on it."""
+        steady = replace(self._settings, node_policy=_STEADY)
+        alone = Engine((facts,), steady, by_count=self._by_count)
+        return alone.try_place(request, 0) is not None
 
     def filter(self, request: PodRequest, nodes: Sequence[int] | IntArray) -> Filtered:
         """

@@ -92,7 +92,7 @@ class EquivalenceClasses:
     def _kind_numbers(self) -> IntArray:
         """Return the number of each node's kind; a node that is never grouped has its own."""
         if self._kinds is None:
-            self._kinds = Kinds(self._arrays.nodes, _kind)
+            self._kinds = Kinds(self._arrays.nodes, kind_of)
         return self._kinds.of
 
 
@@ -122,14 +122,15 @@ def _as_bytes(values: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> npt.NDAr
     return np.ascontiguousarray(values).view(np.uint8).reshape(len(values), -1)
 
 
-def _decides_more(node: NodeFacts) -> bool:
+def decides_more(node: NodeFacts) -> bool:
     """Tell whether a policy of the node for CPUs or NUMA nodes has a say in every Pod."""
     aligned = node.numa_policy is not NumaPolicy.NONE
     return aligned or bool(node.cpu_bind_policy) or node.kubelet is not None
 
 
-def _kind(node: NodeFacts) -> Hashable:
-    if _decides_more(node):
+def kind_of(node: NodeFacts) -> Hashable:
+    """Return all that choosing devices reads of a node, but for their health and ids."""
+    if decides_more(node):
         return node.uid
     partitions = node.partitions
     amounts = node.card_amounts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,6 +20,7 @@ from scheduler.decide.numa.state import NumaLoad
 from scheduler.decide.outcome import NodeReasons, ReasonCount, Unfit
 from scheduler.decide.refusal import reasons
 from scheduler.decide.refusal.never import able_nodes, never
+from scheduler.decide.refusal.possible import FREEING
 from scheduler.decide.refusal.reasons import Reason
 from scheduler.decide.refusal.shortfalls import (
     explain_closed,
@@ -33,6 +34,11 @@ FAR: Final = (1 << 31) - 1
 """How far a node is from fitting when no number says so."""
 
 _OF_DIALECTS: Final = {reason.text: reason for each in CHOOSERS for reason in each.search_reasons}
+_LOOKS_MAX: Final = 16
+"""So many nodes are asked whether a remedy would help there."""
+_NEEDS_ROOM: Final = (*FREEING, "open ", "add ", "uncordon ", "tolerate ", "change the Pod's node ")
+"""Remedies that are in vain on a node which is too small."""
+
 _IN_CLUSTER: Final = "in this cluster"
 _AMONG_THESE: Final = "among these"
 _ABSENT: Final = (reasons.NODE_ABSENT,)
@@ -78,11 +84,14 @@ class ReasonCounter:
         codes: Codes,
         short: npt.NDArray[np.int32],
         tried: Mapping[int, Unfit],
+        *,
+        helps: Callable[[int, str], bool],
     ) -> ReasonCounts:
         """
         Return the answer for codes that index `texts`.
 
-        `short` orders nodes with reasons about devices; `tried` has the closer look's own words.
+        `short` orders nodes with reasons about devices; `tried` has the closer look's own words;
+        `helps` tells whether a remedy could ever help on the node at a row.
         """
         if tried:
             texts, codes = _with_tried(texts, codes, tried)
@@ -97,18 +106,16 @@ class ReasonCounter:
         able = able_nodes(self._arrays, request)
         for reason, members in by_name.values():
             where = _any_of(codes, members)
-            some = where & able
-            can_serve = bool(some.any())
-            row, detail, remedy = self._nearest(
-                request, reason, some if can_serve else where, short, tried
-            )
+
+            def look(some: BoolArray, reason: Reason = reason) -> tuple[int, str, str]:
+                row, detail, remedy = self._nearest(request, reason, some, short, tried)
+                if not remedy:  # in the words that are true of this node: taints differ in effect
+                    told = texts[codes.item(row)]
+                    remedy = next(each.remedy for each in told if each.name == reason.name)
+                return row, detail, remedy
+
+            row, detail, remedy = self._helpful(request, where, where & able, look, helps)
             nearest.add(row)
-            is_less = remedy.startswith("ask ")  # of what is short here itself
-            if remedy and not is_less and not can_serve:  # nothing there is worth releasing
-                remedy = f"ask for less: {never(self._arrays, request, where, _AMONG_THESE)}"
-            if not remedy:  # in the words that are true of this node: taints differ in effect
-                told = texts[codes.item(row)]
-                remedy = next(each.remedy for each in told if each.name == reason.name)
             counts.append(
                 ReasonCount(
                     reason=reason.name,
@@ -131,6 +138,35 @@ class ReasonCounter:
             if not used or (able & everywhere).any()
             else never(self._arrays, request, everywhere, _IN_CLUSTER),
         )
+
+    def _helpful(
+        self,
+        request: PodRequest,
+        where: BoolArray,
+        able: BoolArray,
+        look: Callable[[BoolArray], tuple[int, str, str]],
+        helps: Callable[[int, str], bool],
+    ) -> tuple[int, str, str]:
+        """
+        Return the nearest of the nodes on which what would help could ever be, with its numbers.
+
+        Where there is none: the nearest of them all, and what is to be asked for.
+        """
+        left = able.copy()
+        for _ in range(_LOOKS_MAX):
+            if not left.any():
+                break
+            row, detail, remedy = look(left)
+            if helps(row, remedy):
+                return row, detail, remedy
+            left[row] = False
+        row, detail, remedy = look(where)
+        if not remedy.startswith(_NEEDS_ROOM):
+            return row, detail, remedy
+        _, _, instead = remedy.partition(" or ")
+        if remedy.startswith(FREEING) and able.any() and instead:
+            return row, detail, instead
+        return row, detail, f"ask for less: {never(self._arrays, request, where, _AMONG_THESE)}"
 
     def _by_node(self, texts: Texts, codes: Codes, used: Sequence[int]) -> NodeReasons:
         """Return the reasons node by node; in the same state codes are the same, however made."""

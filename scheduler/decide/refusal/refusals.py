@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -29,6 +30,7 @@ from scheduler.decide.nodes.pins import CpuPins
 from scheduler.decide.outcome import Unfit, Unplaced
 from scheduler.decide.refusal import reasons
 from scheduler.decide.refusal.counts import FAR, ReasonCounter, ReasonCounts
+from scheduler.decide.refusal.possible import Possible, Takes
 from scheduler.decide.refusal.reasons import Reason
 from scheduler.decide.shapes import Shape
 
@@ -79,6 +81,7 @@ class Refusals:
 
     Args:
         rows: where the nodes stand in the cluster that answers list, by number.
+        takes: whether a node that is alone and empty takes a request.
     """
 
     def __init__(
@@ -88,8 +91,11 @@ class Refusals:
         fitting: Fitting,
         pins: CpuPins,
         rows: NodeRows,
+        *,
+        takes: Takes,
     ) -> None:
         self._arrays = arrays
+        self._possible = Possible(arrays, takes)
         self._answers = ReasonCounter(arrays, pins, rows)
         self._predicates = predicates
         self._fitting = fitting
@@ -105,7 +111,10 @@ class Refusals:
         row = self._row(request, shape)
         answer = row.answer
         if answer is None or tried:
-            answer = self._answers.answer(request, row.texts, row.codes, row.short, tried)
+            helps = partial(self._possible.would_help, request, shape)
+            answer = self._answers.answer(
+                request, row.texts, row.codes, row.short, tried, helps=helps
+            )
             row.answer = None if tried else answer
             row.returns = self._arrays.log.returns
         return Unplaced(
@@ -119,6 +128,7 @@ class Refusals:
     def forget(self) -> None:
         """Drop every row that is remembered."""
         self._rows.clear()
+        self._possible.forget()
 
     def codes(self, request: PodRequest, shape: Shape) -> npt.NDArray[np.int32]:
         """Return 0 for each node that passes the tests over arrays, else a number that is not."""
