@@ -25,8 +25,8 @@ from tenure.report.charts import (
     y_ticks,
 )
 from tenure.report.model import Report, Totals, UsageRow
-from tenure.report.thin import PAYLOAD_BYTES_MAX, Fitted, fit
-from tenure.report.waiting import Packed, pack_waits
+from tenure.report.thin import PAYLOAD_BYTES_MAX, Fitted, fit, size_of
+from tenure.report.waiting import WAITS_BYTES_MAX, Packed, pack_waits
 from tenure.units import format_time
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
@@ -85,7 +85,8 @@ def headline(totals: Totals) -> str:
 def _page(report: Report, budget_bytes: int) -> dict[str, Any]:
     history, script = report.history, _script()
     fitted = fit(history, budget_bytes)
-    waits, left_out = pack_waits(report.waits, history.start)
+    room = budget_bytes - size_of(fitted.document) if fitted.document else 0
+    waits, left_out = pack_waits(report.waits, history.start, WAITS_BYTES_MAX + room)
     by_time = history.axis == "time"
     return {
         "script": Markup(script),  # noqa: S704 - our own file
@@ -128,7 +129,7 @@ def _script() -> str:
 def _left_out(waits: int) -> str:
     if not waits:
         return ""
-    return f"The earliest {_counted(waits, 'wait')} of Pods would not fit; the ledger has them."
+    return f"The earliest {_counted(waits, 'wait')} of Pods did not fit; the ledger has them."
 
 
 def _data(report: Report, fitted: Fitted, waits: Packed) -> Markup | None:

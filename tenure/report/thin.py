@@ -47,7 +47,7 @@ def fit(history: History, budget_bytes: int = PAYLOAD_BYTES_MAX) -> Fitted:
     tick = tick_of(history)
     steps = min(STEPS_MAX, (history.end - history.start) // tick) or 1
     document = _document(history, steps, tick)
-    if _size(document) <= budget_bytes:
+    if size_of(document) <= budget_bytes:
         return Fitted(document=document, steps=steps)
     for count in _fewer(steps, NAMED_STEPS_MIN):
         thinned = at_steps(history, step_moments(history, count, tick))
@@ -57,7 +57,7 @@ def fit(history: History, budget_bytes: int = PAYLOAD_BYTES_MAX) -> Fitted:
             " begin and end between two of them and are not drawn. The ledger has them all."
         )
         document = {**_document(thinned, count, tick), "thinned": True}
-        if _size(document) <= budget_bytes:
+        if size_of(document) <= budget_bytes:
             return Fitted(document=document, steps=count, note=note)
     for count in _fewer(steps * 2, 1):
         note = (
@@ -66,7 +66,7 @@ def fit(history: History, budget_bytes: int = PAYLOAD_BYTES_MAX) -> Fitted:
         )
         levels = levels_at_steps(history, step_moments(history, count, tick))
         document = {**_document(levels, count, tick), "thinned": True}
-        if _size(document) <= budget_bytes:
+        if size_of(document) <= budget_bytes:
             return Fitted(document=document, steps=count, note=note)
     note = f"{len(history.cards):,} cards are too many for a map on one page."
     return Fitted(document=None, steps=1, note=note)
@@ -178,5 +178,6 @@ def _document(history: History, steps: int, tick: int) -> dict[str, Any]:
     return {**pack(history, tick), "steps": steps, "thinned": False}
 
 
-def _size(document: dict[str, Any]) -> int:
+def size_of(document: dict[str, Any]) -> int:
+    """Return the bytes that a document takes of the page."""
     return len(json.dumps(document, separators=(",", ":")))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
 from ledger.domain.log.events import RequestRefused, decode_event
@@ -13,7 +14,7 @@ from scheduler.service.api.words import WEBHOOK_ACTOR
 from scheduler.usage.model import Axis
 
 WAITS_BYTES_MAX: Final = 350_000
-"""What the waits may take of a page; the newest ones stay."""
+"""What the waits may take of a page at least."""
 
 Packed: TypeAlias = dict[str, Any]
 
@@ -128,16 +129,17 @@ def pack_waits(
     waits: Sequence[Wait], start: int, budget_bytes: int = WAITS_BYTES_MAX
 ) -> tuple[Packed, int]:
     """
-    Return the document of the waits, and how many of the earliest did not fit.
+    Return the document of the waits, and how many did not fit: the earliest that ended.
 
     `texts` are the distinct texts. A row is [namespace, name, opened, closed or null, node,
     admission, shape, refusals, reasons], a refusal [moment, message], a reason [reason, nodes,
-    nearest node, detail, remedy]. Moments count from `start`; texts are places in `texts`.
+    nearest node, detail, remedy]. Moments count from `start`; texts are places in `texts`;
+    `left_out` is how many did not fit.
     """
     texts: dict[str, int] = {}
     rows: list[list[Any]] = []
     size = 0
-    for wait in reversed(waits):
+    for wait in sorted(waits[::-1], key=lambda wait: wait.closed is not None):
         known = len(texts)
         row = _packed(wait, start, texts)
         new = list(texts)[known:]
@@ -148,8 +150,9 @@ def pack_waits(
                 del texts[text]
             break
         rows.append(row)
-    rows.reverse()
-    return {"texts": list(texts), "rows": rows}, len(waits) - len(rows)
+    rows.sort(key=itemgetter(2))
+    left_out = len(waits) - len(rows)
+    return {"texts": list(texts), "rows": rows, "left_out": left_out}, left_out
 
 
 def _packed(wait: Wait, start: int, texts: dict[str, int]) -> list[Any]:

@@ -176,6 +176,14 @@ def test_what_is_shown_is_what_sql_counts(opened: Opened, ask: Ask) -> None:
         " (SELECT device_no FROM audit_holdings WHERE closed_at_us IS NULL)"
     )
 
+    ((part,),) = ask(
+        "SELECT count(*) FROM (SELECT device_no FROM audit_holdings WHERE closed_at_us IS NULL AND"
+        " device_type = 'gpu' GROUP BY device_no HAVING sum(CASE WHEN core_percent > 0 THEN"
+        " core_percent ELSE memory_ratio_percent END) < 100) AS s"
+        " JOIN ledger_devices AS d USING (device_no) WHERE d.healthy = 1 AND d.present = 1"
+    )
+
+    assert page.text("#count-stranded") == str(part)
     assert page.text("#count-held") == str(held)
     assert page.text("#count-closed") == str(closed)
     assert page.text("#count-free") == str(idle)

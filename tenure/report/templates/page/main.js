@@ -13,8 +13,7 @@ function show(ticks) {
   slider.setAttribute("aria-valuetext", text);
   for (const line of document.querySelectorAll("#capacity .now")) { line.hidden = false; line.style.left = `${percentAlong(now)}%`; }
   for (const name of Object.keys(FILTERS)) {
-    const count = name === "waiting" ? waiting.length : main.filter(FILTERS[name]).length;
-    $(`count-${name}`).textContent = count.toLocaleString("en-US");
+    $(`count-${name}`).textContent = name === "waiting" ? waitingCount() : main.filter(FILTERS[name]).length.toLocaleString("en-US");
   }
   refreshPanel();
 }

@@ -27,7 +27,7 @@ function settle() {
   nearest = new Set(waiting.flatMap((wait) => wait.reasons.map((reason) => reason.nearest)));
 }
 const level = (card) => Math.min(100, Math.round(levels[card]));
-const isStranded = (card) => levels[card] < 100 && (levels[card] > 0 || Boolean(isClosed[card]));
+const isStranded = (card) => levels[card] > 0 && levels[card] < 100 && !isClosed[card];
 function cardWords(card) {
   const list = heldBy.get(card) || [], { model } = cards[card];
   const words = [cardName(card)];
@@ -167,7 +167,7 @@ function layOut() {
       left += own + rackGap;
     }
     group.width = width;
-    group.height = (row + 1) * rowHeight - rowGap + 2;
+    group.height = (row + 1) * rowHeight - rowGap + (label ? 2 : 5);
     places.push(...group.places);
   }
   placeOf.clear();

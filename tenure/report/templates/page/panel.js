@@ -41,7 +41,8 @@ function readHash() {
   try { key = decodeURIComponent(name || ""); } catch { return { kind: "now" }; }
   if (kind === "card" && cardByName.has(key)) return { kind, card: cardByName.get(key) };
   if (kind === "pod" && pods.has(key)) return { kind, pod: pods.get(key) };
-  return sought ? { kind: "found" } : { kind: "now" };
+  if (sought) return { kind: "found" };
+  return { kind: filter === "waiting" ? "waits" : "now" };
 }
 function go(hash) {
   if (location.hash !== hash) history.pushState(null, "", hash || location.pathname + location.search);
@@ -56,6 +57,7 @@ function openCard(card, andFocus) {
 function closePanel() {
   const inside = $("panel").contains(document.activeElement);
   if (view.kind === "found") { sought = ""; $("search").value = ""; drawMap(); }
+  if (view.kind === "waits") document.querySelector("input[name=show]").click();
   go("");
   if (inside) $("cursor").focus({ preventScroll: true });
 }
@@ -65,8 +67,7 @@ function route() {
   if (chosen >= 0) at = placeOf.get(chosen);
   render();
   moveCursor();
-  const isSheet = view.kind !== "now" || filter === "waiting";
-  document.documentElement.classList.toggle("sheet", isSheet);
+  document.documentElement.classList.toggle("sheet", view.kind !== "now");
   $("close").hidden = view.kind === "now";
   $("panel").scrollTop = 0;
 }
@@ -79,9 +80,9 @@ function keepInSight() {
   else if (box.top < floor + 20) scrollBy(0, box.top - floor - 20);
 }
 function render() {
-  const { title, body } = { now: viewNow, card: viewCard, pod: viewPod, found: viewFound }[view.kind](view);
+  const { title, body } = { now: viewNow, waits: viewWaits, card: viewCard, pod: viewPod, found: viewFound }[view.kind](view);
   $("panel-title").textContent = title;
-  $("panel-body").replaceChildren(...body);
+  $("panel-body").replaceChildren(...body.filter(Boolean));
 }
 // The moment changed: the view is the same.
 function refreshPanel() {
@@ -101,7 +102,7 @@ function viewNow() {
   const facts = [
     ["Allocated", `${held.toLocaleString("en-US", { maximumFractionDigits: 1 })} of ${counted(gpus.length, "GPU")}`, `${Math.round((held / whole) * 100)} %`],
     ["With holders", counted(some, "GPU"), ""], ["Free", counted(free, "GPU"), ""],
-    ["Closed to Pods", counted(shut, "GPU"), ""], ["Waiting", counted(waiting.length, "Pod"), ""],
+    ["Closed to Pods", counted(shut, "GPU"), ""], ["Waiting", `${waitingCount()} Pod${waiting.length === 1 ? "" : "s"}`, ""],
   ];
   const list = element("dl", { class: "facts" });
   for (const [name, value, more] of facts) list.append(element("div", {}, element("dt", {}, name), element("dd", {}, value, more ? element("small", {}, ` ${more}`) : "")));
@@ -129,16 +130,20 @@ function namespacesNow(whole) {
 }
 function waitingNow() {
   if (!waits.length) return [];
-  const title = element("h4", {}, "Pods that wait");
-  if (!waiting.length) return [title, element("p", { class: "muted" }, "None at this moment.")];
-  const rows = element("ol", { class: "list", id: "waiting" });
-  const shown = filter === "waiting" ? LIST_MAX : WAITING_FEW;
-  for (const wait of waiting.slice(0, shown)) {
-    rows.append(element("li", {}, podLink(wait.path), element("span", { class: "facts-line" }, ...(byTime ? [`for ${durationText(now - wait.from)}: `] : []), wait.reasons[0] ? wait.reasons[0].reason : wait.refusals.at(-1)[1])));
-  }
-  if (waiting.length > WAITING_FEW && filter !== "waiting") return [title, rows, element("p", { class: "muted" }, `${waiting.length - WAITING_FEW} more: choose Waiting Pods above.`)];
-  return [title, rows, ...rest(waiting.length)];
+  const more = waiting.length - WAITING_FEW;
+  return [element("h4", {}, "Pods that wait"), ...waitingList(WAITING_FEW), more > 0 ? element("p", { class: "muted" }, `${more.toLocaleString("en-US")} more: choose Waiting Pods above.`) : ""];
 }
+function viewWaits() {
+  const said = waiting.length ? `${waitingCount()} at this moment, longest first. The map shows the nodes that came closest.` : "";
+  return { title: "Pods that wait", body: [said ? element("p", { class: "muted" }, said) : "", ...waitingList(LIST_MAX), ...rest(waiting.length)] };
+}
+function waitingList(most) {
+  if (!waiting.length) return [element("p", { class: "muted" }, doc.waits.left_out ? "None that this page has at this moment." : "None at this moment.")];
+  const rows = waiting.slice(0, most).map((wait) => element("li", {}, podLink(wait.path), element("span", { class: "facts-line" }, ...(byTime ? [`for ${durationText(now - wait.from)}: `] : []), wait.reasons[0] ? wait.reasons[0].reason : wait.refusals.at(-1)[1])));
+  return [element("ol", { class: "list", id: "waiting" }, ...rows)];
+}
+// Where some waits did not fit into the page, there may have been more.
+const waitingCount = () => waiting.length.toLocaleString("en-US") + (doc.waits.left_out ? "+" : "");
 const rest = (count) => (count > LIST_MAX ? [element("p", { class: "note" }, `The first ${LIST_MAX} of ${count.toLocaleString("en-US")}; the ledger has them all.`)] : []);
 
 // --- one card ---------------------------------------------------------------------------------
@@ -224,7 +229,7 @@ function podState({ holds, waits }) {
   if (wait) return ["Waits at this moment, since ", timeElement(wait.from), byTime ? `: ${durationText(now - wait.from)}.` : "."];
   if (waits.length && waits.every((each) => each.admission)) return ["Was refused at admission: the object never was."];
   const first = Math.min(...holds.map((i) => opened[i]), ...waits.map((each) => each.from));
-  return [now < first ? "Not here yet at this moment." : "Holds no card at this moment, and does not wait."];
+  return [now < first ? "Not here yet at this moment." : doc.waits.left_out ? "Holds no card at this moment." : "Holds no card at this moment, and does not wait."];
 }
 function viewPod({ pod }) {
   const body = [element("p", {}, ...podState(pod).filter(Boolean))];

@@ -117,13 +117,17 @@ def test_a_part_of_a_week_has_the_waits_of_that_part() -> None:
 
 
 def test_of_too_many_waits_the_earliest_are_left_out_and_counted() -> None:
-    """The document keeps within its bytes, and has no text that nobody uses."""
-    many = waits(*(refusal(n, uid=f"{n:04}", nodes=n) for n in range(1, 500)))
+    """The document keeps within its bytes; who waits still is told, however early it began."""
+    many = waits(
+        *(refusal(n, uid=f"{n:04}", nodes=n) for n in range(1, 500)),
+        placed=tuple(placing(1000 + n, f"{n:04}") for n in range(2, 500)),
+    )
 
     document, left_out = pack_waits(many, 0, 20_000)
 
-    assert 0 < left_out < 499
+    assert 0 < left_out == document["left_out"] < 499
     assert len(document["rows"]) == 499 - left_out
     assert len(json.dumps(document, separators=(",", ":"))) < 20_100
     assert document["texts"][document["rows"][-1][1]] == "train-0499"
-    assert "train-0001" not in document["texts"]
+    assert document["texts"][document["rows"][0][1]] == "train-0001"
+    assert "train-0002" not in document["texts"]
