@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import typer
@@ -58,7 +58,7 @@ def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
     _expect_streams()
     here = LINE_WIDTH.set(_width_here())
     try:
-        code = typer.main.get_command(app).main(
+        code = _main_of(app)(
             args=list(sys.argv[1:] if arguments is None else arguments),
             prog_name="tenure",
             standalone_mode=False,
@@ -75,6 +75,12 @@ def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
     finally:
         LINE_WIDTH.reset(here)
     return _interrupted() if code == INTERRUPTED else code if isinstance(code, int) else DONE
+
+
+@functools.cache
+def _main_of(app: typer.Typer) -> Callable[..., object]:
+    """Return what runs the command line; to make that takes as long as many a command."""
+    return typer.main.get_command(app).main
 
 
 def _width_here() -> int | None:
