@@ -139,7 +139,7 @@ def pack_waits(
     texts: dict[str, int] = {}
     rows: list[list[Any]] = []
     size = 0
-    for wait in sorted(waits[::-1], key=lambda wait: wait.closed is not None):
+    for wait in sorted(waits, key=lambda wait: (wait.closed is not None, -wait.opened)):
         known = len(texts)
         row = _packed(wait, start, texts)
         new = list(texts)[known:]
