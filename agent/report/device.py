@@ -26,6 +26,7 @@ from ledger.domain.device_types import Unit
 from ledger.domain.devices import WHOLE_PERCENT, VirtualFunction
 from ledger.domain.resources import (
     ANNOTATION_TENURE_MACHINE,
+    ANNOTATION_TENURE_RECOVERED,
     GPU_CORE,
     GPU_MEMORY,
     GPU_MEMORY_RATIO,
@@ -172,6 +173,29 @@ def allocations(pods: Iterable[HeldByPod]) -> list[dict[str, object]]:
             }
             by_type.setdefault(name, []).append(entry)
     return [{"type": name, "entries": by_type[name]} for name in sorted(by_type)]
+
+
+def recoveries(there: Object | None) -> tuple[str, ...]:
+    """
+    Return the ids of the devices that somebody declares whole again, by the object's annotation.
+
+    Rule: design section 8: a card that was closed reopens only by an explicit event. That names the
+    device and since when it is closed (`GPU-5d0f6c1e@2026-01-01T00:00:00Z`, commas between), as its
+    condition does, so that an annotation that stays there opens nothing that closes later.
+    """
+    annotations = _metadata(there).get("annotations")
+    text = annotations.get(ANNOTATION_TENURE_RECOVERED) if isinstance(annotations, dict) else None
+    said = {word.strip() for word in text.split(",")} if isinstance(text, str) else set()
+    return tuple(
+        sorted(
+            str(entry.get("id"))
+            for entry in _entries(there)
+            for condition in entry.get("conditions") or ()
+            if isinstance(condition, dict)
+            and condition.get("status") == "False"
+            and f"{entry.get('id')}@{condition.get('lastTransitionTime')}" in said
+        )
+    )
 
 
 def model_label(model: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from agent.discover.machine import Discovery, Fault
-from agent.report.device import Object, Wanted, wanted
+from agent.report.device import Object, Wanted, recoveries, wanted
 from agent.report.held import HeldByPod, held_of
 from agent.report.offers import node_offers
 from agent.report.settle import MANAGER, Path, Settled, Step, at, settle
@@ -57,10 +57,12 @@ class Reported:
     Attributes:
         written: the paths of the API that were written, in order.
         problems: what is wrong with the machine, or kept something from being said.
+        recovered: ids of devices that somebody declares whole again (`faults.recovered`).
     """
 
     written: tuple[str, ...] = ()
     problems: tuple[Fault, ...] = ()
+    recovered: tuple[str, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -132,7 +134,11 @@ class Reporter:
                 absent = isinstance(error, ApiError) and error.status == _NOT_FOUND
                 reason = NO_DEVICE_KIND if absent else UNREPORTED
                 problems.append(Fault(reason=reason, message=str(error)))
-        return Reported(written=tuple(written), problems=tuple(problems[:_PROBLEMS_MAX]))
+        return Reported(
+            written=tuple(written),
+            problems=tuple(problems[:_PROBLEMS_MAX]),
+            recovered=recoveries(there),
+        )
 
     def _parts(self, want: Wanted, quantities: Mapping[str, str]) -> list[_Part]:
         """Return what is written, the Device first: without it the Node's numbers are cards."""

@@ -13,6 +13,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from agent.discover.faults import CardFault, Faults, marked, recovered
 from agent.discover.machine import Discovery, Fault
 from agent.report.held import HeldByPod
 from agent.report.reporter import DEVICES, NODES, Reported, Reporter
@@ -306,6 +307,23 @@ def test_a_card_that_closes_and_one_that_goes_are_told(own: ControlPlane, node: 
     agent.report(replace(TWO_CARDS, cards=(second,), links=()))
     spec = device(own, node)["spec"]
     assert ("topologies" in spec, len(spec["devices"])) == (False, 3)
+
+
+def test_a_card_opens_by_a_word_on_its_object(own: ControlPlane, node: str) -> None:
+    """An annotation of somebody else's, which no report takes away."""
+    agent = Agent(own, node)
+    faults = Faults(kept=(CardFault(uuid=CARD.uuid, reason="Xid79"),))
+    assert agent.report(marked(TWO_CARDS, faults)).recovered == ()
+    word = {"metadata": {"annotations": {"tenure.sh/recovered": f"{CARD.uuid}@{NOW}"}}}
+    assert own.api().patch(f"{DEVICES}/{node}?fieldManager=kubectl-annotate", word).ok
+
+    said = agent.report(marked(TWO_CARDS, faults))
+    assert said == Reported(recovered=(CARD.uuid,))
+    assert agent.report(marked(TWO_CARDS, recovered(faults, CARD.uuid))).written
+    cards = [one for one in device(own, node)["spec"]["devices"] if one["type"] == "gpu"]
+    assert [one["health"] for one in cards] == [True, True]
+    assert "tenure.sh/recovered" in device(own, node)["metadata"]["annotations"]
+    assert agent.report() == Reported()
 
 
 def test_a_machine_that_has_nothing_left_offers_nothing(own: ControlPlane, node: str) -> None:

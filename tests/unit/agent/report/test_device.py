@@ -20,7 +20,7 @@ from agent.discover.machine import (
     OtherDevice,
     Place,
 )
-from agent.report.device import Wanted, allocations, model_label, wanted
+from agent.report.device import Wanted, allocations, model_label, recoveries, wanted
 from agent.report.held import HeldByPod
 from ledger.domain.annotations.proof import ProvenContainer, ProvenDevice
 from ledger.domain.device_types import DeviceType, Unit
@@ -404,3 +404,19 @@ def test_a_card_without_a_place_is_told_without_one() -> None:
     bare = replace(card(0), place=Place())
 
     assert "topology" not in entry(device(Discovery(cards=(bare,))), "gpu")
+
+
+def test_only_who_names_since_when_a_card_is_closed_opens_it() -> None:
+    """The same words open nothing that closes later, and no card that is open."""
+    first, second = TWO_CARDS.cards
+    ill = replace(TWO_CARDS, cards=(replace(first, faults=(Fault(reason="Xid79"),)), second))
+    closed = device(ill, now=LATER)
+
+    def annotated(text: str) -> dict[str, Any]:
+        metadata = {**closed["metadata"], "annotations": {"tenure.sh/recovered": text}}
+        return {**closed, "metadata": metadata}
+
+    assert recoveries(annotated(f" {first.uuid}@{LATER} , GPU-x@{LATER}")) == (first.uuid,)
+    for text in ("", first.uuid, f"{first.uuid}@{NOW}", f"{second.uuid}@{LATER}", "@", ","):
+        assert recoveries(annotated(text)) == ()
+    assert recoveries(closed) == recoveries(None) == recoveries({"metadata": 1}) == ()

@@ -1,0 +1,68 @@
+"""
+The faults of a machine's cards, kept on its disk: a restart of the agent forgets none.
+
+The file is written beside itself and renamed, so that it is whole or as it was. One that can't be
+read is put aside and named: its cards are then as the next look finds them.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from agent.discover.faults import Faults
+from agent.discover.machine import Fault
+from ledger.domain.errors import InputError
+from ledger.domain.log.codec import encode_value, read_value
+
+FAULTS_FORGOTTEN: Final = "FaultsForgotten"
+BYTES_MAX: Final = 4 << 20
+"""Whatever is longer breaks off there, and then is none of ours."""
+_ASIDE: Final = ".unread"
+
+
+def read_faults(path: Path) -> tuple[Faults, tuple[Fault, ...]]:
+    """
+    Return the faults that are kept, none where there is no file, and what is wrong with it.
+
+    A file that can't be read as one of ours is renamed to `<name>.unread`, over an older one.
+
+    Raises:
+        OSError: the file is there and can't be opened or put aside.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return Faults(), ()
+    with os.fdopen(handle, "rb") as file:
+        raw = file.read(BYTES_MAX)
+    try:
+        faults: Faults = read_value(Faults, raw.decode(), "")
+    except (InputError, UnicodeDecodeError) as error:
+        aside = path.with_name(path.name + _ASIDE)
+        path.replace(aside)
+        fact = f"{path}: {error}: put aside as {aside.name}; cards that it closed may be open"
+        return Faults(), (Fault(reason=FAULTS_FORGOTTEN, message=fact),)
+    return faults, ()
+
+
+def write_faults(path: Path, faults: Faults) -> None:
+    """
+    Keep these faults, durably.
+
+    Raises:
+        OSError: they are not kept; the file is as it was.
+    """
+    fresh = path.with_name(path.name + ".new")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(fresh, flags, 0o600), "wb") as file:
+        file.write(encode_value(faults).encode())
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
