@@ -20,6 +20,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands to `tenure`."""
     SERVE.command("webhook")(webhook)
     SERVE.command("scheduler")(scheduler)
+    SERVE.command("agent")(agent)
     app.add_typer(SERVE)
 
 
@@ -339,3 +340,69 @@ def scheduler(
     )
     set_up_logs(debug=debug)
     run_service(serve_scheduler(options))
+
+
+def agent(
+    *,
+    holdings: Annotated[
+        Path,
+        typer.Option(
+            envvar="TENURE_AGENT_HOLDINGS", help="File with who holds what on this node, as JSON."
+        ),
+    ],
+    cards: Annotated[
+        list[Path],
+        typer.Option(
+            envvar="TENURE_AGENT_CARDS",
+            help="CDI specification of the node's cards by their ids; may be given again.",
+        ),
+    ],
+    plugins: Annotated[
+        Path,
+        typer.Option(envvar="TENURE_AGENT_PLUGINS", help="Kubelet's folder of device plugins."),
+    ] = Path("/var/lib/kubelet/device-plugins"),
+    cdi: Annotated[
+        Path,
+        typer.Option(
+            envvar="TENURE_AGENT_CDI", help="Folder of CDI specifications that the runtime reads."
+        ),
+    ] = Path("/var/run/cdi"),
+    slots: Annotated[
+        int,
+        typer.Option(
+            envvar="TENURE_AGENT_SLOTS",
+            min=1,
+            help="How many containers with devices may be on the node at once.",
+        ),
+    ] = 512,
+    probes: Annotated[
+        str,
+        typer.Option(
+            envvar="TENURE_AGENT_PROBES",
+            help="HOST:PORT for /livez, /readyz and /metrics, plain.",
+        ),
+    ] = "0.0.0.0:8080",
+    debug: Annotated[bool, typer.Option("--debug", help="Log more.")] = False,
+) -> None:
+    """
+    Serve on a node: show each container the cards that it holds, by CDI.
+
+    Example: tenure serve agent --holdings holdings.json --cards /var/run/cdi/nvidia.yaml
+    """
+    from tenure.extras import needs
+
+    with needs("service"), needs("agent"):
+        from tenure.serving.agent import AgentOptions, serve_agent
+        from tenure.serving.logs import set_up_logs
+        from tenure.serving.run import address, run_service
+
+    options = AgentOptions(
+        probes=address(probes, "--probes"),
+        plugins=plugins,
+        cdi=cdi,
+        cards=tuple(cards),
+        holdings=holdings,
+        slots=slots,
+    )
+    set_up_logs(debug=debug)
+    run_service(serve_agent(options))

@@ -70,7 +70,7 @@ UNNEEDED: Final = {
     ),
     "agent": (
         *DATABASES,
-        *("numpy", "asyncio", "aiohttp", "pydantic", "kubernetes_asyncio"),
+        *("numpy", "aiohttp", "pydantic", "kubernetes_asyncio"),
         *("scheduler", "webhook", "certs.issue", "certs.material", "cryptography", "tenure"),
     ),
 }

@@ -82,15 +82,22 @@ class Inside:
         """Tell whether it runs."""
         return self.outside is not None and self.outside.poll() is None
 
-    def send(self, number: signal.Signals) -> None:
-        """Send it a signal."""
-        os.kill(self.pid, number)
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Let it stand still until the block ends."""
+        os.kill(self.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self.pid, signal.SIGCONT)
 
-    def end(self, number: signal.Signals = signal.SIGKILL) -> None:
-        """End it, by default without a word."""
+    def end(self) -> None:
+        """End it without a word."""
         assert self.outside is not None
         if self.runs():
-            self.send(number)
+            os.kill(self.pid, signal.SIGKILL)
+        # Who entered the room for it stands still with it, and would not see its end.
+        os.kill(self.outside.pid, signal.SIGCONT)
         self.outside.wait(SECONDS)
 
     def words(self) -> str:
@@ -123,6 +130,32 @@ class Node:
             assert self.kubelet.runs(), self.kubelet.words()
             assert time.monotonic() < until, f"{what}\n{self.kubelet.words()}"
             time.sleep(0.05)
+
+    def restart_kubelet(self, *pods: Mapping[str, Any]) -> None:
+        """
+        End kubelet without a word, start it again, and wait until it has admitted these Pods.
+
+        A Pod that it finds without a running container before its plugins are back is rejected:
+        kubelet's own race.
+        """
+        self.kubelet.end()
+        said = self.kubelet.log.stat().st_size
+        self.kubelet.start()
+        metas = [pod["metadata"] for pod in pods]
+        wanted = [f'"SyncPod enter" pod="{one["namespace"]}/{one["name"]}"' for one in metas]
+
+        def admitted() -> bool:
+            with self.kubelet.log.open("rb") as log:
+                log.seek(said)
+                words = log.read().decode(errors="replace")
+            return all(one in words for one in wanted)
+
+        self.until(admitted, "kubelet does not know its Pods")
+
+    def restart_containerd(self) -> None:
+        """End containerd without a word, and start it again; containers run on."""
+        self.containerd.end()
+        self.containerd.start()
 
     def is_ready(self) -> bool:
         """Tell whether the API server knows it to be ready."""
@@ -271,7 +304,7 @@ def _kubelet(made: Room, plane: ControlPlane) -> list[str]:
         *("--config", str(folder / "kubelet.yaml")),
         *("--kubeconfig", str(plane.kubeconfig(KUBELET))),
         *("--root-dir", str(folder / "kubelet"), "--cert-dir", str(folder / "kubelet-certs")),
-        *("--hostname-override", NODE_NAME),
+        *("--hostname-override", NODE_NAME, "--v", "4"),
     ]
 
 

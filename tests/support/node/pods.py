@@ -44,12 +44,14 @@ class Pods:
         containers: Sequence[Mapping[str, Any]],
         *,
         init: Sequence[Mapping[str, Any]] = (),
+        restarts: bool = True,
     ) -> dict[str, Any]:
         """Create a Pod on the machine's own network, for the scheduler to place."""
         spec = {
             "containers": list(containers),
             "initContainers": list(init),
             "hostNetwork": True,
+            "restartPolicy": "Always" if restarts else "Never",
             "terminationGracePeriodSeconds": 1,
             "nodeSelector": {"kubernetes.io/hostname": NODE_NAME},
             "automountServiceAccountToken": False,
@@ -62,6 +64,16 @@ class Pods:
         """Return a Pod as it is now; empty when it is gone."""
         found = self.node.plane.api().get(f"{self._path}/{name}")
         return dict(found.body) if found.ok else {}
+
+    def ended(self, name: str) -> None:
+        """Wait until all containers of a Pod ended well."""
+
+        def is_over() -> bool:
+            status = self.get(name)["status"]
+            assert status["phase"] != "Failed", status
+            return bool(status["phase"] == "Succeeded")
+
+        self.node.until(is_over, f"it does not end: {name}")
 
     def statuses(self, name: str) -> dict[str, dict[str, Any]]:
         """Return the statuses of a Pod's containers by their names."""

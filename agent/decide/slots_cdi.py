@@ -1,0 +1,116 @@
+"""
+What a name means to the container runtime, in the words of CDI.
+
+A card is shown as the vendor's own CDI specification shows it: libraries, device nodes, hooks. Ours
+adds the edits of a container's cards together under the name that was given for it.
+
+Rule: CDI specification 0.6 to 1.0 (tags.cncf.io/container-device-interface).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from agent.decide.slots import KIND
+from ledger.domain.errors import InputError
+
+VERSION: Final = (0, 6, 0)
+"""The least that says what ours say; a vendor's own may be newer."""
+LISTS: Final = ("env", "deviceNodes", "mounts", "hooks", "additionalGids")
+"""What edits consist of and can be added up. Any other edit is refused, not left out."""
+
+Edits = Mapping[str, Sequence[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardEdits:
+    """
+    How the runtime shows one card.
+
+    Attributes:
+        of_all: what the vendor's specification does once, whichever of its cards are shown.
+        version: of the specification.
+    """
+
+    edits: Edits
+    of_all: Edits = field(default_factory=dict)
+    version: tuple[int, ...] = VERSION
+
+
+def read_cards(specification: object) -> dict[str, CardEdits]:
+    """
+    Return how each device of a vendor's CDI specification is shown, by its name.
+
+    Raises:
+        InputError: it is none, or edits what can't be added up; with the place inside.
+    """
+    if not isinstance(specification, Mapping):
+        raise InputError("expected an object")
+    version = _version(specification.get("cdiVersion"))
+    of_all = _edits(specification.get("containerEdits"), "containerEdits")
+    devices = specification.get("devices")
+    if not isinstance(devices, list):
+        raise InputError("expected a list", field="devices")
+    result = {}
+    for number, device in enumerate(devices):
+        place = f"devices[{number}]"
+        name = device.get("name") if isinstance(device, Mapping) else None
+        if not isinstance(name, str) or not name:
+            raise InputError("expected a name", field=f"{place}.name")
+        if name in result:
+            raise InputError(f"the name is there twice: name={name}", field=f"{place}.name")
+        edits = _edits(device.get("containerEdits"), f"{place}.containerEdits")
+        result[name] = CardEdits(edits=edits, of_all=of_all, version=version)
+    return result
+
+
+def specification_of(name: str, cards: Iterable[CardEdits]) -> str:
+    """
+    Return the CDI specification of one name: its cards' edits, one after the other.
+
+    What two cards say alike is said once.
+
+    Raises:
+        InputError: the cards have no edits, so that the container would start without them.
+    """
+    shown = list(cards)
+    edits: dict[str, list[Any]] = {}
+    for each in (*(one.of_all for one in shown), *(one.edits for one in shown)):
+        for kind in LISTS:
+            known = edits.setdefault(kind, [])
+            known += [item for item in each.get(kind, ()) if item not in known]
+    said = {kind: items for kind, items in edits.items() if items}
+    if not said:
+        raise InputError(f"nothing shows its cards: name={name}")
+    version = max([VERSION, *(one.version for one in shown)])
+    return json.dumps(
+        {
+            "cdiVersion": ".".join(map(str, version)),
+            "kind": KIND,
+            "devices": [{"name": name, "containerEdits": said}],
+        },
+        sort_keys=True,
+    )
+
+
+def _version(said: object) -> tuple[int, ...]:
+    parts = said.split(".") if isinstance(said, str) else []
+    if len(parts) != 3 or not all(part.isascii() and part.isdigit() for part in parts):
+        raise InputError(f"expected a version such as 0.6.0: value={said!r}", field="cdiVersion")
+    return tuple(int(part) for part in parts)
+
+
+def _edits(said: object, place: str) -> Edits:
+    if said is None:
+        return {}
+    if not isinstance(said, Mapping):
+        raise InputError("expected an object", field=place)
+    for kind, items in said.items():
+        if kind not in LISTS:
+            raise InputError("an edit that can't be added up", field=f"{place}.{kind}")
+        if not isinstance(items, list):
+            raise InputError("expected a list", field=f"{place}.{kind}")
+    return {kind: tuple(said[kind]) for kind in LISTS if kind in said}

@@ -1,0 +1,142 @@
+"""Files that the runtime, the vendor and kubelet share with us; no link is followed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from agent.checkpoint import BYTES_MAX, DeviceCheckpoint, read_device_checkpoint
+from agent.decide.slots import is_name
+from agent.decide.slots_cdi import CardEdits, read_cards
+from ledger.domain.errors import InputError, TenureError
+
+_PREFIX: Final = "tenure-"
+_SUFFIX: Final = ".json"
+
+
+class OtherContentError(TenureError):
+    """A name is written already, and means something else: it is never written again. Refuse."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"a name has another meaning already: path={path}")
+
+
+class SpecFolder:
+    """Our CDI specifications: one file for a name, whole or absent, never of two contents."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def names(self) -> frozenset[str]:
+        """Return the names that have a meaning now."""
+        found = (path.name for path in self._folder.glob(f"{_PREFIX}*{_SUFFIX}"))
+        names = (name.removeprefix(_PREFIX).removesuffix(_SUFFIX) for name in found)
+        return frozenset(name for name in names if is_name(name))
+
+    def write(self, name: str, content: str) -> bool:
+        """
+        Give a name its meaning; tell whether it had none.
+
+        The same is written again, for a runtime may have missed that it appeared: one whose queue
+        of file events ran over learns of the name by the next event alone.
+
+        Raises:
+            OtherContentError: it means something else.
+            OSError: the file can't be written.
+        """
+        path = self._path(name)
+        is_new = True
+        with suppress(FileNotFoundError):
+            if read_file(path).decode(errors="replace") != content:
+                raise OtherContentError(path)
+            is_new = False
+        self._put(path, content)
+        return is_new
+
+    def _put(self, path: Path, content: str) -> None:
+        """Let the whole file appear at once; the runtime reads no file of another suffix."""
+        temporary = path.with_suffix(".tmp")
+        with suppress(FileNotFoundError):
+            temporary.unlink()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        with os.fdopen(os.open(temporary, flags, 0o644), "w") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(path)
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Take names away that nobody will start with again."""
+        for name in names:
+            with suppress(FileNotFoundError):
+                self._path(name).unlink()
+
+    def _path(self, name: str) -> Path:
+        assert is_name(name), name
+        return self._folder / f"{_PREFIX}{name}{_SUFFIX}"
+
+
+class CardFiles:
+    """How the vendors show their cards, from their CDI specifications; read again on a change."""
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        self._paths = tuple(paths)
+        self._read: dict[Path, tuple[tuple[int, int, int], dict[str, CardEdits]]] = {}
+
+    def cards(self) -> Mapping[str, CardEdits]:
+        """
+        Return how each device is shown, by its id.
+
+        Raises:
+            InputError: a file can't be read or is none, or two of them show one device.
+        """
+        result: dict[str, CardEdits] = {}
+        for path in self._paths:
+            for name, edits in self._of(path).items():
+                if name in result:
+                    raise InputError(f"two specifications show it: device={name}", place=str(path))
+                result[name] = edits
+        return result
+
+    def _of(self, path: Path) -> dict[str, CardEdits]:
+        try:
+            now = path.stat()
+            version = (now.st_ino, now.st_mtime_ns, now.st_size)
+            if path not in self._read or self._read[path][0] != version:
+                self._read[path] = (version, read_cards(_parsed(path)))
+        except InputError as error:
+            raise error.at(str(path)) from error
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            raise InputError(f"can't be read: {error}", place=str(path)) from error
+        return self._read[path][1]
+
+
+def checkpoint_in(folder: Path, name: str) -> DeviceCheckpoint:
+    """
+    Return kubelet's record.
+
+    Raises:
+        CheckpointError: it can't be trusted.
+        OSError: there is none, or it can't be read.
+    """
+    return read_device_checkpoint(read_file(folder / name))
+
+
+def read_file(path: Path, bytes_max: int = BYTES_MAX) -> bytes:
+    """Return a file's content, one byte more than the bound at most; a link is not followed."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+        return file.read(bytes_max + 1)
+
+
+def _parsed(path: Path) -> object:
+    content = read_file(path)
+    if path.suffix == ".json":
+        parsed: object = json.loads(content)
+        return parsed
+    return yaml.load(content, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe

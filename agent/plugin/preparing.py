@@ -1,0 +1,121 @@
+"""What the device plugin does when kubelet calls: gives names, and writes what they mean."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from agent.checkpoint import CheckpointError, DeviceCheckpoint
+from agent.decide.slots import Given, given, name_of, slot_ids, started
+from agent.decide.slots_cdi import CardEdits, specification_of
+from agent.plugin.files import SpecFolder
+from agent.plugin.messages import devices_in
+from ledger.domain.errors import InputError, TenureError
+
+
+class NotYetError(TenureError):
+    """What is needed is not known yet; kubelet's record or the ledger's may still come. Retry."""
+
+
+class Holdings(Protocol):
+    """Who holds what on this node."""
+
+    def devices_of(self, pod_uid: str, container: str) -> Sequence[str] | None:
+        """Return the ids of a container's devices; None where nothing is known of it."""
+        ...
+
+
+class Slots:
+    """The slots of one node. Every method is quick, and none is called beside another."""
+
+    def __init__(
+        self,
+        *,
+        count: int,
+        start: str,
+        specifications: SpecFolder,
+        checkpoint: Callable[[], DeviceCheckpoint],
+        holdings: Holdings,
+        cards: Callable[[], Mapping[str, CardEdits]],
+    ) -> None:
+        """
+        Begin.
+
+        Args:
+            start: drawn at random for this start of the agent: no name of an earlier one comes
+                again, and none has to be remembered.
+        """
+        self.ids = slot_ids(count)
+        self._known = frozenset(self.ids)
+        self._start = start
+        self._numbers = itertools.count(1)
+        self._specifications = specifications
+        self._checkpoint = checkpoint
+        self._holdings = holdings
+        self._cards = cards
+
+    def name_for(self, slots: Iterable[str]) -> str:
+        """
+        Return a new name for a container that is given these slots, whosever it is.
+
+        Raises:
+            InputError: they are not ours.
+        """
+        wanted = frozenset(slots)
+        if not wanted or not wanted <= self._known:
+            raise InputError(f"not a slot of this node: ids={','.join(sorted(wanted))}")
+        return name_of(wanted, self._start, next(self._numbers))
+
+    def prepare(self, slots: Iterable[str]) -> tuple[Given, ...]:
+        """
+        Write the meaning of each name that a container with these slots may start with.
+
+        Returns:
+            The names that were new. Another container's name is written from that one's holding.
+
+        Raises:
+            NotYetError: kubelet's record has no name for the slots, or can't be trusted; or there
+                is no holding for one of them. The names of others are written all the same.
+            InputError: a device of a holding is shown by no specification.
+            OtherContentError, SharedNameError: the record contradicts what was said before.
+            OSError: a file can't be read or written.
+        """
+        try:
+            names = started(given(self._checkpoint(), devices_in).values(), slots)
+        except CheckpointError as error:
+            raise NotYetError(str(error)) from error
+        if not names:
+            raise NotYetError(f"kubelet keeps no name: slots={','.join(sorted(slots))}")
+        new, missing = [], []
+        for one in names:
+            devices = self._holdings.devices_of(one.pod_uid, one.container)
+            if not devices:
+                missing.append(one)
+            elif self._specifications.write(one.name, self._meaning(one, devices)):
+                new.append(one)
+        if missing:
+            whose = ",".join(f"{one.pod_uid}/{one.container}" for one in missing)
+            raise NotYetError(f"nothing is known to be held: containers={whose}")
+        return tuple(new)
+
+    def sweep(self) -> tuple[str, ...]:
+        """
+        Take the names away that kubelet keeps no more, and return them. Nothing rests on it.
+
+        Raises:
+            CheckpointError: kubelet's record can't be trusted, so nothing was taken away.
+            SharedNameError: likewise.
+            OSError: a file can't be read or removed.
+        """
+        old = self._specifications.names() - given(self._checkpoint(), devices_in).keys()
+        self._specifications.remove(old)
+        return tuple(sorted(old))
+
+    def _meaning(self, one: Given, devices: Sequence[str]) -> str:
+        cards = self._cards()
+        unknown = [device for device in devices if device not in cards]
+        if unknown:
+            whose = f"pod_uid={one.pod_uid}, container={one.container}"
+            raise InputError(f"no CDI specification shows it: device={unknown[0]}, {whose}")
+        return specification_of(one.name, [cards[device] for device in devices])

@@ -1,0 +1,212 @@
+"""`tenure serve agent` as a process, called by a kubelet over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from agent.plugin.holdings_file import HoldingsFile
+from ledger.domain.errors import InputError
+from ledger.domain.resources import SLOT
+from tenure.serving.agent import AgentOptions, serve_agent
+from tests.support.kube.control_plane import free_port
+from tests.support.kubelets import FakeKubelet
+from tests.support.process import COMMAND, environment
+
+pytestmark = pytest.mark.integration
+
+SECONDS = 60.0
+
+
+def until(holds: Callable[[], bool], what: str) -> None:
+    """Wait until something holds."""
+    end = time.monotonic() + SECONDS
+    while not holds():
+        assert time.monotonic() < end, what
+        time.sleep(0.02)
+
+
+@dataclass(kw_only=True)
+class World:
+    """A node's folders, with a kubelet that does not run yet."""
+
+    folder: Path
+    kubelet: FakeKubelet
+    cdi: Path
+
+    def hold(self, pod_uid: str, *cards: str) -> None:
+        """Let the container `main` of a Pod hold these."""
+        devices = [{"device_id": card} for card in cards]
+        holding = {"pod_uid": pod_uid, "containers": [{"name": "main", "devices": devices}]}
+        written = self.folder / "new.json"
+        written.write_text(json.dumps({"format": 1, "holdings": [holding]}))
+        written.rename(self.folder / "holdings.json")
+
+    def options(self) -> list[str]:
+        """Return the command line's options."""
+        said = {
+            "holdings": self.folder / "holdings.json",
+            "cards": self.folder / "vendor.json",
+            "plugins": self.kubelet.folder,
+            "cdi": self.cdi,
+            "slots": 3,
+            "probes": f"127.0.0.1:{free_port()}",
+        }
+        return [word for name, value in said.items() for word in (f"--{name}", str(value))]
+
+    def shown(self, name: str) -> Any:  # noqa: ANN401 - JSON
+        """Return the edits that a name means."""
+        path = self.cdi / f"tenure-{name.removeprefix(f'{SLOT}=')}.json"
+        return json.loads(path.read_text())["devices"][0]["containerEdits"]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """Return folders with a vendor's specification of one card."""
+    plugins, cdi = tmp_path / "plugins", tmp_path / "cdi"
+    plugins.mkdir()
+    cdi.mkdir()
+    devices = [{"name": "GPU-a", "containerEdits": {"env": ["CARD=a"]}}]
+    vendor = {"cdiVersion": "0.6.0", "kind": "vendor.test/card", "devices": devices}
+    (tmp_path / "vendor.json").write_text(json.dumps(vendor))
+    made = World(folder=tmp_path, kubelet=FakeKubelet(plugins), cdi=cdi)
+    made.hold("nobody", "GPU-a")
+    return made
+
+
+@pytest.fixture
+def agent(world: World) -> Iterator[subprocess.Popen[bytes]]:
+    """Run the agent, with its words in `agent.log`."""
+    with (world.folder / "agent.log").open("wb") as words:
+        process = subprocess.Popen(
+            [*COMMAND, "serve", "agent", *world.options()],
+            cwd=world.folder,
+            env=environment(),
+            stderr=words,
+        )
+    yield process
+    process.kill()
+    process.wait(20)
+
+
+def test_a_container_starts_with_what_its_pod_holds(
+    world: World, agent: subprocess.Popen[bytes]
+) -> None:
+    """Registered once kubelet is there, and again after its restart; told to stop, it goes."""
+    kubelet = world.kubelet
+    with kubelet.running():
+        until(lambda: len(kubelet.registered) == 1, "it does not register")
+        request = kubelet.registered[0]
+        assert (request.version, request.resource_name) == ("v1beta1", SLOT)
+        assert request.options.pre_start_required
+        assert not request.options.get_preferred_allocation_available
+        assert kubelet.slots() == [(f"slot-000{each}", "Healthy") for each in range(3)]
+
+        first = kubelet.admit("p", "main", "slot-0000")
+        world.hold("p", "GPU-a")
+        kubelet.start("slot-0000")
+        assert world.shown(first) == {"env": ["CARD=a"]}
+
+        second = kubelet.admit("q", "main", "slot-0000")
+        assert second != first
+        world.hold("q", "GPU-z")
+        with pytest.raises(grpc.RpcError, match="no CDI specification shows it: device=GPU-z"):
+            kubelet.start("slot-0000")
+
+    with kubelet.running():
+        until(lambda: len(kubelet.registered) == 2, "it does not register again")
+        world.hold("q", "GPU-a")
+        kubelet.start("slot-0000")
+        assert world.shown(second) == {"env": ["CARD=a"]}
+    agent.send_signal(signal.SIGTERM)
+    assert agent.wait(SECONDS) == 0
+
+
+def test_a_start_waits_for_a_holding_that_comes_late(
+    world: World, agent: subprocess.Popen[bytes]
+) -> None:
+    """Kubelet's call is kept meanwhile; a torn checkpoint is not believed, and waited out too."""
+    assert agent.poll() is None
+    kubelet, log = world.kubelet, world.folder / "agent.log"
+    with kubelet.running():
+        until(lambda: len(kubelet.registered) == 1, "it does not register")
+        name = kubelet.admit("p", "main", "slot-0001")
+        checkpoint = kubelet.folder / "kubelet_internal_checkpoint"
+        checkpoint.write_bytes(checkpoint.read_bytes()[:-40])
+
+        with pytest.raises(grpc.RpcError, match="DEADLINE_EXCEEDED"):
+            kubelet.start("slot-0001", seconds=1)
+        assert "not JSON" in log.read_text()
+        kubelet.keep()
+        with pytest.raises(grpc.RpcError, match="DEADLINE_EXCEEDED"):
+            kubelet.start("slot-0001", seconds=1)
+        assert "nothing is known to be held" in log.read_text()
+        world.hold("p", "GPU-a")
+        kubelet.start("slot-0001")
+
+    assert world.shown(name) == {"env": ["CARD=a"]}
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"slots": 300_000}, "--slots: kubelet takes no list of so many slots: count=300000"),
+        ({"plugins": Path("/nowhere")}, "--plugins: no such folder: /nowhere"),
+        ({"cdi": Path("/nowhere")}, "--cdi: no such folder: /nowhere"),
+        ({"cards": (Path("/nowhere.json"),)}, "/nowhere.json: can't be read"),
+    ],
+    ids=["too many slots", "no folder of kubelet's", "no folder of the runtime's", "no cards"],
+)
+def test_what_cannot_work_is_said_at_the_start(
+    world: World, other: dict[str, Any], said: str
+) -> None:
+    """With the option or the file."""
+    options = AgentOptions(
+        probes=("127.0.0.1", 0),
+        plugins=world.kubelet.folder,
+        cdi=world.cdi,
+        cards=(world.folder / "vendor.json",),
+        holdings=world.folder / "holdings.json",
+        slots=3,
+    )
+
+    with pytest.raises(InputError) as refusal:
+        asyncio.run(serve_agent(replace(options, **other)))
+
+    assert str(refusal.value).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("{", "can't be read"),
+        ('{"format": 2, "holdings": []}', "unknown format"),
+        ('{"format": 1, "holdings": [{"pod_uid": "p", "containers": [{"name": "c"}]}]}', "devices"),
+        (
+            (
+                '{"format": 1, "holdings": [{"pod_uid": "p", "containers":'
+                ' [{"name": "c", "devices": []}, {"name": "c", "devices": []}]}]}'
+            ),
+            "said twice",
+        ),
+    ],
+)
+def test_a_file_of_holdings_that_cannot_be_read_starts_nothing(
+    tmp_path: Path, content: str, why: str
+) -> None:
+    """It is named; nobody is taken to hold nothing."""
+    path = tmp_path / "holdings.json"
+    path.write_text(content)
+
+    with pytest.raises(InputError, match=why):
+        HoldingsFile(path).devices_of("p", "c")

@@ -1,0 +1,156 @@
+"""`tenure serve agent` on the real node, with cards and holdings in files."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from ledger.domain.resources import SLOT
+from tests.support.kube.control_plane import free_port
+from tests.support.node.node import Node
+from tests.support.node.pods import container
+from tests.support.process import COMMAND, ROOT, environment
+
+_REGISTERED: Final = "registered with kubelet"
+CARDS: Final = ("GPU-a", "GPU-b", "GPU-c")
+
+
+def shows(card: str) -> str:
+    """Return the device node that a container with the card sees."""
+    return f"card-{card.rpartition('-')[2]}"
+
+
+def holder(name: str = "main", **more: Any) -> dict[str, Any]:  # noqa: ANN401 - as `container`
+    """Return a container with a slot, as admission writes one that holds devices."""
+    return container(name, resources={SLOT: 1}, **more)
+
+
+@dataclass(slots=True, kw_only=True)
+class Agent:
+    """A running agent, which can be ended and started again."""
+
+    node: Node
+    folder: Path
+    slots: int
+    naive: bool = False
+    held: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+    probes: int = 0
+
+    def hold(self, pod: Mapping[str, Any], **containers: list[str]) -> None:
+        """Let the ledger say what the containers of a Pod hold."""
+        self.held[pod["metadata"]["uid"]] = containers
+        holdings = [
+            {
+                "pod_uid": uid,
+                "containers": [
+                    {"name": name, "devices": [{"device_id": one} for one in devices]}
+                    for name, devices in of.items()
+                ],
+            }
+            for uid, of in self.held.items()
+        ]
+        written = self.folder / "holdings.new"
+        written.write_text(json.dumps({"format": 1, "holdings": holdings}))
+        written.rename(self.holdings)
+
+    @property
+    def holdings(self) -> Path:
+        """The file of the holdings."""
+        return self.folder / "holdings.json"
+
+    @property
+    def log(self) -> Path:
+        """What it said."""
+        return self.folder / "agent.log"
+
+    def start(self) -> None:
+        """Start it, and wait until kubelet may call it."""
+        self.probes = free_port()
+        arguments = [
+            *("serve", "agent", "--holdings", str(self.holdings)),
+            *("--cards", str(self.folder / "vendor.json"), "--slots", str(self.slots)),
+            *("--plugins", str(self.node.plugins), "--cdi", str(self.node.cdi)),
+            *("--probes", f"127.0.0.1:{self.probes}"),
+        ]
+        command = [*COMMAND, *arguments]
+        if self.naive:
+            folders = map(str, (self.folder, self.node.plugins, self.node.cdi))
+            command = [sys.executable, "-m", "tests.support.node.naive_agent", *folders]
+        said = self.words().count(_REGISTERED)
+        with self.log.open("ab") as words:
+            self.process = subprocess.Popen(
+                command, stdout=words, stderr=words, env=environment(), cwd=ROOT
+            )
+        self.node.until(
+            lambda: self.words().count(_REGISTERED) > said, "the agent does not register"
+        )
+        self.wait_ready()
+
+    def wait_ready(self) -> None:
+        """Wait until it is registered, and the scheduler knows all slots."""
+        if not self.naive:
+            self.node.until(self._is_ready, "the agent does not get ready")
+        self.node.until(
+            lambda: self.node.allocatable(SLOT) == self.slots, "kubelet does not tell the slots"
+        )
+
+    def _is_ready(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, self.words()
+        try:
+            url = f"http://127.0.0.1:{self.probes}/readyz"
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                return bool(answer.read() == b"ok\n")
+        except (OSError, urllib.error.HTTPError):
+            return False
+
+    def kill(self) -> None:
+        """End it without a word."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(20)
+
+    def words(self) -> str:
+        """Return the end of what it logged."""
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def specifications(self) -> dict[str, str]:
+        """Return the names that mean something now, and what."""
+        return {path.name: path.read_text() for path in self.node.cdi.glob("tenure-*.json")}
+
+
+@contextmanager
+def agent(node: Node, folder: Path, *, slots: int = 1, naive: bool = False) -> Iterator[Agent]:
+    """Run an agent until the block ends, or a plugin that gives its names again."""
+    devices = [
+        {
+            "name": card,
+            "containerEdits": {
+                "deviceNodes": [{"path": f"/dev/{shows(card)}", "hostPath": "/dev/null"}]
+            },
+        }
+        for card in CARDS
+    ]
+    vendor = {
+        "cdiVersion": "0.6.0",
+        "kind": "vendor.test/card",
+        "containerEdits": {"env": ["SHOWN_BY=vendor"]},
+        "devices": devices,
+    }
+    (folder / "vendor.json").write_text(json.dumps(vendor))
+    (folder / "holdings.json").write_text('{"format": 1, "holdings": []}')
+    running = Agent(node=node, folder=folder, slots=slots, naive=naive)
+    running.start()
+    try:
+        yield running
+    finally:
+        running.kill()

@@ -1,0 +1,307 @@
+"""Names of slots, and what they mean: for one container of one Pod, once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+from hypothesis import given as drawn
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from agent.checkpoint import DeviceCheckpoint, read_device_checkpoint
+from agent.decide.slots import SharedNameError, given, is_name, name_of, slot_ids, started
+from agent.decide.slots_cdi import CardEdits, read_cards, specification_of
+from agent.plugin.files import CardFiles, OtherContentError, SpecFolder
+from agent.plugin.messages import devices_in
+from agent.plugin.preparing import NotYetError, Slots
+from ledger.domain.errors import InputError
+from ledger.domain.resources import SLOT
+from tests.support.kubelets import checkpoint_of, entry
+
+START: Final = "0123456789abcdef"
+A, B = (f"slot-0000.{START}.{number}" for number in (1, 2))
+CARDS: Final = {
+    card: CardEdits(edits={"deviceNodes": [{"path": f"/dev/{card}"}]}) for card in ("x", "y")
+}
+
+
+class Held(dict[tuple[str, str], Sequence[str]]):
+    """Holdings in memory."""
+
+    def devices_of(self, pod_uid: str, container: str) -> Sequence[str] | None:
+        """Return a container's devices."""
+        return self.get((pod_uid, container))
+
+
+def kept(*entries: Mapping[str, Any]) -> DeviceCheckpoint:
+    """Return a checkpoint with these entries."""
+    return read_device_checkpoint(checkpoint_of(dict(one) for one in entries))
+
+
+def of(pod_uid: str, container: str, name: str, slot: str = "slot-0000") -> dict[str, Any]:
+    """Return an entry with one name of ours."""
+    return entry(pod_uid, container, slot, f"{SLOT}={name}")
+
+
+def slots(folder: Path, held: Held, *entries: Mapping[str, Any]) -> Slots:
+    """Return the slots of a node with this checkpoint."""
+    return Slots(
+        count=2,
+        start=START,
+        specifications=SpecFolder(folder),
+        checkpoint=lambda: kept(*entries),
+        holdings=held,
+        cards=lambda: CARDS,
+    )
+
+
+def paths(folder: Path) -> dict[str, list[str]]:
+    """Return each name that means something, and the device nodes that it shows."""
+    return {
+        device["name"]: [node["path"] for node in device["containerEdits"]["deviceNodes"]]
+        for file in folder.glob("*.json")
+        for device in json.loads(file.read_text())["devices"]
+    }
+
+
+def test_no_name_is_given_twice(tmp_path: Path) -> None:
+    """Not by one start, and not by another, which remembers nothing of the first."""
+    first, second = slots(tmp_path, Held()), slots(tmp_path, Held())
+    second._start = "fedcba9876543210"
+
+    names = [each.name_for(["slot-0000"]) for each in (first, second) for _ in range(100)]
+
+    assert len(set(names)) == len(names)
+    assert all(map(is_name, names))
+
+
+@pytest.mark.parametrize("ids", [[], ["slot-0002"], ["slot-0000", "GPU-1"]])
+def test_a_slot_that_is_not_ours_gets_no_name(tmp_path: Path, ids: list[str]) -> None:
+    """Two slots are slot-0000 and slot-0001."""
+    with pytest.raises(InputError, match="not a slot"):
+        slots(tmp_path, Held()).name_for(ids)
+
+
+def test_a_name_means_the_cards_of_its_own_container(tmp_path: Path) -> None:
+    """An init container lends its slot to the one after it; both have a name of their own."""
+    held = Held({("p", "init"): ["x", "y"], ("p", "main"): ["y"]})
+    node = slots(tmp_path, held, of("p", "init", A), of("p", "main", B))
+
+    new = node.prepare(["slot-0000"])
+
+    assert [one.name for one in new] == [A, B]
+    assert paths(tmp_path) == {A: ["/dev/x", "/dev/y"], B: ["/dev/y"]}
+
+
+def test_a_name_of_another_slot_is_left_alone(tmp_path: Path) -> None:
+    """Its own container's start writes it."""
+    held = Held({("p", "main"): ["x"], ("q", "main"): ["y"]})
+    node = slots(tmp_path, held, of("p", "main", A), of("q", "main", B, "slot-0001"))
+
+    node.prepare(["slot-0000"])
+
+    assert paths(tmp_path) == {A: ["/dev/x"]}
+
+
+def test_a_name_is_never_given_another_meaning(tmp_path: Path) -> None:
+    """Whatever the ledger says by now: the runtime may know the first."""
+    held = Held({("p", "main"): ["x"]})
+    node = slots(tmp_path, held, of("p", "main", A))
+    assert node.prepare(["slot-0000"])
+    assert node.prepare(["slot-0000"]) == ()
+    held["p", "main"] = ["y"]
+
+    with pytest.raises(OtherContentError):
+        node.prepare(["slot-0000"])
+
+    assert paths(tmp_path) == {A: ["/dev/x"]}
+
+
+@pytest.mark.parametrize(
+    ("held", "entries", "why"),
+    [
+        (Held({("p", "main"): ["x"]}), [], "kubelet keeps no name"),
+        (Held(), [of("p", "main", A)], "nothing is known to be held"),
+        (Held({("p", "main"): []}), [of("p", "main", A)], "nothing is known to be held"),
+        (Held({("q", "main"): ["x"]}), [of("p", "main", A)], "nothing is known to be held"),
+    ],
+    ids=["no record", "no holding", "an empty holding", "another Pod's holding"],
+)
+def test_what_is_not_known_yet_starts_nothing(
+    tmp_path: Path, held: Held, entries: Sequence[Mapping[str, Any]], why: str
+) -> None:
+    """A container never starts without its cards, or with those of another Pod."""
+    with pytest.raises(NotYetError, match=why):
+        slots(tmp_path, held, *entries).prepare(["slot-0000"])
+
+    assert paths(tmp_path) == {}
+
+
+def test_a_card_that_nothing_shows_starts_nothing(tmp_path: Path) -> None:
+    """It is named, with the Pod that holds it."""
+    held = Held({("p", "main"): ["x", "z"]})
+
+    with pytest.raises(InputError, match="device=z, pod_uid=p, container=main"):
+        slots(tmp_path, held, of("p", "main", A)).prepare(["slot-0000"])
+
+    assert paths(tmp_path) == {}
+
+
+def test_a_name_of_two_containers_is_an_error() -> None:
+    """Kubelet's record says what we never said."""
+    with pytest.raises(SharedNameError, match="p/main,q/main"):
+        given(kept(of("p", "main", A), of("q", "main", A)), devices_in)
+
+
+def test_names_that_are_not_ours_are_not_looked_at() -> None:
+    """Other resources, other kinds, and what could be a path."""
+    other = {**of("p", "main", A), "ResourceName": "nvidia.com/gpu"}
+    foreign = entry("p", "b", "slot-0000", "nvidia.com/gpu=0", f"{SLOT}=../../etc/passwd")
+
+    assert given(kept(other, foreign), devices_in) == {}
+
+
+def test_a_name_that_kubelet_keeps_no_more_is_taken_away(tmp_path: Path) -> None:
+    """And nothing else in the folder."""
+    held = Held({("p", "main"): ["x"]})
+    slots(tmp_path, held, of("p", "main", A)).prepare(["slot-0000"])
+    (tmp_path / "nvidia.json").write_text("{}")
+    (tmp_path / "tenure-else.json").write_text("{}")
+
+    assert slots(tmp_path, held, of("p", "main", A)).sweep() == ()
+    assert slots(tmp_path, held, of("q", "main", B)).sweep() == (A,)
+
+    assert {path.name for path in tmp_path.iterdir()} == {"nvidia.json", "tenure-else.json"}
+
+
+@settings(max_examples=60)
+@drawn(
+    givings=st.lists(
+        st.tuples(st.integers(0, 5), st.sampled_from("ab"), st.integers(0, 2)), max_size=12
+    )
+)
+def test_whose_a_name_is_does_not_depend_on_its_slot(
+    givings: list[tuple[int, str, int]],
+) -> None:
+    """Of any record, every name is found by each of its slots, for the container it is kept for."""
+    entries, whose = [], {}
+    for number, (pod, container, slot) in enumerate(givings):
+        name = name_of([f"slot-{slot:04}"], START, number)
+        whose[name] = (f"p{pod}", container)
+        entries.append(of(f"p{pod}", container, name, f"slot-{slot:04}"))
+
+    names = given(kept(*entries), devices_in)
+
+    assert {name: (one.pod_uid, one.container) for name, one in names.items()} == whose
+    for each in slot_ids(3):
+        found = {one.name for one in started(names.values(), [each])}
+        assert found == {name for name in whose if name.startswith(each)}
+
+
+VENDOR: Final = {
+    "cdiVersion": "0.7.0",
+    "kind": "nvidia.com/gpu",
+    "containerEdits": {"env": ["NVIDIA_VISIBLE_DEVICES=void"], "hooks": [{"path": "/hook"}]},
+    "devices": [
+        {"name": "x", "containerEdits": {"deviceNodes": [{"path": "/dev/x"}, {"path": "/dev/c"}]}},
+        {"name": "y", "containerEdits": {"deviceNodes": [{"path": "/dev/y"}, {"path": "/dev/c"}]}},
+        {"name": "all", "containerEdits": {"deviceNodes": [{"path": "/dev/x"}]}},
+    ],
+}
+
+
+def test_a_name_shows_what_the_vendor_shows_for_each_of_its_cards() -> None:
+    """Once what is for all of them, in the vendor's version of the specification."""
+    cards = read_cards(VENDOR)
+
+    written = json.loads(specification_of(A, [cards["x"], cards["y"]]))
+
+    assert written == {
+        "cdiVersion": "0.7.0",
+        "kind": SLOT,
+        "devices": [
+            {
+                "name": A,
+                "containerEdits": {
+                    "env": ["NVIDIA_VISIBLE_DEVICES=void"],
+                    "hooks": [{"path": "/hook"}],
+                    "deviceNodes": [{"path": "/dev/x"}, {"path": "/dev/c"}, {"path": "/dev/y"}],
+                },
+            }
+        ],
+    }
+
+
+def test_cards_without_edits_are_no_meaning() -> None:
+    """The container would start without them."""
+    with pytest.raises(InputError, match="nothing shows"):
+        specification_of(A, [CardEdits(edits={})])
+
+
+def changed(**fields: object) -> dict[str, object]:
+    """Return the vendor's specification with other fields."""
+    return {**VENDOR, **fields}
+
+
+@pytest.mark.parametrize(
+    ("said", "place"),
+    [
+        ([], "expected an object"),
+        (changed(cdiVersion="1"), "cdiVersion"),
+        (changed(cdiVersion=None), "cdiVersion"),
+        (changed(devices={}), "devices"),
+        (changed(devices=[{}]), r"devices\[0\].name"),
+        (changed(devices=[{"name": "x"}, {"name": "x"}]), r"devices\[1\].name"),
+        (changed(containerEdits={"intelRdt": {}}), "containerEdits.intelRdt"),
+        (changed(containerEdits={"env": "A=B"}), "containerEdits.env"),
+        (changed(devices=[{"name": "x", "containerEdits": []}]), r"devices\[0\].containerEdits"),
+    ],
+)
+def test_a_vendors_specification_that_cannot_be_read_is_refused(said: object, place: str) -> None:
+    """With the place in it; nothing is left out silently."""
+    with pytest.raises(InputError, match=place):
+        read_cards(said)
+
+
+@pytest.mark.parametrize("suffix", ["json", "yaml"])
+def test_files_of_vendors_are_read_again_when_they_change(tmp_path: Path, suffix: str) -> None:
+    """JSON or YAML; two that show one device are refused."""
+    path = tmp_path / f"vendor.{suffix}"
+    write = json.dumps if suffix == "json" else yaml.safe_dump
+    path.write_text(write(VENDOR))
+    files = CardFiles([path])
+    assert set(files.cards()) == {"x", "y", "all"}
+
+    path.write_text(write(changed(devices=[{"name": "new"}])))
+    assert set(files.cards()) == {"new"}
+
+    with pytest.raises(InputError, match="two specifications"):
+        CardFiles([path, path]).cards()
+
+
+@pytest.mark.parametrize("content", ["{", "a: [", "- x", "\x00"])
+def test_a_file_that_is_no_specification_is_named(tmp_path: Path, content: str) -> None:
+    """As the start of the agent does."""
+    path = tmp_path / "vendor.yaml"
+    path.write_text(content)
+
+    with pytest.raises(InputError, match=r"vendor\.yaml"):
+        CardFiles([path]).cards()
+
+
+def test_no_link_is_followed(tmp_path: Path) -> None:
+    """Neither where a name is written, nor where files of others are read."""
+    target = tmp_path / "target"
+    target.write_text("")
+    link = tmp_path / f"tenure-{A}.json"
+    link.symlink_to(target)
+
+    with pytest.raises(OSError, match="symbolic"):
+        SpecFolder(tmp_path).write(A, "{}")
+
+    assert target.read_text() == ""
