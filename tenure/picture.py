@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from ledger.domain.vocabulary import Vocabulary
     from ledger.store.open import Ledger
     from ledger.store.reading.report_queries import When
+    from ledger.store.reading.report_rows import Span
     from scheduler.cluster.model import Cluster
-    from scheduler.usage.others import OfOthers
+    from scheduler.usage.others import OfOthers, OthersRows
     from scheduler.usage.picture import Many, NodeNow, Picture
 
 _SHOWN_MAX = 4
@@ -80,25 +81,49 @@ def others_of_ledger(source: Ledger, when: When) -> list[OfOthers]:
 
     By the descriptions that nodes have now.
     """
+    from scheduler.usage.others import others_of
+
+    return list(others_of(_picture_of_others(source, when)))
+
+
+def rows_of_ledgers_others(source: Ledger, span: Span) -> OthersRows:
+    """Return the cards that no inventory has, and what was ever held of them, as rows."""
+    from ledger.store.reading import report_queries as queries
+    from ledger.store.reading.report_queries import When
+    from scheduler.usage.others import others_of, rows_of_others
+
+    picture = _picture_of_others(source, When(ever=True))
+    positions = {each.position for each in others_of(picture)}
+    opened = {row.position: row for row in queries.opened_rows(source.connection, positions)}
+    uids = {node.uid for node in picture.nodes}
+    devices = [each for each in queries.devices(source.connection) if each.node_uid in uids]
+    return rows_of_others(picture, opened, devices, span)
+
+
+def _picture_of_others(source: Ledger, when: When) -> Picture:
+    """Return the nodes that have such cards, with who holds some, each under his position."""
     from ledger.domain.proofs.canonical import INTEGER_MAX
+    from ledger.domain.resources import NVIDIA_GPU
     from ledger.store.reading import report_queries as queries
     from scheduler.usage.cluster_now import cluster_now_of_ledger
-    from scheduler.usage.others import POSITION, has_others, others_of
+    from scheduler.usage.others import POSITION, has_others
+    from scheduler.usage.picture import Picture
     from scheduler.usage.pods import asking_pod, pod_of
 
     connection = source.connection
     described, labels = _said_of_nodes(source, INTEGER_MAX)
     cut = {uid for uid, facts in described.items() if has_others(facts, labels.get(uid, {}))}
     if not cut:
-        return []
+        return Picture()
     observed = (row for row in queries.unknown_rows(connection, when) if row.node_uid in cut)
+    granted = queries.granted_rows(connection, when, nodes=cut)  # NVIDIA's have rows of devices
     rows = [
         *((row.position, pod_of(row)) for row in observed),
-        *((r.position, asking_pod(r)) for r in queries.granted_rows(connection, when, nodes=cut)),
+        *((row.position, asking_pod(row, without=NVIDIA_GPU)) for row in granted),
     ]
     nodes = [node for node in queries.nodes(connection) if node.node_uid in cut]
     devices = [device for device in queries.devices(connection) if device.node_uid in cut]
-    picture = cluster_now_of_ledger(
+    return cluster_now_of_ledger(
         nodes,
         devices,
         [],
@@ -107,7 +132,6 @@ def others_of_ledger(source: Ledger, when: When) -> list[OfOthers]:
         described=described,
         labels=labels,
     )
-    return list(others_of(picture))
 
 
 def _said_of_nodes(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from ledger.domain.devices import level_percent
@@ -32,7 +34,7 @@ from scheduler.usage.model import (
     Share,
     WorkloadShape,
 )
-from scheduler.usage.unplaced import cards_of_row
+from scheduler.usage.unplaced import Unlisted
 
 SECOND_US: Final = 1_000_000
 OBSERVED: Final = "observed"
@@ -71,7 +73,8 @@ def history_of(
     health: Iterable[HealthRow],
     holdings: Sequence[HoldingRow],
     claims: Sequence[ClaimRow],
-    unplaced: Sequence[UnplacedRow] = (),
+    unplaced: Sequence[Unlisted] = (),
+    apart: AbstractSet[DeviceKey] = frozenset(),
     created: Mapping[str, str] | None = None,
 ) -> History:
     """
@@ -80,6 +83,7 @@ def history_of(
     Cards that nobody can name are drawn on others of their node that stand for them (`UNNAMED`).
 
     Args:
+        apart: cards of which others hold parts alone; they stand for none of the inventory.
         created: as of `once_per_machine`.
     """
     axis = axis_of(span)
@@ -112,17 +116,18 @@ def history_of(
         )
         for row, key in zip(holdings, keys, strict=True)
     ]
-    stand_ins = _stand_ins(axis, nodes, cards, infos, holds, unplaced)
+    rooms = _Rooms(nodes, cards, infos, frozenset(places[key] for key in apart))
+    stand_ins = _stand_ins(axis, rooms, places, holds, unplaced)
     holds += [
         Hold(
             card,
             pods.place((row.namespace, row.pod_name, row.pod_uid)),
             *_moments(axis, row),
             row.position,
-            shares.place(_WHOLE_UNNAMED),
+            shares.place(replace(_WHOLE_UNNAMED, memory_ratio_percent=percent)),
             endings.place(HoldEnd(policy=UNNAMED, end_reason=row.end_reason or "")),
         )
-        for row, card in stand_ins
+        for row, card, percent in stand_ins
     ]
     start, end = _bounds(axis, span, claims)
     changes = tuple(health)
@@ -138,7 +143,7 @@ def history_of(
         holds=tuple(sorted(holds, key=lambda hold: (hold.opened, hold.position, hold.card))),
         losses=(
             *_losses(axis, changes, zip(holdings, (places[key] for key in keys), strict=True)),
-            *_losses(axis, changes, stand_ins),
+            *_losses(axis, changes, ((row, card) for row, card, _ in stand_ins)),
         ),
         outages=_outages(axis, changes, places),
         claims=tuple(
@@ -168,35 +173,55 @@ def _moments(axis: Axis, row: UnplacedRow) -> tuple[int, int | None]:
     return row.position, row.closed_position
 
 
-def _stand_ins(  # noqa: PLR0917 - parts of one history
-    axis: Axis,
-    nodes: Sequence[Node],
-    cards: Sequence[CardInfo],
-    infos: Sequence[NodeInfo],
-    holds: Sequence[Hold],
-    unplaced: Sequence[UnplacedRow],
-) -> list[tuple[UnplacedRow, int]]:
-    """
-    Return the cards that stand for those which Pods hold and nobody can name.
+class _Rooms:
+    """The cards among which those are that Pods hold and nobody can name."""
 
-    They are cards of the machine that are held least meanwhile, the last of those first; as many as
-    the Pod holds, or as there are.
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        cards: Sequence[CardInfo],
+        infos: Sequence[NodeInfo],
+        apart: AbstractSet[int],
+    ) -> None:
+        self._machines: dict[int | str, list[int]] = {}
+        self._machine_of: dict[str, int | str] = {}
+        for node, info in zip(nodes, infos, strict=True):
+            self._machine_of[node.node_uid] = node.machine_no or node.node_uid
+            gpus = [
+                card
+                for card in info.cards
+                if cards[card].device_type == TYPE_GPU and card not in apart
+            ]
+            self._machines.setdefault(self._machine_of[node.node_uid], []).extend(gpus)
+
+    def of(self, node_uid: str) -> Sequence[int]:
+        """Return the GPUs of a node's machine that its inventory has."""
+        return self._machines.get(self._machine_of.get(node_uid, ""), [])
+
+
+def _stand_ins(
+    axis: Axis,
+    rooms: _Rooms,
+    places: Mapping[DeviceKey, int],
+    holds: Sequence[Hold],
+    unplaced: Sequence[Unlisted],
+) -> list[tuple[UnplacedRow, int, int]]:
+    """
+    Return the cards that stand for those which Pods hold and nobody can name, each with its part.
+
+    They are cards that are held least meanwhile, the last of those first; as many as the Pod
+    holds, or as there are.
     """
     if not unplaced:
         return []
-    machines: dict[int | str, list[int]] = {}
-    machine_of: dict[str, int | str] = {}
-    for node, info in zip(nodes, infos, strict=True):
-        machine_of[node.node_uid] = node.machine_no or node.node_uid
-        gpus = [card for card in info.cards if cards[card].device_type == TYPE_GPU]
-        machines.setdefault(machine_of[node.node_uid], []).extend(gpus)
     meanwhile: dict[int, list[tuple[int, int | None]]] = {}
     for hold in holds:
         meanwhile.setdefault(hold.card, []).append((hold.opened, hold.closed))
     found = []
-    for row in unplaced:
-        opened, closed = _moments(axis, row)
-        gpus = machines.get(machine_of.get(row.node_uid, ""), [])
+    for each in unplaced:
+        opened, closed = _moments(axis, each.row)
+        among = [places[key] for key in each.among]
+        gpus = among if each.among else rooms.of(each.row.node_uid)
 
         def crowd(card: int, opened: int = opened, closed: int | None = closed) -> tuple[int, int]:
             others = meanwhile.get(card, ())
@@ -206,9 +231,10 @@ def _stand_ins(  # noqa: PLR0917 - parts of one history
                 if (closed is None or since < closed) and (until is None or until > opened)
             ), -card
 
-        for card in sorted(gpus, key=crowd)[: cards_of_row(row)]:
+        chosen = sorted(gpus, key=crowd)[: each.cards]
+        for card in chosen:
             meanwhile.setdefault(card, []).append((opened, closed))
-            found.append((row, card))
+            found.append((each.row, card, min(WHOLE, each.percent // len(chosen))))
     return found
 
 

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
 from ledger.domain.dialects.registry import reader_of
 from ledger.domain.log.recorded_node import RecordedNode
-from scheduler.usage.picture import CardGroup, DeviceNow, HolderNow, Picture, Unplaced, gpu_groups
+from ledger.domain.resources import TYPE_GPU
+from ledger.store.reading.report_rows import Device, HealthRow, HoldingRow, Span, UnplacedRow
+from scheduler.usage.cluster_now import MIB
+from scheduler.usage.machines import DeviceKey
+from scheduler.usage.picture import (
+    CardGroup,
+    DeviceNow,
+    HolderNow,
+    NodeNow,
+    Picture,
+    Unplaced,
+    cards_of,
+    gpu_groups,
+)
 from scheduler.usage.plugins import Plugged, is_cut
+from scheduler.usage.unplaced import Unlisted
 
 POSITION: Final = "@"
 """What stands before a position that is a UID."""
@@ -35,10 +50,154 @@ class OfOthers:
     holder: HolderNow | Unplaced
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OthersRows:
+    """
+    Cards that no inventory has, and what was held of them, as rows like those of a ledger.
+
+    Attributes:
+        devices: of these nodes, those of the inventory with the others.
+        nodes: UIDs of the nodes that have such cards.
+        apart: the keys of the cards that no inventory has.
+        used: all that was held, with its model: what hours are counted by.
+    """
+
+    nodes: AbstractSet[str] = frozenset()
+    devices: Sequence[Device] = ()
+    health: Sequence[HealthRow] = ()
+    holdings: Sequence[HoldingRow] = ()
+    unplaced: Sequence[Unlisted] = ()
+    apart: AbstractSet[DeviceKey] = frozenset()
+    used: Sequence[Unlisted] = ()
+
+
+NO_OTHERS: Final = OthersRows()
+
+
+def rows_of_others(
+    picture: Picture, opened: Mapping[int, UnplacedRow], devices: Sequence[Device], since: Span
+) -> OthersRows:
+    """
+    Return the cards of a picture as rows; they have been there, and closed, from the beginning.
+
+    Args:
+        picture: of all nodes that have such cards, with all who ever held any.
+        opened: where a holding begins -> its row.
+        devices: what the inventories of these nodes have.
+    """
+    kept: list[Device] = []
+    health: list[HealthRow] = []
+    keys: dict[tuple[str, int], list[DeviceKey]] = {}
+    for node in picture.nodes:
+        groups = gpu_groups(node)
+        mine = [each for each in devices if each.node_uid == node.uid]
+        if any(group.is_inventoried for group in groups) or not groups:
+            kept += mine
+        else:  # what is inventoried there are units, and no cards
+            kept += (each for each in mine if each.device_type != TYPE_GPU or each.device_id)
+        taken = {each.minor for each in mine if each.device_type == TYPE_GPU}
+        for number, group in enumerate(groups):
+            cards = [
+                card
+                for card in cards_of(group)
+                if not (group.is_inventoried and card.minor in taken)
+            ]
+            for card in cards:
+                row = _device(node, group, card, max(taken, default=-1) + 1)
+                taken.add(row.minor)
+                kept.append(row)
+                key = (node.uid, TYPE_GPU, row.minor)
+                keys.setdefault((node.uid, number), []).append(key)
+                if not card.is_good:
+                    health.append(
+                        HealthRow(
+                            position=1,
+                            at_us=since.first_at_us,
+                            node_uid=node.uid,
+                            device_type=TYPE_GPU,
+                            minor=row.minor,
+                            healthy=False,
+                            reason=card.closed or "unhealthy",
+                        )
+                    )
+    holdings: list[HoldingRow] = []
+    unplaced: list[Unlisted] = []
+    used: list[Unlisted] = []
+    for each in others_of(picture):
+        told = opened.get(each.position)
+        among = tuple(keys.get((each.node, each.number), ()))
+        if told is None:
+            continue
+        held = Unlisted(
+            row=told,
+            cards=each.holder.cards if isinstance(each.holder, Unplaced) else 1,
+            percent=each.holder.level_percent,
+            model=each.group.model,
+            among=among,
+        )
+        used.append(held)
+        if isinstance(each.holder, Unplaced):
+            unplaced.append(held)
+        else:
+            key = among[next(i for i, card in enumerate(each.group.devices) if card == each.device)]
+            holdings.append(_holding(told, key, each.holder))
+    return OthersRows(
+        nodes=frozenset(node.uid for node in picture.nodes),
+        devices=kept,
+        health=health,
+        holdings=holdings,
+        unplaced=unplaced,
+        apart=frozenset(key for some in keys.values() for key in some),
+        used=used,
+    )
+
+
+def _device(node: NodeNow, group: CardGroup, card: DeviceNow, minor: int) -> Device:
+    return Device(
+        node_uid=node.uid,
+        node_name=node.name,
+        device_type=TYPE_GPU,
+        minor=minor,
+        device_id=card.id,
+        model=group.model,
+        core_capacity_percent=card.capacity_percent,
+        memory_capacity_bytes=(group.memory_mib or 0) * MIB,
+        core_used_percent=0,
+        memory_used_bytes=0,
+        tenants=len(card.holders),
+        healthy=card.healthy,
+        closed_reason=card.closed or "",
+    )
+
+
+def _holding(row: UnplacedRow, key: DeviceKey, holder: HolderNow) -> HoldingRow:
+    core = holder.core_percent or 0
+    return HoldingRow(
+        position=row.position,
+        node_uid=key[0],
+        device_type=key[1],
+        minor=key[2],
+        namespace=row.namespace,
+        pod_name=row.pod_name,
+        pod_uid=row.pod_uid,
+        core_percent=core,
+        memory_bytes=(holder.memory_mib or 0) * MIB,
+        memory_ratio_percent=0 if core else holder.level_percent,
+        exclusive=int(holder.whole),
+        kind="observed",
+        policy="",
+        end_reason=row.end_reason,
+        opened_at_us=row.opened_at_us,
+        closed_at_us=row.closed_at_us,
+        closed_position=row.closed_position,
+        counted_until_us=row.counted_until_us,
+    )
+
+
 def has_others(facts: RecordedNode, labels: Mapping[str, str]) -> bool:
     """Tell whether a node has cards that no inventory has, or units that are no cards."""
     systems = facts.systems
-    if systems.cards:
+    if systems.cards or systems.claims or systems.capacity:
         return True
     if facts.dialects is None or not all(reader_of(each).by_plugin for each in facts.dialects):
         return False

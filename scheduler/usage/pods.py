@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from ledger.domain.log.events import PodObserved, PodReserved, decode_event, skim_event
 from ledger.store.reading.report_rows import UnknownRow, UnplacedRow
 
@@ -13,10 +15,15 @@ def pod_of(row: UnknownRow | UnplacedRow) -> PodObserved:
     return event
 
 
-def asking_pod(row: UnknownRow) -> PodObserved:
-    """Return what a Pod asked for that was granted devices; these are rows of their own."""
+def asking_pod(row: UnknownRow, *, without: str = "") -> PodObserved:
+    """Return what a Pod asked for that was granted something, but of one resource."""
     event = skim_event(PodReserved.event_type, row.body)
     assert isinstance(event, PodReserved), row
+    asked = {
+        key: amount
+        for key, amount in event.snapshot.original.items()
+        if not without or key.partition(".")[2] != without
+    }
     return PodObserved(
         pod_uid=event.pod_uid,
         attempt=event.attempt,
@@ -25,5 +32,5 @@ def asking_pod(row: UnknownRow) -> PodObserved:
         node_uid=event.node_uid,
         node_name=event.node_name,
         source="",
-        snapshot=event.snapshot,
+        snapshot=structs.replace(event.snapshot, original=asked),
     )

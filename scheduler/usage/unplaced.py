@@ -1,25 +1,50 @@
-"""GPU-hours of cards that Pods held and nobody can name: whole ones, as many as they hold."""
+"""GPU-hours of cards that no row of a device says: whole ones, where nobody can say less."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
-from ledger.domain.log.events import PodObserved, decode_event
+from ledger.domain.devices import WHOLE_PERCENT
 from ledger.domain.resources import TYPE_GPU
 from ledger.store.reading.report_rows import Device, Node, UnplacedRow, UsageRecord
 from scheduler.usage.cluster_now import unknown_cards
-from scheduler.usage.machines import GONE
+from scheduler.usage.machines import GONE, DeviceKey
+from scheduler.usage.pods import pod_of
 
 HOUR_US: Final = 3_600_000_000.0
 
 
-def cards_of_row(row: UnplacedRow) -> int:
-    """Return how many cards a Pod held that nobody can name."""
-    event = decode_event(PodObserved.event_type, row.body)
-    assert isinstance(event, PodObserved), row
-    return unknown_cards(event)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unlisted:
+    """
+    What a Pod held that no row of a device says.
+
+    Attributes:
+        percent: of all the cards together, of which each whole one is 100.
+        among: the cards that it may be; empty = any that the machine's inventory has.
+    """
+
+    row: UnplacedRow
+    cards: int
+    percent: int
+    model: str = ""
+    among: tuple[DeviceKey, ...] = ()
+
+
+def unlisted(rows: Iterable[UnplacedRow], models: Mapping[str, str]) -> Iterator[Unlisted]:
+    """
+    Yield what Pods held on cards of the inventory that nobody can name.
+
+    Args:
+        models: as `models_of` returns them.
+    """
+    for row in rows:
+        cards = unknown_cards(pod_of(row))
+        if cards:
+            model = models.get(row.node_uid, "")
+            yield Unlisted(row=row, cards=cards, percent=WHOLE_PERCENT * cards, model=model)
 
 
 def models_of(nodes: Iterable[Node], devices: Iterable[Device]) -> dict[str, str]:
@@ -39,12 +64,11 @@ def models_of(nodes: Iterable[Node], devices: Iterable[Device]) -> dict[str, str
 def with_unplaced(
     rows: Iterable[UsageRecord],
     by: str,
-    unplaced: Iterable[UnplacedRow],
-    models: Mapping[str, str],
+    unplaced: Iterable[Unlisted],
     window: tuple[int, int],
 ) -> list[UsageRecord]:
     """
-    Return usage with the GPU-hours of cards that nobody can name, by group.
+    Return usage with the GPU-hours of cards that no row of a device has, by group.
 
     Args:
         by: `namespace`, `owner`, `labels` or `model`.
@@ -53,14 +77,14 @@ def with_unplaced(
     since, until = window
     hours: dict[str, float] = {}
     pods: dict[str, set[str]] = {}
-    for row in unplaced:
+    for each in unplaced:
+        row = each.row
         ended = until if row.counted_until_us is None else min(until, row.counted_until_us)
         lasted = ended - max(since, row.opened_at_us)
-        cards = cards_of_row(row) if lasted > 0 else 0
-        if not cards:
+        if lasted <= 0:
             continue
-        key = models.get(row.node_uid, "") if by == "model" else str(getattr(row, by))
-        hours[key] = hours.get(key, 0.0) + cards * lasted / HOUR_US
+        key = each.model if by == "model" else str(getattr(row, by))
+        hours[key] = hours.get(key, 0.0) + each.percent * lasted / WHOLE_PERCENT / HOUR_US
         pods.setdefault(key, set()).add(row.pod_uid)
     found = {record.group: record for record in rows}
     for key, more in hours.items():

@@ -151,8 +151,8 @@ def answer_usage(source: Ledger, question: UsageQuestion, sight: Sight) -> Answe
 def _used(source: Ledger, question: UsageQuestion, sight: Sight, answer: Answer) -> _Used:
     """Return what was used, from one state of the ledger."""
     from ledger.store.reading import report_queries as queries
-    from scheduler.usage.unplaced import models_of, with_unplaced
-    from tenure.report.build import load_history
+    from scheduler.usage.unplaced import with_unplaced
+    from tenure.report.build import load_history, unlisted_of
 
     group = _group(question.by)
     now = time_of(source)
@@ -164,8 +164,7 @@ def _used(source: Ledger, question: UsageQuestion, sight: Sight, answer: Answer)
         rows = with_unplaced(
             rows,
             group,
-            queries.unplaced_rows(source.connection, namespace=namespace),
-            models_of(queries.nodes(source.connection), queries.devices(source.connection)),
+            unlisted_of(source, span, namespace=namespace),
             (since_us, until_us),
         )
         history = load_history(source, span) if sight.whole else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -18,9 +18,12 @@ from scheduler.usage.capacity import capacity_over, cards_over
 from scheduler.usage.history import history_of
 from scheduler.usage.machines import has_twins
 from scheduler.usage.model import History
-from scheduler.usage.unplaced import with_unplaced
+from scheduler.usage.others import OthersRows
+from scheduler.usage.unplaced import Unlisted, models_of, unlisted, with_unplaced
 from tenure.exits import with_next
+from tenure.picture import picture_of_ledger, rows_of_ledgers_others
 from tenure.report.model import FailureRow, Report, ReportSource, Totals, UsageRow
+from tenure.report.models import models_in
 from tenure.report.page import render
 from tenure.report.thin import within
 from tenure.report.waiting import waits_of, waits_within
@@ -122,7 +125,10 @@ def read_report(
         )
         told = events_of(connection, SettingsChanged)
         named = queries.usage(connection, "namespace", *window)
-        usage = with_unplaced(named, "namespace", queries.unplaced_rows(connection), {}, window)
+        usage = with_unplaced(named, "namespace", unlisted_of(ledger, span), window)
+        picture = None if period != ALL else picture_of_ledger(ledger, None)
+    if picture is None:  # what was is the same in any transaction
+        picture = picture_of_ledger(ledger, window[1])
     length = history.end - history.start
     moments = sorted({history.start + length * i // SAMPLES for i in range(SAMPLES + 1)})
     return Report(
@@ -138,6 +144,8 @@ def read_report(
             findings=tuple(_finding(f.position, f.text) for f in proof.findings) if proof else (),
         ),
         history=history,
+        cards=picture.summary.cards,
+        models=models_in(picture),
         source=ReportSource(
             command=command,
             ledger=ledger.url,
@@ -198,16 +206,37 @@ def load_history(ledger: Ledger, span: Span) -> History:
     if has_twins(nodes):
         described = each_of(connection, NodeDescribed)
         created = {each.node_uid: each.facts.created for each in described}
+    others = rows_of_ledgers_others(ledger, span)
+    devices = [each for each in queries.devices(connection) if each.node_uid not in others.nodes]
     return history_of(
         span=span,
         nodes=nodes,
-        devices=queries.devices(connection),
-        health=queries.health_changes(connection),
-        holdings=list(queries.holding_rows(connection)),
+        devices=[*devices, *others.devices],
+        health=[*others.health, *queries.health_changes(connection)],
+        holdings=[*queries.holding_rows(connection), *others.holdings],
         claims=list(queries.claim_rows(connection)),
-        unplaced=list(queries.unplaced_rows(connection)),
+        unplaced=[*_of_inventory(ledger, others), *others.unplaced],
+        apart=others.apart,
         created=created,
     )
+
+
+def unlisted_of(ledger: Ledger, span: Span, *, namespace: str | None = None) -> list[Unlisted]:
+    """Return all that Pods ever held and no row of a device says."""
+    others = rows_of_ledgers_others(ledger, span)
+    used = [each for each in others.used if namespace in {None, each.row.namespace}]
+    return [*_of_inventory(ledger, others, namespace), *used]
+
+
+def _of_inventory(
+    ledger: Ledger, others: OthersRows, namespace: str | None = None
+) -> Iterator[Unlisted]:
+    """Yield what Pods held of cards of the inventory that nobody can name."""
+    connection = ledger.connection
+    models = models_of(queries.nodes(connection), queries.devices(connection))
+    told = {each.row.position for each in others.unplaced}
+    rows = queries.unplaced_rows(connection, namespace=namespace)
+    yield from unlisted((row for row in rows if row.position not in told), models)
 
 
 def failure_rows(refusals: Iterable[RefusalRow]) -> tuple[FailureRow, ...]:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from scheduler.usage.model import CapacityPoint, History
+from scheduler.usage.picture import NONE, Many
+from tenure.report.models import ModelRow
 from tenure.report.waiting import Wait
 
 
@@ -80,6 +82,8 @@ class Report:
     totals: Totals
     history: History
     source: ReportSource
+    cards: Many = NONE
+    models: Sequence[ModelRow] = ()
     capacity: Sequence[CapacityPoint] = ()
     failures: Sequence[FailureRow] = ()
     usage: Sequence[UsageRow] = ()

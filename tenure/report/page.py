@@ -13,8 +13,8 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from ledger.domain.resources import TYPE_GPU
 from scheduler.usage.model import WHOLE, CapacityPoint, History
+from tenure.picture import many_text
 from tenure.report.charts import (
     Area,
     Tick,
@@ -106,7 +106,7 @@ def _page(report: Report, budget_bytes: int) -> dict[str, Any]:
         "start": format_time(history.start) if by_time else "",
         "end": format_time(history.end) if by_time else "",
         "filters": FILTERS,
-        "models": _models(history),
+        "models": _models(report),
         "ticks": axis_ticks(history),
         "chart": _chart(report),
         **_failures(report),
@@ -166,7 +166,7 @@ def _figures(report: Report) -> list[_Figure]:
     figures = [
         _Figure(
             label="Cards",
-            value=f"{sum(card.device_type == TYPE_GPU for card in history.cards):,}",
+            value=many_text(report.cards),
             detail=f"GPUs on {_counted(len(history.nodes), 'node')}",
         )
     ]
@@ -206,54 +206,17 @@ def _figures(report: Report) -> list[_Figure]:
     return figures
 
 
-def _models(history: History) -> list[dict[str, Any]]:
-    levels, closed = _at_the_end(history)
-    rows: dict[str, dict[str, Any]] = {}
-    for index, card in enumerate(history.cards):
-        row = rows.setdefault(
-            card.model or card.device_type,
-            {
-                "gpu": card.device_type == TYPE_GPU,
-                "nodes": set(),
-                "cards": 0,
-                "full": 0,
-                "partly": 0,
-                "free": 0,
-                "closed": 0,
-                "held": 0,
-            },
-        )
-        level = min(WHOLE, levels[index])
-        row["nodes"].add(card.node)
-        row["cards"] += 1
-        row["held"] += level
-        row["closed"] += index in closed
-        if level or index not in closed:
-            row["full" if level == WHOLE else "partly" if level else "free"] += 1
+def _models(report: Report) -> list[dict[str, Any]]:
     return [
         {
-            **row,
-            "model": model,
-            "nodes": len(row["nodes"]),
-            "percent": round(row["held"] / row["cards"], 1),
+            "model": row.model,
+            "nodes": len(row.nodes),
+            **{name: many_text(getattr(row, name)) for name in ("cards", "full", "partly", "free")},
+            "closed": row.closed,
+            "percent": row.percent,
         }
-        for model, row in sorted(rows.items(), key=_models_order)
+        for row in report.models
     ]
-
-
-def _models_order(item: tuple[str, dict[str, Any]]) -> tuple[bool, int, str]:
-    return not item[1]["gpu"], -item[1]["cards"], item[0]
-
-
-def _at_the_end(history: History) -> tuple[list[int], set[int]]:
-    """Return how full each card is at the end, in percent, and which ones are closed."""
-    levels = [0] * len(history.cards)
-    for hold in history.holds:
-        if hold.closed is None or hold.closed > history.end:
-            whole = history.cards[hold.card].core_capacity_percent or WHOLE
-            levels[hold.card] += history.shares[hold.share].percent * WHOLE // whole
-    closed = {o.card for o in history.outages if o.closed is None or o.closed > history.end}
-    return levels, closed
 
 
 def _chart(report: Report) -> _Chart | None:

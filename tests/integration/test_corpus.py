@@ -198,7 +198,7 @@ def of_ledger_map(truth: Json, line: CommandLine) -> Iterator[str]:
 def of_report(truth: Json, line: CommandLine) -> Iterator[str]:
     """Yield how the page's table by model is wrong, summed over the models."""
     page = line.ask("report", "--no-verify", "-o", "-").out
-    sums = dict.fromkeys(("Cards", "Free"), 0)
+    sums = {name: [0, 0] for name in ("Cards", "Free")}
     for table in re.findall(r"<table.*?</table>", page, re.DOTALL):
         rows = [
             [re.sub(r"<[^>]*>", "", cell).strip() for cell in re.findall(CELL, row, re.DOTALL)]
@@ -207,10 +207,12 @@ def of_report(truth: Json, line: CommandLine) -> Iterator[str]:
         if rows and rows[0][:1] == ["Model"] and set(sums) <= set(rows[0]):
             gpus = [row for row in rows[1:] if len(row) == len(rows[0]) and row[0] != "rdma"]
             for row in gpus:
-                for name in sums:
-                    sums[name] += int(row[rows[0].index(name)])
+                for name, ends in sums.items():
+                    low, _, high = row[rows[0].index(name)].partition(" to ")
+                    ends[:] = [ends[0] + int(low), ends[1] + int(high or low)]
+    told = {name: {"min": low, "max": high} for name, (low, high) in sums.items()}
     claim = {"Cards": truth["totals"]["cards"], "Free": truth["totals"]["free"]}
-    yield from differences(claim, sums, "report")
+    yield from differences(claim, told, "report")
 
 
 CELL: Final = r"<t[hd][^>]*>(.*?)</t[hd]>"

@@ -16,7 +16,9 @@ from scheduler.usage.model import (
     Share,
     WorkloadShape,
 )
+from scheduler.usage.picture import exactly
 from tenure.report.model import FailureRow, Report, ReportSource, Totals, UsageRow
+from tenure.report.models import ModelRow
 
 MONDAY = 1_772_409_600_000_000  # 2026-03-02T00:00:00Z
 SECOND = 1_000_000
@@ -124,6 +126,18 @@ def report(history: History, **totals: float | None) -> Report:
     return Report(
         totals=Totals(**{"over": 0, "verified_seconds": 1.4, **counts, **totals}),  # type: ignore[arg-type]
         history=history,
+        cards=exactly(len(history.cards)),
+        models=(
+            ModelRow(
+                model=history.cards[0].model,
+                is_gpu=True,
+                nodes={node.name for node in history.nodes},
+                cards=exactly(len(history.cards)),
+                free=exactly(len(history.cards)),
+            ),
+        )
+        if history.cards
+        else (),
         source=ReportSource(
             command="tenure report -o report.html",
             ledger="sqlite:///tenure.db",

@@ -575,6 +575,21 @@ def unplaced_rows(connection: Connection, *, namespace: str | None = None) -> It
         yield UnplacedRow._make(row)
 
 
+def opened_rows(connection: Connection, positions: Iterable[int]) -> Iterator[UnplacedRow]:
+    """Yield the reservations that were opened at these positions, in order."""
+    r, e, wanted = RESERVATIONS, EVENTS, sorted(positions)
+    columns = [e.c.body if name == "body" else r.c[name] for name in UnplacedRow._fields]
+    for start in range(0, len(wanted), _NODES_PER_QUERY):
+        query = (
+            select(*columns)
+            .join_from(r, e, e.c.position == r.c.position)
+            .where(r.c.position.in_(wanted[start : start + _NODES_PER_QUERY]))
+            .order_by(r.c.position)
+        )
+        for row in rows_of(connection, query):
+            yield UnplacedRow._make(row)
+
+
 def voided_attempts(connection: Connection) -> dict[str, int]:
     """Return Pod UID -> the newest attempt that was voided, of Pods of which one was."""
     r = ledger_reservations.c
