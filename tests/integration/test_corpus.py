@@ -11,28 +11,12 @@ from typing import Any, Final
 import pytest
 
 from tests.support.cli import CommandLine
-from tests.support.corpus import CORPUS, NOW, WAITING, dumps, settle, truth_of
+from tests.support.corpus import CORPUS, NOW, WAITING, dumps, one_of_each, settle, truth_of
 from tests.support.truth import differences
 
 pytestmark = pytest.mark.integration
 
 Json = Any
-QUICK: Final = {
-    "dra-extended-resource",
-    "gpushare-gib",
-    "hami-shares",
-    "koordinator-double",
-    "mgpu-shares",
-    "mixed-five-systems",
-    "nvidia-mig-mixed",
-    "nvidia-plain-phases",
-    "nvidia-timeslicing",
-    "nvidia-two-nodes-one-machine",
-    "tenure-on-plain-node",
-    "vendors-some-held",
-    "volcano-vgpu-shares",
-}
-"""One dump of each system, whose ledger is asked in every run; the others' are in `make slow`."""
 
 
 @pytest.fixture
@@ -135,13 +119,7 @@ def of_simulate(question: Json, line: CommandLine, dump: Path, number: int) -> I
                 yield f"{name} on {node}: one of {texts}, told {reasons}: {refusal['message']}"
 
 
-@pytest.mark.parametrize(
-    "dump",
-    [
-        pytest.param(dump, marks=[] if dump in QUICK else pytest.mark.slow)
-        for dump in dumps("totals")
-    ],
-)
+@pytest.mark.parametrize("dump", one_of_each("totals"))
 def test_a_ledger_of_it_is_right(dump: str, line: CommandLine) -> None:
     """What a simulation of the Pods that run records, as the other commands tell it."""
     cluster = json.loads((CORPUS / dump / "dump.json").read_text("utf-8"))

@@ -7,9 +7,15 @@ import shlex
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from ledger.domain.log.events import RequestRefused
+from ledger.store.open import open_ledger
+from scheduler.cluster.snapshot import settings_of, snapshot_of_ledger
+from scheduler.whatif.what_if import WhatIf
 
 ROOT = Path(__file__).parents[2]
 TENURE = (sys.executable, "-c", "from tenure.cli import main; main()")
@@ -107,3 +113,33 @@ def test_a_ledger_that_no_demonstration_made_is_left_alone(tmp_path: Path) -> No
 
     assert done.returncode == 2
     assert precious.read_bytes() == b"precious"
+
+
+def test_nobody_is_told_to_free_what_would_never_do(shown: tuple[Path, str]) -> None:
+    """Every remedy that it recorded is taken at its word: the node takes the Pod once empty."""
+    with open_ledger(str(shown[0] / "ledger.db"), mode="read") as ledger:
+        cluster = snapshot_of_ledger(ledger, None, settings_of(ledger))
+        refused = [
+            each.event for each in ledger.read_events() if isinstance(each.event, RequestRefused)
+        ]
+    opened = [
+        replace(node, devices=tuple(replace(each, healthy=True) for each in node.devices))
+        for node in cluster.nodes
+    ]
+    empty = WhatIf(opened, (), cluster.settings, by_count=True)
+    numbers = {node.name: number for number, node in enumerate(opened)}
+    freeing = {
+        (event.pod_uid, reason.nearest_node): reason.remedy
+        for event in refused
+        for reason in event.reasons
+        if reason.remedy.startswith(("release ", "end ", "free ", "open "))
+    }
+
+    in_vain = [
+        (uid, node, remedy)
+        for (uid, node), remedy in freeing.items()
+        if not empty.fits_on(cluster.requests[uid], numbers[node])
+    ]
+
+    assert len(freeing) > 50
+    assert in_vain == []

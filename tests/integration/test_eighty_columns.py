@@ -11,9 +11,8 @@ from typing import Final
 
 import pytest
 
-from tests.integration.test_corpus import QUICK
 from tests.support.cli import CommandLine
-from tests.support.corpus import CORPUS, NOW, dumps
+from tests.support.corpus import CORPUS, NOW, QUICK, dumps
 from tests.support.process import ROOT, tenure
 
 pytestmark = pytest.mark.integration

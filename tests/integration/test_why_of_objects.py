@@ -12,25 +12,15 @@ from typing import Any
 import pytest
 
 from tests.support.cli import Answer, CommandLine
-from tests.support.corpus import CORPUS, NOW, dumps, truth_of
+from tests.support.corpus import CORPUS, NOW, one_of_each, truth_of
 from tests.support.objects import Object, container, gpu_pod, node, pod
 
 pytestmark = pytest.mark.integration
 
 ROOM = {"cpu": "64", "memory": "256Gi", "pods": "110", "nvidia.com/gpu": 2}
 GPU = {"nvidia.com/gpu": 1}
-SAMPLE = 3
+SAMPLE = 2
 """Of so many Pods that wait and as many that run, and one more, a dump is asked."""
-QUICK = {
-    "dra-extended-resource",
-    "hami-shares",
-    "koordinator-shares",
-    "mgpu-shares",
-    "nvidia-plain-phases",
-    "nvidia-two-nodes-one-machine",
-    "tenure-shares",
-}
-"""Dumps that are asked in every run; the others are in `make slow`."""
 
 
 @pytest.fixture
@@ -60,13 +50,7 @@ def told(answer: Answer) -> dict[str, Any]:
 # --- the same answer as of a simulation -------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "dump",
-    [
-        pytest.param(dump, marks=[] if dump in QUICK else pytest.mark.slow)
-        for dump in dumps("simulate")
-    ],
-)
+@pytest.mark.parametrize("dump", one_of_each("simulate"))
 def test_it_is_the_answer_of_a_simulation(dump: str, line: CommandLine) -> None:
     """Node, cards, CPUs, count and message of the Pods of a dump, whether they run or wait."""
     items = json.loads((CORPUS / dump / "dump.json").read_text("utf-8"))["items"]

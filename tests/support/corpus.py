@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
+
 Json = Any
 CORPUS: Final = Path(__file__).parent.parent / "corpus"
 NOW: Final = "2026-11-23T08:00:00Z"
@@ -15,11 +17,35 @@ NOW: Final = "2026-11-23T08:00:00Z"
 WAITING: Final = frozenset((CORPUS / "waiting.txt").read_text("utf-8").splitlines())
 """What is not told rightly yet, as "command dump"; what is has to leave the list."""
 
+QUICK: Final = {
+    "dra-extended-resource",
+    "gpushare-gib",
+    "hami-shares",
+    "koordinator-double",
+    "mgpu-shares",
+    "mixed-five-systems",
+    "nvidia-mig-mixed",
+    "nvidia-plain-phases",
+    "nvidia-timeslicing",
+    "nvidia-two-nodes-one-machine",
+    "tenure-on-plain-node",
+    "vendors-some-held",
+    "volcano-vgpu-shares",
+}
+"""One dump of each system; the others are in `make slow` where each takes seconds."""
+
 
 def dumps(part: str = "map") -> list[str]:
     """Return the dumps whose truth has such a part, by name."""
     found = sorted(path.parent.name for path in CORPUS.glob("*/truth.json"))
     return [dump for dump in found if part in truth_of(dump)]
+
+
+def one_of_each(part: str = "map") -> list[Any]:
+    """Return the dumps as cases, of which `make test` runs one of each system."""
+    return [
+        pytest.param(dump, marks=[] if dump in QUICK else pytest.mark.slow) for dump in dumps(part)
+    ]
 
 
 def truth_of(dump: str) -> Json:
