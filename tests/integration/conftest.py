@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.cli import CommandLine
 from tests.support.objects import Object
+from tests.support.process import ROOT, tenure
 from tests.support.simulating import NOW, Simulate
 
 
@@ -39,3 +40,12 @@ def simulate(
         return document
 
     return run
+
+
+@pytest.fixture(scope="session")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Run the small demonstration once; return its directory and what it printed."""
+    directory = tmp_path_factory.mktemp("demo") / "out"
+    done = tenure("demo", "--size", "small", "--out", directory, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return directory, done.stdout

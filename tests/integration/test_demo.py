@@ -25,15 +25,6 @@ def _run(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     return subprocess.run(arguments, cwd=cwd, capture_output=True, text=True, check=False)
 
 
-@pytest.fixture(scope="module")
-def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """Run the small demonstration once; return its directory and what it printed."""
-    directory = tmp_path_factory.mktemp("demo") / "out"
-    done = _run(*TENURE, "demo", "--size", "small", "--out", str(directory))
-    assert done.returncode == 0, done.stderr
-    return directory, done.stdout
-
-
 def _lines(shown: tuple[Path, str], start: str) -> list[str]:
     return [line.strip() for line in shown[1].splitlines() if line.strip().startswith(start)]
 

@@ -12,12 +12,14 @@ from typing import Final
 import pytest
 
 from tests.support.cli import CommandLine
-from tests.support.corpus import CORPUS, NOW, QUICK, dumps
-from tests.support.process import ROOT, tenure
+from tests.support.corpus import CORPUS, NOW, dumps
+from tests.support.process import ROOT
 
 pytestmark = pytest.mark.integration
 
 WIDTH: Final = 80
+QUICK: Final = {"dra-without-slices", "hami-shares", "mixed-five-systems", "nvidia-plain-phases"}
+"""Dumps that every run looks at; the others are in `make slow`."""
 EXAMPLES: Final = str(ROOT / "examples")
 OF_A_LEDGER: Final = (
     ("map",),
@@ -47,13 +49,10 @@ def line(
     return CommandLine(tmp_path / "run.db", capsys)
 
 
-@pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The ledger of the small demonstration."""
-    folder = tmp_path_factory.mktemp("demo")
-    done = tenure("demo", "--size", "small", "--out", folder / "out", cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    return folder / "out" / "ledger.db"
+@pytest.fixture
+def demo(shown: tuple[Path, str], tmp_path: Path) -> Path:
+    """A copy of the small demonstration's ledger."""
+    return Path(shutil.copy(shown[0] / "ledger.db", tmp_path / "demo.db"))
 
 
 def too_long(text: str) -> list[str]:
@@ -69,11 +68,11 @@ def questions(ledger: Path) -> Iterator[tuple[str, ...]]:
     """Yield what can be asked of a ledger, by name of some node, card and Pods of each state."""
     yield from OF_A_LEDGER
     with closing(sqlite3.connect(ledger)) as connection:
-        seen = connection.execute("SELECT DISTINCT node_name FROM audit_nodes LIMIT 3")
+        seen = connection.execute("SELECT DISTINCT node_name FROM audit_nodes LIMIT 1")
         nodes = [row[0] for row in seen]
-        held = connection.execute("SELECT namespace, pod_name FROM audit_reservations LIMIT 2")
+        held = connection.execute("SELECT namespace, pod_name FROM audit_reservations LIMIT 1")
         waits = connection.execute(
-            "SELECT namespace, pod_name, max(position) FROM audit_refusals GROUP BY message LIMIT 6"
+            "SELECT namespace, pod_name, max(position) FROM audit_refusals GROUP BY message LIMIT 4"
         )
         pods = [f"{row[0]}/{row[1]}" for row in (*held, *waits)]
     for name in nodes:
@@ -84,9 +83,7 @@ def questions(ledger: Path) -> Iterator[tuple[str, ...]]:
 
 def test_no_table_of_the_demonstration_is_wider(demo: Path, line: CommandLine) -> None:
     """Every command over a week of 24 nodes; the longest Pods' names have 52 letters."""
-    shutil.copy(demo, line.ledger)
-
-    asked = {words: line.ask(*words) for words in questions(demo)}
+    asked = {words: line.run(*words, "--ledger", str(demo)) for words in questions(demo)}
 
     assert not [words for words, answer in asked.items() if answer.code not in {0, 1, 2}]
     assert sum(answer.code == 0 for answer in asked.values()) > 0.9 * len(asked)
