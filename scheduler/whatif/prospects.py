@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ledger.domain.log.events import RefusalReason
-from ledger.domain.request.requests import PodRequest, group_name
+from ledger.domain.request.requests import PlacementRules, PodRequest, group_name
 from scheduler.cluster.model import ClusterSnapshot
 from scheduler.decide.dialects.registry import CHOOSERS
 from scheduler.decide.outcome import Unplaced
 from scheduler.decide.refusal import reasons
 from scheduler.whatif.nearest import GroupNearest, Nearest, nearest, nearest_of_group
 from scheduler.whatif.obstacles import Obstacle, find_reasons
-from scheduler.whatif.what_if import what_if_of
+from scheduler.whatif.what_if import WhatIf, what_if_of
 
 _OF_DIALECTS: Final = frozenset(text for each in CHOOSERS for text in each.abouts)
 _UNRECORDED: Final = _OF_DIALECTS | frozenset(
@@ -50,6 +50,8 @@ class Prospects:
         message: what a decision answers now; empty where the Pod would get a place.
         never: what no node of the cluster has, whoever holds what; empty where one has all of it.
         findings: why it has none, node by node; a node is an index into `names`.
+        hopeless: nodes that would not take it if nobody were on them, nothing closed them and it
+            could go anywhere.
         nearest: None where nothing was decided: its request is not known, or its newest refusal is
             about facts that nobody wrote down, so that the answer would be of another cluster.
         names: of the nodes.
@@ -66,6 +68,7 @@ class Prospects:
     message: str = ""
     never: str = ""
     findings: tuple[Obstacle, ...] = ()
+    hopeless: frozenset[int] = frozenset()
     nearest: Nearest | None = None
     unseen: tuple[str, ...] = ()
     member_of: str = ""
@@ -99,11 +102,30 @@ def prospects_of(
         message="" if refusal is None else refusal.message,
         never="" if refusal is None else refusal.never,
         findings=() if refusal is None else tuple(find_reasons(request, refusal, what_if)),
+        hopeless=frozenset() if refusal is None else _hopeless(request, what_if),
         nearest=nearest(request, what_if),
         unseen=unseen,
         member_of=name,
         group=nearest_of_group(members, what_if) if len(members) > 1 else None,
     )
+
+
+def _hopeless(request: PodRequest, what_if: WhatIf) -> frozenset[int]:
+    """Return the nodes that are not such as the request needs, by all tests over arrays."""
+    nodes = tuple(
+        replace(
+            node,
+            unschedulable=False,
+            taints=(),
+            lost=False,
+            devices=tuple(replace(each, healthy=True) for each in node.devices),
+        )
+        for node in what_if.nodes
+    )
+    anybody = replace(what_if.settings, owned_nodes_only=False)
+    empty = WhatIf(nodes, (), anybody, by_count=what_if.by_count)
+    able = empty.candidates(replace(request, placement=PlacementRules()))
+    return frozenset(range(len(nodes))).difference(able)
 
 
 def unseen_of(cluster: ClusterSnapshot, refused: Sequence[RefusalReason]) -> tuple[str, ...]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from ledger.domain.amounts import format_bytes, format_cores
 from scheduler.whatif.nearest import Nearest
 from scheduler.whatif.prospects import Prospects
 from scheduler.whatif.releases import Ending
 from scheduler.whatif.smaller import Smaller
-from tenure.output import Column
+from tenure.output import Column, one_line, write_table
 
 NODE_COLUMNS: Final = (
     Column(key="node", title="NODE"),
@@ -21,6 +21,7 @@ NODE_COLUMNS: Final = (
     Column(key="about", title="ABOUT"),
 )
 _PODS_SHOWN: Final = 8
+_NODES_SHOWN: Final = 3
 _NEEDS_OBJECTS: Final = (
     "the ledger does not record what this refusal is about: name the files of the Pod and of the"
     " nodes by --objects to see what would help"
@@ -31,11 +32,42 @@ _NO_REQUEST: Final = (
 )
 
 
+def write_nodes(prospects: Prospects, out: TextIO) -> None:
+    """
+    Write why the Pod has no place now: nodes that lack the same in one row.
+
+    Those that could never serve it are counted in one line.
+    """
+    alike: dict[tuple[Any, ...], list[str]] = {}
+    for found in prospects.findings:
+        if found.node not in prospects.hopeless:
+            key = (found.reason, found.asked, found.available, found.unit, found.about)
+            alike.setdefault(key, []).append(prospects.names[found.node])
+    keys = ("reason", "asked", "available", "unit", "about")
+    rows = [
+        {"node": _names(names), **dict(zip(keys, key, strict=True))} for key, names in alike.items()
+    ]
+    if rows:
+        write_table(rows, NODE_COLUMNS, out)
+    if prospects.hopeless:
+        never = [prospects.names[node] for node in sorted(prospects.hopeless)]
+        out.write(f"never, whoever holds what there: {one_line(_names(never))}\n")
+
+
+def _names(names: Sequence[str]) -> str:
+    """Return one node by its name, several with their number: `12 nodes: n0, n1, n2, ...`."""
+    if len(names) == 1:
+        return names[0]
+    more = ", ..." if len(names) > _NODES_SHOWN else ""
+    return f"{len(names)} nodes: {', '.join(names[:_NODES_SHOWN])}{more}"
+
+
 def node_rows(prospects: Prospects) -> list[dict[str, Any]]:
     """Return why the Pod has no place now, node by node; keys as `NODE_COLUMNS`."""
     return [
         {
             "node": prospects.names[found.node],
+            "never": found.node in prospects.hopeless,
             "reason": found.reason,
             "asked": found.asked,
             "available": found.available,

@@ -46,7 +46,7 @@ from tenure.names import (
 )
 from tenure.output import Column, OutputFormat, one_line, write_answer, write_table
 from tenure.query.meant import first_of, owner_text
-from tenure.query.prospects import NODE_COLUMNS, lines_of, node_rows, record_of
+from tenure.query.prospects import lines_of, record_of, write_nodes
 from tenure.query.standing import ENDED, FITS, PLACED, REFUSED, WAITING
 from tenure.query.why import REASON_COLUMNS
 from tenure.simulate.inputs import manifest_run
@@ -396,7 +396,7 @@ def _write(stories: Sequence[_Story], output: OutputFormat, answer: Answer) -> N
         if story.prospects is not None:
             if output is OutputFormat.WIDE and story.prospects.findings:
                 answer.out.write("\n")
-                write_table(node_rows(story.prospects), NODE_COLUMNS, answer.out)
+                write_nodes(story.prospects, answer.out)
             answer.out.write("\n")
             lines = lines_of(story.prospects, told=story.message)
             answer.out.writelines(f"{one_line(line)}\n" for line in lines)

@@ -90,6 +90,7 @@ def test_why_counts_the_cpus_that_a_required_policy_may_take(line: CommandLine) 
 
     assert found["nodes"][0] == {
         "node": "x",
+        "never": False,
         "reason": "not enough cpus available to satisfy request",
         "asked": 4,
         "available": 2,

@@ -406,3 +406,26 @@ def test_two_nodes_of_one_machine_hold_its_cards_once(line: CommandLine) -> None
 
     assert "decided after 1 Pod that waits too: ml/first on new" in answer.out
     assert "MachineRegisteredAgain" in answer.out
+
+
+def test_nodes_that_lack_the_same_share_a_row(line: CommandLine) -> None:
+    """What could never serve the Pod is one line; as data every node is there."""
+    cpu = {"cpu": "64", "memory": "256Gi"}
+    nodes = [node(f"cpu-{n}", allocatable=cpu) for n in range(5)]
+    nodes += [node(f"gpu-{n}", allocatable=ROOM) for n in range(4)]
+    nodes.append(node("shut", allocatable=ROOM, unschedulable=True))
+    runs = [
+        gpu_pod({"nvidia.com/gpu": 2}, name=f"runs-{n}", nodeName=f"gpu-{n}", phase="Running")
+        for n in range(4)
+    ]
+    path = dumped(line, *nodes, *runs, gpu_pod(GPU, name="p"))
+
+    lines = line.run("why", "ml/p", path, "-o", "wide").out.splitlines()
+    rows = told(line.run("why", "ml/p", path, "-o", "json"))["nodes"]
+
+    assert any(text.startswith("4 nodes: gpu-0, gpu-1, gpu-2, ...  ") for text in lines)
+    assert any(text.startswith("shut  ") for text in lines)
+    assert "never, whoever holds what there: 5 nodes: cpu-0, cpu-1, cpu-2, ..." in lines
+    assert {row["node"]: row["never"] for row in rows} == {
+        each["metadata"]["name"]: each["metadata"]["name"].startswith("cpu") for each in nodes
+    }
