@@ -281,6 +281,35 @@ def test_a_name_of_the_cluster_is_text_and_nothing_else(opened: Opened, tmp_path
     assert page.run("document.images.length") == 0
 
 
+def test_a_run_without_a_clock_is_walked_by_its_events(opened: Opened, tmp_path: Path) -> None:
+    """No zone, no hours: positions everywhere."""
+    history = week(nodes=4, pods=40)
+    history = replace(
+        history,
+        axis="position",
+        start=0,
+        end=100,
+        holds=tuple(replace(hold, opened=i, closed=None) for i, hold in enumerate(history.holds)),
+        outages=(),
+        claims=(),
+    )
+    path = tmp_path / "positions.html"
+    path.write_text(render(report(history)), encoding="utf-8")
+
+    page = opened(width=DESK, path=path)
+    page.move_to(0.5)
+    first = history.holds[0]
+    page.go(
+        f"#card={history.nodes[history.cards[first.card].node].name}%2F{history.cards[first.card].minor}"
+    )
+
+    assert page.text("#clock") == "after event 50"
+    assert page.page.locator("#zone").count() == 0
+    said = page.page.locator("#holders .facts-line").nth(1).inner_text()
+    assert said.startswith("event 0 ")
+    assert "--history" in page.text(".ask code")
+
+
 def test_ten_thousand_cards_open_too(opened: Opened, tmp_path: Path) -> None:
     """A week of them is below 3 MB; each card is found by key, and opens by a click."""
     path = tmp_path / "large.html"

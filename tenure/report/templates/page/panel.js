@@ -213,7 +213,7 @@ function strip(bars, shades, name) {
   const line = element("div", { class: "now" }), axis = element("div", { class: "x-axis", "aria-hidden": "true" });
   line.style.left = `${percentAlong(now)}%`;
   field.append(line);
-  if (byTime) drawAxis(axis);
+  if (byTime) drawAxis(axis); else axis.hidden = true;
   return element("div", { class: "plot strip", role: "img", "aria-label": `${name} over time; the lists below have it in words` }, field, axis);
 }
 
