@@ -170,7 +170,7 @@ def _wrong_usage(error: typer.TyperException) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":
         note(error.format_message())
         return UNREADABLE
-    text = error.format_message()
+    text = " ".join(error.format_message().replace("Value error, ", "").split())
     _say(f"{text[:1].lower()}{text[1:]}".rstrip("."), f"see `{command} --help`")
     return UNREADABLE
 

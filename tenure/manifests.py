@@ -112,9 +112,9 @@ def read_manifests(paths: Sequence[str], *, stdin: BinaryIO | None = None) -> Ma
         InputError: a missing file, broken text, an object without kind, and of our kinds one
             without a name or two with one uid or one name; with file and line.
     """
-    sources = [source for path in paths for source in _sources(path, stdin)]
     if sum(path == STDIN for path in paths) > 1:
         raise InputError("stdin can be read once", field=STDIN)
+    sources = [source for path in paths for source in _sources(path, stdin)]
     documents: list[Document] = []
     digest = hashlib.sha256()
     for source in sources:
@@ -130,7 +130,11 @@ def read_manifests(paths: Sequence[str], *, stdin: BinaryIO | None = None) -> Ma
 
 def _sources(path: str, stdin: BinaryIO | None) -> Iterator[InputFile]:
     if path == STDIN:
-        yield read_stream(stdin or sys.stdin.buffer, "stdin")
+        source = read_stream(stdin or sys.stdin.buffer, "stdin")
+        if not source.text.strip():
+            error = InputError("nothing came in", place="stdin")
+            raise with_next(error, "run the command before the pipe alone and see what it prints")
+        yield source
         return
     place = Path(path)
     if not place.is_dir():

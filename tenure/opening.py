@@ -22,7 +22,8 @@ LEDGER_VARIABLE: Final = "TENURE_LEDGER"
 DEFAULT_LEDGER: Final = "tenure.db"
 _NO_LEDGER: Final = (
     f"name one with --ledger FILE or {LEDGER_VARIABLE}; "
-    "`tenure simulate FILE... --ledger FILE` makes one"
+    "`tenure demo` or `tenure simulate FILE... --ledger FILE` makes one, and"
+    " `kubectl get nodes,pods -A -o json | tenure map -` needs none"
 )
 
 

@@ -37,7 +37,7 @@ def watch(
 
     console = stdout()
     if not console.is_terminal:
-        error = InputError("--watch needs a terminal", field="--watch")
+        error = InputError("needs a terminal", field="--watch")
         raise with_next(error, "leave it out, or ask for -o json again and again")
     with (
         suppress(KeyboardInterrupt),

@@ -286,3 +286,32 @@ def test_an_error_names_stdin_as_stdin(tmp_path: Path) -> None:
     done = tenure("simulate", "-", cwd=tmp_path, stdin=text)
 
     assert done.stderr.startswith("error: stdin:4: Pod: metadata.name: must be text")
+
+
+@pytest.mark.parametrize("command", ["map", "check", "simulate"])
+def test_a_pipe_that_brings_nothing_is_not_an_empty_cluster(command: str, tmp_path: Path) -> None:
+    """The command before it failed, most likely."""
+    done = tenure(command, "-", cwd=tmp_path, stdin=" \n")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "error: stdin: nothing came in" in done.stderr
+    assert "next: run the command before the pipe alone" in done.stderr
+
+
+def test_a_wrong_choice_is_said_in_one_line_of_plain_words(cli: CommandLine) -> None:
+    """Which ones there are, without what a library puts before it."""
+    form = cli.run("map", "-o", "jsn")
+    missing = cli.run("trace", "generate")
+
+    assert "'jsn' is not one of 'table', 'wide', 'json', 'yaml', 'csv'" in form.err
+    assert "Value error" not in form.err
+    assert "missing option '--like'. Choose from: openb, week" in missing.err
+    assert (form.code, missing.code) == (2, 2)
+
+
+def test_without_a_ledger_the_next_step_is_one_that_needs_none(cli: CommandLine) -> None:
+    """What a newcomer types first on a cluster of his own."""
+    answer = cli.run("map")
+
+    assert answer.code == 2
+    assert "`kubectl get nodes,pods -A -o json | tenure map -` needs none" in answer.err
