@@ -1,5 +1,5 @@
 """
-A history as one small JSON document, and back: the page carries it, its script unpacks it.
+A history as one small JSON document: the page carries it, its script unpacks it.
 
 The document (version 1):
 
@@ -22,13 +22,13 @@ A column is base64 of unsigned LEB128 numbers. Signed numbers are zigzag: 0, -1,
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, chain, pairwise
+from base64 import b64encode
+from collections.abc import Iterable, Sequence
+from itertools import chain, pairwise
 from math import gcd
 from typing import Any, Final
 
-from scheduler.usage.model import CardInfo, History, Hold, HoldEnd, NodeInfo, Outage, Share
+from scheduler.usage.model import History, Hold, Outage
 
 VERSION: Final = 1
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -73,49 +73,6 @@ def pack(history: History, tick: int) -> dict[str, Any]:
     }
 
 
-def unpack(document: dict[str, Any]) -> History:
-    """Return the history of a document: what the page's script does, in Python."""
-    start, tick = document["start"], document["tick"]
-    nodes, cards = _unpack_nodes(document)
-    namespaces = document["namespaces"]
-    return History(
-        axis=document["axis"],
-        start=start,
-        end=start + document["end"] * tick,
-        nodes=nodes,
-        cards=cards,
-        pods=tuple(
-            (namespaces[index], name)
-            for index, name in zip(
-                _read(document["pod_namespaces"]), _unfronted(document["pod_names"]), strict=True
-            )
-        ),
-        shares=tuple(
-            Share(
-                core_percent=core,
-                memory_bytes=memory,
-                memory_ratio_percent=ratio,
-                exclusive=exclusive,
-                observed=observed,
-            )
-            for core, memory, ratio, exclusive, observed in document["shares"]
-        ),
-        endings=tuple(
-            HoldEnd(policy=policy, end_reason=reason) for policy, reason in document["endings"]
-        ),
-        holds=tuple(_unpack_holds(document["holds"], start - document["before"] * tick, tick)),
-        outages=tuple(
-            Outage(
-                card=card,
-                opened=start + opened * tick,
-                closed=None if closed is None else start + closed * tick,
-                reason=reason,
-            )
-            for card, opened, closed, reason in document["outages"]
-        ),
-    )
-
-
 def tick_of(history: History) -> int:
     """Return the largest unit in which every moment of the history is whole."""
     unit = gcd(history.end - history.start)
@@ -149,28 +106,6 @@ def _racks(history: History) -> tuple[list[list[Any]], list[list[int]], list[int
     return [list(kind) for kind in kinds], [list(rack) for rack in racks], rack_of_node
 
 
-def _unpack_nodes(document: dict[str, Any]) -> tuple[tuple[NodeInfo, ...], tuple[CardInfo, ...]]:
-    nodes: list[NodeInfo] = []
-    cards: list[CardInfo] = []
-    names = _unfronted(document["node_names"])
-    for name, rack in zip(names, _read(document["nodes"]), strict=True):
-        first = len(cards)
-        for kind in document["racks"][rack]:
-            device_type, minor, model, core, memory = document["kinds"][kind]
-            cards.append(
-                CardInfo(
-                    node=len(nodes),
-                    device_type=device_type,
-                    minor=minor,
-                    model=model,
-                    core_capacity_percent=core,
-                    memory_capacity_bytes=memory,
-                )
-            )
-        nodes.append(NodeInfo(name=name, cards=range(first, len(cards))))
-    return tuple(nodes), tuple(cards)
-
-
 def _pack_holds(holds: Sequence[Hold], start: int, tick: int) -> dict[str, str]:
     def stepped(values: Iterable[int]) -> str:
         return _numbers(_zigzag(after - before) for before, after in pairwise((0, *values)))
@@ -189,35 +124,8 @@ def _pack_holds(holds: Sequence[Hold], start: int, tick: int) -> dict[str, str]:
     }
 
 
-def _unpack_holds(columns: dict[str, str], start: int, tick: int) -> Iterator[Hold]:
-    opened = accumulate(_read(columns["opened"]))
-    lasted = _read(columns["lasted"])
-    card, pod, position = (
-        accumulate(_unzigzag(number) for number in _read(columns[name]))
-        for name in ("card", "pod", "position")
-    )
-    rows = zip(
-        card,
-        pod,
-        opened,
-        lasted,
-        position,
-        _read(columns["share"]),
-        _read(columns["ending"]),
-        strict=True,
-    )
-    for on_card, of_pod, at, ticks, event, share, ending in rows:
-        moment = start + at * tick
-        closed = None if ticks == 0 else moment + (ticks - 1) * tick
-        yield Hold(on_card, of_pod, moment, closed, event, share, ending)
-
-
 def _zigzag(number: int) -> int:
     return number * 2 if number >= 0 else -number * 2 - 1
-
-
-def _unzigzag(number: int) -> int:
-    return -(number // 2) - 1 if number % 2 else number // 2
 
 
 def _numbers(values: Iterable[int]) -> str:
@@ -229,16 +137,6 @@ def _numbers(values: Iterable[int]) -> str:
             rest >>= 7
         data.append(rest)
     return b64encode(data).decode("ascii")
-
-
-def _read(text: str) -> Iterator[int]:
-    number = shift = 0
-    for byte in b64decode(text):
-        number |= (byte & 127) << shift
-        shift += 7
-        if byte < 128:
-            yield number
-            number = shift = 0
 
 
 def _fronted(names: Iterable[str]) -> str:
@@ -254,10 +152,3 @@ def _fronted(names: Iterable[str]) -> str:
         lines.append(_DIGITS[shared] + clean[shared:])
         before = clean
     return "\n".join(lines)
-
-
-def _unfronted(text: str) -> Iterator[str]:
-    before = ""
-    for line in text.split("\n") if text else ():
-        before = before[: _DIGITS.index(line[0])] + line[1:]
-        yield before

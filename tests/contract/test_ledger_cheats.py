@@ -10,6 +10,7 @@ keys, no recursive triggers.
 from __future__ import annotations
 
 import sqlite3
+from pathlib import Path
 
 import pytest
 
@@ -75,12 +76,19 @@ def full_events() -> tuple[LedgerEvent, ...]:
     )
 
 
-@pytest.fixture
-def full(sqlite_store: SqliteStore) -> SqliteStore:
-    """A ledger whose card n-1/gpu/0 is full."""
-    with sqlite_store.open() as ledger:
+@pytest.fixture(scope="module")
+def full_once(empty_ledger: SqliteStore, tmp_path_factory: pytest.TempPathFactory) -> SqliteStore:
+    """A ledger whose card n-1/gpu/0 is full, and that nobody changes."""
+    store = empty_ledger.copy(tmp_path_factory.mktemp("full") / "ledger.db")
+    with store.open() as ledger:
         start(ledger).append(Clock().all(*full_events()))
-    return sqlite_store
+    return store
+
+
+@pytest.fixture
+def full(full_once: SqliteStore, tmp_path: Path) -> SqliteStore:
+    """A copy of it, which a test may do anything to."""
+    return full_once.copy(tmp_path / "ledger.db")
 
 
 REFUSED = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from sqlalchemy import Table
 
@@ -26,13 +28,13 @@ TABLES = (*schema.PROJECTIONS, schema.ledger_streams)
 TRIGGERS = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
 
 
-@pytest.fixture
-def full(sqlite_store: SqliteStore) -> SqliteStore:
-    """A ledger with rows in every projection."""
-    clock = Clock()
+@pytest.fixture(scope="module")
+def full_once(empty_ledger: SqliteStore, tmp_path_factory: pytest.TempPathFactory) -> SqliteStore:
+    """A ledger with rows in every projection, which nobody changes."""
+    store, clock = empty_ledger.copy(tmp_path_factory.mktemp("full") / "ledger.db"), Clock()
     virtual = share(0, 100, device_type="rdma", device_id="R-0", vf_bus_ids=("0000:1f:00.2",))
     card = {"device_type": "rdma", "device_id": "R-0", "memory_bytes": 0}
-    with sqlite_store.open() as ledger:
+    with store.open() as ledger:
         first = node("n-1", gpus=3, cpus=4)
         nic = type(first.devices[0])(minor=0, **card)  # type: ignore[arg-type]
         first = node("n-1", devices=(*first.devices, nic), cpus=4, gpus=3)
@@ -43,7 +45,13 @@ def full(sqlite_store: SqliteStore) -> SqliteStore:
         writer.append(clock.all(observed("x", virtual), observed("y", share(1, 20))))
         writer.append(clock.all(released("a")))
         assert verify(ledger).findings == ()
-    return sqlite_store
+    return store
+
+
+@pytest.fixture
+def full(full_once: SqliteStore, tmp_path: Path) -> SqliteStore:
+    """A copy of it, which a test may do anything to."""
+    return full_once.copy(tmp_path / "ledger.db")
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: str(table.name))

@@ -19,10 +19,10 @@ from ledger.domain.log.recorded_node import recorded_node
 from ledger.domain.nodes import NodeFacts
 from ledger.store.reading.report_queries import voided_attempts
 from ledger.store.writing.append import Writer
-from scheduler.decide.group.life import lives_of
 from scheduler.record.refusing import Told
 from scheduler.service.beginning import as_told, begin, told_refusals
 from tests.support.clusters import gpu_node
+from tests.support.group_lives import lives_of
 from tests.support.stores import (
     Clock,
     PostgresStore,

@@ -15,13 +15,13 @@ from ledger.store.reading.report_queries import When
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.usage.model import History
 from tenure.report.build import write_report
-from tenure.report.packing import unpack
 from tenure.simulate.runner import RunRecord, run_simulation
 from tenure.simulate.trace.reader import read_trace
 from tenure.simulate.trace.week import write_week
 from tests.support.cli import CommandLine
 from tests.support.ledgers import morning, write_ledger
 from tests.support.objects import container, node, pod
+from tests.support.packing import unpack
 
 CLUSTER = """
 apiVersion: v1

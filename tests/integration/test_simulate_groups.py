@@ -13,10 +13,11 @@ from ledger.domain.log.events import EpochStarted, GroupPlanned, PlanDropped, Po
 from ledger.domain.request.requests import GangRef, GroupRef
 from ledger.store.open import open_ledger
 from ledger.store.proving.verify import verify
-from scheduler.decide.group.life import DEADLINE, DEVICE_UNUSABLE, lives_of
+from scheduler.decide.group.life import DEADLINE, DEVICE_UNUSABLE
 from scheduler.decide.settings import SchedulingSettings
 from tenure.simulate.model import Arrival, Run
 from tenure.simulate.runner import RunRecord, run_simulation
+from tests.support.group_lives import lives_of
 from tests.support.links import TWO_BY_FOUR_PCIE
 from tests.support.runs import arrival, gpu_node, gpu_pod, health, run_of
 

@@ -22,13 +22,13 @@ from scheduler.decide.group.life import (
     DEVICE_UNUSABLE,
     ClusterFacts,
     GroupLife,
-    lives_of,
     take_again,
     why_invalid,
 )
 from scheduler.decide.outcome import Placement
 from scheduler.decide.settings import SchedulingSettings
 from tenure.simulate.model import Arrival, Run
+from tests.support.group_lives import lives_of
 from tests.support.links import TWO_BY_FOUR_PCIE
 from tests.support.runs import arrival, gpu_node, gpu_pod, health, play, run_of
 

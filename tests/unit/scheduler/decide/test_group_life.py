@@ -27,13 +27,13 @@ from scheduler.decide.group.life import (
     apply_life,
     deadline_us,
     is_complete,
-    lives_of,
     next_step,
     review,
     take_again,
     why_invalid,
 )
 from tests.support.cards import card, node_of, pod, whole
+from tests.support.group_lives import lives_of
 from tests.support.trial_cluster import ListCluster
 
 NAME = "group/ml/job/3"

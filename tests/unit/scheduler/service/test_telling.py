@@ -159,7 +159,7 @@ def test_what_waits_and_what_is_remembered_is_bounded_and_the_rest_is_counted() 
     for number in range(WAITING_MAX + 7):
         scene.tell("waits", about_pod("ml", f"p{number}", f"uid-{number}"))
     assert scene.telling.counts == {"dropped": 7}
-    for number in range(2 * SUBJECTS_MAX):
+    for number in range(SUBJECTS_MAX + 10):
         scene.tell("waits", about_pod("ml", f"q{number}", f"uid-q{number}"))
         scene.clock.now += 1
         scene.send()

@@ -9,10 +9,10 @@ import pytest
 
 from scheduler.usage.model import History, NodeInfo
 from tenure.report.model import FailureRow, Report, UsageRow
-from tenure.report.packing import unpack
 from tenure.report.page import headline, render
 from tenure.report.waiting import Reason, Wait
 from tests.support.histories import report, week
+from tests.support.packing import unpack
 
 VOID = frozenset({"meta", "link", "input", "br", "img", "hr"})
 SVG_LEAVES = frozenset({"rect", "path", "line", "use"})
