@@ -18,6 +18,7 @@ from ledger.domain.errors import InputError, TenureError
 
 _PREFIX: Final = "tenure-"
 _SUFFIX: Final = ".json"
+_HALF: Final = ".tmp"
 
 
 class OtherContentError(TenureError):
@@ -61,7 +62,7 @@ class SpecFolder:
 
     def _put(self, path: Path, content: str) -> None:
         """Let the whole file appear at once; the runtime reads no file of another suffix."""
-        temporary = path.with_suffix(".tmp")
+        temporary = path.with_suffix(_HALF)
         with suppress(FileNotFoundError):
             temporary.unlink()
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
@@ -72,10 +73,11 @@ class SpecFolder:
         temporary.rename(path)
 
     def remove(self, names: Iterable[str]) -> None:
-        """Take names away that nobody will start with again."""
-        for name in names:
+        """Take names away that nobody will start with again, and what a writer's end left half."""
+        halves = self._folder.glob(f"{_PREFIX}*{_HALF}")
+        for path in (*map(self._path, names), *halves):
             with suppress(FileNotFoundError):
-                self._path(name).unlink()
+                path.unlink()
 
     def _path(self, name: str) -> Path:
         assert is_name(name), name

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
@@ -39,6 +40,8 @@ WAIT_SECONDS: Final = 20.0
 AGAIN_SECONDS: Final = 0.1
 CALL_SECONDS: Final = 10.0
 STOP_SECONDS: Final = 2.0
+CONNECT_SECONDS: Final = 1.0
+_PREFIX: Final = "tenure-"
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 _log: Final = logging.getLogger("tenure.agent.plugin")
@@ -64,7 +67,7 @@ class DevicePlugin:
         """
         self._slots = slots
         self._folder = folder
-        self._prefix = f"tenure-{start[:8]}"
+        self._prefix = f"{_PREFIX}{start[:8]}"
         self._metrics = metrics
         self._listenings = 0
         self._registered: _Registration | None = None
@@ -121,8 +124,7 @@ class DevicePlugin:
             return
         self._listenings += 1
         own = self._socket(self._listenings)
-        with suppress(FileNotFoundError):
-            own.unlink()
+        self._clear()
         try:
             await self._listen(own)
             await self._tell(own)
@@ -170,6 +172,18 @@ class DevicePlugin:
         A server that ends takes the file away by its name, which must not be its successor's.
         """
         return self._folder / f"{self._prefix}-{number}.sock"
+
+    def _clear(self) -> None:
+        """Take sockets of ours away that nobody listens on: of an agent that was killed."""
+        for path in self._folder.glob(f"{_PREFIX}*.sock"):
+            with socket.socket(socket.AF_UNIX) as probe, suppress(FileNotFoundError):
+                probe.settimeout(CONNECT_SECONDS)
+                try:
+                    probe.connect(str(path))
+                except ConnectionRefusedError:
+                    path.unlink()
+                except TimeoutError:
+                    continue  # somebody listens, and is late
 
     def _sweep(self) -> None:
         try:

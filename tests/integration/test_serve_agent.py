@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -130,6 +131,26 @@ def test_a_container_starts_with_what_its_pod_holds(
         assert world.shown(second) == {"env": ["CARD=a"]}
     agent.send_signal(signal.SIGTERM)
     assert agent.wait(SECONDS) == 0
+
+
+def test_the_agent_registers_again_when_its_socket_is_gone(
+    world: World, agent: subprocess.Popen[bytes]
+) -> None:
+    """And takes away what an agent that was killed left, but nothing that is listened on."""
+    assert agent.poll() is None
+    kubelet = world.kubelet
+    with kubelet.running(), socket.socket(socket.AF_UNIX) as other:
+        until(lambda: len(kubelet.registered) == 1, "it does not register")
+        with socket.socket(socket.AF_UNIX) as killed:
+            killed.bind(str(kubelet.folder / "tenure-killed-1.sock"))
+        other.bind(str(kubelet.folder / "tenure-other-1.sock"))
+        other.listen()
+
+        (kubelet.folder / kubelet.registered[0].endpoint).unlink()
+
+        until(lambda: len(kubelet.registered) == 2, "it does not register again")
+        ours = {kubelet.registered[1].endpoint, "tenure-other-1.sock"}
+        assert {path.name for path in kubelet.folder.glob("tenure-*.sock")} == ours
 
 
 def test_a_start_waits_for_a_holding_that_comes_late(

@@ -51,11 +51,21 @@ def run_late(pods: Pods, agent: Agent, name: str, held: list[str], *, deaf: bool
 
 
 def wrong_cards(
-    pods: Pods, agent: Agent, times: int, *, deaf_every: int
+    pods: Pods, agent: Agent, times: int, *, deaf_every: int, restarts: bool = False
 ) -> list[tuple[str, list[str], list[str]]]:
-    """Run Pods one after the other on one slot; return those that saw another's cards."""
+    """
+    Run Pods one after the other on one slot; return those that saw another's cards.
+
+    With `restarts` agent and kubelet are ended and started again in between.
+    """
     wrong = []
     for number in range(times):
+        if restarts and number % 10 == 3:
+            agent.kill()
+            agent.start()
+        if restarts and number % 10 == 6:
+            with agent.registering():
+                pods.node.restart_kubelet()
         held = [CARDS[number % len(CARDS)]]
         if number % 5 == 4:
             held = sorted({*held, CARDS[(number + 1) % len(CARDS)]})
@@ -76,9 +86,9 @@ def wrong_cards(
 def test_no_container_sees_the_cards_of_the_slot_before_it(
     machine: Node, pods: Pods, tmp_path: Path, times: int
 ) -> None:
-    """One slot, other cards each time; containerd stands still from each writing to the use."""
+    """One slot, other cards each time; containerd stands still from each writing to its use."""
     with agent(machine, tmp_path) as running:
-        wrong = wrong_cards(pods, running, times, deaf_every=10)
+        wrong = wrong_cards(pods, running, times, deaf_every=10, restarts=True)
 
     assert wrong == []
 

@@ -85,10 +85,11 @@ def test_what_runs_on_the_node_starts_again(one_slot: Agent, pods: Pods, program
     start(pods, one_slot, "before", "GPU-a")
 
     if program == "kubelet":
-        pods.node.restart_kubelet(pods.get("before"))
+        with one_slot.registering():
+            pods.node.restart_kubelet(pods.get("before"))
     else:
         pods.node.restart_containerd()
-    one_slot.wait_ready()
+    assert one_slot.is_ready()
     pods.kill(pods.get("before"))
     pods.running("before", restarts=1)
     pods.remove("before")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -85,32 +84,31 @@ class Agent:
         if self.naive:
             folders = map(str, (self.folder, self.node.plugins, self.node.cdi))
             command = [sys.executable, "-m", "tests.support.node.naive_agent", *folders]
-        said = self.words().count(_REGISTERED)
-        with self.log.open("ab") as words:
+        with self.registering(), self.log.open("ab") as words:
             self.process = subprocess.Popen(
                 command, stdout=words, stderr=words, env=environment(), cwd=ROOT
             )
-        self.node.until(
-            lambda: self.words().count(_REGISTERED) > said, "the agent does not register"
-        )
-        self.wait_ready()
 
-    def wait_ready(self) -> None:
-        """Wait until it is registered, and the scheduler knows all slots."""
-        if not self.naive:
-            self.node.until(self._is_ready, "the agent does not get ready")
+    @contextmanager
+    def registering(self) -> Iterator[None]:
+        """Wait after the block until it has registered anew, and the scheduler knows all slots."""
+        before = self.words().count(_REGISTERED)
+        yield
+        self.node.until(
+            lambda: self.words().count(_REGISTERED) > before,
+            f"the agent does not register\n{self.words()}",
+        )
         self.node.until(
             lambda: self.node.allocatable(SLOT) == self.slots, "kubelet does not tell the slots"
         )
 
-    def _is_ready(self) -> bool:
-        assert self.process is not None
-        assert self.process.poll() is None, self.words()
+    def is_ready(self) -> bool:
+        """Tell whether it says that kubelet may call it."""
         try:
             url = f"http://127.0.0.1:{self.probes}/readyz"
             with urllib.request.urlopen(url, timeout=5) as answer:
                 return bool(answer.read() == b"ok\n")
-        except (OSError, urllib.error.HTTPError):
+        except OSError:
             return False
 
     def kill(self) -> None:

@@ -4,6 +4,8 @@ A room of its own on this machine: mounts, processes and cgroups that end with t
 Its first process waits for the end of its standard input, which is ours: when we are gone, however,
 it ends, and with it every process and mount in the room. Only empty cgroups may be left, and the
 next room takes them away.
+
+    .venv/bin/python -m tests.support.node.room     # says why there can be none, and fails
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +24,10 @@ from typing import Final
 
 CGROUPS: Final = Path("/sys/fs/cgroup")
 SECONDS: Final = 30.0
+_PRIVATE: Final = (
+    *("unshare", "--mount", "--propagation", "private"),
+    *("--pid", "--fork", "--mount-proc"),
+)
 _NAME: Final = re.compile(r"tenure-node-([0-9]+)")
 _SYSCTLS: Final = (
     "vm/overcommit_memory",
@@ -76,10 +83,9 @@ def room(folder: Path) -> Iterator[Room]:
         copy.write_text(Path("/proc/sys", name).read_text())
         lines.append(f"mount --bind '{copy}' /proc/sys/{name}")
     lines += ["echo made", "read -r _ || :"]
-    private = ("unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--mount-proc")
     name = f"tenure-node-{os.getpid()}"
     _sweep()
-    with _cgroups(name), _first(*private, "sh", "-c", "\n".join(lines)) as pid:
+    with _cgroups(name), _first(*_PRIVATE, "sh", "-c", "\n".join(lines)) as pid:
         yield Room(folder=folder, pid=pid, cgroup=name, lib=binds["/var/lib"])
 
 
@@ -95,7 +101,9 @@ def check_machine() -> None:
     missing = [name for name in ("unshare", "nsenter", "mount") if shutil.which(name) is None]
     if missing:
         raise NoRoomError(f"install util-linux: missing={','.join(missing)}")
-    if not (CGROUPS / "cpuset" / "cpuset.cpus").exists():
+    if subprocess.run([*_PRIVATE, "true"], capture_output=True, check=False).returncode:
+        raise NoRoomError("this machine gives no namespaces: run `make node` with CAP_SYS_ADMIN")
+    if not os.access(CGROUPS / "cpuset" / "cpuset.cpus", os.W_OK):
         raise NoRoomError(
             "the node's tests know cgroup v1 alone: boot with systemd.unified_cgroup_hierarchy=0"
         )
@@ -173,3 +181,10 @@ def _remove(name: str) -> None:
 
 def _controllers() -> list[Path]:
     return [path for path in CGROUPS.iterdir() if path.is_dir() and not path.is_symlink()]
+
+
+if __name__ == "__main__":
+    try:
+        check_machine()
+    except NoRoomError as error:
+        sys.exit(str(error))

@@ -172,6 +172,7 @@ def test_a_name_that_kubelet_keeps_no_more_is_taken_away(tmp_path: Path) -> None
     slots(tmp_path, held, of("p", "main", A)).prepare(["slot-0000"])
     (tmp_path / "nvidia.json").write_text("{}")
     (tmp_path / "tenure-else.json").write_text("{}")
+    (tmp_path / f"tenure-{A}.tmp").write_text("{")
 
     assert slots(tmp_path, held, of("p", "main", A)).sweep() == ()
     assert slots(tmp_path, held, of("q", "main", B)).sweep() == (A,)
