@@ -23,7 +23,7 @@ live: $(VENV)/.go ## Place Pods for real: control plane, scheduler, 20 simulated
 	@rm -rf live
 	@$(BIN)/python -m tests.live live
 
-check: $(VENV)/.dev ## Lint, format, types, layers
+check: $(VENV)/.page ## Lint, format, types, layers
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check .
 	@$(BIN)/mypy
