@@ -14,7 +14,7 @@ def test_a_pod_runs_and_says_its_environment(machine: Node, pods: Pods) -> None:
 
     pod = pods.running("first")
 
-    (seen,) = machine.seen(pod, "main")
+    (seen,) = machine.seen(pod)
     assert seen["environment"]["SAID"] == "by the spec"
     assert seen["cards"] == []
     assert machine.processes(pod)
@@ -30,4 +30,4 @@ def test_a_container_that_is_killed_runs_again(machine: Node, pods: Pods) -> Non
 
     pod = pods.running("again", restarts=1)
 
-    assert len(machine.seen(pod, "main")) == 2
+    assert len(machine.seen(pod, runs=2)) == 2

@@ -46,7 +46,7 @@ def run_late(pods: Pods, agent: Agent, name: str, held: list[str], *, deaf: bool
         pods.node.until(lambda: agent.words().count("container may start") > may, "it waits")
         time.sleep(0.02)
     pods.ended(name)
-    (seen,) = pods.node.seen(pods.get(name), "main")
+    (seen,) = pods.node.seen(pods.get(name))
     return list(seen["cards"])
 
 

@@ -20,9 +20,9 @@ def one_slot(machine: Node, tmp_path: Path) -> Iterator[Agent]:
         yield running
 
 
-def cards_of(pods: Pods, name: str, container: str = "main") -> list[list[str]]:
-    """Return the cards that each run of a container saw."""
-    return [seen["cards"] for seen in pods.node.seen(pods.get(name), container)]
+def cards_of(pods: Pods, name: str, container: str = "main", *, runs: int = 1) -> list[list[str]]:
+    """Return the cards that each run of a container saw; wait for so many runs."""
+    return [seen["cards"] for seen in pods.node.seen(pods.get(name), container, runs=runs)]
 
 
 def start(pods: Pods, agent: Agent, name: str, *cards: str) -> None:
@@ -36,7 +36,7 @@ def test_a_pod_sees_the_cards_that_it_holds(one_slot: Agent, pods: Pods) -> None
     start(pods, one_slot, "two", "GPU-a", "GPU-c")
 
     assert cards_of(pods, "two") == [["card-a", "card-c"]]
-    (seen,) = pods.node.seen(pods.get("two"), "main")
+    (seen,) = pods.node.seen(pods.get("two"))
     assert seen["environment"]["SHOWN_BY"] == "vendor"
 
 
@@ -62,7 +62,7 @@ def test_a_container_that_starts_again_sees_the_same_cards(one_slot: Agent, pods
 
     pods.running("again", restarts=1)
 
-    assert cards_of(pods, "again") == [["card-b"], ["card-b"]]
+    assert cards_of(pods, "again", runs=2) == [["card-b"], ["card-b"]]
     assert one_slot.specifications() == before
 
 
@@ -76,7 +76,7 @@ def test_a_container_that_starts_without_the_agent_waits(one_slot: Agent, pods: 
     one_slot.start()
 
     pods.running("waits", restarts=1)
-    assert cards_of(pods, "waits") == [["card-c"], ["card-c"]]
+    assert cards_of(pods, "waits", runs=2) == [["card-c"], ["card-c"]]
 
 
 @pytest.mark.parametrize("program", ["kubelet", "containerd"])
@@ -113,7 +113,7 @@ def test_kubelet_that_does_not_ask_before_a_start_shows_the_same_cards(
 
     pods.running("unasked", restarts=1)
 
-    assert cards_of(pods, "unasked") == [["card-c"], ["card-c"]]
+    assert cards_of(pods, "unasked", runs=2) == [["card-c"], ["card-c"]]
 
 
 def test_a_name_without_a_meaning_starts_nothing(one_slot: Agent, pods: Pods) -> None:
@@ -129,7 +129,7 @@ def test_a_name_without_a_meaning_starts_nothing(one_slot: Agent, pods: Pods) ->
     one_slot.start()
 
     pods.running("lost", restarts=1)
-    assert cards_of(pods, "lost") == [["card-a"], ["card-a"]]
+    assert cards_of(pods, "lost", runs=2) == [["card-a"], ["card-a"]]
 
 
 def test_containers_that_share_a_slot_see_each_their_own(one_slot: Agent, pods: Pods) -> None:
@@ -151,7 +151,7 @@ def test_a_pod_whose_holding_comes_late_waits_for_it(one_slot: Agent, pods: Pods
     late = pods.make("late", [holder()])
     pods.node.until(lambda: "slot-0000" in one_slot.words(), "it is not admitted")
     pods.node.until(lambda: bool(pods.get("late")["status"].get("containerStatuses")), "unseen")
-    assert not pods.node.seen(pods.get("late"), "main")
+    assert not pods.node.logs(pods.get("late"), "main")
 
     one_slot.hold(late, main=["GPU-b"])
 

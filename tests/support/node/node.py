@@ -179,9 +179,16 @@ class Node:
         logs = sorted(folder.glob("*.log"), key=lambda path: int(path.stem))
         return [_printed(path.read_text()) for path in logs]
 
-    def seen(self, pod: Mapping[str, Any], container: str) -> list[dict[str, Any]]:
-        """Return what each run of a container saw, the first one first."""
-        return [json.loads(words) for words in self.logs(pod, container) if words]
+    def seen(
+        self, pod: Mapping[str, Any], container: str = "main", *, runs: int = 1
+    ) -> list[dict[str, Any]]:
+        """Wait until so many runs of a container said what they saw; return it, in order."""
+
+        def said() -> list[str]:
+            return [words for words in self.logs(pod, container) if words.endswith("\n")]
+
+        self.until(lambda: len(said()) >= runs, f"it says nothing: {container}")
+        return [json.loads(words) for words in said()]
 
     def processes(self, pod: Mapping[str, Any], container: str = "*") -> list[int]:
         """Return the processes of a Pod, or of one of its containers by its id."""
