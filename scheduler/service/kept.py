@@ -14,6 +14,7 @@ import msgspec
 
 from certs.ports import Object
 from ledger.domain.annotations.guarded import given
+from ledger.domain.request.card_names import stands_for_cards
 from ledger.domain.request.cpus import OWN_CPUS
 from ledger.domain.resources import (
     ANNOTATION_TENURE_PROOF,
@@ -378,7 +379,7 @@ def _life(pod: PodSeen) -> tuple[str, str, bool]:
 
 
 def _holds(item: Object, device_names: AbstractSet[str]) -> bool:
-    """Tell whether a Pod asks for devices, or for CPUs of its own."""
+    """Tell whether a Pod asks for devices, of whichever vendor, or for CPUs of its own."""
     labels = item["metadata"].get("labels") or {}
     if labels.get(LABEL_QOS_CLASS) in OWN_CPUS:
         return True
@@ -386,7 +387,9 @@ def _holds(item: Object, device_names: AbstractSet[str]) -> bool:
     for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
         resources = container.get("resources") or {}
         for amounts in (resources.get("limits"), resources.get("requests")):
-            if amounts and not device_names.isdisjoint(amounts):
+            if amounts and (
+                not device_names.isdisjoint(amounts) or any(map(stands_for_cards, amounts))
+            ):
                 return True
     return False
 

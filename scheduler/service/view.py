@@ -24,6 +24,7 @@ from ledger.domain.log.state import Folding, Holding, LedgerState, NodeState, no
 from ledger.domain.log.workload import NO_WORKLOAD, Workload
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.alike import PodReader
+from ledger.domain.request.card_names import followed
 from ledger.domain.request.requests import PodRequest
 from scheduler.cluster.model import RefusedPod, asking
 from scheduler.cluster.one_node import read_node
@@ -217,7 +218,7 @@ class ClusterView:
         if documents is None:
             return None
         facts, _ = read_node(documents, self.settings, self.pods.running_on(name))
-        return facts
+        return replace(facts, systems=followed(facts.systems, self.device_names))
 
     def uid(self, name: str) -> str | None:
         """Return the UID of the Node of this name that is decided on, open or closed."""

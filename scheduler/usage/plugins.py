@@ -17,6 +17,7 @@ from typing import Final
 from ledger.domain.devices import WHOLE_PERCENT
 from ledger.domain.log.events import PodObserved
 from ledger.domain.request import extended
+from ledger.domain.request.card_names import CARD, SHARED, SLICE, stands_for_cards
 from ledger.domain.resources import NVIDIA_GPU, TYPE_GPU
 from scheduler.usage.picture import (
     NONE,
@@ -31,21 +32,12 @@ from scheduler.usage.picture import (
 )
 
 NVIDIA: Final = "nvidia"
-SHARED: Final = f"{NVIDIA_GPU}.shared"
-"""What replicas are called where they have a name of their own."""
 UNHEALTHY: Final = "unhealthy"
 
-_SLICE: Final = re.compile(r"nvidia\.com/mig-(\d)g\.\d+gb(?:\..*)?")
 _SLICED_PRODUCT: Final = re.compile(r"-MIG-(\d)g\.\d+gb.*$")
 _PARTS_OF_A_CARD: Final = 7
 _MOST_ON_A_CARD: Final = {1: 7, 2: 3, 3: 2, 4: 1, 7: 1}
 """Slices' parts of a card -> how many such slices one card has at most."""
-_CARD: Final = re.compile(
-    r"accelerator|ascend\d+[a-z]?\d*|dcu|gaudi\d*|gcu|gpu|i915|ipu|mlu\d*|neuron|neurondevice"
-    r"|npu|ppu|tpu|xe|xpu",
-    re.IGNORECASE,
-)
-"""The resources of which one unit is one card, by what stands behind the vendor's domain."""
 NO_PARTS: Final[Mapping[str, Fraction]] = MappingProxyType({})
 
 
@@ -85,14 +77,10 @@ def is_cut(node: Plugged) -> bool:
     names = node.capacity.keys() | node.offers.keys()
     product = node.labels.get(f"{NVIDIA_GPU}.product", "")
     return (
-        any(name == SHARED or _SLICE.fullmatch(name) or _is_card(name) for name in names)
+        any(name != NVIDIA_GPU and stands_for_cards(name) for name in names)
         or node.number(f"{NVIDIA_GPU}.replicas") > 1
         or bool(_SLICED_PRODUCT.search(product))
     )
-
-
-def _is_card(name: str) -> bool:
-    return name != NVIDIA_GPU and bool(_CARD.fullmatch(name.partition("/")[2]))
 
 
 def nvidia_groups(node: Plugged, whole: Sequence[CardGroup]) -> tuple[CardGroup, ...]:
@@ -124,7 +112,7 @@ def nvidia_groups(node: Plugged, whole: Sequence[CardGroup]) -> tuple[CardGroup,
     slices = {
         name: int(found[1])
         for name in sorted({*node.offers, *node.capacity})
-        if (found := _SLICE.fullmatch(name)) and (node.there(name) or _asked(node, name))
+        if (found := SLICE.fullmatch(name)) and (node.there(name) or _asked(node, name))
     }
     if slices:
         told.append(_mixed(node, slices, model, memory))
@@ -135,7 +123,7 @@ def vendor_groups(node: Plugged, names: Sequence[str]) -> Iterator[CardGroup]:
     """Yield the cards of any other vendor's plugin: one unit is one card."""
     for name in names:
         domain, _, what = name.partition("/")
-        if not _CARD.fullmatch(what) or not (node.there(name) or _asked(node, name)):
+        if not CARD.fullmatch(what) or not (node.there(name) or _asked(node, name)):
             continue
         healthy, there = node.offers.get(name, 0), node.there(name)
         labels = node.labels

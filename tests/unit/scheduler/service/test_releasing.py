@@ -299,6 +299,27 @@ def test_a_pod_bound_before_tenure_came_is_adopted_and_its_card_is_not_given_out
     assert scene.live.passing(asking("p", 200), "a") == ["a"]
 
 
+@pytest.mark.parametrize(
+    "resource", ["gpu.intel.com/i915", "nvidia.com/mig-1g.5gb", "volcano.sh/vgpu-number"]
+)
+def test_a_pod_with_cards_of_others_is_adopted_and_released(resource: str) -> None:
+    """What its node offers of them would look free; no card of ours is closed by it."""
+    scene = Scene()
+    pod = asking("s")
+    pod["spec"]["containers"] = [objects.container(limits={resource: 1})]
+    pod["spec"]["nodeName"] = "a"
+    scene.put(pod)
+    scene.settle()
+
+    [event] = [one for one in scene.live.ledger.log if isinstance(one, PodObserved)]
+    assert (event.pod_uid, event.shares, event.unknown_types) == ("pod-s", (), ())
+    assert event.snapshot.original == {f"main.{resource}": "1"}
+    assert scene.live.passing(asking("p", 200), "a") == ["a"]
+    scene.end(pod)
+    scene.settle()
+    assert scene.released == [("pod-s", "completed")]
+
+
 def test_a_static_pod_whose_mirror_somebody_deleted_keeps_its_card() -> None:
     """Under the mirror's old UID until the new one is adopted, and some time beyond."""
     scene = Scene()

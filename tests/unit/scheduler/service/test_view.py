@@ -5,11 +5,16 @@ from typing import Any
 import pytest
 
 from ledger.domain.errors import LedgerError
-from ledger.domain.log.events import DeviceHealthChanged, NodeInventoried, PodReserved
+from ledger.domain.log.events import (
+    DeviceHealthChanged,
+    NodeDescribed,
+    NodeInventoried,
+    PodReserved,
+)
 from ledger.domain.request.requests import PodRequest
 from scheduler.service.view import STRANGERS, UNKNOWN_POD, UNREADABLE, UNRECORDED
 from tests.support.live import Live, MemoryLedger, types
-from tests.support.objects import container, device, gpu_device, pod
+from tests.support.objects import container, device, gpu_device, node, pod
 
 
 def _pod(name: str, gpus: int = 1) -> dict[str, Any]:
@@ -351,3 +356,22 @@ def _request(live: Live, body: dict[str, Any]) -> PodRequest:
     asked = live.view.asks(body)
     assert isinstance(asked, PodRequest)
     return asked
+
+
+def test_what_a_node_offers_of_cards_is_recorded_and_of_what_nobody_follows_is_not() -> None:
+    """A map of the ledger has other vendors' cards; of NICs all would look free."""
+    live = Live()
+    offered = {"gpu.intel.com/i915": 3, "rdma/hca": 4, "kubernetes.io/batch-cpu": 7}
+    register = {"volcano.sh/node-vgpu-register": "GPU-a,10,20000,NVIDIA-A10,true,hami-core:"}
+    body = node("a", allocatable={"cpu": "64", **offered}, annotations=register)
+    body["status"]["capacity"] = {"gpu.intel.com/i915": 4}
+    live.tell("nodes", body, uid="uid-a")
+    live.settle()
+    live.tell("nodes", body, uid="uid-a")
+    live.settle()
+
+    [described] = [one for one in live.ledger.log if isinstance(one, NodeDescribed)]
+    systems = described.facts.systems
+    assert systems.offers == (("gpu.intel.com/i915", 3),)
+    assert systems.capacity == (("gpu.intel.com/i915", 4),)
+    assert [card.id for card in systems.cards] == ["GPU-a"]

@@ -1,0 +1,50 @@
+"""
+Resources that stand for cards, or for parts of cards, by their names.
+
+Rule: docs/contracts/device-plugins.md, docs/contracts/volcano-vgpu.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container
+from dataclasses import replace
+from typing import Final
+
+from ledger.domain.annotations.volcano_vgpu import VGPU_NAMES
+from ledger.domain.resources import NVIDIA_GPU
+from ledger.domain.systems import DeviceSystems
+
+SHARED: Final = f"{NVIDIA_GPU}.shared"
+"""What replicas are called where they have a name of their own."""
+SLICE: Final = re.compile(r"nvidia\.com/mig-(\d)g\.\d+gb(?:\..*)?")
+CARD: Final = re.compile(
+    r"accelerator|ascend\d+[a-z]?\d*|dcu|gaudi\d*|gcu|gpu|i915|ipu|mlu\d*|neuron|neurondevice"
+    r"|npu|ppu|tpu|xe|xpu",
+    re.IGNORECASE,
+)
+"""The resources of which one unit is one card, by what stands behind the vendor's domain."""
+
+
+def stands_for_cards(name: str) -> bool:
+    """Tell whether a resource is one of cards, or of parts of them."""
+    of_nvidia = name == SHARED or SLICE.fullmatch(name) is not None
+    return of_nvidia or name in VGPU_NAMES or bool(CARD.fullmatch(name.partition("/")[2]))
+
+
+def followed(systems: DeviceSystems, device_names: Container[str]) -> DeviceSystems:
+    """
+    Return what is said of devices whose holders are followed, and of no others.
+
+    Of what nobody follows it would look as if all of it was free.
+
+    Args:
+        device_names: every resource name that asks for a device of ours.
+    """
+
+    def known(amounts: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+        return tuple(
+            each for each in amounts if each[0] in device_names or stands_for_cards(each[0])
+        )
+
+    return replace(systems, offers=known(systems.offers), capacity=known(systems.capacity))
