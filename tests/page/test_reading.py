@@ -29,8 +29,8 @@ SIZES = [
 
 def everything_open(page: OpenedPage, pod: str) -> list[str]:
     """Return the addresses of the panel's views: the moment, a card, a Pod."""
-    busiest = "#card=" + page.cards()[0].name.replace("/", "%2F")
-    return ["", busiest, f"#pod={pod.replace('/', '%2F')}"]
+    first = "#card=" + page.cards()[0].name.replace("/", "%2F")
+    return ["", first, f"#pod={pod.replace('/', '%2F')}"]
 
 
 @pytest.fixture
