@@ -67,13 +67,13 @@ class Wanted:
     Attributes:
         labels: of the Node and of the Device object, as Koordinator has them on both.
         device: the Device object without its status; None = there should be none.
-        allocations: its status.
+        allocations: its status; None = nobody knows who holds what.
         problems: what is wrong with what was found.
     """
 
     labels: Mapping[str, str]
     device: Object | None
-    allocations: Object
+    allocations: Object | None
     problems: tuple[Fault, ...] = ()
 
 
@@ -81,7 +81,7 @@ def wanted(
     found: Discovery,
     node: Object,
     there: Object | None,
-    pods: Iterable[HeldByPod],
+    pods: Iterable[HeldByPod] | None,
     *,
     vocabulary: Vocabulary,
     now: str,
@@ -97,7 +97,7 @@ def wanted(
     Args:
         node: the Node, whose UID the object has for its owner.
         there: the Device object as it is; None = there is none.
-        pods: what the ledger says is held.
+        pods: what the ledger says is held; None = not known.
         now: the time of a change, RFC 3339.
     """
     problems = [*found.problems, *_other_machine(found.identity, node)]
@@ -149,7 +149,7 @@ def wanted(
     return Wanted(
         labels=labels,
         device=device,
-        allocations={"allocations": allocations(pods)},
+        allocations=None if pods is None else {"allocations": allocations(pods)},
         problems=tuple(problems),
     )
 

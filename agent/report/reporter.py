@@ -88,7 +88,7 @@ class Reporter:
     async def report(
         self,
         found: Discovery,
-        pods: Sequence[HeldByPod] = (),
+        pods: Sequence[HeldByPod] | None = None,
         requested: Mapping[str, int] | None = None,
     ) -> Reported:
         """
@@ -98,7 +98,7 @@ class Reporter:
         tried again in the next round.
 
         Args:
-            pods: what the ledger says is held here.
+            pods: what the ledger says is held here; None = not known, and then not told.
             requested: what the Pods that live here ask for in sum, by resource.
         """
         written: list[str] = []
@@ -118,7 +118,7 @@ class Reporter:
         if want.device is not None:
             quantities = node_offers(
                 found,
-                held_of(pods),
+                held_of(pods or ()),
                 requested or {},
                 dialects=self.dialects,
                 vocabulary=self.vocabulary,
@@ -151,7 +151,8 @@ class Reporter:
             kind = {key: want.device[key] for key in ("apiVersion", "kind")}
             status = {**kind, "metadata": {"name": self.node_name}, STATUS: want.allocations}
             parts.append(_Part(path=device_path, want=want.device))
-            parts.append(_Part(path=device_path, want=status, part=STATUS))
+            if want.allocations is not None:
+                parts.append(_Part(path=device_path, want=status, part=STATUS))
         parts.append(_Part(path=node_path, want=labelled))
         parts.append(_Part(path=node_path, want={**head, STATUS: amounts}, part=STATUS))
         return parts

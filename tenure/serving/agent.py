@@ -21,6 +21,7 @@ from agent.plugin.preparing import Slots
 from agent.plugin.serving import DevicePlugin
 from ledger.domain.errors import InputError
 from tenure.exits import with_next
+from tenure.serving.agent_reporting import ReportingOptions, reporting
 from tenure.serving.background import tasks_of_process
 from tenure.serving.listening import Connections, announced
 from tenure.serving.probes import probes_app
@@ -40,6 +41,7 @@ class AgentOptions:
         cards: CDI specifications of the cards, by their ids, as the vendor's tool writes them.
         holdings: who holds what on this node.
         slots: how many containers with devices may be here at once.
+        reporting: what is told of this machine; None = somebody else tells it.
     """
 
     probes: tuple[str, int]
@@ -48,6 +50,7 @@ class AgentOptions:
     cards: tuple[Path, ...]
     holdings: Path
     slots: int
+    reporting: ReportingOptions | None = None
 
 
 async def serve_agent(options: AgentOptions) -> None:
@@ -82,5 +85,7 @@ async def serve_agent(options: AgentOptions) -> None:
         await stack.enter_async_context(announced(app, options.probes, "probes", Connections()))
         tasks = await stack.enter_async_context(tasks_of_process())
         tasks.append(plugin.run())
+        if options.reporting is not None:
+            await reporting(options.reporting, registry, stack, tasks)
         tasks.start()
         await stopping.wait()

@@ -375,6 +375,64 @@ def agent(
             help="How many containers with devices may be on the node at once.",
         ),
     ] = 512,
+    node: Annotated[
+        str,
+        typer.Option(
+            envvar="TENURE_AGENT_NODE",
+            help="Name of this machine's Node: report its devices. Default: somebody else does.",
+            show_default=False,
+        ),
+    ] = "",
+    kubeconfig: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="TENURE_AGENT_KUBECONFIG",
+            help="With --node: of a user of the cluster. Default: that of our Pod.",
+            show_default=False,
+        ),
+    ] = None,
+    host: Annotated[
+        Path, typer.Option(envvar="TENURE_AGENT_HOST", help="With --node: the machine's own /.")
+    ] = Path("/"),
+    state: Annotated[
+        Path,
+        typer.Option(
+            envvar="TENURE_AGENT_STATE", help="With --node: folder of what outlives the agent."
+        ),
+    ] = Path("/var/lib/tenure"),
+    machine: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="TENURE_AGENT_MACHINE",
+            help="With --node: describes the machine. Default: driver and kernel are asked.",
+            show_default=False,
+        ),
+    ] = None,
+    declared: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="TENURE_AGENT_DECLARED",
+            help="With --node: lists devices beside GPUs and NICs.",
+            show_default=False,
+        ),
+    ] = None,
+    bandwidth: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="TENURE_AGENT_BANDWIDTH",
+            help="With --node: what p2pBandwidthLatencyTest or nccl-tests printed.",
+            show_default=False,
+        ),
+    ] = None,
+    every: Annotated[
+        float,
+        typer.Option(
+            "--report-seconds",
+            envvar="TENURE_AGENT_REPORT_SECONDS",
+            min=0.1,
+            help="With --node: seconds between two reports.",
+        ),
+    ] = 30.0,
     probes: Annotated[
         str,
         typer.Option(
@@ -385,7 +443,7 @@ def agent(
     debug: Annotated[bool, typer.Option("--debug", help="Log more.")] = False,
 ) -> None:
     """
-    Serve on a node: show each container the cards that it holds, by CDI.
+    Serve on a node: show each container the cards that it holds, by CDI, and report the machine.
 
     Example: tenure serve agent --holdings holdings.json --cards /var/run/cdi/nvidia.yaml
     """
@@ -393,6 +451,7 @@ def agent(
 
     with needs("service"), needs("agent"):
         from tenure.serving.agent import AgentOptions, serve_agent
+        from tenure.serving.agent_reporting import ReportingOptions
         from tenure.serving.logs import set_up_logs
         from tenure.serving.run import address, run_service
 
@@ -403,6 +462,18 @@ def agent(
         cards=tuple(cards),
         holdings=holdings,
         slots=slots,
+        reporting=ReportingOptions(
+            node=node,
+            kubeconfig=kubeconfig,
+            host=host,
+            state=state,
+            machine=machine,
+            declared=declared,
+            bandwidth=bandwidth,
+            seconds=every,
+        )
+        if node
+        else None,
     )
     set_up_logs(debug=debug)
     run_service(serve_agent(options))

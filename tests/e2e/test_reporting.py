@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import json
+import signal
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -22,10 +25,10 @@ from ledger.domain.dialects.names import Dialect
 from ledger.domain.kube.node_objects import decode_node
 from tenure.kube.objects import connected
 from tests.support.kube.binaries import programs
-from tests.support.kube.control_plane import ADMIN, ControlPlane, control_plane
+from tests.support.kube.control_plane import ADMIN, ControlPlane, control_plane, free_port
 from tests.support.kube.inventory import TOPOLOGIES
-from tests.support.machines_found import TWO_CARDS
-from tests.support.process import tenure
+from tests.support.machines_found import TWO_CARDS, write_machine
+from tests.support.process import COMMAND, environment, tenure
 
 DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 APPLY: Final = "application/apply-patch+yaml"
@@ -324,6 +327,69 @@ def test_a_card_opens_by_a_word_on_its_object(own: ControlPlane, node: str) -> N
     assert [one["health"] for one in cards] == [True, True]
     assert "tenure.sh/recovered" in device(own, node)["metadata"]["annotations"]
     assert agent.report() == Reported()
+
+
+def test_the_agent_reports_its_machine_as_it_changes(
+    own: ControlPlane, node: str, tmp_path: Path
+) -> None:
+    """The process, on a machine that a file describes, over the API server's end and back."""
+    for folder in ("plugins", "cdi", "state"):
+        (tmp_path / folder).mkdir()
+    cards = {"cdiVersion": "0.6.0", "kind": "vendor.test/card", "devices": []}
+    (tmp_path / "cards.json").write_text(json.dumps(cards))
+    (tmp_path / "holdings.json").write_text('{"format": 1, "holdings": []}')
+    machine = write_machine(tmp_path / "machine.json", TWO_CARDS)
+    options = {
+        "holdings": "holdings.json",
+        "cards": "cards.json",
+        "plugins": "plugins",
+        "cdi": "cdi",
+        "state": "state",
+        "node": node,
+        "machine": machine,
+        "kubeconfig": own.kubeconfig(ADMIN),
+        "report-seconds": "0.2",
+        "probes": f"127.0.0.1:{free_port()}",
+    }
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    with (tmp_path / "agent.log").open("wb") as log:
+        process = subprocess.Popen(
+            [*COMMAND, "serve", "agent", *words], cwd=tmp_path, env=environment(), stderr=log
+        )
+    try:
+
+        def until(holds: Callable[[], bool], what: str) -> None:
+            end = time.monotonic() + 60
+            while not holds():
+                assert time.monotonic() < end, (what, (tmp_path / "agent.log").read_text())
+                time.sleep(0.1)
+
+        def health() -> list[bool]:
+            got = own.api().get(f"{DEVICES}/{node}")
+            listed = got.body.get("spec", {}).get("devices", []) if got.ok else []
+            return [one["health"] for one in listed if one["type"] == "gpu"]
+
+        until(lambda: health() == [True, True], "it does not report")
+        first, second = TWO_CARDS.cards
+        ill = replace(first, faults=(Fault(reason="UncorrectedECC"),))
+        write_machine(machine, replace(TWO_CARDS, cards=(ill, second)))
+        until(lambda: health() == [False, True], "it closes no card")
+        write_machine(machine, TWO_CARDS)
+        machine.with_name("broken").write_text("cards: [")
+        machine.with_name("broken").replace(machine)
+        until(lambda: health() == [False, False], "it takes what can't be read for healthy")
+        write_machine(machine, TWO_CARDS)
+        until(lambda: health() == [False, True], "a look that finds nothing opens a card")
+        since = device(own, node)["spec"]["devices"][1]["conditions"][0]["lastTransitionTime"]
+        word = {"metadata": {"annotations": {"tenure.sh/recovered": f"{CARD.uuid}@{since}"}}}
+        assert own.api().patch(f"{DEVICES}/{node}?fieldManager=kubectl-annotate", word).ok
+        until(lambda: health() == [True, True], "a word opens no card")
+        assert "allocations" not in device(own, node).get("status", {})
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait(20)
 
 
 def test_a_machine_that_has_nothing_left_offers_nothing(own: ControlPlane, node: str) -> None:

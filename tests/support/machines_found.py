@@ -73,5 +73,6 @@ CUT: Final = Card(
 
 def write_machine(path: Path, found: Discovery) -> Path:
     """Write a machine for the probe that reads a file."""
-    path.write_text(json.dumps(plain_value(found)), encoding="utf-8")
-    return path
+    fresh = path.with_name(f"{path.name}.fresh")
+    fresh.write_text(json.dumps(plain_value(found)), encoding="utf-8")
+    return fresh.replace(path)

@@ -72,7 +72,7 @@ def reporter(objects: Api) -> Reporter:
 
 def reported(made: Reporter, found: Discovery = TWO_CARDS) -> Reported:
     """Report once."""
-    return asyncio.run(made.report(found))
+    return asyncio.run(made.report(found, ()))
 
 
 def reasons(report: Reported) -> list[str]:
@@ -225,3 +225,10 @@ def test_what_was_found_wrong_is_handed_on() -> None:
     found = Discovery(unknown=(Kind.GPU,), problems=(Fault(reason="NoDriver"),))
 
     assert reasons(reported(reporter(api()), found)) == ["NoDriver"]
+
+
+def test_who_holds_what_is_not_told_where_nobody_knows() -> None:
+    """An empty list would say that nobody does."""
+    report = asyncio.run(reporter(api()).report(TWO_CARDS))
+
+    assert report.written == (DEVICE, NODE, f"{NODE}/status")

@@ -1,0 +1,233 @@
+"""What `tenure serve agent` tells the cluster of its machine: look, write what differs, again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from agent.discover.combined import CombinedProbe, Part
+from agent.discover.declared import DeclaredProbe
+from agent.discover.fault_file import read_faults, write_faults
+from agent.discover.faults import CardFault, Faults, after_events, after_look, recovered
+from agent.discover.from_file import FileProbe
+from agent.discover.host_files import HostFiles
+from agent.discover.machine import Fault, Kind
+from agent.discover.sysfs import SysfsProbe
+from agent.report.reporter import Reported, Reporter
+from ledger.domain.errors import InputError
+from tenure.exits import with_next
+from tenure.kube.objects import connected
+from tenure.serving.background import Tasks, every
+
+FAULTS_NOT_KEPT: Final = "FaultsNotKept"
+EVENT_MILLISECONDS: Final = 2_000
+"""An end of the process waits no longer for the thread that listens."""
+
+_log: Final = logging.getLogger("tenure.agent.report")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportingOptions:
+    """
+    What is reported, and from where.
+
+    Attributes:
+        node: the Node's name.
+        kubeconfig: None = as the Pod that we run in.
+        host: the host's `/`, of which files are read.
+        state: the folder of what outlives us.
+        machine: describes the whole machine in place of what is found; None = look for it.
+        declared: lists devices beside cards and NICs.
+        bandwidth: what a tool measured between GPUs.
+        seconds: between two rounds.
+    """
+
+    node: str
+    kubeconfig: Path | None = None
+    host: Path = Path("/")
+    state: Path = Path("/var/lib/tenure")
+    machine: Path | None = None
+    declared: Path | None = None
+    bandwidth: Path | None = None
+    seconds: float = 30.0
+
+
+@dataclass(slots=True, kw_only=True)
+class KeptFaults:
+    """What cards were found with: what counts now, and what its file has of that."""
+
+    path: Path
+    faults: Faults
+    saved: Faults
+
+    def become(self, faults: Faults) -> bool:
+        """Let these count from now on; tell whether they are others."""
+        is_new = faults != self.faults
+        self.faults = faults
+        return is_new
+
+    def save(self) -> tuple[Fault, ...]:
+        """Bring the file to what counts; return what kept it from that."""
+        faults = self.faults
+        if faults == self.saved:
+            return ()
+        try:
+            write_faults(self.path, faults)
+        except OSError as error:
+            return (Fault(reason=FAULTS_NOT_KEPT, message=str(error)),)
+        self.saved = faults
+        return ()
+
+
+async def reporting(
+    options: ReportingOptions, registry: CollectorRegistry, stack: AsyncExitStack, tasks: Tasks
+) -> None:
+    """
+    Add the tasks that report this node to those of the process.
+
+    Raises:
+        InputError: the folder of what outlives us is missing, or its file can't be opened.
+        ApiError: there are no credentials for a cluster.
+    """
+    if not options.state.is_dir():
+        missing = InputError(f"no such folder: {options.state}", field="--state")
+        raise with_next(missing, "mount a folder of the node's own there")
+    file = options.state / "faults.json"
+    try:
+        faults, forgotten = read_faults(file)
+    except OSError as error:
+        raise InputError(f"can't be read: {error}", field="--state") from error
+    kept = KeptFaults(path=file, faults=faults, saved=faults)
+    config = None if options.kubeconfig is None else str(options.kubeconfig)
+    objects = await stack.enter_async_context(connected(config))
+    host = HostFiles(root=options.host)
+    probe = CombinedProbe(
+        parts=_parts(options, host), measured=options.bandwidth, faults=lambda: kept.faults
+    )
+    reporter = Reporter(objects=objects, node_name=options.node, clock=time.monotonic, now=_now)
+    failures = Counter(
+        "tenure_agent_failures", "Rounds of work that failed", ["what"], registry=registry
+    )
+    said = _Said(registry, forgotten)
+    soon = asyncio.Event()
+
+    async def report() -> None:
+        soon.clear()
+        found = await asyncio.to_thread(probe.look)
+        if kept.become(after_look(kept.faults, found)):
+            found = await asyncio.to_thread(probe.look)
+        unsaved = await asyncio.to_thread(kept.save)
+        told = await reporter.report(found)
+        said.round(told, unsaved)
+        for device in told.recovered:
+            if kept.become(recovered(kept.faults, device)):
+                _log.info("declared whole again", extra={"device_id": device})
+                soon.set()
+
+    tasks.append(_rounds(options.seconds, soon, report, failures))
+    if options.machine is None:
+        tasks.append(every(options.seconds, "events", _listening(host, kept, soon), failures))
+
+
+async def _rounds(
+    seconds: float, soon: asyncio.Event, act: Callable[[], Awaitable[None]], failures: Counter
+) -> None:
+    """Act every so many seconds, and at once when something is known to have changed."""
+
+    async def round_and_wait() -> None:
+        try:
+            await act()
+        finally:
+            try:
+                async with asyncio.timeout(seconds):
+                    await soon.wait()
+            except TimeoutError:
+                pass
+
+    await every(0, "report", round_and_wait, failures)
+
+
+def _listening(
+    host: HostFiles, kept: KeptFaults, soon: asyncio.Event
+) -> Callable[[], Awaitable[None]]:
+    """Return what listens for events of the cards for as long as their driver answers."""
+
+    async def listen() -> None:
+        import pynvml  # where there is a machine to look at, and the extra with it
+
+        from agent.discover.nvml import NvmlProbe, card_events
+
+        probe = NvmlProbe(host)  # another than the one that looks, in another thread
+        try:
+            with card_events(probe) as wait:
+                while True:
+                    _note(await asyncio.to_thread(wait, EVENT_MILLISECONDS), kept, soon)
+        except pynvml.NVMLError as error:
+            _log.debug("no events of cards", extra={"reason": str(error)})
+        finally:
+            probe.close()
+
+    return listen
+
+
+def _note(events: tuple[CardFault, ...], kept: KeptFaults, soon: asyncio.Event) -> None:
+    for event in events:
+        _log.warning("card", extra={"device_id": event.uuid, "reason": event.reason})
+    if events and kept.become(after_events(kept.faults, events)):
+        soon.set()
+
+
+def _parts(options: ReportingOptions, host: HostFiles) -> tuple[Part, ...]:
+    if options.machine is not None:
+        return (Part(probe=FileProbe(path=options.machine), kinds=tuple(Kind)),)
+    from agent.discover.nvml import NvmlProbe
+
+    parts = [
+        Part(probe=NvmlProbe(host), kinds=(Kind.GPU,)),
+        Part(probe=SysfsProbe(host=host), kinds=(Kind.RDMA,)),
+    ]
+    if options.declared is not None:
+        declared = DeclaredProbe(path=options.declared, host=host)
+        parts.append(Part(probe=declared, kinds=(Kind.OTHER,)))
+    return tuple(parts)
+
+
+class _Said:
+    """What is counted and logged of rounds: writes, and problems when they come and go."""
+
+    def __init__(self, registry: CollectorRegistry, problems: tuple[Fault, ...]) -> None:
+        self._known: frozenset[Fault] = frozenset()
+        self._forgotten = problems
+        self._writes = Counter(
+            "tenure_agent_report_writes", "Parts of objects that were written", registry=registry
+        )
+        self._problems = Gauge(
+            "tenure_agent_problems", "What is wrong, by reason", ["reason"], registry=registry
+        )
+
+    def round(self, told: Reported, problems: tuple[Fault, ...]) -> None:
+        """Take note of a round, and of what else was wrong in it."""
+        now = frozenset((*told.problems, *problems, *self._forgotten))
+        self._writes.inc(len(told.written))
+        if told.written:
+            _log.info("reported", extra={"written": list(told.written)})
+        for problem in sorted(now - self._known, key=str):
+            extra = {"reason": problem.reason, "fact": problem.message}
+            _log.warning("problem", extra=extra)
+        self._known = now
+        self._problems.clear()
+        for problem in now:
+            self._problems.labels(problem.reason).inc()
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
