@@ -19,7 +19,7 @@ BASE = {"cpu": "64", "memory": "256Gi", "pods": "110"}
 def plugged(name: str, rng: Random) -> tuple[Object, dict[str, int]]:
     """Return a node of device plugins, some of whose cards are ill, and what it offers."""
     labels: dict[str, str] = {"nvidia.com/gpu.product": "A100", "nvidia.com/gpu.memory": "40960"}
-    kind = rng.choice(("plain", "replicas", "renamed", "single", "mixed", "amd", "i915", "rdma"))
+    kind = rng.choice(("plain", "replicas", "renamed", "single", "mixed", "amd", "i915"))
     there: dict[str, int] = {"nvidia.com/gpu": rng.choice((1, 2, 8))}
     if kind == "replicas":
         there = {"nvidia.com/gpu": 8}
@@ -37,8 +37,8 @@ def plugged(name: str, rng: Random) -> tuple[Object, dict[str, int]]:
         there = {"amd.com/gpu": 4}
     elif kind == "i915":
         there = {"gpu.intel.com/i915": 2}
-    elif kind == "rdma":
-        there |= {"rdma/hca": 4}
+    if rng.random() < 0.5:
+        there = {**there, "rdma/hca": 4}
     offers = {key: amount - (rng.random() < 0.2) for key, amount in there.items()}
     body = node(name, allocatable={**BASE, **offers}, labels=labels, **rng.choice(CLOSED))
     body["status"]["capacity"] = {**BASE, **there}
