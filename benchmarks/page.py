@@ -13,16 +13,15 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
-from scheduler.usage.capacity import capacity_over
+from ledger.store.reading.gpu_hours import CapacityChange
+from scheduler.usage.capacity import capacity_at
 from scheduler.usage.model import (
     CardInfo,
-    Claim,
     History,
     Hold,
     HoldEnd,
     NodeInfo,
     Share,
-    WorkloadShape,
 )
 from tenure.report.model import Report, ReportSource, Totals
 from tenure.report.page import render
@@ -48,11 +47,10 @@ def week(cards: int, holds_per_card: int, seed: int) -> History:
                 stays.append((MONDAY + at // SECOND * SECOND, card, MONDAY + until, lane))
                 at = until + rng.randrange(mean // 2)
     stays.sort()
-    holds, claims, pods = [], [], []
+    holds, pods = [], []
     for i, (opened, card, until, _) in enumerate(stays):
         closed = until if until < MONDAY + WEEK else None
         holds.append(Hold(card, i, opened, closed, 2 * i + 5, card % 2, 0 if closed is None else 1))
-        claims.append(Claim(card // 8, opened, closed, 6000, 32 << 30))
         pods.append((f"team-{i % NAMESPACES:02}", f"train-{i:06}-{rng.randrange(16**5):05x}"))
     return History(
         axis="time",
@@ -89,13 +87,18 @@ def week(cards: int, holds_per_card: int, seed: int) -> History:
         ),
         endings=(HoldEnd(policy="fgd"), HoldEnd(policy="fgd", end_reason="completed")),
         holds=tuple(holds),
-        claims=tuple(claims),
-        shapes=(
-            WorkloadShape(
-                cpu_milli=6000, memory_bytes=32 << 30, gpu_count=1, core_percent_each=100, pods=10
-            ),
-        ),
     )
+
+
+def changes_of(history: History) -> list[CapacityChange]:
+    """Return when how much of the cards was taken and given back, as if no card were shared."""
+    changes = [CapacityChange(history.start, 0, 0, 100 * len(history.cards), 0, 0)]
+    for hold in history.holds:
+        percent = history.shares[hold.share].percent
+        changes.append(CapacityChange(hold.opened, percent, 0, -percent, 0, 0))
+        if hold.closed is not None:
+            changes.append(CapacityChange(hold.closed, -percent, 0, percent, 0, 0))
+    return sorted(changes)
 
 
 def waits_of(history: History, count: int, seed: int) -> tuple[Wait, ...]:
@@ -148,7 +151,7 @@ def report(history: History, waits: tuple[Wait, ...]) -> Report:
             head_at_us=history.end,
             version="",
         ),
-        capacity=capacity_over(history, [MONDAY + WEEK * i // 360 for i in range(361)]),
+        capacity=capacity_at(changes_of(history), [MONDAY + WEEK * i // 360 for i in range(361)]),
         waits=waits,
     )
 

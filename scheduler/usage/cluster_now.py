@@ -19,6 +19,7 @@ from ledger.domain.log.machines import (
     same_device,
 )
 from ledger.domain.log.recorded_node import RecordedNode
+from ledger.domain.log.unnamed import unnamed_cards
 from ledger.domain.nodes import NodeFacts, Taint
 from ledger.domain.request import extended
 from ledger.domain.resources import (
@@ -39,6 +40,7 @@ from ledger.store.reading.report_rows import Device, HealthRow, HolderRow, Node
 from scheduler.usage.claims import dra_groups, dra_not_looked_at, volcano_groups
 from scheduler.usage.machines import GONE, DeviceKey, once_per_machine
 from scheduler.usage.picture import (
+    LOST,
     CardGroup,
     Contradicted,
     DeviceNow,
@@ -270,26 +272,13 @@ def closed_because(node: NodeFacts | RecordedNode) -> tuple[str, ...]:
     return _closed_words(node.taints, cordoned=node.unschedulable, lost=lost)
 
 
-def unknown_cards(event: PodObserved) -> int:
-    """
-    Return how many cards a Pod holds that nobody can name: as many as it asked for, whole.
-
-    Rule: design section 3, the whole Pod's request, where the event has no number of its own.
-
-    At least 1 for a Pod on an unknown card, 0 for any other.
-    """
-    if TYPE_GPU not in event.unknown_types:
-        return 0
-    return event.counted.get(TYPE_GPU) or max(1, _whole_cards(event) - _named(event, TYPE_GPU))
-
-
 def unplaced_of(event: PodObserved, device_type: str = TYPE_GPU) -> Unplaced | None:
     """Return what a Pod holds of a type on devices that nobody can name; None for nothing."""
     if device_type not in event.unknown_types:
         return None
     asked = _gpus_asked(event)
     counted = event.counted.get(device_type, 0)
-    cards = unknown_cards(event) if device_type == TYPE_GPU else max(1, counted)
+    cards = unnamed_cards(event) if device_type == TYPE_GPU else max(1, counted)
     wholes = sorted(name for name in asked if name in WHOLE_CARD_NAMES)
     amount, unit = cards, device_type
     if device_type == TYPE_GPU and wholes:
@@ -325,7 +314,7 @@ def _closed_words(taints: Iterable[Taint], *, cordoned: bool, lost: bool) -> tup
 
 def _closed_of_ledger(node: Node, described: RecordedNode | None) -> tuple[str, ...]:
     words = () if described is None else closed_because(described)
-    return ("lost", *words) if node.lost_position else words
+    return (LOST, *words) if node.lost_position else words
 
 
 def _dialects_of(described: RecordedNode | None) -> frozenset[Dialect] | None:
@@ -354,6 +343,7 @@ def _holder(pod: PodObserved | HolderRow, share: DeviceShare | HolderRow) -> Hol
         memory_mib=share.memory_bytes // MIB or None,
         whole=share.exclusive,
         level_percent=level_percent(share.core_percent, share.memory_ratio_percent),
+        lost=isinstance(pod, HolderRow) and pod.counted_until_us is not None,
     )
 
 
@@ -361,15 +351,6 @@ def _gpus_asked(event: PodObserved) -> dict[str, int]:
     """Return what a Pod asks for of GPUs, of any vendor's, by resource name."""
     asked = extended.held(event.snapshot).items()
     return {name: amount for name, amount in asked if amount and name in GPU_NAMES}
-
-
-def _whole_cards(event: PodObserved) -> int:
-    asked = extended.held(event.snapshot)
-    return sum(asked.get(name, 0) for name in WHOLE_CARD_NAMES)
-
-
-def _named(event: PodObserved, device_type: str) -> int:
-    return sum(1 for share in event.shares if share.device_type == device_type)
 
 
 # --- the picture ------------------------------------------------------------------------------

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from ledger.domain.devices import level_percent
 from ledger.domain.resources import TYPE_GPU
 from ledger.store.reading.report_rows import (
-    ClaimRow,
     Device,
     HealthRow,
     HoldingRow,
@@ -24,15 +21,12 @@ from scheduler.usage.model import (
     WHOLE,
     Axis,
     CardInfo,
-    Claim,
     History,
     Hold,
     HoldEnd,
-    Loss,
     NodeInfo,
     Outage,
     Share,
-    WorkloadShape,
 )
 from scheduler.usage.unplaced import Unlisted
 
@@ -72,9 +66,9 @@ def history_of(
     devices: Sequence[Device],
     health: Iterable[HealthRow],
     holdings: Sequence[HoldingRow],
-    claims: Sequence[ClaimRow],
     unplaced: Sequence[Unlisted] = (),
     apart: AbstractSet[DeviceKey] = frozenset(),
+    first_reserved: int = 1,
     created: Mapping[str, str] | None = None,
 ) -> History:
     """
@@ -84,6 +78,7 @@ def history_of(
 
     Args:
         apart: cards of which others hold parts alone; they stand for none of the inventory.
+        first_reserved: position of the first reservation.
         created: as of `once_per_machine`.
     """
     axis = axis_of(span)
@@ -92,7 +87,6 @@ def history_of(
         present.get(row.device_no, (row.node_uid, row.device_type, row.minor)) for row in holdings
     ]
     infos, cards, places = _inventory(nodes, devices, keys)
-    number_of_node = {node.node_uid: i for i, node in enumerate(nodes)}
     pods: _Table[tuple[str, str, str]] = _Table()
     shares: _Table[Share] = _Table()
     endings: _Table[HoldEnd] = _Table()
@@ -129,42 +123,19 @@ def history_of(
         )
         for row, card, percent in stand_ins
     ]
-    start, end = _bounds(axis, span, claims)
-    changes = tuple(health)
+    by_time = axis == "time"
     return History(
         axis=axis,
-        start=start,
-        end=end,
+        start=span.first_at_us if by_time else first_reserved - 1,
+        end=span.last_at_us if by_time else span.last_position,
         nodes=infos,
         cards=cards,
         pods=tuple((namespace, name) for namespace, name, _ in pods),
         shares=tuple(shares),
         endings=tuple(endings),
         holds=tuple(sorted(holds, key=lambda hold: (hold.opened, hold.position, hold.card))),
-        losses=(
-            *_losses(axis, changes, zip(holdings, (places[key] for key in keys), strict=True)),
-            *_losses(axis, changes, ((row, card) for row, card, _ in stand_ins)),
-        ),
-        outages=_outages(axis, changes, places),
-        claims=tuple(
-            Claim(
-                number_of_node[row.node_uid],
-                row.opened_at_us if axis == "time" else row.position,
-                row.closed_at_us if axis == "time" else row.closed_position,
-                row.cpu_milli,
-                row.memory_bytes,
-            )
-            for row in claims
-        ),
-        shapes=_shapes(holdings, claims),
+        outages=_outages(axis, health, places),
     )
-
-
-def _percent(row: HoldingRow | UnplacedRow) -> int:
-    """Return what a holding counts as, in percent of a card."""
-    if isinstance(row, UnplacedRow):
-        return WHOLE
-    return level_percent(row.core_percent, row.memory_ratio_percent)
 
 
 def _moments(axis: Axis, row: UnplacedRow) -> tuple[int, int | None]:
@@ -238,13 +209,6 @@ def _stand_ins(
     return found
 
 
-def _bounds(axis: Axis, span: Span, claims: Sequence[ClaimRow]) -> tuple[int, int]:
-    if axis == "time":
-        return span.first_at_us, span.last_at_us
-    first = claims[0].position - 1 if claims else 0
-    return first, span.last_position
-
-
 def _inventory(
     nodes: Sequence[Node], devices: Sequence[Device], held: Sequence[DeviceKey]
 ) -> tuple[tuple[NodeInfo, ...], tuple[CardInfo, ...], dict[DeviceKey, int]]:
@@ -307,47 +271,3 @@ def _outages(
         for card, (opened, reason) in since.items()
     ]
     return tuple(sorted(found, key=lambda outage: (outage.opened, outage.card)))
-
-
-def _losses(
-    axis: Axis,
-    health: Iterable[HealthRow],
-    holdings: Iterable[tuple[HoldingRow | UnplacedRow, int]],
-) -> tuple[Loss, ...]:
-    """Return what was held, on which card, from the loss of a node on; its cards closed with it."""
-    positions = {change.at_us: change.position for change in health}
-    found = []
-    for row, card in holdings:
-        lost_us = row.counted_until_us
-        if lost_us is None or lost_us == row.closed_at_us:
-            continue
-        opened = lost_us if axis == "time" else positions.get(lost_us)
-        closed = row.closed_at_us if axis == "time" else row.closed_position
-        if opened is not None:
-            found.append(Loss(card, opened, closed, _percent(row)))
-    return tuple(found)
-
-
-def _shapes(
-    holdings: Sequence[HoldingRow], claims: Sequence[ClaimRow]
-) -> tuple[WorkloadShape, ...]:
-    """Return the kinds of GPU Pods that were placed, the most frequent first."""
-    gpus: dict[int, tuple[int, int]] = {}
-    for row in holdings:
-        if row.device_type == TYPE_GPU:
-            count, each = gpus.get(row.position, (0, 0))
-            percent = min(WHOLE, row.core_percent or row.memory_ratio_percent)
-            gpus[row.position] = (count + 1, max(each, percent))
-    kinds = Counter(
-        (claim.cpu_milli, claim.memory_bytes, *gpus[claim.position])
-        for claim in claims
-        if claim.position in gpus
-    )
-    return tuple(
-        WorkloadShape(
-            cpu_milli=cpu, memory_bytes=memory, gpu_count=count, core_percent_each=each, pods=n
-        )
-        for (cpu, memory, count, each), n in sorted(
-            kinds.items(), key=lambda kind: (-kind[1], kind)
-        )
-    )

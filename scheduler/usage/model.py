@@ -100,42 +100,6 @@ class Outage:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """
-    The end of a hold whose node was lost: held over [opened, closed), and used by nobody.
-
-    `percent` of the card is closed then; `closed` None = still is.
-    """
-
-    card: int
-    opened: int
-    closed: int | None
-    percent: int
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """One reservation's CPU and memory on a node, over [opened, closed) of the axis."""
-
-    node: int
-    opened: int
-    closed: int | None
-    cpu_milli: int
-    memory_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadShape:
-    """What a Pod of the workload asks for, and how many Pods asked for it."""
-
-    cpu_milli: int
-    memory_bytes: int
-    gpu_count: int
-    core_percent_each: int
-    pods: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
     """
@@ -144,7 +108,6 @@ class History:
     Attributes:
         pods: (namespace, name).
         holds: ordered by (opened, position, card).
-        losses: what of them no usage counts; read by `capacity` alone.
     """
 
     axis: Axis
@@ -156,26 +119,25 @@ class History:
     shares: Sequence[Share] = ()
     endings: Sequence[HoldEnd] = ()
     holds: Sequence[Hold] = ()
-    losses: Sequence[Loss] = ()
     outages: Sequence[Outage] = ()
-    claims: Sequence[Claim] = ()
-    shapes: Sequence[WorkloadShape] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class CapacityPoint:
     """
-    The GPUs of the cluster at one moment, in core percent; the four parts add up to the capacity.
+    What becomes of the GPUs at one moment, in percent of a card; the parts add up to the capacity.
 
-    Attributes:
-        allocated: held by Pods.
-        stranded: free, but no use to the workload where it lies.
-        usable: free and of use.
-        closed: free share of cards that are closed.
+    Rule: docs/audit.md, "What became of a card".
     """
 
     at: int
     allocated: int
     stranded: int
-    usable: int
+    idle: int
     closed: int
+    unknown: int = 0
+
+    @property
+    def capacity(self) -> int:
+        """Return what the GPUs have together."""
+        return self.allocated + self.stranded + self.idle + self.closed + self.unknown

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Final, Literal
 
 from ledger.domain.devices import WHOLE_PERCENT
 from ledger.domain.resources import TYPE_GPU
 
+LOST: Final = "lost"
+"""Why a node of a ledger is closed whose object is gone."""
 Mode = Literal["whole", "replicas", "slices", "shares"]
 """How a group's cards are handed out: whole, as replicas or slices of them, or by amounts."""
 
@@ -53,6 +56,7 @@ class HolderNow:
         core_percent, memory_mib: None where it has no such figure.
         whole: it is alone on the device.
         level_percent: what it counts as; see `ledger.domain.devices.level_percent`.
+        lost: with its node: it counts for nothing, and its card is not free.
     """
 
     namespace: str
@@ -62,6 +66,7 @@ class HolderNow:
     memory_mib: int | None = None
     whole: bool = False
     level_percent: int = 0
+    lost: bool = False
 
     @property
     def path(self) -> str:
@@ -241,16 +246,31 @@ class Contradicted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """The cards of a cluster at one moment."""
+    """
+    The cards of a cluster at one moment.
+
+    Attributes:
+        is_part: only what some hold, of which nobody can say what became of the cards.
+    """
 
     nodes: tuple[NodeNow, ...] = ()
     double: tuple[Double, ...] = ()
     contradictions: tuple[Contradicted, ...] = ()
+    is_part: bool = False
 
     @property
     def summary(self) -> Sums:
         """Return the sums over all nodes, of cards alone."""
         return sum((sums_of(node) for node in self.nodes), Sums())
+
+    @property
+    def parts(self) -> Parts:
+        """Return what became of the cards that are inventoried: those that hours are counted of."""
+        ours = (
+            replace(node, groups=tuple(each for each in node.groups if each.is_inventoried))
+            for node in self.nodes
+        )
+        return sum(map(parts_of, ours), Parts())
 
 
 def sums_of(node: NodeNow) -> Sums:
@@ -309,6 +329,105 @@ def held_cards(node: NodeNow) -> Many:
     named = sum(1 for card in devices if card.holders)
     pods = {(pod.uid, pod.path): pod.cards for group in groups for pod in group.unplaced}
     return sum(told, exactly(min(len(devices), named + sum(pods.values()))))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """
+    What became of cards at one moment, in percent of a card.
+
+    Rule: docs/audit.md, "What became of a card", as `audit_capacity` says it over time.
+    """
+
+    allocated: int = 0
+    stranded: int = 0
+    idle: int = 0
+    closed: int = 0
+
+    @property
+    def capacity(self) -> int:
+        """Return what the cards have together."""
+        return self.allocated + self.stranded + self.idle + self.closed
+
+    def __add__(self, other: Parts) -> Parts:
+        """Return both together."""
+        return Parts(
+            allocated=self.allocated + other.allocated,
+            stranded=self.stranded + other.stranded,
+            idle=self.idle + other.idle,
+            closed=self.closed + other.closed,
+        )
+
+
+def parts_of(node: NodeNow) -> Parts:
+    """
+    Return what became of a node's cards; a lost node has none.
+
+    Cards that nobody can name are idle ones as far as there are, then what is left of others.
+    """
+    if LOST in node.closed_because:
+        return Parts()
+    named = sum(
+        (_part(card) for group in gpu_groups(node) for card in cards_of(group)), start=Parts()
+    )
+    left = _unnamed_percent(node)
+    idle = min(left, named.idle)
+    stranded = min(left - idle, named.stranded)
+    closed = min(left - idle - stranded, named.closed)
+    return Parts(
+        allocated=named.allocated + idle + stranded + closed,
+        stranded=named.stranded - stranded,
+        idle=named.idle - idle,
+        closed=named.closed - closed,
+    )
+
+
+def counted_percent(picture: Picture) -> dict[str, Fraction]:
+    """
+    Return Pod UID -> what it counts of cards, in percent of one, of Pods that hold any.
+
+    Rule: docs/audit.md, GPU-hours.
+    """
+    found: dict[str, Fraction] = {}
+    for node in picture.nodes:
+        if LOST in node.closed_because:
+            continue
+        room = 0
+        for card in (card for group in gpu_groups(node) for card in cards_of(group)):
+            holders = [holder for holder in card.holders if not holder.lost]
+            room += card.capacity_percent - _allocated(card)
+            parts = shared_out([each.level_percent for each in holders], card.capacity_percent)
+            for holder, part in zip(holders, parts, strict=True):
+                found[holder.uid] = found.get(holder.uid, Fraction()) + part
+        pods = unplaced_on(node)
+        for pod, part in zip(
+            pods, shared_out([pod.level_percent for pod in pods], room), strict=True
+        ):
+            found[pod.uid] = found.get(pod.uid, Fraction()) + part
+    return found
+
+
+def shared_out(asked: Sequence[int], room: int) -> list[Fraction]:
+    """Return everybody's part of what there is: what he asked, or as much less as there is less."""
+    together = max(1, room, sum(asked))
+    return [Fraction(each) * (room if sum(asked) > room else together) / together for each in asked]
+
+
+def _part(card: DeviceNow) -> Parts:
+    held = _allocated(card)
+    left = card.capacity_percent - held
+    if not card.is_good or any(holder.lost for holder in card.holders):
+        return Parts(allocated=held, closed=left)
+    return Parts(allocated=held, stranded=left) if card.holders else Parts(idle=left)
+
+
+def _allocated(card: DeviceNow) -> int:
+    held = sum(holder.level_percent for holder in card.holders if not holder.lost)
+    return min(card.capacity_percent, held)
+
+
+def _unnamed_percent(node: NodeNow) -> int:
+    return sum(pod.level_percent for pod in unplaced_on(node))
 
 
 def group_of(
@@ -396,7 +515,7 @@ def held_alone(picture: Picture, sees: Callable[[str], bool]) -> Picture:
         kept = tuple(group for group in groups if group.devices or group.unplaced)
         if kept:
             nodes.append(replace(node, groups=kept, sums=None, not_looked_at={}))
-    return replace(picture, nodes=tuple(nodes))
+    return replace(picture, nodes=tuple(nodes), is_part=True)
 
 
 def _held_alone(group: CardGroup, sees: Callable[[str], bool]) -> CardGroup:

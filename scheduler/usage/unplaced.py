@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
 from ledger.domain.devices import WHOLE_PERCENT
-from ledger.domain.resources import TYPE_GPU
-from ledger.store.reading.report_rows import Device, Node, UnplacedRow, UsageRecord
-from scheduler.usage.cluster_now import unknown_cards
-from scheduler.usage.machines import GONE, DeviceKey
+from ledger.domain.log.unnamed import unnamed_cards
+from ledger.store.reading.report_rows import UnplacedRow, UsageRecord
+from scheduler.usage.machines import DeviceKey
 from scheduler.usage.pods import pod_of
 
 HOUR_US: Final = 3_600_000_000.0
@@ -33,32 +32,12 @@ class Unlisted:
     among: tuple[DeviceKey, ...] = ()
 
 
-def unlisted(rows: Iterable[UnplacedRow], models: Mapping[str, str]) -> Iterator[Unlisted]:
-    """
-    Yield what Pods held on cards of the inventory that nobody can name.
-
-    Args:
-        models: as `models_of` returns them.
-    """
+def unlisted(rows: Iterable[UnplacedRow]) -> Iterator[Unlisted]:
+    """Yield what Pods held on cards of the inventory that nobody can name."""
     for row in rows:
-        cards = unknown_cards(pod_of(row))
+        cards = unnamed_cards(pod_of(row))
         if cards:
-            model = models.get(row.node_uid, "")
-            yield Unlisted(row=row, cards=cards, percent=WHOLE_PERCENT * cards, model=model)
-
-
-def models_of(nodes: Iterable[Node], devices: Iterable[Device]) -> dict[str, str]:
-    """Return node UID -> the model of its machine's GPUs, empty where there are several."""
-    machines = {node.node_uid: node.machine_no or node.node_uid for node in nodes}
-    models: dict[int | str, set[str]] = {}
-    for device in devices:
-        if device.device_type == TYPE_GPU and device.closed_reason != GONE:
-            machine = machines.get(device.node_uid, device.node_uid)
-            models.setdefault(machine, set()).add(device.model)
-    return {
-        uid: next(iter(found)) if len(found := models.get(machine, set())) == 1 else ""
-        for uid, machine in machines.items()
-    }
+            yield Unlisted(row=row, cards=cards, percent=WHOLE_PERCENT * cards)
 
 
 def with_unplaced(

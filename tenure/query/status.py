@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -70,6 +71,7 @@ def status_record(source: Ledger) -> dict[str, Any]:
         "cards_free": many_record(sums.free),
         "cards_gettable": many_record(sums.gettable),
         "cards_closed": sum(not card.is_good for group in groups for card in cards_of(group)),
+        **{f"percent_{name}": part for name, part in asdict(picture.parts).items()},
         "pods_decided": counts.decided,
         "pods_placed": counts.placed,
         "pods_refused": counts.refused,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from ledger.domain.amounts import format_bytes, format_cores
-from ledger.domain.devices import level_percent
 from ledger.domain.errors import InputError
 from ledger.domain.resources import TYPE_GPU
 from tenure.asking import Answer, Sight
@@ -83,6 +83,9 @@ class TopQuestion:
     output: OutputFormat = OutputFormat.TABLE
 
 
+_NOTHING: Final = Fraction()
+
+
 @dataclass(slots=True)
 class _Sum:
     """What one group holds."""
@@ -90,7 +93,7 @@ class _Sum:
     pods: set[str]
     nodes: set[str]
     since_us: int
-    gpu_percent: int = 0
+    gpu_percent: Fraction = _NOTHING
     gpu_memory_bytes: int = 0
     cpu_milli: int = 0
     unknown: int = 0
@@ -100,14 +103,14 @@ def answer_top(source: Ledger, question: TopQuestion, sight: Sight) -> Answer:
     """
     Answer who holds most: by GPUs, then by their memory, CPUs, and name.
 
-    A card counts as `usage` counts it: its core percent, or its memory ratio where no core was
-    asked; one that nobody can name is a whole one, as in the map.
+    A card counts as `usage` counts it (docs/audit.md, GPU-hours), so that nobody's part of a card
+    is more than the card has for him.
 
     Raises:
         InputError: the limit is none.
     """
     from ledger.store.reading import report_queries as queries
-    from scheduler.usage.picture import of_others, unplaced_on
+    from scheduler.usage.picture import counted_percent, of_others, unplaced_on
     from tenure.picture import picture_of_ledger
 
     if question.limit < 1:
@@ -118,6 +121,7 @@ def answer_top(source: Ledger, question: TopQuestion, sight: Sight) -> Answer:
         picture = picture_of_ledger(source, None)
     unplaced = {pod.uid: pod for node in picture.nodes for pod in unplaced_on(node)}
     others = of_others(picture)
+    counted = counted_percent(picture)
     sums: dict[str, _Sum] = {}
     for holder in _seen(whole, sight):
         one = _sum_of(sums, holder, question.by)
@@ -125,14 +129,12 @@ def answer_top(source: Ledger, question: TopQuestion, sight: Sight) -> Answer:
         pod = unplaced.get(holder.pod_uid)
         if pod is not None:
             one.unknown += pod.cards
-            one.gpu_percent += pod.level_percent
         for part in others.get(holder.pod_uid, ()):
-            one.gpu_percent += part.level_percent
             one.gpu_memory_bytes += (part.memory_mib or 0) * MIB
+        one.gpu_percent += counted.pop(holder.pod_uid, 0)
     for holder in _seen(devices, sight):
         one = _sum_of(sums, holder, question.by)
         if holder.device_type == TYPE_GPU:
-            one.gpu_percent += level_percent(holder.core_percent, holder.memory_ratio_percent)
             one.gpu_memory_bytes += holder.memory_bytes
     now_us = time_of(source).now_us
     order = sorted(sums, key=lambda name: (*_amounts(sums[name]), name))
@@ -186,7 +188,7 @@ def _sum_of(sums: dict[str, _Sum], holder: HolderRow, by: TopGroup) -> _Sum:
     return one
 
 
-def _amounts(one: _Sum) -> tuple[int, int, int]:
+def _amounts(one: _Sum) -> tuple[Fraction, int, int]:
     return -one.gpu_percent, -one.gpu_memory_bytes, -one.cpu_milli
 
 
@@ -195,7 +197,7 @@ def _record(name: str, one: _Sum, now_us: int) -> dict[str, Any]:
         "name": name,
         "pods": len(one.pods),
         "nodes": len(one.nodes),
-        "gpus": one.gpu_percent / 100,
+        "gpus": float(one.gpu_percent / 100),
         "gpu_memory_bytes": one.gpu_memory_bytes,
         "cpu_milli": one.cpu_milli,
         "unknown": one.unknown,

@@ -24,15 +24,12 @@ from tenure.units import format_time
 
 if TYPE_CHECKING:
     from ledger.store.open import Ledger
-    from ledger.store.reading.report_queries import UsageGroup
+    from ledger.store.reading.gpu_hours import GpuGroup
     from ledger.store.reading.report_rows import Span, UsageRecord
-    from scheduler.usage.model import CapacityPoint, History
 
 
 LABEL: Final = "label:"
 GROUPS: Final = ("namespace", "owner", "model")
-SAMPLES: Final = 500
-"""Moments at which idle and stranded capacity are looked at."""
 _COLUMNS: Final = (
     Column(key="group", title="GROUP"),
     Column(key="pods", title="PODS", right=True, show="{:,}".format),
@@ -104,12 +101,17 @@ class UsageQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Used:
-    """What was used, and what capacity there was; None for whoever sees one namespace."""
+    """
+    What was used, and what became of the GPUs in percent.
+
+    `capacity` is None for whoever sees one namespace, without any GPU, and where nothing lasted.
+    """
 
     since_us: int
     until_us: int
     records: list[dict[str, Any]]
-    history: History | None
+    capacity: dict[str, float] | None
+    has_time: bool
 
 
 def answer_usage(source: Ledger, question: UsageQuestion, sight: Sight) -> Answer:
@@ -119,31 +121,24 @@ def answer_usage(source: Ledger, question: UsageQuestion, sight: Sight) -> Answe
     Raises:
         InputError: the group or the window can't be read.
     """
-    from scheduler.usage.capacity import capacity_over
-
     answer = Answer()
     used = _used(source, question, sight, answer)
-    history, parts, has_time = used.history, None, True
-    if history is not None:
-        moments = _moments(used.since_us, used.until_us)
-        points = capacity_over(history, moments) if history.cards else ()
-        has_time = history.axis == "time"
-        parts = capacity_parts(points) if has_time else None
     document = {
         "since": iso_time(used.since_us),
         "until": iso_time(used.until_us),
         "by": question.by,
         **({} if sight.whole else {"namespace": sight.namespace}),
         "groups": used.records,
-        "capacity_percent": parts,
+        "capacity_percent": used.capacity,
     }
     columns = [Column(key="group", title=question.by.upper()), *_COLUMNS[1:]]
     write_answer(question.output, used.records, columns, document=document, out=answer.out)
     answer.note(f"window: {format_time(used.since_us)} to {format_time(used.until_us)}")
-    if parts is not None and question.output.is_table:
-        words = ", ".join(f"{name} {part} %" for name, part in parts.items())
+    if used.capacity is not None and question.output.is_table:
+        shown = {name: part for name, part in used.capacity.items() if name != "unknown" or part}
+        words = ", ".join(f"{name} {part} %" for name, part in shown.items())
         answer.out.write(f"GPU capacity, mean: {words}\n")
-    if not has_time:
+    if not used.has_time:
         answer.note("every decision was made at one moment, so nothing lasted for hours")
     return answer
 
@@ -151,43 +146,32 @@ def answer_usage(source: Ledger, question: UsageQuestion, sight: Sight) -> Answe
 def _used(source: Ledger, question: UsageQuestion, sight: Sight, answer: Answer) -> _Used:
     """Return what was used, from one state of the ledger."""
     from ledger.store.reading import report_queries as queries
-    from scheduler.usage.unplaced import with_unplaced
-    from tenure.report.build import load_history, unlisted_of
+    from ledger.store.reading.gpu_hours import capacity_changes
+    from scheduler.usage.capacity import capacity_between, in_percent
+    from scheduler.usage.history import axis_of
+    from tenure.report.build import usage_of
 
     group = _group(question.by)
-    now = time_of(source)
+    now, capacity = time_of(source), None
     with source.connection.begin():
         span = queries.span(source.connection)
         since_us, until_us = _window(question, now, span, answer)
         namespace = sight.namespace or None
-        rows = queries.usage(source.connection, group, since_us, until_us, namespace=namespace)
-        rows = with_unplaced(
-            rows,
-            group,
-            unlisted_of(source, span, namespace=namespace),
-            (since_us, until_us),
-        )
-        history = load_history(source, span) if sight.whole else None
+        rows = usage_of(source, span, group, (since_us, until_us), namespace=namespace)
+        has_time = not sight.whole or axis_of(span) == "time"
+        if sight.whole and has_time:
+            changes = capacity_changes(source.connection)
+            capacity = in_percent(capacity_between(changes, since_us, until_us))
     if group == "labels":
         rows = by_label(rows, question.by.removeprefix(LABEL))
     records = [_record(row, rows) for row in sorted(rows, key=_by_hours)]
-    return _Used(since_us=since_us, until_us=until_us, records=records, history=history)
-
-
-def capacity_parts(points: Sequence[CapacityPoint]) -> dict[str, float] | None:
-    """Return the mean parts of the GPU capacity in percent, None without any capacity."""
-    names = ("allocated", "stranded", "usable", "closed")
-    sums = {name: sum(getattr(point, name) for point in points) for name in names}
-    whole = sum(sums.values())
-    if not whole:
-        return None
-    share = {name: round(part * 100 / whole, 1) for name, part in sums.items()}
-    return {
-        "allocated": share["allocated"],
-        "stranded": share["stranded"],
-        "idle": share["usable"],
-        "closed": share["closed"],
-    }
+    return _Used(
+        since_us=since_us,
+        until_us=until_us,
+        records=records,
+        capacity=capacity,
+        has_time=has_time,
+    )
 
 
 def by_label(rows: Iterable[UsageRecord], key: str) -> list[UsageRecord]:
@@ -209,13 +193,13 @@ def by_label(rows: Iterable[UsageRecord], key: str) -> list[UsageRecord]:
     ]
 
 
-def _group(by: str) -> UsageGroup:
+def _group(by: str) -> GpuGroup:
     if by.startswith(LABEL) and len(by) > len(LABEL):
         return "labels"
     if by not in GROUPS:
         error = InputError(f"unknown group: {by!r}", field="--by")
         raise with_next(error, f"use {', '.join(GROUPS)} or label:KEY, such as label:team")
-    return cast("UsageGroup", by)
+    return cast("GpuGroup", by)
 
 
 def _window(
@@ -229,12 +213,6 @@ def _window(
     if until_us < since_us:
         raise InputError("the window ends before it begins", field="--until")
     return max(since_us, span.first_at_us), max(since_us, min(until_us, now.now_us))
-
-
-def _moments(since_us: int, until_us: int) -> list[int]:
-    """Return moments in the middle of equal parts of the window."""
-    width = until_us - since_us
-    return [since_us + width * (2 * i + 1) // (2 * SAMPLES) for i in range(SAMPLES)]
 
 
 def _by_hours(row: UsageRecord) -> tuple[float, float, str]:

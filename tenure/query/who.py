@@ -361,7 +361,7 @@ def _counted_lines(source: Ledger, name: Name, at_us: int | None) -> tuple[str, 
 
 def _unknown_line(holder: HolderRow, device_type: str, body: str, present: int) -> str:
     from ledger.domain.log.events import PodObserved, decode_event
-    from scheduler.usage.cluster_now import unknown_cards
+    from ledger.domain.log.unnamed import unnamed_cards
 
     event = decode_event(PodObserved.event_type, body)
     assert isinstance(event, PodObserved), body
@@ -370,7 +370,7 @@ def _unknown_line(holder: HolderRow, device_type: str, body: str, present: int) 
     verb = "holds" if holder.closed_at_us is None else "held"
     what = f"{device_type} devices"
     if device_type == TYPE_GPU:
-        what = f"{min(present, unknown_cards(event)) or 'some'} of {present} cards"
+        what = f"{min(present, unnamed_cards(event)) or 'some'} of {present} cards"
     return f"card unknown: {holder.namespace}/{holder.pod_name} {verb} {what} of {holder.node_name}"
 
 

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ledger.domain.errors import InputError
 from ledger.domain.log.events import NodeDescribed, RequestRefused, SettingsChanged, decode_event
+from ledger.store.reading import gpu_hours
 from ledger.store.reading import report_queries as queries
+from ledger.store.reading.gpu_hours import GpuGroup
 from ledger.store.reading.kept import each_of, events_of
-from ledger.store.reading.report_rows import Counts, RefusalRow, Span
+from ledger.store.reading.report_rows import Counts, RefusalRow, Span, UsageRecord
 from scheduler.service.api.words import WEBHOOK_ACTOR
-from scheduler.usage.capacity import capacity_over, cards_over
+from scheduler.usage.capacity import (
+    PARTS,
+    capacity_at,
+    capacity_between,
+    cards_over,
+    in_percent,
+)
 from scheduler.usage.history import history_of
 from scheduler.usage.machines import has_twins
-from scheduler.usage.model import History
+from scheduler.usage.model import CapacityPoint, History
 from scheduler.usage.others import OthersRows
-from scheduler.usage.unplaced import Unlisted, models_of, unlisted, with_unplaced
+from scheduler.usage.unplaced import Unlisted, unlisted, with_unplaced
 from tenure.exits import with_next
 from tenure.picture import picture_of_ledger, rows_of_ledgers_others
 from tenure.report.model import FailureRow, Report, ReportSource, Totals, UsageRow
@@ -124,13 +132,11 @@ def read_report(
             nodes={node.node_uid: node.node_name for node in queries.nodes(connection)},
         )
         told = events_of(connection, SettingsChanged)
-        named = queries.usage(connection, "namespace", *window)
-        usage = with_unplaced(named, "namespace", unlisted_of(ledger, span), window)
+        usage = usage_of(ledger, span, "namespace", window)
+        capacity, mean = _capacity(ledger, history)
         picture = None if period != ALL else picture_of_ledger(ledger, None)
     if picture is None:  # what was is the same in any transaction
         picture = picture_of_ledger(ledger, window[1])
-    length = history.end - history.start
-    moments = sorted({history.start + length * i // SAMPLES for i in range(SAMPLES + 1)})
     return Report(
         totals=Totals(
             decided=counts.decided,
@@ -156,7 +162,8 @@ def read_report(
             head_at_us=ledger.now_us(),
             version=tenure_version(),
         ),
-        capacity=capacity_over(history, moments) if history.cards else (),
+        capacity=capacity,
+        mean=mean,
         failures=failures,
         waits=waits_within(waits, history.start, history.end),
         usage=tuple(
@@ -199,6 +206,23 @@ def _counts(ledger: Ledger, period: Period, window: tuple[int, int]) -> Counts:
     return replace(counts, waiting=ended.waiting, at_admission=ended.at_admission)
 
 
+def _capacity(
+    ledger: Ledger, history: History
+) -> tuple[Sequence[CapacityPoint], dict[str, float] | None]:
+    """Return what became of the GPUs at the moments of the chart, and in the mean in percent."""
+    connection, start, end = ledger.connection, history.start, history.end
+    moments = sorted({start + (end - start) * i // SAMPLES for i in range(SAMPLES + 1)})
+    changes = list(gpu_hours.capacity_changes(connection))
+    if history.axis == "time":
+        return (
+            capacity_at(changes, moments),
+            in_percent(capacity_between(changes, start, end)),
+        )
+    found = capacity_at(changes, gpu_hours.times_of(connection, moments))
+    points = [replace(point, at=at) for point, at in zip(found, moments, strict=True)]
+    return points, in_percent({name: sum(getattr(p, name) for p in points) for name in PARTS})
+
+
 def load_history(ledger: Ledger, span: Span) -> History:
     """Return everything the ledger knows of devices and their holders; inside a transaction."""
     connection = ledger.connection
@@ -214,29 +238,34 @@ def load_history(ledger: Ledger, span: Span) -> History:
         devices=[*devices, *others.devices],
         health=[*others.health, *queries.health_changes(connection)],
         holdings=[*queries.holding_rows(connection), *others.holdings],
-        claims=list(queries.claim_rows(connection)),
         unplaced=[*_of_inventory(ledger, others), *others.unplaced],
         apart=others.apart,
+        first_reserved=queries.first_reserved(connection),
         created=created,
     )
 
 
-def unlisted_of(ledger: Ledger, span: Span, *, namespace: str | None = None) -> list[Unlisted]:
-    """Return all that Pods ever held and no row of a device says."""
+def usage_of(
+    ledger: Ledger,
+    span: Span,
+    by: GpuGroup,
+    window: tuple[int, int],
+    *,
+    namespace: str | None = None,
+) -> list[UsageRecord]:
+    """Return what each group used, with what others gave, which is counted by their own units."""
     others = rows_of_ledgers_others(ledger, span)
-    used = [each for each in others.used if namespace in {None, each.row.namespace}]
-    return [*_of_inventory(ledger, others, namespace), *used]
-
-
-def _of_inventory(
-    ledger: Ledger, others: OthersRows, namespace: str | None = None
-) -> Iterator[Unlisted]:
-    """Yield what Pods held of cards of the inventory that nobody can name."""
-    connection = ledger.connection
-    models = models_of(queries.nodes(connection), queries.devices(connection))
     told = {each.row.position for each in others.unplaced}
-    rows = queries.unplaced_rows(connection, namespace=namespace)
-    yield from unlisted((row for row in rows if row.position not in told), models)
+    rows = queries.usage(ledger.connection, by, *window, namespace=namespace, without=told)
+    used = [each for each in others.used if namespace in {None, each.row.namespace}]
+    return with_unplaced(rows, by, used, window)
+
+
+def _of_inventory(ledger: Ledger, others: OthersRows) -> Iterator[Unlisted]:
+    """Yield what Pods held of cards of the inventory that nobody can name."""
+    told = {each.row.position for each in others.unplaced}
+    rows = queries.unplaced_rows(ledger.connection)
+    yield from unlisted(row for row in rows if row.position not in told)
 
 
 def failure_rows(refusals: Iterable[RefusalRow]) -> tuple[FailureRow, ...]:

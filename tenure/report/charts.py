@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from scheduler.usage.capacity import PARTS
 from scheduler.usage.model import WHOLE, CapacityPoint, History
 from tenure.units import MICROSECONDS
 
@@ -97,13 +98,13 @@ def y_ticks(top: int) -> tuple[Tick, ...]:
 
 
 def areas(history: History, points: Sequence[CapacityPoint]) -> tuple[Area, ...]:
-    """Return the stacked bands: allocated at the bottom, then stranded, usable, closed."""
-    top = max((p.allocated + p.stranded + p.usable + p.closed for p in points), default=0)
+    """Return the stacked bands: allocated at the bottom, then stranded and the rest."""
+    top = max((point.capacity for point in points), default=0)
     if not top:
         return ()
     floor = [0] * len(points)
     bands = []
-    for name in ("allocated", "stranded", "usable", "closed"):
+    for name in PARTS:
         roof = [low + int(getattr(p, name)) for low, p in zip(floor, points, strict=True)]
         if roof != floor:
             bands.append(Area(name=name, path=_band(history, points, floor, roof, top)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from tenure.picture import many_record
@@ -30,6 +31,7 @@ def picture_record(picture: Picture, *, whole: Picture | None = None) -> Record:
             "cards": many_record(sums.cards),
             "free": many_record(sums.free),
             "gettable": many_record(sums.gettable),
+            **({} if picture.is_part else {"percent": asdict(picture.parts)}),
         },
         "nodes": [_node(node) for node in picture.nodes],
         "double": [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from scheduler.usage.model import CapacityPoint, History
@@ -77,7 +77,12 @@ class ReportSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The whole page, before it is HTML."""
+    """
+    The whole page, before it is HTML.
+
+    Attributes:
+        mean: what became of the GPUs over the whole run, in percent by part; None without any.
+    """
 
     totals: Totals
     history: History
@@ -85,6 +90,7 @@ class Report:
     cards: Many = NONE
     models: Sequence[ModelRow] = ()
     capacity: Sequence[CapacityPoint] = ()
+    mean: Mapping[str, float] | None = None
     failures: Sequence[FailureRow] = ()
     usage: Sequence[UsageRow] = ()
     waits: Sequence[Wait] = ()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from scheduler.usage.capacity import PARTS
 from scheduler.usage.model import WHOLE, CapacityPoint, History
 from tenure.picture import many_text
 from tenure.report.charts import (
@@ -57,8 +57,8 @@ class _Chart:
     areas: tuple[Area, ...]
     y_ticks: tuple[Tick, ...]
     summary: str
-    shapes: int
     has_closed: bool
+    has_unknown: bool
 
 
 def render(report: Report, *, budget_bytes: int = PAYLOAD_BYTES_MAX) -> str:
@@ -170,18 +170,18 @@ def _figures(report: Report) -> list[_Figure]:
             detail=f"GPUs on {_counted(len(history.nodes), 'node')}",
         )
     ]
-    if report.capacity and _capacity(report.capacity[-1]):
+    if report.capacity and report.mean:
         allocated = [_share(p.allocated, p) for p in report.capacity]
         stranded = [_share(p.stranded, p) for p in report.capacity]
         figures += [
             _Figure(
                 label="GPU allocated, mean",
-                value=_percent(_mean(allocated)),
+                value=_percent(report.mean["allocated"]),
                 detail=f"highest {_percent(max(allocated))}, at the end {_percent(allocated[-1])}",
             ),
             _Figure(
                 label="GPU stranded, mean",
-                value=_percent(_mean(stranded)),
+                value=_percent(report.mean["stranded"]),
                 detail=f"highest {_percent(max(stranded))}, at the end {_percent(stranded[-1])}",
             ),
         ]
@@ -224,19 +224,17 @@ def _chart(report: Report) -> _Chart | None:
     bands = areas(history, points)
     if not bands:
         return None
-    kinds = sum(1 for shape in report.history.shapes if shape.gpu_count)
-    allocated = [_share(p.allocated, p) for p in points]
-    stranded = [_share(p.stranded, p) for p in points]
+    mean = report.mean or dict.fromkeys(PARTS, 0.0)
     summary = (
-        f"Of {cards_of(_capacity(points[-1])):,.0f} cards {_mean(allocated):.1f} % were allocated"
-        f" and {_mean(stranded):.1f} % stranded in the mean over {_run(history)}."
+        f"Of {cards_of(points[-1].capacity):,.0f} cards {mean['allocated']:.1f} % were allocated"
+        f" and {mean['stranded']:.1f} % stranded in the mean over {_run(history)}."
     )
     return _Chart(
         areas=bands,
-        y_ticks=y_ticks(max(1, max(_capacity(p) for p in points) // WHOLE)),
+        y_ticks=y_ticks(max(1, max(p.capacity for p in points) // WHOLE)),
         summary=summary,
-        shapes=min(kinds, 64),
         has_closed=any(point.closed for point in points),
+        has_unknown=any(point.unknown for point in points),
     )
 
 
@@ -323,18 +321,8 @@ def _source(report: Report) -> list[dict[str, str]]:
     return [{"label": label, "value": value} for label, value in items if value]
 
 
-def _capacity(point: CapacityPoint) -> int:
-    return point.allocated + point.stranded + point.usable + point.closed
-
-
 def _share(part: int, point: CapacityPoint) -> float:
-    whole = _capacity(point)
-    return part * 100 / whole if whole else 0.0
-
-
-def _mean(values: Sequence[float] | Iterable[float]) -> float:
-    numbers = list(values)
-    return sum(numbers) / len(numbers) if numbers else 0.0
+    return part * 100 / point.capacity if point.capacity else 0.0
 
 
 def _percent(value: float) -> str:

@@ -17,10 +17,12 @@ from scheduler.usage.picture import (
     DeviceNow,
     Many,
     NodeNow,
+    Parts,
     Picture,
     Sums,
     cards_of,
     gpu_groups,
+    parts_of,
     sums_of,
     unplaced_cards,
 )
@@ -153,12 +155,12 @@ def totals_of(nodes: Iterable[NodeNow]) -> CardTotals:
     sums = sum((sums_of(node) for node in nodes), Sums())
     cards = [card for node in nodes for group in gpu_groups(node) for card in cards_of(group)]
     unknown = sum(unplaced_cards(node) for node in nodes)
-    held = sum(card.level_percent for card in cards) + WHOLE_PERCENT * unknown
+    parts = sum((parts_of(node) for node in nodes), Parts())
     shut = (sums_of(node) for node in nodes if not node.is_open)
     return CardTotals(
         nodes=len(nodes),
         cards=sums.cards,
-        percent=min(WHOLE_PERCENT, held // len(cards)) if cards else 0,
+        percent=parts.allocated * WHOLE_PERCENT // parts.capacity if parts.capacity else 0,
         free=sums.gettable,
         apart=sum(each.free.least for each in shut),
         split=sum(

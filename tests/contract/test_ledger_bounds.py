@@ -33,7 +33,7 @@ def test_a_question_has_no_more_rows_than_it_is_allowed(store: Store) -> None:
             with pytest.raises(InputError, match="too many rows: most=2"):
                 queries.device_holders(ledger.connection)
             with pytest.raises(InputError, match="too many rows: most=2"):
-                list(queries.claim_rows(ledger.connection))
+                list(queries.holding_rows(ledger.connection))
     with store.open("read") as ledger, ledger.connection.begin():
         assert len(queries.device_holders(ledger.connection)) == 3
 

@@ -297,7 +297,7 @@ def test_without_a_correction_every_question_has_the_plan_that_it_had(
             }
 
     before = plans()
-    assert len(before) == 18
+    assert len(before) == 19
     assert not [view for view, plan in before.items() if "_true" in plan or "audit_times" in plan]
     searched = "i USING COVERING INDEX ix_ledger_holdings_device_no_closed_at_us_opened_at_us"
     assert searched in before["audit_holdings"]

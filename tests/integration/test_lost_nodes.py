@@ -178,8 +178,8 @@ def test_usage_ends_at_the_loss_and_the_card_is_not_idle(tell: Tell) -> None:
     usage = json.loads(line.ask("usage", "-o", "json").out)
     (row,) = usage["groups"]
     assert row["gpu_hours"] == pytest.approx(1.5)
-    parts = usage["capacity_percent"]  # of eight hours of cards
-    assert (parts["allocated"], parts["closed"]) == (18.8, 50.0)
+    parts = usage["capacity_percent"]  # of six hours of cards: a lost node has none
+    assert (parts["allocated"], parts["closed"]) == (25.0, 33.3)
     sql = "SELECT sum(idle_gpu_hours) AS idle, sum(used_gpu_hours) AS used FROM audit_capacity_days"
     (day,) = json.loads(line.ask("ledger", "sql", sql, "-o", "json").out)
     assert day["used"] == pytest.approx(1.5)

@@ -78,7 +78,7 @@ def test_nothing_is_said_of_a_part_where_all_is_shown(dump: Path, line: CommandL
     """The interface without a choice is what it was."""
     told = json.loads(line.run("map", str(dump), "-o", "json").out)
 
-    assert set(told["summary"]) == {"nodes", "cards", "free", "gettable"}
+    assert set(told["summary"]) == {"nodes", "cards", "free", "gettable", "percent"}
     assert "shown" not in line.run("map", str(dump)).out
 
 

@@ -291,7 +291,6 @@ def test_a_run_without_a_clock_is_walked_by_its_events(opened: Opened, tmp_path:
         end=100,
         holds=tuple(replace(hold, opened=i, closed=None) for i, hold in enumerate(history.holds)),
         outages=(),
-        claims=(),
     )
     path = tmp_path / "positions.html"
     path.write_text(render(report(history)), encoding="utf-8")

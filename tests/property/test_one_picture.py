@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -12,7 +13,6 @@ import pytest
 from ledger.store.open import Ledger, open_ledger
 from scheduler.cluster.mending import cluster_as_far_as_read
 from scheduler.decide.settings import SchedulingSettings
-from scheduler.usage.capacity import capacity_over
 from scheduler.usage.history import UNNAMED
 from scheduler.usage.model import History
 from scheduler.usage.picture import (
@@ -195,8 +195,6 @@ def the_slider_shows_no_more_cards_than_there_are(history: History, drawn: Pictu
     for info, each in zip(history.nodes, drawn.nodes, strict=True):
         gpus = [card for card in info.cards if history.cards[card].device_type == "gpu"]
         assert len(gpus) == sum(group.cards.least for group in gpu_groups(each))
-    (point,) = capacity_over(history, [history.end])
-    assert point.allocated <= 100 * len(history.cards)
 
 
 def percent_of(node: NodeNow) -> int:
@@ -212,6 +210,8 @@ def status_says_the_same(ledger: Ledger, drawn: Picture) -> None:
     assert record["cards_free"] == exact(sums.free)
     assert record["cards_gettable"] == exact(sums.gettable)
     assert record["cards_held"] == sum(exact(held_cards(node)) for node in drawn.nodes)
+    parts = {name: record[f"percent_{name}"] for name in asdict(drawn.parts)}
+    assert parts == asdict(drawn.parts)
 
 
 def the_page_says_the_same(ledger: Ledger, drawn: Picture) -> None:
@@ -242,7 +242,12 @@ def the_page_says_the_same(ledger: Ledger, drawn: Picture) -> None:
         if unplaced_on(node)
     }
     assert unnamed == by_node
-    (point,) = capacity_over(history, [history.end])
+    point, parts = report.capacity[-1], drawn.parts
+    assert point.at == history.end
+    assert (point.allocated, point.stranded, point.idle, point.closed, point.unknown) == (
+        *(parts.allocated, parts.stranded, parts.idle, parts.closed),
+        0,
+    )
     assert point.allocated == sum(map(percent_of, drawn.nodes))
 
 

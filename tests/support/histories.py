@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import random
 
-from scheduler.usage.capacity import capacity_over
+from scheduler.usage.capacity import PARTS
 from scheduler.usage.model import (
+    CapacityPoint,
     CardInfo,
-    Claim,
     History,
     Hold,
     HoldEnd,
     NodeInfo,
     Outage,
     Share,
-    WorkloadShape,
 )
 from scheduler.usage.picture import exactly
 from tenure.report.model import FailureRow, Report, ReportSource, Totals, UsageRow
@@ -64,7 +63,6 @@ def week(nodes: int = 16, pods: int = 400, seed: int = 1) -> History:
         for percent in PERCENTS
     )
     holds: list[Hold] = []
-    claims: list[Claim] = []
     names: list[tuple[str, str]] = []
     held: list[list[tuple[int, int]]] = [[] for _ in cards]
     for i, at in enumerate(sorted(rng.randrange(WEEK // SECOND) for _ in range(pods))):
@@ -84,7 +82,6 @@ def week(nodes: int = 16, pods: int = 400, seed: int = 1) -> History:
         closed = until if until < MONDAY + WEEK else None
         ending = 0 if closed is None else rng.choice((1, 1, 1, 2))
         holds.append(Hold(card, len(names), opened, closed, 3 * i + 40, share, ending))
-        claims.append(Claim(cards[card].node, opened, closed, 8000, 32 << 30))
         names.append((rng.choice(NAMESPACES), f"train-{i:04}-{rng.randrange(16**5):05x}"))
     return History(
         axis="time",
@@ -104,25 +101,41 @@ def week(nodes: int = 16, pods: int = 400, seed: int = 1) -> History:
             Outage(card=3, opened=MONDAY + 60 * HOUR, closed=None, reason="Xid79"),
             Outage(card=9, opened=MONDAY + 30 * HOUR, closed=MONDAY + 50 * HOUR, reason="Xid94"),
         ),
-        claims=tuple(claims),
-        shapes=tuple(
-            WorkloadShape(
-                cpu_milli=8000,
-                memory_bytes=32 << 30,
-                gpu_count=1,
-                core_percent_each=percent,
-                pods=10,
-            )
-            for percent in sorted(set(PERCENTS))
-        ),
     )
+
+
+def points(history: History) -> tuple[CapacityPoint, ...]:
+    """What becomes of the GPUs at 241 moments: `audit_capacity` says it of a ledger."""
+    span = history.end - history.start
+    return tuple(point(history, history.start + span * i // 240) for i in range(241))
+
+
+def point(history: History, at: int) -> CapacityPoint:
+    """What becomes of the GPUs at one moment."""
+    held, closed = [0] * len(history.cards), set()
+    for hold in history.holds:
+        if hold.opened <= at and (hold.closed is None or hold.closed > at):
+            held[hold.card] += history.shares[hold.share].percent
+    for outage in history.outages:
+        if outage.opened <= at and (outage.closed is None or outage.closed > at):
+            closed.add(outage.card)
+    parts = dict.fromkeys(("allocated", "stranded", "idle", "closed"), 0)
+    for index, card in enumerate(history.cards):
+        if card.device_type == "gpu":
+            used = min(100, held[index])
+            parts["allocated"] += used
+            left = "closed" if index in closed else "stranded" if used else "idle"
+            parts[left] += 100 - used
+    return CapacityPoint(at, **parts)
 
 
 def report(history: History, **totals: float | None) -> Report:
     """Return a whole report around a history."""
     counts = {"decided": 2 * len(history.pods), "placed": len(history.pods), "events": 4711}
     counts |= {"refused": 31, "waiting": 7}
-    span = history.end - history.start
+    capacity = points(history)
+    whole = sum(each.capacity for each in capacity)
+    sums = {name: sum(getattr(each, name) for each in capacity) for name in PARTS}
     return Report(
         totals=Totals(**{"over": 0, "verified_seconds": 1.4, **counts, **totals}),  # type: ignore[arg-type]
         history=history,
@@ -148,7 +161,8 @@ def report(history: History, **totals: float | None) -> Report:
             head_at_us=history.end,
             version="0.1.0",
         ),
-        capacity=capacity_over(history, [history.start + span * i // 240 for i in range(241)]),
+        capacity=capacity,
+        mean={name: round(100 * part / whole, 1) for name, part in sums.items()} if whole else None,
         failures=(
             FailureRow(
                 reason="Insufficient GPU Devices",

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from ledger.domain.devices import WHOLE_PERCENT
 from ledger.store import schema
 from ledger.store.ddl.rules.holdings import claimed, unnamed_holder
 from ledger.store.ddl.words import OF_VIEWS, Database, written
@@ -148,44 +149,6 @@ SELECT position, at_us, stream, stream_version, event_type, actor, correlation_i
 FROM ledger_events
 """
 
-# `parts`: every reservation, cut at midnight.
-_PARTS: Final = f"""parts (position, day, from_us, until_us) AS (
-  SELECT r.position, r.opened_at_us / {DAY_US}, r.opened_at_us,
-    coalesce(r.counted_until_us, r.closed_at_us,
-      $greatest(r.opened_at_us, (SELECT at_us FROM ledger_head)))
-  FROM ledger_reservations AS r
-  UNION ALL
-  SELECT p.position, p.day + 1, (p.day + 1) * {DAY_US}, p.until_us
-  FROM parts AS p WHERE (p.day + 1) * {DAY_US} < p.until_us
-)"""
-
-_LASTED: Final = f"($least(p.until_us, (p.day + 1) * {DAY_US}) - p.from_us)"
-
-_HOURS: Final = f"""CAST(sum(r.gpu_core_percent * {_LASTED}) AS double precision) / {PERCENT_HOUR}
-    AS gpu_hours,
-  CAST(sum(r.cpu_milli * {_LASTED} / 1000) AS double precision) / {CPU_HOUR} AS cpu_hours"""
-
-# Hours of GPU and CPU by namespace and day.
-_USAGE_DAYS: Final = f"""
-WITH RECURSIVE {_PARTS}
-SELECT r.namespace, $date(p.day) AS day,
-  {_HOURS}
-FROM parts AS p
-JOIN ledger_reservations AS r ON r.position = p.position
-GROUP BY r.namespace, p.day
-"""
-
-# Hours of GPU and CPU by label, its value, namespace and day.
-_USAGE_LABELS_DAYS: Final = f"""
-WITH RECURSIVE {_PARTS}
-SELECT x.key AS label, x.value AS label_value, r.namespace, $date(p.day) AS day,
-  {_HOURS}
-FROM parts AS p
-JOIN ledger_reservations AS r ON r.position = p.position
-CROSS JOIN $pairs(r.labels, x)
-GROUP BY x.key, x.value, r.namespace, p.day
-"""
-
 _DEVICE_ID: Final = "$text(x.value, device_id)"
 
 # The devices of every inventory, each with the number that its row has.
@@ -254,23 +217,52 @@ FROM ({_UNKNOWN}
 ) AS u
 """
 
-_PERCENT: Final = "CASE WHEN h.core_percent > 0 THEN h.core_percent ELSE h.memory_ratio_percent END"
+PERCENT: Final = "CASE WHEN h.core_percent > 0 THEN h.core_percent ELSE h.memory_ratio_percent END"
+"""What a holding `h` counts as, of a card: `ledger.domain.devices.level_percent`."""
+# The GPUs by number. One without an id has a row for every Node of its machine that lists it: the
+# newest of these stands for all, so that the card is there once.
+_CARDS: Final = f"""inventories AS ({_INVENTORIES}
+),
+card_numbers (device_no, card_no, machine_no) AS (
+  SELECT d.device_no, CAST(CASE WHEN d.device_id <> '' THEN d.device_no ELSE (
+      SELECT max(t.device_no) FROM ledger_devices AS t
+      WHERE t.machine_no = d.machine_no AND t.device_type = d.device_type AND t.minor = d.minor
+        AND t.device_id = '') END AS bigint), d.machine_no
+  FROM ledger_devices AS d WHERE d.device_type = 'gpu'
+)"""
+# A row of `ledger_device_health` says nothing of a card that another Node still lists.
+_LISTED_ELSEWHERE: Final = """EXISTS (
+    SELECT 1 FROM ledger_devices AS d JOIN ledger_devices AS t ON t.machine_no = d.machine_no
+      AND t.device_type = d.device_type AND t.minor = d.minor AND t.device_id = ''
+      AND t.device_no <> d.device_no AND t.present = 1
+    JOIN ledger_nodes AS n ON n.node_no = t.node_no AND n.lost_position IS NULL
+    WHERE d.device_no = x.device_no AND d.device_id = '' AND x.reason IN ('gone', 'lost'))"""
+# Pods on GPUs that nobody can name: as many whole ones as they hold beside those that are named.
+_UNNAMED: Final = f"""unnamed (position, machine_no, percent, from_us, until_us) AS (
+  SELECT r.position, s.machine_no, {WHOLE_PERCENT} * (r.gpu_count - (
+      SELECT count(*) FROM ledger_holdings AS h
+      JOIN ledger_devices AS d ON d.device_no = h.device_no
+      WHERE h.position = r.position AND d.device_type = 'gpu')),
+    r.opened_at_us, coalesce(r.counted_until_us, r.closed_at_us)
+  FROM ledger_slot_holdings AS s JOIN ledger_reservations AS r ON r.position = s.position
+  WHERE s.slot = 'unknown/gpu'
+)"""
 # Every moment at which something about a GPU changed, and by how much.
 _STEPS: Final = f"""
   SELECT i.device_no, i.at_us, i.core_percent AS capacity, i.healthy, 0 AS held, 0 AS blocked,
     0 AS lost
-  FROM ({_INVENTORIES}
-  ) AS i
+  FROM inventories AS i
   UNION ALL
   SELECT x.device_no, x.at_us,
     CASE WHEN x.reason IN ('gone', 'lost')
       AND coalesce(e.event_type, '') <> 'device.health_changed.v1'
       THEN 0 END, x.healthy, 0, 0, 0
   FROM ledger_device_health AS x LEFT JOIN ledger_events AS e ON e.position = x.position
+  WHERE NOT {_LISTED_ELSEWHERE}
   UNION ALL
-  SELECT h.device_no, h.opened_at_us, NULL, NULL, {_PERCENT}, 0, 0 FROM ledger_holdings AS h
+  SELECT h.device_no, h.opened_at_us, NULL, NULL, {PERCENT}, 0, 0 FROM ledger_holdings AS h
   UNION ALL
-  SELECT h.device_no, coalesce(r.counted_until_us, h.closed_at_us), NULL, NULL, -{_PERCENT}, 0, 0
+  SELECT h.device_no, coalesce(r.counted_until_us, h.closed_at_us), NULL, NULL, -{PERCENT}, 0, 0
   FROM ledger_holdings AS h JOIN ledger_reservations AS r ON r.position = h.position
   WHERE coalesce(r.counted_until_us, h.closed_at_us) IS NOT NULL
   UNION ALL
@@ -282,14 +274,6 @@ _STEPS: Final = f"""
   FROM ledger_holdings AS h JOIN ledger_reservations AS r ON r.position = h.position
   WHERE r.counted_until_us IS NOT NULL AND h.closed_at_us IS NOT NULL
   UNION ALL
-  SELECT d.device_no, s.opened_at_us, NULL, NULL, 0, 1, 0
-  FROM ledger_slot_holdings AS s JOIN ledger_devices AS d ON d.machine_no = s.machine_no
-  WHERE s.slot = 'unknown/gpu'
-  UNION ALL
-  SELECT d.device_no, s.closed_at_us, NULL, NULL, 0, -1, 0
-  FROM ledger_slot_holdings AS s JOIN ledger_devices AS d ON d.machine_no = s.machine_no
-  WHERE s.slot = 'unknown/gpu' AND s.closed_at_us IS NOT NULL
-  UNION ALL
   SELECT d.device_no, u.opened_at_us, NULL, NULL, 0, 0, 1
   FROM ({_UNKNOWN}
   ) AS u CROSS JOIN ledger_devices AS d
@@ -298,60 +282,303 @@ _STEPS: Final = f"""
   FROM ({_UNKNOWN}
   ) AS u CROSS JOIN ledger_devices AS d"""
 
-_GPU_HOURS: Final = ",\n  ".join(
-    f"CAST(sum(p.{name} * {_LASTED}) AS double precision) / {PERCENT_HOUR} AS {name}_gpu_hours"
-    for name in ("capacity", "used", "idle", "stranded", "unknown")
-)
-# What the GPUs of a node could have given, and what became of it, by day.
-_CAPACITY_DAYS: Final = f"""
-WITH RECURSIVE steps AS ({_STEPS}
+
+def _cards(which: str = "", marks: str = "") -> str:
+    """
+    Return `cards`: what a GPU has and what became of it, from each change to the next.
+
+    Args:
+        which: a join that leaves some cards out.
+        marks: moments at which nothing changes and a stretch shall end, `SELECT device_no, at_us`.
+    """
+    marked = f"""
+  UNION ALL SELECT y.device_no, y.at_us, NULL, NULL, 0, 0, 0 FROM ({marks}) AS y""" * bool(marks)
+    return f"""steps AS ({_STEPS}{marked}
 ),
 moments AS (
-  SELECT s.device_no, s.at_us, max(s.capacity) AS capacity, min(s.healthy) AS healthy,
+  SELECT c.card_no, c.machine_no, s.at_us, max(s.capacity) AS capacity, min(s.healthy) AS healthy,
     CAST(sum(s.held) AS bigint) AS held, CAST(sum(s.blocked) AS bigint) AS blocked,
     CAST(sum(s.lost) AS bigint) AS lost
-  FROM steps AS s JOIN ledger_devices AS d ON d.device_no = s.device_no
-  WHERE d.device_type = 'gpu'
-  GROUP BY s.device_no, s.at_us
+  FROM card_numbers AS c JOIN steps AS s ON s.device_no = c.device_no
+  {which}
+  GROUP BY c.card_no, c.machine_no, s.at_us
 ),
 levels AS (
-  SELECT m.device_no, m.at_us AS from_us, lead(m.at_us) OVER w AS until_us, m.capacity, m.healthy,
-    count(m.capacity) OVER w AS inventory, count(m.healthy) OVER w AS verdict,
+  SELECT m.card_no, m.machine_no, m.at_us AS from_us, lead(m.at_us) OVER w AS until_us, m.capacity,
+    m.healthy, count(m.capacity) OVER w AS inventory, count(m.healthy) OVER w AS verdict,
     CAST(sum(m.held) OVER w AS bigint) AS held, CAST(sum(m.blocked) OVER w AS bigint) AS blocked,
     CAST(sum(m.lost) OVER w AS bigint) AS lost
   FROM moments AS m
-  WINDOW w AS (PARTITION BY m.device_no ORDER BY m.at_us)
+  WINDOW w AS (PARTITION BY m.card_no ORDER BY m.at_us)
 ),
 states AS (
-  SELECT l.device_no, l.from_us, l.until_us, l.held, l.blocked, l.lost,
-    coalesce(max(l.capacity) OVER (PARTITION BY l.device_no, l.inventory), 0) AS capacity,
-    coalesce(max(l.healthy) OVER (PARTITION BY l.device_no, l.verdict), 1) AS healthy
+  SELECT l.card_no, l.machine_no, l.from_us, l.until_us, l.held, l.blocked, l.lost,
+    coalesce(max(l.capacity) OVER (PARTITION BY l.card_no, l.inventory), 0) AS capacity,
+    coalesce(max(l.healthy) OVER (PARTITION BY l.card_no, l.verdict), 1) AS healthy
   FROM levels AS l
 ),
-parts (device_no, day, from_us, until_us, capacity, used, idle, stranded, unknown) AS (
-  SELECT t.device_no, t.from_us / {DAY_US}, t.from_us, t.until_us, t.capacity,
-    $least(t.held, t.capacity),
-    CASE WHEN t.lost = 0 AND t.held = 0 AND t.healthy = 1 AND t.blocked = 0
-      THEN t.capacity ELSE 0 END,
-    CASE WHEN t.lost = 0 AND (t.held > 0 OR t.healthy = 0 OR t.blocked > 0)
-      THEN t.capacity - $least(t.held, t.capacity) ELSE 0 END,
-    CASE WHEN t.lost > 0 THEN t.capacity - $least(t.held, t.capacity) ELSE 0 END
+cards AS (
+  SELECT t.card_no, t.machine_no, t.from_us, t.until_us, t.held, t.capacity, t.used,
+    CASE WHEN t.state = 'idle' THEN t.capacity - t.used ELSE 0 END AS idle,
+    CASE WHEN t.state = 'stranded' THEN t.capacity - t.used ELSE 0 END AS stranded,
+    CASE WHEN t.state = 'closed' THEN t.capacity - t.used ELSE 0 END AS closed,
+    CASE WHEN t.state = 'unknown' THEN t.capacity - t.used ELSE 0 END AS unknown
   FROM (
-    SELECT s.device_no, s.from_us, s.held, s.blocked, s.lost, s.capacity, s.healthy,
-      coalesce(s.until_us, (SELECT at_us FROM ledger_head)) AS until_us
+    SELECT s.card_no, s.machine_no, s.from_us, s.until_us, s.held, s.capacity,
+      $least(s.held, s.capacity) AS used,
+      CASE WHEN s.lost > 0 THEN 'unknown' WHEN s.healthy = 0 OR s.blocked > 0 THEN 'closed'
+        WHEN s.held > 0 THEN 'stranded' ELSE 'idle' END AS state
     FROM states AS s
   ) AS t
-  WHERE t.capacity > 0 AND t.until_us > t.from_us
+)"""
+
+
+_PARTS: Final = ("capacity", "used", "idle", "stranded", "closed", "unknown")
+# Machines on which somebody holds GPUs that nobody can name, their cards added up.
+_MACHINES: Final = f"""changes AS (
+  SELECT c.machine_no, c.from_us AS at_us, {", ".join(f"c.{name}" for name in _PARTS)},
+    0 AS unnamed
+  FROM cards AS c WHERE c.machine_no IN (SELECT machine_no FROM unnamed)
   UNION ALL
-  SELECT p.device_no, p.day + 1, (p.day + 1) * {DAY_US}, p.until_us, p.capacity, p.used, p.idle,
-    p.stranded, p.unknown
+  SELECT c.machine_no, c.until_us, {", ".join(f"-c.{name}" for name in _PARTS)}, 0
+  FROM cards AS c
+  WHERE c.until_us IS NOT NULL AND c.machine_no IN (SELECT machine_no FROM unnamed)
+  UNION ALL
+  SELECT u.machine_no, u.from_us, {", ".join("0" for _ in _PARTS)}, u.percent FROM unnamed AS u
+  UNION ALL
+  SELECT u.machine_no, u.until_us, {", ".join("0" for _ in _PARTS)}, -u.percent
+  FROM unnamed AS u WHERE u.until_us IS NOT NULL
+),
+together AS (
+  SELECT c.machine_no, c.at_us,
+    {", ".join(f"sum(c.{name}) AS {name}" for name in (*_PARTS, "unnamed"))}
+  FROM changes AS c GROUP BY c.machine_no, c.at_us
+),
+machines AS (
+  SELECT t.machine_no, t.at_us AS from_us, lead(t.at_us) OVER w AS until_us,
+    {", ".join(f"CAST(sum(t.{name}) OVER w AS bigint) AS {name}" for name in (*_PARTS, "unnamed"))}
+  FROM together AS t
+  WINDOW w AS (PARTITION BY t.machine_no ORDER BY t.at_us)
+)"""
+
+# What each GPU could give and what became of it, from each change to the next.
+#
+# Cards that nobody can name are no particular ones, so a machine where somebody holds such has one
+# row for all of its cards: they are idle ones as far as there are, then what is left of others.
+_CAPACITY: Final = f"""
+WITH {_CARDS},
+{_UNNAMED},
+{_cards()},
+{_MACHINES},
+taken AS (
+  SELECT m.*, $least(m.unnamed, m.capacity - m.used) AS taken FROM machines AS m
+),
+from_idle AS (
+  SELECT t.*, $least(t.taken, t.idle) AS of_idle FROM taken AS t
+),
+from_stranded AS (
+  SELECT f.*, $least(f.taken - f.of_idle, f.stranded) AS of_stranded FROM from_idle AS f
+),
+from_closed AS (
+  SELECT f.*, $least(f.taken - f.of_idle - f.of_stranded, f.closed) AS of_closed
+  FROM from_stranded AS f
+),
+all_of_them AS (
+  SELECT c.card_no AS device_no, c.from_us, c.until_us, c.capacity, c.used, c.idle, c.stranded,
+    c.closed, c.unknown
+  FROM cards AS c WHERE c.machine_no NOT IN (SELECT machine_no FROM unnamed)
+  UNION ALL
+  SELECT (SELECT max(d.device_no) FROM ledger_devices AS d
+      WHERE d.machine_no = f.machine_no AND d.device_type = 'gpu'),
+    f.from_us, f.until_us, f.capacity, f.used + f.taken, f.idle - f.of_idle,
+    f.stranded - f.of_stranded, f.closed - f.of_closed,
+    f.unknown - (f.taken - f.of_idle - f.of_stranded - f.of_closed)
+  FROM from_closed AS f
+)
+SELECT n.node_uid, n.node_name, n.machine_no,
+  CASE WHEN n.machine_no IN (SELECT machine_no FROM unnamed) THEN NULL ELSE d.minor END AS minor,
+  {", ".join(f"a.{name} AS {name}_percent" for name in _PARTS)},
+  a.from_us AS opened_at_us, a.until_us AS closed_at_us, $iso(a.from_us) AS opened_at,
+  $iso(a.until_us) AS closed_at
+FROM all_of_them AS a
+JOIN ledger_devices AS d ON d.device_no = a.device_no
+JOIN ledger_nodes AS n ON n.node_no = d.node_no
+WHERE a.capacity > 0
+"""
+
+# Cards whose holders may ever have counted more together than the card has. What was granted by
+# core alone, on a card that always had as much, the database let in; the rest has to be added up.
+_CONTESTED: Final = """contested AS (
+  SELECT c.device_no, c.card_no FROM card_numbers AS c WHERE c.card_no IN (
+    SELECT x.card_no FROM card_numbers AS x WHERE x.device_no <> x.card_no
+    UNION SELECT x.card_no FROM unnamed AS u JOIN card_numbers AS x ON x.machine_no = u.machine_no
+    UNION SELECT x.card_no FROM card_numbers AS x JOIN ledger_holdings AS h
+      ON h.device_no = x.device_no AND (h.core_percent = 0 OR h.kind = 'observed')
+    UNION SELECT x.card_no FROM card_numbers AS x JOIN ledger_device_health AS g
+      ON g.device_no = x.device_no AND g.reason = 'gone'
+    UNION SELECT i.device_no FROM inventories AS i
+    GROUP BY i.device_no HAVING min(i.core_percent) < max(i.core_percent)
+  )
+)"""
+
+
+def not_counted(pieces: str, marks: str) -> str:
+    """
+    Return `not_counted`, what holders are not counted for: position, device_no, part, amount.
+
+    Where those who hold a card count more together than the card has, each counts for his part of
+    it: time goes as much slower for all of them, rounded down to microseconds. `short_us` is how
+    much of it did not count up to a moment. Those on cards that nobody can name have together what
+    the others leave of their machine. `amount` is percent times microseconds.
+
+    Args:
+        pieces: `SELECT position, device_no, card_no, machine_no, percent, part, from_us, until_us`
+            of what is in `HELD`, cut.
+        marks: `SELECT at_us`: where pieces begin or end but by the holding's own ends.
+    """
+    on_all = f"SELECT k.device_no, e.at_us FROM ({marks}) AS e CROSS JOIN contested AS k"
+    late = "coalesce(sum({}) OVER w, 0)"
+    gone = "CASE WHEN {0} > {1} THEN ({2}) - ({2}) * {1} / {0} ELSE 0 END"
+    card = gone.format("c.held", "c.capacity", "c.until_us - c.from_us")
+    room = gone.format("m.unnamed", "(m.capacity - m.used)", "m.until_us - m.from_us")
+    rows = "ORDER BY {} ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING"
+    return f"""{_CARDS},
+{_UNNAMED},
+{_CONTESTED},
+{_cards("JOIN contested AS k ON k.device_no = c.device_no", on_all)},
+{_MACHINES},
+of_cards AS (
+  SELECT c.card_no, c.from_us AS at_us, CAST({late.format(card)} AS bigint) AS short_us
+  FROM cards AS c WINDOW w AS (PARTITION BY c.card_no {rows.format("c.from_us")})
+),
+of_machines AS (
+  SELECT m.machine_no, m.from_us AS at_us, CAST({late.format(room)} AS bigint) AS short_us
+  FROM machines AS m WINDOW w AS (PARTITION BY m.machine_no {rows.format("m.from_us")})
+),
+pieces AS ({pieces}
+),
+ends AS (
+  SELECT p.position, p.device_no, p.card_no, p.machine_no, p.part, -p.percent AS percent,
+    p.from_us AS at_us, CAST(NULL AS bigint) AS short_us
+  FROM pieces AS p
+  UNION ALL
+  SELECT p.position, p.device_no, p.card_no, p.machine_no, p.part, p.percent, p.until_us, NULL
+  FROM pieces AS p
+  UNION ALL
+  SELECT NULL, NULL, c.card_no, NULL, NULL, NULL, c.at_us, c.short_us FROM of_cards AS c
+  UNION ALL
+  SELECT NULL, NULL, NULL, m.machine_no, NULL, NULL, m.at_us, m.short_us FROM of_machines AS m
+),
+not_counted AS (
+  SELECT e.position, e.device_no, e.part, e.percent * e.short_us AS amount
+  FROM (
+    SELECT x.position, x.device_no, x.part, x.percent,
+      max(x.short_us) OVER (PARTITION BY x.card_no, x.machine_no, x.at_us) AS short_us
+    FROM ends AS x
+  ) AS e
+  WHERE e.position IS NOT NULL AND e.short_us > 0
+)"""
+
+
+HELD: Final = f"""
+  SELECT h.position, h.device_no, k.card_no, NULL AS machine_no, {PERCENT} AS percent,
+    h.opened_at_us AS from_us, coalesce(r.counted_until_us, h.closed_at_us) AS until_us
+  FROM contested AS k JOIN ledger_holdings AS h ON h.device_no = k.device_no
+  JOIN ledger_reservations AS r ON r.position = h.position
+  UNION ALL
+  SELECT u.position, NULL, NULL, u.machine_no, u.percent, u.from_us, u.until_us
+  FROM unnamed AS u"""
+"""Every holding of a contested GPU, with its card, and of those that nobody can name, with its
+machine; `until_us` NULL = still."""
+_HEAD_US: Final = "(SELECT at_us FROM ledger_head)"
+_CUT: Final = f"""
+  SELECT d.position, d.device_no, d.card_no, d.machine_no, d.percent, d.part, d.from_us,
+    $least(d.until_us, (d.part + 1) * {DAY_US}) AS until_us
+  FROM days AS d WHERE d.until_us > d.from_us"""
+_DAYS: Final = f"""days (
+  position, device_no, card_no, machine_no, percent, part, from_us, until_us
+) AS (
+  SELECT h.position, h.device_no, h.card_no, h.machine_no, h.percent, h.from_us / {DAY_US},
+    h.from_us, coalesce(h.until_us, {_HEAD_US})
+  FROM ({HELD}
+  ) AS h
+  UNION ALL
+  SELECT d.position, d.device_no, d.card_no, d.machine_no, d.percent, d.part + 1,
+    (d.part + 1) * {DAY_US}, d.until_us
+  FROM days AS d WHERE (d.part + 1) * {DAY_US} < d.until_us
+)"""
+_MIDNIGHTS: Final = f"""
+  SELECT DISTINCT d.from_us AS at_us FROM days AS d WHERE d.from_us % {DAY_US} = 0
+  UNION SELECT {_HEAD_US}"""
+
+# `parts`: every reservation, cut at midnight.
+_PARTS_OF_DAYS: Final = f"""parts (position, day, from_us, until_us) AS (
+  SELECT r.position, r.opened_at_us / {DAY_US}, r.opened_at_us,
+    coalesce(r.counted_until_us, r.closed_at_us, $greatest(r.opened_at_us, {_HEAD_US}))
+  FROM ledger_reservations AS r
+  UNION ALL
+  SELECT p.position, p.day + 1, (p.day + 1) * {DAY_US}, p.until_us
+  FROM parts AS p WHERE (p.day + 1) * {DAY_US} < p.until_us
+)"""
+_LASTED: Final = f"($least(p.until_us, (p.day + 1) * {DAY_US}) - p.from_us)"
+
+
+def _usage_days(columns: str, source: str, keys: str) -> str:
+    """Return hours of GPU and CPU by day and what `columns` of a reservation are."""
+    before, _, behind = not_counted(_CUT, _MIDNIGHTS).partition("steps AS (")
+    return f"""
+WITH RECURSIVE {_PARTS_OF_DAYS},
+{before}{_DAYS},
+steps AS ({behind},
+amounts AS (
+  SELECT p.position, p.day, r.gpu_core_percent * {_LASTED} AS gpu, r.cpu_milli * {_LASTED} AS cpu
+  FROM parts AS p JOIN ledger_reservations AS r ON r.position = p.position
+  UNION ALL
+  SELECT n.position, n.part, -n.amount, 0 FROM not_counted AS n
+)
+SELECT {columns}, $date(a.day) AS day,
+  CAST(sum(a.gpu) AS double precision) / {PERCENT_HOUR} AS gpu_hours,
+  CAST(sum(a.cpu / 1000) AS double precision) / {CPU_HOUR} AS cpu_hours
+FROM amounts AS a
+JOIN ledger_reservations AS r ON r.position = a.position{source}
+GROUP BY {keys}, a.day
+"""
+
+
+# Hours of GPU and CPU by namespace and day.
+_USAGE_DAYS: Final = _usage_days("r.namespace", "", "r.namespace")
+# Hours of GPU and CPU by label, its value, namespace and day.
+_USAGE_LABELS_DAYS: Final = _usage_days(
+    "x.key AS label, x.value AS label_value, r.namespace",
+    "\nCROSS JOIN $pairs(r.labels, x)",
+    "x.key, x.value, r.namespace",
+)
+
+_GPU_HOURS: Final = ",\n  ".join(
+    f"CAST(sum(p.{name} * {_LASTED}) AS double precision) / {PERCENT_HOUR} AS {name}_gpu_hours"
+    for name in _PARTS
+)
+# What the GPUs of a node could have given, and what became of it, by day.
+_CAPACITY_DAYS: Final = f"""
+WITH RECURSIVE parts (node_uid, day, from_us, until_us, {", ".join(_PARTS)}) AS (
+  SELECT t.node_uid, t.from_us / {DAY_US}, t.from_us, t.until_us,
+    {", ".join(f"t.{name}" for name in _PARTS)}
+  FROM (
+    SELECT c.node_uid, c.opened_at_us AS from_us,
+      coalesce(c.closed_at_us, (SELECT at_us FROM ledger_head)) AS until_us,
+      {", ".join(f"c.{name}_percent AS {name}" for name in _PARTS)}
+    FROM audit_capacity AS c
+  ) AS t
+  WHERE t.until_us > t.from_us
+  UNION ALL
+  SELECT p.node_uid, p.day + 1, (p.day + 1) * {DAY_US}, p.until_us,
+    {", ".join(f"p.{name}" for name in _PARTS)}
   FROM parts AS p WHERE (p.day + 1) * {DAY_US} < p.until_us
 )
 SELECT n.node_uid, n.node_name, $date(p.day) AS day,
   {_GPU_HOURS}
 FROM parts AS p
-JOIN ledger_devices AS d ON d.device_no = p.device_no
-JOIN ledger_nodes AS n ON n.node_no = d.node_no
+JOIN ledger_nodes AS n ON n.node_uid = p.node_uid
 GROUP BY n.node_uid, n.node_name, p.day
 """
 
@@ -537,6 +764,7 @@ VIEWS: Final = {
     "audit_device_timeline": _DEVICE_TIMELINE,
     "audit_refusals": _REFUSALS,
     "audit_takeovers": _TAKEOVERS,
+    "audit_capacity": _CAPACITY,
     "audit_usage_days": _USAGE_DAYS,
     "audit_usage_labels_days": _USAGE_LABELS_DAYS,
     "audit_capacity_days": _CAPACITY_DAYS,
@@ -568,6 +796,12 @@ def corrected_views(database: Database) -> Mapping[str, str]:
     texts = ((name, text) for name, text in _texts(database) if name not in _UNTIMED)
     made = ((name, f"CREATE VIEW {name} AS{_READ.sub(_corrected, text)}") for name, text in texts)
     return {name: text for name, text in made if "audit_times" in text}
+
+
+def asked(query: str, database: Database, *, corrected: bool) -> str:
+    """Return a query in the words of a database, which reads true times if the clock was wrong."""
+    text = written(query, OF_VIEWS, database)
+    return _READ.sub(_corrected, text) if corrected else text
 
 
 def _texts(database: Database) -> Iterator[tuple[str, str]]:

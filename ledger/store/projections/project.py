@@ -8,7 +8,7 @@ from typing import Final, assert_never
 from sqlalchemy import Connection
 
 from ledger.domain.cpuset import format_cpuset
-from ledger.domain.devices import GPU, DeviceShare
+from ledger.domain.devices import GPU, WHOLE_PERCENT, DeviceShare, level_percent
 from ledger.domain.errors import CapacityError, LedgerError
 from ledger.domain.log.events import (
     ACT,
@@ -44,6 +44,7 @@ from ledger.domain.log.events import (
     WorkloadDescribed,
 )
 from ledger.domain.log.state import GRANTED, LOST, OBSERVED
+from ledger.domain.log.unnamed import unnamed_cards
 from ledger.domain.proofs.canonical import labels_json
 from ledger.store.projections.inventory import (
     DeviceChange,
@@ -571,7 +572,11 @@ def reservation_row(
     for share in event.shares:
         if share.device_type == GPU:
             gpus += 1
-            gpu_percent += share.core_percent or share.memory_ratio_percent
+            gpu_percent += level_percent(share.core_percent, share.memory_ratio_percent)
+    if isinstance(event, PodObserved) and event.unknown_types:
+        unnamed = unnamed_cards(event)
+        gpus += unnamed
+        gpu_percent += WHOLE_PERCENT * unnamed
     snapshot = event.snapshot
     granted = isinstance(event, PodReserved)
     return (

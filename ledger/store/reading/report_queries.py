@@ -8,9 +8,9 @@ interval is [opened, closed).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from sqlalchemy import (
     ColumnElement,
@@ -43,8 +43,8 @@ from ledger.domain.cpuset import CpuSet
 from ledger.domain.log.events import BY_COUNT, NodeInventoried, decode_event
 from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.store.reading.bounds import rows_of
+from ledger.store.reading.gpu_hours import PERCENT_HOUR_US, GpuGroup, gpu_use
 from ledger.store.reading.report_rows import (
-    ClaimRow,
     Counts,
     Device,
     DriftRow,
@@ -73,7 +73,6 @@ from ledger.store.schema import (
     ledger_stands,
 )
 
-UsageGroup = Literal["namespace", "owner", "labels", "model"]
 UNKNOWN: Final = "unknown/"
 """What the slot of a holder on an unknown device begins with; its type follows."""
 
@@ -453,33 +452,37 @@ def lost_ranges(connection: Connection) -> list[LostRange]:
 
 def usage(
     connection: Connection,
-    by: UsageGroup,
+    by: GpuGroup,
     since_us: int,
     until_us: int,
     *,
     namespace: str | None = None,
+    without: Collection[int] = (),
 ) -> list[UsageRecord]:
     """
     Return what each group used in [since, until), by group; of one namespace or of all.
 
-    A device counts by its core percent, or by its memory ratio where no core was asked. What is
-    still held counts up to `until`, what was lost with its node up to the loss.
+    A device counts as docs/audit.md says (GPU-hours). What is still held counts up to `until`, what
+    was lost with its node up to the loss.
+
+    Args:
+        without: positions of reservations whose GPUs are counted elsewhere.
     """
-    of = {"namespace": namespace}
-    hours_of_gpus = _matching(_gpu_hours(by, since_us, until_us), HOLDINGS, of)
-    gpu = {row["key"]: row for row in _rows(connection, hours_of_gpus)}
+    found = gpu_use(connection, by, since_us, until_us, namespace=namespace, without=without)
+    gpu = {use.key: use for use in found}
+    hours = {key: use.amount / PERCENT_HOUR_US for key, use in gpu.items()}
     if by == "model":
         return [
-            UsageRecord(group=key, pods=row["pods"], gpu_hours=row["hours"], cpu_hours=None)
-            for key, row in sorted(gpu.items())
+            UsageRecord(group=key, pods=use.pods, gpu_hours=hours[key], cpu_hours=None)
+            for key, use in gpu.items()
         ]
     r = RESERVATIONS
-    hours = func.sum(r.c.cpu_milli * _overlap(r, since_us, until_us)) / 1000.0 / HOUR_US
+    cpu_hours = func.sum(r.c.cpu_milli * _overlap(r, since_us, until_us)) / 1000.0 / HOUR_US
     query = (
         select(
             r.c[by].label("key"),
             func.count(r.c.pod_uid.distinct()).label("pods"),
-            hours.label("hours"),
+            cpu_hours.label("hours"),
         )
         .where(_in_window(r, since_us, until_us))
         .group_by(r.c[by])
@@ -489,10 +492,10 @@ def usage(
         UsageRecord(
             group=row["key"],
             pods=row["pods"],
-            gpu_hours=gpu[row["key"]]["hours"] if row["key"] in gpu else 0.0,
+            gpu_hours=hours.get(row["key"], 0.0),
             cpu_hours=row["hours"],
         )
-        for row in _rows(connection, _matching(query, r, of))
+        for row in _rows(connection, _matching(query, r, {"namespace": namespace}))
     ]
 
 
@@ -509,12 +512,10 @@ def holding_rows(connection: Connection) -> Iterator[HoldingRow]:
         yield HoldingRow._make(row)
 
 
-def claim_rows(connection: Connection) -> Iterator[ClaimRow]:
-    """Yield what every reservation took of its node, by position."""
-    r = RESERVATIONS
-    query = select(*(r.c[name] for name in ClaimRow._fields)).order_by(r.c.position)
-    for row in rows_of(connection, query):
-        yield ClaimRow._make(row)
+def first_reserved(connection: Connection) -> int:
+    """Return the position of the first reservation, 1 where there is none."""
+    found = connection.execute(select(func.min(ledger_reservations.c.position))).scalar()
+    return int(found or 1)
 
 
 def placing_rows(connection: Connection) -> Iterator[PlacingRow]:
@@ -684,23 +685,6 @@ def _is_owner(seen: Subquery, owner: str) -> ColumnElement[bool]:
     if kind != "deployment":
         return same
     return or_(same, seen.c.owner.startswith(f"replicaset/{name}-", autoescape=True))
-
-
-def _gpu_hours(by: UsageGroup, since_us: int, until_us: int) -> Select[Any]:
-    h, r = HOLDINGS, RESERVATIONS
-    key = r.c.labels if by == "labels" else h.c[by]
-    percent = case((h.c.core_percent > 0, h.c.core_percent), else_=h.c.memory_ratio_percent)
-    hours = func.sum(percent * _overlap(h, since_us, until_us)) / 100.0 / HOUR_US
-    return (
-        select(
-            key.label("key"),
-            func.count(h.c.pod_uid.distinct()).label("pods"),
-            hours.label("hours"),
-        )
-        .join_from(h, r, h.c.position == r.c.position)
-        .where(h.c.device_type == "gpu", _in_window(h, since_us, until_us))
-        .group_by(key)
-    )
 
 
 def _overlap(view: FromClause, since_us: int, until_us: int) -> ColumnElement[float]:

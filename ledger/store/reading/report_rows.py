@@ -254,18 +254,6 @@ class UnplacedRow(NamedTuple):
     body: str
 
 
-class ClaimRow(NamedTuple):
-    """What one reservation took of its node."""
-
-    position: int
-    node_uid: str
-    cpu_milli: int
-    memory_bytes: int
-    opened_at_us: int
-    closed_at_us: int | None
-    closed_position: int | None
-
-
 class PlacingRow(NamedTuple):
     """A Pod that was refused at some time got a place."""
 

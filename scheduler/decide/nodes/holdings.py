@@ -135,8 +135,8 @@ class Holdings:
         """
         Return the levels of all GPUs together; a card is full at most (`level_percent`).
 
-        Who holds some card that nobody can name has as many of those without a holder, whole, as he
-        asks for, at least one.
+        Who holds some card that nobody can name has as many whole ones as he asks for, at least
+        one, of what others leave of the node.
         """
         gpus = self._arrays.gpus
         levels: Counter[tuple[int, int]] = Counter()
@@ -148,13 +148,13 @@ class Holdings:
                 if devices is gpus:
                     percent = level_percent(share.core_percent, share.memory_ratio_percent)
                     levels[taken.node, column] += percent
-        counted = int(gpus.counted.sum()) - gpus.counted_over
-        named = Counter(node for node, _ in levels)
-        for node, cards in unnamed.items():
-            idle = len(gpus.records[node]) - named[node] - int(gpus.counted[node])
-            counted += min(cards, max(0, idle))
-        return WHOLE_PERCENT * counted + sum(
-            min(percent, gpus.core_cap.item(key)) for key, percent in levels.items()
+        named: Counter[int] = Counter()
+        for key, percent in levels.items():
+            named[key[0]] += min(percent, gpus.core_cap.item(key))
+        unnamed.update(dict(enumerate(gpus.counted.tolist())))
+        return sum(named.values()) + sum(
+            min(WHOLE_PERCENT * cards, gpus.core_total.item(node) - named[node])
+            for node, cards in unnamed.items()
         )
 
     def reserve(self, placement: Placement, node: int) -> None:

@@ -1,157 +1,86 @@
-from dataclasses import replace
+"""What became of GPUs at moments and over time, and cards that were ever over-full."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.usage.capacity import capacity_over, cards_over
+from ledger.store.reading.gpu_hours import CapacityChange
+from scheduler.usage.capacity import capacity_at, capacity_between, cards_over, in_percent
 from scheduler.usage.model import (
+    CapacityPoint,
     CardInfo,
-    Claim,
     History,
     Hold,
     HoldEnd,
-    Loss,
     NodeInfo,
-    Outage,
     Share,
-    WorkloadShape,
 )
 from tests.support.histories import week
 
 WHOLE = Share(core_percent=100, memory_bytes=0, memory_ratio_percent=100)
 HALF = Share(core_percent=50, memory_bytes=0, memory_ratio_percent=50)
-MEMORY = Share(core_percent=0, memory_bytes=1, memory_ratio_percent=40)
+CHANGES = (
+    CapacityChange(2, 0, 0, 200, 0, 0),
+    CapacityChange(4, 60, 40, -100, 0, 0),
+    CapacityChange(8, -60, -40, 0, 100, 0),
+)
 
 
-def shape(count: int = 1, each: int = 100, cpu_milli: int = 0, pods: int = 1) -> WorkloadShape:
-    """A kind of Pod."""
-    return WorkloadShape(
-        cpu_milli=cpu_milli, memory_bytes=0, gpu_count=count, core_percent_each=each, pods=pods
-    )
-
-
-def two_cards(
-    *holds: Hold, shapes: tuple[WorkloadShape, ...] = (shape(),), cpu_milli: int = 0
-) -> History:
+def two_cards(*holds: Hold) -> History:
     """One node with two cards over the moments 0 to 10."""
     return History(
         axis="time",
         start=0,
         end=10,
-        nodes=(NodeInfo(name="a", cpu_milli=cpu_milli, cards=range(2)),),
+        nodes=(NodeInfo(name="a", cards=range(2)),),
         cards=tuple(CardInfo(node=0, device_type="gpu", minor=minor) for minor in range(2)),
         pods=(("ml", "x"),),
-        shares=(WHOLE, HALF, MEMORY),
+        shares=(WHOLE, HALF),
         endings=(HoldEnd(),),
         holds=holds,
-        shapes=shapes,
     )
 
 
-def parts(history: History, at: int) -> tuple[int, int, int, int]:
-    """Allocated, stranded, usable, closed at one moment."""
-    (point,) = capacity_over(history, [at])
-    return point.allocated, point.stranded, point.usable, point.closed
-
-
-def test_a_hold_counts_from_its_first_moment_to_before_its_last() -> None:
-    """Intervals are half open."""
-    history = two_cards(Hold(0, 0, 2, 5, 1, 0, 0))
-
-    allocated = [parts(history, at)[0] for at in (1, 2, 4, 5)]
-
-    assert allocated == [0, 100, 100, 0]
-
-
-def test_what_a_lost_node_held_is_closed_and_not_allocated() -> None:
-    """From the loss until the machine is cleared; what else the card has stays as it was."""
-    lost = replace(two_cards(Hold(0, 0, 2, 8, 1, 1, 0), shapes=()), losses=(Loss(0, 4, 8, 50),))
-
-    assert [parts(lost, at) for at in (3, 4, 7, 8)] == [
-        (50, 0, 150, 0),
-        (0, 0, 150, 50),
-        (0, 0, 150, 50),
-        (0, 0, 200, 0),
-    ]
-    dead = replace(lost, outages=(Outage(card=0, opened=4, closed=None, reason="lost"),))
-    assert [parts(dead, at) for at in (4, 8)] == [(0, 0, 100, 100), (0, 0, 100, 100)]
-
-
-def test_what_is_too_little_for_the_workload_is_stranded() -> None:
-    """Half a card is left, and every Pod wants a whole one: the other card serves."""
-    assert parts(two_cards(Hold(0, 0, 0, None, 1, 1, 0)), 1) == (50, 50, 100, 0)
-
-
-def test_a_node_on_which_no_pod_fits_is_stranded_as_a_whole() -> None:
-    """One whole card is free, and every Pod wants two."""
-    history = two_cards(Hold(0, 0, 0, None, 1, 0, 0), shapes=(shape(count=2),))
-
-    assert parts(history, 1) == (100, 100, 0, 0)
-
-
-def test_free_cards_beside_too_few_cpus_are_stranded() -> None:
-    """The Pods want 4 CPUs, 2 are left."""
-    history = two_cards(shapes=(shape(cpu_milli=4000),), cpu_milli=8000)
-    taken = replace(history, claims=(Claim(0, 3, 6, 6000, 0),))
-
-    assert [parts(taken, at)[1] for at in (2, 3, 6)] == [0, 200, 0]
-
-
-def test_kinds_of_pods_weigh_by_how_many_there_were() -> None:
-    """Three of four Pods can use the half card."""
-    shapes = (shape(each=50, pods=3), shape(each=100, pods=1))
-    history = two_cards(Hold(0, 0, 0, None, 1, 1, 0), Hold(1, 0, 0, None, 2, 0, 0), shapes=shapes)
-
-    assert parts(history, 1) == (150, 12, 38, 0)
-
-
-def test_a_share_of_memory_alone_counts_by_its_ratio() -> None:
-    """Where no core is asked, memory says how full the card is."""
-    assert parts(two_cards(Hold(0, 0, 0, None, 1, 2, 0)), 1)[0] == 40
-
-
-def test_the_free_share_of_a_closed_card_is_neither_usable_nor_stranded() -> None:
-    """What it still holds stays allocated."""
-    history = replace(
-        two_cards(Hold(0, 0, 0, None, 1, 1, 0)),
-        outages=(Outage(card=0, opened=4, closed=8, reason="Xid79"),),
+def test_a_change_counts_from_its_moment_on() -> None:
+    """Before the first there is nothing; parts come in their order."""
+    assert capacity_at(CHANGES, [1, 2, 7, 8, 99]) == (
+        CapacityPoint(1, 0, 0, 0, 0),
+        CapacityPoint(2, 0, 0, 200, 0),
+        CapacityPoint(7, 60, 40, 100, 0),
+        CapacityPoint(8, 0, 0, 100, 100),
+        CapacityPoint(99, 0, 0, 100, 100),
     )
 
-    assert [parts(history, at)[3] for at in (3, 4, 7, 8)] == [0, 50, 50, 0]
+
+def test_parts_over_a_window_are_those_of_its_moments() -> None:
+    """Half open: 4 of 60, 4 of 40, the rest idle but for one of 100 that is closed."""
+    assert capacity_between(CHANGES, 1, 9) == {
+        "allocated": 240,
+        "stranded": 160,
+        "idle": 2 * 200 + 5 * 100,
+        "closed": 100,
+        "unknown": 0,
+    }
+    assert in_percent(capacity_between(CHANGES, 1, 9)) == {
+        "allocated": 17.1,
+        "stranded": 11.4,
+        "idle": 64.3,
+        "closed": 7.1,
+        "unknown": 0.0,
+    }
+    assert in_percent(capacity_between(CHANGES, 0, 2)) is None
+    assert in_percent(capacity_between((), 0, 9)) is None
 
 
-def test_other_devices_do_not_count() -> None:
-    """The chart speaks of GPUs."""
-    history = two_cards()
-    nic = CardInfo(node=0, device_type="rdma", minor=0)
-    mixed = replace(
-        history,
-        cards=(*history.cards, nic),
-        nodes=(NodeInfo(name="a", cards=range(3)),),
-        holds=(Hold(2, 0, 0, None, 1, 0, 0),),
-    )
+@given(cuts=st.tuples(*[st.integers(0, 12)] * 3))
+def test_a_window_is_the_sum_of_its_halves(cuts: tuple[int, int, int]) -> None:
+    """Wherever it is cut, at a change as well."""
+    since, middle, until = sorted(cuts)
+    parts = (capacity_between(CHANGES, since, middle), capacity_between(CHANGES, middle, until))
 
-    assert parts(mixed, 1) == (0, 0, 200, 0)
-
-
-@given(seed=st.integers(0, 50), at=st.integers(0, 100))
-def test_the_parts_always_add_up_to_the_capacity(seed: int, at: int) -> None:
-    """Nothing is counted twice, nothing is lost, at any moment."""
-    history = week(nodes=4, pods=60, seed=seed)
-    moment = history.start + (history.end - history.start) * at // 100
-
-    assert sum(parts(history, moment)) == 100 * len(history.cards)
-
-
-def test_moments_in_one_call_and_one_by_one_agree() -> None:
-    """Only changed nodes are looked at again, which must not show."""
-    history = week(nodes=4, pods=80)
-    moments = [history.start + (history.end - history.start) * i // 30 for i in range(31)]
-
-    together = capacity_over(history, moments)
-
-    assert list(together) == [capacity_over(history, [moment])[0] for moment in moments]
+    assert capacity_between(CHANGES, since, until) == {
+        name: sum(part[name] for part in parts) for name in parts[0]
+    }
 
 
 @pytest.mark.parametrize(

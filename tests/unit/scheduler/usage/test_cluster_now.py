@@ -5,6 +5,7 @@ import pytest
 from ledger.domain.devices import DeviceRecord, DeviceShare
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.log.events import PodObserved
+from ledger.domain.log.unnamed import unnamed_cards
 from ledger.domain.nodes import NodeFacts, Taint
 from ledger.domain.request.requests import PodSnapshot
 from ledger.domain.systems import DeviceSystems
@@ -13,7 +14,6 @@ from scheduler.usage.cluster_now import (
     closed_at,
     cluster_now_of_ledger,
     cluster_now_of_objects,
-    unknown_cards,
 )
 from scheduler.usage.picture import CardGroup, Many, Units, exactly
 
@@ -43,16 +43,16 @@ def observed(
 
 def test_a_stranger_holds_as_many_cards_as_it_asked_for() -> None:
     """Whole cards are counted over containers; a share on an unknown card is one card."""
-    assert unknown_cards(observed({"a.nvidia.com/gpu": "4", "b.nvidia.com/gpu": "1"})) == 5
-    assert unknown_cards(observed({"a.aliyun.com/gpu-mem": "8"})) == 1
-    assert unknown_cards(observed({"a.nvidia.com/gpu": "nonsense"})) == 1
-    assert unknown_cards(observed({"a.nvidia.com/gpu": "4"}, unknown=False)) == 0
+    assert unnamed_cards(observed({"a.nvidia.com/gpu": "4", "b.nvidia.com/gpu": "1"})) == 5
+    assert unnamed_cards(observed({"a.aliyun.com/gpu-mem": "8"})) == 1
+    assert unnamed_cards(observed({"a.nvidia.com/gpu": "nonsense"})) == 1
+    assert unnamed_cards(observed({"a.nvidia.com/gpu": "4"}, unknown=False)) == 0
 
 
 def test_the_number_that_an_event_has_comes_first() -> None:
     """Who was adopted or placed by count has one."""
-    assert unknown_cards(observed({"a.nvidia.com/gpu": "4"}, counted=3)) == 3
-    assert unknown_cards(observed({}, counted=2)) == 2
+    assert unnamed_cards(observed({"a.nvidia.com/gpu": "4"}, counted=3)) == 3
+    assert unnamed_cards(observed({}, counted=2)) == 2
 
 
 @pytest.mark.parametrize(
@@ -80,14 +80,14 @@ def test_a_strangers_init_containers_are_counted_as_kubernetes_does(
     if "sidecar/side" in init:
         original = {"prep.nvidia.com/gpu": "2", "main.cpu": "1", "side.nvidia.com/gpu": "1"}
 
-    assert unknown_cards(observed(original, init=init)) == cards
+    assert unnamed_cards(observed(original, init=init)) == cards
 
 
 def test_cards_that_are_named_are_not_unknown_as_well() -> None:
     """One of its two cards was written down."""
     share = DeviceShare(device_type="gpu", minor=0, device_id="", core_percent=100)
 
-    assert unknown_cards(observed({"a.nvidia.com/gpu": "2"}, share)) == 1
+    assert unnamed_cards(observed({"a.nvidia.com/gpu": "2"}, share)) == 1
 
 
 def test_the_fleet_of_a_cluster_is_what_its_running_pods_hold() -> None:

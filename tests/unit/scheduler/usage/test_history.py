@@ -3,7 +3,6 @@ from dataclasses import replace
 import pytest
 
 from ledger.store.reading.report_rows import (
-    ClaimRow,
     Device,
     HealthRow,
     HoldingRow,
@@ -11,7 +10,7 @@ from ledger.store.reading.report_rows import (
     Span,
 )
 from scheduler.usage.history import axis_of, history_of
-from scheduler.usage.model import History, WorkloadShape
+from scheduler.usage.model import History
 
 SECOND = 1_000_000
 DAY = 86_400 * SECOND
@@ -51,15 +50,6 @@ HOLDING = HoldingRow(
     closed_at_us=DAY + 9 * SECOND,
     closed_position=12,
 )
-CLAIM = ClaimRow(
-    position=7,
-    node_uid="a",
-    cpu_milli=2000,
-    memory_bytes=1 << 30,
-    opened_at_us=DAY + SECOND,
-    closed_at_us=DAY + 9 * SECOND,
-    closed_position=12,
-)
 
 
 def history(
@@ -76,7 +66,7 @@ def history(
         devices=devices,
         health=health,
         holdings=holdings,
-        claims=[CLAIM],
+        first_reserved=7,
     )
 
 
@@ -162,12 +152,3 @@ def test_an_outage_lasts_from_failure_to_return() -> None:
         (DAY + 2 * SECOND, DAY + 5 * SECOND),
         (DAY + 8 * SECOND, None),
     ]
-
-
-def test_the_workload_is_the_kinds_of_pods_that_were_placed() -> None:
-    """How many cards, and the greatest share of one."""
-    assert history().shapes == (
-        WorkloadShape(
-            cpu_milli=2000, memory_bytes=1 << 30, gpu_count=1, core_percent_each=50, pods=1
-        ),
-    )

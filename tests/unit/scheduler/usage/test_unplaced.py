@@ -8,7 +8,7 @@ from ledger.store.reading.report_rows import Device, Node, Span, UnplacedRow, Us
 from scheduler.usage.history import UNNAMED, history_of
 from scheduler.usage.machines import once_per_machine
 from scheduler.usage.model import History
-from scheduler.usage.unplaced import models_of, unlisted, with_unplaced
+from scheduler.usage.unplaced import unlisted, with_unplaced
 
 HOUR = 3_600_000_000
 
@@ -80,15 +80,11 @@ def test_cards_held_by_number_are_billed_whole_for_as_long_as_they_are_held() ->
     rows = [UsageRecord(group="ml", pods=2, gpu_hours=1.0, cpu_hours=8.0)]
     unplaced = [held(3, 0, 2 * HOUR), held(1, HOUR, None, position=7), held(8, 0, HOUR // 2)]
 
-    (record,) = with_unplaced(rows, "namespace", unlisted(unplaced, {}), (HOUR, 4 * HOUR))
+    (record,) = with_unplaced(rows, "namespace", unlisted(unplaced), (HOUR, 4 * HOUR))
 
     assert (record.gpu_hours, record.pods, record.cpu_hours) == (1.0 + 3 * 1 + 1 * 3, 2, 8.0)
-    (of_model,) = with_unplaced(
-        [],
-        "model",
-        unlisted(unplaced, models_of([node("a")], [device(0)])),
-        (HOUR, 4 * HOUR),
-    )
+    of_others = [replace(each, model="T4") for each in unlisted(unplaced)]
+    (of_model,) = with_unplaced([], "model", of_others, (HOUR, 4 * HOUR))
     assert (of_model.group, of_model.pods, of_model.gpu_hours) == ("T4", 2, 6.0)
 
 
@@ -100,8 +96,7 @@ def history(*unplaced: UnplacedRow) -> History:
         devices=[device(minor) for minor in range(3)],
         health=(),
         holdings=(),
-        claims=(),
-        unplaced=[*unlisted(unplaced, {})],
+        unplaced=[*unlisted(unplaced)],
     )
 
 

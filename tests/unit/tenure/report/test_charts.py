@@ -82,13 +82,13 @@ def test_the_height_is_marked_in_whole_cards() -> None:
 def test_areas_are_stacked_and_empty_ones_left_out() -> None:
     """Each band begins where the one below ends; all are closed paths in the box."""
     points = [
-        CapacityPoint(at=0, allocated=50, stranded=25, usable=25, closed=0),
-        CapacityPoint(at=10, allocated=100, stranded=0, usable=0, closed=0),
+        CapacityPoint(at=0, allocated=50, stranded=25, idle=25, closed=0),
+        CapacityPoint(at=10, allocated=100, stranded=0, idle=0, closed=0),
     ]
 
     bands = areas(between(0, 10), points)
 
-    assert [band.name for band in bands] == ["allocated", "stranded", "usable"]
+    assert [band.name for band in bands] == ["allocated", "stranded", "idle"]
     assert bands[0].path.startswith("M0 50 L1000 50 L1000 0")
     for band in bands:
         assert band.path.endswith("Z")
@@ -100,6 +100,6 @@ def test_areas_are_stacked_and_empty_ones_left_out() -> None:
 def test_no_capacity_has_no_areas() -> None:
     """A ledger without GPUs has no chart."""
     assert (
-        areas(between(0, 10), [CapacityPoint(at=0, allocated=0, stranded=0, usable=0, closed=0)])
+        areas(between(0, 10), [CapacityPoint(at=0, allocated=0, stranded=0, idle=0, closed=0)])
         == ()
     )

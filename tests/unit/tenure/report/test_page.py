@@ -250,7 +250,6 @@ def test_a_run_without_a_clock_is_told_by_its_events() -> None:
         history,
         holds=tuple(replace(hold, opened=i, closed=None) for i, hold in enumerate(history.holds)),
         outages=(),
-        claims=(),
     )
 
     page = Page(render(report(history)))
