@@ -10,7 +10,7 @@ from msgspec import structs
 
 from ledger.domain.adopted.pods import DEVICE_ALLOCATED
 from ledger.domain.devices import GPU, DeviceRecord, DeviceShare
-from ledger.domain.errors import InputError
+from ledger.domain.errors import FieldError, InputError
 from ledger.domain.kube.shared_templates import SharedTemplate
 from ledger.domain.log.events import (
     LedgerEvent,
@@ -118,9 +118,13 @@ def objects_of(cluster: Cluster, objects: Documents, settings: SchedulingSetting
     managed: set[str] = set()
     unreadable = list(cluster.unreadable)
     named = {each.object for each in unreadable}
+    examined = {request.uid: request for request in cluster.running_requests}
     for document in objects.of_kind("Pod"):
+        request = None if document.title in named else examined.get(document.uid)
+        errors: tuple[FieldError, ...] = ()
         try:
-            request, errors = examine_pod(document.body, settings.vocabulary)
+            if request is None:
+                request, errors = examine_pod(document.body, settings.vocabulary)
         except InputError as error:
             broken[document.uid] = text = ": ".join(filter(None, (error.field, error.message)))
             if document.title not in named:

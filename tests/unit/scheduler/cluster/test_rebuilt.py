@@ -60,7 +60,7 @@ def test_requests_of_every_dialect_come_back_out_of_the_events(
     """Every field is that of the Pod object: hints, groups, selectors, policies and all."""
     told = scene(examples)
 
-    assert len(told.holders) == 9
+    assert len(told.holders) == 10
     for holder in told.holders:
         assert holder.request == objects.requests[holder.uid], holder.path
     assert dict(told.requests) == {uid: objects.requests[uid] for uid in told.requests}
