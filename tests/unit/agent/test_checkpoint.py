@@ -131,9 +131,9 @@ def survives(number: int) -> bool:
     whole = SAMPLES[number % len(SAMPLES)].read_bytes()
     damaged = bytearray(whole)
     for _ in range(rng.randint(1, 3)):
-        at = rng.randrange(len(damaged))
+        at = rng.randrange(len(damaged) or 1)
         match rng.randrange(4):
-            case 0:
+            case 0 if damaged:
                 damaged[at] ^= 1 << rng.randrange(8)
             case 1:
                 del damaged[at : at + rng.randint(1, 40)]
