@@ -15,7 +15,14 @@ import pytest
 
 from ledger.domain.devices import DeviceShare
 from ledger.domain.errors import CapacityError
-from ledger.domain.log.events import LedgerEvent, LedgerRecovered, NodeInventoried, NodeLost
+from ledger.domain.log.events import (
+    LedgerEvent,
+    LedgerRecovered,
+    NodeInventoried,
+    NodeLost,
+    TimeCorrected,
+)
+from ledger.store.mending.correcting import correct
 from ledger.store.open import Ledger
 from ledger.store.reading import report_queries as queries
 from ledger.store.reading.gpu_hours import GpuGroup, capacity_changes
@@ -275,6 +282,26 @@ def test_a_hole_is_unknown_and_not_idle(store: Store) -> None:
 
     found = parts_of_days(store)
     assert (found["used"], found["unknown"], found["stranded"]) == pytest.approx((6, 6, 12))
+
+
+def test_hours_of_a_corrected_clock_are_those_of_the_true_times(store: Store) -> None:
+    """A reading ten hours ahead, of a card that two share, tells 12:00 where it was 2:00."""
+    hours_of(
+        store,
+        (0, node(gpus=1)),
+        (1, reserved("memory", memory(0, 60), namespace="a")),
+        (12, reserved("core", share(0, 85, gib=8), namespace="b")),
+        (13, released("memory")),
+        END,
+    )
+    words = TimeCorrected(first=4, last=4, shift_seconds=-10 * 3600, reason="ahead")
+    with store.open() as ledger:
+        correct(start(ledger), words, wall_us=0)
+
+    assert by_namespace(store) == pytest.approx(
+        {"a": 0.6 + 11 * 60 / 145, "b": 11 * 85 / 145 + 0.85 * 11}, abs=1e-7
+    )
+    parts_of_days(store)
 
 
 # --- random ledgers ---------------------------------------------------------------------------

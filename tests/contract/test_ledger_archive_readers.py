@@ -176,6 +176,7 @@ VIEWS = (
     "audit_takeovers",
     "audit_usage_days",
     "audit_usage_labels_days",
+    "audit_capacity",
     "audit_unknown_ranges",
     "audit_drift",
     "audit_settings",
