@@ -7,7 +7,8 @@ cards, which is said apart from a driver that is there and does not answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import ctypes
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import combinations
@@ -166,32 +167,42 @@ def card_events(probe: NvmlProbe) -> Iterator[Callable[[int], tuple[CardFault, .
     """
     probe.look()
     handles = pynvml.nvmlEventSetCreate()
+    uuids: dict[int, str] = {}
     try:
         for index in range(int(pynvml.nvmlDeviceGetCount())):
             with suppress(pynvml.NVMLError):
                 card = pynvml.nvmlDeviceGetHandleByIndex(index)
+                uuids[_address(card)] = str(pynvml.nvmlDeviceGetUUID(card))
                 pynvml.nvmlDeviceRegisterEvents(card, _EVENTS, handles)
-        yield lambda milliseconds: _next_event(handles, milliseconds)
+        yield lambda milliseconds: _next_event(handles, milliseconds, uuids)
     finally:
         with suppress(pynvml.NVMLError):
             pynvml.nvmlEventSetFree(handles)
 
 
-def _next_event(handles: Handle, milliseconds: int) -> tuple[CardFault, ...]:
-    """Return the event that comes in time; of a card that can't be named, with an empty UUID."""
+def _next_event(
+    handles: Handle, milliseconds: int, uuids: Mapping[int, str]
+) -> tuple[CardFault, ...]:
+    """
+    Return the event that comes in time; of a card that was never named, with an empty UUID.
+
+    A card that fell off the bus (Xid 79) tells its UUID no more: it is known from before.
+    """
     try:
         event = pynvml.nvmlEventSetWait(handles, milliseconds)
     except pynvml.NVMLError as error:
         if _code(error) == pynvml.NVML_ERROR_TIMEOUT:
             return ()
         raise
-    try:
-        uuid = str(pynvml.nvmlDeviceGetUUID(event.device))
-    except pynvml.NVMLError:
-        uuid = ""
+    uuid = uuids.get(_address(event.device), "")
     if event.eventType == pynvml.nvmlEventTypeDoubleBitEccError:
         return (CardFault(uuid=uuid, reason=DOUBLE_BIT_ECC),)
     return (CardFault(uuid=uuid, reason=f"Xid{int(event.eventData)}"),)
+
+
+def _address(handle: Handle) -> int:
+    """Return what the driver's library knows a card by, the same for as long as it is open."""
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0
 
 
 def _card(handle: Handle, host: HostFiles) -> Card:

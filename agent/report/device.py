@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from agent.discover.faults import PASSING, CardFault
 from agent.discover.links import bandwidth_of
 from agent.discover.machine import (
     MIG_NOT_SERVED,
@@ -22,6 +23,7 @@ from agent.discover.machine import (
 from agent.report.held import HeldByPod
 from ledger.domain.annotations.gpu_topology import encode_gpu_links
 from ledger.domain.annotations.wire import dump, present
+from ledger.domain.bounds import NAME_MAX
 from ledger.domain.device_types import Unit
 from ledger.domain.devices import WHOLE_PERCENT, VirtualFunction
 from ledger.domain.resources import (
@@ -108,7 +110,7 @@ def wanted(
         unknown.add(Kind.GPU)
         fact = "the MIG strategy of the vendor's plugin is `mixed`: its cards are not told of"
         problems.append(Fault(reason=MIG_MIXED, message=fact))
-    before = tuple(_entries(there))
+    before, declared = tuple(_entries(there)), recoveries(there)
     closed = Fault(reason=MIG_NOT_SERVED if mixed else UNSEEN, message="not to be looked at now")
     entries = [*map(_card_entry, cards), *(_other_entry(one, vocabulary) for one in found.others)]
     known = {(entry["type"], entry["id"]) for entry in entries}
@@ -142,7 +144,7 @@ def wanted(
             },
             # Always with a list: a spec that an apply takes the last field of is null.
             "spec": {
-                "devices": [_since(entry, before, now) for entry in ordered],
+                "devices": [_since(entry, before, now, declared) for entry in ordered],
                 **({} if links is None else {"topologies": encode_gpu_links(links)}),
             },
         }
@@ -181,7 +183,8 @@ def recoveries(there: Object | None) -> tuple[str, ...]:
 
     Rule: design section 8: a card that was closed reopens only by an explicit event. That names the
     device and since when it is closed (`GPU-5d0f6c1e@2026-01-01T00:00:00Z`, commas between), as its
-    condition does, so that an annotation that stays there opens nothing that closes later.
+    condition does, so that an annotation that stays there opens nothing that closes later. What is
+    written next has another time, even where the card is still closed: a word counts once.
     """
     annotations = _metadata(there).get("annotations")
     text = annotations.get(ANNOTATION_TENURE_RECOVERED) if isinstance(annotations, dict) else None
@@ -195,6 +198,32 @@ def recoveries(there: Object | None) -> tuple[str, ...]:
             and condition.get("status") == "False"
             and f"{entry.get('id')}@{condition.get('lastTransitionTime')}" in said
         )
+    )
+
+
+def closed_cards(there: Object | None) -> tuple[CardFault, ...]:
+    """
+    Return what the object says against cards, but for states that pass by themselves.
+
+    Rule: design section 8: only a word opens a card. Whoever lost what it knew has it from here.
+    """
+    said = (
+        (entry.get("id"), condition.get("reason"), condition.get("message", ""))
+        for entry in _entries(there)
+        for condition in entry.get("conditions") or ()
+        if entry["type"] == TYPE_GPU
+        and isinstance(condition, dict)
+        and condition.get("status") == "False"
+    )
+    return tuple(
+        CardFault(uuid=uuid, reason=reason, message=message)
+        for uuid, reason, message in said
+        if isinstance(uuid, str)
+        and isinstance(reason, str)
+        and isinstance(message, str)
+        and 0 < len(uuid) <= NAME_MAX
+        and 0 < len(reason) <= NAME_MAX
+        and reason not in PASSING | {UNSEEN}
     )
 
 
@@ -313,8 +342,10 @@ def _condition(faults: Sequence[Fault]) -> dict[str, Any]:
     return {"type": "Healthy", "status": status, "reason": reason, "message": said}
 
 
-def _since(entry: dict[str, Any], before: Sequence[Object], now: str) -> dict[str, Any]:
-    """Return an entry whose condition has the time when it became what it is."""
+def _since(
+    entry: dict[str, Any], before: Sequence[Object], now: str, declared: Sequence[str]
+) -> dict[str, Any]:
+    """Return an entry whose condition has the time when it became what it is, or was declared."""
     (condition,) = entry["conditions"]
     old = next(
         (
@@ -326,7 +357,8 @@ def _since(entry: dict[str, Any], before: Sequence[Object], now: str) -> dict[st
         ),
         {},
     )
-    since = old.get("lastTransitionTime") if old.get("status") == condition["status"] else None
+    stays = old.get("status") == condition["status"] and entry["id"] not in declared
+    since = old.get("lastTransitionTime") if stays else None
     return {**entry, "conditions": [{**condition, "lastTransitionTime": since or now}]}
 
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from agent.discover.faults import CardFault
 from agent.discover.machine import Discovery, Fault
-from agent.report.device import Object, Wanted, recoveries, wanted
+from agent.report.device import Object, Wanted, closed_cards, recoveries, wanted
 from agent.report.held import HeldByPod, held_of
 from agent.report.offers import node_offers
 from agent.report.settle import MANAGER, Path, Settled, Step, at, settle
@@ -57,7 +58,8 @@ class Reported:
     Attributes:
         written: the paths of the API that were written, in order.
         problems: what is wrong with the machine, or kept something from being said.
-        recovered: ids of devices that somebody declares whole again (`faults.recovered`).
+        recovered: ids of devices that somebody declared whole again, once the object says that it
+            was heard (`faults.recovered`).
     """
 
     written: tuple[str, ...] = ()
@@ -134,11 +136,21 @@ class Reporter:
                 absent = isinstance(error, ApiError) and error.status == _NOT_FOUND
                 reason = NO_DEVICE_KIND if absent else UNREPORTED
                 problems.append(Fault(reason=reason, message=str(error)))
+        unheard = recoveries(latest[device_path])
         return Reported(
             written=tuple(written),
             problems=tuple(problems[:_PROBLEMS_MAX]),
-            recovered=recoveries(there),
+            recovered=tuple(each for each in recoveries(there) if each not in unheard),
         )
+
+    async def closed(self) -> tuple[CardFault, ...]:
+        """
+        Return what the Device object says against cards.
+
+        Raises:
+            ApiError: it can't be read.
+        """
+        return closed_cards(await self.objects.read(f"{DEVICES}/{self.node_name}"))
 
     def _parts(self, want: Wanted, quantities: Mapping[str, str]) -> list[_Part]:
         """Return what is written, the Device first: without it the Node's numbers are cards."""

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from agent.discover.combined import CombinedProbe, Part
 from agent.discover.declared import DeclaredProbe
 from agent.discover.fault_file import read_faults, write_faults
-from agent.discover.faults import CardFault, Faults, after_events, after_look, recovered
+from agent.discover.faults import CardFault, Faults, after_events, after_look, marked, recovered
 from agent.discover.from_file import FileProbe
 from agent.discover.host_files import HostFiles
 from agent.discover.machine import Fault, Kind
@@ -63,17 +63,35 @@ class ReportingOptions:
 
 @dataclass(slots=True, kw_only=True)
 class KeptFaults:
-    """What cards were found with: what counts now, and what its file has of that."""
+    """
+    What cards were found with: what counts now, and what its file has of that.
+
+    Attributes:
+        late: what the driver said since the last look: nobody has declared that to be over.
+        is_whole: what the Device object says against cards is among what counts: a file that was
+            lost, with its disk or by hand, opens no card.
+    """
 
     path: Path
     faults: Faults
     saved: Faults
+    late: tuple[CardFault, ...] = ()
+    is_whole: bool = False
 
     def become(self, faults: Faults) -> bool:
         """Let these count from now on; tell whether they are others."""
         is_new = faults != self.faults
         self.faults = faults
         return is_new
+
+    def note(self, events: tuple[CardFault, ...]) -> bool:
+        """Let what the driver said count; tell whether that is new."""
+        self.late = after_events(Faults(kept=self.late), events).kept
+        return self.become(after_events(self.faults, events))
+
+    def recover(self, uuid: str) -> bool:
+        """Let a card be whole again but for what came late; tell whether it was not."""
+        return self.become(after_events(recovered(self.faults, uuid), self.late))
 
     def save(self) -> tuple[Fault, ...]:
         """Bring the file to what counts; return what kept it from that."""
@@ -122,14 +140,18 @@ async def reporting(
 
     async def report() -> None:
         soon.clear()
+        kept.late = ()
         found = await asyncio.to_thread(probe.look)
-        if kept.become(after_look(kept.faults, found)):
-            found = await asyncio.to_thread(probe.look)
+        kept.become(after_look(kept.faults, found))
         unsaved = await asyncio.to_thread(kept.save)
-        told = await reporter.report(found)
+        if not kept.is_whole:
+            if kept.become(after_events(kept.faults, await reporter.closed())):
+                soon.set()  # and then it is saved
+            kept.is_whole = True
+        told = await reporter.report(marked(found, kept.faults))
         said.round(told, unsaved)
         for device in told.recovered:
-            if kept.become(recovered(kept.faults, device)):
+            if kept.recover(device):
                 _log.info("declared whole again", extra={"device_id": device})
                 soon.set()
 
@@ -182,7 +204,7 @@ def _listening(
 def _note(events: tuple[CardFault, ...], kept: KeptFaults, soon: asyncio.Event) -> None:
     for event in events:
         _log.warning("card", extra={"device_id": event.uuid, "reason": event.reason})
-    if events and kept.become(after_events(kept.faults, events)):
+    if kept.note(events):
         soon.set()
 
 

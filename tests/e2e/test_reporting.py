@@ -35,6 +35,7 @@ APPLY: Final = "application/apply-patch+yaml"
 CARD: Final = TWO_CARDS.cards[0]
 OWNED: Final = {"tenure.sh/owned": "true"}
 NOW: Final = "2026-01-01T00:00:00Z"
+LATER: Final = "2026-01-02T00:00:00Z"
 
 
 def define(plane: ControlPlane, folder: Path, *, topologies: bool) -> None:
@@ -109,6 +110,7 @@ class Agent:
         self._made: Reporter | None = None
         self._name = name
         self.seconds = 0.0
+        self.now = NOW
 
     def report(
         self,
@@ -125,7 +127,7 @@ class Agent:
                         objects=objects,
                         node_name=self._name,
                         clock=lambda: self.seconds,
-                        now=lambda: NOW,
+                        now=lambda: self.now,
                         dialects=frozenset({Dialect.KOORDINATOR, Dialect.MGPU, Dialect.GPUSHARE}),
                     )
                 self._made.objects = objects
@@ -320,8 +322,10 @@ def test_a_card_opens_by_a_word_on_its_object(own: ControlPlane, node: str) -> N
     word = {"metadata": {"annotations": {"tenure.sh/recovered": f"{CARD.uuid}@{NOW}"}}}
     assert own.api().patch(f"{DEVICES}/{node}?fieldManager=kubectl-annotate", word).ok
 
+    agent.now = LATER
     said = agent.report(marked(TWO_CARDS, faults))
-    assert said == Reported(recovered=(CARD.uuid,))
+    assert said == Reported(written=(f"{DEVICES}/{node}",), recovered=(CARD.uuid,))
+    assert agent.report(marked(TWO_CARDS, faults)) == Reported()
     assert agent.report(marked(TWO_CARDS, recovered(faults, CARD.uuid))).written
     cards = [one for one in device(own, node)["spec"]["devices"] if one["type"] == "gpu"]
     assert [one["health"] for one in cards] == [True, True]
@@ -352,10 +356,14 @@ def test_the_agent_reports_its_machine_as_it_changes(
         "probes": f"127.0.0.1:{free_port()}",
     }
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    with (tmp_path / "agent.log").open("wb") as log:
-        process = subprocess.Popen(
-            [*COMMAND, "serve", "agent", *words], cwd=tmp_path, env=environment(), stderr=log
-        )
+
+    def start() -> subprocess.Popen[bytes]:
+        with (tmp_path / "agent.log").open("ab") as log:
+            return subprocess.Popen(
+                [*COMMAND, "serve", "agent", *words], cwd=tmp_path, env=environment(), stderr=log
+            )
+
+    process = start()
     try:
 
         def until(holds: Callable[[], bool], what: str) -> None:
@@ -380,6 +388,13 @@ def test_the_agent_reports_its_machine_as_it_changes(
         until(lambda: health() == [False, False], "it takes what can't be read for healthy")
         write_machine(machine, TWO_CARDS)
         until(lambda: health() == [False, True], "a look that finds nothing opens a card")
+        process.kill()
+        process.wait(20)
+        faults = tmp_path / "state" / "faults.json"
+        faults.unlink()
+        process = start()
+        until(faults.exists, "an agent that lost its file does not ask the object")
+        until(lambda: health() == [False, True], "an agent that lost its file opens a card")
         since = device(own, node)["spec"]["devices"][1]["conditions"][0]["lastTransitionTime"]
         word = {"metadata": {"annotations": {"tenure.sh/recovered": f"{CARD.uuid}@{since}"}}}
         assert own.api().patch(f"{DEVICES}/{node}?fieldManager=kubectl-annotate", word).ok

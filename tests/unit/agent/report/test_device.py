@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.discover.faults import CardFault
 from agent.discover.machine import (
     Card,
     Discovery,
@@ -20,7 +21,14 @@ from agent.discover.machine import (
     OtherDevice,
     Place,
 )
-from agent.report.device import Wanted, allocations, model_label, recoveries, wanted
+from agent.report.device import (
+    Wanted,
+    allocations,
+    closed_cards,
+    model_label,
+    recoveries,
+    wanted,
+)
 from agent.report.held import HeldByPod
 from ledger.domain.annotations.proof import ProvenContainer, ProvenDevice
 from ledger.domain.device_types import DeviceType, Unit
@@ -420,3 +428,35 @@ def test_only_who_names_since_when_a_card_is_closed_opens_it() -> None:
     for text in ("", first.uuid, f"{first.uuid}@{NOW}", f"{second.uuid}@{LATER}", "@", ","):
         assert recoveries(annotated(text)) == ()
     assert recoveries(closed) == recoveries(None) == recoveries({"metadata": 1}) == ()
+
+
+def test_a_word_counts_once() -> None:
+    """A card that is closed all the same is closed anew, so that the same word opens it no more."""
+    first, second = TWO_CARDS.cards
+    ill = replace(TWO_CARDS, cards=(replace(first, faults=(Fault(reason="Xid79"),)), second))
+    closed = device(ill)
+    word = {"tenure.sh/recovered": f"{first.uuid}@{NOW}"}
+    there = {**closed, "metadata": {**closed["metadata"], "annotations": word}}
+    assert recoveries(there) == (first.uuid,)
+
+    again = device(ill, there, now=LATER)
+
+    assert entry(again, "gpu")["conditions"][0]["lastTransitionTime"] == LATER
+    assert recoveries({**again, "metadata": there["metadata"]}) == ()
+
+
+def test_what_an_object_says_against_cards_is_known_again() -> None:
+    """Not what passes by itself, nor what is no card's, nor words that nobody could keep."""
+    first, second = TWO_CARDS.cards
+    faults = (Fault(reason="UncorrectedECC", message="3"), Fault(reason="Xid79"))
+    closed = device(replace(TWO_CARDS, cards=(replace(first, faults=faults), second, CUT)))
+    (fault,) = closed_cards(closed)
+
+    assert fault == CardFault(
+        uuid=first.uuid, reason="UncorrectedECC", message="UncorrectedECC: 3; Xid79"
+    )
+    unseen = device(Discovery(unknown=(Kind.GPU, Kind.RDMA)), device(TWO_CARDS))
+    assert closed_cards(unseen) == closed_cards(None) == closed_cards({"spec": 1}) == ()
+    for name, value in (("id", None), ("id", "x" * 2000), ("type", "rdma"), ("conditions", [1])):
+        devices = [{**entry(closed, "gpu"), name: value}]
+        assert closed_cards({"spec": {"devices": devices}}) == ()

@@ -25,12 +25,14 @@ class Api:
     Attributes:
         fails: path -> what is raised there.
         refuses: paths to which nothing can be applied.
+        conflicts: paths at which somebody else is always faster.
         applied: path, force and body of every call.
     """
 
     objects: dict[str, dict[str, Any]] = field(default_factory=dict)
     fails: dict[str, Exception] = field(default_factory=dict)
     refuses: set[str] = field(default_factory=set)
+    conflicts: set[str] = field(default_factory=set)
     applied: list[tuple[str, bool, Mapping[str, Any]]] = field(default_factory=list)
 
     async def read(self, path: str) -> Mapping[str, Any] | None:
@@ -47,9 +49,13 @@ class Api:
         self._fail(path)
         if path in self.refuses:
             raise ApiError("there is nothing to apply it to", status=404)
+        if path in self.conflicts:
+            raise ConflictError("changed meanwhile")
         whole = path.removesuffix("/status")
         old = self.objects.setdefault(whole, {"metadata": {}})
         metadata = {**old["metadata"], **body["metadata"]}
+        said = [one["metadata"].get("annotations", {}) for one in (old, body)]
+        metadata["annotations"] = {key: text for one in said for key, text in one.items()}
         metadata["resourceVersion"] = str(len(self.applied))
         self.objects[whole] = {**old, **body, "metadata": metadata}
         return self.objects[whole]
@@ -232,3 +238,21 @@ def test_who_holds_what_is_not_told_where_nobody_knows() -> None:
     report = asyncio.run(reporter(api()).report(TWO_CARDS))
 
     assert report.written == (DEVICE, NODE, f"{NODE}/status")
+
+
+def test_a_card_is_declared_whole_once_the_object_says_that_it_was_heard() -> None:
+    """Else the same words would open it again, whatever comes meanwhile."""
+    objects, now = api(), ["2026"]
+    made = Reporter(objects=objects, node_name="n1", clock=lambda: 0.0, now=lambda: now[0])
+    first, second = TWO_CARDS.cards
+    ill = replace(TWO_CARDS, cards=(replace(first, faults=(Fault(reason="Xid79"),)), second))
+    reported(made, ill)
+    word = {"tenure.sh/recovered": f"{first.uuid}@2026"}
+    objects.objects[DEVICE]["metadata"]["annotations"] |= word
+
+    assert reported(made, ill).recovered == ()
+    now[0], objects.conflicts = "2027", {DEVICE}
+    assert reported(made, ill).recovered == ()
+    objects.conflicts = set()
+    assert reported(made, ill).recovered == (first.uuid,)
+    assert reported(made, ill) == Reported()
