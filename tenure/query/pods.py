@@ -16,6 +16,7 @@ from tenure.opening import time_of
 from tenure.options import Output
 from tenure.output import Column, OutputFormat, write_answer
 from tenure.query.standing import ENDED, PLACED, REFUSED, WAITING, state_of
+from tenure.query.who import by_others
 from tenure.times import iso_time
 from tenure.units import format_duration
 
@@ -112,15 +113,28 @@ _COLUMNS: Final = (
 
 def _records(source: Ledger, sight: Sight, now_us: int) -> Iterator[dict[str, Any]]:
     from ledger.store.reading import report_queries as queries
+    from ledger.store.reading.report_queries import When
 
     connection, namespace = source.connection, sight.namespace or None
     holders = defaultdict[int, list["HolderRow"]](list)
     for holder in queries.device_holders(connection):
         holders[holder.position].append(holder)
     whole = {holder.position: holder for holder in queries.pod_holders(connection)}
+    for holder in by_others(source, When(), [*whole.values()]):
+        if holder.device_type is not None:
+            holders[holder.position].append(holder)
+        else:
+            whole[holder.position] = holder
     found = queries.pods(connection, namespace=namespace)
     newest = {pod.refused_position for pod in found}
-    last = {each.position: each for each in queries.refusals(connection) if each.position in newest}
+    reserved = {pod.pod_uid: pod.reserved_position for pod in found}
+    last: dict[int, RefusalRow] = {}
+    first_us: dict[str, int] = {}
+    for each in queries.refusals(connection):
+        if each.position in newest:
+            last[each.position] = each
+        if each.position > reserved.get(each.pod_uid, 0):
+            first_us.setdefault(each.pod_uid, each.at_us)
     for pod in found:
         own = whole.get(pod.reserved_position)
         refusal = last.get(pod.refused_position)
@@ -131,25 +145,34 @@ def _records(source: Ledger, sight: Sight, now_us: int) -> Iterator[dict[str, An
             own=own,
             parts=tuple(holders[pod.reserved_position]) if own is not None else (),
             refusal=refusal,
+            waits_since_us=first_us.get(pod.pod_uid) if state == WAITING else None,
         )
         yield _record(story, now_us)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Story:
-    """Where one Pod stands: its open reservation with the devices of it, its newest refusal."""
+    """
+    Where one Pod stands: its open reservation with the devices of it, its newest refusal.
+
+    Attributes:
+        waits_since_us: of the first refusal since it had a place last, if it waits.
+    """
 
     pod: PodSummary
     state: str
     own: HolderRow | None
     parts: tuple[HolderRow, ...]
     refusal: RefusalRow | None
+    waits_since_us: int | None
 
 
 def _record(story: _Story, now_us: int) -> dict[str, Any]:
     pod, own, refusal, state = story.pod, story.own, story.refusal, story.state
     refused = refusal if state in {WAITING, REFUSED} else None
     since_us = own.opened_at_us if own is not None else refused.at_us if refused else None
+    if story.waits_since_us is not None:
+        since_us = story.waits_since_us
     unknown = own.unknown_types.split(",") if own is not None and own.unknown_types else []
     devices = [cards_text(story.parts), *(f"{kind}:?" for kind in unknown)]
     lasted = "" if since_us is None else format_duration(max(0, now_us - since_us))

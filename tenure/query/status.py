@@ -31,8 +31,21 @@ def status(*, ledger: LedgerUrl = None, output: Output = OutputFormat.TABLE) -> 
     """
     with opened(ledger) as source:
         record = status_record(source)
-    rows = [{"what": key.replace("_", " "), "value": value} for key, value in record.items()]
+    rows = [
+        {"what": key.replace("_", " "), "value": _shown(key, value)}
+        for key, value in record.items()
+    ]
     write_answer(output, rows, _COLUMNS, document=record)
+
+
+def _shown(key: str, value: object) -> object:
+    """Return a value as the table has it: bounds in words, and what 100 percent are."""
+    from scheduler.usage.picture import Many
+    from tenure.picture import many_text
+
+    if isinstance(value, dict):
+        return many_text(Many(least=value["min"], most=value["max"]))
+    return f"{value} (100 = one card)" if key.startswith("percent_") else value
 
 
 def status_record(source: Ledger) -> dict[str, Any]:

@@ -190,7 +190,7 @@ def _find(source: Ledger, question: WhoQuestion, sight: Sight, answer: Answer) -
         not_told = untold(source, at_us, now)
     if at_us is not None and sight.whole:  # what was is the same in any transaction
         unknown += _counted_lines(source, meant, at_us)
-    asked_us = now.now_us if at_us is None else at_us
+    asked_us = now.now_us if at_us is None else min(at_us, now.now_us)
     return _Found(
         meant=meant,
         at_us=at_us,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from msgspec import structs
 
 from ledger.domain.devices import GPU, DeviceRecord, DeviceTopology
 from ledger.domain.log.events import (
@@ -20,7 +21,8 @@ from ledger.domain.log.recorded import NewEvent
 from ledger.store.open import open_ledger
 from scheduler.service.api.words import WEBHOOK_ACTOR
 from tests.support.cli import CommandLine
-from tests.support.ledgers import EIGHT, NOON, ORIGIN, morning, write_ledger
+from tests.support.corpus import CORPUS, NOW
+from tests.support.ledgers import EIGHT, MINUTE, NOON, ORIGIN, morning, write_ledger
 
 AT_NINE_THIRTY = "2026-03-02T10:30:00+01:00"
 
@@ -163,6 +165,59 @@ def test_pods_lists_who_waits_first_and_who_has_what(tenure: CommandLine) -> Non
     assert "3 more" in tenure.ask("pods", "--all", "--limit", "1").err
 
 
+def test_pods_counts_a_wait_from_the_first_refusal(tenure: CommandLine) -> None:
+    """Refused at 9:30 and at 9:40, asked at noon."""
+    (waiting,) = json.loads(tenure.ask("pods", "--waiting", "-o", "json").out)
+    assert (waiting["lasted"], waiting["since"]) == ("2h 30m", AT_NINE_THIRTY)
+
+
+def test_a_wait_begins_anew_where_a_pod_had_a_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`nb-7` was refused before it got its place, lost that, and is refused at noon."""
+    events = morning()
+    again = next(event for _, _, event in events if isinstance(event, RequestRefused))
+    other = structs.replace(again, pod_uid="uid-nb-7", pod_name="nb-7")
+    line = CommandLine(
+        write_ledger(
+            tmp_path / "waits.db",
+            [
+                *events[:3],
+                (EIGHT + 5 * MINUTE, "sys", other),
+                *events[3:],
+                (NOON, "sys", other),
+                (NOON, "sys", again),
+            ],
+        ),
+        capsys,
+    )
+    waiting = json.loads(line.ask("pods", "--waiting", "-o", "json").out)
+    assert [(each["pod"], each["lasted"]) for each in waiting] == [
+        ("ml/big-1", "2h 30m"),
+        ("ml/nb-7", "0s"),
+    ]
+
+
+def test_pods_names_the_cards_of_other_systems(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of resource claims by their numbers, as `who` has them; slices as not known."""
+    for dump, devices in (
+        ("dra-whole", {"ml/a": "gpu:0", "ml/b1": "gpu:1", "ml/b2": "gpu:1"}),
+        ("nvidia-mig-mixed", None),
+    ):
+        line = CommandLine(tmp_path / f"{dump}.db", capsys)
+        path = str(CORPUS / dump / "dump.json")
+        assert line.run("simulate", path, "--now", NOW, "--ledger", str(line.ledger)).code == 0
+        found = json.loads(line.ask("pods", "-o", "json").out)
+        told = {each["pod"]: each["devices"] for each in found if each["devices"]}
+        if devices is not None:
+            assert told == devices
+        else:
+            assert told
+            assert set(told.values()) == {"gpu:?"}
+
+
 def test_a_pod_is_found_without_its_namespace(tenure: CommandLine) -> None:
     """As long as one namespace alone has such a Pod."""
     assert tenure.ask("why", "big-1").out == tenure.ask("why", "ml/big-1").out
@@ -200,6 +255,7 @@ def test_who_says_where_the_ledger_speaks_of_no_such_time(
         assert "holds nothing" not in answer.out
         document = json.loads(tenure.ask("who", name, "--at", at, "-o", "json").out)
         assert document["untold"].startswith(says)
+        assert all(each["seconds"] <= 3 * 3600 for each in document["holders"])
     for edge in ("2026-03-02T08:00:00Z", "2026-03-02T12:00:00Z"):
         assert "not " not in tenure.ask("who", "gpu-a/0", "--at", edge).out
 
@@ -521,6 +577,22 @@ def test_status_counts_what_the_ledger_holds(tenure: CommandLine) -> None:
     assert record["head"] == 11
     assert (record["nodes"], record["cards"], record["cards_held"]) == (2, 3, 2)
     assert (record["pods_decided"], record["pods_placed"], record["pods_waiting"]) == (3, 2, 1)
+
+
+def test_status_says_bounds_and_percents_in_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The table is for people; in the JSON bounds are an object."""
+    line = CommandLine(tmp_path / "slices.db", capsys)
+    path = str(CORPUS / "nvidia-mig-mixed-no-whole" / "dump.json")
+    assert line.run("simulate", path, "--now", NOW, "--ledger", str(line.ledger)).code == 0
+    record = json.loads(line.ask("status", "-o", "json").out)["cards_free"]
+    assert record["min"] < record["max"]
+    said = line.ask("status").out.splitlines()
+    assert ["cards", "free", *f"{record['min']} to {record['max']}".split()] in [
+        each.split() for each in said
+    ]
+    assert any(each.startswith("percent idle") and "(100 = one card)" in each for each in said)
 
 
 def test_sql_answers_a_select_and_nothing_else(tenure: CommandLine) -> None:

@@ -65,6 +65,8 @@ def _too_few_cards(arrays: NodeArrays, demand: DeviceDemand, among: BoolArray, w
     if largest < demand.memory_bytes:
         asked = size(demand.memory_bytes)
         card = "card" if demand.device_type == GPU else kind
+        if not largest:
+            return f"no {card} {where} is known by its memory, and {asked} is asked"
         return f"no {card} {where} has {asked}; the largest has {size_down(largest)}"
     return f"no node {where} has {demand.count} {kind} as large as this"
 

@@ -49,7 +49,7 @@ NODE_LOST: Final = Reason(
 )
 REGISTERED_AGAIN: Final = Reason(
     text="MachineRegisteredAgain",
-    remedy="delete the older Node object: a newer one gives what the machine has",
+    remedy="see the newer Node object: it gives what the machine has",
 )
 NOT_OFFERED: Final = Reason(
     text="NodeNotOffered",

@@ -314,6 +314,12 @@ def test_what_no_card_has_is_said_with_the_largest() -> None:
     assert not any("release" in reason.remedy for reason in answer.reasons)
 
 
+def test_cards_of_unknown_memory_are_not_called_empty() -> None:
+    """A device plugin tells a number of cards and nothing of their memory."""
+    answer = refused(engine(gpu_node("a", card_bytes=0)), pod("p", gpu_bytes(80 * GIB)))
+    assert answer.never == "no card in this cluster is known by its memory, and 80Gi is asked"
+
+
 @pytest.mark.parametrize(
     ("request_", "never"),
     [
