@@ -94,6 +94,7 @@ class Dra:
         names: resources that a DeviceClass serves under a name of a device plugin.
         served: node name -> such resources that Pods there were given by a claim.
         claimed: UIDs of Pods whose request for such a resource is one of the claims.
+        nodes: the names of those that have devices.
         has_slices: some slice is told, so that a node without one has no such devices.
     """
 
@@ -102,6 +103,7 @@ class Dra:
     names: frozenset[str] = frozenset()
     served: Mapping[str, frozenset[str]] = field(default_factory=dict)
     claimed: frozenset[str] = frozenset()
+    nodes: frozenset[str] = frozenset()
     has_slices: bool = False
 
     def by_claims(self, node: str, offers: Mapping[str, int]) -> tuple[str, ...]:
@@ -110,7 +112,7 @@ class Dra:
 
         Rule: docs/contracts/dra.md 3.
         """
-        there = not self.has_slices or any(device.node == node for device in self.devices)
+        there = not self.has_slices or node in self.nodes
         names = (self.names if there else frozenset()) | self.served.get(node, frozenset())
         return tuple(sorted(name for name in names if not offers.get(name)))
 

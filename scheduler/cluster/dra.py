@@ -45,12 +45,14 @@ def dra_of(objects: Documents) -> Dra:
         section(each.body, "spec").get("extendedResourceName")
         for each in found.get("DeviceClass", ())
     )
+    devices = tuple(_devices(slices))
     return Dra(
-        devices=tuple(_devices(slices)),
+        devices=devices,
         claims=claims,
         names=frozenset(name for name in names if isinstance(name, str) and name),
         served=served,
         claimed=claimed,
+        nodes=frozenset(device.node for device in devices),
         has_slices=bool(slices),
     )
 

@@ -210,11 +210,31 @@ def find_holders(
 
     Last, those who may: a Pod on cards that nobody can name may hold any of its node's.
     """
-    found = _find_holders(source, name, when, sight)
+    found = _find_holders(source, name, when, sight, _Others(source, when))
     return [holder for holder in found if sight.sees(holder.namespace)]
 
 
-def _find_holders(source: Ledger, name: Name, when: When, sight: Sight) -> list[HolderRow]:
+class _Others:
+    """Who holds cards that no inventory has: looked up once, whoever asks how often."""
+
+    def __init__(self, source: Ledger, when: When) -> None:
+        self._source, self._when = source, when
+        self._found: dict[int, list[OfOthers]] | None = None
+
+    def at(self, position: int) -> Sequence[OfOthers]:
+        """Return what the holding that was opened there has of them."""
+        if self._found is None:
+            from tenure.picture import others_of_ledger
+
+            self._found = {}
+            for each in others_of_ledger(self._source, self._when):
+                self._found.setdefault(each.position, []).append(each)
+        return self._found.get(position, ())
+
+
+def _find_holders(
+    source: Ledger, name: Name, when: When, sight: Sight, others: _Others
+) -> list[HolderRow]:
     from ledger.store.reading import report_queries as queries
 
     match name:
@@ -222,7 +242,7 @@ def _find_holders(source: Ledger, name: Name, when: When, sight: Sight) -> list[
             held = queries.device_holders(
                 source.connection, when, node=node, device_type=device_type, minor=minor
             )
-            whole = by_others(source, when, queries.pod_holders(source.connection, when, node=node))
+            whole = _by_others(others, queries.pod_holders(source.connection, when, node=node))
             return held + [
                 each
                 for each in whole
@@ -234,11 +254,11 @@ def _find_holders(source: Ledger, name: Name, when: When, sight: Sight) -> list[
         case NodeName(node=node):
             held = queries.device_holders(source.connection, when, node=node)
             whole = queries.pod_holders(source.connection, when, node=node)
-            return held + _beside_cards(by_others(source, when, whole))
+            return held + _beside_cards(_by_others(others, whole))
         case PodName(namespace=namespace, name=pod):
             path = (namespace, pod)
             held = queries.device_holders(source.connection, when, pod=path)
-            whole = by_others(source, when, queries.pod_holders(source.connection, when, pod=path))
+            whole = _by_others(others, queries.pod_holders(source.connection, when, pod=path))
             named = held or any(holder.device_type for holder in whole)
             return held + (_beside_cards(whole) if named else whole)
         case OwnerName():
@@ -251,26 +271,21 @@ def _find_holders(source: Ledger, name: Name, when: When, sight: Sight) -> list[
             return [
                 holder
                 for namespace, pod in paths
-                for holder in find_holders(
-                    source, PodName(namespace=namespace, name=pod), when, sight
+                for holder in _find_holders(
+                    source, PodName(namespace=namespace, name=pod), when, sight, others
                 )
             ]
 
 
-def by_others(source: Ledger, when: When, holders: Sequence[HolderRow]) -> list[HolderRow]:
+def _by_others(others: _Others, holders: Sequence[HolderRow]) -> list[HolderRow]:
     """
     Return reservations by what they have of cards that no inventory has, where they have some.
 
     Of such cards that nobody can name it is said that they hold GPUs which are unknown.
     """
-    from tenure.picture import others_of_ledger
-
-    found: dict[int, list[OfOthers]] = {}
-    for each in others_of_ledger(source, when) if holders else ():
-        found.setdefault(each.position, []).append(each)
     rows: list[HolderRow] = []
     for holder in holders:
-        of_others = found.get(holder.position, [])
+        of_others = others.at(holder.position)
         named = [_on_card(holder, each) for each in of_others if each.device is not None]
         rows += named
         if len(named) < len(of_others):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
@@ -142,7 +143,7 @@ def pack_waits(
     for wait in sorted(waits, key=lambda wait: (wait.closed is not None, -wait.opened)):
         known = len(texts)
         row = _packed(wait, start, texts)
-        new = list(texts)[known:]
+        new = list(islice(reversed(texts), len(texts) - known))
         size += len(json.dumps(row, separators=(",", ":"))) + 1
         size += sum(len(json.dumps(text)) + 1 for text in new)
         if size > budget_bytes:
