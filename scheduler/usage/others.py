@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ledger.domain.dialects.registry import reader_of
@@ -39,15 +39,20 @@ class OfOthers:
         position: of the event that opened it.
         node: UID.
         group: whose cards they are; `number` is its place among the node's.
-        device: None where nobody knows which.
+        place: of its device in the group; None where nobody knows which.
     """
 
     position: int
     node: str
     number: int
     group: CardGroup
-    device: DeviceNow | None
+    place: int | None
     holder: HolderNow | Unplaced
+
+    @property
+    def device(self) -> DeviceNow | None:
+        """Return its device; None where nobody knows which."""
+        return None if self.place is None else self.group.devices[self.place]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,10 +92,13 @@ def rows_of_others(
     """
     kept: list[Device] = []
     health: list[HealthRow] = []
+    by_node: dict[str, list[Device]] = {}
+    for device in devices:
+        by_node.setdefault(device.node_uid, []).append(device)
     keys: dict[tuple[str, int], list[DeviceKey]] = {}
     for node in picture.nodes:
         groups = gpu_groups(node)
-        mine = [each for each in devices if each.node_uid == node.uid]
+        mine = by_node.get(node.uid, [])
         if any(group.is_inventoried for group in groups) or not groups:
             kept += mine
         else:  # what is inventoried there are units, and no cards
@@ -121,34 +129,40 @@ def rows_of_others(
                         )
                     )
     holdings: list[HoldingRow] = []
-    unplaced: list[Unlisted] = []
     used: list[Unlisted] = []
+    unplaced: dict[tuple[int, str], Unlisted] = {}
     for each in others_of(picture):
-        told = opened.get(each.position)
-        among = tuple(keys.get((each.node, each.number), ()))
+        told, holder = opened.get(each.position), each.holder
         if told is None:
             continue
+        among = tuple(keys.get((each.node, each.number), ()))
         held = Unlisted(
             row=told,
-            cards=each.holder.cards if isinstance(each.holder, Unplaced) else 1,
-            percent=each.holder.level_percent,
+            cards=1,
+            percent=holder.level_percent,
             model=each.group.model,
             among=among,
+            card=None if each.place is None else among[each.place],
         )
-        used.append(held)
-        if isinstance(each.holder, Unplaced):
-            unplaced.append(held)
-        else:
-            key = among[next(i for i, card in enumerate(each.group.devices) if card == each.device)]
-            holdings.append(_holding(told, key, each.holder))
+        if isinstance(holder, HolderNow):
+            assert held.card is not None, each
+            holdings.append(_holding(told, held.card, holder))
+            used.append(held)
+            continue
+        held = replace(held, cards=holder.cards)
+        before = unplaced.get((each.position, holder.unit))
+        if before is not None:  # one holding, of cards of several models
+            model = held.model if held.model == before.model else ""
+            held = replace(before, model=model, among=(*before.among, *among))
+        unplaced[each.position, holder.unit] = held
     return OthersRows(
         nodes=frozenset(node.uid for node in picture.nodes),
         devices=kept,
         health=health,
         holdings=holdings,
-        unplaced=unplaced,
+        unplaced=tuple(unplaced.values()),
         apart=frozenset(key for some in keys.values() for key in some),
-        used=used,
+        used=(*used, *unplaced.values()),
     )
 
 
@@ -213,17 +227,19 @@ def others_of(picture: Picture) -> Iterator[OfOthers]:
         for number, group in enumerate(gpu_groups(node)):
             if group.is_inventoried:
                 continue
-            held: list[tuple[DeviceNow | None, HolderNow | Unplaced]] = [
-                (device, holder) for device in group.devices for holder in device.holders
+            held: list[tuple[int | None, HolderNow | Unplaced]] = [
+                (place, holder)
+                for place, device in enumerate(group.devices)
+                for holder in device.holders
             ]
             held += ((None, pod) for pod in group.unplaced)
-            for device, holder in held:
+            for place, holder in held:
                 if holder.uid.startswith(POSITION):  # else a claim alone tells of it
                     yield OfOthers(
                         position=int(holder.uid.removeprefix(POSITION)),
                         node=node.uid,
                         number=number,
                         group=group,
-                        device=device,
+                        place=place,
                         holder=holder,
                     )

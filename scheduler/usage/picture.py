@@ -7,7 +7,7 @@ reader of another device system makes `CardGroup`s with `group_of`, so that free
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Final, Literal
@@ -309,9 +309,13 @@ def of_others(picture: Picture) -> dict[str, list[HolderNow]]:
 
 
 def unplaced_on(node: NodeNow) -> tuple[Unplaced, ...]:
-    """Return the Pods that hold cards of a node which nobody can name, each once."""
-    found = (pod for group in gpu_groups(node) for pod in group.unplaced)
-    return tuple({(pod.uid, pod.path): pod for pod in found}.values())
+    """Return the Pods that hold cards of a node which nobody can name, of each resource once."""
+    return _unplaced_in(gpu_groups(node))
+
+
+def _unplaced_in(groups: Iterable[CardGroup]) -> tuple[Unplaced, ...]:
+    found = (pod for group in groups for pod in group.unplaced)
+    return tuple({(pod.uid, pod.path, pod.unit): pod for pod in found}.values())
 
 
 def unplaced_cards(node: NodeNow) -> int:
@@ -327,8 +331,8 @@ def held_cards(node: NodeNow) -> Many:
     groups = [group for group in gpu_groups(node) if group.held is None]
     devices = [card for group in groups for card in cards_of(group)]
     named = sum(1 for card in devices if card.holders)
-    pods = {(pod.uid, pod.path): pod.cards for group in groups for pod in group.unplaced}
-    return sum(told, exactly(min(len(devices), named + sum(pods.values()))))
+    unplaced = sum(pod.cards for pod in _unplaced_in(groups))
+    return sum(told, exactly(min(len(devices), named + unplaced)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -392,19 +396,23 @@ def counted_percent(picture: Picture) -> dict[str, Fraction]:
     for node in picture.nodes:
         if LOST in node.closed_because:
             continue
-        room = 0
-        for card in (card for group in gpu_groups(node) for card in cards_of(group)):
-            holders = [holder for holder in card.holders if not holder.lost]
-            room += card.capacity_percent - _allocated(card)
-            parts = shared_out([each.level_percent for each in holders], card.capacity_percent)
-            for holder, part in zip(holders, parts, strict=True):
-                found[holder.uid] = found.get(holder.uid, Fraction()) + part
-        pods = unplaced_on(node)
-        for pod, part in zip(
-            pods, shared_out([pod.level_percent for pod in pods], room), strict=True
-        ):
-            found[pod.uid] = found.get(pod.uid, Fraction()) + part
+        for is_inventoried in (True, False):
+            groups = [each for each in gpu_groups(node) if each.is_inventoried == is_inventoried]
+            for uid, part in _counted_in(groups):
+                found[uid] = found.get(uid, Fraction()) + part
     return found
+
+
+def _counted_in(groups: Sequence[CardGroup]) -> Iterator[tuple[str, Fraction]]:
+    room = 0
+    for card in (card for group in groups for card in cards_of(group)):
+        holders = [holder for holder in card.holders if not holder.lost]
+        room += card.capacity_percent - _allocated(card)
+        parts = shared_out([each.level_percent for each in holders], card.capacity_percent)
+        yield from zip((each.uid for each in holders), parts, strict=True)
+    pods = _unplaced_in(groups)
+    parts = shared_out([pod.level_percent for pod in pods], room)
+    yield from zip((pod.uid for pod in pods), parts, strict=True)
 
 
 def shared_out(asked: Sequence[int], room: int) -> list[Fraction]:

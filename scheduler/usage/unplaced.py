@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -23,6 +24,7 @@ class Unlisted:
     Attributes:
         percent: of all the cards together, of which each whole one is 100.
         among: the cards that it may be; empty = any that the machine's inventory has.
+        card: the one that it is, where somebody can name it.
     """
 
     row: UnplacedRow
@@ -30,6 +32,27 @@ class Unlisted:
     percent: int
     model: str = ""
     among: tuple[DeviceKey, ...] = ()
+    card: DeviceKey | None = None
+
+
+@dataclass(slots=True)
+class _Shared:
+    """Something of which several hold parts, and for how long a part of it has counted so far."""
+
+    room: int
+    at_us: int
+    asked: int = 0
+    counted_us: int = 0
+
+    def pass_to(self, at_us: int) -> None:
+        """Let time pass: it goes slower while more is asked for than there is."""
+        lasted, self.at_us = at_us - self.at_us, at_us
+        self.counted_us += lasted * self.room // self.asked if self.asked > self.room else lasted
+
+    @property
+    def taken(self) -> int:
+        """Return what of it is somebody's."""
+        return min(self.room, self.asked)
 
 
 def unlisted(rows: Iterable[UnplacedRow]) -> Iterator[Unlisted]:
@@ -40,31 +63,68 @@ def unlisted(rows: Iterable[UnplacedRow]) -> Iterator[Unlisted]:
             yield Unlisted(row=row, cards=cards, percent=WHOLE_PERCENT * cards)
 
 
+def counted_us(
+    held: Sequence[Unlisted], cards: Iterable[DeviceKey], window: tuple[int, int]
+) -> list[int]:
+    """
+    Return for how many microseconds of a window each of these counts all that it asks for.
+
+    Rule: docs/audit.md, GPU-hours.
+
+    Args:
+        held: all that was held of these cards, each with a card or some that it may be.
+        cards: whole ones; those of a node whose holder nobody can name are any that are left.
+    """
+    since, _ = window
+    there = Counter(node for node, _, _ in cards)
+    rooms = {node: _Shared(WHOLE_PERCENT * number, since) for node, number in there.items()}
+    named: dict[DeviceKey, _Shared] = {}
+    edges: list[tuple[int, int, int]] = []
+    for number, each in enumerate(held):
+        begin, end = _in_window(each.row, window)
+        if begin < end and (each.card or each.among):
+            edges += ((begin, number, 1), (end, number, -1))
+    counted = [0] * len(held)
+    for at, number, sign in sorted(edges):
+        each = held[number]
+        room = rooms[(each.card or each.among[0])[0]]
+        room.pass_to(at)
+        part = room
+        if each.card is not None:
+            part = named.setdefault(each.card, _Shared(WHOLE_PERCENT, since))
+            part.pass_to(at)
+            room.room += part.taken
+        counted[number] -= sign * part.counted_us
+        part.asked += sign * each.percent
+        if each.card is not None:
+            room.room -= part.taken
+    return counted
+
+
+def _in_window(row: UnplacedRow, window: tuple[int, int]) -> tuple[int, int]:
+    since, until = window
+    ended = until if row.counted_until_us is None else min(until, row.counted_until_us)
+    return max(since, row.opened_at_us), ended
+
+
 def with_unplaced(
-    rows: Iterable[UsageRecord],
-    by: str,
-    unplaced: Iterable[Unlisted],
-    window: tuple[int, int],
+    rows: Iterable[UsageRecord], by: str, held: Iterable[tuple[Unlisted, int]]
 ) -> list[UsageRecord]:
     """
     Return usage with the GPU-hours of cards that no row of a device has, by group.
 
     Args:
         by: `namespace`, `owner`, `labels` or `model`.
-        window: since and until, microseconds.
+        held: what was held, and for how many microseconds that counts.
     """
-    since, until = window
     hours: dict[str, float] = {}
     pods: dict[str, set[str]] = {}
-    for each in unplaced:
-        row = each.row
-        ended = until if row.counted_until_us is None else min(until, row.counted_until_us)
-        lasted = ended - max(since, row.opened_at_us)
-        if lasted <= 0:
+    for each, lasted in held:
+        if not lasted:
             continue
-        key = each.model if by == "model" else str(getattr(row, by))
+        key = each.model if by == "model" else str(getattr(each.row, by))
         hours[key] = hours.get(key, 0.0) + each.percent * lasted / WHOLE_PERCENT / HOUR_US
-        pods.setdefault(key, set()).add(row.pod_uid)
+        pods.setdefault(key, set()).add(each.row.pod_uid)
     found = {record.group: record for record in rows}
     for key, more in hours.items():
         record = found.get(key)

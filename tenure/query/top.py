@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -119,16 +120,16 @@ def answer_top(source: Ledger, question: TopQuestion, sight: Sight) -> Answer:
         devices = queries.device_holders(source.connection)
         whole = queries.pod_holders(source.connection)
         picture = picture_of_ledger(source, None)
-    unplaced = {pod.uid: pod for node in picture.nodes for pod in unplaced_on(node)}
+    unplaced: Counter[str] = Counter()
+    for pod in (pod for node in picture.nodes for pod in unplaced_on(node)):
+        unplaced[pod.uid] += pod.cards
     others = of_others(picture)
     counted = counted_percent(picture)
     sums: dict[str, _Sum] = {}
     for holder in _seen(whole, sight):
         one = _sum_of(sums, holder, question.by)
         one.cpu_milli += holder.cpu_milli
-        pod = unplaced.get(holder.pod_uid)
-        if pod is not None:
-            one.unknown += pod.cards
+        one.unknown += unplaced[holder.pod_uid]
         for part in others.get(holder.pod_uid, ()):
             one.gpu_memory_bytes += (part.memory_mib or 0) * MIB
         one.gpu_percent += counted.pop(holder.pod_uid, 0)

@@ -27,7 +27,7 @@ from scheduler.usage.history import history_of
 from scheduler.usage.machines import has_twins
 from scheduler.usage.model import CapacityPoint, History
 from scheduler.usage.others import OthersRows
-from scheduler.usage.unplaced import Unlisted, unlisted, with_unplaced
+from scheduler.usage.unplaced import Unlisted, counted_us, unlisted, with_unplaced
 from tenure.exits import with_next
 from tenure.picture import picture_of_ledger, rows_of_ledgers_others
 from tenure.report.model import FailureRow, Report, ReportSource, Totals, UsageRow
@@ -257,8 +257,9 @@ def usage_of(
     others = rows_of_ledgers_others(ledger, span)
     told = {each.row.position for each in others.unplaced}
     rows = queries.usage(ledger.connection, by, *window, namespace=namespace, without=told)
-    used = [each for each in others.used if namespace in {None, each.row.namespace}]
-    return with_unplaced(rows, by, used, window)
+    counted = zip(others.used, counted_us(others.used, others.apart, window), strict=True)
+    seen = (each for each in counted if namespace in {None, each[0].row.namespace})
+    return with_unplaced(rows, by, seen)
 
 
 def _of_inventory(ledger: Ledger, others: OthersRows) -> Iterator[Unlisted]:

@@ -14,6 +14,7 @@ from tenure.query.who import WhoQuestion, answer_who
 from tenure.report.map import MapQuestion, answer_map
 from tests.support.cli import CommandLine
 from tests.support.corpus import CORPUS, NOW
+from tests.support.objects import container, pod
 
 pytestmark = pytest.mark.integration
 UUID = "GPU-361ce3ee-5890-51fb-b475-e72f8f5ab991"
@@ -76,6 +77,29 @@ def test_top_counts_cards_that_no_inventory_has(line: CommandLine) -> None:
     simulated(line, "vendors-some-held")
     told = json.loads(line.ask("top", "--by", "namespace", "-o", "json").out)
     assert sum(each["gpus"] for each in told) == held
+
+
+@pytest.mark.parametrize("dump", ["dra-whole", "nvidia-mig-mixed", "volcano-vgpu-mig-and-broken"])
+def test_hours_are_what_top_counts_for_as_long_as_it_lasts(dump: str, line: CommandLine) -> None:
+    """Whoever shares a card with others, or has slices of two kinds, is billed as he is shown."""
+    objects = json.loads((CORPUS / dump / "dump.json").read_text("utf-8"))
+    limits = {"nvidia.com/mig-1g.5gb": "1", "nvidia.com/mig-3g.20gb": "1"}
+    name = next(each["metadata"]["name"] for each in objects["items"] if each["kind"] == "Node")
+    objects["items"] += [
+        pod(container(requests={"cpu": "1m"}), name="late", uid="late"),
+        pod(container(limits=limits), name="two", uid="two", phase="Running", nodeName=name),
+    ]
+    files = line.ledger.with_name("dump.json"), line.ledger.with_name("schedule.csv")
+    files[0].write_text(json.dumps(objects))
+    files[1].write_text("at_seconds,event,object,value\n36000,arrive,ml/late,\n")
+
+    line.ask("simulate", str(files[0]), "--schedule", str(files[1]), "--now", NOW)
+
+    used = json.loads(line.ask("usage", "-o", "json").out)["groups"]
+    shown = json.loads(line.ask("top", "--by", "namespace", "-o", "json").out)
+    assert {each["group"]: round(each["gpu_hours"], 6) for each in used} == {
+        each["name"]: round(10 * each["gpus"], 6) for each in shown
+    }
 
 
 def test_who_sees_one_namespace_sees_no_others_cards(line: CommandLine) -> None:

@@ -8,7 +8,7 @@ from ledger.store.reading.report_rows import Device, Node, Span, UnplacedRow, Us
 from scheduler.usage.history import UNNAMED, history_of
 from scheduler.usage.machines import once_per_machine
 from scheduler.usage.model import History
-from scheduler.usage.unplaced import unlisted, with_unplaced
+from scheduler.usage.unplaced import Unlisted, counted_us, unlisted, with_unplaced
 
 HOUR = 3_600_000_000
 
@@ -80,12 +80,43 @@ def test_cards_held_by_number_are_billed_whole_for_as_long_as_they_are_held() ->
     rows = [UsageRecord(group="ml", pods=2, gpu_hours=1.0, cpu_hours=8.0)]
     unplaced = [held(3, 0, 2 * HOUR), held(1, HOUR, None, position=7), held(8, 0, HOUR // 2)]
 
-    (record,) = with_unplaced(rows, "namespace", unlisted(unplaced), (HOUR, 4 * HOUR))
+    held_there = of_others(*unplaced)
+    counted = counted_us(held_there, CARDS, (HOUR, 4 * HOUR))
+    (record,) = with_unplaced(rows, "namespace", zip(held_there, counted, strict=True))
 
     assert (record.gpu_hours, record.pods, record.cpu_hours) == (1.0 + 3 * 1 + 1 * 3, 2, 8.0)
-    of_others = [replace(each, model="T4") for each in unlisted(unplaced)]
-    (of_model,) = with_unplaced([], "model", of_others, (HOUR, 4 * HOUR))
+    (of_model,) = with_unplaced([], "model", zip(held_there, counted, strict=True))
     assert (of_model.group, of_model.pods, of_model.gpu_hours) == ("T4", 2, 6.0)
+
+
+CARDS = [("a", "gpu", minor) for minor in range(8)]
+
+
+def of_others(*rows: UnplacedRow) -> list[Unlisted]:
+    """Return what was held of node a's cards, any of them."""
+    return [replace(each, model="T4", among=tuple(CARDS)) for each in unlisted(rows)]
+
+
+def test_a_card_of_others_is_billed_once_however_many_hold_it() -> None:
+    """Two have one card by one claim: from when the second comes each counts half of it."""
+    first, second, away = of_others(held(1, 0, None), held(1, HOUR, 3 * HOUR), held(1, 0, None))
+    both = [replace(each, card=CARDS[0]) for each in (first, second)]
+    other = replace(away, card=CARDS[1])
+
+    counted = counted_us([*both, other], CARDS, (0, 4 * HOUR))
+
+    assert [lasted / HOUR for lasted in counted] == [1 + 1 + 1, 1, 4]
+
+
+def test_what_nobody_can_name_gets_what_the_named_leave() -> None:
+    """Of two cards one is somebody's, so three that ask for one each have a third of the other."""
+    named, *rest = of_others(*(held(1, HOUR, 3 * HOUR) for _ in range(4)))
+    named = replace(named, card=CARDS[0], row=held(1, 2 * HOUR, 3 * HOUR))
+
+    counted = counted_us([named, *rest], CARDS[:2], (0, 4 * HOUR))
+
+    assert [lasted / HOUR for lasted in counted] == [1, *[(2 + 1) / 3] * 3]
+    assert counted_us([named, *rest], CARDS[:2], (4 * HOUR, 5 * HOUR)) == [0] * 4
 
 
 def history(*unplaced: UnplacedRow) -> History:
