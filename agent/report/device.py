@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from agent.discover.faults import PASSING, CardFault
@@ -102,24 +102,21 @@ def wanted(
         pods: what the ledger says is held; None = not known.
         now: the time of a change, RFC 3339.
     """
+    found, mixed = ours(found, node), _is_mixed(node)
     problems = [*found.problems, *_other_machine(found.identity, node)]
-    mixed = _labels(node).get(LABEL_MIG_STRATEGY) == _MIXED
     cards, unknown = found.cards, set(found.unknown)
-    if mixed:
-        cards = ()
-        unknown.add(Kind.GPU)
-        fact = "the MIG strategy of the vendor's plugin is `mixed`: its cards are not told of"
-        problems.append(Fault(reason=MIG_MIXED, message=fact))
     before, declared = tuple(_entries(there)), recoveries(there)
     closed = Fault(reason=MIG_NOT_SERVED if mixed else UNSEEN, message="not to be looked at now")
     entries = [*map(_card_entry, cards), *(_other_entry(one, vocabulary) for one in found.others)]
     known = {(entry["type"], entry["id"]) for entry in entries}
     known |= {(TYPE_RDMA, nic.place.bus_id) for nic in found.nics}
+    taken = {(entry["type"], entry["minor"]) for entry in entries}  # by what came in its place
     kept = [
         {**entry, "health": False, "conditions": [_condition((closed,))]}
         for entry in before
         if _KIND_OF.get(str(entry.get("type")), Kind.OTHER) in unknown
         and (entry.get("type"), entry.get("id")) not in known
+        and (entry.get("type"), entry.get("minor") or 0) not in taken
     ]
     entries += [*kept, *_nic_entries(found.nics, before, kept)]
     ordered = sorted(entries, key=lambda entry: (str(entry["type"]), entry.get("minor") or 0))
@@ -132,7 +129,7 @@ def wanted(
     skips = mixed and not any(entry["type"] == TYPE_GPU for entry in kept)
     device = None
     if not skips and (ordered or there is not None):
-        links = None if mixed else bandwidth_of(found)
+        links = bandwidth_of(found)
         device = {
             "apiVersion": API_VERSION,
             "kind": KIND,
@@ -154,6 +151,25 @@ def wanted(
         allocations=None if pods is None else {"allocations": allocations(pods)},
         problems=tuple(problems),
     )
+
+
+def ours(found: Discovery, node: Object) -> Discovery:
+    """Return what is ours to tell of: the cards are the vendor's plugin's where it is `mixed`."""
+    if not _is_mixed(node):
+        return found
+    fact = "the MIG strategy of the vendor's plugin is `mixed`: its cards are not told of"
+    return replace(
+        found,
+        unknown=tuple(kind for kind in Kind if kind is Kind.GPU or kind in found.unknown),
+        cards=(),
+        links=(),
+        measured=None,
+        problems=(*found.problems, Fault(reason=MIG_MIXED, message=fact)),
+    )
+
+
+def _is_mixed(node: Object) -> bool:
+    return _labels(node).get(LABEL_MIG_STRATEGY) == _MIXED
 
 
 def allocations(pods: Iterable[HeldByPod]) -> list[dict[str, object]]:

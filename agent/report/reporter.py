@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from agent.discover.faults import CardFault
 from agent.discover.machine import Discovery, Fault
-from agent.report.device import Object, Wanted, closed_cards, recoveries, wanted
+from agent.report.device import Object, Wanted, closed_cards, ours, recoveries, wanted
 from agent.report.held import HeldByPod, held_of
 from agent.report.offers import node_offers
 from agent.report.settle import MANAGER, Path, Settled, Step, at, settle
@@ -119,7 +119,7 @@ class Reporter:
         quantities: Mapping[str, str] = {}
         if want.device is not None:
             quantities = node_offers(
-                found,
+                ours(found, node),
                 held_of(pods or ()),
                 requested or {},
                 dialects=self.dialects,

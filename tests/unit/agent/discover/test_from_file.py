@@ -72,6 +72,12 @@ def test_the_file_is_read_at_every_look(tmp_path: Path) -> None:
         ("nics: [{name: a, minor: 0, place: {}}]", "nics[0]: missing; expected an id"),
         ("links: [{first: 0, second: 1}]", "links[0]: not two GPUs"),
         ("measured: '[[1,2]]'", "measured: the matrix is not square"),
+        (
+            "cards:\n- {uuid: a, minor: 0, memory_bytes: 1, uuid: b}",
+            "the key 'uuid' stands twice in one mapping: line=2, column=40",
+        ),
+        ("cards: []\ncards: []", "the key 'cards' stands twice in one mapping: line=2, column=1"),
+        ('{"cards": [], "cards": []}', "the key 'cards' stands twice"),
         ("a: [", "not YAML"),
         ("- 1\n---\n- 2", "not YAML"),
         ("[]", "expected `object`"),

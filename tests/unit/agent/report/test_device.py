@@ -460,3 +460,15 @@ def test_what_an_object_says_against_cards_is_known_again() -> None:
     for name, value in (("id", None), ("id", "x" * 2000), ("type", "rdma"), ("conditions", [1])):
         devices = [{**entry(closed, "gpu"), name: value}]
         assert closed_cards({"spec": {"devices": devices}}) == ()
+
+
+def test_a_card_that_was_replaced_leaves_its_minor() -> None:
+    """While another can't be read, two cards would have one minor, and nobody could tell which."""
+    first, _ = TWO_CARDS.cards
+    other = replace(first, uuid="GPU-new")
+    found = Discovery(unknown=(Kind.GPU,), cards=(other,))
+
+    facts = read(device(found, device(TWO_CARDS)))
+
+    cards = [(one.minor, one.device_id) for one in facts.devices if one.device_type == "gpu"]
+    assert cards == [(0, "GPU-new"), (1, TWO_CARDS.cards[1].uuid)]

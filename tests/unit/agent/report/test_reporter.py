@@ -256,3 +256,18 @@ def test_a_card_is_declared_whole_once_the_object_says_that_it_was_heard() -> No
     objects.conflicts = set()
     assert reported(made, ill).recovered == (first.uuid,)
     assert reported(made, ill) == Reported()
+
+
+def test_a_node_that_became_mixed_offers_none_of_its_cards() -> None:
+    """They are the vendor's plugin's, whether they are cut by now or not."""
+    before = api()
+    reported(reporter(before))
+    objects = api()
+    objects.objects[DEVICE] = before.objects[DEVICE]
+    objects.objects[NODE]["metadata"]["labels"] = {"nvidia.com/mig.strategy": "mixed"}
+
+    reported(reporter(objects))
+
+    status = objects.objects[NODE]["status"]
+    for section in (status["capacity"], status["allocatable"]):
+        assert set(section) == {"koordinator.sh/fpga", "koordinator.sh/rdma"}
