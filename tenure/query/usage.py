@@ -20,7 +20,7 @@ from tenure.options import (
 )
 from tenure.output import Column, DataFormat, OutputFormat, write_answer
 from tenure.times import LedgerTime, iso_time
-from tenure.units import format_time
+from tenure.units import MICROSECONDS, format_time
 
 if TYPE_CHECKING:
     from ledger.store.open import Ledger
@@ -210,6 +210,12 @@ def _window(
         since_us = moment_of(question.since, now, option="--since", say=answer.note)
     if question.until is not None:
         until_us = moment_of(question.until, now, option="--until", say=answer.note)
+    first_us = span.first_at_us - span.first_at_us % MICROSECONDS
+    outside = "--until" if until_us < first_us else "--since" if since_us > now.now_us else ""
+    if outside:
+        error = InputError("nothing is recorded in this period", field=outside)
+        told = f"{format_time(span.first_at_us)} to {format_time(now.now_us)}"
+        raise with_next(error, f"choose a part of {told}")
     if until_us < since_us:
         raise InputError("the window ends before it begins", field="--until")
     return max(since_us, span.first_at_us), max(since_us, min(until_us, now.now_us))

@@ -579,6 +579,23 @@ def test_status_counts_what_the_ledger_holds(tenure: CommandLine) -> None:
     assert (record["pods_decided"], record["pods_placed"], record["pods_waiting"]) == (3, 2, 1)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(("--until", "2021-01-01T00:00:00Z"), id="before"),
+        pytest.param(("--since", "2027-01-01T00:00:00Z"), id="after"),
+    ],
+)
+def test_usage_of_a_time_that_nobody_recorded_is_an_error(
+    tenure: CommandLine, words: tuple[str, str]
+) -> None:
+    """No empty table, which would say that nobody held anything; the option is the one given."""
+    answer = tenure.ask("usage", *words)
+    assert answer.code == 2
+    assert f"{words[0]}: nothing is recorded in this period" in answer.err
+    assert "choose a part of 2026-03-02T09:00:00+01:00 to 2026-03-02T13:00:00+01:00" in answer.err
+
+
 def test_status_says_bounds_and_percents_in_words(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
