@@ -16,7 +16,7 @@ from tenure.opening import time_of
 from tenure.options import Output
 from tenure.output import Column, OutputFormat, write_answer
 from tenure.query.standing import ENDED, PLACED, REFUSED, WAITING, state_of
-from tenure.query.who import by_others
+from tenure.query.who import Others, by_others
 from tenure.times import iso_time
 from tenure.units import format_duration
 
@@ -120,7 +120,7 @@ def _records(source: Ledger, sight: Sight, now_us: int) -> Iterator[dict[str, An
     for holder in queries.device_holders(connection):
         holders[holder.position].append(holder)
     whole = {holder.position: holder for holder in queries.pod_holders(connection)}
-    for holder in by_others(source, When(), [*whole.values()]):
+    for holder in by_others(Others(source, When()), [*whole.values()]):
         if holder.device_type is not None:
             holders[holder.position].append(holder)
         else:

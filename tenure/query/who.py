@@ -210,11 +210,11 @@ def find_holders(
 
     Last, those who may: a Pod on cards that nobody can name may hold any of its node's.
     """
-    found = _find_holders(source, name, when, sight, _Others(source, when))
+    found = _find_holders(source, name, when, sight, Others(source, when))
     return [holder for holder in found if sight.sees(holder.namespace)]
 
 
-class _Others:
+class Others:
     """Who holds cards that no inventory has: looked up once, whoever asks how often."""
 
     def __init__(self, source: Ledger, when: When) -> None:
@@ -233,7 +233,7 @@ class _Others:
 
 
 def _find_holders(
-    source: Ledger, name: Name, when: When, sight: Sight, others: _Others
+    source: Ledger, name: Name, when: When, sight: Sight, others: Others
 ) -> list[HolderRow]:
     from ledger.store.reading import report_queries as queries
 
@@ -242,7 +242,7 @@ def _find_holders(
             held = queries.device_holders(
                 source.connection, when, node=node, device_type=device_type, minor=minor
             )
-            whole = _by_others(others, queries.pod_holders(source.connection, when, node=node))
+            whole = by_others(others, queries.pod_holders(source.connection, when, node=node))
             return held + [
                 each
                 for each in whole
@@ -254,11 +254,11 @@ def _find_holders(
         case NodeName(node=node):
             held = queries.device_holders(source.connection, when, node=node)
             whole = queries.pod_holders(source.connection, when, node=node)
-            return held + _beside_cards(_by_others(others, whole))
+            return held + _beside_cards(by_others(others, whole))
         case PodName(namespace=namespace, name=pod):
             path = (namespace, pod)
             held = queries.device_holders(source.connection, when, pod=path)
-            whole = _by_others(others, queries.pod_holders(source.connection, when, pod=path))
+            whole = by_others(others, queries.pod_holders(source.connection, when, pod=path))
             named = held or any(holder.device_type for holder in whole)
             return held + (_beside_cards(whole) if named else whole)
         case OwnerName():
@@ -277,7 +277,7 @@ def _find_holders(
             ]
 
 
-def _by_others(others: _Others, holders: Sequence[HolderRow]) -> list[HolderRow]:
+def by_others(others: Others, holders: Sequence[HolderRow]) -> list[HolderRow]:
     """
     Return reservations by what they have of cards that no inventory has, where they have some.
 
