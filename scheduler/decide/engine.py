@@ -168,11 +168,6 @@ class Engine:
         """Return the core percent of GPUs that Pods hold, of each card at most all of it."""
         return self._holdings.gpu_core_percent - self._arrays.gpus.core_over
 
-    @property
-    def gpu_percent_held(self) -> int:
-        """Return what Pods hold of the GPUs as `map` counts it, by memory where no core is."""
-        return self._holdings.gpu_percent_held()
-
     def claimants(self) -> list[NodeFacts]:
         """Return the live nodes that claim what others claim too, in order of registration."""
         return self._arrays.claimants()

@@ -15,17 +15,13 @@ from ledger.domain.resources import TYPE_GPU
 from scheduler.usage.picture import (
     NONE,
     DeviceNow,
-    Many,
     NodeNow,
-    Parts,
     Picture,
-    Sums,
     cards_of,
     gpu_groups,
-    parts_of,
-    sums_of,
     unplaced_cards,
 )
+from tenure.card_totals import nodes_text, totals_of
 from tenure.output import one_line
 from tenure.picture import many_text, unplaced_line
 
@@ -57,43 +53,6 @@ _QUIET: Final = "dim"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CardTotals:
-    """
-    How the cards of some nodes stand.
-
-    Attributes:
-        percent: what is held of them; a Pod on a card that nobody can name holds it whole.
-        free: that a Pod which tolerates nothing could get.
-        apart: free ones of closed nodes, which it could not.
-        split: free ones that are given in replicas or slices alone, so that nobody gets one whole.
-        closed: that take no grants.
-        unknown: held, and nobody knows which they are.
-    """
-
-    nodes: int
-    cards: Many
-    percent: int
-    free: Many
-    apart: int
-    split: Many
-    closed: int
-    unknown: int
-
-    def __str__(self) -> str:
-        parts = [f"{self.percent} % held", f"{many_text(self.free)} free"]
-        if self.apart:
-            parts.append(f"{self.apart:,} more free on closed nodes")
-        if self.split != NONE:
-            parts.append(f"{many_text(self.split)} more free in replicas or slices")
-        if self.closed:
-            parts.append(f"{self.closed:,} closed")
-        if self.unknown:
-            parts.append(f"{self.unknown:,} on unknown cards")
-        cards = f"{many_text(self.cards)} card{'' if self.cards.exact == 1 else 's'}"
-        return f"{_nodes(self.nodes)}, {cards}: {', '.join(parts)}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Cell:
     """
     One card as it is drawn.
@@ -121,7 +80,7 @@ def draw_map(picture: Picture, *, width: int = 80, blocks: bool = True, told: st
     text = Text(no_wrap=True, overflow="crop")
     part = f"{told}\n" if told else ""
     if not nodes:
-        text.append(f"{part}no cards on {_nodes(len(everything))}\n")
+        text.append(f"{part}no cards on {nodes_text(len(everything))}\n")
         _draw_notes(text, picture, width)
         return text
     if len(nodes) <= DETAILED_NODES_MAX:
@@ -141,40 +100,12 @@ def draw_map(picture: Picture, *, width: int = 80, blocks: bool = True, told: st
     if part:
         _wrapped(text, told, width, "")
     bare = len(everything) - len(nodes)
-    rest = f"; {_nodes(bare)} without cards" if bare else ""
+    rest = f"; {nodes_text(bare)} without cards" if bare else ""
     text.append("\n".join(wrap(f"{totals_of(nodes)}{rest}", width)) + "\n")
     _draw_closed(text, nodes, width)
     _draw_unknown(text, nodes, width)
     _draw_notes(text, picture, width)
     return text
-
-
-def totals_of(nodes: Iterable[NodeNow]) -> CardTotals:
-    """Return how the GPUs of the nodes stand together."""
-    nodes = list(nodes)
-    sums = sum((sums_of(node) for node in nodes), Sums())
-    cards = [card for node in nodes for group in gpu_groups(node) for card in cards_of(group)]
-    unknown = sum(unplaced_cards(node) for node in nodes)
-    parts = sum((parts_of(node) for node in nodes), Parts())
-    shut = (sums_of(node) for node in nodes if not node.is_open)
-    return CardTotals(
-        nodes=len(nodes),
-        cards=sums.cards,
-        percent=parts.allocated * WHOLE_PERCENT // parts.capacity if parts.capacity else 0,
-        free=sums.gettable,
-        apart=sum(each.free.least for each in shut),
-        split=sum(
-            (
-                group.free
-                for node in nodes
-                for group in gpu_groups(node)
-                if node.is_open and group.mode in {"replicas", "slices"}
-            ),
-            NONE,
-        ),
-        closed=sum(not card.is_good for card in cards),
-        unknown=unknown,
-    )
 
 
 def _has_devices(node: NodeNow) -> bool:
@@ -192,10 +123,6 @@ def _gpus(node: NodeNow) -> list[_Cell]:
         _Cell(card=card, unknown=number in held, shut=not node.is_open)
         for number, card in enumerate(cards)
     ]
-
-
-def _nodes(count: int) -> str:
-    return f"{count:,} node{'' if count == 1 else 's'}"
 
 
 def _draw_detail(text: Text, nodes: Sequence[NodeNow], width: int) -> None:
@@ -385,7 +312,7 @@ def _draw_notes(text: Text, picture: Picture, width: int) -> None:
             held[name] += units.held
     if nodes:
         listed = ", ".join(
-            f"{one_line(name)} ({_nodes(count)}, {held[name]:,} held)"
+            f"{one_line(name)} ({nodes_text(count)}, {held[name]:,} held)"
             for name, count in sorted(nodes.items())
         )
         _wrapped(text, f"not looked at: {listed}", width, _QUIET)

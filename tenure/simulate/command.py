@@ -192,6 +192,7 @@ def _simulate(options: Options, run: Run, settings: SchedulingSettings) -> Resul
             clock=time.perf_counter,
             record=record,
             keep_nodes=nodes_shown,
+            draw=options.compare is None and options.output.is_table,
             progress=progress,
         )
     for line in (*result.conflicts, *result.warnings[len(run.warnings) + len(run.unread) :]):

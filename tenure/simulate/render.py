@@ -8,21 +8,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, TextIO
 
-from ledger.domain.amounts import format_cards
 from ledger.domain.cpuset import format_cpuset
 from ledger.domain.devices import GPU, DeviceShare
 from ledger.domain.kube.shared_templates import Amounts
 from ledger.domain.log.events import PodObserved
 from ledger.domain.proofs.canonical import annotation_json
 from ledger.domain.resources import ANNOTATION_RESOURCE_STATUS
+from ledger.domain.systems import DRA
 from ledger.domain.vocabulary import Vocabulary
 from scheduler.cluster.model import RefusedPod
 from scheduler.decide.answers import resources_of
 from scheduler.decide.nodes.card_amounts import adopted_amounts, reserved_amounts
 from scheduler.decide.outcome import NodeReasons, Unplaced
 from scheduler.record.core import Placed
+from scheduler.usage.picture import NONE, Picture, gpu_groups
+from tenure.card_totals import nodes_text, totals_of
 from tenure.cards import cards_text
 from tenure.output import Column, OutputFormat, fitted, write_csv, write_table, write_yaml
+from tenure.picture import many_text
 from tenure.simulate.results import Outcome, Result
 
 ROWS_MAX: Final = 200
@@ -40,6 +43,7 @@ _COLUMNS: Final = (
 )
 _CSV_KEYS: Final = ("namespace", "name", "uid", "node", "devices", "cpuset", "message")
 _REASONS_SHOWN: Final = 8
+_BY_NUMBER: Final = "on which Pods are placed by number alone"
 
 
 def write_result(result: Result, output: OutputFormat, out: TextIO) -> None:
@@ -247,15 +251,16 @@ def _summary_lines(result: Result, *, wide: bool) -> Iterator[str]:
     tally = result.tally
     yield (
         f"{_pods(len(result.outcomes))} decided: {tally.placed} placed,"
-        f" {tally.failed} unschedulable"
-        f" (policy {result.policy}, {len(result.nodes)} nodes, {result.cards} GPUs)"
+        f" {tally.failed} unschedulable (policy {result.policy}, {nodes_text(len(result.nodes))})"
     )
     if result.adopted:
         yield f"{_pods(len(result.adopted))} running already, adopted before the first decision"
+    if result.picture is not None:
+        yield from _card_lines(result.picture)
     if result.core_percent_capacity:
         yield (
-            f"GPU: {format_cards(result.gpu_percent_held)} of {result.cards} cards allocated"
-            f" ({result.held_percent:.2f}%), {result.fragmentation_percent:.2f}% fragmented"
+            f"GPU fragmentation: {result.fragmentation_percent:.2f}%,"
+            " idle and of no use to the usual Pods"
         )
     if result.source == "openb":
         series = result.allocated_at_arrived_percent()
@@ -273,6 +278,24 @@ def _summary_lines(result: Result, *, wide: bool) -> Iterator[str]:
         yield f"  {_pods(count)}: {message}"
     if not wide and len(result.outcomes) > ROWS_MAX:
         yield f"every Pod by name: -o wide, -o csv or -o json (more than {ROWS_MAX} are left out)"
+
+
+def _card_lines(picture: Picture) -> Iterator[str]:
+    """Say how the cards stand, in the map's numbers, and which of them no Pod is placed on."""
+    totals = totals_of(picture.nodes)
+    if totals.cards == NONE:
+        return
+    yield f"GPU: {totals.allocated}"
+    apart = [
+        group for node in picture.nodes for group in gpu_groups(node) if not group.is_inventoried
+    ]
+    for of_dra, how in ((True, "on which nothing is placed"), (False, _BY_NUMBER)):
+        groups = [group for group in apart if (group.system == DRA) is of_dra]
+        cards = sum((group.cards for group in groups), NONE)
+        if cards != NONE:
+            systems = "DRA" if of_dra else ", ".join(sorted({group.system for group in groups}))
+            noun = "card" if cards.exact == 1 else "cards"
+            yield f"  {many_text(cards)} {noun} of {systems}, {how}"
 
 
 def _pods(count: int) -> str:

@@ -14,6 +14,7 @@ from ledger.domain.vocabulary import Vocabulary
 from scheduler.cluster.model import RefusedPod
 from scheduler.decide.outcome import Unplaced
 from scheduler.record.core import Placed
+from scheduler.usage.picture import Picture
 from tenure.simulate.model import Arrival
 
 Outcome = Placed | Unplaced | RefusedPod
@@ -63,7 +64,7 @@ class Result:
         outcomes: one per arrival, same order; of a Pod that was tried again the last one, and a
             place once had is never replaced.
         core_percent_allocated: at the end, GPUs only, of each at most all of it.
-        gpu_percent_held: the levels of all GPUs at the end, as `map` shows them.
+        picture: all cards at the end, as `map` has them of the ledger; None if not asked for.
         fragmentation_percent: of all GPU capacity, at the end.
         seconds: deciding and recording, without reading the inputs.
     """
@@ -79,7 +80,7 @@ class Result:
     tally: Tally
     core_percent_capacity: int
     core_percent_allocated: int
-    gpu_percent_held: int
+    picture: Picture | None
     fragmentation_percent: float
     conflicts: tuple[str, ...]
     warnings: tuple[str, ...]
@@ -88,7 +89,7 @@ class Result:
 
     @property
     def cards(self) -> int:
-        """Return the number of GPUs, those of a machine once."""
+        """Return the number of GPUs that are decided on, those of a machine once."""
         granting = granting_nodes(self.nodes)
         return sum(
             card.device_type == GPU
@@ -110,11 +111,6 @@ class Result:
     def arrived_percent(self) -> float:
         """Return the GPU share of all arrivals in percent of the capacity."""
         return _percent(self.tally.asked_core_percent, self.core_percent_capacity)
-
-    @property
-    def held_percent(self) -> float:
-        """Return what is held of the GPUs, by memory where no core is, in percent of them all."""
-        return _percent(self.gpu_percent_held, self.core_percent_capacity)
 
     @property
     def allocated_percent(self) -> float:

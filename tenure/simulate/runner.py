@@ -27,6 +27,7 @@ from scheduler.decide.settings import SchedulingSettings
 from scheduler.record.core import Placed
 from scheduler.record.events import DecidedBy
 from tenure.exits import note, with_next
+from tenure.picture import picture_of_ledger
 from tenure.simulate.model import Run
 from tenure.simulate.recorder import Recorder, ResumedEvents
 from tenure.simulate.results import LedgerSpan, Outcome, Result
@@ -69,6 +70,7 @@ def run_simulation(
     clock: Callable[[], float],
     record: RunRecord = RunRecord(),
     keep_nodes: bool = False,
+    draw: bool = False,
     progress: Progress | None = None,
 ) -> Result:
     """
@@ -80,6 +82,7 @@ def run_simulation(
     Args:
         clock: seconds, for the time the run takes; it decides nothing.
         keep_nodes: keep every refusal's reasons node by node, as JSON shows them.
+        draw: make the picture of all cards at the end, as tables sum it up.
 
     Raises:
         InputError: the ledger is not new, not resumable, or of another run.
@@ -127,7 +130,7 @@ def run_simulation(
             tally=simulator.tally,
             core_percent_capacity=engine.core_percent_capacity,
             core_percent_allocated=engine.core_percent_allocated,
-            gpu_percent_held=engine.gpu_percent_held,
+            picture=picture_of_ledger(ledger, None) if draw else None,
             fragmentation_percent=engine.fragmentation_percent(),
             conflicts=conflicts,
             warnings=(

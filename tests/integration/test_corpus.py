@@ -133,6 +133,8 @@ def test_a_ledger_of_it_is_right(dump: str, line: CommandLine) -> None:
         f"{command} {dump}": [recorded.err[-500:]] if recorded.code else list(wrong(truth, line))
         for command, wrong in OF_LEDGER.items()
     }
+    if not recorded.code:
+        found[f"last-lines {dump}"] = list(of_last_lines(recorded.out, truth, line))
     settle(found)
 
 
@@ -158,6 +160,31 @@ def of_who(truth: Json, line: CommandLine) -> Iterator[str]:
         right = {holder for holders in cards.values() for holder in holders}
         if told != right and not ("?" in cards and told >= right):
             yield f"who {node}: {sorted(right)} is right, told {sorted(told)}"
+
+
+def of_last_lines(told: str, truth: Json, line: CommandLine) -> Iterator[str]:
+    """Yield how the cards in the last lines of a simulation are not those of the map's."""
+    drawn = " ".join(line.ask("map").out.split())
+    found = LAST_LINE.search(told)
+    if found is None:
+        if not re.search(r"(no|\b0) cards", drawn):
+            yield f"no cards are told of: {drawn}"
+        return
+    cards, percent, left = found["cards"], int(found["percent"].split(".")[0]), found["left"]
+    words = re.escape(f"{cards}: {percent} % held, {left}") + "(?!,)"
+    if not re.search(words, drawn):
+        yield f"the map says otherwise than {found[0]!r}: {drawn}"
+    sums = truth["map"].get("summary", {})
+    claim = {"cards": truth["totals"]["cards"]}
+    claim |= {key: sums[key] for key in ("gettable",) if key in sums}
+    numbers = {"cards": bounds_of(cards), "gettable": bounds_of(left.partition(" free")[0])}
+    yield from differences(claim, numbers, "last lines")
+
+
+def bounds_of(text: str) -> dict[str, int | None]:
+    """Return the bounds of a number as people read it."""
+    low, *rest = map(int, re.findall(r"\d+", text.replace(",", "")))
+    return {"min": low, "max": rest[0] if rest else None if "or more" in text else low}
 
 
 def of_status(truth: Json, line: CommandLine) -> Iterator[str]:
@@ -193,6 +220,10 @@ def of_report(truth: Json, line: CommandLine) -> Iterator[str]:
     yield from differences(claim, told, "report")
 
 
+LAST_LINE: Final = re.compile(
+    r"^GPU: \S+ of (?P<cards>.* cards?) allocated \((?P<percent>.*?)%\), (?P<left>.*)$",
+    re.MULTILINE,
+)
 CELL: Final = r"<t[hd][^>]*>(.*?)</t[hd]>"
 OF_LEDGER: Final = {
     "who": of_who,
@@ -233,7 +264,9 @@ def test_what_waits_exists() -> None:
     """The list names cases that are run."""
     cases = {f"map {dump}" for dump in dumps()}
     cases |= {f"simulate {dump}" for dump in dumps("simulate")}
-    cases |= {f"{command} {dump}" for dump in dumps("totals") for command in OF_LEDGER}
+    cases |= {
+        f"{command} {dump}" for dump in dumps("totals") for command in (*OF_LEDGER, "last-lines")
+    }
 
     assert cases >= WAITING
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import sqlite3
@@ -50,6 +51,31 @@ def test_the_same_seed_leaves_the_same_chain(shown: tuple[Path, str], tmp_path: 
             heads |= set(connection.execute("SELECT position, chain_hash FROM ledger_head"))
         connection.close()
     assert len(heads) == 1
+
+
+def test_the_page_usage_and_the_view_say_one_thing_by_allocated_and_stranded(
+    shown: tuple[Path, str],
+) -> None:
+    """The mean over the week, in words and figures, as the glossary has them."""
+    ledger = shown[0] / "ledger.db"
+    page = (shown[0] / "report.html").read_text("utf-8").replace("\u00a0", " ")
+    told = json.loads(_run(*TENURE, "usage", "-o", "json", "--ledger", str(ledger)).stdout)
+    with sqlite3.connect(ledger) as connection:
+        words = "capacity", "used", "stranded", "idle", "closed", "unknown"
+        sums = ", ".join(f"sum({word}_gpu_hours)" for word in words)
+        ((whole, *parts),) = connection.execute(f"SELECT {sums} FROM audit_capacity_days")
+    connection.close()
+
+    percent = told["capacity_percent"]
+    assert percent["stranded"] > 1
+    assert list(percent.values()) == [round(part * 100 / whole, 1) for part in parts]
+    for word in ("allocated", "stranded"):
+        figure = rf"<dt>GPU {word}, mean</dt>\s*<dd>{percent[word]:.1f} %"
+        assert re.search(figure, page), word
+    caption = (
+        f"{percent['allocated']:.1f} % were allocated and {percent['stranded']:.1f} % stranded"
+    )
+    assert page.count(caption) == 2  # seen, and read aloud
 
 
 @pytest.mark.parametrize("command", ["who", "why", "usage", "map"])

@@ -24,6 +24,7 @@ from scheduler.usage.picture import (
     held_cards,
     unplaced_on,
 )
+from tenure.card_totals import totals_of
 from tenure.manifests import read_manifests
 from tenure.picture import many_record, picture_of_cluster, picture_of_ledger
 from tenure.query.status import status_record
@@ -147,8 +148,9 @@ def test_all_commands_say_of_every_system_what_the_map_of_its_objects_says(
     line = CommandLine(tmp_path / "run.db", capsys)
     path = written(tmp_path / "dump.json", a_cluster(Random(seed)))
     drawn = picture_of_dump(path)
-    told = line.ask("simulate", str(path), "--now", NOW, "-o", "json")
+    told = line.ask("simulate", str(path), "--now", NOW)
     assert told.code == 0, told.err
+    assert f"GPU: {totals_of(drawn.nodes).allocated}\n" in told.out
 
     with open_ledger(str(line.ledger), mode="read") as ledger:
         of_ledger = picture_of_ledger(ledger, None)
@@ -270,7 +272,7 @@ def the_views_say_the_same(line: CommandLine, drawn: Picture) -> None:
 
 
 def simulate_says_the_same(gpu: dict[str, int], drawn: Picture) -> None:
-    """The last lines count the same cards."""
+    """What is decided on is all of them, where every card is of a Device or of a plain plugin."""
     assert gpu["cards"] == exact(drawn.summary.cards)
     assert gpu["core_percent_allocated"] == sum(map(percent_of, drawn.nodes))
 
@@ -330,6 +332,49 @@ def test_of_52_cards_with_16_held_by_number_nobody_says_that_52_are_free(
     assert row == ["gpu", "7", "52", "16", "0", "36", "0", "30.8 %"]
     status: dict[str, Any] = json.loads(line.ask("status", "-o", "json").out)
     assert (status["cards_held"], status["cards_free"]) == (16, 36)
+
+
+def test_the_last_lines_are_of_the_state_after_the_placements(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Cards of DRA count, and it is said that nothing is placed on them."""
+    line = CommandLine(tmp_path / "run.db", capsys)
+    folder = CORPUS / "dra-beside-plugin"
+    question = json.loads((folder / "truth.json").read_text("utf-8"))["simulate"][0]["pod"]
+    path = tmp_path / "question.json"
+    path.write_text(json.dumps(question))
+
+    told = line.ask("simulate", str(path), str(folder / "dump.json"), "--now", NOW).out
+
+    assert "GPU: 5 of 6 cards allocated (83.33%), 1 free, 4 on unknown cards\n" in told
+    assert "  2 cards of DRA, on which nothing is placed\n" in told
+    assert "2 nodes, 6 cards: 83 % held, 1 free, 4 on unknown cards" in line.ask("map").out
+
+
+@pytest.mark.parametrize(
+    ("dump", "decided_on", "cards"),
+    [
+        pytest.param("nvidia-timeslicing", 16, "4", id="units of a card that is shared"),
+        pytest.param("nvidia-plain-unhealthy", 6, "8", id="without what the plugin withholds"),
+        pytest.param("dra-whole", 0, "5", id="nothing of DRA"),
+    ],
+)
+def test_the_json_counts_what_is_decided_on_and_the_last_lines_count_cards(
+    dump: str, decided_on: int, cards: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """docs/map.md, The same numbers everywhere: two things that each say which they are."""
+    line = CommandLine(tmp_path / "run.db", capsys)
+    simulate = ("simulate", str(CORPUS / dump / "dump.json"), "--now", "2026-11-23T08:00:00Z")
+    gpu = decided_gpus(line.run(*simulate, "-o", "json").out)
+
+    assert (gpu["cards"], gpu["core_percent_capacity"]) == (decided_on, 100 * decided_on)
+    assert f" of {cards} cards allocated" in line.run(*simulate).out
+
+
+def decided_gpus(text: str) -> dict[str, int]:
+    """The sums of the GPUs in what `simulate` says as JSON."""
+    gpu: dict[str, int] = json.loads(text)["summary"]["gpu"]
+    return gpu
 
 
 def model_row(page: str) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
@@ -12,13 +11,12 @@ from msgspec import structs
 from ledger.domain.annotations.cpu import CpuExclusivePolicy
 from ledger.domain.annotations.qos import QosClass
 from ledger.domain.cpuset import CpuSet
-from ledger.domain.devices import GPU, WHOLE_PERCENT, DeviceShare, level_percent
+from ledger.domain.devices import GPU, WHOLE_PERCENT, DeviceShare
 from ledger.domain.kube.shared_templates import Amounts
 from ledger.domain.log.cpu_holders import holds_alone
 from ledger.domain.log.events import PodObserved
 from ledger.domain.log.machines import same_device
 from ledger.domain.request import extended
-from ledger.domain.resources import WHOLE_CARD_NAMES
 from scheduler.decide.cpusets.pinned import CpuHolding
 from scheduler.decide.dialects.registry import counts_containers
 from scheduler.decide.nodes.accounts import DeviceId
@@ -130,32 +128,6 @@ class Holdings:
         self._on: dict[int, dict[str, None]] = {}
         self._number = 0
         self.gpu_core_percent = 0
-
-    def gpu_percent_held(self) -> int:
-        """
-        Return the levels of all GPUs together; a card is full at most (`level_percent`).
-
-        Who holds some card that nobody can name has as many whole ones as he asks for, at least
-        one, of what others leave of the node.
-        """
-        gpus = self._arrays.gpus
-        levels: Counter[tuple[int, int]] = Counter()
-        unnamed: Counter[int] = Counter()
-        for taken in self._taken.values():
-            if gpus in taken.unknown:
-                unnamed[taken.node] += _unnamed_cards(taken)
-            for devices, column, share, _ in taken.cards:
-                if devices is gpus:
-                    percent = level_percent(share.core_percent, share.memory_ratio_percent)
-                    levels[taken.node, column] += percent
-        named: Counter[int] = Counter()
-        for key, percent in levels.items():
-            named[key[0]] += min(percent, gpus.core_cap.item(key))
-        unnamed.update(dict(enumerate(gpus.counted.tolist())))
-        return sum(named.values()) + sum(
-            min(WHOLE_PERCENT * cards, gpus.core_total.item(node) - named[node])
-            for node, cards in unnamed.items()
-        )
 
     def reserve(self, placement: Placement, node: int) -> None:
         """Take what was placed on the node at this position."""
@@ -389,13 +361,6 @@ class Holdings:
             for taken in on
             if any(share.key == key for _, _, share, _ in taken.cards)
         ]
-
-
-def _unnamed_cards(taken: _Taken) -> int:
-    """Return how many GPUs a Pod holds that nobody can name, at least one."""
-    asked = sum(taken.held.extended.get(name, 0) for name in WHOLE_CARD_NAMES)
-    named = sum(share.device_type == GPU for _, _, share, _ in taken.cards)
-    return max(1, asked - named)
 
 
 def _gpu_core_percent(taken: _Taken) -> int:

@@ -14,7 +14,8 @@ from scheduler.usage.picture import (
     Unplaced,
     group_of,
 )
-from tenure.report.terminal import ROWS_MAX, draw_map, totals_of
+from tenure.card_totals import totals_of
+from tenure.report.terminal import ROWS_MAX, draw_map
 
 
 def card(

@@ -87,7 +87,7 @@ def result_of(outcomes: Sequence[Outcome], *, source: str = "manifests") -> Resu
         ),
         core_percent_capacity=400,
         core_percent_allocated=30,
-        gpu_percent_held=30,
+        picture=None,
         fragmentation_percent=12.34567,
         conflicts=("node b: card gpu/1 is over-held",),
         warnings=("odd",),

@@ -1,0 +1,114 @@
+"""How the cards of some nodes stand, in the words that the map and a simulation end with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ledger.domain.amounts import format_cards
+from ledger.domain.devices import WHOLE_PERCENT
+from scheduler.usage.picture import (
+    NONE,
+    Many,
+    NodeNow,
+    Parts,
+    Sums,
+    cards_of,
+    gpu_groups,
+    parts_of,
+    sums_of,
+    unplaced_cards,
+)
+from tenure.picture import many_text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardTotals:
+    """
+    How the cards of some nodes stand.
+
+    Attributes:
+        parts: what became of them; a Pod on a card that nobody can name holds it whole.
+        free: that a Pod which tolerates nothing could get.
+        apart: free ones of closed nodes, which it could not.
+        split: free ones that are given in replicas or slices alone, so that nobody gets one whole.
+        closed: that take no grants.
+        unknown: held, and nobody knows which they are.
+    """
+
+    nodes: int
+    cards: Many
+    parts: Parts
+    free: Many
+    apart: int
+    split: Many
+    closed: int
+    unknown: int
+
+    @property
+    def percent(self) -> int:
+        """Return what is allocated of them in percent, rounded down."""
+        return self.parts.allocated * WHOLE_PERCENT // (self.parts.capacity or 1)
+
+    def __str__(self) -> str:
+        cards = f"{many_text(self.cards)} {self._noun}"
+        return f"{nodes_text(self.nodes)}, {cards}: {self.percent} % held, {self.left}"
+
+    @property
+    def allocated(self) -> str:
+        """Say how many cards are allocated, and what is left."""
+        parts = self.parts
+        percent = parts.allocated * WHOLE_PERCENT / (parts.capacity or 1)
+        return (
+            f"{format_cards(parts.allocated)} of {many_text(self.cards)} {self._noun} allocated"
+            f" ({percent:.2f}%), {self.left}"
+        )
+
+    @property
+    def left(self) -> str:
+        """Say what is not held, why, and what nobody can name."""
+        parts = [f"{many_text(self.free)} free"]
+        if self.apart:
+            parts.append(f"{self.apart:,} more free on closed nodes")
+        if self.split != NONE:
+            parts.append(f"{many_text(self.split)} more free in replicas or slices")
+        if self.closed:
+            parts.append(f"{self.closed:,} closed")
+        if self.unknown:
+            parts.append(f"{self.unknown:,} on unknown cards")
+        return ", ".join(parts)
+
+    @property
+    def _noun(self) -> str:
+        return "card" if self.cards.exact == 1 else "cards"
+
+
+def totals_of(nodes: Iterable[NodeNow]) -> CardTotals:
+    """Return how the GPUs of the nodes stand together."""
+    nodes = list(nodes)
+    sums = sum((sums_of(node) for node in nodes), Sums())
+    cards = [card for node in nodes for group in gpu_groups(node) for card in cards_of(group)]
+    shut = (sums_of(node) for node in nodes if not node.is_open)
+    return CardTotals(
+        nodes=len(nodes),
+        cards=sums.cards,
+        parts=sum((parts_of(node) for node in nodes), Parts()),
+        free=sums.gettable,
+        apart=sum(each.free.least for each in shut),
+        split=sum(
+            (
+                group.free
+                for node in nodes
+                for group in gpu_groups(node)
+                if node.is_open and group.mode in {"replicas", "slices"}
+            ),
+            NONE,
+        ),
+        closed=sum(not card.is_good for card in cards),
+        unknown=sum(unplaced_cards(node) for node in nodes),
+    )
+
+
+def nodes_text(count: int) -> str:
+    """Return a number of nodes with its noun."""
+    return f"{count:,} node{'' if count == 1 else 's'}"
