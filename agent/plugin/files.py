@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -52,25 +53,30 @@ class SpecFolder:
             OSError: the file can't be written.
         """
         path = self._path(name)
-        is_new = True
-        with suppress(FileNotFoundError):
-            if read_file(path).decode(errors="replace") != content:
-                raise OtherContentError(path)
-            is_new = False
-        self._put(path, content)
-        return is_new
+        with self._beside(path, content) as whole:
+            try:
+                path.hardlink_to(whole)  # of two agents at once, as at an upgrade, one is first
+            except FileExistsError:
+                if read_file(path).decode(errors="replace") != content:
+                    raise OtherContentError(path) from None
+                whole.rename(path)
+                return False
+        return True
 
-    def _put(self, path: Path, content: str) -> None:
-        """Let the whole file appear at once; the runtime reads no file of another suffix."""
-        temporary = path.with_suffix(_HALF)
-        with suppress(FileNotFoundError):
-            temporary.unlink()
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-        with os.fdopen(os.open(temporary, flags, 0o644), "w") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(path)
+    @contextmanager
+    def _beside(self, path: Path, content: str) -> Iterator[Path]:
+        """Yield a file of our own with this content; the runtime reads none of its suffix."""
+        handle, name = tempfile.mkstemp(prefix=f"{path.stem}.", suffix=_HALF, dir=self._folder)
+        whole = Path(name)
+        try:
+            with os.fdopen(handle, "w") as file:
+                os.fchmod(file.fileno(), 0o644)
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            yield whole
+        finally:
+            whole.unlink(missing_ok=True)
 
     def remove(self, names: Iterable[str]) -> None:
         """Take names away that nobody will start with again, and what a writer's end left half."""
@@ -119,25 +125,38 @@ class CardFiles:
         return self._read[path][1]
 
 
-def checkpoint_in(folder: Path, name: str) -> DeviceCheckpoint:
-    """
-    Return kubelet's record.
+class CheckpointFile:
+    """Kubelet's record of devices; its checksum takes 10 ms, so the same bytes are read once."""
 
-    Raises:
-        CheckpointError: it can't be trusted.
-        OSError: there is none, or it can't be read.
-    """
-    return read_device_checkpoint(read_file(folder / name))
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._last: tuple[bytes, DeviceCheckpoint] | None = None
+
+    def read(self) -> DeviceCheckpoint:
+        """
+        Return what it says now.
+
+        Raises:
+            CheckpointError: it can't be trusted.
+            OSError: there is none, or it can't be read.
+        """
+        content = read_file(self._path)
+        if self._last is None or self._last[0] != content:
+            self._last = (content, read_device_checkpoint(content))
+        return self._last[1]
 
 
-def read_file(path: Path, bytes_max: int = BYTES_MAX) -> bytes:
-    """Return a file's content, one byte more than the bound at most; a link is not followed."""
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
-        return file.read(bytes_max + 1)
+def read_file(path: Path) -> bytes:
+    """Return a file's content, one byte more than `BYTES_MAX` at most; a link is not followed."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags), "rb") as file:
+        return file.read(BYTES_MAX + 1)
 
 
 def _parsed(path: Path) -> object:
     content = read_file(path)
+    if len(content) > BYTES_MAX:  # cut off there it might still be YAML
+        raise InputError(f"too large: bytes_max={BYTES_MAX}")
     if path.suffix == ".json":
         parsed: object = json.loads(content)
         return parsed

@@ -11,6 +11,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
+
+from ledger.domain.errors import InputError
 
 VERSION: Final = "v1beta1"
 _FIELD: Final = descriptor_pb2.FieldDescriptorProto
@@ -116,6 +119,14 @@ PreStartContainerResponse: Final = _class("PreStartContainerResponse")
 
 
 def devices_in(response: bytes) -> Iterable[str]:
-    """Return the CDI devices that an answer of a plugin names, in its order."""
-    answer = ContainerAllocateResponse.FromString(response)
+    """
+    Return the CDI devices that an answer of a plugin names, in its order.
+
+    Raises:
+        InputError: it is no such answer.
+    """
+    try:
+        answer = ContainerAllocateResponse.FromString(response)
+    except DecodeError as error:
+        raise InputError(f"no answer of a device plugin: {error}") from error
     return tuple(device.name for device in answer.cdi_devices)

@@ -77,7 +77,8 @@ class Slots:
         Raises:
             NotYetError: kubelet's record has no name for the slots, or can't be trusted; or there
                 is no holding for one of them. The names of others are written all the same.
-            InputError: a device of a holding is shown by no specification.
+            InputError: a device of a holding is shown by no specification, or what kubelet keeps
+                for one of our slots is no answer of ours.
             OtherContentError, SharedNameError: the record contradicts what was said before.
             OSError: a file can't be read or written.
         """
@@ -105,7 +106,7 @@ class Slots:
 
         Raises:
             CheckpointError: kubelet's record can't be trusted, so nothing was taken away.
-            SharedNameError: likewise.
+            InputError, SharedNameError: likewise.
             OSError: a file can't be read or removed.
         """
         old = self._specifications.names() - given(self._checkpoint(), devices_in).keys()

@@ -182,8 +182,8 @@ class DevicePlugin:
                     probe.connect(str(path))
                 except ConnectionRefusedError:
                     path.unlink()
-                except TimeoutError:
-                    continue  # somebody listens, and is late
+                except OSError:
+                    continue  # somebody listens and is late, or it is nothing to be called
 
     def _sweep(self) -> None:
         try:

@@ -7,14 +7,13 @@ import secrets
 import signal
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 from prometheus_client import CollectorRegistry
 
 from agent.checkpoint import FILE_NAME
-from agent.plugin.files import CardFiles, SpecFolder, checkpoint_in
+from agent.plugin.files import CardFiles, CheckpointFile, SpecFolder
 from agent.plugin.holdings_file import HoldingsFile
 from agent.plugin.metrics import Metrics
 from agent.plugin.preparing import Slots
@@ -75,7 +74,7 @@ async def serve_agent(options: AgentOptions) -> None:
         count=options.slots,
         start=start,
         specifications=SpecFolder(options.cdi),
-        checkpoint=partial(checkpoint_in, options.plugins, FILE_NAME),
+        checkpoint=CheckpointFile(options.plugins / FILE_NAME).read,
         holdings=HoldingsFile(options.holdings),
         cards=cards.cards,
     )

@@ -10,14 +10,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 import uvloop
 from prometheus_client import CollectorRegistry
 
 from agent.checkpoint import FILE_NAME
-from agent.plugin.files import CardFiles, OtherContentError, SpecFolder, checkpoint_in
+from agent.plugin.files import CardFiles, CheckpointFile, OtherContentError, SpecFolder
 from agent.plugin.holdings_file import HoldingsFile
 from agent.plugin.metrics import Metrics
 from agent.plugin.preparing import Slots
@@ -42,7 +41,9 @@ class Overwriting(SpecFolder):
         """Give a name its newest meaning."""
         with suppress(OtherContentError):
             return super().write(name, content)
-        self._put(self._path(name), content)
+        path = self._path(name)
+        with self._beside(path, content) as whole:
+            whole.rename(path)
         return True
 
 
@@ -51,7 +52,7 @@ async def _serve(folder: Path, plugins: Path, cdi: Path) -> None:
         count=1,
         start=START,
         specifications=Overwriting(cdi),
-        checkpoint=partial(checkpoint_in, plugins, FILE_NAME),
+        checkpoint=CheckpointFile(plugins / FILE_NAME).read,
         holdings=HoldingsFile(folder / "holdings.json"),
         cards=CardFiles([folder / "vendor.json"]).cards,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -13,10 +14,15 @@ from hypothesis import given as drawn
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from agent.checkpoint import DeviceCheckpoint, read_device_checkpoint
+from agent.checkpoint import (
+    BYTES_MAX,
+    CheckpointError,
+    DeviceCheckpoint,
+    read_device_checkpoint,
+)
 from agent.decide.slots import SharedNameError, given, is_name, name_of, slot_ids, started
 from agent.decide.slots_cdi import CardEdits, read_cards, specification_of
-from agent.plugin.files import CardFiles, OtherContentError, SpecFolder
+from agent.plugin.files import CardFiles, CheckpointFile, OtherContentError, SpecFolder
 from agent.plugin.messages import devices_in
 from agent.plugin.preparing import NotYetError, Slots
 from ledger.domain.errors import InputError
@@ -172,7 +178,7 @@ def test_a_name_that_kubelet_keeps_no_more_is_taken_away(tmp_path: Path) -> None
     slots(tmp_path, held, of("p", "main", A)).prepare(["slot-0000"])
     (tmp_path / "nvidia.json").write_text("{}")
     (tmp_path / "tenure-else.json").write_text("{}")
-    (tmp_path / f"tenure-{A}.tmp").write_text("{")
+    (tmp_path / f"tenure-{A}.ab12.tmp").write_text("{")
 
     assert slots(tmp_path, held, of("p", "main", A)).sweep() == ()
     assert slots(tmp_path, held, of("q", "main", B)).sweep() == (A,)
@@ -306,3 +312,61 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
         SpecFolder(tmp_path).write(A, "{}")
 
     assert target.read_text() == ""
+
+
+def test_of_two_agents_at_once_the_first_says_what_a_name_means(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second looked before the first wrote: another meaning is refused all the same."""
+    folder, other = SpecFolder(tmp_path), SpecFolder(tmp_path)
+    link = Path.hardlink_to
+
+    def late(path: Path, target: Path) -> None:
+        monkeypatch.undo()
+        assert other.write(A, '{"first": 1}')
+        link(path, target)
+
+    monkeypatch.setattr(Path, "hardlink_to", late)
+    with pytest.raises(OtherContentError):
+        folder.write(A, '{"second": 2}')
+
+    assert [path.read_text() for path in tmp_path.iterdir()] == ['{"first": 1}']
+    assert not other.write(A, '{"first": 1}')
+
+
+def test_what_kubelet_keeps_for_us_and_we_never_said_ends_nothing(tmp_path: Path) -> None:
+    """Starts are refused, no name is taken away, and the process goes on."""
+    torn = {**of("p", "main", A), "AllocResp": "/////w=="}
+    node = slots(tmp_path, Held({("p", "main"): ["x"]}), torn)
+
+    for act in (lambda: node.prepare(["slot-0000"]), node.sweep):
+        with pytest.raises(InputError, match="no answer of a device plugin"):
+            act()
+
+
+def test_the_checkpoint_is_read_as_it_is_now(tmp_path: Path) -> None:
+    """Known bytes are not verified again; others are, and what is torn is not taken for them."""
+    path = tmp_path / "checkpoint"
+    file = CheckpointFile(path)
+    with pytest.raises(FileNotFoundError):
+        file.read()
+    path.write_bytes(checkpoint_of([of("p", "main", A)]))
+    first = file.read()
+    assert file.read() is first
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(CheckpointError):
+        file.read()
+    path.write_bytes(checkpoint_of([of("q", "main", B)]))
+
+    assert [one.pod_uid for one in file.read().entries] == ["q"]
+
+
+def test_what_is_no_file_or_has_no_end_is_named(tmp_path: Path) -> None:
+    """A pipe without a writer holds nobody up, and YAML that was cut off is not taken for whole."""
+    pipe, large = tmp_path / "pipe.yaml", tmp_path / "large.yaml"
+    os.mkfifo(pipe)
+    large.write_bytes(b"cdiVersion: 0.6.0\ndevices: []\n" + b"#" * BYTES_MAX)
+
+    for path, why in ((pipe, "expected an object"), (large, "too large")):
+        with pytest.raises(InputError, match=f"{path.name}.*{why}"):
+            CardFiles([path]).cards()
