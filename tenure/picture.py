@@ -137,13 +137,13 @@ def _picture_of_others(source: Ledger, when: When) -> Picture:
 def _said_of_nodes(
     source: Ledger, until: int
 ) -> tuple[dict[str, RecordedNode], dict[str, dict[str, str]]]:
-    """Return what was said of nodes last, and the labels of those that offer devices by number."""
+    """Return what was said of nodes last, and the labels of those that have devices by number."""
     from ledger.domain.log.events import NodeDescribed
     from ledger.store.reading.kept import each_of, labels_of
 
     connection = source.connection
     described = {each.node_uid: each.facts for each in each_of(connection, NodeDescribed, until)}
-    offering = {uid for uid, facts in described.items() if facts.systems.offers}
+    offering = {uid for uid, facts in described.items() if facts.systems.there()}
     labels = labels_of(connection, offering, until) if offering else {}
     return described, {uid: labels.get(uid, {}) for uid in offering}
 

@@ -28,6 +28,8 @@ from scheduler.usage.unplaced import Unlisted
 
 POSITION: Final = "@"
 """What stands before a position that is a UID."""
+_Keys = dict[tuple[str, int], list[DeviceKey]]
+"""Node UID and place of a group among the node's -> its cards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +65,8 @@ class OthersRows:
     Attributes:
         devices: of these nodes, those of the inventory with the others.
         nodes: UIDs of the nodes that have such cards.
-        apart: the keys of the cards that no inventory has.
+        apart: the keys of the cards that no inventory has; `given`: of those that others hand out,
+            not of ill ones that NVIDIA's plugin withholds.
         used: all that was held, with its model: what hours are counted by.
     """
 
@@ -73,10 +76,8 @@ class OthersRows:
     holdings: Sequence[HoldingRow] = ()
     unplaced: Sequence[Unlisted] = ()
     apart: AbstractSet[DeviceKey] = frozenset()
+    given: AbstractSet[DeviceKey] = frozenset()
     used: Sequence[Unlisted] = ()
-
-
-NO_OTHERS: Final = OthersRows()
 
 
 def rows_of_others(
@@ -90,12 +91,36 @@ def rows_of_others(
         opened: where a holding begins -> its row.
         devices: what the inventories of these nodes have.
     """
+    kept, health, keys = _cards(picture, devices, since)
+    holdings, unplaced, used = _held(picture, opened, keys)
+    return OthersRows(
+        nodes=frozenset(node.uid for node in picture.nodes),
+        devices=kept,
+        health=health,
+        holdings=holdings,
+        unplaced=unplaced,
+        apart=frozenset(key for some in keys.values() for key in some),
+        given=frozenset(
+            key
+            for node in picture.nodes
+            for number, group in enumerate(gpu_groups(node))
+            if not group.is_inventoried
+            for key in keys.get((node.uid, number), ())
+        ),
+        used=used,
+    )
+
+
+def _cards(
+    picture: Picture, devices: Sequence[Device], since: Span
+) -> tuple[list[Device], list[HealthRow], _Keys]:
+    """Return the devices of these nodes, which of them are closed, and the keys of the others'."""
     kept: list[Device] = []
     health: list[HealthRow] = []
     by_node: dict[str, list[Device]] = {}
     for device in devices:
         by_node.setdefault(device.node_uid, []).append(device)
-    keys: dict[tuple[str, int], list[DeviceKey]] = {}
+    keys: _Keys = {}
     for node in picture.nodes:
         groups = gpu_groups(node)
         mine = by_node.get(node.uid, [])
@@ -128,6 +153,13 @@ def rows_of_others(
                             reason=card.closed or "unhealthy",
                         )
                     )
+    return kept, health, keys
+
+
+def _held(
+    picture: Picture, opened: Mapping[int, UnplacedRow], keys: _Keys
+) -> tuple[list[HoldingRow], list[Unlisted], list[Unlisted]]:
+    """Return who held which card, who held some that nobody can name, and both for their hours."""
     holdings: list[HoldingRow] = []
     used: list[Unlisted] = []
     unplaced: dict[tuple[int, str], Unlisted] = {}
@@ -155,15 +187,7 @@ def rows_of_others(
             model = held.model if held.model == before.model else ""
             held = replace(before, model=model, among=(*before.among, *among))
         unplaced[each.position, holder.unit] = held
-    return OthersRows(
-        nodes=frozenset(node.uid for node in picture.nodes),
-        devices=kept,
-        health=health,
-        holdings=holdings,
-        unplaced=tuple(unplaced.values()),
-        apart=frozenset(key for some in keys.values() for key in some),
-        used=(*used, *unplaced.values()),
-    )
+    return holdings, [*unplaced.values()], [*used, *unplaced.values()]
 
 
 def _device(node: NodeNow, group: CardGroup, card: DeviceNow, minor: int) -> Device:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ledger.store.reading.report_rows import HolderRow
 
 LIMIT: Final = 20
-MIB: Final = 1 << 20
+_MIB: Final = 1 << 20
 
 
 class TopGroup(StrEnum):
@@ -131,7 +131,7 @@ def answer_top(source: Ledger, question: TopQuestion, sight: Sight) -> Answer:
         one.cpu_milli += holder.cpu_milli
         one.unknown += unplaced[holder.pod_uid]
         for part in others.get(holder.pod_uid, ()):
-            one.gpu_memory_bytes += (part.memory_mib or 0) * MIB
+            one.gpu_memory_bytes += (part.memory_mib or 0) * _MIB
         one.gpu_percent += counted.pop(holder.pod_uid, 0)
     for holder in _seen(devices, sight):
         one = _sum_of(sums, holder, question.by)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
 
 import typer
 
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from scheduler.usage.others import OfOthers
 
 
-MIB = 1 << 20
+_MIB: Final = 1 << 20
 
 
 def register(app: typer.Typer) -> None:
@@ -313,7 +313,7 @@ def _on_card(whole: HolderRow, given: OfOthers) -> HolderRow:
         device_id=device.id,
         model=given.group.model,
         core_percent=core,
-        memory_bytes=memory * MIB,
+        memory_bytes=memory * _MIB,
         memory_ratio_percent=min(WHOLE_PERCENT, memory * WHOLE_PERCENT // of_card)
         if of_card
         else 0,

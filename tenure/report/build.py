@@ -257,7 +257,7 @@ def usage_of(
     others = rows_of_ledgers_others(ledger, span)
     told = {each.row.position for each in others.unplaced}
     rows = queries.usage(ledger.connection, by, *window, namespace=namespace, without=told)
-    counted = zip(others.used, counted_us(others.used, others.apart, window), strict=True)
+    counted = zip(others.used, counted_us(others.used, others.given, window), strict=True)
     seen = (each for each in counted if namespace in {None, each[0].row.namespace})
     return with_unplaced(rows, by, seen)
 

@@ -35,7 +35,7 @@ _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ
 
 
 def pack(history: History, tick: int) -> dict[str, Any]:
-    """Return the document of a history, without its claims and shapes, in units of `tick_of`."""
+    """Return the document of a history, in units of `tick_of`."""
     start = history.start
     before = max(0, (start - history.holds[0].opened) // tick) if history.holds else 0
     kinds, racks, rack_of_node = _racks(history)

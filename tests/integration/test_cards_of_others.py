@@ -14,7 +14,7 @@ from tenure.query.who import WhoQuestion, answer_who
 from tenure.report.map import MapQuestion, answer_map
 from tests.support.cli import CommandLine
 from tests.support.corpus import CORPUS, NOW
-from tests.support.objects import container, pod
+from tests.support.objects import container, node, pod
 
 pytestmark = pytest.mark.integration
 UUID = "GPU-361ce3ee-5890-51fb-b475-e72f8f5ab991"
@@ -100,6 +100,23 @@ def test_hours_are_what_top_counts_for_as_long_as_it_lasts(dump: str, line: Comm
     assert {each["group"]: round(each["gpu_hours"], 6) for each in used} == {
         each["name"]: round(10 * each["gpus"], 6) for each in shown
     }
+
+
+def test_a_node_whose_plugin_offers_nothing_more_has_its_cards_in_a_ledger_too(
+    line: CommandLine,
+) -> None:
+    """Its labels say of what it still has that these are replicas."""
+    labels = {"nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.count": "2"}
+    body = node("n", allocatable={"cpu": "4", "memory": "8Gi", "pods": "10"}, labels=labels)
+    body["status"]["capacity"] = {**body["status"]["allocatable"], "nvidia.com/gpu": "8"}
+    dump = line.ledger.with_name("dump.json")
+    dump.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [body]}))
+
+    of_objects = json.loads(line.run("map", str(dump), "-o", "json").out)
+    line.ask("simulate", str(dump), "--now", NOW)
+
+    assert json.loads(line.ask("map", "-o", "json").out) == of_objects
+    assert of_objects["summary"]["cards"] == 2
 
 
 def test_who_sees_one_namespace_sees_no_others_cards(line: CommandLine) -> None:
