@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from agent.discover.bandwidth import TEXT_MAX, read_bandwidth
-from agent.discover.faults import Faults, marked
 from agent.discover.machine import Discovery, Fault, Identity, Kind, Probe, checked
 from ledger.domain.errors import InputError
 
@@ -30,12 +28,10 @@ class CombinedProbe:
 
     Attributes:
         measured: what a tool printed of the bandwidth between GPUs; None = nobody measured it.
-        faults: what cards were found with before.
     """
 
     parts: tuple[Part, ...]
     measured: Path | None = None
-    faults: Callable[[], Faults] = Faults
 
     def look(self) -> Discovery:
         """Return the whole machine."""
@@ -54,7 +50,7 @@ class CombinedProbe:
             whole = Discovery(
                 identity=whole.identity, unknown=tuple(Kind), problems=(*whole.problems, problem)
             )
-        return marked(self._with_measured(whole), self.faults())
+        return self._with_measured(whole)
 
     def _with_measured(self, found: Discovery) -> Discovery:
         if self.measured is None or Kind.GPU in found.unknown:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -20,7 +21,7 @@ from agent.discover.fault_file import read_faults, write_faults
 from agent.discover.faults import CardFault, Faults, after_events, after_look, marked, recovered
 from agent.discover.from_file import FileProbe
 from agent.discover.host_files import HostFiles
-from agent.discover.machine import Fault, Kind
+from agent.discover.machine import Discovery, Fault, Identity, Kind, Probe
 from agent.discover.sysfs import SysfsProbe
 from agent.report.reporter import Reported, Reporter
 from ledger.domain.errors import InputError
@@ -29,6 +30,9 @@ from tenure.kube.objects import connected
 from tenure.serving.background import Tasks, every
 
 FAULTS_NOT_KEPT: Final = "FaultsNotKept"
+NO_ANSWER: Final = "NoAnswer"
+LOOK_SECONDS: Final = 60.0
+"""A look takes milliseconds; a driver that hangs may never come back from one."""
 EVENT_MILLISECONDS: Final = 2_000
 """An end of the process waits no longer for the thread that listens."""
 
@@ -106,6 +110,35 @@ class KeptFaults:
         return ()
 
 
+@dataclass(slots=True, kw_only=True)
+class Looks:
+    """
+    Looks in a thread, which a driver that hangs keeps: nothing is known of its devices then.
+
+    Attributes:
+        seconds: how long a look is waited for. The next one waits for the same.
+    """
+
+    probe: Probe
+    seconds: float = LOOK_SECONDS
+    identity: Identity = field(default_factory=Identity)
+    _running: asyncio.Future[Discovery] | None = None
+
+    async def look(self) -> Discovery:
+        """Return what there is now; all kinds of devices are unknown if that takes too long."""
+        if self._running is None:
+            self._running = asyncio.ensure_future(asyncio.to_thread(self.probe.look))
+        await asyncio.wait([self._running], timeout=self.seconds)
+        if not self._running.done():
+            fact = f"nobody could look at the machine: seconds={self.seconds}"
+            problem = Fault(reason=NO_ANSWER, message=fact)
+            return Discovery(identity=self.identity, unknown=tuple(Kind), problems=(problem,))
+        done, self._running = self._running, None
+        found = done.result()
+        self.identity = found.identity
+        return found
+
+
 async def reporting(
     options: ReportingOptions, registry: CollectorRegistry, stack: AsyncExitStack, tasks: Tasks
 ) -> None:
@@ -128,9 +161,8 @@ async def reporting(
     config = None if options.kubeconfig is None else str(options.kubeconfig)
     objects = await stack.enter_async_context(connected(config))
     host = HostFiles(root=options.host)
-    probe = CombinedProbe(
-        parts=_parts(options, host), measured=options.bandwidth, faults=lambda: kept.faults
-    )
+    parts = _parts(options, host)
+    looks = Looks(probe=CombinedProbe(parts=parts, measured=options.bandwidth))
     reporter = Reporter(objects=objects, node_name=options.node, clock=time.monotonic, now=_now)
     failures = Counter(
         "tenure_agent_failures", "Rounds of work that failed", ["what"], registry=registry
@@ -141,7 +173,7 @@ async def reporting(
     async def report() -> None:
         soon.clear()
         kept.late = ()
-        found = await asyncio.to_thread(probe.look)
+        found = await looks.look()
         kept.become(after_look(kept.faults, found))
         unsaved = await asyncio.to_thread(kept.save)
         if not kept.is_whole:
@@ -184,21 +216,37 @@ def _listening(
     """Return what listens for events of the cards for as long as their driver answers."""
 
     async def listen() -> None:
-        import pynvml  # where there is a machine to look at, and the extra with it
+        loop, stopped = asyncio.get_running_loop(), threading.Event()
 
-        from agent.discover.nvml import NvmlProbe, card_events
+        def tell(events: tuple[CardFault, ...]) -> None:
+            loop.call_soon_threadsafe(_note, events, kept, soon)
 
-        probe = NvmlProbe(host)  # another than the one that looks, in another thread
         try:
-            with card_events(probe) as wait:
-                while True:
-                    _note(await asyncio.to_thread(wait, EVENT_MILLISECONDS), kept, soon)
-        except pynvml.NVMLError as error:
-            _log.debug("no events of cards", extra={"reason": str(error)})
+            await asyncio.to_thread(_listen, host, stopped, tell)
         finally:
-            probe.close()
+            stopped.set()
 
     return listen
+
+
+def _listen(
+    host: HostFiles, stopped: threading.Event, tell: Callable[[tuple[CardFault, ...]], None]
+) -> None:
+    """Tell of events of the cards until stopped. It blocks, and all of it is in one thread."""
+    import pynvml  # where there is a machine to look at, and the extra with it
+
+    from agent.discover.nvml import NvmlProbe, card_events
+
+    probe = NvmlProbe(host)  # another than the one that looks, in another thread
+    try:
+        with card_events(probe) as wait:
+            while not stopped.is_set():
+                if events := wait(EVENT_MILLISECONDS):
+                    tell(events)
+    except pynvml.NVMLError as error:
+        _log.debug("no events of cards", extra={"reason": str(error)})
+    finally:
+        probe.close()
 
 
 def _note(events: tuple[CardFault, ...], kept: KeptFaults, soon: asyncio.Event) -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from agent.discover.combined import CombinedProbe, Part
 from agent.discover.declared import DeclaredProbe
-from agent.discover.faults import CardFault, Faults
 from agent.discover.from_file import FileProbe
 from agent.discover.host_files import HostFiles
 from agent.discover.machine import Discovery, Kind
@@ -144,12 +143,3 @@ def test_a_measurement_that_does_not_fit_is_named_and_links_are_told_by_kind(
         found = CombinedProbe(parts=parts, measured=measured).look()
         assert (found.cards, found.measured) == (TWO_CARDS.cards, None)
         assert [problem.reason for problem in found.problems] == ["BadFile"]
-
-
-def test_what_cards_were_found_with_before_counts() -> None:
-    """A look that finds nothing opens no card."""
-    faults = Faults(kept=(CardFault(uuid=TWO_CARDS.cards[0].uuid, reason="Xid79"),))
-    parts = (Part(probe=Seen(TWO_CARDS), kinds=(Kind.GPU,)),)
-    first, second = CombinedProbe(parts=parts, faults=lambda: faults).look().cards
-
-    assert ([one.reason for one in first.faults], second.faults) == (["Xid79"], ())

@@ -1,0 +1,81 @@
+"""A driver that hangs or speaks holds up nothing: looks are waited for, events come by a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from agent.discover.faults import CardFault, Faults
+from agent.discover.host_files import HostFiles
+from agent.discover.machine import Discovery, Identity, Kind
+from tenure.serving.agent_reporting import KeptFaults, Looks, _listening
+from tests.support.nvml.driver import TABLE, Driver, loaded
+
+MACHINE = Discovery(identity=Identity(boot_id="b"))
+
+
+@dataclass
+class Hanging:
+    """A probe that may hang."""
+
+    goes: threading.Event = field(default_factory=threading.Event)
+    looks: int = 0
+
+    def look(self) -> Discovery:
+        """Look once it may."""
+        self.looks += 1
+        self.goes.wait(60)
+        return MACHINE
+
+
+def test_of_a_driver_that_hangs_nothing_is_known() -> None:
+    """Which is another thing than gone; one thread waits for it, until it is back."""
+    probe = Hanging()
+
+    async def look() -> None:
+        looks = Looks(probe=probe, seconds=60.0)
+        probe.goes.set()
+        assert await looks.look() == MACHINE
+        probe.goes.clear()
+        looks.seconds = 0.01
+        for _ in range(3):
+            found = await looks.look()
+            assert (found.unknown, found.identity) == (tuple(Kind), MACHINE.identity)
+            assert [problem.reason for problem in found.problems] == ["NoAnswer"]
+        assert probe.looks == 2
+        probe.goes.set()
+        looks.seconds = 60.0
+        assert await looks.look() == MACHINE
+
+    asyncio.run(look())
+
+
+def test_what_a_card_says_counts_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver is asked in one thread alone, which ends with the task."""
+    loaded()
+    monkeypatch.setenv(TABLE, str(tmp_path / "table"))
+    driver = Driver(path=tmp_path / "table")
+    driver.add_card(0)
+    driver.event(0, 0, pynvml.nvmlEventTypeXidCriticalError, 79)
+    kept = KeptFaults(path=tmp_path / "faults.json", faults=Faults(), saved=Faults())
+
+    async def listen() -> None:
+        soon = asyncio.Event()
+        listening = _listening(HostFiles(root=tmp_path), kept, soon)
+        task = asyncio.ensure_future(listening())
+        async with asyncio.timeout(60):
+            await soon.wait()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await asyncio.get_running_loop().shutdown_default_executor()
+
+    asyncio.run(listen())
+
+    (fault,) = kept.faults.kept
+    assert fault == CardFault(uuid=fault.uuid, reason="Xid79")
+    assert fault.uuid.startswith("GPU-")
