@@ -400,6 +400,12 @@ def _other_machine(identity: Identity, node: Object) -> Iterator[Fault]:
             yield Fault(reason=MACHINE_DIFFERS, message=fact)
 
 
+def is_of_another(identity: Identity, node: Object) -> bool:
+    """Tell whether a Node is another machine's: no id that outlives a start of it is ours."""
+    differs = {fault.message.partition(":")[0] for fault in _other_machine(identity, node)}
+    return {"systemUUID", "machineID"} <= differs
+
+
 def _owner(metadata: Object) -> dict[str, Any]:
     return {
         "apiVersion": "v1",

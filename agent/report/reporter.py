@@ -9,7 +9,15 @@ from typing import Final, Protocol
 
 from agent.discover.faults import CardFault
 from agent.discover.machine import Discovery, Fault
-from agent.report.device import Object, Wanted, closed_cards, ours, recoveries, wanted
+from agent.report.device import (
+    Object,
+    Wanted,
+    closed_cards,
+    is_of_another,
+    ours,
+    recoveries,
+    wanted,
+)
 from agent.report.held import HeldByPod, held_of
 from agent.report.offers import node_offers
 from agent.report.settle import MANAGER, Path, Settled, Step, at, settle
@@ -24,6 +32,7 @@ REPAIR_SECONDS: Final = 600.0
 """Repairs of this age are forgotten: a field that is edited twice a day is no fight."""
 
 NODE_ABSENT: Final = "NodeAbsent"
+OTHER_MACHINE: Final = "OtherMachine"
 NO_DEVICE_KIND: Final = "NoDeviceKind"
 NOT_KNOWN: Final = "FieldNotKnown"
 FOREIGN: Final = "ForeignFieldManager"
@@ -31,6 +40,10 @@ UNREPORTED: Final = "Unreported"
 _NOT_FOUND: Final = 404
 _NOT_IN_SCHEMA: Final = "field not declared in schema"
 _TOPOLOGIES: Final = ("spec", "topologies")
+_NO_TOPOLOGIES: Final = Fault(
+    reason=NOT_KNOWN,
+    message="the cluster's kind has no spec.topologies: see `tenure manifests crds`",
+)
 _PROBLEMS_MAX: Final = 64
 
 
@@ -114,6 +127,9 @@ class Reporter:
         if node is None:
             fact = f"there is no such Node: name={self.node_name}"
             return Reported(problems=(Fault(reason=NODE_ABSENT, message=fact),))
+        if is_of_another(found.identity, node):
+            fact = f"the Node is another machine's: name={self.node_name}"
+            return Reported(problems=(Fault(reason=OTHER_MACHINE, message=fact),))
         want = wanted(found, node, there, pods, vocabulary=self.vocabulary, now=self.now())
         problems += want.problems
         quantities: Mapping[str, str] = {}
@@ -174,6 +190,8 @@ class Reporter:
     ) -> Object | None:
         """Write a part of an object where that has to be; return what it is then, if it was."""
         want = _without(part.want, self._unknown) if part.path.startswith(DEVICES) else part.want
+        if want is not part.want:
+            problems.append(_NO_TOPOLOGIES)
         settled = settle(
             want,
             there,
@@ -194,8 +212,7 @@ class Reporter:
                 raise
             # The released kind has no such field: the rest is worth having without it.
             self._unknown.add(_TOPOLOGIES)
-            fact = f"the cluster's kind has no {'.'.join(_TOPOLOGIES)}: see `tenure manifests crds`"
-            problems.append(Fault(reason=NOT_KNOWN, message=fact))
+            problems.append(_NO_TOPOLOGIES)
             less = _without(want, self._unknown)
             answer = await self._apply(part, less, there, force=force)
         self._wrote.add(part.where)

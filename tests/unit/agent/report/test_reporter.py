@@ -157,7 +157,7 @@ def test_a_cluster_without_the_kind_is_said() -> None:
 
 
 def test_a_kind_without_topologies_gets_the_rest() -> None:
-    """Koordinator's release has no such field; it is asked for once."""
+    """Koordinator's release has no such field; it is asked for once, and said for as long."""
     objects = api()
     made = reporter(objects)
     refusal = ApiError(".spec.topologies: field not declared in schema", status=500)
@@ -179,7 +179,7 @@ def test_a_kind_without_topologies_gets_the_rest() -> None:
 
     assert (first.written, reasons(first)) == (ALL, ["FieldNotKnown"])
     assert "topologies" not in strict.objects[DEVICE]["spec"]
-    assert reported(made) == Reported()
+    assert reported(made) == Reported(problems=first.problems)
 
 
 def test_a_foreign_manager_is_left_and_named() -> None:
@@ -271,3 +271,22 @@ def test_a_node_that_became_mixed_offers_none_of_its_cards() -> None:
     status = objects.objects[NODE]["status"]
     for section in (status["capacity"], status["allocatable"]):
         assert set(section) == {"koordinator.sh/fpga", "koordinator.sh/rdma"}
+
+
+def test_nothing_is_written_to_the_node_of_another_machine() -> None:
+    """An agent that was told a wrong name; one id alone may differ, as in a container."""
+    ours = {"systemUUID": "A-B-C", "machineID": "0123", "bootID": "second"}
+    for info, other in (
+        ({**ours, "systemUUID": "d", "machineID": "4567"}, True),
+        ({**ours, "machineID": "4567"}, False),
+        ({**ours, "systemUUID": "d"}, False),
+        ({"systemUUID": "d", "machineID": ""}, False),
+        (ours, False),
+    ):
+        objects = api()
+        objects.objects[NODE]["status"] = {"nodeInfo": info}
+
+        report = reported(reporter(objects))
+
+        assert (reasons(report) == ["OtherMachine"]) is other
+        assert bool(objects.applied) is not other
