@@ -166,16 +166,31 @@ def many_record(number: Many) -> int | dict[str, int | None]:
 
 def unplaced_line(node: NodeNow) -> str:
     """Say how many cards of a node are held of which nobody knows which; empty for none."""
-    from scheduler.usage.picture import sums_of, unplaced_cards, unplaced_on
+    from scheduler.usage.picture import (
+        Many,
+        cards_of,
+        gpu_groups,
+        held_cards,
+        sums_of,
+        unplaced_cards,
+        unplaced_on,
+    )
 
     pods = unplaced_on(node)
     if not pods:
         return ""
     shown = ", ".join(pod.path for pod in pods[:_SHOWN_MAX])
     rest = f" and {len(pods) - _SHOWN_MAX} more" if len(pods) > _SHOWN_MAX else ""
-    held, sums = unplaced_cards(node), sums_of(node)
+    held, sums, in_all = unplaced_cards(node), sums_of(node), held_cards(node)
+    if sums.cards.most == 0:
+        return one_line(f"{node.name}: no object tells of the cards that are held ({shown}{rest})")
     which = "which one is not known" if held == 1 else "which of them is not known"
+    number = Many(least=held, most=held)
+    if in_all.exact is None:
+        cards = [card for group in gpu_groups(node) for card in cards_of(group)]
+        named = sum(1 for card in cards if card.holders)
+        number = Many(least=min(held, max(1, in_all.least - named)), most=held)
     return one_line(
-        f"{node.name}: {held} of {many_text(sums.cards)} held, {which}"
+        f"{node.name}: {many_text(number)} of {many_text(sums.cards)} held, {which}"
         f" ({shown}{rest}); {many_text(sums.free)} free"
     )

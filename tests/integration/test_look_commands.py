@@ -19,6 +19,7 @@ from tenure.simulate.runner import RunRecord, run_simulation
 from tenure.simulate.trace.reader import read_trace
 from tenure.simulate.trace.week import write_week
 from tests.support.cli import CommandLine
+from tests.support.corpus import CORPUS
 from tests.support.ledgers import morning, write_ledger
 from tests.support.objects import container, node, pod
 from tests.support.packing import unpack
@@ -275,6 +276,30 @@ def test_any_cluster_can_be_drawn(tenure: CommandLine, tmp_path: Path) -> None:
     line = "gpu-a: 2 of 4 held, which of them is not known (ml/train-0); 2 free"
     assert line in answer.out
     assert "1 node without cards" in answer.out
+
+
+@pytest.mark.parametrize(
+    ("dump", "line"),
+    [
+        pytest.param(
+            "nvidia-timeslicing",
+            "ts-1: 1 to 3 of 4 held, which of them is not known (nb/one, nb/two, nb/three);"
+            " 1 to 3 free",
+            id="three replicas on as many cards, or on one",
+        ),
+        pytest.param(
+            "hami-broken-register",
+            "hami-bad: no object tells of the cards that are held (ml/on-bad)",
+            id="cards that nobody can count",
+        ),
+    ],
+)
+def test_cards_that_nobody_can_name_are_counted_as_far_as_they_can_be(
+    tenure: CommandLine, dump: str, line: str
+) -> None:
+    """Held and free add up to what there is; "0 of 0 held" would deny the Pod that runs."""
+    answer = tenure.run("map", str(CORPUS / dump / "dump.json"))
+    assert line in " ".join(answer.out.split())
 
 
 def test_a_strangers_init_container_takes_no_card_of_its_own(
