@@ -281,6 +281,23 @@ def test_a_name_of_the_cluster_is_text_and_nothing_else(opened: Opened, tmp_path
     assert page.run("document.images.length") == 0
 
 
+def test_a_share_that_counts_as_nothing_holds_its_card(opened: Opened, tmp_path: Path) -> None:
+    """As on the map: somebody has a part of it, of which no amount is known, and it is not free."""
+    history = week(nodes=4, pods=40)
+    unknown = replace(history.shares[0], core_percent=0, memory_bytes=0, memory_ratio_percent=0)
+    gpus = [n for n, card in enumerate(history.cards) if card.device_type == "gpu"]
+    hold = replace(history.holds[0], card=gpus[0], share=0, opened=history.start, closed=None)
+    history = replace(history, shares=(unknown,), holds=(hold,), outages=())
+    path = tmp_path / "unknown.html"
+    path.write_text(render(report(history)), encoding="utf-8")
+
+    page = opened(width=DESK, path=path)
+    page.move_to(1)
+
+    assert page.text("#count-held") == page.text("#count-stranded") == "1"
+    assert page.text("#count-free") == str(len(gpus) - 1)
+
+
 def test_a_run_without_a_clock_is_walked_by_its_events(opened: Opened, tmp_path: Path) -> None:
     """No zone, no hours: positions everywhere."""
     history = week(nodes=4, pods=40)

@@ -27,7 +27,8 @@ function settle() {
   nearest = new Set(waiting.flatMap((wait) => wait.reasons.map((reason) => reason.nearest)));
 }
 const level = (card) => Math.min(100, Math.round(levels[card]));
-const isStranded = (card) => levels[card] > 0 && levels[card] < 100 && !isClosed[card];
+const isHeld = (card) => heldBy.has(card); // also by a share that counts as nothing
+const isStranded = (card) => isHeld(card) && levels[card] < 100 && !isClosed[card];
 function cardWords(card) {
   const list = heldBy.get(card) || [], { model } = cards[card];
   const words = [cardName(card)];
@@ -43,8 +44,8 @@ function cardWords(card) {
 
 const FILTERS = {
   all: () => true,
-  held: (card) => levels[card] > 0,
-  free: (card) => !levels[card] && !isClosed[card],
+  held: isHeld,
+  free: (card) => !isHeld(card) && !isClosed[card],
   stranded: isStranded,
   closed: (card) => Boolean(isClosed[card]),
   waiting: (card) => nearest.has(nodes[cards[card].node].name),

@@ -98,7 +98,7 @@ function refreshPanel() {
 
 function viewNow() {
   const whole = gpus.length || 1, held = gpus.reduce((sum, card) => sum + Math.min(100, levels[card]), 0) / 100;
-  const free = gpus.filter(FILTERS.free).length, shut = gpus.filter(FILTERS.closed).length, some = gpus.filter((card) => levels[card] > 0).length;
+  const free = gpus.filter(FILTERS.free).length, shut = gpus.filter(FILTERS.closed).length, some = gpus.filter(isHeld).length;
   const facts = [
     ["Allocated", `${held.toLocaleString("en-US", { maximumFractionDigits: 1 })} of ${counted(gpus.length, "GPU")}`, `${Math.round((held / whole) * 100)} %`],
     ["With holders", counted(some, "GPU"), ""], ["Free", counted(free, "GPU"), ""],
@@ -158,7 +158,7 @@ function viewCard({ card }) {
   const { model, type, memory, node } = cards[card];
   const words = [model || type];
   if (memory) words.push(memoryText(memory));
-  words.push(isClosed[card] ? "closed to Pods" : levels[card] ? `${level(card)} % held` : "free");
+  words.push(isClosed[card] ? "closed to Pods" : isHeld(card) ? `${level(card)} % held` : "free");
   const body = [element("p", { class: "muted" }, words.join(" · ")), siblings(node, card)];
   for (const outage of outages) {
     if (outage.card === card) body.push(element("p", { class: "closed-line" }, "Closed ", ...between(outage.from, outage.until), `: ${outage.reason}`));
