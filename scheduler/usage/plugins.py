@@ -6,7 +6,6 @@ Rule: docs/contracts/device-plugins.md.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -17,7 +16,15 @@ from typing import Final
 from ledger.domain.devices import WHOLE_PERCENT
 from ledger.domain.log.events import PodObserved
 from ledger.domain.request import extended
-from ledger.domain.request.card_names import CARD, SHARED, SLICE, stands_for_cards
+from ledger.domain.request.card_names import (
+    CARD,
+    PRODUCT,
+    SHARED,
+    SLICE,
+    SLICED_PRODUCT,
+    product_of,
+    stands_for_cards,
+)
 from ledger.domain.resources import NVIDIA_GPU, TYPE_GPU
 from scheduler.usage.picture import (
     NONE,
@@ -34,7 +41,6 @@ from scheduler.usage.picture import (
 NVIDIA: Final = "nvidia"
 UNHEALTHY: Final = "unhealthy"
 
-_SLICED_PRODUCT: Final = re.compile(r"-MIG-(\d)g\.\d+gb.*$")
 _PARTS_OF_A_CARD: Final = 7
 _MOST_ON_A_CARD: Final = {1: 7, 2: 3, 3: 2, 4: 1, 7: 1}
 """Slices' parts of a card -> how many such slices one card has at most."""
@@ -75,11 +81,10 @@ def sick_cards(capacity: Mapping[str, int], offers: Mapping[str, int]) -> int:
 def is_cut(node: Plugged) -> bool:
     """Tell whether units are not NVIDIA's whole cards: parts of them, or cards of others."""
     names = node.capacity.keys() | node.offers.keys()
-    product = node.labels.get(f"{NVIDIA_GPU}.product", "")
     return (
         any(name != NVIDIA_GPU and stands_for_cards(name) for name in names)
         or node.number(f"{NVIDIA_GPU}.replicas") > 1
-        or bool(_SLICED_PRODUCT.search(product))
+        or bool(SLICED_PRODUCT.search(node.labels.get(PRODUCT, "")))
     )
 
 
@@ -90,9 +95,8 @@ def nvidia_groups(node: Plugged, whole: Sequence[CardGroup]) -> tuple[CardGroup,
     Args:
         whole: the groups of cards that are there if one unit is one card.
     """
-    product = node.labels.get(f"{NVIDIA_GPU}.product", "")
-    sliced = _SLICED_PRODUCT.search(product)
-    model = _SLICED_PRODUCT.sub("", product.removesuffix("-SHARED"))
+    sliced = SLICED_PRODUCT.search(node.labels.get(PRODUCT, ""))
+    model = product_of(node.labels)
     memory = None if sliced else node.number(f"{NVIDIA_GPU}.memory") or None
     replicas = max(1, node.number(f"{NVIDIA_GPU}.replicas"))
     names = [name for name in (NVIDIA_GPU, SHARED) if node.there(name) or _asked(node, name)]

@@ -51,6 +51,7 @@ from ledger.domain.kube.object_fields import default_uid, name_of, named, text_a
 from ledger.domain.nodes import NodeFacts, Taint
 from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.domain.quantity import NANO, ZERO, Quantity
+from ledger.domain.request.card_names import product_of
 from ledger.domain.request.extended import offered
 from ledger.domain.resources import (
     ANNOTATION_AMPLIFICATION_RATIO,
@@ -310,10 +311,9 @@ def _without_device(
 def _advertised(
     quantities: Quantities, labels: Mapping[str, str], vocabulary: Vocabulary
 ) -> Inventory:
+    model = labels.get(LABEL_GPU_MODEL, "") or product_of(labels)
     try:
-        return inventory_of_quantities(
-            quantities, model=labels.get(LABEL_GPU_MODEL, ""), vocabulary=vocabulary
-        )
+        return inventory_of_quantities(quantities, model=model, vocabulary=vocabulary)
     except InputError as error:
         raise InputError(error.message, field=f"status.allocatable[{error.field}]") from error
 

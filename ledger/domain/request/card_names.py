@@ -7,7 +7,7 @@ Rule: docs/contracts/device-plugins.md, docs/contracts/volcano-vgpu.md.
 from __future__ import annotations
 
 import re
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -18,6 +18,10 @@ from ledger.domain.systems import DeviceSystems
 SHARED: Final = f"{NVIDIA_GPU}.shared"
 """What replicas are called where they have a name of their own."""
 SLICE: Final = re.compile(r"nvidia\.com/mig-(\d)g\.\d+gb(?:\..*)?")
+PRODUCT: Final = f"{NVIDIA_GPU}.product"
+"""The label by which GPU feature discovery says which cards a node has."""
+SLICED_PRODUCT: Final = re.compile(r"-MIG-(\d)g\.\d+gb.*$")
+"""What is behind the product where all of a node's units are slices of one kind."""
 CARD: Final = re.compile(
     r"accelerator|ascend\d+[a-z]?\d*|dcu|gaudi\d*|gcu|gpu|i915|ipu|mlu\d*|neuron|neurondevice"
     r"|npu|ppu|tpu|xe|xpu",
@@ -30,6 +34,11 @@ def stands_for_cards(name: str) -> bool:
     """Tell whether a resource is one of cards, or of parts of them."""
     of_nvidia = name == SHARED or SLICE.fullmatch(name) is not None
     return of_nvidia or name in VGPU_NAMES or bool(CARD.fullmatch(name.partition("/")[2]))
+
+
+def product_of(labels: Mapping[str, str]) -> str:
+    """Return the model of a node's cards by GPU feature discovery, however they are cut."""
+    return SLICED_PRODUCT.sub("", labels.get(PRODUCT, "").removesuffix("-SHARED"))
 
 
 def followed(systems: DeviceSystems, device_names: Container[str]) -> DeviceSystems:

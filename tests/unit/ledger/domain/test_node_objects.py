@@ -51,6 +51,25 @@ def test_a_plain_node_is_read() -> None:
     assert warnings == []
 
 
+@pytest.mark.parametrize(
+    ("labels", "model"),
+    [
+        pytest.param({"nvidia.com/gpu.product": "Tesla-T4"}, "Tesla-T4", id="as it stands"),
+        pytest.param({"nvidia.com/gpu.product": "L40S-SHARED"}, "L40S", id="of replicas"),
+        pytest.param({"nvidia.com/gpu.product": "A100-MIG-1g.5gb"}, "A100", id="of slices"),
+        pytest.param({"nvidia.com/gpu.product": "T4", MODEL: "A10"}, "A10", id="behind the own"),
+        pytest.param({}, "", id="not at all"),
+    ],
+)
+def test_cards_without_a_device_object_are_of_the_product_that_the_node_says(
+    labels: dict[str, str], model: str
+) -> None:
+    """What hours by model and the map call the commonest cluster's cards by."""
+    facts, _ = decode_node(node(allocatable={"nvidia.com/gpu": "2"}, labels=labels))
+
+    assert [card.model for card in facts.devices] == [model, model]
+
+
 def test_a_node_says_which_machine_it_is_and_which_start_of_it() -> None:
     """The UUID in lower case, machine and boot ids, and when the Node object was made."""
     body = node()
