@@ -213,10 +213,11 @@ def _by_the_command(answered: Answered, anna: KeyPair) -> None:
         "users: [{name: test, user: {client-certificate: tls.crt, client-key: tls.key}}]\n"
         "contexts: [{name: test, context: {cluster: test, user: test}}]\n"
     )
-    env = {"KUBECONFIG": str(kubeconfig)}
+    wide = {"COLUMNS": "400"}  # a service does not know how wide the asker's terminal is
+    env = {"KUBECONFIG": str(kubeconfig), **wide}
     question = ("who", f"{answered.mine}/one")
     live = tenure(*question, "--live", "-n", answered.mine, cwd=answered.folder, env=env)
-    of_file = tenure(*question, "--ledger", answered.ledger, cwd=answered.folder)
+    of_file = tenure(*question, "--ledger", answered.ledger, cwd=answered.folder, env=wide)
     assert live.returncode == 0, live.stderr
     assert without_ages(live.stdout) == without_ages(of_file.stdout)
     refused = tenure(*question, "--live", cwd=answered.folder, env=env)
