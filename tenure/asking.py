@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from ledger.domain.errors import InputError
 from tenure.exits import with_next
+from tenure.output import LINE_WIDTH, WIDTH_MAX, WIDTH_MIN
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -109,6 +110,37 @@ def params_of(question: DataclassInstance) -> list[tuple[str, str]]:
     """Return a question as the parameters of a URL; what is as usual goes without saying."""
     given = ((each.name, getattr(question, each.name), each.default) for each in fields(question))
     return [(name, _text(value)) for name, value, usual in given if value != usual]
+
+
+_COLUMNS: Final = "columns"
+
+
+def width_params() -> list[tuple[str, str]]:
+    """Return how long lines for people may be here as a parameter of any question."""
+    width = LINE_WIDTH.get()
+    return [] if width is None else [(_COLUMNS, str(min(width, WIDTH_MAX)))]
+
+
+def width_of(
+    params: Iterable[tuple[str, str]],
+) -> tuple[int | None, list[tuple[str, str]]]:
+    """
+    Return how long lines may be where the asker is, None where nobody says, and what else is asked.
+
+    Raises:
+        InputError: it is no such width, or said twice.
+    """
+    params = list(params)
+    said = [value for name, value in params if name == _COLUMNS]
+    if len(said) > 1:
+        raise InputError("said twice", field=_COLUMNS)
+    text = said[0] if said else ""
+    if said and not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise InputError(f"not a width: value={text!r}", field=_COLUMNS)
+    if said and not WIDTH_MIN <= int(text) <= WIDTH_MAX:
+        fact = f"a line has {WIDTH_MIN} to {WIDTH_MAX} columns: value={text}"
+        raise InputError(fact, field=_COLUMNS)
+    return int(text) if said else None, [each for each in params if each[0] != _COLUMNS]
 
 
 def question_of(kind: type[_Q], params: Iterable[tuple[str, str]]) -> _Q:

@@ -13,6 +13,8 @@ from typing import Any, Final, TextIO
 Record = Mapping[str, Any]
 
 WIDTH_MIN: Final = 80
+WIDTH_MAX: Final = 1000
+"""The longest line that a service breaks lines for; a wider screen gets lines as long as that."""
 LINE_WIDTH: ContextVar[int | None] = ContextVar("LINE_WIDTH", default=None)
 """How long lines for people may be; None = as long as they are. The process edge sets it."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tenure.asking import Answer, Answers, Sight, question_of
+from tenure.asking import Answer, Answers, Sight, question_of, width_of
 from tenure.output import LINE_WIDTH
 from tenure.query.drift import DriftQuestion, answer_drift
 from tenure.query.pods import PodsQuestion, answer_pods
@@ -30,14 +30,20 @@ class Kind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """One question that can be answered."""
+    """
+    One question that can be answered.
+
+    Attributes:
+        width: how long lines may be where the asker is; None where nobody says.
+    """
 
     kind: Kind
     question: Any
+    width: int | None = None
 
     def answer(self, source: Ledger, sight: Sight) -> Answer:
         """Answer it. Raises InputError: it is of what nobody knows."""
-        LINE_WIDTH.set(None)  # the asker's screen is not known here
+        LINE_WIDTH.set(self.width)  # the asker's, not this process's
         return self.kind.answers(source, self.question, sight)
 
 
@@ -60,4 +66,5 @@ def asked(name: str, params: Iterable[tuple[str, str]]) -> Asked:
         InputError: a parameter is unknown, missing or no value of its kind.
     """
     kind = QUESTIONS[name]
-    return Asked(kind=kind, question=question_of(kind.question, params))
+    width, rest = width_of(params)
+    return Asked(kind=kind, question=question_of(kind.question, rest), width=width)

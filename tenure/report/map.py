@@ -19,7 +19,15 @@ from tenure.options import (
     At,
     Output,
 )
-from tenure.output import LINE_WIDTH, WIDTH_MIN, Column, OutputFormat, one_line, write_answer
+from tenure.output import (
+    LINE_WIDTH,
+    WIDTH_MAX,
+    WIDTH_MIN,
+    Column,
+    OutputFormat,
+    one_line,
+    write_answer,
+)
 from tenure.picture import picture_of_cluster, picture_of_ledger
 from tenure.report.chosen import Choice, chosen, chosen_cpus, words_of
 from tenure.units import format_time
@@ -35,7 +43,6 @@ if TYPE_CHECKING:
     from scheduler.usage.picture import CardGroup, NodeNow, Picture
 
 
-WIDTH_MAX: Final = 1000
 _MAP_COLUMNS: Final = (
     Column(key="node", title="NODE"),
     Column(key="open", title="OPEN"),

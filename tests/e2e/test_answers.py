@@ -213,7 +213,7 @@ def _by_the_command(answered: Answered, anna: KeyPair) -> None:
         "users: [{name: test, user: {client-certificate: tls.crt, client-key: tls.key}}]\n"
         "contexts: [{name: test, context: {cluster: test, user: test}}]\n"
     )
-    wide = {"COLUMNS": "400"}  # a service does not know how wide the asker's terminal is
+    wide = {"COLUMNS": "400"}  # at which the age of a holding breaks no line
     env = {"KUBECONFIG": str(kubeconfig), **wide}
     question = ("who", f"{answered.mine}/one")
     live = tenure(*question, "--live", "-n", answered.mine, cwd=answered.folder, env=env)

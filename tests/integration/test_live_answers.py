@@ -113,10 +113,16 @@ def ask(tenure: CommandLine, place: tuple[str, ...], *arguments: str) -> Answer:
     return tenure.run(*arguments, *place)
 
 
+@pytest.mark.parametrize("columns", ["", "80", "2000"])
 def test_a_service_says_what_the_command_says_of_its_ledger(
-    ledger: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ledger: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    columns: str,
 ) -> None:
-    """Every question, in text and as data; notes stay beside the answer."""
+    """Every question, in text and as data, however wide the terminal; notes stay beside it."""
+    monkeypatch.setenv("COLUMNS", columns)
     cluster = Cluster(tokens={"good": "anna"}, may={"anna": {""}})
     tenure = CommandLine(ledger, capsys)
     with served(tmp_path, str(ledger), cluster) as place:
