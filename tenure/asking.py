@@ -112,35 +112,31 @@ def params_of(question: DataclassInstance) -> list[tuple[str, str]]:
     return [(name, _text(value)) for name, value, usual in given if value != usual]
 
 
-_COLUMNS: Final = "columns"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lines:
+    """How long lines for people may be where the asker is, which any question may say."""
+
+    columns: int | None = None
 
 
-def width_params() -> list[tuple[str, str]]:
-    """Return how long lines for people may be here as a parameter of any question."""
+def lines_here() -> Lines:
+    """Return how long they may be in this process."""
     width = LINE_WIDTH.get()
-    return [] if width is None else [(_COLUMNS, str(min(width, WIDTH_MAX)))]
+    return Lines(columns=None if width is None else min(width, WIDTH_MAX))
 
 
-def width_of(
-    params: Iterable[tuple[str, str]],
-) -> tuple[int | None, list[tuple[str, str]]]:
+def lines_of(params: Iterable[tuple[str, str]]) -> Lines:
     """
-    Return how long lines may be where the asker is, None where nobody says, and what else is asked.
+    Return how long they may be by parameters of their own.
 
     Raises:
-        InputError: it is no such width, or said twice.
+        InputError: as `question_of`; it is no width that is taken.
     """
-    params = list(params)
-    said = [value for name, value in params if name == _COLUMNS]
-    if len(said) > 1:
-        raise InputError("said twice", field=_COLUMNS)
-    text = said[0] if said else ""
-    if said and not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise InputError(f"not a width: value={text!r}", field=_COLUMNS)
-    if said and not WIDTH_MIN <= int(text) <= WIDTH_MAX:
-        fact = f"a line has {WIDTH_MIN} to {WIDTH_MAX} columns: value={text}"
-        raise InputError(fact, field=_COLUMNS)
-    return int(text) if said else None, [each for each in params if each[0] != _COLUMNS]
+    lines = question_of(Lines, params)
+    if lines.columns is not None and not WIDTH_MIN <= lines.columns <= WIDTH_MAX:
+        fact = f"a line has {WIDTH_MIN} to {WIDTH_MAX} columns: value={lines.columns}"
+        raise InputError(fact, field="columns")
+    return lines
 
 
 def question_of(kind: type[_Q], params: Iterable[tuple[str, str]]) -> _Q:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ledger.domain.errors import InputError
-from tenure.asking import EVERYBODY, Answer, Answers, params_of, width_params
+from tenure.asking import EVERYBODY, Answer, Answers, lines_here, params_of
 from tenure.exits import AnswerIsNo, note, with_next
 from tenure.opening import opened
 from tenure.options import LedgerUrl, Live, Namespace, Server, ServerCa, ServerName, TokenFile
@@ -55,7 +55,8 @@ class Place:
             InputError: it can't be answered.
         """
         if self.service is not None:
-            answer: Answer = self.service.ask(name, [*params_of(question), *width_params()])
+            params = [*params_of(question), *params_of(lines_here())]
+            answer: Answer = self.service.ask(name, params)
             return answer
         with opened(self.ledger) as source:
             return answers(source, question, EVERYBODY)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tenure.asking import Answer, Answers, Sight, question_of, width_of
+from tenure.asking import Answer, Answers, Lines, Sight, lines_of, question_of
 from tenure.output import LINE_WIDTH
 from tenure.query.drift import DriftQuestion, answer_drift
 from tenure.query.pods import PodsQuestion, answer_pods
@@ -34,16 +34,16 @@ class Asked:
     One question that can be answered.
 
     Attributes:
-        width: how long lines may be where the asker is; None where nobody says.
+        lines: how long they may be where the asker is.
     """
 
     kind: Kind
     question: Any
-    width: int | None = None
+    lines: Lines
 
     def answer(self, source: Ledger, sight: Sight) -> Answer:
         """Answer it. Raises InputError: it is of what nobody knows."""
-        LINE_WIDTH.set(self.width)  # the asker's, not this process's
+        LINE_WIDTH.set(self.lines.columns)  # the asker's, not this process's
         return self.kind.answers(source, self.question, sight)
 
 
@@ -66,5 +66,7 @@ def asked(name: str, params: Iterable[tuple[str, str]]) -> Asked:
         InputError: a parameter is unknown, missing or no value of its kind.
     """
     kind = QUESTIONS[name]
-    width, rest = width_of(params)
-    return Asked(kind=kind, question=question_of(kind.question, rest), width=width)
+    own, lines = list[tuple[str, str]](), list[tuple[str, str]]()
+    for each in params:
+        (lines if each[0] == "columns" else own).append(each)
+    return Asked(kind=kind, question=question_of(kind.question, own), lines=lines_of(lines))
