@@ -27,6 +27,15 @@ Out = Annotated[
         "--out", metavar="FILE", help="With -o parquet: the file to write.", show_default=False
     ),
 ]
+Since = Annotated[
+    str | None,
+    typer.Option(
+        "--since",
+        metavar="TIME",
+        help='ISO 8601 with a zone, or "7d ago". Default: the ledger\'s beginning.',
+        show_default=False,
+    ),
+]
 At = Annotated[
     str | None,
     typer.Option(

@@ -15,6 +15,8 @@ from ledger.domain.bounds import Count, Index, Units
 
 DRA: Final = "dra"
 VOLCANO: Final = "volcano"
+UNHEALTHY: Final = "unhealthy"
+"""Why a card is closed that whoever lists it calls unhealthy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

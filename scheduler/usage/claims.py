@@ -11,12 +11,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from ledger.domain.annotations.volcano_vgpu import UNHEALTHY, VGPU_NAMES, VGPU_NUMBER
+from ledger.domain.annotations.volcano_vgpu import VGPU_NAMES, VGPU_NUMBER
 from ledger.domain.devices import WHOLE_PERCENT, level_percent
 from ledger.domain.log.events import PodObserved
 from ledger.domain.request import extended
 from ledger.domain.resources import TYPE_GPU
-from ledger.domain.systems import DRA, VOLCANO, DeviceSystems, SystemCard, SystemPart
+from ledger.domain.systems import (
+    DRA,
+    UNHEALTHY,
+    VOLCANO,
+    DeviceSystems,
+    SystemCard,
+    SystemPart,
+)
 from scheduler.usage.picture import (
     NONE,
     CardGroup,

@@ -34,7 +34,7 @@ from ledger.domain.resources import (
     TYPE_GPU,
     WHOLE_CARD_NAMES,
 )
-from ledger.domain.systems import NO_SYSTEMS, DeviceSystems
+from ledger.domain.systems import NO_SYSTEMS, UNHEALTHY, DeviceSystems
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 from ledger.store.reading.report_rows import Device, HealthRow, HolderRow, Node
 from scheduler.usage.claims import dra_groups, dra_not_looked_at, volcano_groups
@@ -59,8 +59,6 @@ from scheduler.usage.picture import (
 )
 from scheduler.usage.plugins import Plugged, nvidia_groups, sick_cards, vendor_groups
 
-UNHEALTHY: Final = "unhealthy"
-"""Why a device is closed that its inventory calls unhealthy."""
 _INVENTORY: Final = "inventory"
 """The reason that a ledger has for that."""
 MIB: Final = 2**20

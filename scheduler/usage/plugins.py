@@ -26,6 +26,7 @@ from ledger.domain.request.card_names import (
     stands_for_cards,
 )
 from ledger.domain.resources import NVIDIA_GPU, TYPE_GPU
+from ledger.domain.systems import UNHEALTHY
 from scheduler.usage.picture import (
     NONE,
     CardGroup,
@@ -39,7 +40,6 @@ from scheduler.usage.picture import (
 )
 
 NVIDIA: Final = "nvidia"
-UNHEALTHY: Final = "unhealthy"
 
 _PARTS_OF_A_CARD: Final = 7
 _MOST_ON_A_CARD: Final = {1: 7, 2: 3, 3: 2, 4: 1, 7: 1}

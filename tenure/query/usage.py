@@ -17,6 +17,7 @@ from tenure.opening import moment_of, time_of
 from tenure.options import (
     DataOutput,
     Out,
+    Since,
 )
 from tenure.output import Column, DataFormat, OutputFormat, write_answer
 from tenure.times import LedgerTime, iso_time
@@ -50,15 +51,7 @@ def usage(
     by: Annotated[
         str, typer.Option("--by", metavar="GROUP", help="namespace, owner, model or label:KEY.")
     ] = "namespace",
-    since: Annotated[
-        str | None,
-        typer.Option(
-            "--since",
-            metavar="TIME",
-            help='ISO 8601 with a zone, or "7d ago". Default: the ledger\'s beginning.',
-            show_default=False,
-        ),
-    ] = None,
+    since: Since = None,
     until: Annotated[
         str | None,
         typer.Option("--until", metavar="TIME", help="Default: now.", show_default=False),

@@ -10,7 +10,7 @@ import typer
 
 from tenure.exits import AnswerIsNo, note, warn
 from tenure.opening import moment_of, opened, time_of
-from tenure.options import LedgerUrl
+from tenure.options import LedgerUrl, Since
 
 STDOUT: Final = "-"
 
@@ -28,15 +28,7 @@ def report(
     verify: Annotated[
         bool, typer.Option(help="Prove the ledger first; only then the page claims it.")
     ] = True,
-    since: Annotated[
-        str | None,
-        typer.Option(
-            "--since",
-            metavar="TIME",
-            help='ISO 8601 with a zone, or "7d ago". Default: the ledger\'s beginning.',
-            show_default=False,
-        ),
-    ] = None,
+    since: Since = None,
     until: Annotated[
         str | None,
         typer.Option("--until", metavar="TIME", help="Default: its end.", show_default=False),

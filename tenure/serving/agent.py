@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
-import signal
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +19,7 @@ from agent.plugin.serving import DevicePlugin
 from ledger.domain.errors import InputError
 from tenure.exits import with_next
 from tenure.serving.agent_reporting import ReportingOptions, reporting
-from tenure.serving.background import tasks_of_process
+from tenure.serving.background import tasks_of_process, told_to_stop
 from tenure.serving.listening import Connections, announced
 from tenure.serving.probes import probes_app
 
@@ -63,10 +61,7 @@ async def serve_agent(options: AgentOptions) -> None:
         if not folder.is_dir():
             missing = InputError(f"no such folder: {folder}", field=option)
             raise with_next(missing, "mount the node's own folder there")
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
+    stopping = told_to_stop()
     registry, start = CollectorRegistry(), secrets.token_hex(_START_BYTES)
     cards = CardFiles(options.cards)
     cards.cards()  # what can't be read is said at once

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import partial
@@ -18,6 +19,15 @@ from ledger.domain.errors import TenureError
 _T = TypeVar("_T")
 
 _log: Final = logging.getLogger("tenure.background")
+
+
+def told_to_stop() -> asyncio.Event:
+    """Return what SIGTERM and SIGINT set."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    return stopping
 
 
 class Tasks(list[Coroutine[Any, Any, None]]):

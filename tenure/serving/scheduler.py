@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from scheduler.service.replica import Replica
 from tenure.config import read_settings
 from tenure.kube.objects import KubeObjects, connected
 from tenure.kube.reflector import Reflector, SetBackError
-from tenure.serving.background import as_coroutine, tasks_of_process, unless
+from tenure.serving.background import as_coroutine, tasks_of_process, told_to_stop, unless
 from tenure.serving.listening import Connections, Http2, announced
 from tenure.serving.probes import probes_app
 from tenure.serving.scheduling.agents import agent_routes
@@ -114,7 +113,7 @@ async def _started(options: SchedulerOptions, metrics: Metrics, stack: AsyncExit
         options=options,
         metrics=metrics,
         stack=stack,
-        stopping=_told_to_stop(),
+        stopping=told_to_stop(),
         objects=await stack.enter_async_context(connected(options.kubeconfig)),
     )
     app = probes_app(metrics.registry, lambda: started.why_not_ready())  # noqa: PLW0108 - another later
@@ -229,15 +228,6 @@ async def _opened(
         live=live,
         tasks=tasks,
     )
-
-
-def _told_to_stop() -> asyncio.Event:
-    """Return what SIGTERM and SIGINT set."""
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    return stopping
 
 
 def _show(process: Process) -> None:

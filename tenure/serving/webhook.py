@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -28,7 +27,13 @@ from tenure.exits import with_next
 from tenure.kube.lease import Leadership, LeaseSettings
 from tenure.kube.lookups import KubeLookups, KubeWatches
 from tenure.kube.objects import KubeObjects, connected
-from tenure.serving.background import as_coroutine, every, first, tasks_of_process
+from tenure.serving.background import (
+    as_coroutine,
+    every,
+    first,
+    tasks_of_process,
+    told_to_stop,
+)
 from tenure.serving.listening import Connections, announced
 from tenure.serving.probes import probes_app
 from tenure.serving.refusals import RefusalQueue
@@ -112,10 +117,7 @@ async def serve_webhook(options: WebhookOptions) -> None:
         CertificateError: the certificates that were provided can't be served.
     """
     check_names(options)
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
+    stopping = told_to_stop()
     async with AsyncExitStack() as stack:
         metrics, connections = Metrics(), Connections()
         failures = metrics.background_failures

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ledger.domain.devices import WHOLE_PERCENT
-from ledger.domain.systems import VOLCANO, SystemCard, SystemPart
+from ledger.domain.systems import UNHEALTHY, VOLCANO, SystemCard, SystemPart
 
 # GPU-a,10,20000,NVIDIA-A10,true,hami-core:GPU-b,...:
 VGPU_REGISTER: Final = "volcano.sh/node-vgpu-register"
@@ -24,7 +24,6 @@ VGPU_NAMES: Final = (
     "volcano.sh/vgpu-cores",
     "volcano.sh/vgpu-memory-percentage",
 )
-UNHEALTHY: Final = "unhealthy"
 
 _FIELDS_MIN: Final = 5
 _CARDS_MAX: Final = 1024
