@@ -327,6 +327,7 @@ def test_lane_and_feed_outlive_a_crash_of_the_server(own: OwnServer) -> None:
             open_lane(service, TURN, patience_seconds=PATIENCE_SECONDS) as lane,
         ):
             reader = asyncio.create_task(read())
+            await until(lambda: seen == [1])
             for each in asked[:4]:
                 await lane.record(each)
             await asyncio.to_thread(own.stop, SIGQUIT)
