@@ -9,6 +9,7 @@ from typing import Final
 import yaml
 
 from agent.discover.machine import Discovery, checked
+from agent.documents import yaml_document
 from ledger.domain.errors import InputError
 from ledger.domain.log.codec import decode_value
 
@@ -60,43 +61,8 @@ def read_document(path: Path) -> object:
             raw = file.read(BYTES_MAX + 1)
         if len(raw) > BYTES_MAX:
             raise InputError(f"too large: bytes_max={BYTES_MAX}")
-        return _document(raw.decode())
+        return yaml_document(raw.decode())
     except OSError as error:
         raise InputError(f"can't be read: {error.strerror}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InputError(f"not YAML: {' '.join(str(error).split())[:200]}") from error
-
-
-def _document(text: str) -> object:
-    """Return the one document of a text, None where there is none."""
-    loader = yaml.SafeLoader(text)
-    try:
-        root = loader.get_single_node()
-        if root is None:
-            return None
-        _refuse_keys_twice(root)
-        value: object = loader.construct_document(root)
-        return value
-    finally:
-        loader.dispose()
-
-
-def _refuse_keys_twice(root: yaml.Node) -> None:
-    """Refuse a key that stands twice in one mapping, of which YAML takes the last in silence."""
-    todo, known = [root], {id(root)}
-    while todo:
-        node = todo.pop()
-        parts = list(node.value) if isinstance(node, yaml.CollectionNode) else []
-        if isinstance(node, yaml.MappingNode):
-            seen: set[str] = set()
-            for key, _ in node.value:
-                name = str(key.value)
-                if name in seen:
-                    mark = key.start_mark
-                    place = f"line={mark.line + 1}, column={mark.column + 1}"
-                    raise InputError(f"the key {name[:80]!r} stands twice in one mapping: {place}")
-                seen.add(name)
-            parts = [part for pair in node.value for part in pair]
-        fresh = [part for part in parts if id(part) not in known]  # an alias is one node
-        known.update(map(id, fresh))
-        todo += fresh

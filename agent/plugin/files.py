@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,6 +14,7 @@ import yaml
 from agent.checkpoint import BYTES_MAX, DeviceCheckpoint, read_device_checkpoint
 from agent.decide.slots import is_name
 from agent.decide.slots_cdi import CardEdits, read_cards
+from agent.documents import json_document, yaml_document
 from ledger.domain.errors import InputError, TenureError
 
 _PREFIX: Final = "tenure-"
@@ -120,7 +120,7 @@ class CardFiles:
                 self._read[path] = (version, read_cards(_parsed(path)))
         except InputError as error:
             raise error.at(str(path)) from error
-        except (OSError, ValueError, yaml.YAMLError) as error:
+        except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
             raise InputError(f"can't be read: {error}", place=str(path)) from error
         return self._read[path][1]
 
@@ -157,7 +157,4 @@ def _parsed(path: Path) -> object:
     content = read_file(path)
     if len(content) > BYTES_MAX:  # cut off there it might still be YAML
         raise InputError(f"too large: bytes_max={BYTES_MAX}")
-    if path.suffix == ".json":
-        parsed: object = json.loads(content)
-        return parsed
-    return yaml.load(content, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe
+    return json_document(content) if path.suffix == ".json" else yaml_document(content.decode())

@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from agent.documents import json_document
 from agent.plugin.files import read_file
 from ledger.domain.errors import InputError
 
@@ -67,8 +68,10 @@ class HoldingsFile:
 
     def _read(self) -> _File:
         try:
-            file = msgspec.json.decode(read_file(self._path), type=_File)
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+            file = msgspec.convert(json_document(read_file(self._path)), type=_File)
+        except InputError as error:
+            raise error.at(str(self._path)) from error
+        except (OSError, msgspec.ValidationError, ValueError, RecursionError) as error:
             raise InputError(f"can't be read: {error}", place=str(self._path)) from error
         if file.format != FORMAT:
             raise InputError(f"unknown format: value={file.format}", place=str(self._path))

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -28,13 +29,14 @@ from ledger.domain.errors import InputError
 from tenure.exits import with_next
 from tenure.kube.objects import connected
 from tenure.serving.background import Tasks, every
+from tenure.serving.threads import in_thread_of_its_own
 
 FAULTS_NOT_KEPT: Final = "FaultsNotKept"
 NO_ANSWER: Final = "NoAnswer"
 LOOK_SECONDS: Final = 60.0
 """A look takes milliseconds; a driver that hangs may never come back from one."""
 EVENT_MILLISECONDS: Final = 2_000
-"""An end of the process waits no longer for the thread that listens."""
+"""The thread that listens ends so long after it was told to."""
 
 _log: Final = logging.getLogger("tenure.agent.report")
 
@@ -127,7 +129,7 @@ class Looks:
     async def look(self) -> Discovery:
         """Return what there is now; all kinds of devices are unknown if that takes too long."""
         if self._running is None:
-            self._running = asyncio.ensure_future(asyncio.to_thread(self.probe.look))
+            self._running = in_thread_of_its_own(self.probe.look)
         await asyncio.wait([self._running], timeout=self.seconds)
         if not self._running.done():
             fact = f"nobody could look at the machine: seconds={self.seconds}"
@@ -222,7 +224,7 @@ def _listening(
             loop.call_soon_threadsafe(_note, events, kept, soon)
 
         try:
-            await asyncio.to_thread(_listen, host, stopped, tell)
+            await in_thread_of_its_own(partial(_listen, host, stopped, tell))
         finally:
             stopped.set()
 

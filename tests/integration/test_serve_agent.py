@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -178,6 +180,39 @@ def test_a_start_waits_for_a_holding_that_comes_late(
     assert world.shown(name) == {"env": ["CARD=a"]}
 
 
+def test_an_agent_whose_driver_hangs_ends_when_it_is_told_to(world: World) -> None:
+    """Whatever it waits for: here the machine is a file that nobody ever ends."""
+    machine = world.folder / "machine"
+    os.mkfifo(machine)
+    kubeconfig = world.folder / "kubeconfig"
+    cluster = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{free_port()}"}}
+    context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
+    made = {"clusters": [cluster], "contexts": [context], "users": [{"name": "u", "user": {}}]}
+    kubeconfig.write_text(json.dumps({**made, "current-context": "c"}))
+    reports = {"node": "n", "machine": machine, "state": world.folder, "kubeconfig": kubeconfig}
+    more = [word for name, value in reports.items() for word in (f"--{name}", str(value))]
+    process = subprocess.Popen(
+        [*COMMAND, "serve", "agent", *world.options(), *more],
+        cwd=world.folder,
+        env=environment(),
+    )
+    try:
+        writer: list[int] = []
+
+        def is_read() -> bool:
+            with suppress(OSError):  # nobody reads it yet
+                writer.append(os.open(machine, os.O_WRONLY | os.O_NONBLOCK))
+            return bool(writer)
+
+        until(is_read, "it does not look")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(SECONDS) == 0
+        os.close(writer[0])
+    finally:
+        process.kill()
+        process.wait(20)
+
+
 @pytest.mark.parametrize(
     ("other", "said"),
     [
@@ -219,6 +254,10 @@ def test_what_cannot_work_is_said_at_the_start(
                 ' [{"name": "c", "devices": []}, {"name": "c", "devices": []}]}]}'
             ),
             "said twice",
+        ),
+        (
+            '{"format": 1, "holdings": [{"pod_uid": "p", "pod_uid": "q", "containers": []}]}',
+            r"holdings\[0\].pod_uid: the key stands twice",
         ),
     ],
 )

@@ -275,6 +275,28 @@ def test_a_vendors_specification_that_cannot_be_read_is_refused(said: object, pl
         read_cards(said)
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "place"),
+    [
+        (
+            "vendor.json",
+            '{"devices": [{"name": "x", "containerEdits": {}, "name": "y"}]}',
+            r"devices\[0\].name: the key stands twice",
+        ),
+        ("vendor.yaml", "devices:\n- name: x\n  name: y\n", "line=3, column=3"),
+    ],
+)
+def test_a_key_that_a_vendors_file_has_twice_is_refused(
+    tmp_path: Path, name: str, text: str, place: str
+) -> None:
+    """Else the last one would count, and a card be shown as another one is."""
+    (tmp_path / name).write_text(text)
+
+    with pytest.raises(InputError, match=place) as refusal:
+        CardFiles([tmp_path / name]).cards()
+    assert name in str(refusal.value)
+
+
 @pytest.mark.parametrize("suffix", ["json", "yaml"])
 def test_files_of_vendors_are_read_again_when_they_change(tmp_path: Path, suffix: str) -> None:
     """JSON or YAML; two that show one device are refused."""
