@@ -7,28 +7,16 @@ protobuf's own JSON of a message reads as kubelet's documentation does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Final
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
+from agent.protobuf import MAP, Tables, classes
 from ledger.domain.errors import InputError
 
 VERSION: Final = "v1beta1"
-_FIELD: Final = descriptor_pb2.FieldDescriptorProto
-_SCALARS: Final = {
-    "string": _FIELD.TYPE_STRING,
-    "bool": _FIELD.TYPE_BOOL,
-    "int32": _FIELD.TYPE_INT32,
-    "int64": _FIELD.TYPE_INT64,
-}
-_MAP: Final = "map"
-"""The type of a field that maps strings to strings."""
-_EVERY: Final = "every "
-"""What a repeated field's type begins with."""
-
-_TABLES: Final[Mapping[str, tuple[tuple[int, str, str], ...]]] = {
+_TABLES: Final[Tables] = {
     "Empty": (),
     "DevicePluginOptions": (
         (1, "pre_start_required", "bool"),
@@ -58,10 +46,10 @@ _TABLES: Final[Mapping[str, tuple[tuple[int, str, str], ...]]] = {
     ),
     "CDIDevice": ((1, "name", "string"),),
     "ContainerAllocateResponse": (
-        (1, "envs", _MAP),
+        (1, "envs", MAP),
         (2, "mounts", "every Mount"),
         (3, "devices", "every DeviceSpec"),
-        (4, "annotations", _MAP),
+        (4, "annotations", MAP),
         (5, "cdi_devices", "every CDIDevice"),
     ),
     "AllocateResponse": ((1, "container_responses", "every ContainerAllocateResponse"),),
@@ -70,42 +58,7 @@ _TABLES: Final[Mapping[str, tuple[tuple[int, str, str], ...]]] = {
 }
 
 
-def _described() -> descriptor_pb2.FileDescriptorProto:
-    file = descriptor_pb2.FileDescriptorProto(
-        name="tenure/deviceplugin.proto", package=VERSION, syntax="proto3"
-    )
-    for name, fields in _TABLES.items():
-        message = file.message_type.add(name=name)
-        for number, field, kind in fields:
-            _describe(message, number, field, kind)
-    return file
-
-
-def _describe(message: descriptor_pb2.DescriptorProto, number: int, field: str, kind: str) -> None:
-    added = message.field.add(name=field, number=number, label=_FIELD.LABEL_OPTIONAL)
-    if kind.startswith(_EVERY) or kind == _MAP:
-        added.label = _FIELD.LABEL_REPEATED
-    of = kind.removeprefix(_EVERY)
-    if kind == _MAP:
-        of = f"{message.name}.{field.title()}Entry"
-        entry = message.nested_type.add(name=f"{field.title()}Entry")
-        entry.options.map_entry = True
-        _describe(entry, 1, "key", "string")
-        _describe(entry, 2, "value", "string")
-    if of in _SCALARS:
-        added.type = _SCALARS[of]
-    else:
-        added.type, added.type_name = _FIELD.TYPE_MESSAGE, f".{VERSION}.{of}"
-
-
-_POOL: Final = descriptor_pool.DescriptorPool()
-_POOL.Add(_described())
-
-
-def _class(name: str) -> Any:  # noqa: ANN401 - its fields are known when it is made
-    described = _POOL.FindMessageTypeByName(f"{VERSION}.{name}")
-    return message_factory.GetMessageClass(described)
-
+_class: Final = classes(VERSION, _TABLES)
 
 Empty: Final = _class("Empty")
 DevicePluginOptions: Final = _class("DevicePluginOptions")

@@ -1,0 +1,149 @@
+"""Asks kubelet and the container runtime over their sockets; every call ends in time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from agent.discover.host_files import HostFiles
+from agent.witness import said
+from agent.witness.cgroups import Place, place_of
+from agent.witness.said import EXITED, Given, Inside, Listed
+from ledger.domain.errors import InputError, TenureError
+
+CALL_SECONDS: Final = 10.0
+MESSAGE_MAX: Final = 16 * 2**20
+"""What kubelet and containerd let their own clients receive."""
+CONTAINERS_MAX: Final = 4096
+"""Of so many a node tells; kubelet takes 110 Pods, and containers that ended are listed a while."""
+
+
+class AwayError(TenureError):
+    """Somebody on this node does not answer, or in words that nobody knows. Ask again later."""
+
+
+class PodResources:
+    """Kubelet's answer of who was given which devices: `pod-resources/kubelet.sock`."""
+
+    def __init__(self, socket: Path) -> None:
+        self._socket = socket
+
+    async def given(self) -> tuple[Given, ...]:
+        """
+        Return what the containers of this node were given.
+
+        Raises:
+            AwayError: kubelet does not answer.
+        """
+        call = f"/{said.POD_RESOURCES}.PodResourcesLister/List"
+        async with _channel(self._socket) as channel:
+            answer = await _answer(
+                channel, call, said.ListPodResourcesRequest(), said.ListPodResourcesResponse
+            )
+        return said.given_by_kubelet(answer)
+
+    async def allocatable(self) -> Mapping[str, frozenset[str]]:
+        """
+        Return the ids of each resource that kubelet can give.
+
+        Raises:
+            AwayError: kubelet does not answer.
+        """
+        call = f"/{said.POD_RESOURCES}.PodResourcesLister/GetAllocatableResources"
+        async with _channel(self._socket) as channel:
+            answer = await _answer(
+                channel, call, said.AllocatableResourcesRequest(), said.AllocatableResourcesResponse
+            )
+        return said.allocatable(answer)
+
+
+class Runtime:
+    """
+    The container runtime, by CRI.
+
+    What a container was made with never changes, so each is asked about once.
+    """
+
+    def __init__(self, socket: Path) -> None:
+        self._socket = socket
+        self._inside: dict[str, Inside] = {}
+
+    async def containers(self) -> tuple[tuple[Listed, ...], Mapping[str, Inside]]:
+        """
+        Return the containers of Pods, and what those were made with that have not ended.
+
+        Of one that can't be told of, nothing is there.
+
+        Raises:
+            AwayError: the runtime does not answer, or lists too many.
+        """
+        call = f"/{said.RUNTIME}.RuntimeService/ListContainers"
+        async with _channel(self._socket) as channel:
+            answer = await _answer(
+                channel, call, said.ListContainersRequest(), said.ListContainersResponse
+            )
+            found = said.listed(answer)
+            if len(found) > CONTAINERS_MAX:
+                raise AwayError(f"too many containers: count={len(found)}, max={CONTAINERS_MAX}")
+            there = [one.container_id for one in found if one.state != EXITED]
+            self._inside = {key: self._inside[key] for key in there if key in self._inside}
+            for key in there:
+                if key not in self._inside:
+                    await self._ask(channel, key)
+        return found, dict(self._inside)
+
+    async def _ask(self, channel: grpc.aio.Channel, container_id: str) -> None:
+        """Ask what a container was made with; one that is gone meanwhile is left out."""
+        call = f"/{said.RUNTIME}.RuntimeService/ContainerStatus"
+        request = said.ContainerStatusRequest(container_id=container_id, verbose=True)
+        try:
+            answer = await _answer(channel, call, request, said.ContainerStatusResponse)
+            self._inside[container_id] = said.inside(answer)
+        except (AwayError, InputError):
+            return  # the look says that this container could not be told of
+
+
+def places(host: HostFiles, pids: Iterable[int]) -> dict[int, Place | None]:
+    """
+    Return whose processes are, by the host's own numbers; one that can't be read is missing.
+
+    Args:
+        host: the host's files, whose `proc` is that of the host's pid namespace.
+    """
+    found: dict[int, Place | None] = {}
+    for pid in dict.fromkeys(pids):
+        try:
+            found[pid] = place_of(host.text(f"proc/{pid:d}/cgroup"))
+        except (OSError, ValueError):
+            continue
+    return found
+
+
+def _channel(socket: Path) -> grpc.aio.Channel:
+    options = [("grpc.max_receive_message_length", MESSAGE_MAX)]
+    return grpc.aio.insecure_channel(f"unix:{socket}", options=options)
+
+
+async def _answer(
+    channel: grpc.aio.Channel,
+    call: str,
+    request: Any,  # noqa: ANN401 - a message
+    answer: Any,  # noqa: ANN401 - a message's class
+) -> Any:  # noqa: ANN401 - a message
+    asked = channel.unary_unary(
+        call,
+        request_serializer=type(request).SerializeToString,
+        response_deserializer=bytes,  # what can't be read is no failure of the call
+    )
+    try:
+        content = await asked(request, timeout=CALL_SECONDS)
+        return answer.FromString(content)
+    except grpc.aio.AioRpcError as error:
+        raise AwayError(f"no answer: call={call}, code={error.code().name}") from error
+    except DecodeError as error:
+        raise AwayError(f"not an answer: call={call}: {error}") from error

@@ -1,0 +1,246 @@
+"""
+What kubelet and the container runtime answer about containers, as values.
+
+Rule: podresources v1 and CRI runtime.v1. The tables name what is read; other fields are left out.
+Pure: messages in, values out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from agent.protobuf import MAP, Tables, classes
+from ledger.domain.errors import InputError
+
+POD_RESOURCES: Final = "v1"
+RUNTIME: Final = "runtime.v1"
+INFO: Final = "info"
+"""Where containerd and CRI-O keep what a verbose answer has besides."""
+CREATED, RUNNING, EXITED, UNKNOWN = range(4)
+"""States of a container, by CRI's numbers."""
+_POD_UID: Final = "io.kubernetes.pod.uid"
+_POD_NAME: Final = "io.kubernetes.pod.name"
+_NAMESPACE: Final = "io.kubernetes.pod.namespace"
+_CONTAINER: Final = "io.kubernetes.container.name"
+_CDI_PREFIX: Final = "cdi.k8s.io/"
+
+_OF_KUBELET: Final[Tables] = {
+    "ListPodResourcesRequest": (),
+    "AllocatableResourcesRequest": (),
+    "ListPodResourcesResponse": ((1, "pod_resources", "every PodResources"),),
+    "PodResources": (
+        (1, "name", "string"),
+        (2, "namespace", "string"),
+        (3, "containers", "every ContainerResources"),
+    ),
+    "ContainerResources": ((1, "name", "string"), (2, "devices", "every ContainerDevices")),
+    "ContainerDevices": ((1, "resource_name", "string"), (2, "device_ids", "every string")),
+    "AllocatableResourcesResponse": ((1, "devices", "every ContainerDevices"),),
+}
+_OF_RUNTIME: Final[Tables] = {
+    "ListContainersRequest": (),
+    "ListContainersResponse": ((1, "containers", "every Container"),),
+    "Container": ((1, "id", "string"), (6, "state", "int32"), (8, "labels", MAP)),
+    "ContainerStatusRequest": ((1, "container_id", "string"), (2, "verbose", "bool")),
+    "ContainerStatusResponse": ((1, "status", "ContainerStatus"), (2, "info", MAP)),
+    "ContainerStatus": (
+        (1, "id", "string"),
+        (3, "state", "int32"),
+        (12, "labels", MAP),
+        (14, "mounts", "every Mount"),
+    ),
+    "Mount": ((1, "container_path", "string"), (2, "host_path", "string")),
+}
+_kubelets: Final = classes(POD_RESOURCES, _OF_KUBELET)
+_runtimes: Final = classes(RUNTIME, _OF_RUNTIME)
+ListPodResourcesRequest: Final = _kubelets("ListPodResourcesRequest")
+ListPodResourcesResponse: Final = _kubelets("ListPodResourcesResponse")
+AllocatableResourcesRequest: Final = _kubelets("AllocatableResourcesRequest")
+AllocatableResourcesResponse: Final = _kubelets("AllocatableResourcesResponse")
+ListContainersRequest: Final = _runtimes("ListContainersRequest")
+ListContainersResponse: Final = _runtimes("ListContainersResponse")
+ContainerStatusRequest: Final = _runtimes("ContainerStatusRequest")
+ContainerStatusResponse: Final = _runtimes("ContainerStatusResponse")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """
+    What kubelet says that a container was given of one resource.
+
+    Attributes:
+        pod: namespace and name: kubelet's answer has no UID.
+    """
+
+    pod: tuple[str, str]
+    container: str
+    resource: str
+    ids: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """A container that the runtime lists, of a Pod."""
+
+    container_id: str
+    state: int
+    pod_uid: str
+    namespace: str
+    pod_name: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inside:
+    """
+    What a container was made with.
+
+    Attributes:
+        visible: its `NVIDIA_VISIBLE_DEVICES`; None = it has none.
+        mounts: paths in the container.
+        cdi: CDI devices that were asked for it, in order.
+        nodes: paths of the device nodes that it was given.
+        privileged: it sees every device of the host, and uses whichever it likes.
+    """
+
+    visible: str | None = None
+    mounts: tuple[str, ...] = ()
+    cdi: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    privileged: bool = False
+
+
+NOTHING: Final = Inside()
+
+
+class _Named(msgspec.Struct):
+    name: str = ""
+    path: str = ""
+    destination: str = ""
+
+
+class _Security(msgspec.Struct):
+    privileged: bool = False
+
+
+class _Linux(msgspec.Struct):
+    security_context: _Security | None = None
+    devices: list[_Named] | None = None
+
+
+class _Config(msgspec.Struct):
+    linux: _Linux | None = None
+    annotations: dict[str, str] | None = None
+    cdi: list[_Named] | None = msgspec.field(default=None, name="CDI_devices")
+
+
+class _Process(msgspec.Struct):
+    env: list[str] | None = None
+
+
+class _Spec(msgspec.Struct):
+    process: _Process | None = None
+    mounts: list[_Named] | None = None
+    linux: _Linux | None = None
+    annotations: dict[str, str] | None = None
+
+
+class _Info(msgspec.Struct):
+    """As containerd and CRI-O write it; CRI-O says `privileged` itself and has no `config`."""
+
+    privileged: bool = False
+    config: _Config | None = None
+    spec: _Spec | None = msgspec.field(default=None, name="runtimeSpec")
+
+
+_INFO: Final = msgspec.json.Decoder(_Info)
+
+
+def given_by_kubelet(answer: Any) -> tuple[Given, ...]:  # noqa: ANN401 - a message
+    """Return what a ListPodResourcesResponse says; kubelet says a resource's ids in parts."""
+    found: dict[tuple[tuple[str, str], str, str], frozenset[str]] = {}
+    for pod in answer.pod_resources:
+        for container in pod.containers:
+            for devices in container.devices:
+                key = ((pod.namespace, pod.name), container.name, devices.resource_name)
+                found[key] = found.get(key, frozenset()) | set(devices.device_ids)
+    return tuple(
+        Given(pod=pod, container=container, resource=resource, ids=ids)
+        for (pod, container, resource), ids in found.items()
+    )
+
+
+def allocatable(answer: Any) -> Mapping[str, frozenset[str]]:  # noqa: ANN401 - a message
+    """Return the ids of each resource that an AllocatableResourcesResponse has."""
+    found: dict[str, frozenset[str]] = {}
+    for each in answer.devices:
+        found[each.resource_name] = found.get(each.resource_name, frozenset()) | set(
+            each.device_ids
+        )
+    return found
+
+
+def listed(answer: Any) -> tuple[Listed, ...]:  # noqa: ANN401 - a message
+    """Return the containers of Pods in a ListContainersResponse; what is of no Pod is left out."""
+    return tuple(
+        Listed(
+            container_id=one.id,
+            state=one.state,
+            pod_uid=one.labels[_POD_UID],
+            namespace=one.labels.get(_NAMESPACE, ""),
+            pod_name=one.labels.get(_POD_NAME, ""),
+            name=one.labels.get(_CONTAINER, ""),
+        )
+        for one in answer.containers
+        if one.labels.get(_POD_UID)
+    )
+
+
+def inside(answer: Any) -> Inside:  # noqa: ANN401 - a message
+    """
+    Return what a verbose ContainerStatusResponse says that the container was made with.
+
+    Raises:
+        InputError: the runtime says it in words that nobody knows.
+    """
+    text = answer.info.get(INFO, "")
+    if not text:
+        raise InputError(f"the runtime tells nothing of a container: id={answer.status.id}")
+    try:
+        info = _INFO.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"what the runtime tells of a container: {error}") from error
+    config, spec = info.config or _Config(), info.spec or _Spec()
+    security = (config.linux or _Linux()).security_context or _Security()
+    env = [] if spec.process is None else spec.process.env or []
+    mounts = {one.container_path for one in answer.status.mounts}
+    mounts |= {one.destination for one in spec.mounts or ()}
+    asked = [one.name for one in config.cdi or ()]
+    for said in (config.annotations or {}, spec.annotations or {}):
+        asked.extend(_cdi_names(said))
+    return Inside(
+        visible=_last(env, "NVIDIA_VISIBLE_DEVICES"),
+        mounts=tuple(sorted(mounts)),
+        cdi=tuple(dict.fromkeys(name for name in asked if name)),
+        nodes=tuple(one.path for one in (spec.linux or _Linux()).devices or ()),
+        privileged=info.privileged or security.privileged,
+    )
+
+
+def _cdi_names(annotations: Mapping[str, str]) -> Iterable[str]:
+    return (
+        name
+        for key, value in sorted(annotations.items())
+        if key.startswith(_CDI_PREFIX)
+        for name in value.split(",")
+    )
+
+
+def _last(env: Iterable[str], key: str) -> str | None:
+    """Return a variable's value; of several the last one counts, as for the process."""
+    values = [each.partition("=")[2] for each in env if each.partition("=")[0] == key]
+    return values[-1] if values else None
