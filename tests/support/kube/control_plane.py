@@ -1,8 +1,8 @@
 """
 A real etcd and kube-apiserver for tests: started in seconds on free ports of the loopback.
 
-No controller manager runs, so a Deployment makes no Pods and no namespace gets a default service
-account; the ServiceAccount admission plugin is off for that.
+No controller runs but those that a test starts, so a Deployment makes no Pods and no namespace gets
+a default service account; the ServiceAccount admission plugin is off for that.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from certs.material import KeyPair, issue_authority
 from tests.support.kube.api import Api
-from tests.support.kube.binaries import API_SERVER, ETCD, SCHEDULER
+from tests.support.kube.binaries import API_SERVER, CONTROLLERS, ETCD, SCHEDULER
 
 READY_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 20.0
@@ -37,12 +37,14 @@ SCHEDULER_ACCOUNT: Final = "system:serviceaccount:tenure-system:tenure-scheduler
 WEBHOOK_ACCOUNT: Final = "system:serviceaccount:tenure-system:tenure-webhook"
 AGENT_ACCOUNT: Final = "system:serviceaccount:tenure-system:tenure-agent"
 KUBELET: Final = "system:node:kubelet-1"
+CONTROLLER_MANAGER: Final = "system:kube-controller-manager"
 DAEMON_SETS: Final = "system:serviceaccount:kube-system:daemon-set-controller"
 _GROUPS: Final[Mapping[str, str]] = {
     ADMIN: "system:masters",
     MALLORY: "system:masters",  # who may do everything that admission lets through
     "system:kube-scheduler": "system:authenticated",
     KUBELET: "system:nodes",
+    CONTROLLER_MANAGER: "system:authenticated",
     DAEMON_SETS: "system:serviceaccounts,system:serviceaccounts:kube-system",
     SCHEDULER_ACCOUNT: "system:serviceaccounts,system:serviceaccounts:tenure-system",
     WEBHOOK_ACCOUNT: "system:serviceaccounts,system:serviceaccounts:tenure-system",
@@ -103,15 +105,30 @@ class ControlPlane:
         raise AssertionError(f"kube-apiserver did not get ready:\n{self.server.words()}")
 
     @contextlib.contextmanager
-    def scheduler(self, config: Path, *arguments: str) -> Iterator[Program]:
-        """Run kube-scheduler with this configuration file until the block ends."""
+    def scheduler(
+        self, config: Path, *arguments: str, name: str = "scheduler"
+    ) -> Iterator[Program]:
+        """Run kube-scheduler with this configuration file until the block ends; it logs by name."""
         command = [
             *(str(self.programs / SCHEDULER), "--config", str(config)),
             *("--authentication-skip-lookup", "--bind-address", "127.0.0.1"),
             *("--secure-port", str(free_port()), "--cert-dir", str(self.folder / "scheduler")),
             *arguments,
         ]
-        with _running(command, self.folder / "scheduler.log") as program:
+        with _running(command, self.folder / f"{name}.log") as program:
+            yield program
+
+    @contextlib.contextmanager
+    def claim_controller(self) -> Iterator[Program]:
+        """Run kube-controller-manager's controller of resource claims until the block ends."""
+        command = [
+            *(str(self.programs / CONTROLLERS), "--controllers", "resourceclaim-controller"),
+            *("--kubeconfig", str(self.kubeconfig(CONTROLLER_MANAGER)), "--leader-elect=false"),
+            *("--use-service-account-credentials", "--kube-api-qps=500", "--kube-api-burst=1000"),
+            *("--authentication-skip-lookup", "--bind-address", "127.0.0.1"),
+            *("--secure-port", str(free_port()), "--cert-dir", str(self.folder / "controllers")),
+        ]
+        with _running(command, self.folder / "controllers.log") as program:
             yield program
 
 

@@ -127,7 +127,7 @@ def _build(folder: Path, go: str, environ: Mapping[str, str]) -> None:
                 go,
                 build.folder,
                 build.package,
-                built / name,
+                output=built / name,
                 flags=f"-s -w {build.flags}".strip(),
                 tags=build.tags,
                 c=build.c,
