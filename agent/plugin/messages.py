@@ -7,8 +7,8 @@ protobuf's own JSON of a message reads as kubelet's documentation does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
@@ -53,6 +53,18 @@ _TABLES: Final[Tables] = {
         (5, "cdi_devices", "every CDIDevice"),
     ),
     "AllocateResponse": ((1, "container_responses", "every ContainerAllocateResponse"),),
+    "ContainerPreferredAllocationRequest": (
+        (1, "available_deviceIDs", "every string"),
+        (2, "must_include_deviceIDs", "every string"),
+        (3, "allocation_size", "int32"),
+    ),
+    "PreferredAllocationRequest": (
+        (1, "container_requests", "every ContainerPreferredAllocationRequest"),
+    ),
+    "ContainerPreferredAllocationResponse": ((1, "deviceIDs", "every string"),),
+    "PreferredAllocationResponse": (
+        (1, "container_responses", "every ContainerPreferredAllocationResponse"),
+    ),
     "PreStartContainerRequest": ((1, "devices_ids", "every string"),),
     "PreStartContainerResponse": (),
 }
@@ -67,6 +79,8 @@ ListAndWatchResponse: Final = _class("ListAndWatchResponse")
 AllocateRequest: Final = _class("AllocateRequest")
 AllocateResponse: Final = _class("AllocateResponse")
 ContainerAllocateResponse: Final = _class("ContainerAllocateResponse")
+PreferredAllocationRequest: Final = _class("PreferredAllocationRequest")
+PreferredAllocationResponse: Final = _class("PreferredAllocationResponse")
 PreStartContainerRequest: Final = _class("PreStartContainerRequest")
 PreStartContainerResponse: Final = _class("PreStartContainerResponse")
 
@@ -78,8 +92,21 @@ def devices_in(response: bytes) -> Iterable[str]:
     Raises:
         InputError: it is no such answer.
     """
+    return tuple(device.name for device in _answer(response).cdi_devices)
+
+
+def envs_in(response: bytes) -> Mapping[str, str]:
+    """
+    Return the environment that an answer of a plugin gives.
+
+    Raises:
+        InputError: it is no such answer.
+    """
+    return dict(_answer(response).envs)
+
+
+def _answer(response: bytes) -> Any:  # noqa: ANN401 - a message
     try:
-        answer = ContainerAllocateResponse.FromString(response)
+        return ContainerAllocateResponse.FromString(response)
     except DecodeError as error:
         raise InputError(f"no answer of a device plugin: {error}") from error
-    return tuple(device.name for device in answer.cdi_devices)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from agent.checkpoint import CheckpointError, DeviceCheckpoint
-from agent.decide.slots import Given, given, name_of, slot_ids, started
+from agent.decide.slots import Given, given, name_of, qualified, slot_ids, started
 from agent.decide.slots_cdi import CardEdits, specification_of
+from agent.plugin import messages
+from agent.plugin.answers import MESSAGE_MAX, Allocated, NotYetError
 from agent.plugin.files import SpecFolder
 from agent.plugin.messages import devices_in
-from ledger.domain.errors import InputError, TenureError
-
-
-class NotYetError(TenureError):
-    """What is needed is not known yet; kubelet's record or the ledger's may still come. Retry."""
+from ledger.domain.errors import InputError
+from ledger.domain.resources import SLOT
 
 
 class Holdings(Protocol):
@@ -120,3 +119,60 @@ class Slots:
             whose = f"pod_uid={one.pod_uid}, container={one.container}"
             raise InputError(f"no CDI specification shows it: device={unknown[0]}, {whose}")
         return specification_of(one.name, [cards[device] for device in devices])
+
+
+class SlotPlugin:
+    """The slots as kubelet asks for them: no card is behind one, so that none is ever unhealthy."""
+
+    resource = SLOT
+    allocate_seconds = 0.0
+    prefers = False
+
+    def __init__(self, slots: Slots, why_not: Callable[[], str] = str) -> None:
+        """
+        Begin.
+
+        Args:
+            why_not: why no container could be shown a card now; nothing when it could.
+
+        Raises:
+            InputError: kubelet could not take the list of slots.
+        """
+        self._slots = slots
+        self._why_not = why_not
+        devices = [{"ID": each, "health": "Healthy"} for each in slots.ids]
+        self._all = messages.ListAndWatchResponse(devices=devices)
+        if self._all.ByteSize() > MESSAGE_MAX:
+            fact = f"kubelet takes no list of so many slots: count={len(slots.ids)}"
+            raise InputError(fact, field="--slots")
+
+    def begin(self) -> None:
+        """Remember nothing."""
+
+    def why_not(self) -> str:
+        """Return why kubelet must not know the slots now."""
+        return self._why_not()
+
+    def listing(self) -> Any:  # noqa: ANN401 - a message
+        """Return all slots."""
+        return self._all
+
+    async def allocate(self, ids: Sequence[str]) -> Allocated:
+        """Answer with a name of its own. Raises InputError: not our slots."""
+        name = self._slots.name_for(ids)
+        return Allocated(
+            answer={"cdi_devices": [{"name": qualified(name)}]}, told={"cdi_name": name}
+        )
+
+    async def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> list[str]:
+        """Return any: one slot is like another, and kubelet was not told to ask."""
+        return [*must, *(each for each in available if each not in must)][:size]
+
+    async def prepare(self, ids: frozenset[str]) -> Mapping[str, object]:
+        """Write what the names mean; as `Slots.prepare`."""
+        new = self._slots.prepare(ids)
+        return {"new": [f"{one.pod_uid}/{one.container}={one.name}" for one in new]}
+
+    def sweep(self) -> int:
+        """Take names away; as `Slots.sweep`."""
+        return len(self._slots.sweep())

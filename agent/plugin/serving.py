@@ -12,38 +12,37 @@ import logging
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
 import grpc
 import grpc.aio
 
-from agent.decide.slots import Given, qualified
 from agent.plugin import messages
+from agent.plugin.answers import MESSAGE_MAX, Allocated, NotYetError
 from agent.plugin.metrics import Metrics
-from agent.plugin.preparing import NotYetError, Slots
 from ledger.domain.errors import InputError, TenureError
-from ledger.domain.resources import SLOT
 
 KUBELET_SOCKET: Final = "kubelet.sock"
 PATH_MAX: Final = 107
 """The longest path of a Unix socket on Linux."""
-MESSAGE_MAX: Final = 4 * 2**20
-"""Kubelet takes no longer message, such as the list of all slots."""
 LOOK_SECONDS: Final = 1.0
 SWEEP_SECONDS: Final = 10.0
 WAIT_SECONDS: Final = 20.0
 """How long a container's start waits for what is not known yet: kubelet gives up after 30 s."""
 AGAIN_SECONDS: Final = 0.1
+IDS_SAID_MAX: Final = 4
 CALL_SECONDS: Final = 10.0
 STOP_SECONDS: Final = 2.0
 CONNECT_SECONDS: Final = 1.0
 _PREFIX: Final = "tenure-"
 
 _Context = grpc.aio.ServicerContext[Any, Any]
+_T = TypeVar("_T")
 _log: Final = logging.getLogger("tenure.agent.plugin")
 
 
@@ -55,17 +54,60 @@ class _Registration:
     own: Path
 
 
+class Served(Protocol):
+    """
+    One resource of kubelet's: its ids, and what is answered for them.
+
+    What raises NotYetError is called again for a while, any other TenureError, OSError or
+    ValueError is told to kubelet.
+    """
+
+    resource: str
+    allocate_seconds: float
+    """How long an Allocate may wait for what is not known yet; one that fails ends its Pod."""
+    prefers: bool
+    """Whether kubelet is to ask which ids it should take."""
+
+    def begin(self) -> None:
+        """Hear that kubelet knows the resource anew: it started, or we did."""
+        ...
+
+    def why_not(self) -> str:
+        """Return why kubelet must not know the resource now; nothing when it may."""
+        ...
+
+    def listing(self) -> Any:  # noqa: ANN401 - a message
+        """Return all ids as a ListAndWatchResponse, the same object while nothing changed."""
+        ...
+
+    async def allocate(self, ids: Sequence[str]) -> Allocated:
+        """Return the answer to a container that is given these ids."""
+        ...
+
+    async def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> list[str]:
+        """Return the ids that kubelet should take."""
+        ...
+
+    async def prepare(self, ids: frozenset[str]) -> Mapping[str, object]:
+        """Make sure that a container with these ids may start; return what is said of it."""
+        ...
+
+    def sweep(self) -> int:
+        """Take away what nobody needs any more; return how much that was."""
+        ...
+
+
 class DevicePlugin:
     """Serves kubelet's calls over sockets in its folder of device plugins."""
 
-    def __init__(self, slots: Slots, *, folder: Path, start: str, metrics: Metrics) -> None:
+    def __init__(self, served: Served, *, folder: Path, start: str, metrics: Metrics) -> None:
         """
         Be ready to serve.
 
         Raises:
-            InputError: kubelet could not take the list of slots, or the folder's path is too long.
+            InputError: the folder's path is too long.
         """
-        self._slots = slots
+        self._served = served
         self._folder = folder
         self._prefix = f"{_PREFIX}{start[:8]}"
         self._metrics = metrics
@@ -73,30 +115,46 @@ class DevicePlugin:
         self._registered: _Registration | None = None
         self._server: grpc.aio.Server | None = None
         self._ended = asyncio.Event()
-        devices = [{"ID": each, "health": "Healthy"} for each in slots.ids]
-        self._all: Final = messages.ListAndWatchResponse(devices=devices)
-        if self._all.ByteSize() > MESSAGE_MAX:
-            fact = f"kubelet takes no list of so many slots: count={len(slots.ids)}"
-            raise InputError(fact, field="--slots")
+        self._withdrawn = ""
         if len(os.fsencode(self._socket(999))) > PATH_MAX:
             raise InputError(f"the path of a socket is too long: {self._socket(999)}")
 
     def why_not_ready(self) -> str:
         """Return why kubelet could not call us; nothing when it can."""
-        return "" if self._stands() else "not registered with kubelet"
+        return self._why_not() or ("" if self._stands() else "not registered with kubelet")
 
     async def run(self) -> None:
         """Keep registered until cancelled; what fails is tried again."""
         swept = time.monotonic()
         try:
             while True:
-                if not self._stands():
+                if why := self._why_not():
+                    await self._withdraw(why)
+                elif not self._stands():
                     await self._register()
                 if time.monotonic() - swept > SWEEP_SECONDS:
                     swept = time.monotonic()
                     self._sweep()
                 await asyncio.sleep(LOOK_SECONDS)
         finally:
+            await self._stop()
+
+    def _why_not(self) -> str:
+        """Return why kubelet must not know us now."""
+        why = self._served.why_not()
+        if not why and self._served.listing().ByteSize() > MESSAGE_MAX:
+            count = len(self._served.listing().devices)
+            why = f"kubelet takes no list of so many ids: count={count}, bytes_max={MESSAGE_MAX}"
+        return why
+
+    async def _withdraw(self, why: str) -> None:
+        """Be unknown to kubelet, which then admits no Pod that asks for the resource."""
+        if why != self._withdrawn:
+            self._withdrawn = why
+            _log.error("not registered", extra={"reason": why})
+        if self._registered is not None:
+            self._registered = None
+            self._metrics.registered.set(0)
             await self._stop()
 
     def _stands(self) -> bool:
@@ -125,6 +183,7 @@ class DevicePlugin:
         self._listenings += 1
         own = self._socket(self._listenings)
         self._clear()
+        self._served.begin()
         try:
             await self._listen(own)
             await self._tell(own)
@@ -132,6 +191,7 @@ class DevicePlugin:
             _log.warning("kubelet does not take us", extra={"reason": str(error)})
             return
         self._registered = _Registration(kubelet=kubelet, own=own)
+        self._withdrawn = ""
         self._metrics.registered.set(1)
         self._metrics.registrations.inc()
         _log.info("registered with kubelet", extra={"endpoint": own.name})
@@ -154,7 +214,7 @@ class DevicePlugin:
             request = messages.RegisterRequest(
                 version=messages.VERSION,
                 endpoint=own.name,
-                resource_name=SLOT,
+                resource_name=self._served.resource,
                 options=self._options(),
             )
             await register(request, timeout=CALL_SECONDS)
@@ -187,18 +247,19 @@ class DevicePlugin:
 
     def _sweep(self) -> None:
         try:
-            removed = self._slots.sweep()
+            removed = self._served.sweep()
         except (TenureError, OSError) as error:
             _log.warning("names can't be swept", extra={"reason": str(error)})
             return
         if removed:
-            _log.info("names removed", extra={"names": len(removed)})
+            _log.info("names removed", extra={"names": removed})
 
     def _calls(self) -> grpc.GenericRpcHandler:
         """Return what answers which call."""
         unary = {
             "GetDevicePluginOptions": (self._get_options, messages.Empty),
             "Allocate": (self._allocate, messages.AllocateRequest),
+            "GetPreferredAllocation": (self._prefer, messages.PreferredAllocationRequest),
             "PreStartContainer": (self._pre_start, messages.PreStartContainerRequest),
         }
         handlers: dict[str, Any] = {
@@ -217,61 +278,92 @@ class DevicePlugin:
         return grpc.method_handlers_generic_handler(f"{messages.VERSION}.DevicePlugin", handlers)
 
     def _options(self) -> Any:  # noqa: ANN401 - a message
-        return messages.DevicePluginOptions(pre_start_required=True)
+        return messages.DevicePluginOptions(
+            pre_start_required=True, get_preferred_allocation_available=self._served.prefers
+        )
 
     async def _get_options(self, _: object, __: _Context) -> Any:  # noqa: ANN401 - a message
         return self._options()
 
     async def _list(self, _: object, __: _Context) -> AsyncIterator[Any]:
-        """Tell all slots once: no card is behind one of them, so that none gets unhealthy."""
-        yield self._all
-        await self._ended.wait()
+        """Tell all ids, and again when they or their health are others."""
+        told, ended = None, self._ended
+        while not ended.is_set():
+            now = self._served.listing()
+            if now is not told:
+                told = now
+                yield now
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await ended.wait()
+
+    async def _prefer(self, request: Any, _: _Context) -> Any:  # noqa: ANN401 - messages
+        answers = [
+            await self._served.prefer(
+                each.available_deviceIDs, each.must_include_deviceIDs, each.allocation_size
+            )
+            for each in request.container_requests
+        ]
+        return messages.PreferredAllocationResponse(
+            container_responses=[{"deviceIDs": ids} for ids in answers]
+        )
 
     async def _allocate(self, request: Any, context: _Context) -> Any:  # noqa: ANN401 - messages
-        """Answer each container with a name of its own."""
+        """Answer each container; what fails here ends its Pod."""
         answers = []
         for each in request.container_requests:
-            try:
-                name = self._slots.name_for(each.devices_ids)
-            except InputError as error:
-                _log.warning("slots refused", extra={"reason": str(error)})
-                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-            _log.info("slots given", extra={"slots": sorted(each.devices_ids), "cdi_name": name})
+            ids = sorted(each.devices_ids)
+            given = await self._waited(
+                partial(self._served.allocate, ids), self._served.allocate_seconds, ids
+            )
+            if isinstance(given, _Refusal):
+                _log.warning("ids refused", extra={"ids": _few(ids), "reason": given.reason})
+                await context.abort(given.code, given.reason)
+            _log.info("ids given", extra={"ids": _few(ids), **given.told})
             self._metrics.names.inc()
-            answers.append({"cdi_devices": [{"name": qualified(name)}]})
+            answers.append(given.answer)
         return messages.AllocateResponse(container_responses=answers)
 
     async def _pre_start(self, request: Any, context: _Context) -> Any:  # noqa: ANN401 - messages
-        """Let a container start when its names mean something; wait a while where one may come."""
-        slots = frozenset(request.devices_ids)
-        until, waits = time.monotonic() + WAIT_SECONDS, False
-        while True:
-            try:
-                prepared = self._slots.prepare(slots)
-                break
-            except NotYetError as error:
-                if time.monotonic() >= until:
-                    await self._refuse(context, slots, grpc.StatusCode.UNAVAILABLE, error)
-                if not waits:
-                    waits = True
-                    extra = {"slots": sorted(slots), "reason": str(error)}
-                    _log.info("container waits", extra=extra)
-            except (TenureError, OSError, ValueError) as error:
-                await self._refuse(context, slots, grpc.StatusCode.FAILED_PRECONDITION, error)
-            await asyncio.sleep(AGAIN_SECONDS)
+        """Let a container start once it may; one that may not is tried again by kubelet."""
+        ids = frozenset(request.devices_ids)
+        told = await self._waited(partial(self._served.prepare, ids), WAIT_SECONDS, sorted(ids))
+        if isinstance(told, _Refusal):
+            self._metrics.starts.labels("refused").inc()
+            extra = {"ids": _few(ids), "reason": told.reason}
+            _log.warning("container may not start", extra=extra)
+            await context.abort(told.code, told.reason)
         self._metrics.starts.labels("prepared").inc()
-        _log.info("container may start", extra={"slots": sorted(slots), **_told(prepared)})
+        _log.info("container may start", extra={"ids": _few(ids), **told})
         return messages.PreStartContainerResponse()
 
-    async def _refuse(
-        self, context: _Context, slots: Iterable[str], code: grpc.StatusCode, error: Exception
-    ) -> None:
-        """Let kubelet try again later: the container waits, and nothing else happens to it."""
-        self._metrics.starts.labels("refused").inc()
-        extra = {"slots": sorted(slots), "reason": str(error)}
-        _log.warning("container may not start", extra=extra)
-        await context.abort(code, str(error))
+    async def _waited(
+        self, act: Callable[[], Awaitable[_T]], seconds: float, ids: Sequence[str]
+    ) -> _T | _Refusal:
+        """Act until what is needed is known, no longer than so; return why it can't be done."""
+        until, waits = time.monotonic() + seconds, False
+        while True:
+            try:
+                return await act()
+            except NotYetError as error:
+                if time.monotonic() >= until:
+                    return _Refusal(code=grpc.StatusCode.UNAVAILABLE, reason=str(error))
+                if not waits:
+                    waits = True
+                    _log.info("container waits", extra={"ids": _few(ids), "reason": str(error)})
+            except (TenureError, OSError, ValueError) as error:
+                return _Refusal(code=grpc.StatusCode.FAILED_PRECONDITION, reason=str(error))
+            await asyncio.sleep(AGAIN_SECONDS)
 
 
-def _told(new: Iterable[Given]) -> dict[str, list[str]]:
-    return {"new": [f"{one.pod_uid}/{one.container}={one.name}" for one in new]}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Refusal:
+    """Why kubelet's call is not answered as it asked."""
+
+    code: grpc.StatusCode
+    reason: str
+
+
+def _few(ids: Iterable[str]) -> list[str]:
+    """Return the first of the ids: a share of a card may have hundreds."""
+    return sorted(ids)[:IDS_SAID_MAX]

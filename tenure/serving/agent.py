@@ -14,7 +14,7 @@ from agent.checkpoint import FILE_NAME
 from agent.plugin.files import CardFiles, CheckpointFile, SpecFolder
 from agent.plugin.holdings_file import HoldingsFile
 from agent.plugin.metrics import Metrics
-from agent.plugin.preparing import Slots
+from agent.plugin.preparing import SlotPlugin, Slots
 from agent.plugin.serving import DevicePlugin
 from ledger.domain.errors import InputError
 from tenure.exits import with_next
@@ -73,7 +73,9 @@ async def serve_agent(options: AgentOptions) -> None:
         holdings=HoldingsFile(options.holdings),
         cards=cards.cards,
     )
-    plugin = DevicePlugin(slots, folder=options.plugins, start=start, metrics=Metrics(registry))
+    plugin = DevicePlugin(
+        SlotPlugin(slots), folder=options.plugins, start=start, metrics=Metrics(registry)
+    )
     async with AsyncExitStack() as stack:
         app = probes_app(registry, plugin.why_not_ready)
         await stack.enter_async_context(announced(app, options.probes, "probes", Connections()))

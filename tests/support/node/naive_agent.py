@@ -19,7 +19,7 @@ from agent.checkpoint import FILE_NAME
 from agent.plugin.files import CardFiles, CheckpointFile, OtherContentError, SpecFolder
 from agent.plugin.holdings_file import HoldingsFile
 from agent.plugin.metrics import Metrics
-from agent.plugin.preparing import Slots
+from agent.plugin.preparing import SlotPlugin, Slots
 from agent.plugin.serving import DevicePlugin
 from tenure.serving.logs import set_up_logs
 
@@ -57,7 +57,7 @@ async def _serve(folder: Path, plugins: Path, cdi: Path) -> None:
         cards=CardFiles([folder / "vendor.json"]).cards,
     )
     metrics = Metrics(CollectorRegistry())
-    await DevicePlugin(slots, folder=plugins, start=START, metrics=metrics).run()
+    await DevicePlugin(SlotPlugin(slots), folder=plugins, start=START, metrics=metrics).run()
 
 
 if __name__ == "__main__":

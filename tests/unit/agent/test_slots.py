@@ -22,9 +22,10 @@ from agent.checkpoint import (
 )
 from agent.decide.slots import SharedNameError, given, is_name, name_of, slot_ids, started
 from agent.decide.slots_cdi import CardEdits, read_cards, specification_of
+from agent.plugin.answers import NotYetError
 from agent.plugin.files import CardFiles, CheckpointFile, OtherContentError, SpecFolder
 from agent.plugin.messages import devices_in
-from agent.plugin.preparing import NotYetError, Slots
+from agent.plugin.preparing import Slots
 from ledger.domain.errors import InputError
 from ledger.domain.resources import SLOT
 from tests.support.kubelets import checkpoint_of, entry
