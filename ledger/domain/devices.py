@@ -53,6 +53,8 @@ class DeviceRecord:
         topology: None when the inventory says nothing about it.
         unique_id: the id is unique in the world, as a GPU's UUID is; a bus address is so on its
             machine alone, and is never compared between machines.
+        by_claims: given by claims alone, such as a card that only a ResourceSlice tells of, or a
+            counter (docs/contracts/dra.md): an account like any other, and no Pod is placed on it.
     """
 
     device_type: Name
@@ -66,6 +68,7 @@ class DeviceRecord:
     topology: DeviceTopology | None = None
     vfs: tuple[VirtualFunction, ...] = ()
     unique_id: bool = False
+    by_claims: bool = False
 
     @property
     def key(self) -> tuple[str, int]:

@@ -375,6 +375,7 @@ ledger_reservations: Final = _table(
     _number("created_at_us"),
     _number("opened_at_us"),
     _number("decided_on", null=True),
+    _text("holder"),
     _number("lost_position", null=True),
     _number("counted_until_us", null=True),
     _text("lost_boot_id", null=True),
@@ -392,6 +393,7 @@ ledger_reservations: Final = _table(
     ),
     # Of what ended alone, so that a reservation enters it once, behind all others.
     Index(None, "closed_position", **_where(Column("closed_position").is_not(None))),
+    _check("holder", "holder IN ('pod', 'claim')"),
     _check("kind", "kind IN ('granted', 'observed')"),
     _check("closed", "(closed_at_us IS NULL) = (closed_position IS NULL)"),
     _check(
@@ -416,6 +418,8 @@ ledger_reservations: Final = _table(
 )
 """
 One row per reservation or observed holding of a Pod, with its interval; position = event.
+
+Where `holder` is `claim`, the row is of a claim, and `pod_uid` and `pod_name` are the claim's.
 
 `phase_position` is the event that said `reserved`, `observed`, `bound` or `assigned` last.
 A lost one (`lost_position`: its node was lost there) still holds, and is counted to that moment;

@@ -294,9 +294,10 @@ def _tables() -> sa.MetaData:
         "source text, node_no number, cpu_milli number, memory_bytes number, "
         "gpu_core_percent number, gpu_count number, device_count number, cpuset text, "
         "cpu_count number, kind text, phase text, phase_position number, created_at_us number, "
-        "opened_at_us number, decided_on number?, lost_position number?, "
+        "opened_at_us number, decided_on number?, holder text, lost_position number?, "
         "counted_until_us number?, lost_boot_id text?, closed_at_us number?, "
         "closed_position number?, end_reason text?",
+        _check("holder", "holder IN ('pod', 'claim')"),
         _check("kind", "kind IN ('granted', 'observed')"),
         _check("closed", "(closed_at_us IS NULL) = (closed_position IS NULL)"),
         _check(

@@ -49,7 +49,7 @@ MOVE: Final = (
 RESERVE: Final = (
     "INSERT INTO ledger_reservations SELECT {position}, 'uid-{position}', 1, 'team-a', 'p', '', '',"
     " 0, '', 'koordinator', 'binpack', '', 1, 0, 0, 50, 1, 1, '', 1, 'granted', 'reserved',"
-    " {position}, 0, at_us FROM ledger_events WHERE position = {position}"
+    " {position}, 0, at_us, NULL, 'pod' FROM ledger_events WHERE position = {position}"
 )
 HOLD: Final = (
     "INSERT INTO ledger_holdings SELECT {position}, {device}, {device} - 1, {core}, 1, 0,"

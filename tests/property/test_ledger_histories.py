@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ledger.domain.errors import CapacityError
-from ledger.domain.log.events import LedgerEvent, PodReserved, PodVoided
+from ledger.domain.log.events import (
+    ClaimConsumed,
+    ClaimReleased,
+    ClaimReserved,
+    ClaimVoided,
+    LedgerEvent,
+    PodReserved,
+    PodVoided,
+)
 from ledger.domain.log.state import NodeState, node_uid_of
+from ledger.domain.systems import Claimant
 from ledger.store.projections.rebuild import rebuild
 from ledger.store.proving.verify import verify
 from tests.support.examples import examples
@@ -24,6 +33,9 @@ from tests.support.stores import (
     Clock,
     SqliteStore,
     bound,
+    claim,
+    claim_bound,
+    claim_ended,
     gpu,
     health,
     node,
@@ -31,6 +43,7 @@ from tests.support.stores import (
     refused,
     released,
     reserved,
+    seen_claim,
     share,
     start,
 )
@@ -48,6 +61,12 @@ CPUS = st.sets(st.integers(0, 3), max_size=2).map(tuple)
 ATTEMPTS = st.integers(1, 2)
 
 
+MAKERS: list[Callable[..., LedgerEvent]] = [
+    *(reserved, reserved, reserved, observed),
+    *(claim, claim, seen_claim),
+]
+
+
 @st.composite
 def holders(draw: st.DrawFn) -> LedgerEvent:
     """Return a reservation, or now and then something that others hold."""
@@ -56,7 +75,7 @@ def holders(draw: st.DrawFn) -> LedgerEvent:
         share(minor, core, node=name, gib=gib, exclusive=exclusive)
         for minor, core, gib, exclusive in sorted(draw(SHARES))
     ]
-    make = draw(st.sampled_from([reserved, reserved, reserved, observed]))
+    make = draw(st.sampled_from(MAKERS))
     event: LedgerEvent = make(
         draw(PODS), *parts, node=name, attempt=draw(ATTEMPTS), cpus=draw(CPUS)
     )
@@ -94,13 +113,39 @@ VOIDED = st.builds(
     PODS,
     NODES,
 )
+CLAIM_ENDINGS = st.builds(
+    lambda name, where, attempt, kind: claim_ended(name, node=where, attempt=attempt, kind=kind),
+    PODS,
+    NODES,
+    ATTEMPTS,
+    st.sampled_from([ClaimReleased, ClaimVoided]),
+)
+CLAIM_CHANGES = st.builds(
+    lambda name, where, attempt, users: (
+        claim_bound(name, node=where, attempt=attempt)
+        if users is None
+        else ClaimConsumed(
+            claim_uid=f"uid-{name}",
+            attempt=attempt,
+            node_uid=f"uid-{where}",
+            consumers=tuple(Claimant(name=each, uid=f"uid-{each}") for each in users),
+        )
+    ),
+    PODS,
+    NODES,
+    ATTEMPTS,
+    st.none() | st.lists(st.sampled_from(["u", "v"]), unique=True),
+)
 DEATHS = st.builds(
     lambda minor, healthy, name: health(minor, healthy=healthy, node=name),
     st.integers(0, 2),
     st.booleans(),
     NODES,
 )
-EVENTS = st.one_of(holders(), holders(), ENDINGS, ENDINGS, VOIDED, DEATHS, inventories())
+EVENTS = st.one_of(
+    *(holders(), holders(), ENDINGS, ENDINGS, VOIDED, DEATHS, inventories()),
+    *(CLAIM_ENDINGS, CLAIM_CHANGES),
+)
 BATCHES = st.lists(st.lists(EVENTS, min_size=1, max_size=4), max_size=12)
 
 
@@ -163,7 +208,7 @@ def broken(recorded: list[tuple[int, LedgerEvent]]) -> Iterator[tuple[int, str]]
         if uid is None:
             continue
         state = nodes[uid] = apply(nodes.get(uid), position, event)
-        if state is not None and isinstance(event, PodReserved):
+        if state is not None and isinstance(event, PodReserved | ClaimReserved):
             known = [each for each in nodes.values() if each is not None]
             for violation in (*violations(state), *machine_violations(known)):
                 yield position, str(violation)

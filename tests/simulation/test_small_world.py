@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from ledger.domain.devices import DeviceShare
-from ledger.domain.log.events import NodeCleared, PodObserved, PodReleased, PodReserved, PodVoided
+from ledger.domain.log.events import NodeCleared, PodObserved
 from ledger.store.ddl.sqlite_triggers import TRIGGERS, named
 from ledger.store.projections.inventory import KnownDevice, KnownMachine, KnownMachines, KnownNode
 from ledger.store.projections.project import Projection
@@ -65,7 +65,7 @@ class AnyMinor(Projection):
     """Believes a share its minor."""
 
     def _device(
-        self, position: int, node: KnownNode, share: DeviceShare, event: PodReserved | PodObserved
+        self, position: int, node: KnownNode, share: DeviceShare, event: Opening
     ) -> KnownDevice:
         found = node.device(share.device_type, share.minor, share.device_id)
         if found is None or isinstance(event, PodObserved):
@@ -83,7 +83,7 @@ class AnyEvidence(Projection):
 class AnyEnd(Projection):
     """Lets the Pods of a lost Node go when the API server forgets them."""
 
-    def _ended(self, position: int, at_us: int, event: PodReleased | PodVoided, phase: str) -> None:
+    def _ended(self, position: int, at_us: int, event: Ending, phase: str) -> None:
         if event.node_uid in self._nodes:
             self._nodes[event.node_uid].lost_open.pop((event.pod_uid, event.attempt), None)
         super()._ended(position, at_us, event, phase)
@@ -92,9 +92,7 @@ class AnyEnd(Projection):
 class AnyNode(Projection):
     """Grants on a lost Node."""
 
-    def _open(
-        self, position: int, node: KnownNode, event: PodReserved | PodObserved, *, granted: bool
-    ) -> None:
+    def _open(self, position: int, node: KnownNode, event: Opening, *, granted: bool) -> None:
         lost, node.lost_position = node.lost_position, None
         super()._open(position, node, event, granted=granted)
         node.lost_position = lost

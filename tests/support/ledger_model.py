@@ -11,12 +11,19 @@ from typing import Any
 
 from ledger.domain.devices import DeviceShare
 from ledger.domain.log.events import (
+    ClaimBound,
+    ClaimObserved,
+    ClaimReleased,
+    ClaimReserved,
+    ClaimVoided,
     DeviceHealthChanged,
+    Grant,
     GroupPlanned,
     LedgerEvent,
     NodeCleared,
     NodeInventoried,
     NodeLost,
+    Opening,
     PlanDropped,
     PodAssigned,
     PodBound,
@@ -64,15 +71,15 @@ class Model:
                 card = self.machine(event.node_uid)["cards"].get(event.device_id)
                 if card:
                     card["healthy"] = event.healthy
-            case PodReserved():
+            case PodReserved() | ClaimReserved():
                 self._reserve(event)
-            case PodObserved():
+            case PodObserved() | ClaimObserved():
                 self._observe(event)
-            case PodBound():
+            case PodBound() | ClaimBound():
                 self._phase(event, "bound")
             case PodAssigned():
                 self._phase(event, "assigned")
-            case PodReleased() | PodVoided():
+            case PodReleased() | PodVoided() | ClaimReleased() | ClaimVoided():
                 held = self.nodes[event.node_uid]["held"]
                 key = (event.pod_uid, event.attempt)
                 if held.get(key, {}).get("phase") == "lost":
@@ -168,7 +175,7 @@ class Model:
         """Return the Nodes of a Node's machine."""
         return [each for each in self.nodes.values() if each["machine"] == node["machine"]]
 
-    def _reserve(self, event: PodReserved) -> None:
+    def _reserve(self, event: Grant) -> None:
         node = self.nodes[event.node_uid]
         if (
             node["lost"]
@@ -187,11 +194,11 @@ class Model:
             if self.cpu_holders(node, cpu) >= most:
                 raise RefusedError
         self._hold(event, "granted", "reserved")
-        for key, (_, *whose) in list(self.places.items()):
+        for key, (_, *whose) in [] if event.holder == "claim" else list(self.places.items()):
             if whose == [event.pod_uid, event.node_uid]:
                 del self.places[key]
 
-    def _grant(self, event: PodReserved, node: dict[str, Any], share: DeviceShare) -> None:
+    def _grant(self, event: Grant, node: dict[str, Any], share: DeviceShare) -> None:
         card = self.machine(event.node_uid)["cards"].get(share.device_id)
         if card is None or not card["present"] or not card["healthy"] or self.unnamed(node):
             raise RefusedError
@@ -218,7 +225,7 @@ class Model:
         ):
             raise RefusedError
 
-    def _observe(self, event: PodObserved) -> None:
+    def _observe(self, event: PodObserved | ClaimObserved) -> None:
         node = self.nodes[event.node_uid]
         ids = [share.device_id for share in event.shares]
         if (event.pod_uid, event.attempt) in node["held"] or len(set(ids)) < len(ids):
@@ -236,16 +243,16 @@ class Model:
             self.machine(event.node_uid)["cpus"].setdefault(cpu, (event.node_uid, 0))
         self._hold(event, "observed", "observed")
 
-    def _hold(self, event: PodReserved | PodObserved, kind: str, phase: str) -> None:
+    def _hold(self, event: Opening, kind: str, phase: str) -> None:
         self.nodes[event.node_uid]["held"][event.pod_uid, event.attempt] = {
             "kind": kind,
             "phase": phase,
             "shares": event.shares,
             "cpus": set(event.cpuset),
-            "unknown": event.unknown_types if isinstance(event, PodObserved) else (),
+            "unknown": () if isinstance(event, Grant) else event.unknown_types,
         }
 
-    def _phase(self, event: PodBound | PodAssigned, phase: str) -> None:
+    def _phase(self, event: PodBound | PodAssigned | ClaimBound, phase: str) -> None:
         held = self.nodes[event.node_uid]["held"].get((event.pod_uid, event.attempt))
         if held and held["phase"] != "lost":
             held["phase"] = phase

@@ -17,6 +17,12 @@ import psycopg
 from ledger.domain.cpuset import CpuSet, cpuset_of
 from ledger.domain.devices import DeviceRecord, DeviceShare
 from ledger.domain.log.events import (
+    ClaimBound,
+    ClaimObserved,
+    ClaimReleased,
+    ClaimReserved,
+    ClaimResult,
+    ClaimVoided,
     DeviceHealthChanged,
     GroupPlanned,
     LedgerEvent,
@@ -31,6 +37,7 @@ from ledger.domain.log.events import (
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.log.state import node_uid_of
 from ledger.domain.request.requests import PodSnapshot
+from ledger.domain.systems import Claimant
 from ledger.domain.topology import Cpu
 from ledger.store.open import Ledger, Mode, open_ledger
 from ledger.store.writing.append import Writer
@@ -214,6 +221,72 @@ def released(
 def bound(pod: str, *, node: str = "n-1", attempt: int = 1) -> PodBound:
     """Return the Binding of a reservation."""
     return PodBound(pod_uid=f"uid-{pod}", attempt=attempt, node_uid=f"uid-{node}")
+
+
+def claim(
+    name: str,
+    *shares: DeviceShare,
+    node: str = "n-1",
+    attempt: int = 1,
+    cpus: tuple[int, ...] = (),
+    **changes: Any,
+) -> ClaimReserved:
+    """Return a reservation of the claim `team-c/<name>` with UID `uid-<name>`, used by one Pod."""
+    return ClaimReserved(**_of_claim(name, shares, node, attempt, cpus) | changes)
+
+
+def seen_claim(
+    name: str,
+    *shares: DeviceShare,
+    node: str = "n-1",
+    attempt: int = 1,
+    cpus: tuple[int, ...] = (),
+    **changes: Any,
+) -> ClaimObserved:
+    """Return the holding of a claim `team-c/<name>` that no gate let through."""
+    words = _of_claim(name, shares, node, attempt, cpus) | {"source": "resourceclaim"}
+    return ClaimObserved(**words | changes)
+
+
+def _of_claim(
+    name: str, shares: tuple[DeviceShare, ...], node: str, attempt: int, cpus: tuple[int, ...]
+) -> dict[str, Any]:
+    return {
+        "claim_uid": f"uid-{name}",
+        "attempt": attempt,
+        "namespace": "team-c",
+        "claim_name": name,
+        "node_uid": f"uid-{node}",
+        "node_name": node,
+        "results": tuple(
+            ClaimResult(
+                request="g", driver="gpu.example.com", pool=node, device=f"gpu-{each.minor}"
+            )
+            for each in shares
+        ),
+        "shares": shares,
+        "cpuset": cpuset_of(cpus) if cpus else CpuSet(),
+        "device_models": tuple("A100" for _ in shares),
+        "consumers": (Claimant(name=f"{name}-pod", uid=f"uid-{name}-pod"),),
+        "snapshot": PodSnapshot(owner="job/train", labels={"team": "c"}, created_at_us=MONDAY_US),
+    }
+
+
+def claim_ended(
+    name: str,
+    *,
+    node: str = "n-1",
+    attempt: int = 1,
+    reason: str = "deallocated",
+    kind: type[ClaimReleased | ClaimVoided] = ClaimReleased,
+) -> ClaimReleased | ClaimVoided:
+    """Return the end of a claim's holding."""
+    return kind(claim_uid=f"uid-{name}", attempt=attempt, node_uid=f"uid-{node}", reason=reason)
+
+
+def claim_bound(name: str, *, node: str = "n-1", attempt: int = 1) -> ClaimBound:
+    """Return that the allocation of a claim is stored."""
+    return ClaimBound(claim_uid=f"uid-{name}", attempt=attempt, node_uid=f"uid-{node}")
 
 
 def health(

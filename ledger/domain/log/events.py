@@ -42,10 +42,14 @@ from ledger.domain.log.upcasts import UPCASTS, Step, latest, upcast
 from ledger.domain.log.workload import Workload
 from ledger.domain.proofs.canonical import canonical_json
 from ledger.domain.request.requests import PodSnapshot
-from ledger.domain.systems import SystemPart
+from ledger.domain.systems import Claimant, SystemPart
 from ledger.domain.topology import Cpu
 
 EMPTY_CPUSET: Final = CpuSet()
+
+POD: Final = "pod"
+CLAIM: Final = "claim"
+"""Who holds: a Pod, or a claim that Pods use."""
 
 
 class EpochStarted(Struct, frozen=True, kw_only=True, gc=False):
@@ -210,6 +214,7 @@ class PodReserved(Struct, frozen=True, kw_only=True, gc=False):
     """
 
     event_type: ClassVar[str] = "pod.reserved.v1"
+    holder: ClassVar[str] = POD
     pod_uid: Name
     attempt: Number
     namespace: Name
@@ -241,6 +246,7 @@ class PodBound(Struct, frozen=True, kw_only=True, gc=False):
     """The API server accepted the Binding of this reservation."""
 
     event_type: ClassVar[str] = "pod.bound.v1"
+    holder: ClassVar[str] = POD
     pod_uid: Name
     attempt: Number
     node_uid: Name
@@ -250,6 +256,7 @@ class PodAssigned(Struct, frozen=True, kw_only=True, gc=False):
     """The node confirmed that the Pod runs on what was reserved."""
 
     event_type: ClassVar[str] = "pod.assigned.v1"
+    holder: ClassVar[str] = POD
     pod_uid: Name
     attempt: Number
     node_uid: Name
@@ -259,6 +266,7 @@ class PodReleased(Struct, frozen=True, kw_only=True, gc=False):
     """The holder is gone: every share and CPU of this reservation is free again."""
 
     event_type: ClassVar[str] = "pod.released.v1"
+    holder: ClassVar[str] = POD
     pod_uid: Name
     attempt: Number
     node_uid: Name
@@ -269,9 +277,143 @@ class PodVoided(Struct, frozen=True, kw_only=True, gc=False):
     """A reservation that never became a bound Pod was taken back, behind a fence."""
 
     event_type: ClassVar[str] = "pod.voided.v1"
+    holder: ClassVar[str] = POD
     pod_uid: Name
     attempt: Number
     node_uid: Name
+    reason: str
+
+
+class ClaimResult(Struct, frozen=True, kw_only=True, gc=False):
+    """
+    One device of a claim's allocation, in the words of the claim: what it was given by.
+
+    Rule: docs/contracts/dra.md, 4.
+
+    Attributes:
+        request: the claim's, `<request>/<alternative>` of a prioritized list.
+        share_id: empty where the device is given to one claim at a time.
+        consumed: capacity by name, as written; empty where all of the device was given.
+        admin: access that holds nothing.
+    """
+
+    request: Name
+    driver: Name
+    pool: Name
+    device: Name
+    share_id: Name = ""
+    consumed: Mapping[str, str] = field(default_factory=dict)
+    admin: bool = False
+
+
+class _OfClaim(Struct, frozen=True, kw_only=True, gc=False):
+    """
+    What every event of a claim's holding says; the claim is the holder, as else a Pod is.
+
+    Attributes:
+        attempt: 1 for the first holding of this claim UID; what ended is followed by the next.
+    """
+
+    holder: ClassVar[str] = CLAIM
+    claim_uid: Name
+    attempt: Number
+    node_uid: Name
+
+    @property
+    def pod_uid(self) -> str:
+        """Return the holder's UID, by the name that the tables have for it."""
+        return self.claim_uid
+
+
+class _OpensClaim(_OfClaim, frozen=True, kw_only=True, gc=False):
+    """
+    What opens a holding of a claim.
+
+    Attributes:
+        results: as allocated, in the claim's order; of two writes whose outcome is not known those
+            of both.
+        shares: what that is of physical devices and of counters, one share of each, ordered by
+            (device_type, minor, device_id): the sum of the results, of two open writes the greater.
+        device_models: one per share, same order.
+        consumers: the Pods that the claim is reserved for, in the claim's order.
+        cpuset: CPUs that the claim was given.
+        resource_version: of the claim as it was before this write; of an observed one, as it was
+            seen.
+    """
+
+    cpu_milli: ClassVar[int] = 0
+    memory_bytes: ClassVar[int] = 0
+    dialect: ClassVar[str] = "dra"
+    namespace: Name
+    claim_name: Name
+    node_name: Name
+    results: tuple[ClaimResult, ...] = ()
+    shares: tuple[DeviceShare, ...] = ()
+    device_models: tuple[str, ...] = ()
+    consumers: tuple[Claimant, ...] = ()
+    cpuset: CpuSet = EMPTY_CPUSET
+    resource_version: str = ""
+    snapshot: PodSnapshot = field(default_factory=PodSnapshot)
+
+    @property
+    def pod_name(self) -> str:
+        """Return the holder's name, by the name that the tables have for it."""
+        return self.claim_name
+
+
+class ClaimReserved(_OpensClaim, frozen=True, kw_only=True, gc=False):
+    """
+    The gate let an allocation be written: these shares are the claim's. Appended before it answers.
+
+    Rule: docs/adr/0025. A claim has one reservation at a time; while the outcome of two writes is
+    open it is of the greater of both, so that no claim is counted against itself.
+    """
+
+    event_type: ClassVar[str] = "claim.reserved.v1"
+    policy: ClassVar[str] = ""
+    decided_on: ClassVar[int | None] = None
+    settings_hash: str = ""
+    tenure_version: str = ""
+
+
+class ClaimObserved(_OpensClaim, frozen=True, kw_only=True, gc=False):
+    """
+    An allocation is stored that no gate let through: outside the capacity constraint, and counted.
+
+    Attributes:
+        source: where it was read, `resourceclaim`.
+        unknown_types: device types that it holds of devices which nobody can name.
+    """
+
+    event_type: ClassVar[str] = "claim.observed.v1"
+    source: str
+    unknown_types: tuple[Name, ...] = ()
+
+
+class ClaimBound(_OfClaim, frozen=True, kw_only=True, gc=False):
+    """The allocation is stored in the claim's status."""
+
+    event_type: ClassVar[str] = "claim.bound.v1"
+
+
+class ClaimConsumed(_OfClaim, frozen=True, kw_only=True, gc=False):
+    """Other Pods than before use the claim: these. Without any it is held all the same."""
+
+    event_type: ClassVar[str] = "claim.consumed.v1"
+    consumers: tuple[Claimant, ...] = ()
+
+
+class ClaimReleased(_OfClaim, frozen=True, kw_only=True, gc=False):
+    """The allocation is gone and the devices are free again."""
+
+    event_type: ClassVar[str] = "claim.released.v1"
+    reason: str
+
+
+class ClaimVoided(_OfClaim, frozen=True, kw_only=True, gc=False):
+    """A reservation whose allocation was never stored was taken back, behind a fence."""
+
+    event_type: ClassVar[str] = "claim.voided.v1"
     reason: str
 
 
@@ -300,6 +442,7 @@ class PodObserved(Struct, frozen=True, kw_only=True, gc=False):
     """
 
     event_type: ClassVar[str] = "pod.observed.v1"
+    holder: ClassVar[str] = POD
     pod_uid: Name
     attempt: Number
     namespace: Name
@@ -601,6 +744,12 @@ LedgerEvent = (
     | PodReleased
     | PodVoided
     | PodObserved
+    | ClaimReserved
+    | ClaimObserved
+    | ClaimBound
+    | ClaimConsumed
+    | ClaimReleased
+    | ClaimVoided
     | RequestRefused
     | GroupPlanned
     | PlanDropped
@@ -614,6 +763,13 @@ LedgerEvent = (
     | CheckpointWithdrawn
     | TimeCorrected
 )
+
+Opening = PodReserved | PodObserved | ClaimReserved | ClaimObserved
+"""What opens a holding, of a Pod or of a claim."""
+Grant = PodReserved | ClaimReserved
+"""What takes of a device, inside the constraints."""
+GRANTS: Final = frozenset({PodReserved, ClaimReserved})
+Ending = PodReleased | PodVoided | ClaimReleased | ClaimVoided
 
 EVENT_TYPES: Final[Mapping[str, type[LedgerEvent]]] = {
     kind.event_type: kind for kind in LedgerEvent.__args__

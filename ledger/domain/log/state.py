@@ -17,12 +17,22 @@ from ledger.domain.bounds import Count, Exact, Milli, Number, Units
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import DeviceRecord, DeviceShare
 from ledger.domain.log.events import (
+    GRANTS,
+    POD,
+    ClaimBound,
+    ClaimConsumed,
+    ClaimObserved,
+    ClaimReleased,
+    ClaimReserved,
+    ClaimVoided,
     DeviceHealthChanged,
+    Ending,
     GroupPlanned,
     LedgerEvent,
     NodeCleared,
     NodeInventoried,
     NodeLost,
+    Opening,
     PodAssigned,
     PodBound,
     PodObserved,
@@ -31,6 +41,7 @@ from ledger.domain.log.events import (
     PodVoided,
 )
 from ledger.domain.log.planned_cards import PlannedCard, apply_planned_cards
+from ledger.domain.systems import Claimant
 from ledger.domain.topology import Cpu
 
 GRANTED: Final = "granted"
@@ -51,15 +62,18 @@ class Amount(Struct, frozen=True, kw_only=True, gc=False):
 
 class Holding(Struct, frozen=True, kw_only=True, gc=False):
     """
-    One Pod's reservation or observed holding on one node.
+    One Pod's, or one claim's, reservation or observed holding on one node.
 
     Attributes:
+        pod_uid, pod_name: of the claim where that is the holder.
         kind: `granted` (by us, inside the constraints) or `observed` (by others, outside them).
         opened_position: position of the event that opened it.
         phase: `reserved`, `bound`, `assigned`, `observed` or `lost`.
         unknown_types: device types held on a card that nobody can name.
         machine: where it stayed when its node became another machine, as system UUID and machine
             id; empty = where the node is.
+        holder: `pod` or `claim`.
+        consumers: the Pods that use the claim; none of a Pod's own holding.
     """
 
     pod_uid: str
@@ -75,17 +89,19 @@ class Holding(Struct, frozen=True, kw_only=True, gc=False):
     memory_bytes: Count = 0
     unknown_types: tuple[str, ...] = ()
     machine: tuple[str, ...] = ()
+    holder: str = POD
+    consumers: tuple[Claimant, ...] = ()
 
     @property
     def key(self) -> str:
-        """Return the name of the holding in its node: Pod UID and attempt."""
+        """Return the name of the holding in its node: the holder's UID and attempt."""
         return f"{self.pod_uid}/{self.attempt}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeState:
     """
-    One node: its inventory, and its holdings by `<pod uid>/<attempt>`.
+    One node: its inventory, and its holdings by `<holder's uid>/<attempt>`.
 
     Attributes:
         caps: what was promised of a device when it shrank or left, where that is more than it has
@@ -160,7 +176,7 @@ class Folding:
 
     def holding_of(self, event: LedgerEvent) -> Holding | None:
         """Return the holding that an event goes on with or ends; None without one."""
-        if not isinstance(event, PodBound | PodAssigned | PodReleased | PodVoided):
+        if not isinstance(event, PodBound | PodAssigned | ClaimBound | Ending):
             return None
         node = self._nodes.get(event.node_uid)
         return None if node is None else node.holdings.get(f"{event.pod_uid}/{event.attempt}")
@@ -266,8 +282,8 @@ def _health_changed(node: _Node, _position: int, event: DeviceHealthChanged) -> 
     )
 
 
-def _held(node: _Node, position: int, event: PodReserved | PodObserved) -> None:
-    granted = type(event) is PodReserved
+def _held(node: _Node, position: int, event: Opening) -> None:
+    granted = type(event) in GRANTS
     attempt, pod_uid = event.attempt, event.pod_uid
     holding = Holding(
         pod_uid=pod_uid,
@@ -281,7 +297,9 @@ def _held(node: _Node, position: int, event: PodReserved | PodObserved) -> None:
         cpuset=event.cpuset,
         cpu_milli=event.cpu_milli,
         memory_bytes=event.memory_bytes,
-        unknown_types=event.unknown_types if isinstance(event, PodObserved) else (),
+        unknown_types=() if isinstance(event, PodReserved | ClaimReserved) else event.unknown_types,
+        holder=event.holder,
+        consumers=event.consumers if isinstance(event, ClaimReserved | ClaimObserved) else (),
     )
     key = f"{pod_uid}/{attempt}"
     held = node.holdings.get(key)
@@ -289,7 +307,14 @@ def _held(node: _Node, position: int, event: PodReserved | PodObserved) -> None:
     node.holdings[f"{key}@{position}" if twice else key] = holding  # no grant is overwritten
 
 
-def _bound(node: _Node, _position: int, event: PodBound) -> None:
+def _consumed(node: _Node, _position: int, event: ClaimConsumed) -> None:
+    key = f"{event.pod_uid}/{event.attempt}"
+    holding = node.holdings.get(key)
+    if holding is not None:
+        node.holdings[key] = structs.replace(holding, consumers=event.consumers)
+
+
+def _bound(node: _Node, _position: int, event: PodBound | ClaimBound) -> None:
     _phase(node, f"{event.pod_uid}/{event.attempt}", "bound")
 
 
@@ -303,7 +328,7 @@ def _phase(node: _Node, key: str, phase: str) -> None:
         node.holdings[key] = structs.replace(holding, phase=phase)
 
 
-def _freed(node: _Node, _position: int, event: PodReleased | PodVoided) -> None:
+def _freed(node: _Node, _position: int, event: Ending) -> None:
     key = f"{event.pod_uid}/{event.attempt}"
     held = node.holdings.get(key)
     if held is None or held.phase == LOST:
@@ -337,9 +362,17 @@ _STEPS: Final[Mapping[type[LedgerEvent], Callable[[_Node, int, Any], None]]] = {
     PodAssigned: _assigned,
     PodReleased: _freed,
     PodVoided: _freed,
+    ClaimReserved: _held,
+    ClaimObserved: _held,
+    ClaimBound: _bound,
+    ClaimConsumed: _consumed,
+    ClaimReleased: _freed,
+    ClaimVoided: _freed,
 }
 """What an event does to its node; the other events are about none."""
-_FOUNDING: Final = frozenset({NodeInventoried, PodReserved, PodObserved})
+_FOUNDING: Final = frozenset(
+    {NodeInventoried, PodReserved, PodObserved, ClaimReserved, ClaimObserved}
+)
 """The events that a node which nobody knew begins with."""
 
 

@@ -20,7 +20,7 @@ from ledger.domain.log.sharing import Sharing
 from ledger.domain.log.state import Amount, Holding, LedgerState, NodeState
 from ledger.domain.topology import Cpu
 
-FORMAT: Final = "state.v2"
+FORMAT: Final = "state.v3"
 _PATH: Final = "state"
 
 

@@ -58,7 +58,7 @@ def _is_valid(alias: str) -> str:
   )"""
 
 
-# One row per Pod and device, with its interval.
+# One row per holder, a Pod or a claim, and device, with its interval.
 #
 # What a question about a moment asks (card, minor, from, to) is `i`: all of it is in one index,
 # so a long history is searched there, and only the rows that fit are looked up as `h`.
@@ -67,7 +67,7 @@ SELECT i.position, r.pod_uid, r.attempt, r.namespace, r.pod_name, r.owner, n.nod
   n.node_name, d.device_type, i.minor, d.device_id, d.model, h.core_percent, h.memory_bytes,
   h.memory_ratio_percent, h.exclusive, h.kind, r.phase, r.dialect, i.opened_at_us, i.closed_at_us,
   h.closed_position, r.end_reason, {_interval("i.")},
-  coalesce(r.counted_until_us, i.closed_at_us) AS counted_until_us, i.device_no
+  coalesce(r.counted_until_us, i.closed_at_us) AS counted_until_us, i.device_no, r.holder
 FROM ledger_holdings AS i
 JOIN ledger_holdings AS h ON h.position = i.position AND h.device_no = i.device_no
 JOIN ledger_reservations AS r ON r.position = i.position
@@ -108,13 +108,13 @@ JOIN ledger_stands AS s ON s.machine_no = c.machine_no AND s.node_no = r.node_no
 JOIN ledger_nodes AS n ON n.node_no = s.node_no
 """
 
-# One row per reservation of a Pod and per observed holder.
+# One row per reservation of a Pod or a claim and per observed holder.
 _RESERVATIONS: Final = f"""
 SELECT r.position, r.pod_uid, r.attempt, r.namespace, r.pod_name, r.owner, r.labels, r.priority,
   r.qos, r.dialect, r.policy, r.source, n.node_uid, n.node_name, r.cpu_milli, r.memory_bytes,
   r.gpu_core_percent, r.gpu_count, r.cpuset, r.kind, r.phase, r.created_at_us, r.opened_at_us,
   r.closed_at_us, r.closed_position, r.end_reason, {_interval("r.")},
-  coalesce(r.counted_until_us, r.closed_at_us) AS counted_until_us, r.decided_on
+  coalesce(r.counted_until_us, r.closed_at_us) AS counted_until_us, r.decided_on, r.holder
 FROM ledger_reservations AS r
 JOIN ledger_nodes AS n ON n.node_no = r.node_no
 """

@@ -24,6 +24,7 @@ _NO_EPOCH: Final = fail(said("an epoch begins with its event: no event starts ep
 # leaves an event behind; none is beyond the last one, for the rules of the log refuse events in
 # front of the head.
 _NOT_ITS_ROWS: Final = fail(said("an event that grants has its rows: position {wrong}"))
+_HOLDER: Final = "coalesce(j.b->>'pod_uid', j.b->>'claim_uid')"
 _SHARES: Final = """(
       SELECT count(*) FROM ledger_holdings AS h
       JOIN ledger_devices AS d ON d.device_no = h.device_no
@@ -41,7 +42,7 @@ _SLOTS: Final = """(
 # By its key alone: the body is parsed once, and what it asks for is counted beside what is held.
 _ITS_ROWS: Final = f"""EXISTS (
       SELECT FROM ledger_reservations AS r JOIN ledger_nodes AS n ON n.node_no = r.node_no
-      WHERE r.position = e.position AND r.pod_uid = j.b->>'pod_uid'
+      WHERE r.position = e.position AND r.pod_uid = {_HOLDER}
         AND r.attempt::text = j.b->>'attempt' AND n.node_uid = j.b->>'node_uid'
         AND r.cpuset = j.b->>'cpuset' AND r.device_count = json_array_length(j.b->'shares')
         AND r.device_count = {_SHARES}
@@ -52,17 +53,21 @@ _ITS_ROWS: Final = f"""EXISTS (
           SELECT count(*) FROM ledger_slot_holdings AS s WHERE s.position = e.position
         )
     )"""
+_IS_OPENING: Final = event_is("pod.reserved", "pod.observed", "claim.reserved", "claim.observed")
 _GRANTED: Final = f"""
     SELECT e.position INTO wrong FROM ledger_events AS e
     CROSS JOIN LATERAL (SELECT e.body::json AS b OFFSET 0) AS j
     WHERE e.position > OLD.position AND e.position <= NEW.position
-      AND {event_is("pod.reserved", "pod.observed")} AND NOT {_ITS_ROWS}
+      AND {_IS_OPENING} AND NOT {_ITS_ROWS}
     LIMIT 1;
     IF FOUND THEN
       {_NOT_ITS_ROWS}
     END IF;"""
 _NOT_ITS_END: Final = fail(said("an event that ends has ended it: position {wrong}"))
-_ENDS: Final = event_is("pod.released", "pod.voided", "node.lost", "node.cleared")
+_ENDS: Final = event_is(
+    *("pod.released", "pod.voided", "node.lost", "node.cleared"),
+    *("claim.released", "claim.voided"),
+)
 # What ends a row is asked of the row, by rules of its own; here, of the event, what it left. The
 # row that a release closed is found first: as one value, which is never made a join over the whole
 # table. What was held when the event came is open now or was closed behind it, in this transaction:
@@ -74,11 +79,11 @@ _STILL: Final = f"""
         AND CASE
           WHEN {event_is("node.lost")} THEN r.lost_position IS NULL OR r.lost_position > e.position
           WHEN {event_is("node.cleared")} THEN r.lost_position < e.position
-          ELSE r.pod_uid = j.b->>'pod_uid' AND r.attempt::text = j.b->>'attempt'
+          ELSE r.pod_uid = {_HOLDER} AND r.attempt::text = j.b->>'attempt'
         END"""
-_ENDED_BY: Final = """
+_ENDED_BY: Final = f"""
       SELECT true FROM ledger_reservations AS r
-      WHERE r.closed_position = e.position AND r.pod_uid = j.b->>'pod_uid'
+      WHERE r.closed_position = e.position AND r.pod_uid = {_HOLDER}
         AND r.attempt::text = j.b->>'attempt'
         AND (SELECT node_uid FROM ledger_nodes WHERE node_no = r.node_no) = j.b->>'node_uid'
       LIMIT 1"""

@@ -14,10 +14,20 @@ from ledger.domain.log.events import (
     ACT,
     AGENT,
     BOOT,
+    CLAIM,
+    GRANTS,
+    POD,
     CheckpointWithdrawn,
+    ClaimBound,
+    ClaimConsumed,
+    ClaimObserved,
+    ClaimReleased,
+    ClaimReserved,
+    ClaimVoided,
     DeviceHealthChanged,
     DriftFound,
     DriftResolved,
+    Ending,
     EpochStarted,
     GroupPlanned,
     KeyRotated,
@@ -27,6 +37,7 @@ from ledger.domain.log.events import (
     NodeDescribed,
     NodeInventoried,
     NodeLost,
+    Opening,
     PlanDropped,
     PodAssigned,
     PodBound,
@@ -89,6 +100,13 @@ WAVE: Final = (
 """The order inside one wave of rows: what ends, then facts, then what opens."""
 
 
+_NOUN: Final = {POD: "Pod", CLAIM: "claim"}
+
+
+def _who(event: Opening) -> str:
+    return f"{event.holder}={event.namespace}/{event.pod_name}"
+
+
 def _dropped() -> LedgerError:
     return LedgerError("the database dropped rows without a word: run `tenure verify`")
 
@@ -138,13 +156,13 @@ class Projection:
     def add(self, position: int, at_us: int, event: LedgerEvent) -> None:
         """Collect the rows of one event; may send off the rows of earlier ones first."""
         match event:
-            case PodReserved() | PodObserved():
+            case PodReserved() | PodObserved() | ClaimReserved() | ClaimObserved():
                 self._opened(position, at_us, event)
-            case PodReleased():
+            case PodReleased() | ClaimReleased():
                 self._ended(position, at_us, event, "released")
-            case PodVoided():
+            case PodVoided() | ClaimVoided():
                 self._ended(position, at_us, event, "voided")
-            case PodBound():
+            case PodBound() | ClaimBound():
                 self._phase(position, event, "bound")
             case PodAssigned():
                 self._phase(position, event, "assigned")
@@ -177,16 +195,17 @@ class Projection:
                 | PositionVoided()
                 | CheckpointWithdrawn()
                 | TimeCorrected()
+                | ClaimConsumed()
             ):
                 pass
             case _:
                 assert_never(event)
 
-    def _opened(self, position: int, at_us: int, event: PodReserved | PodObserved) -> None:
-        granted = type(event) is PodReserved
+    def _opened(self, position: int, at_us: int, event: Opening) -> None:
+        granted = type(event) in GRANTS
         if granted and event.node_uid in self._clouded:
             self._send()  # slots come behind holdings in a wave, and this one closes all cards
-        if granted:
+        if type(event) is PodReserved:
             own = self._places.close_pod(event.pod_uid, event.node_uid)
             self._close_places(position, at_us, own)
         self._entered.add(event.node_uid)
@@ -200,7 +219,7 @@ class Projection:
             device = self._device(position, node, share, event)
             if device.number in named or not named.isdisjoint(share.vf_bus_ids):
                 raise CapacityError(
-                    f"a Pod names a part twice: pod={event.namespace}/{event.pod_name},"
+                    f"a {_NOUN[event.holder]} names a part twice: {_who(event)},"
                     f" card={event.node_name}/{share.device_type}/{share.minor}"
                 )
             named.add(device.number)
@@ -225,7 +244,7 @@ class Projection:
                 )
         if event.cpuset:
             self._cpus(position, at_us, node, event)
-        if isinstance(event, PodObserved):
+        if isinstance(event, PodObserved | ClaimObserved):
             for name in event.unknown_types:
                 slot = f"unknown/{name}"
                 rows[statements.SLOT_HOLDING].append(
@@ -251,11 +270,11 @@ class Projection:
             row = (at_us, position, place.position, place.device_no)
             self.rows[statements.CLOSE_PLACE].append(row)
 
-    def _unknown_node(self, position: int, event: PodReserved | PodObserved) -> KnownNode:
+    def _unknown_node(self, position: int, event: Opening) -> KnownNode:
         """Make room for an observed holder of a node that has no inventory yet."""
-        if isinstance(event, PodReserved):
+        if type(event) in GRANTS:
             raise CapacityError(
-                f"no inventory of the node: pod={event.namespace}/{event.pod_name},"
+                f"no inventory of the node: {_who(event)},"
                 f" node={event.node_name}, node_uid={event.node_uid}"
             )
         node = self._new_node(event.node_uid, self._machine(position, None, ("", "")))
@@ -298,39 +317,35 @@ class Projection:
             self.rows[statements.UPDATE_MACHINE].append(named)
         return machine
 
-    def _open(
-        self, position: int, node: KnownNode, event: PodReserved | PodObserved, *, granted: bool
-    ) -> None:
+    def _open(self, position: int, node: KnownNode, event: Opening, *, granted: bool) -> None:
         """Remember what is open; a Pod is granted one reservation at a time."""
         key = (event.pod_uid, event.attempt)
         if granted and node.lost_position is not None:
-            raise CapacityError(
-                f"the node is lost: pod={event.namespace}/{event.pod_name}, node={event.node_name}"
-            )
+            raise CapacityError(f"the node is lost: {_who(event)}, node={event.node_name}")
         if key in node.open or (granted and event.pod_uid in self._granted):
             raise CapacityError(
-                f"the Pod already holds a reservation: pod={event.namespace}/{event.pod_name},"
-                f" pod_uid={event.pod_uid}, attempt={event.attempt}, node={event.node_name}"
+                f"the {_NOUN[event.holder]} already holds a reservation: {_who(event)},"
+                f" uid={event.pod_uid}, attempt={event.attempt}, node={event.node_name}"
             )
         node.open[key] = (position, GRANTED if granted else OBSERVED)
         if granted:
             self._granted[event.pod_uid] = position
 
     def _device(
-        self, position: int, node: KnownNode, share: DeviceShare, event: PodReserved | PodObserved
+        self, position: int, node: KnownNode, share: DeviceShare, event: Opening
     ) -> KnownDevice:
         device = node.device(share.device_type, share.minor, share.device_id)
         if device is not None:
-            if isinstance(event, PodReserved) and device.minor != share.minor:
+            if type(event) in GRANTS and device.minor != share.minor:
                 raise CapacityError(
-                    f"minor and id are of two cards: pod={event.namespace}/{event.pod_name},"
+                    f"minor and id are of two cards: {_who(event)},"
                     f" card={event.node_name}/{share.device_type}/{share.minor},"
                     f" device_id={share.device_id!r}, which is at minor {device.minor}"
                 )
             return device
-        if isinstance(event, PodReserved):
+        if type(event) in GRANTS:
             raise CapacityError(
-                f"no such card: pod={event.namespace}/{event.pod_name},"
+                f"no such card: {_who(event)},"
                 f" card={event.node_name}/{share.device_type}/{share.minor},"
                 f" device_id={share.device_id!r}"
             )
@@ -353,24 +368,21 @@ class Projection:
         self.rows[statements.DEVICE].append(device_row(device, position))
         return device
 
-    def _cpus(
-        self, position: int, at_us: int, node: KnownNode, event: PodReserved | PodObserved
-    ) -> None:
-        kind = GRANTED if type(event) is PodReserved else OBSERVED
+    def _cpus(self, position: int, at_us: int, node: KnownNode, event: Opening) -> None:
+        kind = GRANTED if type(event) in GRANTS else OBSERVED
         machine = node.machine
         for cpu in event.cpuset:
             if cpu not in machine.cpus:
                 if kind == GRANTED:
                     raise CapacityError(
-                        f"no such CPU: pod={event.namespace}/{event.pod_name},"
-                        f" cpu={event.node_name}/cpu/{cpu}"
+                        f"no such CPU: {_who(event)}, cpu={event.node_name}/cpu/{cpu}"
                     )
                 machine.cpus[cpu] = node.number
                 row = (machine.number, cpu, node.number, -1, -1, -1, 0, 0, 0, 0, 0, position)
                 self.rows[statements.CPU].append(row)
             self.rows[statements.CPU_HOLDING].append((position, cpu, machine.number, kind, at_us))
 
-    def _ended(self, position: int, at_us: int, event: PodReleased | PodVoided, phase: str) -> None:
+    def _ended(self, position: int, at_us: int, event: Ending, phase: str) -> None:
         node = self._nodes.get(event.node_uid)
         key = (event.pod_uid, event.attempt)
         if node is None or key not in node.open:
@@ -388,7 +400,7 @@ class Projection:
             del self._granted[event.pod_uid]
         self.rows[statements.CLOSE].append((phase, at_us, position, event.reason, first))
 
-    def _phase(self, position: int, event: PodBound | PodAssigned, phase: str) -> None:
+    def _phase(self, position: int, event: PodBound | PodAssigned | ClaimBound, phase: str) -> None:
         node = self._nodes.get(event.node_uid)
         key = (event.pod_uid, event.attempt)
         opened = node.open.get(key) if node else None
@@ -564,9 +576,7 @@ def _node_facts(position: int, node: KnownNode, event: NodeInventoried) -> Row:
     )
 
 
-def reservation_row(
-    position: int, at_us: int, event: PodReserved | PodObserved, node_no: int
-) -> Row:
+def reservation_row(position: int, at_us: int, event: Opening, node_no: int) -> Row:
     """Return the row of `ledger_reservations` that this event opens."""
     gpu_percent = gpus = 0
     for share in event.shares:
@@ -578,7 +588,7 @@ def reservation_row(
         gpus += unnamed
         gpu_percent += WHOLE_PERCENT * unnamed
     snapshot = event.snapshot
-    granted = isinstance(event, PodReserved)
+    granted = type(event) in GRANTS
     return (
         position,
         event.pod_uid,
@@ -590,8 +600,8 @@ def reservation_row(
         snapshot.priority,
         snapshot.qos,
         str(event.dialect),
-        event.policy if isinstance(event, PodReserved) else "",
-        "" if isinstance(event, PodReserved) else event.source,
+        event.policy if isinstance(event, PodReserved | ClaimReserved) else "",
+        "" if isinstance(event, PodReserved | ClaimReserved) else event.source,
         node_no,
         event.cpu_milli,
         event.memory_bytes,
@@ -605,7 +615,8 @@ def reservation_row(
         position,
         snapshot.created_at_us,
         at_us,
-        event.decided_on if isinstance(event, PodReserved) else None,
+        event.decided_on if isinstance(event, PodReserved | ClaimReserved) else None,
+        event.holder,
     )
 
 

@@ -28,6 +28,11 @@ from ledger.domain.errors import (
 )
 from ledger.domain.log.events import (
     CheckpointWithdrawn,
+    ClaimBound,
+    ClaimObserved,
+    ClaimReleased,
+    ClaimReserved,
+    ClaimVoided,
     DeviceHealthChanged,
     EpochStarted,
     GroupPlanned,
@@ -298,6 +303,11 @@ _WITH_ROWS: Final = (
     PodReleased,
     PodVoided,
     PodObserved,
+    ClaimReserved,
+    ClaimObserved,
+    ClaimBound,
+    ClaimReleased,
+    ClaimVoided,
     RequestRefused,
     GroupPlanned,
     PlanDropped,

@@ -41,7 +41,7 @@ from ledger.domain.errors import (
     UnknownOutcomeError,
 )
 from ledger.domain.log.clock import SteadyClock
-from ledger.domain.log.events import EpochStarted, GroupPlanned, PodReserved
+from ledger.domain.log.events import GRANTS, EpochStarted, GroupPlanned
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.proofs.hashing import GENESIS, chain_hash, row_leaf
 from ledger.store import schema
@@ -55,7 +55,7 @@ from ledger.store.writing.outbox import Outbox
 from ledger.store.writing.statements import Row
 from ledger.store.writing.transaction import begin
 
-_GRANTS: Final = (PodReserved, GroupPlanned)
+_GRANTS: Final = (*GRANTS, GroupPlanned)
 """What promises a device to somebody; everything else says what has become of it."""
 _LEAF: Final = [column.name for column in schema.ledger_events.columns].index("leaf_hash")
 

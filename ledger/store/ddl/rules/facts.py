@@ -33,7 +33,8 @@ def _says(value: str, *fields: str) -> str:
 
 
 _INVENTORIED: Final = event_is("node.inventoried")
-_OBSERVED: Final = event_is("pod.observed")
+_OBSERVING: Final = ("pod.observed", "claim.observed")
+_OBSERVED: Final = event_is(*_OBSERVING)
 _EVENT: Final = "ledger_events AS e $body(e)"
 _OWN_EVENT: Final = "JOIN ledger_events AS e ON e.position = n.fact_position $body(e)"
 _NODE_SAYS: Final = f"""EXISTS (
@@ -71,16 +72,16 @@ def _inventory_says(condition: str) -> str:
   )"""
 
 
-def _event_says(row: str, kind: str, condition: str, of: str = "") -> str:
+def _event_says(row: str, kinds: tuple[str, ...], condition: str, of: str = "") -> str:
     """
-    Return that the row's event is of this type, names the row's node, and says so.
+    Return that the row's event is of one of these types, names the row's node, and says so.
 
     `of` is what else the node `n` that it names may be.
     """
     of = of or f"n.node_no = {row}.node_no"
     return f"""EXISTS (
     SELECT 1 FROM ledger_nodes AS n CROSS JOIN {_EVENT}
-    WHERE {of} AND e.position = NEW.fact_position AND {event_is(kind)}
+    WHERE {of} AND e.position = NEW.fact_position AND {event_is(*kinds)}
       AND $says(e.body, node_uid, n.node_uid) AND {condition}
   )"""
 
@@ -244,7 +245,7 @@ _BORN_INVENTORIED: Final = _inventory_says(
 )
 _BORN_OBSERVED: Final = _event_says(
     "NEW",
-    "pod.observed",
+    _OBSERVING,
     f"""(NEW.present, NEW.healthy, NEW.model, NEW.core_reported, NEW.memory_reported,
         NEW.unique_id) = (0, 1, '', 0, 0, 0) AND EXISTS (
         SELECT 1 FROM $each(e.body, shares, r)
@@ -322,7 +323,7 @@ _BUT_HEALTH: Final = (
 # Every Node of the machine may tell of it: the card is the machine's.
 _HEALTH: Final = _event_says(
     "OLD",
-    "device.health_changed",
+    ("device.health_changed",),
     f"""$says(e.body, device_type, OLD.device_type) AND $tells(e.body, healthy, NEW.healthy)
       AND ((OLD.device_id <> '' AND $says(e.body, device_id, OLD.device_id))
         OR ($says(e.body, minor, OLD.minor)
@@ -417,7 +418,7 @@ _CPUS: Final = (
   ) OR NEW.machine_no <> {_MACHINE_OF_NODE}
   OR $differ((NEW.ref_used, NEW.ref_observed, NEW.ref_max), (0, 0, NEW.ref_reported))
   OR NOT ({_inventory_says(_CPU_SAYS)}
-    OR {_event_says("NEW", "pod.observed", _CPU_UNNAMED)})""",
+    OR {_event_says("NEW", _OBSERVING, _CPU_UNNAMED)})""",
             _not_brought_in("a CPU"),
         ),
     ),

@@ -14,6 +14,7 @@ from ledger.store.ddl.rules.rule import (
     node_name,
     rule,
     said,
+    says_holder,
     unchanged,
 )
 
@@ -22,8 +23,8 @@ FIRST_PHASE: Final = """NEW.phase_position = NEW.position
 NOT_OPENED: Final = Case(
     f"""NOT EXISTS (
       SELECT 1 FROM ledger_events AS e
-      WHERE e.position = NEW.position AND $begins(e.event_type, CASE NEW.kind
-        WHEN 'granted' THEN 'pod.reserved.v' ELSE 'pod.observed.v' END)
+      WHERE e.position = NEW.position AND $begins(e.event_type,
+        NEW.holder || CASE NEW.kind WHEN 'granted' THEN '.reserved.v' ELSE '.observed.v' END)
       AND {FIRST_PHASE}
     )""",
     no_event("opens this reservation"),
@@ -69,12 +70,12 @@ FIXED: Final = (
     *("position", "pod_uid", "attempt", "namespace", "pod_name", "owner", "labels", "priority"),
     *("qos", "dialect", "policy", "source", "node_no", "cpu_milli", "memory_bytes"),
     *("gpu_core_percent", "gpu_count", "device_count", "cpuset", "cpu_count", "kind"),
-    *("created_at_us", "opened_at_us", "decided_on"),
+    *("created_at_us", "opened_at_us", "decided_on", "holder"),
 )
 """The columns of a reservation that never change."""
 ONLY_ENDS: Final = said(
     "a reservation only ends, it does not change: position {OLD.position},"
-    " pod {OLD.namespace}/{OLD.pod_name}"
+    " {OLD.holder} {OLD.namespace}/{OLD.pod_name}"
 )
 # A witness spoke after the loss, and of the machine on which the Pod got what it holds.
 _CLEARED: Final = f"""{event_is("node.cleared")} AND NEW.phase = 'released'
@@ -103,14 +104,14 @@ ENDED: Final = f"""EXISTS (
         AND e.at_us = NEW.closed_at_us AND CASE
           WHEN OLD.lost_position IS NOT NULL THEN {_CLEARED}
           ELSE NEW.phase IN ('released', 'voided')
-            AND $begins(e.event_type, 'pod.' || NEW.phase || '.v')
-            AND $says(e.body, pod_uid, OLD.pod_uid) AND $says(e.body, attempt, OLD.attempt)
+            AND $begins(e.event_type, OLD.holder || '.' || NEW.phase || '.v')
+            AND {says_holder("OLD")}
             AND $says(e.body, reason, NEW.end_reason)
         END
     )"""
 """That an event ends the reservation."""
 NOT_ENDED: Final = no_event(
-    "ends the reservation of pod {OLD.namespace}/{OLD.pod_name}",
+    "ends the reservation of {OLD.holder} {OLD.namespace}/{OLD.pod_name}",
     "ends this reservation",
     at="NEW.closed_position",
 )
@@ -125,15 +126,16 @@ _LOST: Final = f"""EXISTS (
       AND {event_is("node.lost")} AND e.at_us = NEW.counted_until_us
       AND $says(e.body, node_uid, n.node_uid) AND NEW.lost_boot_id = {_NEWEST_BOOT}
   )"""
-IN_PHASE: Final = """NEW.phase IN ('bound', 'assigned') AND EXISTS (
+IN_PHASE: Final = f"""NEW.phase IN ('bound', 'assigned') AND EXISTS (
       SELECT 1 FROM ledger_events AS e $body(e) JOIN ledger_nodes AS n ON n.node_no = OLD.node_no
-      WHERE e.position = NEW.phase_position AND $begins(e.event_type, 'pod.' || NEW.phase || '.v')
-        AND $says(e.body, pod_uid, OLD.pod_uid) AND $says(e.body, attempt, OLD.attempt)
+      WHERE e.position = NEW.phase_position
+        AND $begins(e.event_type, OLD.holder || '.' || NEW.phase || '.v')
+        AND {says_holder("OLD")}
         AND $says(e.body, node_uid, n.node_uid)
     )"""
 """That an event says the phase."""
 NO_PHASE: Final = no_event(
-    "says that pod {OLD.namespace}/{OLD.pod_name} is {NEW.phase}",
+    "says that {OLD.holder} {OLD.namespace}/{OLD.pod_name} is {NEW.phase}",
     "says this phase",
     at="NEW.phase_position",
 )
@@ -161,7 +163,7 @@ _CHANGES: Final = (
             "OLD.lost_position IS NOT NULL OR OLD.closed_position IS NOT NULL"
             f" OR NEW.phase <> 'lost' OR NOT {_LOST}",
             no_event(
-                "loses the node of pod {OLD.namespace}/{OLD.pod_name}",
+                "loses the node of {OLD.holder} {OLD.namespace}/{OLD.pod_name}",
                 "loses the node of this reservation",
                 at="coalesce(NEW.lost_position, 0)",
             ),

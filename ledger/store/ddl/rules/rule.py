@@ -123,6 +123,13 @@ def event_is(*kinds: str) -> str:
     return f"({found})" if len(kinds) > 1 else found
 
 
+def says_holder(row: str) -> str:
+    """Return the condition that the event `e` is about the holder of a reservation's row."""
+    return f"""CASE {row}.holder WHEN 'claim' THEN $says(e.body, claim_uid, {row}.pod_uid)
+          ELSE $says(e.body, pod_uid, {row}.pod_uid) END
+            AND $says(e.body, attempt, {row}.attempt)"""
+
+
 def node_name(row: str) -> str:
     """Return the name of the node of NEW or OLD."""
     return f"(SELECT n.node_name FROM ledger_nodes AS n WHERE n.node_no = {row}.node_no)"
