@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from ledger.domain.devices import DeviceShare
-from ledger.domain.log.events import NodeCleared, PodObserved
+from ledger.domain.log.events import Ending, NodeCleared, Opening, PodObserved
 from ledger.store.ddl.sqlite_triggers import TRIGGERS, named
 from ledger.store.projections.inventory import KnownDevice, KnownMachine, KnownMachines, KnownNode
 from ledger.store.projections.project import Projection
