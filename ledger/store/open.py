@@ -153,8 +153,15 @@ def open_ledger(url: str, *, mode: Mode) -> Ledger:
     Raises:
         InputError: no such file or database, not a ledger, a ledger of another version, or, with
             `create`, a ledger that has events.
-        LedgerError: the server can't be reached.
+        LedgerError: the server can't be reached, or went away meanwhile.
     """
+    try:
+        return _opened(url, mode)
+    except DBAPIError as error:
+        raise unreadable(error) from error
+
+
+def _opened(url: str, mode: Mode) -> Ledger:
     connect, place = _server(url) if is_postgres(url) else _file(url, mode)
     if mode != "read":
         # Looked at before it is opened for writing, which alone would change a foreign file.
@@ -186,6 +193,8 @@ def unreadable(error: DBAPIError | UnicodeDecodeError) -> LedgerError:
     fact = fact_of(error)
     if is_locked(error):
         return BusyError(f"another process writes this ledger: {fact}")
+    if isinstance(error, DBAPIError) and error.connection_invalidated:
+        return unavailable(error)
     found = LedgerError(f"the ledger can't be read: {fact}")
     found.add_note("run `tenure verify` for every finding")
     return found
