@@ -1,0 +1,253 @@
+"""
+What is answered to a write of a claim's status, and what is recorded before it is let through.
+
+Rule: docs/contracts/dra.md. A write is one of two: an allocation appears, or it goes. What appears
+is reserved under the ledger's constraint before the answer; what goes is released once the watch
+shows that it is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from ledger.domain.annotations.wire import a_quantity
+from ledger.domain.devices import DeviceShare
+from ledger.domain.errors import InputError
+from ledger.domain.log.events import (
+    ClaimObserved,
+    ClaimReleased,
+    ClaimReserved,
+    ClaimResult,
+    ClaimVoided,
+    LedgerEvent,
+    Opening,
+)
+from ledger.domain.log.state import NodeState
+from scheduler.gate.claims import Allocated, ClaimSeen
+from scheduler.gate.room import no_room
+
+NOT_STORED: Final = "not stored"
+"""Why a reservation is void whose claim moved on without it."""
+DEALLOCATED: Final = "deallocated"
+
+DEVICE_TAKEN: Final = "DeviceTaken"
+DEVICE_CLOSED: Final = "DeviceClosed"
+ZERO_SHARE: Final = "ZeroShare"
+NODE_UNKNOWN: Final = "NodeUnknown"
+STALE_WRITE: Final = "StaleWrite"
+OUTCOME_OPEN: Final = "OutcomeOpen"
+ALLOCATION_CHANGED: Final = "AllocationChanged"
+STILL_USED: Final = "StillUsed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """
+    What the ledger has of a claim that has not ended.
+
+    Attributes:
+        opening: the event that opened it.
+        stored: the allocation was seen in the claim.
+    """
+
+    opening: ClaimReserved | ClaimObserved
+    stored: bool
+
+    @property
+    def fence(self) -> int:
+        """Return the claim's version that the write was on top of."""
+        text = self.opening.resource_version
+        return int(text) if text.isdecimal() else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accounted:
+    """
+    What an allocation is of physical devices.
+
+    Attributes:
+        shares: one of each account, ordered by (device_type, minor, device_id).
+        models: one per share, same order.
+    """
+
+    shares: tuple[DeviceShare, ...]
+    models: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unaccounted:
+    """Why it can't be told which physical devices an allocation is of, by a word and in words."""
+
+    reason: str
+    message: str
+
+
+class Accounts(Protocol):
+    """The cluster's devices, as slices tell them and as the ledger has them."""
+
+    def node(self, name: str) -> NodeState | None:
+        """Return what the ledger has of the Node of this name; None where it has none."""
+        ...
+
+    def account(self, allocated: Allocated) -> Accounted | Unaccounted:
+        """Return what these results are of, by whole pools in their newest generation alone."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Write:
+    """
+    One write of a claim's status.
+
+    Attributes:
+        old, new: the claim before and after it.
+    """
+
+    old: ClaimSeen
+    new: ClaimSeen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Through:
+    """The write may be stored, once these events are recorded, if there are any."""
+
+    events: tuple[LedgerEvent, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Barred:
+    """
+    The write may not be stored.
+
+    Attributes:
+        reason: one word.
+        taken: somebody holds the device: it is to be had once they end.
+        fence: the claim's version is to be moved, so that what is open is decided.
+    """
+
+    reason: str
+    message: str
+    taken: bool = False
+    fence: bool = False
+
+
+def decide(
+    write: Write,
+    accounts: Accounts,
+    standing: Standing | None,
+    *,
+    seen: int = 0,
+    attempts: int = 0,
+    on_their_way: Iterable[Opening] = (),
+    runs: Callable[[str], bool] = lambda _: False,
+    settings_hash: str = "",
+    tenure_version: str = "",
+) -> Through | Barred:
+    """
+    Decide on one write.
+
+    Args:
+        standing: what the ledger has of the claim.
+        seen: the claim's newest version that the watch showed; nothing is stored on an older one.
+        attempts: the number of the claim's newest holding, ended or not.
+        on_their_way: openings that are being recorded.
+        runs: tells of a Pod's UID whether it has a node and has not ended.
+    """
+    old, new = write.old, write.new
+    if old.is_allocated and new.is_allocated:
+        if old.allocated == new.allocated:
+            return Through()
+        fact = f"the allocation of claim {new.full_name} is another one: deallocate it first"
+        return Barred(reason=ALLOCATION_CHANGED, message=fact)
+    if new.allocated is None:
+        return _goes(old, runs)
+    if old.version < max(seen, 0 if standing is None else standing.fence):
+        fact = f"claim {new.full_name} was written since: version={old.version}"
+        return Barred(reason=STALE_WRITE, message=fact)
+    zero = _zero(new.allocated.results)
+    if zero:
+        return Barred(reason=ZERO_SHARE, message=zero)
+    node = accounts.node(new.allocated.node_name) if new.allocated.node_name else None
+    if node is None:
+        named = new.allocated.node_name or "one node"
+        return Barred(reason=NODE_UNKNOWN, message=f"the ledger does not know {named} of the claim")
+    found = accounts.account(new.allocated)
+    if isinstance(found, Unaccounted):
+        return Barred(reason=found.reason, message=found.message)
+    opening = ClaimReserved(
+        claim_uid=new.uid,
+        attempt=attempts + 1,
+        node_uid=node.uid,
+        namespace=new.namespace,
+        claim_name=new.name,
+        node_name=node.name,
+        results=new.allocated.results,
+        shares=found.shares,
+        device_models=found.models,
+        consumers=new.consumers,
+        resource_version=str(old.version),
+        snapshot=new.snapshot,
+        settings_hash=settings_hash,
+        tenure_version=tenure_version,
+    )
+    return _appears(old, opening, standing, node, on_their_way)
+
+
+def _goes(old: ClaimSeen, runs: Callable[[str], bool]) -> Through | Barred:
+    """Let an allocation go unless somebody runs with it; the watch shows when it is gone."""
+    running = [] if old.allocated is None else [one for one in old.consumers if runs(one.uid)]
+    if not running:
+        return Through()
+    names = ", ".join(f"{old.namespace}/{one.name}" for one in running)
+    fact = f"claim {old.full_name} is used by Pods that run: {names}"
+    return Barred(reason=STILL_USED, message=fact)
+
+
+def _appears(
+    old: ClaimSeen,
+    opening: ClaimReserved,
+    standing: Standing | None,
+    node: NodeState,
+    on_their_way: Iterable[Opening],
+) -> Through | Barred:
+    events: list[LedgerEvent] = []
+    if standing is not None:
+        before = standing.opening
+        if not standing.stored and old.version == standing.fence:
+            if (before.results, before.node_uid) == (opening.results, opening.node_uid):
+                return Through()
+            fact = f"claim {old.full_name} may be stored otherwise yet: this is asked again"
+            return Barred(reason=OUTCOME_OPEN, message=fact, fence=True)
+        events.append(end_of(standing, DEALLOCATED))
+    lacking = no_room(node, opening.shares, claim_uid=opening.claim_uid, on_their_way=on_their_way)
+    if lacking is not None:
+        reason = DEVICE_TAKEN if lacking.taken else DEVICE_CLOSED
+        return Barred(reason=reason, message=lacking.message, taken=lacking.taken)
+    return Through(events=(*events, opening))
+
+
+def end_of(standing: Standing, reason: str) -> ClaimReleased | ClaimVoided:
+    """Return the end of what a claim has: of what was never stored, that it was not."""
+    before = standing.opening
+    kind = ClaimReleased if standing.stored else ClaimVoided
+    return kind(
+        claim_uid=before.claim_uid,
+        attempt=before.attempt,
+        node_uid=before.node_uid,
+        reason=reason if standing.stored else NOT_STORED,
+    )
+
+
+def _zero(results: Sequence[ClaimResult]) -> str:
+    """Return which share is of nothing, empty where none is."""
+    for one in results:
+        for name, amount in sorted(one.consumed.items()):
+            try:
+                is_none = a_quantity(amount, name).nanos <= 0
+            except InputError as error:
+                return str(error)
+            if is_none:
+                return f"a share of {name} {amount} of {one.driver} {one.pool}/{one.device}"
+    return ""

@@ -1,0 +1,95 @@
+"""What the watch shows of a claim, as events: stored, used by others, gone, or past the gate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from ledger.domain.devices import GPU
+from ledger.domain.log.events import ClaimBound, ClaimConsumed, ClaimObserved, LedgerEvent
+from ledger.domain.systems import Claimant
+from scheduler.gate.claims import ClaimSeen
+from scheduler.gate.decide import (
+    DEALLOCATED,
+    Accounted,
+    Accounts,
+    Standing,
+    end_of,
+)
+
+SOURCE: Final = "resourceclaim"
+DELETED: Final = "deleted"
+
+
+def follow(
+    seen: ClaimSeen,
+    standing: Standing | None,
+    consumers: tuple[Claimant, ...],
+    accounts: Accounts,
+    attempts: int,
+) -> tuple[LedgerEvent, ...]:
+    """
+    Return what is to be recorded of a claim as the watch shows it.
+
+    What is allocated and was reserved otherwise, or not at all, got past the gate: it is observed,
+    outside of the constraint.
+
+    Args:
+        consumers: as the ledger has them.
+        attempts: the number of the claim's newest holding, ended or not.
+    """
+    if seen.allocated is None:
+        is_past = standing is not None and seen.version > standing.fence
+        return (end_of(standing, DEALLOCATED),) if standing is not None and is_past else ()
+    if standing is not None and standing.opening.results == seen.allocated.results:
+        opening, found = standing.opening, list[LedgerEvent]()
+        uid, attempt, node_uid = opening.claim_uid, opening.attempt, opening.node_uid
+        if not standing.stored:
+            found.append(ClaimBound(claim_uid=uid, attempt=attempt, node_uid=node_uid))
+        if consumers != seen.consumers:
+            found.append(
+                ClaimConsumed(
+                    claim_uid=uid, attempt=attempt, node_uid=node_uid, consumers=seen.consumers
+                )
+            )
+        return tuple(found)
+    if standing is not None and seen.version <= standing.fence:
+        return ()  # what was shown late
+    ended = () if standing is None else (end_of(standing, DEALLOCATED),)
+    observed = observed_of(seen, accounts, attempts + 1)
+    return (*ended, observed) if observed is not None else ended
+
+
+def observed_of(seen: ClaimSeen, accounts: Accounts, attempt: int) -> ClaimObserved | None:
+    """Return that a claim holds what no gate let through; None of a node that is not known."""
+    assert seen.allocated is not None, "it holds something"
+    node = accounts.node(seen.allocated.node_name)
+    if node is None:
+        return None
+    found = accounts.account(seen.allocated)
+    known = found if isinstance(found, Accounted) else Accounted(shares=(), models=())
+    return ClaimObserved(
+        claim_uid=seen.uid,
+        attempt=attempt,
+        node_uid=node.uid,
+        namespace=seen.namespace,
+        claim_name=seen.name,
+        node_name=node.name,
+        results=seen.allocated.results,
+        shares=known.shares,
+        device_models=known.models,
+        unknown_types=() if known is found else (GPU,),
+        consumers=seen.consumers,
+        resource_version=str(seen.version),
+        snapshot=seen.snapshot,
+        source=SOURCE,
+    )
+
+
+def gone(
+    standing: Standing, consumers: tuple[Claimant, ...], runs: Callable[[str], bool]
+) -> tuple[LedgerEvent, ...]:
+    """Return the end of what a claim had that is gone; none while one of its Pods runs on."""
+    if standing.stored and any(runs(each.uid) for each in consumers):
+        return ()
+    return (end_of(standing, DELETED),)

@@ -1,0 +1,156 @@
+"""A node's cards, claims as the API server writes them, and what a gate knows of both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ledger.domain.devices import GPU, DeviceRecord, DeviceShare
+from ledger.domain.log.events import LedgerEvent
+from ledger.domain.log.state import Folding, NodeState
+from scheduler.gate.claims import Allocated, ClaimSeen, claim_seen
+from scheduler.gate.decide import Accounted, Unaccounted, Write
+
+DRIVER: Final = "gpu.example.com"
+DRIVERS: Final = frozenset({DRIVER})
+NODE: Final = "n1"
+GIB: Final = 1 << 30
+CARD_BYTES: Final = 16 * GIB
+CARDS: Final = 4
+
+
+def card(minor: int, **what: Any) -> DeviceRecord:  # noqa: ANN401 - any attribute
+    """Return a card that claims alone give."""
+    return DeviceRecord(
+        device_type=GPU,
+        minor=minor,
+        device_id=f"GPU-{minor}",
+        model="T4",
+        memory_bytes=CARD_BYTES,
+        unique_id=True,
+        by_claims=True,
+        **what,
+    )
+
+
+def result(
+    number: int, *, memory: str = "", share_id: str = "", driver: str = DRIVER, **more: object
+) -> dict[str, Any]:
+    """Return one result of an allocation: a card, or so much of it."""
+    found: dict[str, Any] = {
+        "request": "g",
+        "driver": driver,
+        "pool": NODE,
+        "device": f"gpu-{number}",
+        **more,
+    }
+    if memory:
+        found |= {"shareID": share_id or f"share-{number}", "consumedCapacity": {"memory": memory}}
+    return found
+
+
+def claim(
+    name: str,
+    version: int,
+    *results: Mapping[str, Any],
+    pods: Iterable[str] = (),
+    node: str = NODE,
+) -> dict[str, Any]:
+    """Return a claim object with these results; without any it is not allocated."""
+    status: dict[str, Any] = {}
+    if results:
+        field = {"key": "metadata.name", "operator": "In", "values": [node]}
+        status["allocation"] = {
+            "devices": {"results": list(results)},
+            "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [field]}]},
+        }
+    if pods:
+        status["reservedFor"] = [
+            {"resource": "pods", "name": each, "uid": f"uid-{each}"} for each in pods
+        ]
+    exactly = {"deviceClassName": DRIVER, "count": 1}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {
+            "name": name,
+            "namespace": "ml",
+            "uid": f"claim-{name}",
+            "resourceVersion": str(version),
+            "ownerReferences": [{"kind": "Pod", "name": f"pod-{name}", "controller": True}],
+        },
+        "spec": {"devices": {"requests": [{"name": "g", "exactly": exactly}]}},
+        "status": status,
+    }
+
+
+def seen(*args: Any, **kwargs: Any) -> ClaimSeen:  # noqa: ANN401 - those of `claim`
+    """Return a claim as it is read."""
+    return claim_seen(claim(*args, **kwargs), DRIVERS)
+
+
+def appears(
+    name: str,
+    version: int,
+    *results: Mapping[str, Any],
+    **kwargs: Any,  # noqa: ANN401 - as `claim`
+) -> Write:
+    """Return the write by which an allocation appears on top of a version."""
+    return Write(old=seen(name, version), new=seen(name, version, *results, **kwargs))
+
+
+def goes(name: str, version: int, *results: Mapping[str, Any], pods: Iterable[str] = ()) -> Write:
+    """Return the write by which an allocation goes."""
+    return Write(old=seen(name, version, *results, pods=pods), new=seen(name, version))
+
+
+@dataclass(slots=True, kw_only=True)
+class FoldedAccounts:
+    """
+    One node's cards, with what events made of them.
+
+    Attributes:
+        gone: names of devices that no whole pool in its newest generation has.
+    """
+
+    devices: tuple[DeviceRecord, ...] = tuple(card(minor) for minor in range(CARDS))
+    gone: frozenset[str] = frozenset()
+    events: list[LedgerEvent] = field(default_factory=list)
+
+    def node(self, name: str) -> NodeState | None:
+        """Return the node, folded."""
+        if name != NODE:
+            return None
+        folding = Folding()
+        for position, event in enumerate(self.events, 1):
+            folding.add(position, event)
+        state = folding.node("node-1") or NodeState(uid="node-1", name=NODE)
+        return NodeState(
+            uid="node-1", name=NODE, devices=self.devices, holdings=dict(state.holdings)
+        )
+
+    def account(self, allocated: Allocated) -> Accounted | Unaccounted:
+        """Return what results are of, by the device's number; results of one card are summed."""
+        shares: dict[int, DeviceShare] = {}
+        for one in allocated.results:
+            if one.device in self.gone:
+                return Unaccounted(
+                    reason="DeviceUnknown", message=f"no whole pool has {one.pool}/{one.device}"
+                )
+            if one.admin:
+                continue
+            minor = int(one.device.rpartition("-")[2])
+            memory = one.consumed.get("memory")
+            amount = int(memory.removesuffix("Gi")) * GIB if memory else CARD_BYTES
+            before = shares.get(minor)
+            shares[minor] = DeviceShare(
+                device_type=GPU,
+                minor=minor,
+                device_id=f"GPU-{minor}",
+                core_percent=(before.core_percent if before else 0) + (0 if memory else 100),
+                memory_bytes=(before.memory_bytes if before else 0) + amount,
+                exclusive=not memory,
+            )
+        ordered = tuple(shares[minor] for minor in sorted(shares))
+        return Accounted(shares=ordered, models=("T4",) * len(ordered))
