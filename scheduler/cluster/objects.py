@@ -11,6 +11,7 @@ from typing import Any, Final
 from msgspec import structs
 
 from ledger.domain.adopted.pods import Adopted, adopt
+from ledger.domain.annotations.checkpoints import DeviceCheckpoint
 from ledger.domain.errors import FieldError, InputError
 from ledger.domain.kube.node_objects import NO_WITNESSES, KubeletReports
 from ledger.domain.kube.pod_spec import decode_quota, read_pod
@@ -39,6 +40,8 @@ from scheduler.cluster.one_node import NodeDocuments, read_node, read_witnesses
 from scheduler.cluster.templates import is_of_templates, templates_in
 from scheduler.decide.settings import SchedulingSettings
 
+SEEN_BY_AGENT: Final = "agent"
+"""The source of what a node's agent sees a Pod have."""
 _NOWHERE: Final = "unknown"
 """The namespace of a Pod of which kubelet's file is the only word."""
 
@@ -170,18 +173,49 @@ def asked_by(
 
 
 def observed_on(
-    pod: Document, node: NodeFacts, about: NodeDocuments, vocabulary: Vocabulary
+    pod: Document,
+    node: NodeFacts,
+    about: NodeDocuments,
+    vocabulary: Vocabulary,
+    seen: tuple[DeviceCheckpoint, ...] = (),
 ) -> tuple[PodObserved, PodRequest | None]:
     """
     Return what a running Pod holds on its node, and what it asks for unless that breaks rules.
+
+    Args:
+        seen: what the node's agent sees the Pod have, which counts more than kubelet's file.
 
     Raises:
         InputError: the Pod, or what the node says of it, can't be read; with place and field.
     """
     request, errors = _examined(pod, vocabulary)
     witnesses = read_witnesses(about)
+    if seen:
+        witnesses = replace(witnesses, checkpoints={pod.uid: seen})
     event, _ = _adopt(pod, request, node, witnesses, vocabulary, broken=bool(errors))
+    if seen:
+        event = _with_seen(event, node, witnesses, vocabulary)
     return event, None if errors else request
+
+
+def _with_seen(
+    event: PodObserved, node: NodeFacts, witnesses: KubeletReports, vocabulary: Vocabulary
+) -> PodObserved:
+    """Return what a Pod holds with what the node's agent sees besides, whatever its words say."""
+    alone = adopt(stranger(event.pod_uid, node.name), node, vocabulary, witnesses)
+    known = {share.key for share in event.shares}
+    more = [share for share in alone.shares if share.key not in known]
+    shares = sorted((*event.shares, *more), key=lambda share: share.key)
+    models = {device.key: device.model for device in node.devices}
+    named = {share.device_type for share in alone.shares} - set(alone.unknown_types)
+    return structs.replace(
+        event,
+        source=SEEN_BY_AGENT,
+        shares=tuple(shares),
+        device_models=tuple(models.get(share.key, "") for share in shares),
+        unknown_types=tuple(each for each in event.unknown_types if each not in named),
+        counted={key: count for key, count in event.counted.items() if key not in named},
+    )
 
 
 def node_reader(
@@ -306,6 +340,13 @@ def _adopt(
     return observed, held.faults if node.uid else ()
 
 
+def stranger(uid: str, node_name: str, *, namespace: str = "", name: str = "") -> dict[str, Any]:
+    """Return a Pod of which the API has no object."""
+    metadata = {"uid": uid, "name": name or uid, "namespace": namespace or _NOWHERE}
+    spec = {"nodeName": node_name, "containers": [{"name": _NOWHERE}]}
+    return {"metadata": metadata, "spec": spec}
+
+
 def _strangers(
     nodes: Mapping[str, NodeFacts],
     witnesses: Mapping[str, KubeletReports],
@@ -323,9 +364,7 @@ def _strangers(
         for uid in witnesses[node_name].checkpoints:
             if uid in known:
                 continue
-            metadata = {"uid": uid, "name": uid, "namespace": _NOWHERE}
-            spec = {"nodeName": node_name, "containers": [{"name": _NOWHERE}]}
-            pod = {"metadata": metadata, "spec": spec}
+            pod = stranger(uid, node_name)
             held = adopt(pod, node, vocabulary, witnesses[node_name])
             if not (held.shares or held.unknown_types):
                 continue

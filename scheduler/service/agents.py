@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
 from certs.ports import Object
+from ledger.domain.adopted.checkpoints import real_id
+from ledger.domain.annotations.checkpoints import DeviceCheckpoint
 from ledger.domain.annotations.proof import ProvenContainer, containers_of
 from ledger.domain.log.events import (
     EpochStarted,
@@ -30,7 +32,7 @@ from ledger.domain.log.events import (
     PodReserved,
     PodVoided,
 )
-from ledger.domain.log.state import GRANTED, LOST, Holding, NodeState, node_uid_of
+from ledger.domain.log.state import GRANTED, LOST, OBSERVED, Holding, NodeState, node_uid_of
 from ledger.store.writing.commands import Command, Recorded
 from scheduler.record import events
 from scheduler.service.books import LiveBooks
@@ -51,6 +53,9 @@ CONFIRMED_MAX: Final = 512
 
 ASSIGNED, DIFFERENT, UNKNOWN, LATER, AMISS = "assigned", "different", "unknown", "later", "refused"
 NOTED, NOTHING = "noted", "nothing"
+HELD, OWN = "observed", "granted"
+NAMED: Final = "named by its node"
+"""Why what a Pod holds on cards that nobody could name ends: it holds them by their names."""
 _WORDS: Final[dict[type[LedgerEvent], str]] = {
     PodReserved: "reserved",
     PodObserved: "observed",
@@ -91,6 +96,26 @@ class Given:
     pod_uid: str
     attempt: int
     containers: tuple[ProvenContainer, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenPod:
+    """
+    What a node's agent sees a Pod have that others gave it.
+
+    Attributes:
+        entries: by container and resource, as kubelet's checkpoint has them.
+    """
+
+    pod_uid: str
+    namespace: str
+    pod_name: str
+    entries: tuple[DeviceCheckpoint, ...]
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """Return the devices, those of replicas too."""
+        return frozenset(real_id(each) for entry in self.entries for each in entry.device_ids)
 
 
 class Ready:
@@ -152,6 +177,8 @@ class Agents:
         self._began = self._looked = clock.monotonic()
         self._heard: dict[str, float] = {}  # UID of the node -> when its agent was heard of last
         self._gone: dict[str, dict[str, None]] = {}  # UID of the node -> UIDs of Pods
+        self._seen: dict[str, dict[str, SeenPod]] = {}  # UID of the node -> by UID of the Pod
+        self._otherwise: dict[str, dict[str, str]] = {}  # UID of the node -> by key, in words
         self._changes: dict[str, deque[tuple[int, str, str, int, str]]] = {}  # by UID of the node
         self._since: dict[str, int] = {}  # UID of the node -> no change up to there is kept
         self._start = view.position
@@ -262,7 +289,10 @@ class Agents:
         what = _WORDS.get(type(event))
         if what is None:
             if isinstance(event, _UPHEAVALS):
-                for known in (self._heard, self._gone, self._changes):
+                for known in (
+                    *(self._heard, self._gone, self._changes),
+                    *(self._seen, self._otherwise),
+                ):
                     known.pop(uid, None)
                 self._since[uid] = position
         else:
@@ -280,11 +310,14 @@ class Agents:
         kept.append((position, what, event.pod_uid, event.attempt, reason))
         if len(kept) > CHANGES_MAX:
             self._since[uid] = max(self._since.get(uid, 0), kept.popleft()[0])
-        gone = self._gone.get(uid)
-        if gone is not None and isinstance(event, PodReleased | PodVoided):
+        if isinstance(event, PodReleased | PodVoided):
+            self._otherwise.get(uid, {}).pop(f"{event.pod_uid}/{event.attempt}", None)
+            if event.reason != NAMED:
+                self._seen.get(uid, {}).pop(event.pod_uid, None)
+            gone = self._gone.get(uid, {})
             gone.pop(event.pod_uid, None)
             if not gone:
-                del self._gone[uid]
+                self._gone.pop(uid, None)
 
     # --- what is confirmed ----------------------------------------------------------------------
 
@@ -294,6 +327,7 @@ class Agents:
         held = set() if state is None else {each.pod_uid for each in state.holdings.values()}
         answers: dict[str, str] = {}
         for uid in pod_uids:
+            self._seen.get(node_uid, {}).pop(uid, None)
             answers[uid] = NOTED if uid in held else NOTHING
             if uid in held:
                 self._gone.setdefault(node_uid, {})[uid] = None
@@ -323,7 +357,9 @@ class Agents:
             return UNKNOWN, "nothing is reserved for it on this node"
         wanted = containers_of(holding)
         if _exactly(given.containers) != _exactly(wanted):
-            return DIFFERENT, f"reserved is something else: event {holding.opened_position}"
+            fact = f"reserved is something else: event {holding.opened_position}"
+            return DIFFERENT, self._gave(state, holding, fact)
+        self._gave(state, holding, "")
         if holding.phase == "assigned":
             return ASSIGNED, ""
         if holding.phase != "bound":
@@ -335,6 +371,66 @@ class Agents:
             return AMISS, str(outcome.error)
         self._books.recorded((new,), outcome.first)
         return ASSIGNED, ""
+
+    def _gave(self, state: NodeState | None, holding: Holding, words: str) -> str:
+        """Keep in which words a node gave something else than was reserved; empty = it did not."""
+        assert state is not None, "it has the holding"
+        said = self._otherwise.setdefault(state.uid, {})
+        if said.get(holding.key) != words:
+            said[holding.key] = words
+            self.confirmed(state.name)
+        return words
+
+    def otherwise(self, node_uid: str, holding: Holding) -> str | None:
+        """Return in which words a node gave something else, None where it has not said what."""
+        return self._otherwise.get(node_uid, {}).get(holding.key)
+
+    # --- what is observed -----------------------------------------------------------------------
+
+    def observed(self, node_uid: str, pod: SeenPod) -> tuple[str, str]:
+        """
+        Take note of what a node's agent sees a Pod have; return what comes of it, and why.
+
+        It is recorded by whoever takes over what others gave, and counts until the same agent says
+        that the Pod is gone.
+        """
+        answer, why = self._observed(node_uid, pod)
+        self.counts[f"observed {answer}"] += 1
+        return answer, why
+
+    def _observed(self, node_uid: str, pod: SeenPod) -> tuple[str, str]:
+        state = self._view.recorded(node_uid)
+        if state is None:
+            return LATER, "the node is not recorded yet"
+        strange = pod.ids - {each.device_id for each in state.devices}
+        if strange:
+            return LATER, f"the node lists no such device: {min(strange)}"
+        self._gone.get(node_uid, {}).pop(pod.pod_uid, None)
+        held = [one for one in state.holdings.values() if one.pod_uid == pod.pod_uid]
+        there = [one for one in held if one.phase != LOST and not one.machine]
+        if len(there) < len(held):
+            return LATER, "what it held through a Node that is gone is not cleared yet"
+        granted = next((one for one in there if one.kind == GRANTED), None)
+        if granted is not None:
+            more = pod.ids - {each.device_id for each in granted.shares}
+            if not more:
+                return OWN, ""
+            fact = f"it has a device that is not reserved for it: {min(more)}"
+            return DIFFERENT, self._gave(state, granted, fact)
+        self._seen.setdefault(node_uid, {})[pod.pod_uid] = pod
+        if any(is_covered(one, pod) for one in there):
+            return HELD, ""
+        self.confirmed(state.name)
+        return NOTED, ""
+
+    def seen(self, node_uid: str) -> Mapping[str, SeenPod]:
+        """Return what a node's agent sees Pods have that others gave them, by UID of the Pod."""
+        return self._seen.get(node_uid, {})
+
+
+def is_covered(holding: Holding, pod: SeenPod) -> bool:
+    """Tell whether a holding has all that the node's agent sees."""
+    return holding.kind == OBSERVED and pod.ids <= {each.device_id for each in holding.shares}
 
 
 def _exactly(containers: Sequence[ProvenContainer]) -> object:

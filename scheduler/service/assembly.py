@@ -192,7 +192,13 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
     )
     inventory = Inventory(view, ports.recorder, clock, begun, synced=ports.freshness.synced)
     releasing = Releasing(
-        view, books, binder, begun, why_not=ports.freshness.why_not, word=agents.word
+        view,
+        books,
+        binder,
+        begun,
+        why_not=ports.freshness.why_not,
+        word=agents.word,
+        seen=agents.seen,
     )
     inventory.reported = agents.reported
     agents.first = lambda name: view.nodes.note((name,))
@@ -239,6 +245,7 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
             inventory=inventory,
             releasing=releasing,
             telling=telling,
+            agents=agents,
             begun=begun,
             trusted=ports.trusted,
             cluster=ports.origin,

@@ -182,15 +182,18 @@ class LiveBooks:
             decided_on=view.position,
         )
 
-    def observed(self, event: PodObserved, request: PodRequest | None) -> tuple[NewEvent, ...]:
+    def observed(
+        self, event: PodObserved, request: PodRequest | None, *, after: int = 0
+    ) -> tuple[NewEvent, ...]:
         """
         Return what is to be recorded of a holding that others gave.
 
         Args:
             request: what the Pod asks for, None where that breaks rules.
+            after: the number of what the Pod held so far, where this comes in its place.
         """
         at_us = self._clock.wall_us()
-        event = structs.replace(event, attempt=self.attempts(event.pod_uid) + 1)
+        event = structs.replace(event, attempt=max(after, self.attempts(event.pod_uid)) + 1)
         new = events.observed(event, at_us)
         if request is None or event.request is None:
             return (new,)

@@ -85,6 +85,8 @@ class Sight:
         holds_elsewhere: whether a Pod holds something on another node.
         given: the digest of the annotations that a reservation came with; None where that can't be
             told.
+        otherwise: what a node says that it gave otherwise than a holding has it, by the node's UID;
+            None where it has not said anything since we began.
         proven: by Pod UID; of one without, the proof was not looked at.
         cluster: the origin of the ledger; empty where Pods carry no proofs.
         waiting: keys of holdings that have ended and wait for their node.
@@ -100,6 +102,7 @@ class Sight:
     pods: Mapping[str, PodSeen] = field(default_factory=dict)
     holds_elsewhere: Callable[[str], bool] = lambda _: False
     given: Callable[[Holding], bytes | None] = lambda _: None
+    otherwise: Callable[[str, Holding], str | None] = lambda _, __: ""
     proven: Mapping[str, Proven] = field(default_factory=dict)
     cluster: str = ""
     waiting: Collection[str] = ()
@@ -249,7 +252,12 @@ def _of_words(
     pod: PodSeen,
     found: Callable[[str, str], Disagreement],
 ) -> Iterator[Disagreement]:
-    """Yield what the words on a bound Pod say otherwise than its reservation."""
+    """Yield what the node, and the words on a bound Pod, say otherwise than its reservation."""
+    otherwise = sight.otherwise(state.uid, holding)
+    if otherwise is None and _id_of(drift.NODE_GAVE_OTHER, state, holding) in sight.open:
+        otherwise = "its node said so, and has not spoken of it since"
+    if otherwise:
+        yield found(drift.NODE_GAVE_OTHER, otherwise)
     expected = sight.given(holding)
     if expected is not None and expected != pod.given:
         if pod.given:

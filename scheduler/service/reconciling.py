@@ -33,6 +33,7 @@ from ledger.domain.log.state import Holding
 from ledger.domain.resources import ANNOTATION_TENURE_ALLOCATION, ANNOTATION_TENURE_PROOF
 from ledger.store.writing.commands import Command, Recorded
 from scheduler.record import events
+from scheduler.service.agents import Agents
 from scheduler.service.beginning import Beginning
 from scheduler.service.binding import Binder, pod_path
 from scheduler.service.books import LiveBooks
@@ -93,6 +94,7 @@ class Reconciling:
 
     Args:
         binder: also whose ledger, API, clock and name are used.
+        agents: what nodes say that they gave.
         trusted: tells whether a key signed a proof, and is one that nodes trust; None = Pods carry
             no proofs.
         cluster: the origin of the ledger, which proofs are for.
@@ -112,6 +114,7 @@ class Reconciling:
         inventory: Inventory,
         releasing: Releasing,
         telling: Telling,
+        agents: Agents,
         begun: Beginning,
         trusted: Checker | None,
         cluster: str,
@@ -124,6 +127,7 @@ class Reconciling:
         self._inventory = inventory
         self._releasing = releasing
         self._telling = telling
+        self._agents = agents
         self._trusted = trusted
         self._cluster = cluster if trusted is not None else ""
         self._skew = skew
@@ -268,6 +272,7 @@ class Reconciling:
             pods=pods,
             holds_elsewhere=lambda uid: self._books.standing(uid) is not None,
             given=self._given,
+            otherwise=self._agents.otherwise,
             proven=proofs,
             cluster=self._cluster,
             waiting=self._releasing.waiting.get(name, ()),

@@ -20,6 +20,7 @@ from urllib.parse import quote
 from msgspec import structs
 
 from certs.ports import ApiError, ConflictError, Object
+from ledger.domain.annotations.checkpoints import DeviceCheckpoint
 from ledger.domain.annotations.tenure import encode_released_at
 from ledger.domain.annotations.wire import TRUE
 from ledger.domain.errors import FencedError, InputError, LedgerError
@@ -32,12 +33,13 @@ from ledger.domain.log.events import (
     PodVoided,
 )
 from ledger.domain.log.recorded import NewEvent
-from ledger.domain.log.state import Holding, NodeState, node_uid_of
+from ledger.domain.log.state import OBSERVED, Holding, NodeState, node_uid_of
 from ledger.domain.resources import ANNOTATION_TENURE_RELEASED_AT, LABEL_TENURE_HOLDING
 from ledger.store.writing.commands import Command, Recorded
 from scheduler.cluster.documents import Document
-from scheduler.cluster.objects import observed_on
+from scheduler.cluster.objects import observed_on, stranger
 from scheduler.record import events
+from scheduler.service.agents import NAMED, SeenPod, is_covered
 from scheduler.service.beginning import Beginning
 from scheduler.service.binding import Binder, pod_path
 from scheduler.service.books import LiveBooks
@@ -46,6 +48,7 @@ from scheduler.service.ending import (
     MIRROR_SECONDS,
     Ends,
     NodeWord,
+    PodLife,
     Wakes,
     ends,
     is_confirmed,
@@ -78,6 +81,7 @@ class Releasing:
         why_not: why nothing may be decided now, empty when it may: a Pod that a list does not have
             is only gone where the list is complete.
         word: what a node says of what runs there.
+        seen: what the agent of a node, by its UID, sees Pods have that others gave them.
 
     Attributes:
         namespaces: a sink of Namespaces.
@@ -98,6 +102,7 @@ class Releasing:
         *,
         why_not: Callable[[], str],
         word: Callable[[NodeState], NodeWord] = lambda state: NodeWord(has_agent=state.by_agent),
+        seen: Callable[[str], Mapping[str, SeenPod]] = lambda _: {},
     ) -> None:
         self._view = view
         self._books = books
@@ -107,6 +112,7 @@ class Releasing:
         self._clock: Clock = binder.clock
         self._why_not = why_not
         self._word = word
+        self._seen = seen
         self._names: dict[str, str] = {}  # UID -> name of every node that the ledger knows
         self._uids: dict[str, set[str]] = {}  # name -> UIDs of the Nodes that had it
         self._due: dict[str, None] = {}  # names of nodes to look at
@@ -220,8 +226,11 @@ class Releasing:
             raise min(failures, key=_gravity)
 
     async def _look(self, name: str, holders: Callable[[], Collection[str]]) -> None:
-        found = self._ends(name)
-        await self._act(name, found, holders() if found.adopts else ())
+        found, uid = self._ends(name), self._view.nodes.uid(name)
+        seen = {} if uid is None else self._seen(uid)
+        await self._act(name, found, holders() if found.adopts or seen else ())
+        for pod in list(seen.values()):
+            await self._see(name, pod, holders())
 
     def _ends(self, name: str) -> Ends:
         pods, states = self._view.pods, self.states(name)
@@ -233,7 +242,7 @@ class Releasing:
             {state.uid: self._word(state) for state in states},
             is_under_way=self._binder.is_under_way,
             last_seen=pods.gone.get(name, {}),
-            holds_devices=lambda pod: pods.seen[pod.uid].holds,
+            holds_devices=lambda pod: pods.seen[pod.uid].holds or self._seen_of(name, pod) != (),
             gone_seconds=self._gone_seconds,
         )
         if any(map(self._binder.is_under_way, there)):
@@ -353,30 +362,94 @@ class Releasing:
                         found.append((state, holding))
         return found
 
+    def _seen_of(self, name: str, pod: PodLife) -> tuple[DeviceCheckpoint, ...]:
+        """Return what a node's agent sees a Pod have."""
+        uid = self._view.nodes.uid(name)
+        there = {} if uid is None else self._seen(uid)
+        found = there.get(pod.uid) or there.get(pod.static_uid)
+        return () if found is None else found.entries
+
+    async def _see(self, name: str, pod: SeenPod, holders: Collection[str]) -> None:
+        """Record what a node's agent sees where the ledger does not name it, or nobody else can."""
+        state, facts = self._view.recorded(self._view.nodes.uid(name) or ""), self._view.facts(name)
+        about, uid = self._view.nodes.documents(name), pod.pod_uid
+        if state is None or facts is None or about is None or self._binder.is_under_way(uid):
+            return
+        held = [one for one in state.holdings.values() if one.pod_uid == uid]
+        if any(one.kind != OBSERVED or is_covered(one, pod) for one in held) or len(held) > 1:
+            return
+        if not held and (uid in holders or self._is_of_the_api(uid)):
+            return  # it is adopted, or holds something elsewhere
+        life = self._view.pods.seen.get(uid)
+        body = None
+        if life is not None:
+            body = await self._api.read(pod_path(life.namespace, life.name))
+        if body is None or life_of(body).uid != uid:
+            body = stranger(uid, name, namespace=pod.namespace, name=pod.pod_name)
+        new = self._observed_by(name, body, pod.entries, after=held)
+        there = new[-1].event if new else None
+        if isinstance(there, PodObserved) and pod.ids <= {one.device_id for one in there.shares}:
+            await self._record(uid, new)
+
+    def _is_of_the_api(self, uid: str) -> bool:
+        seen = self._view.pods.seen
+        return uid in seen or any(pod.static_uid == uid for pod in seen.values())
+
     async def _adopt(self, name: str, uid: str) -> None:
         """Record what a running Pod holds that nobody recorded."""
         seen = self._view.pods.seen[uid]
         pod = await self._api.read(pod_path(seen.namespace, seen.name))
-        facts, about = self._view.facts(name), self._view.nodes.documents(name)
-        if pod is None or facts is None or about is None or self._binder.is_under_way(uid):
+        if pod is None or self._binder.is_under_way(uid):
             return
         life = life_of(pod)
         if (life.uid, life.node, life.ended) != (uid, name, ""):
             return  # the watch tells of it
+        new = self._observed_by(name, pod, self._seen_of(name, life))
+        if new:
+            await self._record(uid, new)
+
+    def _observed_by(
+        self,
+        name: str,
+        pod: Object,
+        seen: tuple[DeviceCheckpoint, ...],
+        *,
+        after: Sequence[Holding] = (),
+    ) -> tuple[NewEvent, ...]:
+        """
+        Return what is to be recorded of a Pod that others gave something, nothing if that can't be.
+
+        Args:
+            seen: what the node's agent sees it have.
+            after: what it held so far, on cards that nobody could name.
+        """
+        facts, about = self._view.facts(name), self._view.nodes.documents(name)
+        if facts is None or about is None:
+            return ()
+        life = life_of(pod)
         document = Document(
             kind="Pod",
             ours=True,
             namespace=life.namespace,
             name=life.name,
-            uid=uid,
+            uid=life.uid,
             body=dict(pod),
         )
+        vocabulary = self._view.settings.vocabulary
         try:
-            event, request = observed_on(document, facts, about, self._view.settings.vocabulary)
+            event, request = observed_on(document, facts, about, vocabulary, seen)
         except InputError as error:
-            self._fault(uid, str(error))
-            return
-        await self._record(uid, self._books.observed(event, request))
+            self._fault(life.uid, str(error))
+            return ()
+        ended = [
+            PodReleased(pod_uid=life.uid, attempt=one.attempt, node_uid=facts.uid, reason=NAMED)
+            for one in after
+        ]
+        last = max((one.attempt for one in after), default=0)
+        return (
+            *(events.ended(one, self._clock.wall_us()) for one in ended),
+            *self._books.observed(event, request, after=last),
+        )
 
     async def _record(self, pod_uid: str, new: Sequence[NewEvent], *, actor: str = "") -> None:
         """Record events of a Pod; what got no answer is asked for in the same words again."""

@@ -53,6 +53,21 @@ def test_a_card_that_grows_again_has_its_own_cap_again(store: Store) -> None:
         assert it.proved()
 
 
+def test_a_card_that_nobody_could_name_is_named_in_one_command(store: Store) -> None:
+    """The node is open again but for that card, which no grant gets until the Pod is gone."""
+    unknown = observed("old", unknown_types=("gpu",))
+    named = observed("old", share(1, 100, exclusive=True), attempt=2, source="agent")
+    with store.open() as ledger:
+        it = Recorded(ledger, node(gpus=2), unknown)
+        it.refuses(reserved("x", share(0, 50)), "on an unknown card")
+        it.add(released("old", reason="named by its node"), named, reserved("x", share(0, 50)))
+        it.refuses(reserved("y", share(1, 1, gib=0)), "n-1/gpu/1")
+        assert it.proved()
+        it.add(released("old", attempt=2), reserved("y", share(1, 1, gib=0)))
+
+        assert it.proved()
+
+
 def test_a_card_that_vanished_under_its_holder_comes_back_smaller(store: Store) -> None:
     """Gone it grants nothing; back and smaller it waits until its holder has left."""
     with store.open() as ledger:

@@ -242,6 +242,7 @@ class Service:
             begun,
             why_not=self._why_not,
             word=self.agents.word,
+            seen=self.agents.seen,
         )
         self.inventory.reported = self.agents.reported
         self.agents.first = lambda name: self.view.nodes.note((name,))
@@ -254,6 +255,7 @@ class Service:
             inventory=self.inventory,
             releasing=self.releasing,
             telling=Telling(api=self.api, clock=clock, reporter=f"scheduler/{name}"),
+            agents=self.agents,
             begun=begun,
             trusted=None,
             cluster=ORIGIN,

@@ -86,7 +86,7 @@ def _given(asker: Asker) -> Mapping[_Device, _Ids] | None:
         unit_bytes = max(units)
         for text in entry.device_ids:
             device = _Device(
-                device_type=device_type, device_id=_real_id(text), unit_bytes=unit_bytes
+                device_type=device_type, device_id=real_id(text), unit_bytes=unit_bytes
             )
             given.setdefault(device, {}).setdefault(entry.container_name, set()).add(text)
     return given if exists else None
@@ -105,7 +105,7 @@ def _memory_share(
     )
 
 
-def _real_id(device_id: str) -> str:
+def real_id(device_id: str) -> str:
     """Return the device behind a replica's id, `<id>::3` or `<id>-_-3`; other ids as they are."""
     for separator in _REPLICA_SEPARATORS:
         head, found, tail = device_id.rpartition(separator)

@@ -32,6 +32,7 @@ DEVICE_SHRUNK: Final = "DeviceShrunk"
 CPUS_GONE: Final = "CpusGone"
 OVER_HELD: Final = "OverHeld"
 CARD_UNKNOWN: Final = "CardUnknown"
+NODE_GAVE_OTHER: Final = "NodeGaveOther"
 PROOF_MISSING: Final = "ProofMissing"
 PROOF_INVALID: Final = "ProofInvalid"
 PROOF_FOREIGN: Final = "ProofForeign"
@@ -145,8 +146,13 @@ _ALL: Final = (
     DriftKind(
         name=CARD_UNKNOWN,
         meaning="a Pod that others placed has a device, and nobody says which",
-        repair="the node gives nothing of that type meanwhile",
+        repair="the node gives nothing of that type until its agent names the card",
         mend=_BY_PEOPLE,
+    ),
+    DriftKind(
+        name=NODE_GAVE_OTHER,
+        meaning="a Pod has other devices or CPUs on its node than were reserved for it",
+        mend="delete the Pod; the log of the node's agent says who gave them",
     ),
     DriftKind(
         name=PROOF_MISSING,

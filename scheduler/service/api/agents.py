@@ -14,18 +14,21 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from ledger.domain.annotations.checkpoints import DeviceCheckpoint
 from ledger.domain.annotations.proof import ProvenContainer, containers_of
-from ledger.domain.bounds import Number
+from ledger.domain.bounds import Name, Number
 from ledger.domain.errors import InputError
 from ledger.domain.log.codec import decode_value, plain_value
 from ledger.domain.log.state import Holding
-from scheduler.service.agents import CONFIRMED_MAX, Agents, Change, Given, TooOldError
+from scheduler.service.agents import CONFIRMED_MAX, Agents, Change, Given, SeenPod, TooOldError
 from scheduler.service.api.callers import Caller
 from scheduler.service.api.http import RefusedError, Route, json_answer
 from scheduler.service.view import ClusterView
 
 FORMAT: Final = 1
 PATH: Final = "/agents/v1"
+DEVICES_MAX: Final = 1024
+"""That one Pod is seen to have: replicas and units of memory are ids of their own."""
 WAIT_SECONDS_MAX: Final = 25.0
 AGENT: Final = "system:serviceaccount:tenure-system:tenure-agent"
 NODE_NAME: Final = "authentication.kubernetes.io/node-name"
@@ -43,6 +46,25 @@ class ConfirmedPod:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SeenDevices:
+    """Devices of one resource that an agent sees a container have."""
+
+    container: str
+    resource: Name
+    ids: tuple[Name, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedPod:
+    """What an agent sees a Pod have that others gave it."""
+
+    pod_uid: Name
+    namespace: Name
+    pod_name: Name
+    devices: tuple[SeenDevices, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Confirmation:
     """
     What an agent confirms.
@@ -53,6 +75,7 @@ class Confirmation:
 
     assigned: tuple[ConfirmedPod, ...] = ()
     gone: tuple[str, ...] = ()
+    observed: tuple[ObservedPod, ...] = ()
 
 
 class AgentRoutes:
@@ -115,7 +138,12 @@ class AgentRoutes:
             results.append({**words, "result": result, "why": why})
         gone = self._agents.gone(uid, said.gone)
         listed = [{"pod_uid": pod, "result": result} for pod, result in gone.items()]
-        return self._answer(name, uid, self._view.position, assigned=results, gone=listed)
+        seen = []
+        for pod in said.observed:
+            result, why = self._agents.observed(uid, _seen(pod))
+            seen.append({"pod_uid": pod.pod_uid, "result": result, "why": why})
+        position = self._view.position
+        return self._answer(name, uid, position, assigned=results, gone=listed, observed=seen)
 
     def _node(self, caller: Caller) -> tuple[str, str]:
         """
@@ -181,9 +209,31 @@ def read_confirmation(body: bytes) -> Confirmation:
     if not isinstance(value, dict):
         raise InputError("expected an object", field="body")
     said: Confirmation = decode_value(Confirmation, value, "body")
-    if len(said.assigned) + len(said.gone) > CONFIRMED_MAX:
+    if len(said.assigned) + len(said.gone) + len(said.observed) > CONFIRMED_MAX:
         raise InputError(f"too many Pods at once: most={CONFIRMED_MAX}", field="body")
+    for number, pod in enumerate(said.observed):
+        count = sum(len(each.ids) for each in pod.devices)
+        if not 1 <= count <= DEVICES_MAX:
+            fact = f"expected 1 to {DEVICES_MAX} devices: count={count}"
+            raise InputError(fact, field=f"body.observed[{number}].devices")
     return said
+
+
+def _seen(pod: ObservedPod) -> SeenPod:
+    return SeenPod(
+        pod_uid=pod.pod_uid,
+        namespace=pod.namespace,
+        pod_name=pod.pod_name,
+        entries=tuple(
+            DeviceCheckpoint(
+                pod_uid=pod.pod_uid,
+                container_name=each.container,
+                resource_name=each.resource,
+                device_ids=each.ids,
+            )
+            for each in pod.devices
+        ),
+    )
 
 
 def holding_body(holding: Holding) -> dict[str, Any]:

@@ -193,6 +193,14 @@ CASES: dict[str, tuple[str, Sight]] = {
             pods=pod(**THEIRS),
         ),
     ),
+    "a node that gave something else": (
+        drift.NODE_GAVE_OTHER,
+        sight(otherwise=lambda *_: "it has a device that is not reserved for it: GPU-1"),
+    ),
+    "a node that gave something else, and has not spoken since": (
+        drift.NODE_GAVE_OTHER,
+        sight(otherwise=lambda *_: None, open=frozenset({"NodeGaveOther/uid-a/p/1"})),
+    ),
     "no proof": (drift.PROOF_MISSING, sight(pods=pod(proof=b""))),
     "a proof that nobody believes": (
         drift.PROOF_INVALID,

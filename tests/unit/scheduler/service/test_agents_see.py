@@ -1,0 +1,210 @@
+"""What nodes' agents see Pods have that others gave them, recorded as docs/contracts/agents.md."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ledger.domain.annotations.checkpoints import DeviceCheckpoint
+from ledger.domain.log.events import PodBound, PodObserved
+from scheduler.cluster.objects import SEEN_BY_AGENT
+from scheduler.service.agents import (
+    DIFFERENT,
+    HELD,
+    LATER,
+    NAMED,
+    NOTED,
+    OWN,
+    Agents,
+    SeenPod,
+)
+from scheduler.service.api.agents import DEVICES_MAX, read_confirmation
+from tests.support import objects
+from tests.support.live import types
+from tests.unit.scheduler.service.test_releasing import Scene as Releasing
+from tests.unit.scheduler.service.test_releasing import asking
+
+NVIDIA = "nvidia.com/gpu"
+
+
+class Scene(Releasing):
+    """A node `a` with two cards, its agent, and the loop that records what that sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        releasing = self.releasing
+        self.agents = Agents(
+            self.live.view,
+            releasing._books,
+            self.live.ledger,
+            self.live.clock,
+            actor="scheduler/test",
+        )
+        releasing._word, releasing._seen = self.agents.word, self.agents.seen
+        self.agents.confirmed = releasing.look_at
+        self.agents.heard("a", "uid-a")
+
+    def plain(self, name: str, **metadata: Any) -> dict[str, Any]:  # noqa: ANN401
+        """Let a Pod run that asked a plain device plugin for a card, which says not which."""
+        pod = asking(name)
+        pod["spec"]["containers"] = [objects.container(limits={NVIDIA: 1})]
+        pod["spec"]["nodeName"] = "a"
+        pod["metadata"] |= metadata
+        self.put(pod)
+        return pod
+
+    def see(self, name: str, *ids: str, resource: str = NVIDIA) -> str:
+        """Say what a Pod has; return what came of it."""
+        result, _ = self.agents.observed("uid-a", seen(name, *ids, resource=resource))
+        self.settle()
+        return result
+
+    @property
+    def held(self) -> dict[str, list[str]]:
+        """Who holds which cards by the ledger."""
+        state = self.live.view.recorded("uid-a")
+        assert state is not None
+        return {
+            one.pod_uid: [each.device_id for each in one.shares] for one in state.holdings.values()
+        }
+
+    @property
+    def observed(self) -> list[PodObserved]:
+        """What was recorded as observed."""
+        return [one for one in self.live.ledger.log if isinstance(one, PodObserved)]
+
+
+def seen(name: str, *ids: str, resource: str = NVIDIA) -> SeenPod:
+    """Return what an agent sees a Pod have."""
+    entry = DeviceCheckpoint(
+        pod_uid=f"pod-{name}", container_name="main", resource_name=resource, device_ids=ids
+    )
+    return SeenPod(pod_uid=f"pod-{name}", namespace="ml", pod_name=name, entries=(entry,))
+
+
+def test_a_pod_from_before_tenure_holds_the_card_that_its_agent_sees() -> None:
+    """Nobody had said which it was, and the node was closed; then one card is, until it is gone."""
+    scene = Scene()
+    pod = scene.plain("old")
+    scene.settle()
+    assert scene.live.passing(asking("p"), "a") == []
+    assert scene.see("old", "GPU-a-1") == NOTED
+    assert scene.held == {"pod-old": ["GPU-a-1"]}
+    assert scene.released == [("pod-old", NAMED)]
+    last = scene.observed[-1]
+    assert (last.attempt, last.source, last.unknown_types) == (2, SEEN_BY_AGENT, ())
+    assert last.shares[0].exclusive
+    assert scene.see("old", "GPU-a-1") == HELD
+    assert len(scene.observed) == 2
+    assert scene.live.passing(asking("p"), "a") == ["a"]
+    assert scene.live.passing(asking("p", 200), "a") == []
+    scene.delete(pod)
+    scene.settle()
+    assert scene.held == {"pod-old": ["GPU-a-1"]}
+    scene.agents.gone("uid-a", ["pod-old"])
+    scene.settle()
+    assert (scene.held, scene.released[-1]) == ({}, ("pod-old", "deleted"))
+
+
+def test_an_agent_that_was_there_first_names_the_card_at_once() -> None:
+    """Whether the Pod asked for a card or took one, as by its environment."""
+    scene = Scene()
+    assert scene.see("old", "GPU-a-1") == NOTED
+    taker = asking("taker")
+    taker["spec"]["containers"] = [objects.container()]
+    taker["spec"]["nodeName"] = "a"
+    scene.put(taker)
+    assert scene.see("taker", "GPU-a-0") == NOTED
+    assert scene.held == {"pod-old": ["GPU-a-1"], "pod-taker": ["GPU-a-0"]}
+    assert [one.attempt for one in scene.observed] == [1, 1]
+    assert scene.live.passing(asking("p"), "a") == []
+
+
+def test_who_has_no_object_in_the_api_holds_until_the_agent_says_gone() -> None:
+    """A static Pod whose mirror nobody made, or a process of the host's."""
+    scene = Scene()
+    scene.see("lost", "GPU-a-0")
+    [event] = scene.observed
+    assert (event.namespace, event.pod_name) == ("ml", "lost")
+    for _ in range(3):
+        scene.releasing.look_at("a")
+        scene.settle()
+    assert scene.held == {"pod-lost": ["GPU-a-0"]}
+    scene.agents.gone("uid-a", ["pod-lost"])
+    scene.settle()
+    assert scene.held == {}
+    scene.releasing.look_at("a")
+    scene.settle()
+    assert types(scene.live.ledger.log).count("pod.observed") == 1
+
+
+def test_what_more_an_agent_sees_is_held_beside_what_the_pod_says() -> None:
+    """Its annotation names one card, its node another: both are closed."""
+    scene = Scene()
+    given = '{"gpu":[{"minor":1,"resources":{"koordinator.sh/gpu-core":"100"}}]}'
+    scene.plain("old", annotations={"scheduling.koordinator.sh/device-allocated": given})
+    scene.settle()
+    assert scene.held == {"pod-old": ["GPU-a-1"]}
+    scene.see("old", "GPU-a-0")
+    assert scene.held == {"pod-old": ["GPU-a-0", "GPU-a-1"]}
+    assert scene.live.passing(asking("p"), "a") == []
+    assert scene.see("old", "GPU-a-0") == HELD
+    assert len(scene.observed) == 2
+
+
+def test_what_the_ledger_gave_is_no_observation_and_anything_else_is_named() -> None:
+    """The card that it was given, and another one."""
+    scene = Scene()
+    scene.bind("p")
+    assert scene.see("p", "GPU-a-0") == OWN
+    result, why = scene.agents.observed("uid-a", seen("p", "GPU-a-0", "GPU-a-1"))
+    assert (result, why) == (DIFFERENT, "it has a device that is not reserved for it: GPU-a-1")
+    state = scene.live.view.recorded("uid-a")
+    assert state is not None
+    [holding] = state.holdings.values()
+    assert scene.agents.otherwise("uid-a", holding) == why
+    assert scene.observed == []
+
+
+@pytest.mark.parametrize(("ids", "result"), [(("GPU-z",), LATER), (("GPU-a-0::3",), NOTED)])
+def test_a_device_that_the_node_does_not_list_is_said_again_later(
+    ids: tuple[str, ...], result: str
+) -> None:
+    """The inventory may come behind; a replica is of its card."""
+    scene = Scene()
+    assert scene.see("old", *ids) == result
+    assert len(scene.observed) == (result == NOTED)
+
+
+def test_a_resource_that_is_no_device_of_ours_is_never_recorded_over_and_over() -> None:
+    """The agent names a card by a name that means none here."""
+    scene = Scene()
+    scene.plain("old")
+    scene.settle()
+    for _ in range(3):
+        assert scene.see("old", "GPU-a-0", resource="vendor.test/other") == NOTED
+    assert len(scene.observed) == 1
+
+
+def test_a_binding_that_is_on_its_way_is_not_taken_for_somebody_elses() -> None:
+    """Its containers may start before the ledger is told that it is bound."""
+    scene = Scene()
+    event = scene.live.reserve(scene.live.placement(asking("p"), "a"))
+    assert scene.see("p", "GPU-a-0") == OWN
+    scene.live.record(PodBound(pod_uid=event.pod_uid, attempt=1, node_uid="uid-a"))
+    assert scene.see("p", "GPU-a-0") == OWN
+    assert scene.observed == []
+
+
+@pytest.mark.parametrize("count", [0, DEVICES_MAX + 1])
+def test_a_pod_with_no_device_or_too_many_is_refused_with_its_place(count: int) -> None:
+    """A 400 of the listener's."""
+    import json
+
+    from ledger.domain.errors import InputError
+
+    devices = [{"container": "c", "resource": NVIDIA, "ids": [f"g{n}" for n in range(count)]}]
+    pod = {"pod_uid": "u", "namespace": "ml", "pod_name": "p", "devices": devices}
+    with pytest.raises(InputError, match=r"body\.observed\[0\]\.devices"):
+        read_confirmation(json.dumps({"observed": [pod]}).encode())
