@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from agent.decide.node_holdings import HeldByPod
 from agent.discover.faults import PASSING, CardFault
 from agent.discover.links import bandwidth_of
 from agent.discover.machine import (
@@ -20,7 +21,6 @@ from agent.discover.machine import (
     OtherDevice,
     Place,
 )
-from agent.report.held import HeldByPod
 from ledger.domain.annotations.gpu_topology import encode_gpu_links
 from ledger.domain.annotations.wire import dump, present
 from ledger.domain.bounds import NAME_MAX

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
-from ledger.domain.annotations.proof import EVERY, ProvenContainer, ProvenDevice
+from agent.decide.node_holdings import HeldByPod
+from ledger.domain.annotations.proof import EVERY
 
 _INIT = "init-"
 
@@ -13,26 +13,6 @@ Amounts = tuple[int, int]
 """Core percent and bytes."""
 DeviceKey = tuple[str, str]
 """Type and id."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldByPod:
-    """What one Pod holds on this node, as the ledger says it (docs/contracts/agents.md)."""
-
-    pod_uid: str
-    namespace: str
-    pod_name: str
-    containers: tuple[ProvenContainer, ...] = ()
-
-    @property
-    def devices(self) -> tuple[ProvenDevice, ...]:
-        """Return every device that a container of it has, each once, by type and minor."""
-        found = {
-            (one.device_type, one.device_id): one
-            for container in self.containers
-            for one in container.devices
-        }
-        return tuple(sorted(found.values(), key=lambda one: (one.device_type, one.minor)))
 
 
 def held_of(pods: Iterable[HeldByPod]) -> Mapping[DeviceKey, Amounts]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from agent.decide.node_holdings import HeldByPod
 from agent.discover.faults import CardFault
 from agent.discover.machine import Discovery, Fault
 from agent.report.device import (
@@ -18,7 +19,7 @@ from agent.report.device import (
     recoveries,
     wanted,
 )
-from agent.report.held import HeldByPod, held_of
+from agent.report.held import held_of
 from agent.report.offers import node_offers
 from agent.report.settle import MANAGER, Path, Settled, Step, at, settle
 from certs.ports import ApiError, ConflictError

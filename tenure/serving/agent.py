@@ -2,28 +2,58 @@
 
 from __future__ import annotations
 
+import random
 import secrets
+import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import aiohttp
 from prometheus_client import CollectorRegistry
 
 from agent.checkpoint import FILE_NAME
+from agent.https import Authority, Caller
+from agent.kubelet.pods import KubeletPods
+from agent.kubelet.watch import PodsHere
 from agent.plugin.files import CardFiles, CheckpointFile, SpecFolder
+from agent.plugin.held import HeldHere
 from agent.plugin.holdings_file import HoldingsFile
 from agent.plugin.metrics import Metrics
-from agent.plugin.preparing import SlotPlugin, Slots
+from agent.plugin.preparing import Holdings, SlotPlugin, Slots
 from agent.plugin.serving import DevicePlugin
+from agent.service.link import ServiceLink
 from ledger.domain.errors import InputError
 from tenure.exits import with_next
 from tenure.serving.agent_reporting import ReportingOptions, reporting
-from tenure.serving.background import tasks_of_process, told_to_stop
+from tenure.serving.background import Tasks, tasks_of_process, told_to_stop
 from tenure.serving.listening import Connections, announced
 from tenure.serving.probes import probes_app
 
 _START_BYTES: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceOptions:
+    """
+    Who tells the holdings of this node.
+
+    Attributes:
+        url: of the service's API, `https://HOST:PORT`.
+        authority: file with whom its certificate must be of.
+        token: file with the token that kubelet mounts for us; it says which node we are.
+        kubelet: kubelet's own listener, `https://HOST:PORT`.
+        kubelet_authority: file with whom kubelet's certificate must be of.
+        node: the Node's name, which kubelet's certificate has; empty = the host's of its URL.
+    """
+
+    url: str
+    authority: Path
+    token: Path
+    kubelet: str
+    kubelet_authority: Path
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +66,7 @@ class AgentOptions:
         plugins: kubelet's folder of device plugins, with its socket and its checkpoint.
         cdi: the folder of CDI specifications that the container runtime reads and we write.
         cards: CDI specifications of the cards, by their ids, as the vendor's tool writes them.
-        holdings: who holds what on this node.
+        holdings: who holds what on this node: a file, or the service.
         slots: how many containers with devices may be here at once.
         reporting: what is told of this machine; None = somebody else tells it.
     """
@@ -45,7 +75,7 @@ class AgentOptions:
     plugins: Path
     cdi: Path
     cards: tuple[Path, ...]
-    holdings: Path
+    holdings: Path | ServiceOptions
     slots: int
     reporting: ReportingOptions | None = None
 
@@ -65,23 +95,50 @@ async def serve_agent(options: AgentOptions) -> None:
     registry, start = CollectorRegistry(), secrets.token_hex(_START_BYTES)
     cards = CardFiles(options.cards)
     cards.cards()  # what can't be read is said at once
-    slots = Slots(
-        count=options.slots,
-        start=start,
-        specifications=SpecFolder(options.cdi),
-        checkpoint=CheckpointFile(options.plugins / FILE_NAME).read,
-        holdings=HoldingsFile(options.holdings),
-        cards=cards.cards,
-    )
-    plugin = DevicePlugin(
-        SlotPlugin(slots), folder=options.plugins, start=start, metrics=Metrics(registry)
-    )
     async with AsyncExitStack() as stack:
+        tasks = await stack.enter_async_context(tasks_of_process())
+        holdings = await _holdings(options.holdings, stack, tasks)
+        slots = Slots(
+            count=options.slots,
+            start=start,
+            specifications=SpecFolder(options.cdi),
+            checkpoint=CheckpointFile(options.plugins / FILE_NAME).read,
+            holdings=holdings,
+            cards=cards.cards,
+        )
+        plugin = DevicePlugin(
+            SlotPlugin(slots), folder=options.plugins, start=start, metrics=Metrics(registry)
+        )
         app = probes_app(registry, plugin.why_not_ready)
         await stack.enter_async_context(announced(app, options.probes, "probes", Connections()))
-        tasks = await stack.enter_async_context(tasks_of_process())
         tasks.append(plugin.run())
         if options.reporting is not None:
             await reporting(options.reporting, registry, stack, tasks)
         tasks.start()
         await stopping.wait()
+
+
+async def _holdings(
+    options: Path | ServiceOptions, stack: AsyncExitStack, tasks: Tasks
+) -> Holdings:
+    """Return who tells what containers hold, with the tasks that keep it known."""
+    if isinstance(options, Path):
+        return HoldingsFile(options)
+    session = await stack.enter_async_context(aiohttp.ClientSession())
+    service = Caller(
+        session=session,
+        url=options.url,
+        authority=Authority(options.authority),
+        token=options.token,
+    )
+    kubelet = Caller(
+        session=session,
+        url=options.kubelet,
+        authority=Authority(options.kubelet_authority),
+        token=options.token,
+        server_name=options.node or None,
+    )
+    link = ServiceLink(service, clock=time.monotonic, draw=random.random)
+    pods = PodsHere(KubeletPods(caller=kubelet))
+    tasks += [link.run(), pods.run()]
+    return HeldHere(link, pods)

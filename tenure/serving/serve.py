@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ledger.domain.errors import InputError
 from tenure.commands import Commands
 from tenure.options import LedgerUrl
 
@@ -344,12 +345,6 @@ def scheduler(
 
 def agent(
     *,
-    holdings: Annotated[
-        Path,
-        typer.Option(
-            envvar="TENURE_AGENT_HOLDINGS", help="File with who holds what on this node, as JSON."
-        ),
-    ],
     cards: Annotated[
         list[Path],
         typer.Option(
@@ -357,6 +352,51 @@ def agent(
             help="CDI specification of the node's cards by their ids; may be given again.",
         ),
     ],
+    service: Annotated[
+        str,
+        typer.Option(
+            envvar="TENURE_AGENT_SERVICE",
+            metavar="URL",
+            help="The scheduler's API, which tells the holdings of this node.",
+            show_default=False,
+        ),
+    ] = "",
+    token: Annotated[
+        Path,
+        typer.Option(
+            envvar="TENURE_AGENT_TOKEN", help="With --service: our token, as kubelet mounts it."
+        ),
+    ] = Path("/var/run/secrets/kubernetes.io/serviceaccount/token"),
+    authority: Annotated[
+        Path,
+        typer.Option(
+            "--ca", envvar="TENURE_AGENT_CA", help="With --service: the authority of its listener."
+        ),
+    ] = Path("/etc/tenure/ca.crt"),
+    kubelet: Annotated[
+        str,
+        typer.Option(
+            envvar="TENURE_AGENT_KUBELET",
+            metavar="URL",
+            help="With --service: kubelet's listener, which tells the Pods of this node.",
+        ),
+    ] = "https://127.0.0.1:10250",
+    kubelet_authority: Annotated[
+        Path,
+        typer.Option(
+            "--kubelet-ca",
+            envvar="TENURE_AGENT_KUBELET_CA",
+            help="With --service: the authority of that.",
+        ),
+    ] = Path("/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"),
+    holdings: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="TENURE_AGENT_HOLDINGS",
+            help="Instead of --service: file with who holds what on this node, as JSON.",
+            show_default=False,
+        ),
+    ] = None,
     plugins: Annotated[
         Path,
         typer.Option(envvar="TENURE_AGENT_PLUGINS", help="Kubelet's folder of device plugins."),
@@ -445,22 +485,37 @@ def agent(
     """
     Serve on a node: show each container the cards that it holds, by CDI, and report the machine.
 
-    Example: tenure serve agent --holdings holdings.json --cards /var/run/cdi/nvidia.yaml
+    Example: tenure serve agent --service https://tenure-api.tenure-system:8444 --node n-17 \
+--cards /var/run/cdi/nvidia.yaml
     """
     from tenure.extras import needs
 
     with needs("service"), needs("agent"):
-        from tenure.serving.agent import AgentOptions, serve_agent
+        from tenure.serving.agent import AgentOptions, ServiceOptions, serve_agent
         from tenure.serving.agent_reporting import ReportingOptions
         from tenure.serving.logs import set_up_logs
         from tenure.serving.run import address, run_service
 
+    if bool(service) == (holdings is not None):
+        fact = "the holdings are told by the service or by a file: give one of the two"
+        raise InputError(fact, field="--service")
+    for option, url in (("--service", service), ("--kubelet", kubelet)):
+        if url and not url.startswith("https://"):
+            raise InputError(f"a token is sent by https alone: value={url!r}", field=option)
     options = AgentOptions(
         probes=address(probes, "--probes"),
         plugins=plugins,
         cdi=cdi,
         cards=tuple(cards),
-        holdings=holdings,
+        holdings=holdings
+        or ServiceOptions(
+            url=service.rstrip("/"),
+            authority=authority,
+            token=token,
+            kubelet=kubelet.rstrip("/"),
+            kubelet_authority=kubelet_authority,
+            node=node,
+        ),
         slots=slots,
         reporting=ReportingOptions(
             node=node,

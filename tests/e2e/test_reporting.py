@@ -16,9 +16,9 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from agent.decide.node_holdings import HeldByPod
 from agent.discover.faults import CardFault, Faults, marked, recovered
 from agent.discover.machine import Discovery, Fault
-from agent.report.held import HeldByPod
 from agent.report.reporter import DEVICES, NODES, Reported, Reporter
 from ledger.domain.annotations.proof import ProvenContainer, ProvenDevice
 from ledger.domain.dialects.names import Dialect

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.decide.node_holdings import HeldByPod
 from agent.discover.faults import CardFault
 from agent.discover.machine import (
     Card,
@@ -29,7 +30,6 @@ from agent.report.device import (
     recoveries,
     wanted,
 )
-from agent.report.held import HeldByPod
 from ledger.domain.annotations.proof import ProvenContainer, ProvenDevice
 from ledger.domain.device_types import DeviceType, Unit
 from ledger.domain.devices import DeviceRecord, DeviceTopology, VirtualFunction

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.decide.node_holdings import HeldByPod
 from agent.discover.machine import Discovery, Fault, OtherDevice
 from agent.report.device import wanted
-from agent.report.held import HeldByPod, held_of
+from agent.report.held import held_of
 from agent.report.offers import node_offers
 from ledger.domain.annotations.proof import ProvenContainer, ProvenDevice
 from ledger.domain.dialects.names import Dialect

@@ -1,0 +1,154 @@
+"""The process that follows the service, and what everybody else on the node reads of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
+
+from agent.decide.following import WAIT_SECONDS, Following, failed, refused, told_all, told_changes
+from agent.decide.node_holdings import NodeHoldings
+from agent.https import Caller, NoAnswerError
+from agent.service.wire import (
+    Verdicts,
+    confirmation,
+    read_changes,
+    read_holdings,
+    read_reason,
+    read_verdicts,
+)
+from ledger.domain.annotations.proof import ProvenContainer
+from ledger.domain.errors import InputError, TenureError
+
+PATH: Final = "/agents/v1"
+CALL_SECONDS: Final = 15.0
+_GOOD: Final = 200
+
+_log: Final = logging.getLogger("tenure.agent.service")
+
+
+class HoldingsOfNode(Protocol):
+    """What is known of this node's holdings. Reading it never waits."""
+
+    @property
+    def holdings(self) -> NodeHoldings | None:
+        """Return the last word; None = there was none yet."""
+        ...
+
+    @property
+    def is_heard(self) -> bool:
+        """Tell whether that is the service's word of now, and no older one."""
+        ...
+
+    def age_seconds(self) -> float | None:
+        """Return how long ago the service said so; None = nobody knows."""
+        ...
+
+
+class RefusedError(TenureError):
+    """The service took no confirmation. Say it again later."""
+
+
+class ServiceLink:
+    """
+    Follows the service; one of each process.
+
+    Attributes:
+        state: where we stand with it.
+        changed: called after each answer and each failure; must be quick.
+    """
+
+    def __init__(
+        self,
+        caller: Caller,
+        *,
+        clock: Callable[[], float],
+        draw: Callable[[], float],
+        known: NodeHoldings | None = None,
+        age_seconds: float | None = None,
+    ) -> None:
+        """
+        Begin.
+
+        Args:
+            draw: returns a number from 0 to 1, another one each time.
+            known: what a copy of an earlier word says.
+            age_seconds: how old that is.
+        """
+        self._caller = caller
+        self._clock = clock
+        self._draw = draw
+        self._heard_at = None if age_seconds is None else clock() - age_seconds
+        self.state = Following(known=known)
+        self.changed: list[Callable[[], None]] = []
+
+    @property
+    def holdings(self) -> NodeHoldings | None:
+        """Return the last word."""
+        return self.state.known
+
+    @property
+    def is_heard(self) -> bool:
+        """Tell whether that is the service's word of now."""
+        return self.state.is_heard
+
+    def age_seconds(self) -> float | None:
+        """Return how long ago the service said so."""
+        return None if self._heard_at is None else max(0.0, self._clock() - self._heard_at)
+
+    async def run(self) -> None:
+        """Ask, and ask again, until cancelled."""
+        while True:
+            pause = self.state.ask().pause_seconds
+            await asyncio.sleep(pause * (1 + self._draw()) / 2)
+            self._become(await self._asked())
+
+    async def confirm(
+        self,
+        assigned: Iterable[tuple[str, int, Iterable[ProvenContainer]]] = (),
+        gone: Iterable[str] = (),
+    ) -> Verdicts:
+        """
+        Confirm what containers were given, and of which Pods nothing is left.
+
+        Raises:
+            NoAnswerError, RefusedError: say it again later.
+            InputError: we have no token, or the answer can't be read.
+        """
+        body = confirmation(assigned, gone)
+        path = f"{PATH}/confirmations"
+        answer = await self._caller.call(path, seconds=CALL_SECONDS, body=body)
+        if answer.status != _GOOD:
+            raise RefusedError(f"{answer.status}: {read_reason(answer.body)}")
+        return read_verdicts(answer.body)
+
+    async def _asked(self) -> Following:
+        """Ask what is to be asked now, and return where we stand then."""
+        state, after = self.state, self.state.ask().after
+        path, seconds = f"{PATH}/holdings", CALL_SECONDS
+        if after is not None:
+            path = f"{PATH}/changes?after={after}&seconds={WAIT_SECONDS}"
+            seconds += WAIT_SECONDS
+        try:
+            answer = await self._caller.call(path, seconds=seconds)
+            if answer.status != _GOOD:
+                words = read_reason(answer.body)
+                return refused(state, answer.status, words, retry_after=answer.retry_after)
+            if after is None:
+                return told_all(state, *read_holdings(answer.body))
+            return told_changes(state, *read_changes(answer.body))
+        except (NoAnswerError, InputError) as error:
+            return failed(state, str(error))
+
+    def _become(self, state: Following) -> None:
+        before, self.state = self.state, state
+        if state.is_heard:
+            self._heard_at = self._clock()
+        if state.problem != before.problem:
+            if state.problem:
+                _log.warning("the service is not heard", extra={"reason": state.problem})
+            else:
+                _log.info("the service is heard")
+        for tell in self.changed:
+            tell()

@@ -1,0 +1,241 @@
+"""The service's answers as bytes, and what an agent confirms; docs/contracts/agents.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from agent.decide.node_holdings import Change, HeldByPod, Origin
+from ledger.domain.annotations.proof import ProvenContainer, ProvenDevice
+from ledger.domain.cpuset import CpuSet, parse_cpuset
+from ledger.domain.errors import InputError
+
+FORMAT: Final = 1
+
+
+class _Node(msgspec.Struct):
+    name: str
+    uid: str
+
+
+class _Ledger(msgspec.Struct):
+    cluster: str = ""
+    incarnation: str = ""
+
+
+class _Device(msgspec.Struct):
+    device_type: str
+    device_id: str
+    minor: int
+    core_percent: int = 0
+    memory_bytes: int = 0
+    vf_bus_ids: tuple[str, ...] = ()
+
+
+class _Container(msgspec.Struct):
+    index: str
+    cpus: CpuSet = CpuSet()
+    devices: tuple[_Device, ...] = ()
+
+
+class _Holding(msgspec.Struct):
+    pod_uid: str
+    attempt: int
+    namespace: str
+    pod_name: str
+    kind: str
+    phase: str
+    position: int
+    containers: tuple[_Container, ...]
+    proof: str = ""
+
+
+class _Change(msgspec.Struct):
+    position: int
+    what: str
+    pod_uid: str
+    attempt: int
+    reason: str = ""
+    holding: _Holding | None = None
+
+
+class _Answer(msgspec.Struct):
+    format: int
+    node: _Node
+    position: int
+    ledger: _Ledger = msgspec.field(default_factory=_Ledger)
+
+
+class _Holdings(_Answer, kw_only=True):
+    holdings: tuple[_Holding, ...]
+
+
+class _Changes(_Answer, kw_only=True):
+    changes: tuple[_Change, ...]
+
+
+_T = TypeVar("_T", bound=_Answer)
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What the service says of one Pod that was confirmed; `docs/contracts/agents.md`."""
+
+    pod_uid: str
+    result: str
+    attempt: int = 0
+    why: str = ""
+
+
+class Verdicts(msgspec.Struct, frozen=True):
+    """What came of a confirmation, in the order of what was confirmed."""
+
+    assigned: tuple[Verdict, ...] = ()
+    gone: tuple[Verdict, ...] = ()
+
+
+class _Reason(msgspec.Struct):
+    message: str = ""
+
+
+def _parsed(kind: type, value: object) -> object:
+    if kind is CpuSet and isinstance(value, str):
+        return parse_cpuset(value)
+    raise NotImplementedError(kind)
+
+
+_HOLDINGS: Final = msgspec.json.Decoder(_Holdings, dec_hook=_parsed)
+_CHANGES: Final = msgspec.json.Decoder(_Changes, dec_hook=_parsed)
+_VERDICTS: Final = msgspec.json.Decoder(Verdicts)
+_REASON: Final = msgspec.json.Decoder(_Reason)
+
+
+def read_holdings(body: bytes) -> tuple[Origin, int, tuple[HeldByPod, ...]]:
+    """
+    Return whose holdings an answer says, up to which position, and which.
+
+    Raises:
+        InputError: it is not of this contract, or of another format.
+    """
+    answer = _read(_HOLDINGS, body)
+    return _origin(answer), answer.position, tuple(map(_held, answer.holdings))
+
+
+def read_changes(body: bytes) -> tuple[Origin, int, tuple[Change, ...]]:
+    """
+    Return whose changes an answer says, up to which position they are all, and which.
+
+    Raises:
+        InputError: as `read_holdings`.
+    """
+    answer = _read(_CHANGES, body)
+    changes = (
+        Change(
+            position=one.position,
+            what=one.what,
+            pod_uid=one.pod_uid,
+            attempt=one.attempt,
+            reason=one.reason,
+            holding=None if one.holding is None else _held(one.holding),
+        )
+        for one in answer.changes
+    )
+    return _origin(answer), answer.position, tuple(changes)
+
+
+def read_verdicts(body: bytes) -> Verdicts:
+    """Return what came of a confirmation. Raises InputError: as `read_holdings`."""
+    try:
+        return _VERDICTS.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"not an answer to a confirmation: {error}") from error
+
+
+def read_reason(body: bytes) -> str:
+    """Return the words of a refusal, as far as it has any."""
+    try:
+        return _REASON.decode(body).message
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return body[:200].decode(errors="replace")
+
+
+def confirmation(
+    assigned: Iterable[tuple[str, int, Iterable[ProvenContainer]]], gone: Iterable[str]
+) -> bytes:
+    """
+    Return the message of a confirmation.
+
+    Args:
+        assigned: UID of a Pod, attempt, and what its containers were given.
+        gone: UIDs of Pods of which no container and no process is left.
+    """
+    listed = [
+        {"pod_uid": uid, "attempt": attempt, "containers": [_plain(one) for one in containers]}
+        for uid, attempt, containers in assigned
+    ]
+    return msgspec.json.encode({"assigned": listed, "gone": list(gone)})
+
+
+def _plain(container: ProvenContainer) -> dict[str, Any]:
+    devices = [msgspec.structs.asdict(_device_of(one)) for one in container.devices]
+    return {"index": container.index, "cpus": str(container.cpus), "devices": devices}
+
+
+def _device_of(device: ProvenDevice) -> _Device:
+    return _Device(
+        device_type=device.device_type,
+        device_id=device.device_id,
+        minor=device.minor,
+        core_percent=device.core_percent,
+        memory_bytes=device.memory_bytes,
+        vf_bus_ids=device.vf_bus_ids,
+    )
+
+
+def _read(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
+    try:
+        answer = decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, InputError) as error:
+        raise InputError(f"not an answer of the service: {error}") from error
+    if answer.format != FORMAT:
+        raise InputError(f"an answer of an unknown format: value={answer.format}")
+    return answer
+
+
+def _origin(answer: _Answer) -> Origin:
+    return Origin(
+        node_name=answer.node.name,
+        node_uid=answer.node.uid,
+        cluster=answer.ledger.cluster,
+        incarnation=answer.ledger.incarnation,
+    )
+
+
+def _held(said: _Holding) -> HeldByPod:
+    return HeldByPod(
+        pod_uid=said.pod_uid,
+        attempt=said.attempt,
+        namespace=said.namespace,
+        pod_name=said.pod_name,
+        kind=said.kind,
+        phase=said.phase,
+        position=said.position,
+        containers=tuple(map(_container, said.containers)),
+        proof=said.proof,
+    )
+
+
+def _container(said: _Container) -> ProvenContainer:
+    devices = tuple(
+        ProvenDevice(
+            device_type=one.device_type,
+            device_id=one.device_id,
+            minor=one.minor,
+            core_percent=one.core_percent,
+            memory_bytes=one.memory_bytes,
+            vf_bus_ids=one.vf_bus_ids,
+        )
+        for one in said.devices
+    )
+    return ProvenContainer(index=said.index, devices=devices, cpus=said.cpus)

@@ -1,0 +1,230 @@
+"""An agent follows the service's own listener, with what goes wrong on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from agent.https import Authority, Caller, NoAnswerError
+from agent.service.link import RefusedError, ServiceLink
+from certs.material import issue_authority
+from ledger.domain.annotations.proof import ProvenContainer, ProvenDevice
+from ledger.domain.errors import InputError
+from tests.support.agent_scene import Scene, agent_of
+from tests.support.certs import START
+
+GIVEN = ProvenContainer(
+    index="0", devices=(ProvenDevice(device_type="gpu", device_id="GPU-a-0", minor=0),)
+)
+Act = Callable[[ServiceLink], Coroutine[Any, Any, None]]
+
+
+class World:
+    """A service, what it is asked by, and a link to it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.scene = Scene()
+        self.folder = folder
+        self.asked: list[tuple[str, str]] = []
+        (folder / "token").write_text("secret\n")
+        authority = issue_authority("test", now=START, lifetime=timedelta(days=1))
+        (folder / "ca.crt").write_bytes(authority.certificate)
+
+    def run(self, act: Act) -> None:
+        """Act with a link to a listener of the service."""
+
+        @web.middleware
+        async def note(request: web.Request, handler: Any) -> web.StreamResponse:  # noqa: ANN401
+            self.asked.append((request.path_qs, request.headers["Authorization"]))
+            answer: web.StreamResponse = await handler(request)
+            return answer
+
+        app = self.scene.app()
+        app.middlewares.append(note)
+        self.run_with(app, act)
+
+    def run_with(self, app: web.Application, act: Act) -> None:
+        """Act with a link to a listener."""
+
+        async def running() -> None:
+            server = TestServer(app)
+            await server.start_server()
+            async with aiohttp.ClientSession() as session:
+                await act(self.link(session, str(server.make_url("")).rstrip("/")))
+            await server.close()
+
+        asyncio.run(running())
+
+    def link(self, session: aiohttp.ClientSession, url: str) -> ServiceLink:
+        """Return a link to somewhere."""
+        caller = Caller(
+            session=session,
+            url=url,
+            authority=Authority(self.folder / "ca.crt"),
+            token=self.folder / "token",
+        )
+        return ServiceLink(caller, clock=time.monotonic, draw=lambda: 0.0)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """A service with nodes `a` and `b`."""
+    return World(tmp_path)
+
+
+async def until(link: ServiceLink, holds: Callable[[], bool]) -> None:
+    """Run a link until something holds."""
+    running = asyncio.create_task(link.run())
+    try:
+        async with asyncio.timeout(60):
+            while not holds():
+                assert not running.done()
+                await asyncio.sleep(0.01)
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+
+
+def pods_of(link: ServiceLink) -> set[str]:
+    """Return the Pods that are known to hold something."""
+    return set() if link.holdings is None else {one.pod_uid for one in link.holdings.pods()}
+
+
+def test_it_knows_the_holdings_of_its_node_and_then_every_change(world: World) -> None:
+    """With container, device and amounts, as the ledger has them."""
+    world.scene.hold("p")
+    world.scene.hold("of-b", "b")
+
+    async def act(link: ServiceLink) -> None:
+        await until(link, lambda: link.is_heard)
+        assert pods_of(link) == {"pod-p"}
+        assert link.holdings is not None
+        [one] = link.holdings.pods()
+        assert (one.namespace, one.phase, one.kind) == ("ml", "bound", "granted")
+        [device] = one.devices
+        assert (device.device_id, device.core_percent) == ("GPU-a-0", 50)
+        event = world.scene.hold("q")
+        await until(link, lambda: pods_of(link) == {"pod-p", "pod-q"})
+        world.scene.live.release(event)
+        await until(link, lambda: pods_of(link) == {"pod-p"})
+        assert link.age_seconds() is not None
+
+    world.run(act)
+    paths = [path for path, _ in world.asked]
+    assert paths[0] == "/agents/v1/holdings"
+    assert all(path.startswith("/agents/v1/changes?after=") for path in paths[1:])
+
+
+def test_the_token_is_read_at_every_question(world: World) -> None:
+    """Kubelet writes it anew before it expires."""
+
+    async def act(link: ServiceLink) -> None:
+        await until(link, lambda: link.is_heard)
+        (world.folder / "token").write_text("another")
+        world.scene.hold("p")
+        await until(link, lambda: pods_of(link) == {"pod-p"})
+
+    world.run(act)
+    assert {token for _, token in world.asked} >= {"Bearer secret", "Bearer another"}
+
+
+def test_a_service_that_does_not_answer_leaves_the_last_word(world: World) -> None:
+    """It says so, and goes on once there is an answer."""
+    world.scene.hold("p")
+
+    async def act(link: ServiceLink) -> None:
+        await until(link, lambda: link.is_heard)
+        world.scene.why = "it has not the ledger"
+        world.scene.hold("q")
+        await until(link, lambda: link.state.failures > 0)
+        assert (link.is_heard, pods_of(link)) == (False, {"pod-p"})
+        assert "it has not the ledger" in link.state.problem
+        world.scene.why = ""
+        await until(link, lambda: link.is_heard)
+        assert pods_of(link) == {"pod-p", "pod-q"}
+
+    world.run(act)
+
+
+@pytest.mark.parametrize(
+    "break_it",
+    [
+        pytest.param(lambda world: (world.folder / "token").unlink(), id="no token"),
+        pytest.param(lambda world: (world.folder / "ca.crt").unlink(), id="no authority"),
+        pytest.param(
+            lambda world: setattr(world.scene.known, "caller", agent_of("")), id="of no node"
+        ),
+    ],
+)
+def test_what_keeps_it_from_asking_is_said(
+    world: World, break_it: Callable[[World], object]
+) -> None:
+    """And asked again later; nothing ends."""
+    break_it(world)
+
+    async def act(link: ServiceLink) -> None:
+        await until(link, lambda: link.state.failures > 0)
+        assert (link.is_heard, link.holdings, link.age_seconds()) == (False, None, None)
+        assert link.state.problem
+
+    world.run(act)
+
+
+def test_nobody_listens(world: World) -> None:
+    """A port without anybody is a failure like any other."""
+
+    async def act() -> None:
+        async with aiohttp.ClientSession() as session:
+            link = world.link(session, "http://127.0.0.1:1")
+            await until(link, lambda: link.state.failures > 0)
+            with pytest.raises(NoAnswerError, match="can't be reached"):
+                await link.confirm(gone=["pod-p"])
+
+    asyncio.run(act())
+
+
+def test_what_it_confirms_is_heard(world: World) -> None:
+    """What a container was given, and that nothing of a Pod is left; a refusal is raised."""
+    world.scene.hold("p")
+
+    async def act(link: ServiceLink) -> None:
+        said = await link.confirm([("pod-p", 1, [GIVEN]), ("pod-z", 1, [])], ["pod-p"])
+        assert [one.result for one in said.assigned] == ["assigned", "unknown"]
+        assert [(one.pod_uid, one.result) for one in said.gone] == [("pod-p", "noted")]
+        world.scene.why = "it has not the ledger"
+        with pytest.raises(RefusedError, match="503: it has not the ledger"):
+            await link.confirm(gone=["pod-p"])
+
+    world.run(act)
+
+
+@pytest.mark.parametrize("body", ["", "[]", '{"format": 2}', '{"format": 1, "node": {}}'], ids=str)
+def test_an_answer_of_another_kind_is_none(world: World, body: str) -> None:
+    """Its words are not taken for holdings."""
+    app = web.Application()
+
+    async def other(_: web.Request) -> web.Response:
+        return web.Response(text=body)
+
+    app.router.add_get("/agents/v1/holdings", other)
+    app.router.add_post("/agents/v1/confirmations", other)
+
+    async def act(link: ServiceLink) -> None:
+        await until(link, lambda: link.state.failures > 0)
+        assert link.holdings is None
+        if not body.startswith("{"):
+            with pytest.raises(InputError):
+                await link.confirm(gone=["p"])
+
+    world.run_with(app, act)
