@@ -2,18 +2,123 @@
 What became of the GPUs over time: allocated, stranded, idle, closed, unknown.
 
 Rule: docs/audit.md, "What became of a card". The amounts are the ledger's (`audit_capacity`), which
-`usage`, the report and the views by day have in common.
+`usage`, the report and the views by day have in common; those of cards that no inventory has are
+counted here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from typing import Final
 
+from ledger.domain.devices import WHOLE_PERCENT
 from ledger.store.reading.gpu_hours import CapacityChange
+from ledger.store.reading.report_rows import LostRange
+from scheduler.usage.machines import DeviceKey
 from scheduler.usage.model import CapacityPoint, History
+from scheduler.usage.others import OthersRows
+from scheduler.usage.unplaced import Unlisted
 
 PARTS: Final = ("allocated", "stranded", "idle", "closed", "unknown")
+
+
+@dataclass(slots=True)
+class _Given:
+    """The cards of one node that others hand out, and who holds what of them at a moment."""
+
+    cards: Mapping[DeviceKey, bool]  # whether it is good
+    asked: Counter[DeviceKey] = field(default_factory=Counter)
+    tenants: Counter[DeviceKey] = field(default_factory=Counter)
+    unnamed: int = 0
+    there: int = 0
+    lost: int = 0
+
+    def change(self, held: Unlisted, sign: int) -> None:
+        """Let somebody begin (1) or end (-1) to hold something."""
+        if held.card is None:
+            self.unnamed += sign * held.percent
+        else:
+            self.asked[held.card] += sign * held.percent
+            self.tenants[held.card] += sign
+
+    def parts(self) -> tuple[int, ...]:
+        """Return what became of them, in the order of `PARTS`."""
+        parts = dict.fromkeys(PARTS, 0)
+        for card, is_good in self.cards.items() if self.there else ():
+            used = min(WHOLE_PERCENT, self.asked[card])
+            left = "stranded" if self.tenants[card] else "idle"
+            left = "unknown" if self.lost else left if is_good else "closed"
+            parts["allocated"] += used
+            parts[left] += WHOLE_PERCENT - used
+        more = self.unnamed
+        for name in ("idle", "stranded", "closed", "unknown"):
+            taken = min(more, parts[name])
+            parts[name] -= taken
+            parts["allocated"] += taken
+            more -= taken
+        return tuple(parts.values())
+
+
+def changes_of_others(
+    others: OthersRows,
+    there: Mapping[str, tuple[int, int | None]],
+    ranges: Sequence[LostRange],
+) -> list[CapacityChange]:
+    """
+    Return every change of the parts of cards that no inventory has, by time.
+
+    Args:
+        there: UID of a node -> from when to when they are there, None = still.
+        ranges: the times that recoveries lost.
+    """
+    ill = {(row.node_uid, row.device_type, row.minor) for row in others.health}
+    cards: dict[str, dict[DeviceKey, bool]] = {}
+    for key in sorted(others.given):
+        cards.setdefault(key[0], {})[key] = key not in ill
+    held: dict[str, list[Unlisted]] = {}
+    for each in others.used:
+        if each.card or each.among:
+            held.setdefault((each.card or each.among[0])[0], []).append(each)
+    sums: dict[int, list[int]] = {}
+    for uid, some in cards.items():
+        edges = _edges(held.get(uid, ()), there.get(uid, (0, 0)), ranges)
+        node, before = _Given(cards=some), (0,) * len(PARTS)
+        for at_us, acts in groupby(edges, key=itemgetter(0)):
+            for _, act in acts:
+                act(node)
+            now = node.parts()
+            change = sums.setdefault(at_us, [0] * len(PARTS))
+            sums[at_us] = [c + n - b for c, n, b in zip(change, now, before, strict=True)]
+            before = now
+    return [CapacityChange(at_us, *sums[at_us]) for at_us in sorted(sums)]
+
+
+_Act = Callable[[_Given], None]
+
+
+def _edges(
+    held: Iterable[Unlisted], there: tuple[int, int | None], ranges: Iterable[LostRange]
+) -> list[tuple[int, _Act]]:
+    """Return when something changes about a node's cards, and what, by time."""
+
+    def count(name: str, sign: int) -> _Act:
+        return lambda node: setattr(node, name, getattr(node, name) + sign)
+
+    def hold(each: Unlisted, sign: int) -> _Act:
+        return lambda node: node.change(each, sign)
+
+    found = [
+        *(((at, count("there", sign)) for at, sign in zip(there, (1, -1), strict=True))),
+        *((each.opened_at_us, count("lost", 1)) for each in ranges),
+        *((each.closed_at_us, count("lost", -1)) for each in ranges),
+        *((each.row.opened_at_us, hold(each, 1)) for each in held),
+        *((each.row.counted_until_us, hold(each, -1)) for each in held),
+    ]
+    return sorted(((at, act) for at, act in found if at is not None), key=itemgetter(0))
 
 
 def capacity_at(

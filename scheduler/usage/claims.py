@@ -42,12 +42,18 @@ _Key = tuple[str, str]  # the driver, and its key of a card
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Hold:
-    """What one Pod has by claims of one card; of a claim that no Pod uses there is no Pod."""
+    """
+    What one Pod has by claims of one card; of a claim that no Pod uses there is no Pod.
+
+    Attributes:
+        away: the Pod does not run there: a claim alone tells of it.
+    """
 
     namespace: str
     name: str
     uid: str
     part: SystemPart
+    away: bool = False
 
 
 # --- dynamic resource allocation --------------------------------------------------------------
@@ -107,7 +113,8 @@ def _held_by(systems: DeviceSystems, pods: Sequence[PodObserved]) -> dict[_Key, 
         users = [(each.name, each.uid) for each in claim.pods] or [("", "")]
         for part in claim.parts:
             held.setdefault((part.driver, part.card), []).extend(
-                _Hold(namespace=namespace, name=name, uid=uid, part=part) for name, uid in users
+                _Hold(namespace=namespace, name=name, uid=uid, part=part, away=True)
+                for name, uid in users
             )
     return held
 
@@ -145,6 +152,7 @@ def _holder(hold: _Hold, card: SystemCard, *, alone: bool) -> HolderNow:
         memory_mib=part.memory_mib,
         whole=part.whole and alone,
         level_percent=level,
+        lost=hold.away,
     )
 
 

@@ -28,6 +28,7 @@ from scheduler.usage.unplaced import Unlisted
 
 POSITION: Final = "@"
 """What stands before a position that is a UID."""
+_AWAY: Final = "allocated to a claim whose Pods do not run"
 _Keys = dict[tuple[str, int], list[DeviceKey]]
 """Node UID and place of a group among the node's -> its cards."""
 
@@ -141,7 +142,7 @@ def _cards(
                 kept.append(row)
                 key = (node.uid, TYPE_GPU, row.minor)
                 keys.setdefault((node.uid, number), []).append(key)
-                if not card.is_good:
+                if not card.is_good or any(holder.lost for holder in card.holders):
                     health.append(
                         HealthRow(
                             position=1,
@@ -150,7 +151,7 @@ def _cards(
                             device_type=TYPE_GPU,
                             minor=row.minor,
                             healthy=False,
-                            reason=card.closed or "unhealthy",
+                            reason=card.closed or _AWAY,
                         )
                     )
     return kept, health, keys

@@ -56,7 +56,7 @@ class HolderNow:
         core_percent, memory_mib: None where it has no such figure.
         whole: it is alone on the device.
         level_percent: what it counts as; see `ledger.domain.devices.level_percent`.
-        lost: with its node: it counts for nothing, and its card is not free.
+        lost: with its node, or it does not run: it counts for nothing, and its card is not free.
     """
 
     namespace: str
@@ -117,8 +117,8 @@ class Unplaced:
 
     Attributes:
         amount: of `unit`, a resource name or, where its request is not known, a device type.
-        cards: how many cards that is: exactly so many, all to itself, where `is_counted`, else
-            so many at least, and others may be on them too.
+        cards: how many cards that is: exactly so many, all to itself, where `is_counted` and
+            these are whole, else so many at least, and others may be on them too.
         percent: what it counts as, of which a whole card is 100; None = whole cards.
     """
 
@@ -265,12 +265,8 @@ class Picture:
 
     @property
     def parts(self) -> Parts:
-        """Return what became of the cards that are inventoried: those that hours are counted of."""
-        ours = (
-            replace(node, groups=tuple(each for each in node.groups if each.is_inventoried))
-            for node in self.nodes
-        )
-        return sum(map(parts_of, ours), Parts())
+        """Return what became of the cards, of as many as there are at least."""
+        return sum(map(parts_of, self.nodes), Parts())
 
 
 def sums_of(node: NodeNow) -> Sums:
@@ -367,14 +363,24 @@ def parts_of(node: NodeNow) -> Parts:
     """
     Return what became of a node's cards; a lost node has none.
 
-    Cards that nobody can name are idle ones as far as there are, then what is left of others.
+    Cards that nobody can name are idle ones as far as there are, then what is left of others, among
+    those that an inventory has, or among the others.
     """
     if LOST in node.closed_because:
         return Parts()
-    named = sum(
-        (_part(card) for group in gpu_groups(node) for card in cards_of(group)), start=Parts()
-    )
-    left = _unnamed_percent(node)
+    return sum(map(_parts_in, _by_inventory(node)), Parts())
+
+
+def _by_inventory(node: NodeNow) -> tuple[list[CardGroup], list[CardGroup]]:
+    """Return the groups of cards that an inventory has, and of the others."""
+    groups = gpu_groups(node)
+    ours = [each for each in groups if each.is_inventoried]
+    return ours, [each for each in groups if not each.is_inventoried]
+
+
+def _parts_in(groups: Sequence[CardGroup]) -> Parts:
+    named = sum((_part(card) for group in groups for card in cards_of(group)), start=Parts())
+    left = sum(pod.level_percent for pod in _unplaced_in(groups))
     idle = min(left, named.idle)
     stranded = min(left - idle, named.stranded)
     closed = min(left - idle - stranded, named.closed)
@@ -396,8 +402,7 @@ def counted_percent(picture: Picture) -> dict[str, Fraction]:
     for node in picture.nodes:
         if LOST in node.closed_because:
             continue
-        for is_inventoried in (True, False):
-            groups = [each for each in gpu_groups(node) if each.is_inventoried == is_inventoried]
+        for groups in _by_inventory(node):
             for uid, part in _counted_in(groups):
                 found[uid] = found.get(uid, Fraction()) + part
     return found
@@ -432,10 +437,6 @@ def _part(card: DeviceNow) -> Parts:
 def _allocated(card: DeviceNow) -> int:
     held = sum(holder.level_percent for holder in card.holders if not holder.lost)
     return min(card.capacity_percent, held)
-
-
-def _unnamed_percent(node: NodeNow) -> int:
-    return sum(pod.level_percent for pod in unplaced_on(node))
 
 
 def group_of(

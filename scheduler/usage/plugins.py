@@ -287,19 +287,18 @@ def _asked(node: Plugged, name: str) -> int:
 def _holders(
     node: Plugged, names: Sequence[str], parts_of_a_card: Mapping[str, Fraction] = NO_PARTS
 ) -> Iterator[Unplaced]:
-    """Yield who holds such units; of parts of cards each counts as what it is of one."""
+    """Yield who holds such units; parts are as many cards as they need at least."""
     for pod in node.pods:
         counts = extended.held(pod.snapshot)
         for name in names:
             if counts.get(name):
+                cards = counts[name] / parts_of_a_card.get(name, Fraction(1))
                 yield Unplaced(
                     namespace=pod.namespace,
                     name=pod.pod_name,
                     uid=pod.pod_uid,
                     amount=counts[name],
                     unit=name,
-                    cards=counts[name],
-                    percent=ceil(counts[name] * WHOLE_PERCENT / parts_of_a_card[name])
-                    if name in parts_of_a_card
-                    else None,
+                    cards=ceil(cards),
+                    percent=ceil(cards * WHOLE_PERCENT) if name in parts_of_a_card else None,
                 )

@@ -139,10 +139,9 @@ def answer_usage(source: Ledger, question: UsageQuestion, sight: Sight) -> Answe
 def _used(source: Ledger, question: UsageQuestion, sight: Sight, answer: Answer) -> _Used:
     """Return what was used, from one state of the ledger."""
     from ledger.store.reading import report_queries as queries
-    from ledger.store.reading.gpu_hours import capacity_changes
     from scheduler.usage.capacity import capacity_between, in_percent
     from scheduler.usage.history import axis_of
-    from tenure.report.build import usage_of
+    from tenure.report.build import capacity_of, usage_of
 
     group = _group(question.by)
     now, capacity = time_of(source), None
@@ -153,7 +152,7 @@ def _used(source: Ledger, question: UsageQuestion, sight: Sight, answer: Answer)
         rows = usage_of(source, span, group, (since_us, until_us), namespace=namespace)
         has_time = not sight.whole or axis_of(span) == "time"
         if sight.whole and has_time:
-            changes = capacity_changes(source.connection)
+            changes = capacity_of(source, span)
             capacity = in_percent(capacity_between(changes, since_us, until_us))
     if group == "labels":
         rows = by_label(rows, question.by.removeprefix(LABEL))

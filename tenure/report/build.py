@@ -12,7 +12,7 @@ from ledger.domain.errors import InputError
 from ledger.domain.log.events import NodeDescribed, RequestRefused, SettingsChanged, decode_event
 from ledger.store.reading import gpu_hours
 from ledger.store.reading import report_queries as queries
-from ledger.store.reading.gpu_hours import GpuGroup
+from ledger.store.reading.gpu_hours import CapacityChange, GpuGroup
 from ledger.store.reading.kept import each_of, events_of
 from ledger.store.reading.report_rows import Counts, RefusalRow, Span, UsageRecord
 from scheduler.service.api.words import WEBHOOK_ACTOR
@@ -21,6 +21,7 @@ from scheduler.usage.capacity import (
     capacity_at,
     capacity_between,
     cards_over,
+    changes_of_others,
     in_percent,
 )
 from scheduler.usage.history import history_of
@@ -212,7 +213,7 @@ def _capacity(
     """Return what became of the GPUs at the moments of the chart, and in the mean in percent."""
     connection, start, end = ledger.connection, history.start, history.end
     moments = sorted({start + (end - start) * i // SAMPLES for i in range(SAMPLES + 1)})
-    changes = list(gpu_hours.capacity_changes(connection))
+    changes = capacity_of(ledger, queries.span(connection))
     if history.axis == "time":
         return (
             capacity_at(changes, moments),
@@ -221,6 +222,17 @@ def _capacity(
     found = capacity_at(changes, gpu_hours.times_of(connection, moments))
     points = [replace(point, at=at) for point, at in zip(found, moments, strict=True)]
     return points, in_percent({name: sum(getattr(p, name) for p in points) for name in PARTS})
+
+
+def capacity_of(ledger: Ledger, span: Span) -> list[CapacityChange]:
+    """Return every change of what became of all cards, by time; inside a transaction."""
+    connection, others = ledger.connection, rows_of_ledgers_others(ledger, span)
+    changes = list(gpu_hours.capacity_changes(connection))
+    if not others.given:
+        return changes
+    there = gpu_hours.others_there(connection)
+    more = changes_of_others(others, there, queries.lost_ranges(connection))
+    return sorted([*changes, *more])
 
 
 def load_history(ledger: Ledger, span: Span) -> History:
@@ -255,8 +267,7 @@ def usage_of(
 ) -> list[UsageRecord]:
     """Return what each group used, with what others gave, which is counted by their own units."""
     others = rows_of_ledgers_others(ledger, span)
-    told = {each.row.position for each in others.unplaced}
-    rows = queries.usage(ledger.connection, by, *window, namespace=namespace, without=told)
+    rows = queries.usage(ledger.connection, by, *window, namespace=namespace)
     counted = zip(others.used, counted_us(others.used, others.given, window), strict=True)
     seen = (each for each in counted if namespace in {None, each[0].row.namespace})
     return with_unplaced(rows, by, seen)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from ledger.domain.devices import DeviceShare
 from ledger.domain.errors import CapacityError
@@ -20,22 +22,35 @@ from ledger.domain.log.events import (
     LedgerRecovered,
     NodeInventoried,
     NodeLost,
+    PodObserved,
     TimeCorrected,
 )
+from ledger.domain.log.recorded_node import recorded_node
+from ledger.domain.request.card_names import stands_for_cards
+from ledger.store.ddl.audit_views import is_card_name
+from ledger.store.ddl.words import Database
 from ledger.store.mending.correcting import correct
 from ledger.store.open import Ledger
 from ledger.store.reading import report_queries as queries
 from ledger.store.reading.gpu_hours import GpuGroup, capacity_changes
 from ledger.store.reading.query import run_sql
+from scheduler.cluster.mending import cluster_as_far_as_read
+from scheduler.cluster.model import Cluster
+from scheduler.decide.settings import SchedulingSettings
+from scheduler.record import events
 from scheduler.usage.capacity import capacity_at, capacity_between
 from scheduler.usage.picture import counted_percent, shared_out
 from tenure.asking import EVERYBODY
+from tenure.manifests import read_manifests
 from tenure.output import OutputFormat
 from tenure.picture import picture_of_ledger
 from tenure.query.top import TopGroup, TopQuestion, answer_top
 from tenure.query.usage import UsageQuestion, answer_usage
 from tenure.report.build import read_report
+from tests.support.cards_of_others import a_cluster, running
 from tests.support.examples import examples
+from tests.support.objects import Object
+from tests.support.objects import node as object_node
 from tests.support.stores import (
     HOUR_US,
     MONDAY_US,
@@ -523,6 +538,152 @@ def what_is_now(ledger: Ledger, oracle: Oracle) -> None:
     top = TopQuestion(by=TopGroup.NAMESPACE, output=OutputFormat.JSON)
     rows = json.loads(answer_top(ledger, top, EVERYBODY).out.getvalue())
     assert sum(row["gpus"] for row in rows) == pytest.approx(now["used"] / 100)
+
+
+# --- every system -----------------------------------------------------------------------------
+
+
+def told_of(objects: list[Object]) -> Cluster:
+    """A cluster read from its objects."""
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
+    read = read_manifests(["-"], stdin=io.BytesIO(text.encode()))
+    return cluster_as_far_as_read(read, SchedulingSettings())
+
+
+def is_listed(item: Object) -> bool:
+    """Not a claim of a card that no slice lists: nobody can say since when such a card is there."""
+    if item["kind"] != "ResourceClaim":
+        return True
+    results = item["status"]["allocation"]["devices"]["results"]
+    return all(each["device"] != "gpu-9" for each in results)
+
+
+def lived_by(store: Store, cluster: Cluster, rng: Random) -> dict[str, int]:
+    """Let the Pods of a cluster come and go, and return the parts of its cards over time."""
+    clock, sums = Clock(), dict.fromkeys(("allocated", "stranded", "idle", "closed"), 0)
+    waiting, there = [pod for pod in cluster.adopted if pod.node_uid], list[PodObserved]()
+    with store.open() as ledger:
+        writer, at_us = start(ledger), MONDAY_US
+        for number, each in enumerate(cluster.nodes):
+            described = events.node_described(
+                each, recorded_node(each), at_us, number, place=0, rank=0
+            )
+            writer.append([events.inventoried(each, at_us), described])
+        for _ in range(2 * len(waiting) + 2):
+            parts = asdict(picture_of_ledger(ledger, None).parts)
+            later = at_us + rng.randrange(1, 9 * HOUR_US)
+            sums = {name: sums[name] + parts[name] * (later - at_us) for name in sums}
+            at_us = later
+            if waiting and rng.random() < 0.7:
+                there.append(waiting.pop(rng.randrange(len(waiting))))
+                writer.append([events.observed(there[-1], at_us)])
+            elif there:
+                pod = there.pop(rng.randrange(len(there)))
+                gone = released(pod.pod_name, node=pod.node_name)
+                ended = structs.replace(gone, pod_uid=pod.pod_uid, node_uid=pod.node_uid)
+                writer.append([clock.new(ended, at_us=at_us)])
+            else:
+                writer.append([clock.new(node("n-9", gpus=0), at_us=at_us)])
+    return sums
+
+
+def views_tell_as_much(store: Store, told: dict[str, float], whole: dict[str, float]) -> None:
+    """What a view has is what `usage` has; what it has not is NULL and says why."""
+    sql = "SELECT namespace, gpu_hours, unknown_because FROM audit_usage_days"
+    found: dict[str, float] = defaultdict(float)
+    unknown = set()
+    for namespace, hours, why in asked(store, sql):
+        assert (hours is None) == (why is not None)
+        found[namespace] += hours or 0.0
+        unknown |= {namespace} if why else set()
+    for namespace in told.keys() - unknown:
+        assert found[namespace] == pytest.approx(told[namespace], abs=1e-6)
+    names = ", ".join(f"{name}_gpu_hours" for name in ("capacity", *PARTS))
+    rows = asked(store, f"SELECT {names}, unknown_because FROM audit_capacity_days")
+    assert all((hours is None) == (why is not None) for *row, why in rows for hours in row)
+    if not any(row[-1] for row in rows):
+        used = sum(row[1] for row in rows)
+        assert used == pytest.approx(sum(told.values()), abs=1e-6)
+        assert sum(row[0] for row in rows) == pytest.approx(sum(whole.values()), abs=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(examples(24) // 3))
+def test_hours_of_every_system_are_those_of_the_map(store: Store, seed: int) -> None:
+    """Replicas, slices, DRA's, Volcano's, other vendors' and ill cards, over random lives."""
+    rng = Random(seed)
+    objects = [each for each in a_cluster(rng) if is_listed(each)]
+    sums = lived_by(store, told_of(objects), rng)
+    whole = {name: percent / 100 / HOUR_US for name, percent in sums.items()}
+
+    with store.open("read") as ledger:
+        said = answer_usage(ledger, UsageQuestion(output=OutputFormat.JSON), EVERYBODY)
+        report = read_report(ledger, proof=None, command="")
+        point, parts = report.capacity[-1], asdict(picture_of_ledger(ledger, None).parts)
+    record = json.loads(said.out.getvalue())
+    told = {row["group"]: row["gpu_hours"] for row in record["groups"]}
+
+    assert {name: getattr(point, name) for name in parts} == parts
+    if any(sums.values()):
+        together = sum(sums.values())
+        assert record["capacity_percent"] == {
+            **{name: round(part * 100 / together, 1) for name, part in sums.items()},
+            "unknown": 0.0,
+        }
+        assert report.mean == record["capacity_percent"]
+    assert sum(told.values()) == pytest.approx(whole["allocated"], abs=2e-3)
+    views_tell_as_much(store, told, whole)
+
+
+def test_replicas_of_a_card_are_parts_of_it_or_not_told(store: Store) -> None:
+    """Two cards as eight units, of which one is held for six hours: a quarter of a card."""
+    offered = {"cpu": "8", "memory": "8Gi", "pods": "110", "nvidia.com/gpu": 8}
+    labels = {"nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.count": "2"}
+    cluster = told_of(
+        [
+            object_node("ts", allocatable=offered, labels=labels),
+            running("p", "ts", {"nvidia.com/gpu": 1}),
+        ]
+    )
+    with store.open() as ledger:
+        writer, (each,), (held,) = start(ledger), cluster.nodes, cluster.adopted
+        described = events.node_described(each, recorded_node(each), MONDAY_US, 0, place=0, rank=0)
+        writer.append([events.inventoried(each, MONDAY_US), described])
+        writer.append([events.observed(held, MONDAY_US)])
+        end = Clock().new(node("n-9", gpus=0), at_us=MONDAY_US + 6 * HOUR_US)
+        writer.append([end])
+    with store.open("read") as ledger:
+        question = UsageQuestion(output=OutputFormat.JSON)
+        told = json.loads(answer_usage(ledger, question, EVERYBODY).out.getvalue())
+        top = TopQuestion(output=OutputFormat.JSON)
+        (row,) = json.loads(answer_top(ledger, top, EVERYBODY).out.getvalue())
+
+    assert [each["gpu_hours"] for each in told["groups"]] == [1.5]
+    percents = {"allocated": 12.5, "stranded": 0.0, "idle": 87.5, "closed": 0.0, "unknown": 0.0}
+    assert told["capacity_percent"] == percents
+    assert (row["gpus"], row["unknown"]) == (0.25, 1)
+    why = "held of cards that no inventory has, which `tenure usage` counts"
+    sql = "SELECT gpu_hours, unknown_because FROM audit_usage_days"
+    assert asked(store, sql) == [(None, why)]
+    sql = "SELECT capacity_percent, used_percent, unknown_because FROM audit_capacity"
+    assert asked(store, sql) == [(None, None, why.removeprefix("held of "))]
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_views_know_the_names_of_cards(database: Database, request: pytest.FixtureRequest) -> None:
+    """The same names as the readers of Node objects."""
+    fixture = "sqlite_store" if database == "sqlite" else "postgres_store"
+    store: Store = request.getfixturevalue(fixture)
+    names = [
+        *("nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb", "nvidia.com/mig-1g.5gb.me"),
+        *("amd.com/gpu", "habana.ai/gaudi", "habana.ai/gaudi2", "huawei.com/Ascend910"),
+        *("huawei.com/ascend310P", "huawei.com/ascend310P-2c", "rdma/hca", "google.com/tpu"),
+        *("gpu.intel.com/i915", "gpu.intel.com/i915_monitoring", "example.com/gpus"),
+        *("volcano.sh/vgpu-number", "aws.amazon.com/neuroncore", "cambricon.com/mlu370"),
+    ]
+    for name in names:
+        condition = is_card_name(f"'{name}'")
+        ((found,),) = asked(store, f"SELECT CASE WHEN {condition} THEN 1 ELSE 0 END AS found")
+        assert bool(found) == stands_for_cards(name), name
 
 
 @pytest.mark.parametrize(

@@ -160,6 +160,9 @@ def test_all_commands_say_of_every_system_what_the_map_of_its_objects_says(
     assert record["cards"] == many_record(sums.cards)
     assert record["cards_free"] == many_record(sums.free)
     assert record["cards_held"] == many_record(sum(map(held_cards, drawn.nodes), NONE))
+    parts = asdict(drawn.parts)
+    assert {name: record[f"percent_{name}"] for name in parts} == parts
+    assert {name: getattr(report.capacity[-1], name) for name in parts} == parts
     assert report.cards == sum((row.cards for row in report.models), NONE) == sums.cards
     assert sum((row.free for row in report.models), NONE) == sums.free
     the_slider_shows_no_more_cards_than_there_are(report.history, drawn)

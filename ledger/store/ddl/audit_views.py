@@ -13,7 +13,9 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from ledger.domain.annotations.volcano_vgpu import VGPU_NAMES
 from ledger.domain.devices import WHOLE_PERCENT
+from ledger.domain.resources import AMD_GPU, DCU_GPU, MIG_PREFIX, NVIDIA_GPU
 from ledger.store import schema
 from ledger.store.ddl.rules.holdings import claimed, unnamed_holder
 from ledger.store.ddl.words import OF_VIEWS, Database, written
@@ -217,11 +219,103 @@ FROM ({_UNKNOWN}
 ) AS u
 """
 
+_PLUGGED: Final = """(d.body LIKE '%"dialects":[]%' OR d.body LIKE '%"dialects":["nvidia"]%')"""
+"""A node `d` has device plugins alone."""
+
+
+def is_card_name(name: str) -> str:
+    """Return that a resource is one of cards, or of parts of them, but NVIDIA's whole ones."""
+    words = ("accelerator", "dcu", "gcu", "gpu", "i915", "ipu", "neuron", "neurondevice", "npu")
+    low = f"lower({name})"
+    bare = f"rtrim({low}, '0123456789')"
+    vendors = (
+        *(f"{low} LIKE '%/{word}'" for word in (*words, "ppu", "tpu", "xe", "xpu")),
+        *(f"{bare} LIKE '%/{word}'" for word in ("gaudi", "mlu")),
+        f"{low} LIKE '%/ascend_%' AND {low} NOT LIKE '%/ascend%-%'",
+    )
+    slices = f"{name} LIKE '{NVIDIA_GPU}.shared' OR {name} LIKE '{MIG_PREFIX}_g.%gb%'"
+    vgpus = f"{name} IN ({', '.join(repr(each) for each in VGPU_NAMES)})"
+    return f"({name} <> '{NVIDIA_GPU}' AND ({slices} OR {vgpus} OR {' OR '.join(vendors)}))"
+
+
+_OFFERS: Final = "$elements(d.body, facts.systems.offers, x)"
+_OF_AMD: Final = f"""(e.body LIKE '%.{AMD_GPU}":"%' OR e.body LIKE '%.{DCU_GPU}":"%')
+      AND e.body NOT LIKE '%.{NVIDIA_GPU}":"%'"""
+# Machines of which a Node's last description tells cards that no inventory has: those of claims or
+# annotations, other vendors', parts of cards. Where `is_cut`, NVIDIA's units are parts as well.
+#
+# Rule: docs/adr/0022; `has_others` of scheduler/usage/others.py says the same of one node.
+OTHERS: Final = f"""described (machine_no, body, from_us, is_cut) AS MATERIALIZED (
+  SELECT d.machine_no, d.body, d.from_us, CASE WHEN {_PLUGGED} AND (EXISTS (
+      SELECT 1 FROM $pairs(d.labels, x) WHERE CASE
+        WHEN x.key = '{NVIDIA_GPU}.replicas' AND rtrim(x.value, '0123456789') = ''
+          AND length(x.value) BETWEEN 1 AND 9 THEN CAST(x.value AS bigint) > 1
+        ELSE x.key = '{NVIDIA_GPU}.product' AND x.value LIKE '%-MIG-_g.%gb%' END)
+    OR EXISTS (SELECT 1 FROM {_OFFERS} WHERE $item(x.value, 0) = '{NVIDIA_GPU}.shared')
+    ) THEN 1 ELSE 0 END
+  FROM (
+    SELECT n.machine_no, n.labels, l.body, t.from_us
+    FROM (
+      SELECT e.stream, max(e.position) AS position, min(e.at_us) AS from_us
+      FROM ledger_events AS e
+      WHERE {_of_type("node.described.v1")} AND {_is_valid("e")}
+      GROUP BY e.stream
+    ) AS t
+    JOIN ledger_events AS l ON l.position = t.position
+    JOIN ledger_nodes AS n ON 'node/' || n.node_uid = t.stream
+    WHERE l.body LIKE '%"systems":{{%'
+  ) AS d
+),
+others (machine_no, is_cut, from_us) AS MATERIALIZED (
+  SELECT d.machine_no, max(d.is_cut), min(d.from_us) FROM described AS d
+  WHERE d.is_cut = 1 OR d.body LIKE '%"systems":{{%"cards":[{{%'
+    OR ({_PLUGGED} AND EXISTS (SELECT 1 FROM {_OFFERS} WHERE {is_card_name("$item(x.value, 0)")}))
+    OR EXISTS (
+      SELECT 1 FROM $elements(d.body, facts.systems.claims, x)
+      CROSS JOIN $elements(x.value, parts, p) WHERE coalesce($number(p.value, is_card), 1) = 1)
+  GROUP BY d.machine_no
+)"""
+# Who ever held such cards, or may have, where the event is in an archive.
+_OF_OTHERS: Final = f"""of_others (position) AS MATERIALIZED (
+  SELECT r.position FROM others AS o
+  JOIN ledger_nodes AS n ON n.machine_no = o.machine_no
+  JOIN ledger_reservations AS r ON r.node_no = n.node_no
+  LEFT JOIN ledger_events AS e ON e.position = r.position
+  WHERE (e.position IS NULL AND r.kind = 'observed') OR e.body LIKE '%"is_card":true%'
+    OR (o.is_cut = 1 AND EXISTS (
+      SELECT 1 FROM ledger_slot_holdings AS s
+      WHERE s.position = r.position AND s.slot = 'unknown/gpu'))
+    OR EXISTS (
+      SELECT 1 FROM described AS d CROSS JOIN {_OFFERS}
+      WHERE d.machine_no = o.machine_no AND {_PLUGGED} AND {is_card_name("$item(x.value, 0)")}
+        AND e.body LIKE '%.' || $item(x.value, 0) || '":"%')
+)"""
+_NOT_KNOWN: Final = "cards that no inventory has, which `tenure usage` counts"
+"""Why a view has no hours."""
+# When the last Node of a machine was lost; NULL while one is there.
+LOST_US: Final = """(
+    SELECT CASE WHEN count(*) = count(n.lost_position) THEN max(coalesce(e.at_us, a.at_us)) END
+    FROM ledger_nodes AS n LEFT JOIN ledger_events AS e ON e.position = n.lost_position
+    LEFT JOIN ledger_archived AS a ON a.position = n.lost_position
+    WHERE n.machine_no = {0}.machine_no)"""
+# Cards that NVIDIA's plugin knows and does not offer: closed ones, of a machine together.
+_ILL: Final = f"""ill (machine_no, percent, from_us, until_us) AS MATERIALIZED (
+  SELECT d.machine_no, {WHOLE_PERCENT} * (CAST($item(x.value, 1) AS bigint) - coalesce((
+      SELECT CAST($item(y.value, 1) AS bigint) FROM $elements(d.body, facts.systems.offers, y)
+      WHERE $item(y.value, 0) = '{NVIDIA_GPU}'), 0)),
+    d.from_us, {LOST_US.format("d")}
+  FROM described AS d CROSS JOIN $elements(d.body, facts.systems.capacity, x)
+  WHERE {_PLUGGED} AND $item(x.value, 0) = '{NVIDIA_GPU}'
+    AND d.is_cut = 0
+)"""
+
 PERCENT: Final = "CASE WHEN h.core_percent > 0 THEN h.core_percent ELSE h.memory_ratio_percent END"
 """What a holding `h` counts as, of a card: `ledger.domain.devices.level_percent`."""
 # The GPUs by number. One without an id has a row for every Node of its machine that lists it: the
 # newest of these stands for all, so that the card is there once.
-_CARDS: Final = f"""inventories AS ({_INVENTORIES}
+_CARDS: Final = f"""{OTHERS},
+{_ILL},
+inventories AS MATERIALIZED ({_INVENTORIES}
 ),
 card_numbers (device_no, card_no, machine_no) AS (
   SELECT d.device_no, CAST(CASE WHEN d.device_id <> '' THEN d.device_no ELSE (
@@ -238,7 +332,7 @@ _LISTED_ELSEWHERE: Final = """EXISTS (
     JOIN ledger_nodes AS n ON n.node_no = t.node_no AND n.lost_position IS NULL
     WHERE d.device_no = x.device_no AND d.device_id = '' AND x.reason IN ('gone', 'lost'))"""
 # Pods on GPUs that nobody can name: as many whole ones as they hold beside those that are named.
-_UNNAMED: Final = f"""unnamed (position, machine_no, percent, from_us, until_us) AS (
+_UNNAMED: Final = f"""unnamed (position, machine_no, percent, from_us, until_us) AS MATERIALIZED (
   SELECT r.position, s.machine_no, {WHOLE_PERCENT} * (r.gpu_count - (
       SELECT count(*) FROM ledger_holdings AS h
       JOIN ledger_devices AS d ON d.device_no = h.device_no
@@ -246,73 +340,80 @@ _UNNAMED: Final = f"""unnamed (position, machine_no, percent, from_us, until_us)
     r.opened_at_us, coalesce(r.counted_until_us, r.closed_at_us)
   FROM ledger_slot_holdings AS s JOIN ledger_reservations AS r ON r.position = s.position
   WHERE s.slot = 'unknown/gpu'
+    AND NOT EXISTS (
+      SELECT 1 FROM others AS o WHERE o.machine_no = s.machine_no AND (o.is_cut = 1 OR EXISTS (
+        SELECT 1 FROM ledger_events AS e WHERE e.position = s.position AND {_OF_AMD})))
 )"""
+
+
 # Every moment at which something about a GPU changed, and by how much.
 _STEPS: Final = f"""
-  SELECT i.device_no, i.at_us, i.core_percent AS capacity, i.healthy, 0 AS held, 0 AS blocked,
-    0 AS lost
+  SELECT i.device_no, i.at_us, i.core_percent AS capacity, i.healthy, 0 AS held,
+    0 AS tenants, 0 AS blocked, 0 AS lost
   FROM inventories AS i
   UNION ALL
   SELECT x.device_no, x.at_us,
     CASE WHEN x.reason IN ('gone', 'lost')
       AND coalesce(e.event_type, '') <> 'device.health_changed.v1'
-      THEN 0 END, x.healthy, 0, 0, 0
+      THEN 0 END, x.healthy, 0, 0, 0, 0
   FROM ledger_device_health AS x LEFT JOIN ledger_events AS e ON e.position = x.position
   WHERE NOT {_LISTED_ELSEWHERE}
   UNION ALL
-  SELECT h.device_no, h.opened_at_us, NULL, NULL, {PERCENT}, 0, 0 FROM ledger_holdings AS h
+  SELECT h.device_no, h.from_us, NULL, NULL, h.percent, 1, 0, 0 FROM held AS h
   UNION ALL
-  SELECT h.device_no, coalesce(r.counted_until_us, h.closed_at_us), NULL, NULL, -{PERCENT}, 0, 0
-  FROM ledger_holdings AS h JOIN ledger_reservations AS r ON r.position = h.position
-  WHERE coalesce(r.counted_until_us, h.closed_at_us) IS NOT NULL
+  SELECT h.device_no, h.until_us, NULL, NULL, -h.percent, -1, 0, 0
+  FROM held AS h WHERE h.until_us IS NOT NULL
   UNION ALL
-  SELECT h.device_no, r.counted_until_us, NULL, NULL, 0, 1, 0
-  FROM ledger_holdings AS h JOIN ledger_reservations AS r ON r.position = h.position
-  WHERE r.counted_until_us IS NOT NULL
+  SELECT h.device_no, h.lost_us, NULL, NULL, 0, 0, 1, 0 FROM held AS h WHERE h.lost_us IS NOT NULL
   UNION ALL
-  SELECT h.device_no, h.closed_at_us, NULL, NULL, 0, -1, 0
-  FROM ledger_holdings AS h JOIN ledger_reservations AS r ON r.position = h.position
-  WHERE r.counted_until_us IS NOT NULL AND h.closed_at_us IS NOT NULL
+  SELECT h.device_no, h.closed_us, NULL, NULL, 0, 0, -1, 0
+  FROM held AS h WHERE h.lost_us IS NOT NULL AND h.closed_us IS NOT NULL
   UNION ALL
-  SELECT d.device_no, u.opened_at_us, NULL, NULL, 0, 0, 1
+  SELECT d.device_no, u.opened_at_us, NULL, NULL, 0, 0, 0, 1
   FROM ({_UNKNOWN}
   ) AS u CROSS JOIN ledger_devices AS d
   UNION ALL
-  SELECT d.device_no, u.closed_at_us, NULL, NULL, 0, 0, -1
+  SELECT d.device_no, u.closed_at_us, NULL, NULL, 0, 0, 0, -1
   FROM ({_UNKNOWN}
   ) AS u CROSS JOIN ledger_devices AS d"""
+_COUNTED: Final = ("held", "tenants", "blocked", "lost")
+_SUMS_OF_STEPS: Final = ", ".join(f"CAST(sum(s.{n}) AS bigint) AS {n}" for n in _COUNTED)
+_SUMS_OF_MOMENTS: Final = ", ".join(f"CAST(sum(m.{n}) OVER w AS bigint) AS {n}" for n in _COUNTED)
 
 
-def _cards(which: str = "", marks: str = "") -> str:
+def _cards(of: str = "card_numbers", marks: str = "") -> str:
     """
     Return `cards`: what a GPU has and what became of it, from each change to the next.
 
     Args:
-        which: a join that leaves some cards out.
+        of: the cards that count, with the columns of `card_numbers`.
         marks: moments at which nothing changes and a stretch shall end, `SELECT device_no, at_us`.
     """
     marked = f"""
-  UNION ALL SELECT y.device_no, y.at_us, NULL, NULL, 0, 0, 0 FROM ({marks}) AS y""" * bool(marks)
-    return f"""steps AS ({_STEPS}{marked}
+  UNION ALL SELECT y.device_no, y.at_us, NULL, NULL, 0, 0, 0, 0 FROM ({marks}) AS y""" * bool(marks)
+    return f"""held (device_no, percent, from_us, until_us, lost_us, closed_us) AS MATERIALIZED (
+  SELECT h.device_no, {PERCENT}, h.opened_at_us, coalesce(r.counted_until_us, h.closed_at_us),
+    r.counted_until_us, h.closed_at_us
+  FROM {of} AS k JOIN ledger_holdings AS h ON h.device_no = k.device_no
+  JOIN ledger_reservations AS r ON r.position = h.position
+),
+steps AS ({_STEPS}{marked}
 ),
 moments AS (
   SELECT c.card_no, c.machine_no, s.at_us, max(s.capacity) AS capacity, min(s.healthy) AS healthy,
-    CAST(sum(s.held) AS bigint) AS held, CAST(sum(s.blocked) AS bigint) AS blocked,
-    CAST(sum(s.lost) AS bigint) AS lost
-  FROM card_numbers AS c JOIN steps AS s ON s.device_no = c.device_no
-  {which}
+    {_SUMS_OF_STEPS}
+  FROM {of} AS c JOIN steps AS s ON s.device_no = c.device_no
   GROUP BY c.card_no, c.machine_no, s.at_us
 ),
 levels AS (
   SELECT m.card_no, m.machine_no, m.at_us AS from_us, lead(m.at_us) OVER w AS until_us, m.capacity,
     m.healthy, count(m.capacity) OVER w AS inventory, count(m.healthy) OVER w AS verdict,
-    CAST(sum(m.held) OVER w AS bigint) AS held, CAST(sum(m.blocked) OVER w AS bigint) AS blocked,
-    CAST(sum(m.lost) OVER w AS bigint) AS lost
+    {_SUMS_OF_MOMENTS}
   FROM moments AS m
   WINDOW w AS (PARTITION BY m.card_no ORDER BY m.at_us)
 ),
 states AS (
-  SELECT l.card_no, l.machine_no, l.from_us, l.until_us, l.held, l.blocked, l.lost,
+  SELECT l.card_no, l.machine_no, l.from_us, l.until_us, l.held, l.tenants, l.blocked, l.lost,
     coalesce(max(l.capacity) OVER (PARTITION BY l.card_no, l.inventory), 0) AS capacity,
     coalesce(max(l.healthy) OVER (PARTITION BY l.card_no, l.verdict), 1) AS healthy
   FROM levels AS l
@@ -327,7 +428,7 @@ cards AS (
     SELECT s.card_no, s.machine_no, s.from_us, s.until_us, s.held, s.capacity,
       $least(s.held, s.capacity) AS used,
       CASE WHEN s.lost > 0 THEN 'unknown' WHEN s.healthy = 0 OR s.blocked > 0 THEN 'closed'
-        WHEN s.held > 0 THEN 'stranded' ELSE 'idle' END AS state
+        WHEN s.tenants > 0 THEN 'stranded' ELSE 'idle' END AS state
     FROM states AS s
   ) AS t
 )"""
@@ -343,6 +444,12 @@ _MACHINES: Final = f"""changes AS (
   SELECT c.machine_no, c.until_us, {", ".join(f"-c.{name}" for name in _PARTS)}, 0
   FROM cards AS c
   WHERE c.until_us IS NOT NULL AND c.machine_no IN (SELECT machine_no FROM unnamed)
+  UNION ALL
+  SELECT i.machine_no, i.from_us, i.percent, 0, 0, 0, i.percent, 0, 0
+  FROM ill AS i WHERE i.machine_no IN (SELECT machine_no FROM unnamed)
+  UNION ALL
+  SELECT i.machine_no, i.until_us, -i.percent, 0, 0, 0, -i.percent, 0, 0 FROM ill AS i
+  WHERE i.until_us IS NOT NULL AND i.machine_no IN (SELECT machine_no FROM unnamed)
   UNION ALL
   SELECT u.machine_no, u.from_us, {", ".join("0" for _ in _PARTS)}, u.percent FROM unnamed AS u
   UNION ALL
@@ -361,6 +468,7 @@ machines AS (
   WINDOW w AS (PARTITION BY t.machine_no ORDER BY t.at_us)
 )"""
 
+_NODE: Final = "(SELECT max(t.node_no) FROM ledger_nodes AS t WHERE t.machine_no = {}.machine_no)"
 # What each GPU could give and what became of it, from each change to the next.
 #
 # Cards that nobody can name are no particular ones, so a machine where somebody holds such has one
@@ -384,13 +492,16 @@ from_closed AS (
   FROM from_stranded AS f
 ),
 all_of_them AS (
-  SELECT c.card_no AS device_no, c.from_us, c.until_us, c.capacity, c.used, c.idle, c.stranded,
-    c.closed, c.unknown
+  SELECT c.card_no AS device_no, c.machine_no, c.from_us, c.until_us, c.capacity, c.used, c.idle,
+    c.stranded, c.closed, c.unknown
   FROM cards AS c WHERE c.machine_no NOT IN (SELECT machine_no FROM unnamed)
+  UNION ALL
+  SELECT NULL, i.machine_no, i.from_us, i.until_us, i.percent, 0, 0, 0, i.percent, 0
+  FROM ill AS i WHERE i.machine_no NOT IN (SELECT machine_no FROM unnamed)
   UNION ALL
   SELECT (SELECT max(d.device_no) FROM ledger_devices AS d
       WHERE d.machine_no = f.machine_no AND d.device_type = 'gpu'),
-    f.from_us, f.until_us, f.capacity, f.used + f.taken, f.idle - f.of_idle,
+    f.machine_no, f.from_us, f.until_us, f.capacity, f.used + f.taken, f.idle - f.of_idle,
     f.stranded - f.of_stranded, f.closed - f.of_closed,
     f.unknown - (f.taken - f.of_idle - f.of_stranded - f.of_closed)
   FROM from_closed AS f
@@ -399,25 +510,52 @@ SELECT n.node_uid, n.node_name, n.machine_no,
   CASE WHEN n.machine_no IN (SELECT machine_no FROM unnamed) THEN NULL ELSE d.minor END AS minor,
   {", ".join(f"a.{name} AS {name}_percent" for name in _PARTS)},
   a.from_us AS opened_at_us, a.until_us AS closed_at_us, $iso(a.from_us) AS opened_at,
-  $iso(a.until_us) AS closed_at
+  $iso(a.until_us) AS closed_at, CAST(NULL AS text) AS unknown_because
 FROM all_of_them AS a
-JOIN ledger_devices AS d ON d.device_no = a.device_no
-JOIN ledger_nodes AS n ON n.node_no = d.node_no
+LEFT JOIN ledger_devices AS d ON d.device_no = a.device_no
+JOIN ledger_nodes AS n ON n.node_no = coalesce(d.node_no, {_NODE.format("a")})
 WHERE a.capacity > 0
+  AND n.machine_no NOT IN (SELECT o.machine_no FROM others AS o WHERE o.is_cut = 1)
+UNION ALL
+SELECT n.node_uid, n.node_name, n.machine_no, NULL, {", ".join("NULL" for _ in _PARTS)}, t.from_us,
+  t.until_us, $iso(t.from_us), $iso(t.until_us), '{_NOT_KNOWN}'
+FROM (SELECT o.machine_no, o.from_us, {LOST_US.format("o")} AS until_us FROM others AS o) AS t
+JOIN ledger_nodes AS n ON n.node_no = {_NODE.format("t")}
 """
 
-# Cards whose holders may ever have counted more together than the card has. What was granted by
-# core alone, on a card that always had as much, the database let in; the rest has to be added up.
-_CONTESTED: Final = """contested AS (
-  SELECT c.device_no, c.card_no FROM card_numbers AS c WHERE c.card_no IN (
+# Cards whose holders ever counted more together than the card has, or may have. What was granted by
+# core alone, on a card that always had as much, the database let in; the rest is added up here, and
+# cards that changed or that nobody can name are looked at moment by moment.
+_CONTESTED: Final = f"""mixed (device_no) AS (
+  SELECT h.device_no FROM ledger_holdings AS h WHERE h.core_percent = 0 OR h.kind = 'observed'
+  GROUP BY h.device_no
+),
+asked (card_no, at_us, percent) AS (
+  SELECT x.card_no, h.opened_at_us, {PERCENT} FROM mixed AS m
+  JOIN ledger_holdings AS h ON h.device_no = m.device_no
+  JOIN card_numbers AS x ON x.device_no = m.device_no
+  UNION ALL
+  SELECT x.card_no, h.closed_at_us, -{PERCENT} FROM mixed AS m
+  JOIN ledger_holdings AS h ON h.device_no = m.device_no
+  JOIN card_numbers AS x ON x.device_no = m.device_no WHERE h.closed_at_us IS NOT NULL
+),
+often (node_no) AS (
+  SELECT n.node_no FROM ledger_events AS e
+  JOIN ledger_nodes AS n ON e.stream = 'node/' || n.node_uid
+  WHERE {_of_type("node.inventoried.v1")} GROUP BY n.node_no HAVING count(*) > 1
+),
+contested AS MATERIALIZED (
+  SELECT c.device_no, c.card_no, c.machine_no FROM card_numbers AS c WHERE c.card_no IN (
     SELECT x.card_no FROM card_numbers AS x WHERE x.device_no <> x.card_no
     UNION SELECT x.card_no FROM unnamed AS u JOIN card_numbers AS x ON x.machine_no = u.machine_no
-    UNION SELECT x.card_no FROM card_numbers AS x JOIN ledger_holdings AS h
-      ON h.device_no = x.device_no AND (h.core_percent = 0 OR h.kind = 'observed')
-    UNION SELECT x.card_no FROM card_numbers AS x JOIN ledger_device_health AS g
-      ON g.device_no = x.device_no AND g.reason = 'gone'
+    UNION SELECT g.device_no FROM ledger_device_health AS g WHERE g.reason = 'gone'
     UNION SELECT i.device_no FROM inventories AS i
+    WHERE EXISTS (SELECT 1 FROM often)
     GROUP BY i.device_no HAVING min(i.core_percent) < max(i.core_percent)
+    UNION SELECT a.card_no FROM (
+      SELECT s.card_no, sum(s.percent) OVER (PARTITION BY s.card_no ORDER BY s.at_us) AS level
+      FROM asked AS s
+    ) AS a JOIN ledger_devices AS d ON d.device_no = a.card_no WHERE a.level > d.core_reported
   )
 )"""
 
@@ -445,7 +583,7 @@ def not_counted(pieces: str, marks: str) -> str:
     return f"""{_CARDS},
 {_UNNAMED},
 {_CONTESTED},
-{_cards("JOIN contested AS k ON k.device_no = c.device_no", on_all)},
+{_cards("contested", on_all)},
 {_MACHINES},
 of_cards AS (
   SELECT c.card_no, c.from_us AS at_us, CAST({late.format(card)} AS bigint) AS short_us
@@ -525,20 +663,24 @@ _LASTED: Final = f"($least(p.until_us, (p.day + 1) * {DAY_US}) - p.from_us)"
 
 def _usage_days(columns: str, source: str, keys: str) -> str:
     """Return hours of GPU and CPU by day and what `columns` of a reservation are."""
-    before, _, behind = not_counted(_CUT, _MIDNIGHTS).partition("steps AS (")
+    before, _, behind = not_counted(_CUT, _MIDNIGHTS).partition("held (")
     return f"""
 WITH RECURSIVE {_PARTS_OF_DAYS},
-{before}{_DAYS},
-steps AS ({behind},
+{before}{_OF_OTHERS},
+{_DAYS},
+held ({behind},
 amounts AS (
-  SELECT p.position, p.day, r.gpu_core_percent * {_LASTED} AS gpu, r.cpu_milli * {_LASTED} AS cpu
+  SELECT p.position, p.day, r.gpu_core_percent * {_LASTED} AS gpu, r.cpu_milli * {_LASTED} AS cpu,
+    CASE WHEN p.position IN (SELECT o.position FROM of_others AS o) THEN 1 ELSE 0 END AS apart
   FROM parts AS p JOIN ledger_reservations AS r ON r.position = p.position
   UNION ALL
-  SELECT n.position, n.part, -n.amount, 0 FROM not_counted AS n
+  SELECT n.position, n.part, -n.amount, 0, 0 FROM not_counted AS n
 )
 SELECT {columns}, $date(a.day) AS day,
-  CAST(sum(a.gpu) AS double precision) / {PERCENT_HOUR} AS gpu_hours,
-  CAST(sum(a.cpu / 1000) AS double precision) / {CPU_HOUR} AS cpu_hours
+  CASE WHEN max(a.apart) = 0
+    THEN CAST(sum(a.gpu) AS double precision) / {PERCENT_HOUR} END AS gpu_hours,
+  CAST(sum(a.cpu / 1000) AS double precision) / {CPU_HOUR} AS cpu_hours,
+  CASE WHEN max(a.apart) = 1 THEN 'held of {_NOT_KNOWN}' END AS unknown_because
 FROM amounts AS a
 JOIN ledger_reservations AS r ON r.position = a.position{source}
 GROUP BY {keys}, a.day
@@ -555,28 +697,33 @@ _USAGE_LABELS_DAYS: Final = _usage_days(
 )
 
 _GPU_HOURS: Final = ",\n  ".join(
-    f"CAST(sum(p.{name} * {_LASTED}) AS double precision) / {PERCENT_HOUR} AS {name}_gpu_hours"
+    f"CASE WHEN max(p.unknown_because) IS NULL"
+    f" THEN CAST(sum(p.{name} * {_LASTED}) AS double precision) / {PERCENT_HOUR} END"
+    f" AS {name}_gpu_hours"
     for name in _PARTS
 )
 # What the GPUs of a node could have given, and what became of it, by day.
 _CAPACITY_DAYS: Final = f"""
-WITH RECURSIVE parts (node_uid, day, from_us, until_us, {", ".join(_PARTS)}) AS (
-  SELECT t.node_uid, t.from_us / {DAY_US}, t.from_us, t.until_us,
+WITH RECURSIVE parts (
+  node_uid, day, from_us, until_us, unknown_because, {", ".join(_PARTS)}
+) AS (
+  SELECT t.node_uid, t.from_us / {DAY_US}, t.from_us, t.until_us, t.unknown_because,
     {", ".join(f"t.{name}" for name in _PARTS)}
   FROM (
-    SELECT c.node_uid, c.opened_at_us AS from_us,
+    SELECT c.node_uid, c.unknown_because, c.opened_at_us AS from_us,
       coalesce(c.closed_at_us, (SELECT at_us FROM ledger_head)) AS until_us,
       {", ".join(f"c.{name}_percent AS {name}" for name in _PARTS)}
     FROM audit_capacity AS c
   ) AS t
   WHERE t.until_us > t.from_us
   UNION ALL
-  SELECT p.node_uid, p.day + 1, (p.day + 1) * {DAY_US}, p.until_us,
+  SELECT p.node_uid, p.day + 1, (p.day + 1) * {DAY_US}, p.until_us, p.unknown_because,
     {", ".join(f"p.{name}" for name in _PARTS)}
   FROM parts AS p WHERE (p.day + 1) * {DAY_US} < p.until_us
 )
 SELECT n.node_uid, n.node_name, $date(p.day) AS day,
-  {_GPU_HOURS}
+  {_GPU_HOURS},
+  max(p.unknown_because) AS unknown_because
 FROM parts AS p
 JOIN ledger_nodes AS n ON n.node_uid = p.node_uid
 GROUP BY n.node_uid, n.node_name, p.day

@@ -198,6 +198,10 @@ def _number(body: str, name: str) -> str:
     return f"CAST({number} AS bigint)"
 
 
+def _steps(name: str) -> str:
+    return "".join(f" -> '{each}'" for each in name.split("."))
+
+
 def _iso(us: str) -> str:
     moment = f"to_timestamp({us} / 1000000) AT TIME ZONE 'UTC'"
     return f"""to_char({moment}, 'YYYY-MM-DD"T"HH24:MI:SS"Z"')"""
@@ -233,12 +237,17 @@ OF_VIEWS: Final[Words] = {
         lambda body, name: f"(SELECT f.value FROM json_each({body}) AS f WHERE f.key = '{name}')",
         lambda body, name: f"CAST(CAST({body} AS json) -> '{name}' AS text)",
     ),
-    # What to select the elements of an array from: `alias.value`.
+    # What to select the elements of an array from: `alias.value`; of one in an object, by dots.
     "elements": Word(
         lambda body, name, alias: f"json_each({body}, '$.{name}') AS {alias}",
         lambda body, name, alias: (
-            f"json_array_elements(CAST({body} AS json) -> '{name}') AS {alias} (value)"
+            f"json_array_elements(CAST({body} AS json){_steps(name)}) AS {alias} (value)"
         ),
+    ),
+    # An element of an array as text, by its place.
+    "item": Word(
+        lambda array, place: f"(SELECT f.value FROM json_each({array}) AS f WHERE f.key = {place})",
+        lambda array, place: f"(CAST({array} AS json) ->> {place})",
     ),
     # What to select the fields of an object from: `alias.key`, `alias.value`.
     "pairs": Word(

@@ -7,7 +7,7 @@ Sums are of integers, percent times microseconds, and become hours last.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, Literal, NamedTuple
 
 from sqlalchemy import Connection, text
@@ -51,9 +51,8 @@ def gpu_use(
     until_us: int,
     *,
     namespace: str | None = None,
-    without: Collection[int] = (),
 ) -> list[GpuUse]:
-    """Return what each group used of GPUs in [since, until), by group."""
+    """Return what each group used in [since, until), by group, of GPUs that an inventory has."""
     begin, end = f"CAST({since_us:d} AS bigint)", f"CAST({until_us:d} AS bigint)"
     pieces = f"""
   SELECT h.position, h.device_no, h.card_no, h.machine_no, h.percent, 0 AS part,
@@ -64,8 +63,6 @@ def gpu_use(
     key = f"r.{by}"
     if by == "model":
         key = f"coalesce(d.model, {_MODEL_OF_MACHINE}, '')"
-    listed = ", ".join(f"{position:d}" for position in sorted(without))
-    apart = f"\n  AND (a.device_no IS NOT NULL OR a.position NOT IN ({listed}))" if listed else ""
     held = f"$least(coalesce(z.until_us, {end}), {end}) - $greatest(z.from_us, {begin})"
     query = f"""
 WITH {audit_views.not_counted(pieces, marks)},
@@ -81,7 +78,7 @@ SELECT {key} AS key, count(DISTINCT r.pod_uid) AS pods,
 FROM amounts AS a JOIN ledger_reservations AS r ON r.position = a.position
 LEFT JOIN ledger_devices AS d ON d.device_no = a.device_no
 LEFT JOIN ledger_nodes AS n ON n.node_no = r.node_no
-WHERE r.namespace = coalesce(:namespace, r.namespace){apart}
+WHERE r.namespace = coalesce(:namespace, r.namespace)
 GROUP BY {key}
 ORDER BY {key}"""
     found = connection.execute(text(_asked(connection, query)), {"namespace": namespace})
@@ -102,11 +99,13 @@ _ALL_HELD: Final = f"""
 
 
 def capacity_changes(connection: Connection) -> Iterator[CapacityChange]:
-    """Yield every change of the parts of all GPUs together, by time."""
+    """Yield every change of the parts of all GPUs together that an inventory has, by time."""
     parts = ", ".join(f"{name}_percent" for name in _PARTS)
     less = ", ".join(f"-{name}_percent" for name in _PARTS)
     sums = ", ".join(f"CAST(sum({name}_percent) AS bigint)" for name in _PARTS)
-    query = f"""WITH c AS (SELECT opened_at_us, closed_at_us, {parts} FROM audit_capacity)
+    query = f"""WITH c AS (
+  SELECT opened_at_us, closed_at_us, {parts} FROM audit_capacity WHERE unknown_because IS NULL
+)
 SELECT at_us, {sums} FROM (
   SELECT c.opened_at_us AS at_us, {parts} FROM c
   UNION ALL
@@ -114,6 +113,21 @@ SELECT at_us, {sums} FROM (
 ) AS x GROUP BY at_us ORDER BY at_us"""
     for row in connection.execute(text(query)):
         yield CapacityChange._make(row)
+
+
+def others_there(connection: Connection) -> dict[str, tuple[int, int | None]]:
+    """
+    Return from when to when cards were there that no inventory has, by UID of their node.
+
+    That is from the first description of the machine's Nodes to the loss of the last of them; None
+    = still.
+    """
+    query = f"""
+WITH {audit_views.OTHERS}
+SELECT n.node_uid, o.from_us, {audit_views.LOST_US.format("o")} AS until_us
+FROM others AS o JOIN ledger_nodes AS n ON n.machine_no = o.machine_no"""
+    found = connection.execute(text(_asked(connection, query)))
+    return {uid: (from_us, until_us) for uid, from_us, until_us in found}
 
 
 def times_of(connection: Connection, positions: Sequence[int]) -> list[int]:
@@ -132,4 +146,4 @@ def _asked(connection: Connection, query: str) -> str:
     """Return a query in the words of the database, with true times where the clock was wrong."""
     database: Database = "postgresql" if connection.dialect.name == "postgresql" else "sqlite"
     asked = audit_views.asked(query, database, corrected=is_corrected(connection))
-    return asked.replace("::", r"\:\:")
+    return asked.replace("::", r"\:\:").replace('":', r'"\:')  # no names of values

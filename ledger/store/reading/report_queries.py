@@ -8,7 +8,7 @@ interval is [opened, closed).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -457,18 +457,14 @@ def usage(
     until_us: int,
     *,
     namespace: str | None = None,
-    without: Collection[int] = (),
 ) -> list[UsageRecord]:
     """
     Return what each group used in [since, until), by group; of one namespace or of all.
 
-    A device counts as docs/audit.md says (GPU-hours). What is still held counts up to `until`, what
-    was lost with its node up to the loss.
-
-    Args:
-        without: positions of reservations whose GPUs are counted elsewhere.
+    A device of an inventory counts as docs/audit.md says (GPU-hours). What is still held counts up
+    to `until`, what was lost with its node up to the loss.
     """
-    found = gpu_use(connection, by, since_us, until_us, namespace=namespace, without=without)
+    found = gpu_use(connection, by, since_us, until_us, namespace=namespace)
     gpu = {use.key: use for use in found}
     hours = {key: use.amount / PERCENT_HOUR_US for key, use in gpu.items()}
     if by == "model":
