@@ -29,6 +29,8 @@ _KEY_BYTES: Final = 32
 _PRIVATE: Final = "PRIVATE+KEY+"
 _DASH: Final = "\u2014 "
 _ROTATION: Final = "tenure key rotation"
+_LOST: Final = "tenure lost "
+"""How an extension line of a checkpoint begins that names positions which a recovery named lost."""
 NOTE_BYTES_MAX: Final = 1_000_000
 """A longer text is no note (C2SP signed-note)."""
 
@@ -241,6 +243,27 @@ class Checkpoint:
     def text(self) -> str:
         """Return the text that is signed."""
         return f"{self.origin}\n{self.size}\n{base64.b64encode(self.root).decode()}\n"
+
+
+def with_lost(text: str, lost: Iterable[tuple[int, int]]) -> str:
+    """Return the text of a checkpoint that says which positions are known to have been lost."""
+    return text + "".join(f"{_LOST}{first}-{last}\n" for first, last in sorted(set(lost)))
+
+
+def is_lost(text: str, size: int) -> bool:
+    """Tell whether a checkpoint's text says that what stood at this position was lost."""
+    for line in text.split("\n")[3:]:
+        first, dash, last = line.removeprefix(_LOST).partition("-")
+        numbers = (first, last)
+        if not (line.startswith(_LOST) and dash and all(map(_is_position, numbers))):
+            continue
+        if int(first) <= size <= int(last):
+            return True
+    return False
+
+
+def _is_position(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 18
 
 
 def rotation_text(origin: str, old: PublicKey, new: PublicKey) -> str:

@@ -36,6 +36,7 @@ from ledger.domain.log.standing import (
 )
 from ledger.domain.log.state import LedgerState
 from ledger.domain.resources import ANNOTATION_TENURE_PROOF
+from ledger.signing import Checkpoint
 from scheduler.service.ports import Api
 
 RECOVERING: Final = "LedgerRecovering"
@@ -250,6 +251,26 @@ def reason_of(found: Standing, witnesses: Sequence[Witness]) -> str:
         case ForeignOrigin(witness=witness):
             words = f"another ledger was seen: origin={witness.origin}, by={witness.seen_by}"
             return f"{RECOVERING}: {words}: {_RESTORE}"
+
+
+def not_grown(kept: Checkpoint, origin: str, position: int, root: bytes | None, by: str) -> str:
+    """
+    Return why nothing may be granted from a ledger beside a checkpoint of it that somebody kept.
+
+    Args:
+        position: of its last event.
+        root: of its first `kept.size` events, None where there are not so many.
+    """
+    if kept.origin != origin:
+        words = f"another ledger was seen: origin={kept.origin}, by={by}"
+        return f"{RECOVERING}: {words}: {_RESTORE}"
+    if root is None:
+        words = f"the ledger lacks positions {position + 1} to {kept.size}, seen by {by}"
+        return f"{RECOVERING}: {words}: {_RECOVER}"
+    if root != kept.root:
+        words = f"another history than was seen: size={kept.size}, by={by}"
+        return f"{RECOVERING}: {words}: {_RESTORE}"
+    return ""
 
 
 def set_back(seen: Sequence[str], now: str) -> str:

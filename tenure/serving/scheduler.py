@@ -83,7 +83,7 @@ async def serve_scheduler(options: SchedulerOptions) -> None:
         process.repeat(LOOK_SECONDS, "certificates", as_coroutine(folder.look))
         process.repeat(LOOK_SECONDS, "holds", as_coroutine(process.live.holds.expire))
         if started.late is not None:
-            answer_people(process, started.late, agent_routes(process))
+            answer_people(process, started.late, agent_routes(process, standing))
         process.tasks.start()
         await _answer(process, folder)
 

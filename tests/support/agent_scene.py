@@ -75,7 +75,16 @@ class Scene:
         self.agents.first = lambda name: self.told.append(f"first {name}")
         self.agents.confirmed = lambda name: self.told.append(f"gone {name}")
         self.known = Known(agent_of("a"))
-        self.routes = AgentRoutes(self.agents, self.live.view, user=AGENT, why_not=lambda: self.why)
+        self.routes = AgentRoutes(
+            self.agents,
+            self.live.view,
+            user=AGENT,
+            why_not=lambda: self.why,
+            checkpoint=self._checkpoint,
+        )
+
+    async def _checkpoint(self, kept: str, by: str) -> Json:
+        return {"checkpoint": f"after {kept} of {by}", "consistency": []}
 
     def hold(
         self, name: str, on: str = "a", percent: int = 50, *, is_bound: bool = True

@@ -8,7 +8,7 @@ ServiceAccount's token that is bound to a Pod on that node.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -78,6 +78,13 @@ class Confirmation:
     observed: tuple[ObservedPod, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """The signed checkpoint that an agent saw last; empty = it has seen none."""
+
+    kept: str = ""
+
+
 class AgentRoutes:
     """
     Answers agents.
@@ -85,18 +92,26 @@ class AgentRoutes:
     Args:
         user: whose tokens are agents'.
         why_not: why nothing may be decided now, empty when it may.
+        checkpoint: given what an agent has kept and whose it is, the ledger's signed checkpoint.
 
     Attributes:
         seconds_max: how long a caller may wait for changes.
     """
 
     def __init__(
-        self, agents: Agents, view: ClusterView, *, user: str, why_not: Callable[[], str]
+        self,
+        agents: Agents,
+        view: ClusterView,
+        *,
+        user: str,
+        why_not: Callable[[], str],
+        checkpoint: Callable[[str, str], Awaitable[Mapping[str, Any]]],
     ) -> None:
         self._agents = agents
         self._view = view
         self._user = user
         self._why_not = why_not
+        self._checkpoint = checkpoint
         self.seconds_max = WAIT_SECONDS_MAX
 
     def routes(self) -> list[Route]:
@@ -105,6 +120,7 @@ class AgentRoutes:
             Route(method="GET", path=f"{PATH}/holdings", act=self.holdings),
             Route(method="GET", path=f"{PATH}/changes", act=self.changes),
             Route(method="POST", path=f"{PATH}/confirmations", act=self.confirm),
+            Route(method="POST", path=f"{PATH}/checkpoint", act=self.checkpoint),
         ]
 
     async def holdings(self, _: web.Request, caller: Caller) -> web.StreamResponse:
@@ -144,6 +160,17 @@ class AgentRoutes:
             seen.append({"pod_uid": pod.pod_uid, "result": result, "why": why})
         position = self._view.position
         return self._answer(name, uid, position, assigned=results, gone=listed, observed=seen)
+
+    async def checkpoint(self, request: web.Request, caller: Caller) -> web.StreamResponse:
+        """
+        Say what the ledger is, with the proof that it grew out of what the caller has kept.
+
+        In quarantine too: then above all a node has to see for itself.
+        """
+        name, _ = node_of(caller, self._user)
+        said: Kept = decode_value(Kept, _object(await request.read()), "body")
+        answer = await self._checkpoint(said.kept, f"the agent of {name}")
+        return json_answer({"format": FORMAT, **answer})
 
     def _node(self, caller: Caller) -> tuple[str, str]:
         """
@@ -202,13 +229,7 @@ def read_confirmation(body: bytes) -> Confirmation:
     Raises:
         InputError: another shape, or too much at once.
     """
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"not valid JSON: {error}", field="body") from error
-    if not isinstance(value, dict):
-        raise InputError("expected an object", field="body")
-    said: Confirmation = decode_value(Confirmation, value, "body")
+    said: Confirmation = decode_value(Confirmation, _object(body), "body")
     if len(said.assigned) + len(said.gone) + len(said.observed) > CONFIRMED_MAX:
         raise InputError(f"too many Pods at once: most={CONFIRMED_MAX}", field="body")
     for number, pod in enumerate(said.observed):
@@ -217,6 +238,16 @@ def read_confirmation(body: bytes) -> Confirmation:
             fact = f"expected 1 to {DEVICES_MAX} devices: count={count}"
             raise InputError(fact, field=f"body.observed[{number}].devices")
     return said
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"not valid JSON: {error}", field="body") from error
+    if not isinstance(value, dict):
+        raise InputError("expected an object", field="body")
+    return value
 
 
 def _seen(pod: ObservedPod) -> SeenPod:

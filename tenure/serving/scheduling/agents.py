@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from ledger.domain.errors import LedgerError
 from scheduler.service.api.acts import ActRoutes
 from scheduler.service.api.agents import AgentRoutes
 from scheduler.service.api.http import Route
 from scheduler.service.api.refusals import RefusalRoutes
+from scheduler.service.leading import NOT_LEADER
+from tenure.keys import private_key
+from tenure.serving.scheduling.checkpoints import Checkpoints
 from tenure.serving.scheduling.process import Process
+from tenure.serving.scheduling.standing import Standing
 
 
-def agent_routes(process: Process) -> list[Route]:
+def agent_routes(process: Process, standing: Standing) -> list[Route]:
     """
     Return the routes of agents, of acts and of webhooks.
 
@@ -20,7 +28,21 @@ def agent_routes(process: Process) -> list[Route]:
     options = process.options.api
     if options is None:
         return []
-    agents = AgentRoutes(live.agents, live.view, user=options.agent, why_not=why_not)
+    checkpoints = Checkpoints(
+        process.options.ledger,
+        private_key(process.options.ledger_key),
+        now=process.clock.monotonic,
+        disproved=lambda why: standing.disprove(process, why),
+    )
+
+    async def checkpoint(kept: str, by: str) -> Mapping[str, Any]:
+        if not process.leading.epoch or process.leading.is_deposed:
+            raise LedgerError(NOT_LEADER)
+        return await checkpoints.answer(kept, by)
+
+    agents = AgentRoutes(
+        live.agents, live.view, user=options.agent, why_not=why_not, checkpoint=checkpoint
+    )
     acts = ActRoutes(live.releasing, process.objects, why_not=why_not)
     refusals = RefusalRoutes(process.recorder, process.clock, user=options.webhook, why_not=why_not)
     words = "Refusals that webhooks told of, by what became of them."

@@ -51,12 +51,14 @@ class Standing:
 
     Attributes:
         incarnation: the one that is open, empty before it was looked at.
+        disproved: why the ledger is not the one that was signed; empty while it is.
     """
 
     def __init__(self, options: SchedulerOptions) -> None:
         self._check = trusted_proofs(options)
         self._own = Own(origin="", position=0, epoch=0)
         self.incarnation = ""
+        self.disproved = ""
 
     async def take_over(self, process: Process, turn: Callable[[], Turn], pods: Reflector) -> None:
         """
@@ -85,9 +87,13 @@ class Standing:
         keeper = HeadKeeper(process.objects, process.options.namespace, lambda: self._now(process))
 
         async def tell() -> None:
-            process.freshness.quarantine = await keeper.tell()
+            process.freshness.quarantine = await keeper.tell() or self.disproved
 
         process.repeat(HEAD_SECONDS, "head", tell)
+
+    def disprove(self, process: Process, why: str) -> None:
+        """Let nothing be granted or recorded any more, until the process starts anew."""
+        self.disproved = process.freshness.quarantine = why
 
     async def _why_not(self, process: Process, pods: Reflector) -> str:
         """Return why the ledger may not be written, empty if it may."""

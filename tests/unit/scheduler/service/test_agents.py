@@ -404,3 +404,18 @@ def test_agents_have_time_to_report_to_whoever_takes_over() -> None:
     assert scene.word().agent_ready
     scene.pass_by(SILENT_SECONDS)
     assert not scene.word().agent_ready
+
+
+def test_an_agent_is_shown_the_checkpoint_in_quarantine_too() -> None:
+    """It says what it has kept; who is no agent is told nothing."""
+    scene = Scene()
+    scene.why = "LedgerRecovering: whatever"
+    call = ("POST", "/agents/v1/checkpoint", {"kept": "note"})
+    [answer] = scene.ask(call)
+    assert answer == (
+        200,
+        {"format": 1, "checkpoint": "after note of the agent of a", "consistency": []},
+    )
+    assert scene.ask(("POST", "/agents/v1/checkpoint", {"kept": 5}))[0][0] == 400
+    scene.known.caller = agent_of("a", user="system:admin")
+    assert scene.ask(call)[0][0] == 403

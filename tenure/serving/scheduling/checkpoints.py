@@ -1,0 +1,165 @@
+"""
+Signed checkpoints for the nodes' agents: each shows that the ledger grew out of the one before.
+
+Rule: docs/proof.md, "What agents keep". An agent sends back what it has kept. A note of ours that
+the ledger does not bear out ends what this service grants, and so does our own last one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ledger.domain.errors import InputError
+from ledger.signing import Checkpoint, Note, PrivateKey, is_lost, sign_note, with_lost
+from ledger.store.mending.recover import incarnations
+from ledger.store.open import open_ledger
+from ledger.store.proving.checkpoints import checkpoint_at, prove_consistency
+from ledger.store.threaded import in_thread
+from scheduler.service.witnesses import not_grown
+
+SIGN_SECONDS: Final = 2.0
+"""A checkpoint of this age is signed anew when somebody asks."""
+PROOFS_MAX: Final = 256
+"""Proofs that are kept for one checkpoint: all agents keep one of the last few."""
+OURS: Final = "this service"
+
+_log: Final = logging.getLogger("tenure.scheduler.checkpoints")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tree:
+    """
+    The ledger's tree as it is now.
+
+    Attributes:
+        lost: positions that recoveries have named as lost, first and last.
+        older: size -> root of so many events, and the proof that the tree grew out of it.
+    """
+
+    checkpoint: Checkpoint
+    lost: tuple[tuple[int, int], ...]
+    older: dict[int, tuple[bytes, list[bytes]]]
+
+
+def tree_of(url: str, sizes: list[int], size: int | None = None) -> Tree:
+    """
+    Read a ledger's tree, with proofs of as many of these older sizes as it has.
+
+    Args:
+        size: of the tree that they are in; None = all of it.
+
+    Raises:
+        LedgerError: it can't be read, or is shorter than that.
+        InputError: nobody ever wrote to it.
+    """
+    with open_ledger(url, mode="read") as ledger:
+        checkpoint = checkpoint_at(ledger, size)
+        _, lost = incarnations(ledger)
+        older = {
+            each: (proof.root, list(proof.proof))
+            for each in sizes
+            if each <= checkpoint.size
+            and (proof := prove_consistency(ledger, each, checkpoint.size))
+        }
+    ranges = tuple((one.first, one.last) for one in lost)
+    return Tree(checkpoint=checkpoint, lost=ranges, older=older)
+
+
+class Checkpoints:
+    """
+    What agents are told of the ledger's tree.
+
+    Args:
+        url: of the ledger.
+        key: signs, and signed what agents have kept.
+        now: seconds that only grow.
+        disproved: told why nothing may be granted any more.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        key: PrivateKey,
+        *,
+        now: Callable[[], float],
+        disproved: Callable[[str], None],
+    ) -> None:
+        self._url = url
+        self._key = key
+        self._now = now
+        self._disproved = disproved
+        self._one = asyncio.Lock()
+        self._tree: Tree | None = None
+        self._note = ""
+        self._signed_at = 0.0
+
+    async def answer(self, kept: str, by: str) -> dict[str, Any]:
+        """
+        Return a signed checkpoint, and the proof that it grew out of what an agent has kept.
+
+        Args:
+            kept: the agent's note; empty = it has none.
+            by: whose it is, for people.
+
+        Raises:
+            InputError: what was kept is no checkpoint.
+            LedgerError: the ledger can't be read.
+        """
+        older, is_ours = None, False
+        if kept:
+            try:
+                note = Note.parse(kept)
+                older, is_ours = Checkpoint.parse(note.text), note.is_signed_by(self._key.public)
+            except InputError as error:
+                raise error.within("kept") from error
+        async with self._one:
+            await self._read(older)
+            tree = self._tree
+            assert tree is not None, "it was read"
+        answer: dict[str, Any] = {"checkpoint": self._note, "consistency": None}
+        if older is None:
+            return answer
+        root, proof = tree.older.get(older.size, (None, []))
+        now = tree.checkpoint
+        why = not_grown(older, now.origin, now.size, root, by)
+        if not why:
+            answer["consistency"] = [each.hex() for each in proof]
+        elif is_ours and not is_lost(self._text(tree), older.size):
+            self._tell(why)
+        return answer
+
+    async def _read(self, older: Checkpoint | None) -> None:
+        """Have a tree that is new enough, with the proof that is asked for."""
+        tree, sizes = self._tree, [] if older is None else [older.size]
+        if tree is not None and self._now() - self._signed_at < SIGN_SECONDS:
+            missing = [each for each in sizes if each not in tree.older]
+            if not missing or missing[0] > tree.checkpoint.size:
+                return
+            if len(tree.older) < PROOFS_MAX:
+                with suppress(InputError):  # it is shorter by now, which is looked at below
+                    more = await in_thread(tree_of, self._url, missing, tree.checkpoint.size)
+                    if more.checkpoint == tree.checkpoint:
+                        tree.older.update(more.older)
+                        return
+        before = [] if tree is None else [tree.checkpoint.size]
+        new = await in_thread(tree_of, self._url, [*before, *sizes])
+        if tree is not None:
+            last = tree.checkpoint
+            root, _ = new.older.get(last.size, (None, []))
+            why = not_grown(last, new.checkpoint.origin, new.checkpoint.size, root, OURS)
+            if why and not is_lost(self._text(new), last.size):
+                self._tell(why)
+        self._tree, self._signed_at = new, self._now()
+        self._note = sign_note(self._text(new), self._key)
+
+    def _text(self, tree: Tree) -> str:
+        return with_lost(tree.checkpoint.text(), tree.lost)
+
+    def _tell(self, why: str) -> None:
+        _log.error("the ledger is not the one that was signed", extra={"reason": why})
+        self._disproved(why)
