@@ -32,12 +32,19 @@ settings.load_profile("tenure")
 LONG_FIRST: Final = ("simulation", "property", "integration", "contract", "unit")
 """Folders by what one of their tests takes."""
 QUICK: Final = "not slow and not e2e"
+LOOPBACK: Final = "127.0.0.1,localhost"
 TEMPORARY: Final = "PYTEST_DEBUG_TEMPROOT"
 """Where pytest makes its temporary folders."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep the files of `make test` in memory; clusters and campaigns leave gigabytes of them."""
+    """
+    Keep the files of `make test` in memory; clusters and campaigns leave gigabytes of them.
+
+    Servers of tests are on this machine, whatever proxy it reaches others by.
+    """
+    given = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
+    os.environ["no_proxy"] = f"{given},{LOOPBACK}" if given else LOOPBACK
     place = memory() if QUICK in config.option.markexpr else None
     if place is not None and TEMPORARY not in os.environ:
         unlock_what_dead_runs_left(place)
