@@ -30,6 +30,7 @@ from tests.support.kube.binaries import API_SERVER, CONTROLLERS, ETCD, SCHEDULER
 READY_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 20.0
 PORTS: Final = (12_000, 32_000)
+_given: Final[list[socket.socket]] = []
 
 ADMIN: Final = "admin"
 MALLORY: Final = "mallory"
@@ -209,17 +210,22 @@ def control_plane(folder: Path, programs: Path) -> Iterator[ControlPlane]:
 
 def free_port() -> int:
     """
-    Return a port of the loopback that nobody listens on now.
+    Return a port of the loopback that nobody listens on now, and that no other test is given.
 
     Below those that a system gives to callers (32,768 and more), so that neither a connection nor
-    `bind` of port 0 elsewhere takes it before the server that it is meant for.
+    `bind` of port 0 elsewhere takes it before the server that it is meant for. Other processes of
+    tests see that it is given by a name which ends with this one.
     """
     for _ in range(100):
         port = random.SystemRandom().randrange(*PORTS)
+        given = socket.socket(socket.AF_UNIX)
         with socket.socket() as probe, contextlib.suppress(OSError):
+            given.bind(f"\0tenure-test-port-{port}")
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("127.0.0.1", port))
+            _given.append(given)
             return port
+        given.close()
     raise AssertionError("no free port on the loopback")
 
 
