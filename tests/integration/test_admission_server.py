@@ -567,7 +567,8 @@ def test_a_head_that_never_ends_does(head: bytes) -> None:
         reader, writer = await connect(served)
         writer.write(head)
         async with asyncio.timeout(SECONDS_MAX):
-            assert await reader.read() == b""
+            with contextlib.suppress(ConnectionError):  # closed before it was written
+                assert await reader.read() == b""
         writer.close()
 
     run(act, connections=ConnectionLimits(idle_seconds=0.2))
