@@ -193,7 +193,7 @@ class Person:
 
     def refusals(self) -> list[psycopg.Error]:
         """Return what was refused, the first one of which ended the transaction's work."""
-        errors = [each.exception(10) for each in self.asked]
+        errors = [each.exception(300) for each in self.asked]
         assert all(each is None or isinstance(each, psycopg.Error) for each in errors), errors
         return [each for each in errors if isinstance(each, psycopg.Error)]
 
@@ -207,7 +207,7 @@ def person(store: PostgresStore, level: str, statements: list[str], end: str) ->
     """Yield somebody with the writer's rights who wants this."""
     with store.raw() as raw, ThreadPoolExecutor(1) as thread:
         raw.execute("SET SESSION AUTHORIZATION ledger_writer")
-        raw.execute("SET lock_timeout = '20s'")
+        raw.execute("SET lock_timeout = '300s'")
         opening = f"BEGIN ISOLATION LEVEL {level}"
         steps = {"open": [opening, statements[0]], "take": statements[1:], "end": [end]}
         yield Person(raw=raw, thread=thread, steps=steps, asked=[])

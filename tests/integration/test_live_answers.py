@@ -28,6 +28,7 @@ from tests.support.ledgers import NOON, morning, write_ledger
 
 pytestmark = pytest.mark.integration
 
+SECONDS: Final = 120.0
 QUESTIONS: Final = (
     ("who", "gpu-a/0"),
     ("who", "gpu-a/0", "--at", "2026-03-02T10:30:00+01:00"),
@@ -89,7 +90,7 @@ def served(folder: Path, ledger: str, cluster: Cluster) -> Iterator[tuple[str, .
 
     thread = threading.Thread(target=lambda: asyncio.run(main()))
     thread.start()
-    assert ready.wait(30)
+    assert ready.wait(SECONDS)
     (folder / "token").write_text("good\n")
     try:
         yield (
@@ -99,7 +100,7 @@ def served(folder: Path, ledger: str, cluster: Cluster) -> Iterator[tuple[str, .
         )
     finally:
         loops[0].call_soon_threadsafe(ends.set)
-        thread.join(30)
+        thread.join(SECONDS)
 
 
 @pytest.fixture(scope="module")
@@ -291,7 +292,7 @@ def test_the_group_is_there_while_the_ledger_is_not(
         assert str(ledger) not in refused.err
         context = ssl.create_default_context(cafile=place[5])
         with urllib.request.urlopen(
-            f"{place[1]}/apis/audit.tenure.sh/v1alpha1", context=context, timeout=30
+            f"{place[1]}/apis/audit.tenure.sh/v1alpha1", context=context, timeout=SECONDS
         ) as found:
             assert (found.status, json.load(found)["kind"]) == (200, "APIResourceList")
         (tmp_path / "away.db").rename(ledger)

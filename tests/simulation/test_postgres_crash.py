@@ -11,7 +11,7 @@ from tests.support.campaign import print_figures, run_campaign
 @pytest.mark.parametrize(
     ("cycles", "seed", "seconds_max"),
     [
-        pytest.param(10, 1, 180, id="10 crashes", marks=pytest.mark.campaign_sample),
+        pytest.param(10, 1, 1_800, id="10 crashes", marks=pytest.mark.campaign_sample),
         pytest.param(300, 2, 3_600, id="300 crashes", marks=pytest.mark.slow),
     ],
 )

@@ -37,7 +37,7 @@ CARDS: Final = 8
 CYCLES_PER_LEDGER: Final = 10
 ALIVE_SECONDS: Final = 0.25
 """How long a cycle lasts at most, from the moment that was chosen for it to begin at."""
-END_SECONDS: Final = 30.0
+END_SECONDS: Final = 120.0
 """How long a writer may take to notice that its server is gone."""
 GONE: Final = 7
 """The status of a writer that was told so by the store: the only way to end by itself."""

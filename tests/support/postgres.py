@@ -43,7 +43,7 @@ _PROGRAMS: Final = ("initdb", "postgres")
 _BY_FILES: Final = "STRATEGY file_copy"
 """Files instead of pages through the log: half of the work, and tests copy a thousand databases."""
 _BY_BYTES: Final = "ENCODING 'UTF8' LOCALE_PROVIDER libc LC_COLLATE 'C' LC_CTYPE 'C'"
-_START_SECONDS: Final = 30.0
+_START_SECONDS: Final = 300.0
 _VOLATILE: Final = {
     "fsync": "off",
     "full_page_writes": "off",
