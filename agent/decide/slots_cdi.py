@@ -67,11 +67,14 @@ def read_cards(specification: object) -> dict[str, CardEdits]:
     return result
 
 
-def specification_of(name: str, cards: Iterable[CardEdits]) -> str:
+def specification_of(name: str, cards: Iterable[CardEdits], more: Edits | None = None) -> str:
     """
     Return the CDI specification of one name: its cards' edits, one after the other.
 
     What two cards say alike is said once.
+
+    Args:
+        more: what else is done for the container, after its cards' edits.
 
     Raises:
         InputError: the cards have no edits, so that the container would start without them.
@@ -82,9 +85,11 @@ def specification_of(name: str, cards: Iterable[CardEdits]) -> str:
         for kind in LISTS:
             known = edits.setdefault(kind, [])
             known += [item for item in each.get(kind, ()) if item not in known]
-    said = {kind: items for kind, items in edits.items() if items}
-    if not said:
+    if not any(edits.values()):
         raise InputError(f"nothing shows its cards: name={name}")
+    for kind, items in (more or {}).items():
+        edits[kind] += items
+    said = {kind: items for kind, items in edits.items() if items}
     version = max([VERSION, *(one.version for one in shown)])
     return json.dumps(
         {

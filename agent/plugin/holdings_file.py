@@ -1,11 +1,13 @@
 """
 Who holds what on this node, from a file that somebody else writes.
 
-    {"format": 1, "holdings": [{"pod_uid": "fa8ef004", "containers": [
-      {"name": "main", "devices": [{"device_id": "GPU-5d0f6c1e"}]}]}]}
+    {"format": 1, "holdings": [{"pod_uid": "fa8ef004", "namespace": "ml", "pod_name": "train-0",
+      "containers": [{"name": "main", "devices": [{"device_type": "gpu", "minor": 0,
+        "device_id": "GPU-5d0f6c1e", "core_percent": 50, "memory_bytes": 42949672960}]}]}]}
 
 It is what the service answers a node's agent (docs/contracts/agents.md), with the containers by
-name, for kubelet's record has names and no places; whatever else is in it is not read.
+name, for kubelet's record has names and no places; whatever else is in it is not read. A container
+without an index is the app container of its place.
 """
 
 from __future__ import annotations
@@ -18,23 +20,43 @@ import msgspec
 
 from agent.documents import json_document
 from agent.plugin.files import read_file
+from agent.report.held import HeldByPod
+from ledger.domain.annotations.proof import ProvenContainer, ProvenDevice
 from ledger.domain.errors import InputError
+from ledger.domain.resources import TYPE_GPU
 
 FORMAT: Final = 1
 
 
 class _Device(msgspec.Struct):
     device_id: str
+    device_type: str = TYPE_GPU
+    minor: int = 0
+    core_percent: int = 0
+    memory_bytes: int = 0
+
+    def proven(self) -> ProvenDevice:
+        """Return it as the ledger's writer says it."""
+        return ProvenDevice(
+            device_type=self.device_type,
+            device_id=self.device_id,
+            minor=self.minor,
+            core_percent=self.core_percent,
+            memory_bytes=self.memory_bytes,
+        )
 
 
 class _Container(msgspec.Struct):
     name: str
     devices: list[_Device]
+    index: str | None = None
 
 
 class _Holding(msgspec.Struct):
     pod_uid: str
     containers: list[_Container]
+    namespace: str = ""
+    pod_name: str = ""
 
 
 class _File(msgspec.Struct):
@@ -48,15 +70,15 @@ class HoldingsFile:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def devices_of(self, pod_uid: str, container: str) -> Sequence[str] | None:
+    def devices_of(self, pod_uid: str, container: str) -> Sequence[ProvenDevice] | None:
         """
-        Return the ids of a container's devices; None where the file does not name it.
+        Return a container's devices; None where the file does not name it.
 
         Raises:
             InputError: the file can't be read.
         """
         found = [
-            [device.device_id for device in one.devices]
+            [device.proven() for device in one.devices]
             for holding in self._read().holdings
             for one in holding.containers
             if (holding.pod_uid, one.name) == (pod_uid, container)
@@ -65,6 +87,37 @@ class HoldingsFile:
             fact = f"said twice: pod_uid={pod_uid}, container={container}"
             raise InputError(fact, place=str(self._path))
         return found[0] if found else None
+
+    def pods(self) -> Sequence[HeldByPod]:
+        """
+        Return what every Pod holds.
+
+        Raises:
+            InputError: the file can't be read.
+        """
+        return [
+            HeldByPod(
+                pod_uid=holding.pod_uid,
+                namespace=holding.namespace,
+                pod_name=holding.pod_name,
+                containers=tuple(
+                    ProvenContainer(
+                        index=str(place) if one.index is None else one.index,
+                        devices=tuple(device.proven() for device in one.devices),
+                    )
+                    for place, one in enumerate(holding.containers)
+                ),
+            )
+            for holding in self._read().holdings
+        ]
+
+    def version(self) -> object:
+        """Return what tells the file as it is now from what it was."""
+        try:
+            now = self._path.stat()
+        except OSError:
+            return None
+        return now.st_ino, now.st_mtime_ns, now.st_size
 
     def _read(self) -> _File:
         try:

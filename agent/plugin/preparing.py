@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from agent.checkpoint import CheckpointError, DeviceCheckpoint
+from agent.decide.isolation import UnknownSizeError
 from agent.decide.slots import Given, given, name_of, qualified, slot_ids, started
-from agent.decide.slots_cdi import CardEdits, specification_of
+from agent.decide.slots_cdi import CardEdits, Edits, specification_of
 from agent.plugin import messages
 from agent.plugin.answers import MESSAGE_MAX, Allocated, NotYetError
 from agent.plugin.files import SpecFolder
 from agent.plugin.messages import devices_in
+from ledger.domain.annotations.proof import ProvenDevice
 from ledger.domain.errors import InputError
 from ledger.domain.resources import SLOT
 
@@ -20,9 +22,14 @@ from ledger.domain.resources import SLOT
 class Holdings(Protocol):
     """Who holds what on this node."""
 
-    def devices_of(self, pod_uid: str, container: str) -> Sequence[str] | None:
-        """Return the ids of a container's devices; None where nothing is known of it."""
+    def devices_of(self, pod_uid: str, container: str) -> Sequence[ProvenDevice] | None:
+        """Return a container's devices, as the ledger says; None where nothing is known of it."""
         ...
+
+
+def not_isolated(_devices: Sequence[ProvenDevice]) -> Edits:
+    """Keep nobody to their part of a card."""
+    return {}
 
 
 class Slots:
@@ -37,6 +44,7 @@ class Slots:
         checkpoint: Callable[[], DeviceCheckpoint],
         holdings: Holdings,
         cards: Callable[[], Mapping[str, CardEdits]],
+        isolated: Callable[[Sequence[ProvenDevice]], Edits] = not_isolated,
     ) -> None:
         """
         Begin.
@@ -44,6 +52,8 @@ class Slots:
         Args:
             start: drawn at random for this start of the agent: no name of an earlier one comes
                 again, and none has to be remembered.
+            isolated: what keeps a container to its parts of cards, from what it holds. Raises
+                UnknownSizeError, or InputError where the node can't keep it.
         """
         self.ids = slot_ids(count)
         self._known = frozenset(self.ids)
@@ -53,6 +63,7 @@ class Slots:
         self._checkpoint = checkpoint
         self._holdings = holdings
         self._cards = cards
+        self._isolated = isolated
 
     def name_for(self, slots: Iterable[str]) -> str:
         """
@@ -75,9 +86,11 @@ class Slots:
 
         Raises:
             NotYetError: kubelet's record has no name for the slots, or can't be trusted; or there
-                is no holding for one of them. The names of others are written all the same.
-            InputError: a device of a holding is shown by no specification, or what kubelet keeps
-                for one of our slots is no answer of ours.
+                is no holding for one of them, or nobody knows the size of its card yet. The names
+                of others are written all the same.
+            InputError: a device of a holding is shown by no specification, its container could not
+                be kept to its part, or what kubelet keeps for one of our slots is no answer of
+                ours.
             OtherContentError, SharedNameError: the record contradicts what was said before.
             OSError: a file can't be read or written.
         """
@@ -89,14 +102,20 @@ class Slots:
             raise NotYetError(f"kubelet keeps no name: slots={','.join(sorted(slots))}")
         new, missing = [], []
         for one in names:
+            whose = f"{one.pod_uid}/{one.container}"
             devices = self._holdings.devices_of(one.pod_uid, one.container)
             if not devices:
-                missing.append(one)
-            elif self._specifications.write(one.name, self._meaning(one, devices)):
+                missing.append(f"nothing is known to be held: container={whose}")
+                continue
+            try:
+                meaning = self._meaning(one, devices)
+            except UnknownSizeError as error:
+                missing.append(f"{error}, container={whose}")
+                continue
+            if self._specifications.write(one.name, meaning):
                 new.append(one)
         if missing:
-            whose = ",".join(f"{one.pod_uid}/{one.container}" for one in missing)
-            raise NotYetError(f"nothing is known to be held: containers={whose}")
+            raise NotYetError("; ".join(missing))
         return tuple(new)
 
     def sweep(self) -> tuple[str, ...]:
@@ -112,13 +131,14 @@ class Slots:
         self._specifications.remove(old)
         return tuple(sorted(old))
 
-    def _meaning(self, one: Given, devices: Sequence[str]) -> str:
+    def _meaning(self, one: Given, devices: Sequence[ProvenDevice]) -> str:
         cards = self._cards()
-        unknown = [device for device in devices if device not in cards]
+        ids = [device.device_id for device in devices]
+        unknown = [each for each in ids if each not in cards]
         if unknown:
             whose = f"pod_uid={one.pod_uid}, container={one.container}"
             raise InputError(f"no CDI specification shows it: device={unknown[0]}, {whose}")
-        return specification_of(one.name, [cards[device] for device in devices])
+        return specification_of(one.name, [cards[each] for each in ids], self._isolated(devices))
 
 
 class SlotPlugin:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 
 from agent.decide.node_holdings import HeldByPod
 from ledger.domain.annotations.proof import EVERY
@@ -13,6 +14,18 @@ Amounts = tuple[int, int]
 """Core percent and bytes."""
 DeviceKey = tuple[str, str]
 """Type and id."""
+
+
+class HeldHere(Protocol):
+    """Who holds what on this node, as the ledger says; both are quick."""
+
+    def pods(self) -> Sequence[HeldByPod] | None:
+        """Return what every Pod holds; None where nobody knows. Raises InputError likewise."""
+        ...
+
+    def version(self) -> object:
+        """Return what differs from before once `pods` may say something else."""
+        ...
 
 
 def held_of(pods: Iterable[HeldByPod]) -> Mapping[DeviceKey, Amounts]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from agent.discover.machine import Card, Discovery
 from agent.report.held import Amounts, DeviceKey
@@ -18,8 +19,8 @@ from ledger.domain.vocabulary import Vocabulary
 
 def node_offers(
     found: Discovery,
-    held: Mapping[DeviceKey, Amounts],
-    requested: Mapping[str, int],
+    held: Mapping[DeviceKey, Amounts] | None,
+    requested: Mapping[str, int] | None,
     *,
     dialects: frozenset[Dialect],
     vocabulary: Vocabulary,
@@ -29,21 +30,49 @@ def node_offers(
 
     Rule: Koordinator contract 1.2; design section 8: every dialect advertises whole cards, so that
     what one gives out the others lose, and none says less than the Pods that live here ask for in
-    its words. kubelet counts those against it. A closed device has nothing left to give.
+    its words. kubelet counts those against it. A closed device has nothing left to give. In whose
+    words a device is held is not known without `requested`: then open ones are told of whole, and
+    so are closed ones that somebody may hold.
 
     Args:
-        held: what the ledger says is held of each device.
-        requested: what the Pods that live on this node ask for in sum, by resource.
+        held: what the ledger says is held of each device; None = not known.
+        requested: what the Pods that live on this node ask for in sum, by resource; None = not
+            known.
         dialects: those whose resources this node patches into its Node.
     """
+    if requested is None:
+        found, held = _with_held_open(found, held), {}
+    held = held or {}
     left: dict[str, int] = {}
     cards = _cards(found.cards, held, dialects, vocabulary)
     for name, amount in (*cards, *_others(found, held, vocabulary)):
         left[name] = left.get(name, 0) + amount
     return {
-        name: str(quantity_from_int(amount + max(0, requested.get(name, 0))))
+        name: str(quantity_from_int(amount + max(0, (requested or {}).get(name, 0))))
         for name, amount in sorted(left.items())
     }
+
+
+def _with_held_open(found: Discovery, held: Mapping[DeviceKey, Amounts] | None) -> Discovery:
+    """Return the machine with no fault on a device that somebody holds, or may hold."""
+
+    def is_free(device_type: str, device_id: str) -> bool:
+        return held is not None and (device_type, device_id) not in held
+
+    return replace(
+        found,
+        cards=tuple(
+            one if is_free(TYPE_GPU, one.uuid) else replace(one, faults=()) for one in found.cards
+        ),
+        nics=tuple(
+            one if is_free(TYPE_RDMA, one.place.bus_id) else replace(one, faults=())
+            for one in found.nics
+        ),
+        others=tuple(
+            one if is_free(one.device_type, one.device_id) else replace(one, faults=())
+            for one in found.others
+        ),
+    )
 
 
 def _cards(

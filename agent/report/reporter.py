@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from agent.decide.isolation import Provider
 from agent.decide.node_holdings import HeldByPod
 from agent.discover.faults import CardFault
 from agent.discover.machine import Discovery, Fault
@@ -24,6 +25,7 @@ from agent.report.offers import node_offers
 from agent.report.settle import MANAGER, Path, Settled, Step, at, settle
 from certs.ports import ApiError, ConflictError
 from ledger.domain.dialects.names import OUR_DIALECT, Dialect
+from ledger.domain.resources import LABEL_GPU_ISOLATION_PROVIDER
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 
 DEVICES: Final = "/apis/scheduling.koordinator.sh/v1alpha1/devices"
@@ -89,6 +91,7 @@ class Reporter:
     Attributes:
         clock: seconds that only grow; `now`: the time of day, RFC 3339.
         dialects: whose quantities the Node gets beside our own.
+        isolation: what keeps containers to their parts of this node's cards.
     """
 
     objects: Applier
@@ -97,6 +100,7 @@ class Reporter:
     now: Callable[[], str]
     dialects: frozenset[Dialect] = frozenset({OUR_DIALECT})
     vocabulary: Vocabulary = DEFAULT_VOCABULARY
+    isolation: Provider = Provider.NONE
     _repairs: dict[str, deque[float]] = field(default_factory=dict)
     _wrote: set[str] = field(default_factory=set)
     _unknown: set[Path] = field(default_factory=set)
@@ -115,7 +119,8 @@ class Reporter:
 
         Args:
             pods: what the ledger says is held here; None = not known, and then not told.
-            requested: what the Pods that live here ask for in sum, by resource.
+            requested: what the Pods that live here ask for in sum, by resource; None = not known,
+                and then nothing falls as cards fill.
         """
         written: list[str] = []
         problems: list[Fault] = []
@@ -137,8 +142,8 @@ class Reporter:
         if want.device is not None:
             quantities = node_offers(
                 ours(found, node),
-                held_of(pods or ()),
-                requested or {},
+                None if pods is None else held_of(pods),
+                requested,
                 dialects=self.dialects,
                 vocabulary=self.vocabulary,
             )
@@ -173,7 +178,10 @@ class Reporter:
         """Return what is written, the Device first: without it the Node's numbers are cards."""
         node_path, device_path = f"{NODES}/{self.node_name}", f"{DEVICES}/{self.node_name}"
         head = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self.node_name}}
-        labelled = {**head, "metadata": {"name": self.node_name, "labels": dict(want.labels)}}
+        labels = dict(want.labels)
+        if labels:
+            labels[LABEL_GPU_ISOLATION_PROVIDER] = str(self.isolation)
+        labelled = {**head, "metadata": {"name": self.node_name, "labels": labels}}
         amounts = {"capacity": dict(quantities), "allocatable": dict(quantities)}
         parts = []
         if want.device is not None:

@@ -67,6 +67,7 @@ LABEL_QOS_CLASS: Final = "koordinator.sh/qosClass"
 LABEL_PRIORITY_CLASS: Final = "koordinator.sh/priority-class"
 LABEL_PRIORITY: Final = "koordinator.sh/priority"
 LABEL_GPU_ISOLATION_PROVIDER: Final = "koordinator.sh/gpu-isolation-provider"  # on Nodes too
+HAMI_CORE: Final = "HAMi-core"  # a value of it
 LABEL_BINDING_ADMISSION_BYPASS: Final = "koordinator.sh/binding-admission-bypass"
 LABEL_SCHEDULER_NAME: Final = "scheduling.koordinator.sh/scheduler-name"
 LABEL_POD_GROUP: Final = "pod-group.scheduling.sigs.k8s.io"

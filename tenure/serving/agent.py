@@ -7,26 +7,29 @@ import secrets
 import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 import aiohttp
 from prometheus_client import CollectorRegistry
 
 from agent.checkpoint import FILE_NAME
+from agent.decide.isolation import LIBRARY, Provider
+from agent.discover.host_files import HostFiles
 from agent.https import Authority, Caller
 from agent.kubelet.pods import KubeletPods
 from agent.kubelet.watch import PodsHere
 from agent.plugin.files import CardFiles, CheckpointFile, SpecFolder
 from agent.plugin.held import HeldHere
 from agent.plugin.holdings_file import HoldingsFile
+from agent.plugin.isolating import Isolation
 from agent.plugin.metrics import Metrics
 from agent.plugin.preparing import Holdings, SlotPlugin, Slots
 from agent.plugin.serving import DevicePlugin
 from agent.service.link import ServiceLink
 from ledger.domain.errors import InputError
 from tenure.exits import with_next
-from tenure.serving.agent_reporting import ReportingOptions, reporting
+from tenure.serving.agent_reporting import NodeToTell, ReportingOptions, reporting
 from tenure.serving.background import Tasks, tasks_of_process, told_to_stop
 from tenure.serving.listening import Connections, announced
 from tenure.serving.probes import probes_app
@@ -68,6 +71,7 @@ class AgentOptions:
         cards: CDI specifications of the cards, by their ids, as the vendor's tool writes them.
         holdings: who holds what on this node: a file, or the service.
         slots: how many containers with devices may be here at once.
+        isolation: what keeps containers to their parts of cards, with `library` on the node.
         reporting: what is told of this machine; None = somebody else tells it.
     """
 
@@ -77,7 +81,22 @@ class AgentOptions:
     cards: tuple[Path, ...]
     holdings: Path | ServiceOptions
     slots: int
+    isolation: Provider = Provider.NONE
+    library: str = LIBRARY
     reporting: ReportingOptions | None = None
+
+
+def provider_of(text: str, option: str) -> Provider:
+    """
+    Return the provider that an option names.
+
+    Raises:
+        InputError: there is no such one.
+    """
+    try:
+        return Provider.named(text)
+    except InputError as error:
+        raise InputError(str(error), field=option) from error
 
 
 async def serve_agent(options: AgentOptions) -> None:
@@ -91,10 +110,20 @@ async def serve_agent(options: AgentOptions) -> None:
         if not folder.is_dir():
             missing = InputError(f"no such folder: {folder}", field=option)
             raise with_next(missing, "mount the node's own folder there")
+    if options.isolation is not Provider.NONE and options.reporting is None:
+        fact = "nobody tells how large the node's cards are"
+        raise with_next(InputError(fact, field="--isolation"), "name the node: --node")
     stopping = told_to_stop()
     registry, start = CollectorRegistry(), secrets.token_hex(_START_BYTES)
     cards = CardFiles(options.cards)
     cards.cards()  # what can't be read is said at once
+    sizes: dict[str, int] = {}
+    isolation = Isolation(
+        provider=options.isolation,
+        host=HostFiles(root=Path("/") if options.reporting is None else options.reporting.host),
+        sizes=lambda: sizes,
+        library=PurePosixPath(options.library),
+    )
     async with AsyncExitStack() as stack:
         tasks = await stack.enter_async_context(tasks_of_process())
         holdings = await _holdings(options.holdings, stack, tasks)
@@ -105,6 +134,7 @@ async def serve_agent(options: AgentOptions) -> None:
             checkpoint=CheckpointFile(options.plugins / FILE_NAME).read,
             holdings=holdings,
             cards=cards.cards,
+            isolated=isolation.edits,
         )
         plugin = DevicePlugin(
             SlotPlugin(slots), folder=options.plugins, start=start, metrics=Metrics(registry)
@@ -113,7 +143,8 @@ async def serve_agent(options: AgentOptions) -> None:
         await stack.enter_async_context(announced(app, options.probes, "probes", Connections()))
         tasks.append(plugin.run())
         if options.reporting is not None:
-            await reporting(options.reporting, registry, stack, tasks)
+            node = NodeToTell(held=holdings, sizes=sizes, isolation=options.isolation)
+            await reporting(options.reporting, node, registry, stack, tasks)
         tasks.start()
         await stopping.wait()
 

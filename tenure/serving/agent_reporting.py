@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -16,6 +16,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from agent.decide.isolation import Provider
 from agent.discover.combined import CombinedProbe, Part
 from agent.discover.declared import DeclaredProbe
 from agent.discover.fault_file import read_faults, write_faults
@@ -24,6 +25,7 @@ from agent.discover.from_file import FileProbe
 from agent.discover.host_files import HostFiles
 from agent.discover.machine import Discovery, Fault, Identity, Kind, Probe
 from agent.discover.sysfs import SysfsProbe
+from agent.report.held import HeldByPod, HeldHere
 from agent.report.reporter import Reported, Reporter
 from ledger.domain.errors import InputError
 from tenure.exits import with_next
@@ -33,6 +35,9 @@ from tenure.serving.threads import in_thread_of_its_own
 
 FAULTS_NOT_KEPT: Final = "FaultsNotKept"
 NO_ANSWER: Final = "NoAnswer"
+HOLDINGS_UNKNOWN: Final = "HoldingsUnknown"
+HELD_SECONDS: Final = 1.0
+"""Binds in a burst are told of together."""
 LOOK_SECONDS: Final = 60.0
 """A look takes milliseconds; a driver that hangs may never come back from one."""
 EVENT_MILLISECONDS: Final = 2_000
@@ -65,6 +70,23 @@ class ReportingOptions:
     declared: Path | None = None
     bandwidth: Path | None = None
     seconds: float = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeToTell:
+    """
+    What the rest of the process knows of this node, or is told of it.
+
+    Attributes:
+        held: who holds what here.
+        sizes: the bytes of every card by id, as looks have found them; a card that can't be looked
+            at keeps its own.
+        isolation: what keeps containers to their parts of cards.
+    """
+
+    held: HeldHere
+    sizes: dict[str, int]
+    isolation: Provider
 
 
 @dataclass(slots=True, kw_only=True)
@@ -142,7 +164,11 @@ class Looks:
 
 
 async def reporting(
-    options: ReportingOptions, registry: CollectorRegistry, stack: AsyncExitStack, tasks: Tasks
+    options: ReportingOptions,
+    node: NodeToTell,
+    registry: CollectorRegistry,
+    stack: AsyncExitStack,
+    tasks: Tasks,
 ) -> None:
     """
     Add the tasks that report this node to those of the process.
@@ -165,7 +191,13 @@ async def reporting(
     host = HostFiles(root=options.host)
     parts = _parts(options, host)
     looks = Looks(probe=CombinedProbe(parts=parts, measured=options.bandwidth))
-    reporter = Reporter(objects=objects, node_name=options.node, clock=time.monotonic, now=_now)
+    reporter = Reporter(
+        objects=objects,
+        node_name=options.node,
+        clock=time.monotonic,
+        now=_now,
+        isolation=node.isolation,
+    )
     failures = Counter(
         "tenure_agent_failures", "Rounds of work that failed", ["what"], registry=registry
     )
@@ -176,22 +208,47 @@ async def reporting(
         soon.clear()
         kept.late = ()
         found = await looks.look()
+        node.sizes.update((card.uuid, card.memory_bytes) for card in found.cards)
+        pods, unread = _held(node.held)
         kept.become(after_look(kept.faults, found))
         unsaved = await asyncio.to_thread(kept.save)
         if not kept.is_whole:
             if kept.become(after_events(kept.faults, await reporter.closed())):
                 soon.set()  # and then it is saved
             kept.is_whole = True
-        told = await reporter.report(marked(found, kept.faults))
-        said.round(told, unsaved)
+        told = await reporter.report(marked(found, kept.faults), pods)
+        said.round(told, (*unsaved, *unread))
         for device in told.recovered:
             if kept.recover(device):
                 _log.info("declared whole again", extra={"device_id": device})
                 soon.set()
 
     tasks.append(_rounds(options.seconds, soon, report, failures))
+    tasks.append(every(HELD_SECONDS, "held", _watching(node.held, soon), failures))
     if options.machine is None:
         tasks.append(every(options.seconds, "events", _listening(host, kept, soon), failures))
+
+
+def _held(held: HeldHere) -> tuple[Sequence[HeldByPod] | None, tuple[Fault, ...]]:
+    """Return who holds what, or None and why nobody knows."""
+    try:
+        return held.pods(), ()
+    except InputError as error:
+        return None, (Fault(reason=HOLDINGS_UNKNOWN, message=str(error)),)
+
+
+def _watching(held: HeldHere, soon: asyncio.Event) -> Callable[[], Awaitable[None]]:
+    """Return what has a round begin when somebody holds something else."""
+    known = held.version()
+
+    async def look() -> None:
+        nonlocal known
+        now = held.version()
+        if now != known:
+            known = now
+            soon.set()
+
+    return look
 
 
 async def _rounds(

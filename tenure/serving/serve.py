@@ -415,6 +415,21 @@ def agent(
             help="How many containers with devices may be on the node at once.",
         ),
     ] = 512,
+    isolation: Annotated[
+        str,
+        typer.Option(
+            envvar="TENURE_AGENT_ISOLATION",
+            help="What keeps containers to their parts of cards: none or hami-core.",
+        ),
+    ] = "none",
+    library: Annotated[
+        str,
+        typer.Option(
+            "--isolation-library",
+            envvar="TENURE_AGENT_ISOLATION_LIBRARY",
+            help="With --isolation: the node's path of its library, with a folder locks beside it.",
+        ),
+    ] = "/usr/local/vgpu/libvgpu.so",
     node: Annotated[
         str,
         typer.Option(
@@ -491,7 +506,7 @@ def agent(
     from tenure.extras import needs
 
     with needs("service"), needs("agent"):
-        from tenure.serving.agent import AgentOptions, ServiceOptions, serve_agent
+        from tenure.serving.agent import AgentOptions, ServiceOptions, provider_of, serve_agent
         from tenure.serving.agent_reporting import ReportingOptions
         from tenure.serving.logs import set_up_logs
         from tenure.serving.run import address, run_service
@@ -517,6 +532,8 @@ def agent(
             node=node,
         ),
         slots=slots,
+        isolation=provider_of(isolation, "--isolation"),
+        library=library,
         reporting=ReportingOptions(
             node=node,
             kubeconfig=kubeconfig,

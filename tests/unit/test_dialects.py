@@ -58,8 +58,10 @@ MGPU_WORDS: Final = {
 """Modules whose code says mGPU outside its folders, of 49 before it had any."""
 
 HAMI_WORDS: Final = {
+    "agent/decide/isolation.py": "a provider of isolation for every dialect",
     "ledger/domain/request/rule_names.py": "one list of stable names for all rules",
     "ledger/domain/resources.py": "names of other vendors that Koordinator writes",
+    "tenure/serving/serve.py": "the option that names a provider of isolation",
     "webhook/decide/settings.py": "a provider of isolation for every dialect",
     "webhook/decide/validating/words.py": "a label that Koordinator writes, often misspelt",
 }

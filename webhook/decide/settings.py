@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 from ledger.domain.dialects.names import FOREIGN_WORDS
-from ledger.domain.resources import SCHEDULER_NAME
+from ledger.domain.resources import HAMI_CORE, SCHEDULER_NAME
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 
 DEFAULT_SCHEDULER: Final = "default-scheduler"
@@ -16,7 +16,7 @@ SERVICE_ACCOUNTS: Final = frozenset(
     f"system:serviceaccount:tenure-system:tenure-{name}"
     for name in ("scheduler", "agent", "webhook")
 )
-ISOLATION_PROVIDERS: Final = frozenset({"HAMi-core"})
+ISOLATION_PROVIDERS: Final = frozenset({HAMI_CORE})
 
 
 class DomainSetting(StrEnum):

@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from agent.discover.machine import Card, Discovery
 from ledger.domain.resources import SLOT
-from tests.support.kube.control_plane import free_port
-from tests.support.node.node import Node
+from tests.support.kube.control_plane import KUBELET, free_port
+from tests.support.machines_found import write_machine
+from tests.support.node.node import NODE_NAME, Node
 from tests.support.node.pods import container
 from tests.support.process import COMMAND, ROOT, environment
 
@@ -32,6 +34,14 @@ def holder(name: str = "main", **more: Any) -> dict[str, Any]:  # noqa: ANN401 -
     return container(name, resources={SLOT: 1}, **more)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Isolated:
+    """A node's provider of isolation: its library, and the bytes of each of the cards."""
+
+    library: Path
+    card_bytes: int
+
+
 @dataclass(slots=True, kw_only=True)
 class Agent:
     """A running agent, which can be ended and started again."""
@@ -40,19 +50,25 @@ class Agent:
     folder: Path
     slots: int
     naive: bool = False
-    held: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+    isolated: Isolated | None = None
+    held: dict[str, dict[str, list[tuple[str, int, int]]]] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
     probes: int = 0
 
     def hold(self, pod: Mapping[str, Any], **containers: list[str]) -> None:
-        """Let the ledger say what the containers of a Pod hold."""
+        """Let the ledger say which cards the containers of a Pod hold."""
+        parts = {name: [(card, 100, 0) for card in cards] for name, cards in containers.items()}
+        self.hold_parts(pod, **parts)
+
+    def hold_parts(self, pod: Mapping[str, Any], **containers: list[tuple[str, int, int]]) -> None:
+        """Let it say which parts of cards: card, percent of compute, bytes."""
         self.held[pod["metadata"]["uid"]] = containers
         holdings = [
             {
                 "pod_uid": uid,
                 "containers": [
-                    {"name": name, "devices": [{"device_id": one} for one in devices]}
-                    for name, devices in of.items()
+                    {"name": name, "devices": [_device(*part) for part in parts]}
+                    for name, parts in of.items()
                 ],
             }
             for uid, of in self.held.items()
@@ -80,6 +96,8 @@ class Agent:
             *("--plugins", str(self.node.plugins), "--cdi", str(self.node.cdi)),
             *("--probes", f"127.0.0.1:{self.probes}"),
         ]
+        if self.isolated is not None:
+            arguments += self._isolating(self.isolated)
         command = [*COMMAND, *arguments]
         if self.naive:
             folders = map(str, (self.folder, self.node.plugins, self.node.cdi))
@@ -88,6 +106,21 @@ class Agent:
             self.process = subprocess.Popen(
                 command, stdout=words, stderr=words, env=environment(), cwd=ROOT
             )
+
+    def _isolating(self, provider: Isolated) -> list[str]:
+        """Return the options of a node whose machine is known, and keeps parts of cards apart."""
+        state = self.folder / "state"
+        state.mkdir(exist_ok=True)
+        cards = tuple(
+            Card(uuid=card, minor=minor, memory_bytes=provider.card_bytes)
+            for minor, card in enumerate(CARDS)
+        )
+        machine = write_machine(self.folder / "machine.json", Discovery(cards=cards))
+        return [
+            *("--isolation", "hami-core", "--isolation-library", str(provider.library)),
+            *("--node", NODE_NAME, "--kubeconfig", str(self.node.plane.kubeconfig(KUBELET))),
+            *("--machine", str(machine), "--state", str(state)),
+        ]
 
     @contextmanager
     def registering(self) -> Iterator[None]:
@@ -126,8 +159,24 @@ class Agent:
         return {path.name: path.read_text() for path in self.node.cdi.glob("tenure-*.json")}
 
 
+def _device(card: str, core_percent: int, memory_bytes: int) -> dict[str, Any]:
+    return {
+        "device_id": card,
+        "minor": CARDS.index(card),
+        "core_percent": core_percent,
+        "memory_bytes": memory_bytes,
+    }
+
+
 @contextmanager
-def agent(node: Node, folder: Path, *, slots: int = 1, naive: bool = False) -> Iterator[Agent]:
+def agent(
+    node: Node,
+    folder: Path,
+    *,
+    slots: int = 1,
+    naive: bool = False,
+    isolated: Isolated | None = None,
+) -> Iterator[Agent]:
     """Run an agent until the block ends, or a plugin that gives its names again."""
     devices = [
         {
@@ -146,7 +195,7 @@ def agent(node: Node, folder: Path, *, slots: int = 1, naive: bool = False) -> I
     }
     (folder / "vendor.json").write_text(json.dumps(vendor))
     (folder / "holdings.json").write_text('{"format": 1, "holdings": []}')
-    running = Agent(node=node, folder=folder, slots=slots, naive=naive)
+    running = Agent(node=node, folder=folder, slots=slots, naive=naive, isolated=isolated)
     running.start()
     try:
         yield running

@@ -6,16 +6,24 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 _OCI: Final = "application/vnd.oci.image"
 
 
-def image(path: Path, *, name: str, program: Path, arguments: Sequence[str]) -> Path:
+def image(
+    path: Path,
+    *,
+    name: str,
+    program: Path,
+    arguments: Sequence[str],
+    more: Mapping[str, Path] | None = None,
+) -> Path:
     """Write an image that runs one program of its own, and return its file."""
-    layer = _tar({"show": program.read_bytes()}, mode=0o755)
+    contents = {"show": program, **(more or {})}
+    layer = _tar({name: file.read_bytes() for name, file in contents.items()}, mode=0o755)
     config = _json(
         {
             "architecture": "amd64",

@@ -131,6 +131,15 @@ class Node:
             assert time.monotonic() < until, f"{what}\n{self.kubelet.words()}"
             time.sleep(0.05)
 
+    def load(self, image_file: Path) -> None:
+        """Let containers be made of an image."""
+        socket = self.room.folder / "containerd.sock"
+        load = (self.programs / "ctr", "-a", socket, "-n", "k8s.io", "images", "import", image_file)
+        done = subprocess.run(
+            self.room.within(*load), capture_output=True, text=True, timeout=SECONDS, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
     def restart_kubelet(self, *pods: Mapping[str, Any]) -> None:
         """
         End kubelet without a word, start it again, and wait until it has admitted these Pods.
@@ -258,12 +267,8 @@ def _images(running: Node) -> None:
     show = running.programs / SHOW
     images = {PAUSE: ["pause"], SHOWS: ["show"], SHOWS_AND_ENDS: ["show-and-end"]}
     for number, (name, arguments) in enumerate(images.items()):
-        file = image(folder / f"{number}.tar", name=name, program=show, arguments=arguments)
-        load = (running.programs / "ctr", "-a", socket, "-n", "k8s.io", "images", "import", file)
-        done = subprocess.run(
-            running.room.within(*load), capture_output=True, text=True, timeout=SECONDS, check=False
-        )
-        assert done.returncode == 0, done.stderr
+        file = folder / f"{number}.tar"
+        running.load(image(file, name=name, program=show, arguments=arguments))
 
 
 def _containerd(folder: Path, cdi: Path, programs: Path) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,12 +20,14 @@ from agent.checkpoint import (
     DeviceCheckpoint,
     read_device_checkpoint,
 )
+from agent.decide.isolation import UnknownSizeError
 from agent.decide.slots import SharedNameError, given, is_name, name_of, slot_ids, started
-from agent.decide.slots_cdi import CardEdits, read_cards, specification_of
+from agent.decide.slots_cdi import CardEdits, Edits, read_cards, specification_of
 from agent.plugin.answers import NotYetError
 from agent.plugin.files import CardFiles, CheckpointFile, OtherContentError, SpecFolder
 from agent.plugin.messages import devices_in
-from agent.plugin.preparing import Slots
+from agent.plugin.preparing import Slots, not_isolated
+from ledger.domain.annotations.proof import ProvenDevice
 from ledger.domain.errors import InputError
 from ledger.domain.resources import SLOT
 from tests.support.kubelets import checkpoint_of, entry
@@ -40,9 +42,12 @@ CARDS: Final = {
 class Held(dict[tuple[str, str], Sequence[str]]):
     """Holdings in memory."""
 
-    def devices_of(self, pod_uid: str, container: str) -> Sequence[str] | None:
+    def devices_of(self, pod_uid: str, container: str) -> Sequence[ProvenDevice] | None:
         """Return a container's devices."""
-        return self.get((pod_uid, container))
+        found = self.get((pod_uid, container))
+        if found is None:
+            return None
+        return [ProvenDevice(device_type="gpu", device_id=each, minor=0) for each in found]
 
 
 def kept(*entries: Mapping[str, Any]) -> DeviceCheckpoint:
@@ -55,7 +60,12 @@ def of(pod_uid: str, container: str, name: str, slot: str = "slot-0000") -> dict
     return entry(pod_uid, container, slot, f"{SLOT}={name}")
 
 
-def slots(folder: Path, held: Held, *entries: Mapping[str, Any]) -> Slots:
+def slots(
+    folder: Path,
+    held: Held,
+    *entries: Mapping[str, Any],
+    isolated: Callable[[Sequence[ProvenDevice]], Edits] = not_isolated,
+) -> Slots:
     """Return the slots of a node with this checkpoint."""
     return Slots(
         count=2,
@@ -64,6 +74,7 @@ def slots(folder: Path, held: Held, *entries: Mapping[str, Any]) -> Slots:
         checkpoint=lambda: kept(*entries),
         holdings=held,
         cards=lambda: CARDS,
+        isolated=isolated,
     )
 
 
@@ -157,6 +168,25 @@ def test_a_card_that_nothing_shows_starts_nothing(tmp_path: Path) -> None:
         slots(tmp_path, held, of("p", "main", A)).prepare(["slot-0000"])
 
     assert paths(tmp_path) == {}
+
+
+def test_what_keeps_a_container_to_its_part_is_in_its_meaning(tmp_path: Path) -> None:
+    """After what the vendor does for the card; a size that nobody knows yet is waited for."""
+    held = Held({("p", "main"): ["x"]})
+
+    def unknown(devices: Sequence[ProvenDevice]) -> Edits:
+        raise UnknownSizeError(devices[0].device_id)
+
+    with pytest.raises(NotYetError, match="device=x, container=p/main"):
+        slots(tmp_path, held, of("p", "main", A), isolated=unknown).prepare(["slot-0000"])
+    assert paths(tmp_path) == {}
+
+    def limits(_: Sequence[ProvenDevice]) -> Edits:
+        return {"env": ["A=1"], "deviceNodes": [{"path": "/dev/limits"}]}
+
+    slots(tmp_path, held, of("p", "main", A), isolated=limits).prepare(["slot-0000"])
+    assert paths(tmp_path) == {A: ["/dev/x", "/dev/limits"]}
+    assert CARDS["x"].edits == {"deviceNodes": [{"path": "/dev/x"}]}
 
 
 def test_a_name_of_two_containers_is_an_error() -> None:

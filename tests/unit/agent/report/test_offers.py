@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -138,6 +138,86 @@ def test_never_below_what_lives_here_and_never_above_what_there_is(
     assert said.keys() == empty.keys()
     for name, amount in said.items():
         assert asked.get(name, 0) <= amount <= empty[name] + asked.get(name, 0)
+
+
+class Part(NamedTuple):
+    """What one Pod holds of one card, and asks for, in one dialect's words."""
+
+    card: int
+    core: int
+    size: int
+    asked: dict[str, int]
+
+
+def _koordinator(card: int, percent: int) -> Part:
+    words = {"koordinator.sh/gpu-core": percent, "koordinator.sh/gpu-memory-ratio": percent}
+    words["koordinator.sh/gpu.shared"] = 1
+    return Part(card, percent, SIZE * percent // 100, words)
+
+
+def _mgpu(card: int, percent: int) -> Part:
+    mib = SIZE // MIB * percent // 100
+    words = {"vke.volcengine.com/mgpu-core": percent, "vke.volcengine.com/mgpu-memory": mib}
+    return Part(card, percent, mib * MIB, words)
+
+
+def _gpushare(card: int, percent: int) -> Part:
+    mib = SIZE // MIB * percent // 100
+    return Part(card, 0, mib * MIB, {"aliyun.com/gpu-mem": mib})
+
+
+PARTS: Final = st.lists(
+    st.builds(
+        lambda made, card, percent: made(card, percent),
+        st.sampled_from([_koordinator, _mgpu, _gpushare]),
+        st.integers(0, 1),
+        st.integers(1, 33),
+    ),
+    max_size=6,
+).filter(lambda parts: all(sum(one.card == card for one in parts) <= 3 for card in (0, 1)))
+
+
+@given(
+    PARTS,
+    st.sets(st.integers(0, 1)),
+    st.sampled_from(["all", "what is held", "nothing"]),
+)
+def test_no_state_of_a_card_takes_from_a_living_pod(
+    parts: list[Part], closed: set[int], known: str
+) -> None:
+    """Open or closed, whatever of its Pods the agent knows: kubelet takes each of them again."""
+    fault = (Fault(reason="Xid79"),)
+    cards = [replace(card(n), faults=fault if n in closed else ()) for n in (0, 1)]
+    asked: dict[str, int] = {}
+    held: dict[tuple[str, str], tuple[int, int]] = {}
+    for part in parts:
+        for name, amount in part.asked.items():
+            asked[name] = asked.get(name, 0) + amount
+        key = ("gpu", card(part.card).uuid)
+        core, size = held.get(key, (0, 0))
+        held[key] = (core + part.core, size + part.size)
+
+    said = node_offers(
+        Discovery(cards=tuple(cards)),
+        None if known == "nothing" else held,
+        asked if known == "all" else None,
+        dialects=ALL,
+        vocabulary=DEFAULT_VOCABULARY,
+    )
+
+    for name, amount in asked.items():
+        assert parse_quantity(said[name]).ceil() >= amount, name
+
+
+def test_a_closed_card_that_nobody_holds_offers_nothing() -> None:
+    """As far as it is known who holds what; else it may be somebody's."""
+    bad = Discovery(cards=(replace(card(0), faults=(Fault(reason="Xid79"),)), card(1)))
+
+    def cores(held: dict[tuple[str, str], tuple[int, int]] | None) -> str:
+        said = node_offers(bad, held, None, dialects=ALL, vocabulary=DEFAULT_VOCABULARY)
+        return said["koordinator.sh/gpu-core"]
+
+    assert [cores(held) for held in ({}, {FIRST: (1, 0)}, None)] == ["100", "200", "200"]
 
 
 def given_to(index: str, core: int, size: int = 0) -> ProvenContainer:
