@@ -9,7 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +18,8 @@ import yaml
 
 from agent.decide.node_holdings import HeldByPod
 from agent.discover.faults import CardFault, Faults, marked, recovered
-from agent.discover.machine import Discovery, Fault
+from agent.decide.node_holdings import HeldByPod
+from agent.discover.machine import Card, Discovery, Fault
 from agent.report.reporter import DEVICES, NODES, Reported, Reporter
 from ledger.domain.annotations.proof import ProvenContainer, ProvenDevice
 from ledger.domain.dialects.names import Dialect
@@ -333,78 +334,167 @@ def test_a_card_opens_by_a_word_on_its_object(own: ControlPlane, node: str) -> N
     assert agent.report() == Reported()
 
 
-def test_the_agent_reports_its_machine_as_it_changes(
-    own: ControlPlane, node: str, tmp_path: Path
-) -> None:
-    """The process, on a machine that a file describes, over the API server's end and back."""
-    for folder in ("plugins", "cdi", "state"):
-        (tmp_path / folder).mkdir()
-    cards = {"cdiVersion": "0.6.0", "kind": "vendor.test/card", "devices": []}
-    (tmp_path / "cards.json").write_text(json.dumps(cards))
-    (tmp_path / "holdings.json").write_text('{"format": 1, "holdings": []}')
-    machine = write_machine(tmp_path / "machine.json", TWO_CARDS)
-    options = {
-        "holdings": "holdings.json",
-        "cards": "cards.json",
-        "plugins": "plugins",
-        "cdi": "cdi",
-        "state": "state",
-        "node": node,
-        "machine": machine,
-        "kubeconfig": own.kubeconfig(ADMIN),
-        "report-seconds": "0.2",
-        "probes": f"127.0.0.1:{free_port()}",
-    }
-    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+@dataclass(slots=True, kw_only=True)
+class Process:
+    """The agent as a process, of a machine that a file describes."""
 
-    def start() -> subprocess.Popen[bytes]:
-        with (tmp_path / "agent.log").open("ab") as log:
-            return subprocess.Popen(
-                [*COMMAND, "serve", "agent", *words], cwd=tmp_path, env=environment(), stderr=log
+    plane: ControlPlane
+    name: str
+    folder: Path
+    seconds: float
+    running: subprocess.Popen[bytes] | None = None
+
+    def __post_init__(self) -> None:
+        """Make the node's folders, with nobody on it."""
+        for folder in ("plugins", "cdi", "state"):
+            (self.folder / folder).mkdir()
+        cards = {"cdiVersion": "0.6.0", "kind": "vendor.test/card", "devices": []}
+        (self.folder / "cards.json").write_text(json.dumps(cards))
+        self.hold()
+        self.find(TWO_CARDS)
+
+    def start(self) -> None:
+        """Start it."""
+        options = {
+            "holdings": "holdings.json",
+            "cards": "cards.json",
+            "plugins": "plugins",
+            "cdi": "cdi",
+            "state": "state",
+            "node": self.name,
+            "machine": "machine.json",
+            "kubeconfig": self.plane.kubeconfig(ADMIN),
+            "report-seconds": self.seconds,
+            "probes": f"127.0.0.1:{free_port()}",
+        }
+        words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+        with (self.folder / "agent.log").open("ab") as log:
+            self.running = subprocess.Popen(
+                [*COMMAND, "serve", "agent", *words],
+                cwd=self.folder,
+                env=environment(),
+                stderr=log,
             )
 
-    process = start()
+    def end(self, number: int = signal.SIGKILL) -> int:
+        """End it, and return how it went."""
+        assert self.running is not None
+        self.running.send_signal(number)
+        return self.running.wait(60)
+
+    def find(self, found: Discovery) -> None:
+        """Let the machine be this one."""
+        write_machine(self.folder / "machine.json", found)
+
+    def hold(self, *cards: Card) -> None:
+        """Let a Pod hold these cards; without any there is none."""
+        devices = [
+            {
+                "device_id": one.uuid,
+                "minor": one.minor,
+                "core_percent": 100,
+                "memory_bytes": one.memory_bytes,
+            }
+            for one in cards
+        ]
+        pod = {"pod_uid": "u", "namespace": "ml", "pod_name": "train-0"}
+        holding = {**pod, "containers": [{"name": "main", "devices": devices}]}
+        fresh = self.folder / "fresh.json"
+        fresh.write_text(json.dumps({"format": 1, "holdings": [holding] if devices else []}))
+        fresh.replace(self.folder / "holdings.json")
+
+    def until(self, holds: Callable[[], bool], what: str) -> None:
+        """Wait until something holds."""
+        end = time.monotonic() + 60
+        while not holds():
+            assert time.monotonic() < end, (what, (self.folder / "agent.log").read_text())
+            time.sleep(0.1)
+
+    def health(self) -> list[bool]:
+        """Return whether each card is open, as the Device object has it."""
+        got = self.plane.api().get(f"{DEVICES}/{self.name}")
+        listed = got.body.get("spec", {}).get("devices", []) if got.ok else []
+        return [one["health"] for one in listed if one["type"] == "gpu"]
+
+    def told(self) -> list[list[int]] | None:
+        """Return which minors are held, as its status has it."""
+        entries = device(self.plane, self.name).get("status", {}).get("allocations")
+        return (
+            None if entries is None else [one["minors"] for of in entries for one in of["entries"]]
+        )
+
+
+@pytest.fixture
+def process(own: ControlPlane, node: str, tmp_path: Path) -> Iterator[Process]:
+    """An agent that looks often."""
+    yield from _running(Process(plane=own, name=node, folder=tmp_path, seconds=0.2))
+
+
+@pytest.fixture
+def lazy(own: ControlPlane, node: str, tmp_path: Path) -> Iterator[Process]:
+    """One that looks once in a test, unless it hears of something."""
+    yield from _running(Process(plane=own, name=node, folder=tmp_path, seconds=600.0))
+
+
+def _running(made: Process) -> Iterator[Process]:
+    made.start()
     try:
-
-        def until(holds: Callable[[], bool], what: str) -> None:
-            end = time.monotonic() + 60
-            while not holds():
-                assert time.monotonic() < end, (what, (tmp_path / "agent.log").read_text())
-                time.sleep(0.1)
-
-        def health() -> list[bool]:
-            got = own.api().get(f"{DEVICES}/{node}")
-            listed = got.body.get("spec", {}).get("devices", []) if got.ok else []
-            return [one["health"] for one in listed if one["type"] == "gpu"]
-
-        until(lambda: health() == [True, True], "it does not report")
-        first, second = TWO_CARDS.cards
-        ill = replace(first, faults=(Fault(reason="UncorrectedECC"),))
-        write_machine(machine, replace(TWO_CARDS, cards=(ill, second)))
-        until(lambda: health() == [False, True], "it closes no card")
-        write_machine(machine, TWO_CARDS)
-        machine.with_name("broken").write_text("cards: [")
-        machine.with_name("broken").replace(machine)
-        until(lambda: health() == [False, False], "it takes what can't be read for healthy")
-        write_machine(machine, TWO_CARDS)
-        until(lambda: health() == [False, True], "a look that finds nothing opens a card")
-        process.kill()
-        process.wait(20)
-        faults = tmp_path / "state" / "faults.json"
-        faults.unlink()
-        process = start()
-        until(faults.exists, "an agent that lost its file does not ask the object")
-        until(lambda: health() == [False, True], "an agent that lost its file opens a card")
-        since = device(own, node)["spec"]["devices"][1]["conditions"][0]["lastTransitionTime"]
-        word = {"metadata": {"annotations": {"tenure.sh/recovered": f"{CARD.uuid}@{since}"}}}
-        assert own.api().patch(f"{DEVICES}/{node}?fieldManager=kubectl-annotate", word).ok
-        until(lambda: health() == [True, True], "a word opens no card")
-        assert "allocations" not in device(own, node).get("status", {})
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+        yield made
     finally:
-        process.kill()
-        process.wait(20)
+        made.end()
+
+
+def test_the_agent_reports_its_machine_as_it_changes(process: Process) -> None:
+    """The process, on a machine that a file describes, over its own end and start."""
+    process.until(lambda: process.health() == [True, True], "it does not report")
+    first, second = TWO_CARDS.cards
+    ill = replace(first, faults=(Fault(reason="UncorrectedECC"),))
+    process.find(replace(TWO_CARDS, cards=(ill, second)))
+    process.until(lambda: process.health() == [False, True], "it closes no card")
+    process.find(TWO_CARDS)
+    broken = process.folder / "broken"
+    broken.write_text("cards: [")
+    broken.replace(process.folder / "machine.json")
+    process.until(
+        lambda: process.health() == [False, False], "it takes what can't be read for healthy"
+    )
+    process.end()
+    faults = process.folder / "state" / "faults.json"
+    faults.unlink()
+    process.start()
+    process.until(faults.exists, "an agent that lost its file does not ask the object")
+    process.find(TWO_CARDS)
+    process.until(
+        lambda: process.health() == [False, True], "an agent that lost its file opens a card"
+    )
+    listed = device(process.plane, process.name)["spec"]["devices"]
+    since = listed[1]["conditions"][0]["lastTransitionTime"]
+    word = {"metadata": {"annotations": {"tenure.sh/recovered": f"{CARD.uuid}@{since}"}}}
+    path = f"{DEVICES}/{process.name}?fieldManager=kubectl-annotate"
+    assert process.plane.api().patch(path, word).ok
+    process.until(lambda: process.health() == [True, True], "a word opens no card")
+    assert process.end(signal.SIGTERM) == 0
+
+
+def test_who_holds_what_is_told_when_it_changes(lazy: Process) -> None:
+    """Long before the next look; a card that nobody holds any more is back."""
+    lazy.until(lambda: lazy.health() == [True, True], "it does not report")
+    lazy.until(lambda: lazy.told() == [], "it does not tell that nobody holds anything")
+    first, second = TWO_CARDS.cards
+    lazy.hold(first)
+    lazy.until(lambda: lazy.told() == [[0]], "it does not tell who holds what")
+
+    def cores() -> str:
+        return quantities(lazy.plane, lazy.name)["koordinator.sh/gpu-core"]
+
+    ill = replace(first, faults=(Fault(reason="UncorrectedECC"),))
+    lazy.find(replace(TWO_CARDS, cards=(ill, second)))
+    lazy.hold(first, second)
+    lazy.until(lambda: lazy.told() == [[0, 1]], "it tells of no second card")
+    assert (lazy.health(), cores()) == ([False, True], "200"), "what its holder asks for is gone"
+    lazy.hold()
+    lazy.until(lambda: lazy.told() == [], "it tells of who is gone")
+    lazy.until(lambda: cores() == "100", "a closed card that nobody holds is offered")
 
 
 def test_a_machine_that_has_nothing_left_offers_nothing(own: ControlPlane, node: str) -> None:
