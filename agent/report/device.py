@@ -55,6 +55,8 @@ MODELS_DIFFER: Final = "ModelsDiffer"
 
 _VENDOR: Final = "nvidia"
 _MIXED: Final = "mixed"
+_HEALTH: Final = "Healthy"
+"""The condition that tells whether a device takes holders."""
 _HEALTHY: Final = "DeviceHealthy"
 _NOT_A_LABEL: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _LABEL_MAX: Final = 63
@@ -102,55 +104,91 @@ def wanted(
         pods: what the ledger says is held; None = not known.
         now: the time of a change, RFC 3339.
     """
-    found, mixed = ours(found, node), _is_mixed(node)
-    problems = [*found.problems, *_other_machine(found.identity, node)]
-    cards, unknown = found.cards, set(found.unknown)
+    mixed, found = _is_mixed(node), ours(found, node)
     before, declared = tuple(_entries(there)), recoveries(there)
-    closed = Fault(reason=MIG_NOT_SERVED if mixed else UNSEEN, message="not to be looked at now")
-    entries = [*map(_card_entry, cards), *(_other_entry(one, vocabulary) for one in found.others)]
-    known = {(entry["type"], entry["id"]) for entry in entries}
-    known |= {(TYPE_RDMA, nic.place.bus_id) for nic in found.nics}
-    taken = {(entry["type"], entry["minor"]) for entry in entries}  # by what came in its place
-    kept = [
-        {**entry, "health": False, "conditions": [_condition((closed,))]}
-        for entry in before
-        if _KIND_OF.get(str(entry.get("type")), Kind.OTHER) in unknown
-        and (entry.get("type"), entry.get("id")) not in known
-        and (entry.get("type"), entry.get("minor") or 0) not in taken
-    ]
-    entries += [*kept, *_nic_entries(found.nics, before, kept)]
-    ordered = sorted(entries, key=lambda entry: (str(entry["type"]), entry.get("minor") or 0))
-    labels = _gpu_labels(cards, found.driver_version)
-    if len({card.model for card in cards}) > 1:
-        fact = f"the label says the model of the first: {sorted({c.model for c in cards})}"
-        problems.append(Fault(reason=MODELS_DIFFER, message=fact))
-    if Kind.GPU in unknown and not cards:
+    kept = _out_of_sight(found, before, declared, MIG_NOT_SERVED if mixed else UNSEEN)
+    labels = _gpu_labels(found.cards, found.driver_version)
+    if Kind.GPU in found.unknown and not found.cards:
         labels = {key: text for key, text in _labels(there).items() if key in _GPU_LABELS}
-    skips = mixed and not any(entry["type"] == TYPE_GPU for entry in kept)
+    entries = [
+        *map(_card_entry, found.cards),
+        *(_other_entry(one, vocabulary) for one in found.others),
+        *kept,
+        *_nic_entries(found.nics, before, kept),
+    ]
     device = None
-    if not skips and (ordered or there is not None):
-        links = bandwidth_of(found)
-        device = {
-            "apiVersion": API_VERSION,
-            "kind": KIND,
-            "metadata": {
-                "name": _metadata(node)["name"],
-                "labels": labels,
-                "annotations": _annotations(found),
-                "ownerReferences": [_owner(_metadata(node))],
-            },
-            # Always with a list: a spec that an apply takes the last field of is null.
-            "spec": {
-                "devices": [_since(entry, before, now, declared) for entry in ordered],
-                **({} if links is None else {"topologies": encode_gpu_links(links)}),
-            },
-        }
+    skips = mixed and not any(entry["type"] == TYPE_GPU for entry in kept)
+    if not skips and (entries or there is not None):
+        listed = [_since(entry, before, now, declared) for entry in sorted(entries, key=_by_minor)]
+        device = _device(found, node, labels, listed)
     return Wanted(
         labels=labels,
         device=device,
         allocations=None if pods is None else {"allocations": allocations(pods)},
-        problems=tuple(problems),
+        problems=(*found.problems, *_other_machine(found.identity, node), *_models(found.cards)),
     )
+
+
+def _out_of_sight(
+    found: Discovery, before: Sequence[Object], declared: Sequence[str], reason: str
+) -> list[dict[str, Any]]:
+    """
+    Return the devices that were told of and that nobody can look at now, closed for this reason.
+
+    What else was said against one stays said until it is declared over. One whose minor is
+    another's by now is gone.
+    """
+
+    def against(entry: Object) -> tuple[Fault, ...]:
+        return () if entry.get("id") in declared else _faults_said(entry)
+
+    known = {(TYPE_GPU, card.uuid) for card in found.cards}
+    known |= {(TYPE_RDMA, nic.place.bus_id) for nic in found.nics}
+    known |= {(one.device_type, one.device_id) for one in found.others}
+    taken = {(TYPE_GPU, card.minor) for card in found.cards}
+    taken |= {(one.device_type, one.minor) for one in found.others}
+    closed = Fault(reason=reason, message="not to be looked at now")
+    return [
+        {**entry, "health": False, "conditions": _conditions((closed, *against(entry)))}
+        for entry in before
+        if _KIND_OF.get(str(entry.get("type")), Kind.OTHER) in found.unknown
+        and (entry.get("type"), entry.get("id")) not in known
+        and (entry.get("type"), entry.get("minor") or 0) not in taken
+    ]
+
+
+def _device(
+    found: Discovery, node: Object, labels: Mapping[str, str], listed: Sequence[Object]
+) -> Object:
+    """Return the object of these devices."""
+    links = bandwidth_of(found)
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {
+            "name": _metadata(node)["name"],
+            "labels": labels,
+            "annotations": _annotations(found),
+            "ownerReferences": [_owner(_metadata(node))],
+        },
+        # Always with a list: a spec that an apply takes the last field of is null.
+        "spec": {
+            "devices": list(listed),
+            **({} if links is None else {"topologies": encode_gpu_links(links)}),
+        },
+    }
+
+
+def _models(cards: Sequence[Card]) -> Iterator[Fault]:
+    """Yield that the node has cards of several models."""
+    models = sorted({card.model for card in cards})
+    if len(models) > 1:
+        fact = f"the label says the model of the first: {models}"
+        yield Fault(reason=MODELS_DIFFER, message=fact)
+
+
+def _by_minor(entry: Object) -> tuple[str, int]:
+    return str(entry["type"]), entry.get("minor") or 0
 
 
 def ours(found: Discovery, node: Object) -> Discovery:
@@ -223,24 +261,41 @@ def closed_cards(there: Object | None) -> tuple[CardFault, ...]:
 
     Rule: design section 8: only a word opens a card. Whoever lost what it knew has it from here.
     """
-    said = (
-        (entry.get("id"), condition.get("reason"), condition.get("message", ""))
-        for entry in _entries(there)
-        for condition in entry.get("conditions") or ()
-        if entry["type"] == TYPE_GPU
-        and isinstance(condition, dict)
-        and condition.get("status") == "False"
-    )
     return tuple(
-        CardFault(uuid=uuid, reason=reason, message=message)
-        for uuid, reason, message in said
-        if isinstance(uuid, str)
-        and isinstance(reason, str)
-        and isinstance(message, str)
-        and 0 < len(uuid) <= NAME_MAX
-        and 0 < len(reason) <= NAME_MAX
-        and reason not in PASSING | {UNSEEN}
+        CardFault(uuid=entry["id"], reason=fault.reason, message=fault.message)
+        for entry in _entries(there)
+        if entry["type"] == TYPE_GPU
+        and isinstance(entry.get("id"), str)
+        and 0 < len(entry["id"]) <= NAME_MAX
+        for fault in _faults_said(entry)
     )
+
+
+def _faults_said(entry: Object) -> tuple[Fault, ...]:
+    """
+    Return what a device's conditions say against it, but for states that pass by themselves.
+
+    The first fault is the reason why it is not healthy, unless such a state is; every other one has
+    a condition of its own.
+    """
+    found: dict[str, Fault] = {}
+    for condition in entry.get("conditions") or ():
+        if not isinstance(condition, dict):
+            continue
+        reason, message = condition.get("reason"), condition.get("message", "")
+        if not (isinstance(reason, str) and isinstance(message, str)):
+            continue
+        against = "True"
+        if condition.get("type") == _HEALTH:
+            first = message.partition("; ")[0]
+            against, message = "False", first.removeprefix(reason).removeprefix(": ")
+        if (
+            condition.get("status") == against
+            and 0 < len(reason) <= NAME_MAX
+            and reason not in PASSING | {UNSEEN}
+        ):
+            found.setdefault(reason, Fault(reason=reason, message=message))
+    return tuple(found.values())
 
 
 def model_label(model: str) -> str:
@@ -336,7 +391,7 @@ def _entry(
         "minor": minor,
         "health": not faults,
         "resources": dict(resources),
-        "conditions": [_condition(faults)],
+        "conditions": _conditions(faults),
     }
     return {**entry, "topology": topology} if topology else entry
 
@@ -350,32 +405,48 @@ def _groups(functions: Sequence[VirtualFunction]) -> list[dict[str, Any]]:
     return [{**present({"labels": dict(key)}), "vfs": vfs} for key, vfs in groups.items()]
 
 
-def _condition(faults: Sequence[Fault]) -> dict[str, Any]:
-    """Return the condition `Healthy` without its time: the first fault's word, and all of them."""
+def _conditions(faults: Sequence[Fault]) -> list[dict[str, Any]]:
+    """
+    Return a device's conditions without their times: `Healthy` first, with the first fault's word.
+
+    Every other fault that stays until somebody declares it over has a condition of its own: whoever
+    lost what it knew could not tell it from the words for people.
+    """
     said = "; ".join(f"{fault.reason}: {fault.message}".rstrip(": ") for fault in faults)
     reason = faults[0].reason if faults else _HEALTHY
     status = "False" if faults else "True"
-    return {"type": "Healthy", "status": status, "reason": reason, "message": said}
+    rest = {fault.reason: fault.message for fault in faults[1:] if fault.reason not in PASSING}
+    return [
+        {"type": _HEALTH, "status": status, "reason": reason, "message": said},
+        *(
+            {"type": word, "status": "True", "reason": word, "message": message}
+            for word, message in rest.items()
+        ),
+    ]
 
 
 def _since(
     entry: dict[str, Any], before: Sequence[Object], now: str, declared: Sequence[str]
 ) -> dict[str, Any]:
-    """Return an entry whose condition has the time when it became what it is, or was declared."""
-    (condition,) = entry["conditions"]
-    old = next(
-        (
-            said
-            for one in before
-            if (one.get("type"), one.get("id")) == (entry["type"], entry["id"])
-            for said in one.get("conditions") or ()
-            if isinstance(said, dict) and said.get("type") == condition["type"]
-        ),
-        {},
-    )
-    stays = old.get("status") == condition["status"] and entry["id"] not in declared
-    since = old.get("lastTransitionTime") if stays else None
-    return {**entry, "conditions": [{**condition, "lastTransitionTime": since or now}]}
+    """Return an entry whose conditions have the time when they became so, or were declared over."""
+    old = {
+        said.get("type"): said
+        for one in before
+        if (one.get("type"), one.get("id")) == (entry["type"], entry["id"])
+        for said in one.get("conditions") or ()
+        if isinstance(said, dict)
+    }
+
+    def since(condition: dict[str, Any]) -> str:
+        was = old.get(condition["type"], {})
+        stays = was.get("status") == condition["status"] and entry["id"] not in declared
+        return (was.get("lastTransitionTime") if stays else None) or now
+
+    conditions = entry["conditions"]
+    return {
+        **entry,
+        "conditions": [{**one, "lastTransitionTime": since(one)} for one in conditions],
+    }
 
 
 def _entries(there: Object | None) -> Iterator[Object]:

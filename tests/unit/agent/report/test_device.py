@@ -237,7 +237,14 @@ def test_a_card_with_faults_is_closed_and_says_why() -> None:
             "reason": "UncorrectedECC",
             "message": "UncorrectedECC: 3; Xid79",
             "lastTransitionTime": NOW,
-        }
+        },
+        {
+            "type": "Xid79",
+            "status": "True",
+            "reason": "Xid79",
+            "message": "",
+            "lastTransitionTime": NOW,
+        },
     ]
     assert not read(body).devices[1].healthy
 
@@ -450,16 +457,63 @@ def test_what_an_object_says_against_cards_is_known_again() -> None:
     first, second = TWO_CARDS.cards
     faults = (Fault(reason="UncorrectedECC", message="3"), Fault(reason="Xid79"))
     closed = device(replace(TWO_CARDS, cards=(replace(first, faults=faults), second, CUT)))
-    (fault,) = closed_cards(closed)
-
-    assert fault == CardFault(
-        uuid=first.uuid, reason="UncorrectedECC", message="UncorrectedECC: 3; Xid79"
+    assert closed_cards(closed) == (
+        CardFault(uuid=first.uuid, reason="UncorrectedECC", message="3"),
+        CardFault(uuid=first.uuid, reason="Xid79"),
     )
     unseen = device(Discovery(unknown=(Kind.GPU, Kind.RDMA)), device(TWO_CARDS))
     assert closed_cards(unseen) == closed_cards(None) == closed_cards({"spec": 1}) == ()
     for name, value in (("id", None), ("id", "x" * 2000), ("type", "rdma"), ("conditions", [1])):
         devices = [{**entry(closed, "gpu"), name: value}]
         assert closed_cards({"spec": {"devices": devices}}) == ()
+
+
+LASTING: Final = st.sets(st.sampled_from(["Xid79", "Xid48", "UncorrectedECC"]))
+SIGHTS: Final = st.lists(
+    st.sampled_from(["seen", "cut", "unseen", "mixed"]), min_size=1, max_size=5
+)
+
+
+@given(LASTING, SIGHTS)
+def test_no_state_that_passes_hides_what_counts_against_a_card(
+    reasons: set[str], sights: list[str]
+) -> None:
+    """Out of sight, in MIG mode or the plugin's: whoever lost its file has all of it from here."""
+    faults = tuple(Fault(reason=reason, message=f"{reason} of old") for reason in sorted(reasons))
+    ill = replace(TWO_CARDS.cards[0], faults=faults)
+    cut = replace(ill, mig=True, faults=(Fault(reason="MIGNotServed", message="1g"), *faults))
+    there = device(replace(TWO_CARDS, cards=(ill,), links=()))
+    for sight in sights:
+        cards = {"seen": (ill,), "cut": (cut,)}.get(sight, ())
+        unknown = () if cards else (Kind.GPU,)
+        found = replace(TWO_CARDS, cards=cards, links=(), unknown=unknown)
+        there = device(found, there, node=MIXED if sight == "mixed" else NODE)
+
+        assert set(closed_cards(there)) == {
+            CardFault(uuid=ill.uuid, reason=fault.reason, message=fault.message) for fault in faults
+        }
+        assert not list(device_faults(there, DEFAULT_VOCABULARY))
+
+
+def test_what_is_hidden_keeps_its_time_and_one_word_declares_all_of_it_over() -> None:
+    """The word names the card and since when it is closed, whatever stands behind that."""
+    faults = (Fault(reason="UncorrectedECC"), Fault(reason="Xid79"))
+    ill = replace(TWO_CARDS, cards=(replace(TWO_CARDS.cards[0], faults=faults),), links=())
+    unseen = device(replace(ill, cards=(), unknown=(Kind.GPU,)), device(ill), now=LATER)
+
+    conditions = entry(unseen, "gpu")["conditions"]
+    assert [(one["type"], one["lastTransitionTime"]) for one in conditions] == [
+        ("Healthy", NOW),
+        ("UncorrectedECC", LATER),
+        ("Xid79", NOW),
+    ]
+    words = {"tenure.sh/recovered": f"{ill.cards[0].uuid}@{NOW}"}
+    metadata = {**unseen["metadata"], "annotations": words}
+    there = {**unseen, "metadata": metadata}
+    assert recoveries(there) == (ill.cards[0].uuid,)
+    again = device(replace(ill, cards=(), unknown=(Kind.GPU,)), there, now="2027")
+    assert closed_cards(again) == ()
+    assert recoveries({**again, "metadata": metadata}) == ()
 
 
 def test_a_card_that_was_replaced_leaves_its_minor() -> None:
