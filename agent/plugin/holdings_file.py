@@ -18,9 +18,10 @@ from typing import Final
 
 import msgspec
 
+from agent.decide.node_holdings import HeldByPod
 from agent.documents import json_document
 from agent.plugin.files import read_file
-from agent.report.held import HeldByPod
+from agent.report.held import Asked
 from ledger.domain.annotations.proof import ProvenContainer, ProvenDevice
 from ledger.domain.errors import InputError
 from ledger.domain.resources import TYPE_GPU
@@ -110,6 +111,10 @@ class HoldingsFile:
             )
             for holding in self._read().holdings
         ]
+
+    def asked(self) -> Asked | None:
+        """Return nothing: a file does not know what Pods ask for."""
+        return None
 
     def version(self) -> object:
         """Return what tells the file as it is now from what it was."""

@@ -1,14 +1,18 @@
-"""What the Pods of this node hold, device by device."""
+"""What the Pods of this node hold, device by device, and what they ask for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
 
 from agent.decide.node_holdings import HeldByPod
 from ledger.domain.annotations.proof import EVERY
+from ledger.domain.kube.pod_spec import pod_total, read_pod
+from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 
-_INIT = "init-"
+_INIT: Final = "init-"
+_ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 Amounts = tuple[int, int]
 """Core percent and bytes."""
@@ -16,16 +20,63 @@ DeviceKey = tuple[str, str]
 """Type and id."""
 
 
-class HeldHere(Protocol):
-    """Who holds what on this node, as the ledger says; both are quick."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """
+    What the Pods that live on this node ask for, in their own words, as kubelet counts it.
+
+    Attributes:
+        amounts: in sum, by resource.
+        pod_uids: of the Pods that are counted.
+    """
+
+    amounts: Mapping[str, int]
+    pod_uids: frozenset[str]
+
+
+class NodeWord(Protocol):
+    """Who holds what on this node; no answer takes long."""
 
     def pods(self) -> Sequence[HeldByPod] | None:
-        """Return what every Pod holds; None where nobody knows. Raises InputError likewise."""
+        """Return what every Pod holds, as the ledger says; None where nobody knows."""
+        ...
+
+    def asked(self) -> Asked | None:
+        """Return what kubelet's Pods ask for; None where nobody knows."""
         ...
 
     def version(self) -> object:
-        """Return what differs from before once `pods` may say something else."""
+        """Return what differs from before once another answer may."""
         ...
+
+
+def asked_by(
+    pods: Iterable[Mapping[str, Any]], vocabulary: Vocabulary = DEFAULT_VOCABULARY
+) -> Asked:
+    """
+    Return what living Pods ask for.
+
+    Args:
+        pods: objects, as kubelet tells them. One that has ended asks for nothing.
+
+    Raises:
+        InputError: one of them can't be read, so that nobody knows the sum.
+    """
+    amounts: dict[str, int] = {}
+    uids = []
+    for pod in pods:
+        status = pod.get("status")
+        if isinstance(status, Mapping) and status.get("phase") in _ENDED:
+            continue
+        spec = read_pod(pod, vocabulary)
+        uids.append(spec.uid)
+        total = pod_total(
+            (one.kind, {name: amount.ceil() for name, amount in one.requests.items()})
+            for one in spec.containers
+        )
+        for name, amount in total.items():
+            amounts[name] = amounts.get(name, 0) + amount
+    return Asked(amounts=amounts, pod_uids=frozenset(uids))
 
 
 def held_of(pods: Iterable[HeldByPod]) -> Mapping[DeviceKey, Amounts]:

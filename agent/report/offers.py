@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from agent.decide.node_holdings import HeldByPod
 from agent.discover.machine import Card, Discovery
-from agent.report.held import Amounts, DeviceKey
+from agent.report.held import Amounts, Asked, DeviceKey, held_of
 from ledger.domain.device_types import Unit
 from ledger.domain.devices import WHOLE_PERCENT
 from ledger.domain.dialects.names import Dialect
@@ -19,8 +20,8 @@ from ledger.domain.vocabulary import Vocabulary
 
 def node_offers(
     found: Discovery,
-    held: Mapping[DeviceKey, Amounts] | None,
-    requested: Mapping[str, int] | None,
+    pods: Sequence[HeldByPod] | None,
+    asked: Asked | None,
     *,
     dialects: frozenset[Dialect],
     vocabulary: Vocabulary,
@@ -31,24 +32,25 @@ def node_offers(
     Rule: Koordinator contract 1.2; design section 8: every dialect advertises whole cards, so that
     what one gives out the others lose, and none says less than the Pods that live here ask for in
     its words. kubelet counts those against it. A closed device has nothing left to give. In whose
-    words a device is held is not known without `requested`: then open ones are told of whole, and
-    so are closed ones that somebody may hold.
+    words a Pod holds a device is not known before it is among `asked`: until then its devices are
+    told of as if it held none, and as if they were open.
 
     Args:
-        held: what the ledger says is held of each device; None = not known.
-        requested: what the Pods that live on this node ask for in sum, by resource; None = not
-            known.
+        pods: what the ledger says is held; None = not known, and then everybody may hold anything.
+        asked: what the Pods that live on this node ask for; None = not known.
         dialects: those whose resources this node patches into its Node.
     """
-    if requested is None:
-        found, held = _with_held_open(found, held), {}
-    held = held or {}
+    counted = frozenset() if asked is None else asked.pod_uids
+    others = None if pods is None else [pod for pod in pods if pod.pod_uid not in counted]
+    found = _with_held_open(found, None if others is None else held_of(others))
+    held = held_of([pod for pod in pods or () if pod.pod_uid in counted])
+    amounts = {} if asked is None or pods is None else asked.amounts
     left: dict[str, int] = {}
     cards = _cards(found.cards, held, dialects, vocabulary)
     for name, amount in (*cards, *_others(found, held, vocabulary)):
         left[name] = left.get(name, 0) + amount
     return {
-        name: str(quantity_from_int(amount + max(0, (requested or {}).get(name, 0))))
+        name: str(quantity_from_int(amount + max(0, amounts.get(name, 0))))
         for name, amount in sorted(left.items())
     }
 

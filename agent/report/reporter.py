@@ -20,7 +20,7 @@ from agent.report.device import (
     recoveries,
     wanted,
 )
-from agent.report.held import held_of
+from agent.report.held import Asked
 from agent.report.offers import node_offers
 from agent.report.settle import MANAGER, Path, Settled, Step, at, settle
 from certs.ports import ApiError, ConflictError
@@ -109,7 +109,7 @@ class Reporter:
         self,
         found: Discovery,
         pods: Sequence[HeldByPod] | None = None,
-        requested: Mapping[str, int] | None = None,
+        asked: Asked | None = None,
     ) -> Reported:
         """
         Bring the Device object and the Node to what was found; write nothing that is so already.
@@ -119,8 +119,8 @@ class Reporter:
 
         Args:
             pods: what the ledger says is held here; None = not known, and then not told.
-            requested: what the Pods that live here ask for in sum, by resource; None = not known,
-                and then nothing falls as cards fill.
+            asked: what the Pods that live here ask for; None = not known, and then nothing falls as
+                cards fill.
         """
         written: list[str] = []
         problems: list[Fault] = []
@@ -142,8 +142,8 @@ class Reporter:
         if want.device is not None:
             quantities = node_offers(
                 ours(found, node),
-                None if pods is None else held_of(pods),
-                requested,
+                pods,
+                asked,
                 dialects=self.dialects,
                 vocabulary=self.vocabulary,
             )

@@ -24,7 +24,7 @@ from agent.plugin.held import HeldHere
 from agent.plugin.holdings_file import HoldingsFile
 from agent.plugin.isolating import Isolation
 from agent.plugin.metrics import Metrics
-from agent.plugin.preparing import Holdings, SlotPlugin, Slots
+from agent.plugin.preparing import SlotPlugin, Slots
 from agent.plugin.serving import DevicePlugin
 from agent.service.link import ServiceLink
 from ledger.domain.errors import InputError
@@ -151,7 +151,7 @@ async def serve_agent(options: AgentOptions) -> None:
 
 async def _holdings(
     options: Path | ServiceOptions, stack: AsyncExitStack, tasks: Tasks
-) -> Holdings:
+) -> HoldingsFile | HeldHere:
     """Return who tells what containers hold, with the tasks that keep it known."""
     if isinstance(options, Path):
         return HoldingsFile(options)

@@ -17,6 +17,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from agent.decide.isolation import Provider
+from agent.decide.node_holdings import HeldByPod
 from agent.discover.combined import CombinedProbe, Part
 from agent.discover.declared import DeclaredProbe
 from agent.discover.fault_file import read_faults, write_faults
@@ -25,7 +26,7 @@ from agent.discover.from_file import FileProbe
 from agent.discover.host_files import HostFiles
 from agent.discover.machine import Discovery, Fault, Identity, Kind, Probe
 from agent.discover.sysfs import SysfsProbe
-from agent.report.held import HeldByPod, HeldHere
+from agent.report.held import NodeWord
 from agent.report.reporter import Reported, Reporter
 from ledger.domain.errors import InputError
 from tenure.exits import with_next
@@ -84,7 +85,7 @@ class NodeToTell:
         isolation: what keeps containers to their parts of cards.
     """
 
-    held: HeldHere
+    held: NodeWord
     sizes: dict[str, int]
     isolation: Provider
 
@@ -216,7 +217,7 @@ async def reporting(
             if kept.become(after_events(kept.faults, await reporter.closed())):
                 soon.set()  # and then it is saved
             kept.is_whole = True
-        told = await reporter.report(marked(found, kept.faults), pods)
+        told = await reporter.report(marked(found, kept.faults), pods, node.held.asked())
         said.round(told, (*unsaved, *unread))
         for device in told.recovered:
             if kept.recover(device):
@@ -229,7 +230,7 @@ async def reporting(
         tasks.append(every(options.seconds, "events", _listening(host, kept, soon), failures))
 
 
-def _held(held: HeldHere) -> tuple[Sequence[HeldByPod] | None, tuple[Fault, ...]]:
+def _held(held: NodeWord) -> tuple[Sequence[HeldByPod] | None, tuple[Fault, ...]]:
     """Return who holds what, or None and why nobody knows."""
     try:
         return held.pods(), ()
@@ -237,7 +238,7 @@ def _held(held: HeldHere) -> tuple[Sequence[HeldByPod] | None, tuple[Fault, ...]
         return None, (Fault(reason=HOLDINGS_UNKNOWN, message=str(error)),)
 
 
-def _watching(held: HeldHere, soon: asyncio.Event) -> Callable[[], Awaitable[None]]:
+def _watching(held: NodeWord, soon: asyncio.Event) -> Callable[[], Awaitable[None]]:
     """Return what has a round begin when somebody holds something else."""
     known = held.version()
 

@@ -18,8 +18,8 @@ import yaml
 
 from agent.decide.node_holdings import HeldByPod
 from agent.discover.faults import CardFault, Faults, marked, recovered
-from agent.decide.node_holdings import HeldByPod
 from agent.discover.machine import Card, Discovery, Fault
+from agent.report.held import Asked
 from agent.report.reporter import DEVICES, NODES, Reported, Reporter
 from ledger.domain.annotations.proof import ProvenContainer, ProvenDevice
 from ledger.domain.dialects.names import Dialect
@@ -117,7 +117,7 @@ class Agent:
         self,
         found: Discovery = TWO_CARDS,
         pods: tuple[HeldByPod, ...] = (),
-        requested: dict[str, int] | None = None,
+        asked: dict[str, int] | None = None,
     ) -> Reported:
         """Report once."""
 
@@ -132,7 +132,9 @@ class Agent:
                         dialects=frozenset({Dialect.KOORDINATOR, Dialect.MGPU, Dialect.GPUSHARE}),
                     )
                 self._made.objects = objects
-                return await self._made.report(found, pods, requested)
+                uids = frozenset(pod.pod_uid for pod in pods)
+                told = None if asked is None else Asked(amounts=asked, pod_uids=uids)
+                return await self._made.report(found, pods, told)
 
         return asyncio.run(run())
 

@@ -61,7 +61,9 @@ def reported(found: Discovery) -> list[Mapping[str, Any]]:
     metadata: Any = {"name": "n1", "uid": "uid-1"}
     told = {**plain, "metadata": metadata}
     want = wanted(found, told, None, (), vocabulary=DEFAULT_VOCABULARY, now="2026-01-01T00:00:00Z")
-    amounts = node_offers(found, {}, {}, dialects=frozenset(Dialect), vocabulary=DEFAULT_VOCABULARY)
+    amounts = node_offers(
+        found, [], None, dialects=frozenset(Dialect), vocabulary=DEFAULT_VOCABULARY
+    )
     assert want.device is not None
     labels = {**want.labels, "tenure.sh/owned": "true"}
     status = {"allocatable": {**cpus, **amounts}, "capacity": {**cpus, **amounts}}

@@ -12,15 +12,17 @@ from hypothesis import strategies as st
 from agent.decide.node_holdings import HeldByPod
 from agent.discover.machine import Discovery, Fault, OtherDevice
 from agent.report.device import wanted
-from agent.report.held import held_of
+from agent.report.held import Asked, asked_by, held_of
 from agent.report.offers import node_offers
 from ledger.domain.annotations.proof import ProvenContainer, ProvenDevice
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.dialects.registry import READERS
+from ledger.domain.errors import InputError
 from ledger.domain.kube.node_objects import decode_node
 from ledger.domain.quantity import parse_quantity
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 from tests.support.machines_found import GIB, TWO_CARDS, card
+from tests.support.objects import container, pod
 
 ALL: Final = frozenset(Dialect)
 MIB: Final = 1 << 20
@@ -29,15 +31,31 @@ SIZE: Final = card(0).memory_bytes
 FIRST: Final = ("gpu", card(0).uuid)
 
 
+def holders(held: dict[tuple[str, str], tuple[int, int]], pod_uid: str = "p") -> list[HeldByPod]:
+    """Return a Pod that holds so much core and so many bytes of each device."""
+    devices = tuple(
+        ProvenDevice(
+            device_type=kind, device_id=name, minor=0, core_percent=core, memory_bytes=size
+        )
+        for (kind, name), (core, size) in held.items()
+    )
+    containers = (ProvenContainer(index="0", devices=devices),)
+    return [HeldByPod(pod_uid=pod_uid, namespace="ml", pod_name=pod_uid, containers=containers)]
+
+
+NOBODY: Final = Asked(amounts={}, pod_uids=frozenset())
+
+
 def amounts(
     found: Discovery = CARDS,
     held: dict[tuple[str, str], tuple[int, int]] | None = None,
     requested: dict[str, int] | None = None,
     unit: str = "MiB",
 ) -> dict[str, int]:
-    """Return what is offered, as numbers, in every dialect."""
+    """Return what is offered, as numbers, in every dialect, with one Pod that kubelet knows."""
     words = replace(DEFAULT_VOCABULARY, gpushare_unit=unit)
-    said = node_offers(found, held or {}, requested or {}, dialects=ALL, vocabulary=words)
+    asked = Asked(amounts=requested or {}, pod_uids=frozenset("p"))
+    said = node_offers(found, holders(held or {}), asked, dialects=ALL, vocabulary=words)
     return {name: parse_quantity(text).ceil() for name, text in said.items()}
 
 
@@ -71,7 +89,7 @@ def test_numbers_are_as_the_api_writes_them() -> None:
     """Else every round would find another text and write again."""
     many = Discovery(cards=tuple(card(minor) for minor in range(10)))
 
-    said = node_offers(many, {}, {}, dialects=ALL, vocabulary=DEFAULT_VOCABULARY)
+    said = node_offers(many, [], NOBODY, dialects=ALL, vocabulary=DEFAULT_VOCABULARY)
     assert (said["koordinator.sh/gpu-core"], said["koordinator.sh/gpu"]) == ("1k", "1k")
 
 
@@ -111,7 +129,8 @@ def test_nics_and_declared_devices_too() -> None:
     found = replace(TWO_CARDS, others=(OtherDevice(device_type="fpga", device_id="f", minor=0),))
     nic = ("rdma", "0000:5e:00.0")
     held = {nic: (1, 0), ("fpga", "f"): (100, 0)}
-    said = node_offers(found, held, {}, dialects=ALL, vocabulary=DEFAULT_VOCABULARY)
+    known = Asked(amounts={}, pod_uids=frozenset("p"))
+    said = node_offers(found, holders(held), known, dialects=ALL, vocabulary=DEFAULT_VOCABULARY)
 
     assert (said["koordinator.sh/rdma"], said["koordinator.sh/fpga"]) == ("99", "0")
 
@@ -178,34 +197,40 @@ PARTS: Final = st.lists(
 
 
 @given(
-    PARTS,
+    PARTS.map(lambda parts: list(enumerate(parts))),
     st.sets(st.integers(0, 1)),
-    st.sampled_from(["all", "what is held", "nothing"]),
+    st.sets(st.integers(0, 5)),
+    st.sampled_from(["all", "what is held", "what is asked", "nothing"]),
 )
 def test_no_state_of_a_card_takes_from_a_living_pod(
-    parts: list[Part], closed: set[int], known: str
+    parts: list[tuple[int, Part]], closed: set[int], seen: set[int], known: str
 ) -> None:
-    """Open or closed, whatever of its Pods the agent knows: kubelet takes each of them again."""
+    """
+    Open or closed, and whatever of its Pods the agent knows: kubelet takes each of them again.
+
+    Pods that hold something may be ones that kubelet has not told of, or the other way round.
+    """
     fault = (Fault(reason="Xid79"),)
     cards = [replace(card(n), faults=fault if n in closed else ()) for n in (0, 1)]
-    asked: dict[str, int] = {}
-    held: dict[tuple[str, str], tuple[int, int]] = {}
-    for part in parts:
-        for name, amount in part.asked.items():
-            asked[name] = asked.get(name, 0) + amount
+    pods, lives, told = [], dict[str, int](), dict[str, int]()
+    for number, part in parts:
         key = ("gpu", card(part.card).uuid)
-        core, size = held.get(key, (0, 0))
-        held[key] = (core + part.core, size + part.size)
+        pods += holders({key: (part.core, part.size)}, f"p{number}")
+        for name, amount in part.asked.items():
+            lives[name] = lives.get(name, 0) + amount
+            if number in seen:
+                told[name] = told.get(name, 0) + amount
+    uids = frozenset(f"p{number}" for number in seen)
 
     said = node_offers(
         Discovery(cards=tuple(cards)),
-        None if known == "nothing" else held,
-        asked if known == "all" else None,
+        pods if known in {"all", "what is held"} else None,
+        Asked(amounts=told, pod_uids=uids) if known in {"all", "what is asked"} else None,
         dialects=ALL,
         vocabulary=DEFAULT_VOCABULARY,
     )
 
-    for name, amount in asked.items():
+    for name, amount in lives.items():
         assert parse_quantity(said[name]).ceil() >= amount, name
 
 
@@ -213,11 +238,30 @@ def test_a_closed_card_that_nobody_holds_offers_nothing() -> None:
     """As far as it is known who holds what; else it may be somebody's."""
     bad = Discovery(cards=(replace(card(0), faults=(Fault(reason="Xid79"),)), card(1)))
 
-    def cores(held: dict[tuple[str, str], tuple[int, int]] | None) -> str:
-        said = node_offers(bad, held, None, dialects=ALL, vocabulary=DEFAULT_VOCABULARY)
+    def cores(pods: list[HeldByPod] | None) -> str:
+        said = node_offers(bad, pods, None, dialects=ALL, vocabulary=DEFAULT_VOCABULARY)
         return said["koordinator.sh/gpu-core"]
 
-    assert [cores(held) for held in ({}, {FIRST: (1, 0)}, None)] == ["100", "200", "200"]
+    assert [cores(pods) for pods in ([], holders({FIRST: (1, 0)}), None)] == ["100", "200", "200"]
+
+
+def test_what_living_pods_ask_for_is_summed_as_kubelet_sums() -> None:
+    """Init containers and sidecars as the scheduler counts them; who has ended asks for nothing."""
+    cores = "koordinator.sh/gpu-core"
+    both = pod(
+        container("a", limits={cores: "20"}),
+        container("b", limits={cores: "30"}),
+        initContainers=[container("first", limits={cores: "60"})],
+        uid="both",
+    )
+    ended = pod(container(limits={cores: "40"}), uid="ended", phase="Succeeded")
+    small = pod(container(limits={"aliyun.com/gpu-mem": "7"}), uid="small", phase="Running")
+
+    assert asked_by([both, ended, small]) == Asked(
+        amounts={cores: 60, "aliyun.com/gpu-mem": 7}, pod_uids=frozenset({"both", "small"})
+    )
+    with pytest.raises(InputError, match="gpu-core"):
+        asked_by([pod(container(limits={cores: "-1"}))])
 
 
 def given_to(index: str, core: int, size: int = 0) -> ProvenContainer:
@@ -254,7 +298,8 @@ def test_the_scheduler_finds_nothing_wrong_with_a_node_that_fills() -> None:
     body = wanted(CARDS, node, None, (), vocabulary=DEFAULT_VOCABULARY, now="2026").device
     assert body is not None
     for held in ({}, {FIRST: (50, SIZE // 3)}, {FIRST: (100, SIZE)}):
-        said = node_offers(CARDS, held, {}, dialects=ALL, vocabulary=DEFAULT_VOCABULARY)
+        known = Asked(amounts={}, pod_uids=frozenset("p"))
+        said = node_offers(CARDS, holders(held), known, dialects=ALL, vocabulary=DEFAULT_VOCABULARY)
         status = {"capacity": said, "allocatable": said}
         facts, warnings = decode_node({**node, "status": status}, body)
         assert not warnings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from agent.https import NoAnswerError
 from agent.kubelet.pods import Pod, read_pods
 from agent.kubelet.watch import PodsHere
 from agent.plugin.held import HeldHere
+from agent.report.held import Asked
 from ledger.domain.annotations.proof import ProvenContainer, ProvenDevice
 from ledger.domain.errors import InputError
 
@@ -79,7 +80,7 @@ def test_each_container_has_what_its_place_holds() -> None:
     """And what the whole Pod holds; one that holds nothing has nothing."""
     held = here(holds("", "all"), holds("1", "x"), holds("init-0", "y"), holds("init-1", "z"))
     found = {
-        name: list(held.devices_of("p", name) or ())
+        name: [one.device_id for one in held.devices_of("p", name) or ()]
         for name in ("first", "sidecar", "main", "other")
     }
     assert found == {
@@ -125,7 +126,56 @@ def test_names_that_kubelet_has_not_told_are_waited_for() -> None:
         assert pods.problem == "down"
 
     asyncio.run(later())
-    assert held.devices_of("p", "main") == ("x",)
+    assert [one.device_id for one in held.devices_of("p", "main") or ()] == ["x"]
+
+
+CORES = "koordinator.sh/gpu-core"
+ASKING: dict[str, Any] = {
+    "metadata": {"uid": "p", "name": "p"},
+    "spec": {"containers": [{"name": "main", "resources": {"limits": {CORES: "40"}}}]},
+}
+
+
+def test_what_is_held_and_asked_for_is_told_to_the_report() -> None:
+    """None where nobody knows; what kubelet said before is not its word of now."""
+    kubelet = Kubelet(told=(ASKING,))
+    held = here(holds("0", "x"), kubelet=kubelet)
+    assert [one.pod_uid for one in held.pods() or ()] == ["p"]
+    assert held.asked() == Asked(amounts={CORES: 40}, pod_uids=frozenset("p"))
+    assert HeldHere(Word(None), held._pods).pods() is None
+    kubelet.why = "down"
+    asyncio.run(held._pods.look())
+    assert held.asked() is None
+    kubelet.why, kubelet.told = "", (ASKING, {"metadata": {"uid": "q"}, "spec": {}})
+    asyncio.run(held._pods.look())
+    assert held.asked() is None, "a Pod that can't be read may ask for anything"
+
+
+def test_a_round_begins_when_something_else_is_held_or_asked_for() -> None:
+    """Not by an answer that says the same; kubelet is asked once for a Pod that it has not told."""
+    kubelet = Kubelet(told=(ASKING,))
+    held = here(holds("0", "x"), kubelet=kubelet)
+    known = held._known
+    assert isinstance(known, Word)
+    first = held.version()
+    assert known.holdings is not None
+    known.holdings = replace(known.holdings, position=8)
+    kubelet.told = (dict(ASKING),)
+    asyncio.run(held._pods.look())
+    assert held.version() == first
+    assert not held._pods._wanted.is_set()
+
+    late = HeldByPod(pod_uid="late", namespace="ml", pod_name="late")
+    known.holdings = all_holdings(ORIGIN, 9, [*known.holdings.pods(), late])
+    second = held.version()
+    assert second != first
+    assert held._pods._wanted.is_set()
+    held._pods._wanted.clear()
+    assert held.version() == second
+    assert not held._pods._wanted.is_set()
+    kubelet.told = ()
+    asyncio.run(held._pods.look())
+    assert held.version() != second
 
 
 def test_a_pod_that_cant_be_read_hides_no_other() -> None:
