@@ -13,7 +13,16 @@ from ledger.domain.devices import GPU, DeviceRecord
 from ledger.domain.errors import InputError
 from ledger.domain.kube.derived_links import derive_links
 from ledger.domain.kube.node_objects import decode_node
-from ledger.domain.log.events import NodeInventoried, PodObserved, PodReserved, RequestRefused
+from ledger.domain.log.events import (
+    BY_CLAIM,
+    CLAIM,
+    ClaimObserved,
+    ClaimReserved,
+    NodeInventoried,
+    PodObserved,
+    PodReserved,
+    RequestRefused,
+)
 from ledger.domain.log.recorded_node import RecordedNode, node_from
 from ledger.domain.log.recorded_request import RecordedRequest, request_from
 from ledger.domain.log.state import GRANTED, Holding
@@ -38,7 +47,12 @@ Event = PodReserved | PodObserved | RequestRefused
 def node_of(
     event: NodeInventoried, devices: tuple[DeviceRecord, ...], described: RecordedNode | None
 ) -> NodeFacts:
-    """Return a node as its events tell; without a description its labels say what they can."""
+    """
+    Return a node as its events tell; without a description its labels say what they can.
+
+    What claims alone are given is none of the devices that are decided on.
+    """
+    devices = tuple(device for device in devices if not device.by_claims)
     labels = dict(event.labels)
     metadata = {"name": event.node_name, "uid": event.node_uid, "labels": labels}
     try:
@@ -97,6 +111,22 @@ def as_observed(event: PodReserved) -> PodObserved:
     )
 
 
+def claim_as_observed(event: ClaimReserved | ClaimObserved) -> PodObserved:
+    """Return what a claim holds as what a running Pod holds, which deciding counts alike."""
+    return PodObserved(
+        pod_uid=event.claim_uid,
+        attempt=event.attempt,
+        namespace=event.namespace,
+        pod_name=event.claim_name,
+        node_uid=event.node_uid,
+        node_name=event.node_name,
+        source=BY_CLAIM,
+        shares=event.shares,
+        cpuset=event.cpuset,
+        unknown_types=event.unknown_types if isinstance(event, ClaimObserved) else (),
+    )
+
+
 @lru_cache(maxsize=64)
 def _of_qos(qos: str) -> PodSnapshot:
     return PodSnapshot(qos=qos)
@@ -132,7 +162,11 @@ def opening_of(event: PodReserved | PodObserved) -> PodReserved | PodObserved:
 
 
 def held_by(holding: Holding, node_uid: str, node_name: str) -> PodObserved:
-    """Return a holding as what a running Pod holds, where the event that opened it is not told."""
+    """
+    Return a holding as what a running Pod holds, where the event that opened it is not told.
+
+    What a claim holds is told so too: to who decides it is a holder that others brought.
+    """
     return PodObserved(
         pod_uid=holding.pod_uid,
         attempt=holding.attempt,
@@ -140,7 +174,7 @@ def held_by(holding: Holding, node_uid: str, node_name: str) -> PodObserved:
         pod_name=holding.pod_name,
         node_uid=node_uid,
         node_name=node_name,
-        source=holding.kind,
+        source=BY_CLAIM if holding.holder == CLAIM else holding.kind,
         cpu_milli=holding.cpu_milli,
         memory_bytes=holding.memory_bytes,
         shares=holding.shares,

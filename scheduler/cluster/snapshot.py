@@ -53,6 +53,7 @@ from scheduler.cluster.settings import recorded_settings, with_templates
 from scheduler.decide.settings import SchedulingSettings
 
 OTHERS: Final = "held by others"
+HELD_BY_CLAIM: Final = "a claim holds it, which no Pod's move frees"
 GONE: Final = "its node was lost: what it holds opens with the machine"
 UNKNOWN: Final = "its request is not known"
 PINNED: Final = "its request names one node"
@@ -267,7 +268,7 @@ def _node(uid: str, state: LedgerState, told: _Told, facts: Mapping[str, NodeFac
     """Return one node: its facts from files or else from events, its devices from the ledger."""
     node = state.nodes[uid]
     # What is held on a machine that the node has left closes it as a loss does.
-    lost = node.lost or any(held.machine for held in node.holdings.values())
+    lost = node.lost or any(held.machine for held in node.everyone())
     if uid in facts:
         devices = _with_health(facts[uid].devices, node.devices)
         return replace(facts[uid], devices=devices, lost=lost or facts[uid].lost)
@@ -311,6 +312,10 @@ def _holders(
             own = known.get(holding.pod_uid)
             holder = _holder(pod, places[uid], own, others=others, group=group)
             yield replace(holder, fixed=GONE) if holding.phase == LOST else holder
+        for holding in node.claims.values():
+            name = f"claim/{holding.key}@{uid}"
+            pod = structs.replace(held_by(holding, uid, node.name), pod_uid=name)
+            yield Holder(node=places[uid], held=pod, fixed=HELD_BY_CLAIM)
     yield from _kept(state, places)
 
 

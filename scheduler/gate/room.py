@@ -88,7 +88,7 @@ def _held(
             holder = Holder(uid=uid, words=words, share=share)
             found.setdefault((share.device_type, share.device_id), []).append(holder)
 
-    for _, one in sorted(node.holdings.items()):
+    for _, one in sorted({**node.holdings, **node.claims}.items()):
         words = f"{_kind(one.holder)} {one.namespace}/{one.pod_name}"
         if one.consumers:
             words += f" of Pod {', '.join(each.name for each in one.consumers[:HOLDERS_MAX])}"

@@ -10,7 +10,12 @@ from msgspec import structs
 
 from ledger.domain.errors import InputError
 from ledger.domain.log.events import (
+    ClaimObserved,
+    ClaimReleased,
+    ClaimReserved,
+    ClaimVoided,
     DeviceHealthChanged,
+    Ending,
     GroupMember,
     LedgerEvent,
     NodeCleared,
@@ -31,7 +36,7 @@ from ledger.domain.log.recorded_request import RecordedRequest, request_digest, 
 from ledger.domain.log.workload import NO_WORKLOAD
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodRequest, PodSnapshot
-from scheduler.cluster.rebuilt import as_observed, node_of, request_of
+from scheduler.cluster.rebuilt import as_observed, claim_as_observed, node_of, request_of
 from scheduler.cluster.settings import recorded_settings
 from scheduler.decide.engine import Engine
 from scheduler.decide.group.life import DEADLINE
@@ -139,7 +144,9 @@ class SoFar:
                 self._clear(event)
             case PodObserved():
                 self.hold(event)
-            case PodReleased() | PodVoided():
+            case ClaimReserved() | ClaimObserved():
+                self.hold(claim_as_observed(event))
+            case PodReleased() | PodVoided() | ClaimReleased() | ClaimVoided():
                 self._release(event)
             case PlanDropped():
                 self._drop(event)
@@ -176,7 +183,7 @@ class SoFar:
             if held.lost and held.event.node_uid == event.node_uid:
                 self._give_back(uid)
 
-    def _release(self, event: PodReleased | PodVoided) -> None:
+    def _release(self, event: Ending) -> None:
         held = self.held.get(event.pod_uid)
         if held is None or held.event.node_uid != event.node_uid:
             return

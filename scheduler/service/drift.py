@@ -339,7 +339,7 @@ def _fault(sight: Sight, found: Sequence[Disagreement]) -> Iterator[Disagreement
     if kind not in {drift.NODE_UNREADABLE, drift.NODE_UNRECORDED}:
         return
     there = any(pod.holds and not pod.ended for pod in sight.pods.values())
-    if there or found or any(state.holdings for state in sight.states):
+    if there or found or any(state.holdings or state.claims for state in sight.states):
         yield Disagreement(
             kind=kind,
             words=f"{sight.name}: {words}",

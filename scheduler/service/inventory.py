@@ -158,7 +158,7 @@ class Inventory:
     def _know(self, uid: str) -> None:
         """Let a node that the API has not told of here count as gone: it has holders."""
         state = self._view.recorded(uid)
-        if self._begun and state is not None and state.holdings:
+        if self._begun and state is not None and (state.holdings or state.claims):
             self._view.put_gone(as_told(state, self._said.get(uid, Said())))
 
     def _is_lost(self, uid: str) -> bool:

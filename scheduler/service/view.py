@@ -19,7 +19,7 @@ from msgspec import structs
 from ledger.domain.errors import InputError
 from ledger.domain.kube.shared_templates import kind_of_cards
 from ledger.domain.log import drift
-from ledger.domain.log.events import LedgerEvent, PodObserved, PodReserved
+from ledger.domain.log.events import POD, LedgerEvent, PodObserved, PodReserved
 from ledger.domain.log.state import Folding, Holding, LedgerState, NodeState, node_uid_of
 from ledger.domain.log.workload import NO_WORKLOAD, Workload
 from ledger.domain.nodes import NodeFacts
@@ -194,8 +194,9 @@ class ClusterView:
             self._lay(self._facts[uid])
 
     def holdings(self, uid: str) -> Mapping[str, Holding]:
-        """Return what is held on a node, by Pod UID and attempt."""
-        return self._held.get(uid, {})
+        """Return what Pods hold on a node, by Pod UID and attempt."""
+        held = self._held.get(uid, {})
+        return {key: holding for key, holding in held.items() if holding.holder == POD}
 
     def holders(self) -> frozenset[str]:
         """Return the UIDs of all Pods that hold something somewhere."""
@@ -312,7 +313,7 @@ class ClusterView:
         if self._laid.get(uid) != laid:
             self.numbers[uid] = self.engine.put_node(laid)
             self._laid[uid] = laid
-        self._hold(uid, {} if state is None else state.holdings)
+        self._hold(uid, {} if state is None else _everyone(state))
         self._open_or_close(facts.name)
         if not (self._held.get(uid) or self._named.get(facts.name) == uid or self._expects(uid)):
             self._forget(uid)
@@ -473,13 +474,17 @@ def _with_ledger(facts: NodeFacts, state: NodeState) -> NodeFacts:
     """Return a node with what the ledger alone knows: cards that were closed, and its loss."""
     closed = {device.key for device in state.devices if not device.healthy}
     # What is held on a machine that the node has left closes it as a loss does.
-    lost = facts.lost or state.lost or any(held.machine for held in state.holdings.values())
+    lost = facts.lost or state.lost or any(held.machine for held in state.everyone())
     if closed:
         devices = (
             replace(each, healthy=False) if each.key in closed else each for each in facts.devices
         )
         facts = replace(facts, devices=tuple(devices))
     return facts if lost == facts.lost else replace(facts, lost=lost)
+
+
+def _everyone(state: NodeState) -> Mapping[str, Holding]:
+    return {**state.holdings, **state.claims} if state.claims else state.holdings
 
 
 def _name_of(key: str, node_uid: str) -> str:

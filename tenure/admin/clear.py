@@ -50,7 +50,7 @@ def clear(
         if not dry_run:
             _record(source, found, reason)
     for state in found:
-        for held in state.holdings.values():
+        for held in state.everyone():
             if held.phase == LOST:
                 pod = f"pod={held.namespace}/{held.pod_name}, pod_uid={held.pod_uid}"
                 sys.stdout.write(f"{verb}: node={state.name}, node_uid={state.uid}, {pod}\n")
@@ -65,7 +65,7 @@ def _lost(source: Ledger, node: str) -> list[NodeState]:
     named = [state for _, state in sorted(nodes.items()) if node in {state.name, state.uid}]
     if not named:
         raise InputError(f"no such node: node={node}")
-    found = [s for s in named if any(held.phase == LOST for held in s.holdings.values())]
+    found = [s for s in named if any(held.phase == LOST for held in s.everyone())]
     if not found:
         raise InputError(f"nothing is held by a lost Pod of this node: node={node}")
     return found

@@ -131,7 +131,7 @@ def _document(loaded: Loaded) -> dict[str, Any]:
 
 
 def _node(node: NodeState) -> dict[str, Any]:
-    holdings = sorted(node.holdings.values(), key=lambda holding: holding.opened_position)
+    holdings = sorted(node.everyone(), key=lambda holding: holding.opened_position)
     return {
         "node": node.name,
         "node_uid": node.uid,

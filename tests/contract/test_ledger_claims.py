@@ -149,7 +149,7 @@ def test_a_pods_end_does_not_end_a_claim_of_the_same_uid(store: Store) -> None:
         with pytest.raises(CapacityError):
             writer.append([clock.new(released("a"))])
         recorded = [(each.envelope.position, each.event) for each in ledger.read_events()]
-        [held] = fold(recorded)["uid-n-1"].holdings.values()
+        [held] = fold(recorded)["uid-n-1"].everyone()
         assert (held.holder, held.phase) == ("claim", "bound")
         assert [each.name for each in held.consumers] == ["x", "y"]
         unused = ClaimConsumed(claim_uid="uid-a", attempt=1, node_uid="uid-n-1")

@@ -194,7 +194,7 @@ def test_the_tables_are_the_fold_of_the_events(
     held = [
         (uid, holding.pod_uid, holding.attempt, holding.opened_position, holding.phase)
         for uid, state in fold(recorded).items()
-        for holding in state.holdings.values()
+        for holding in state.everyone()
     ]
     assert sorted(held, key=lambda each: each[3]) == [tuple(row) for row in rows]
     assert list(broken(recorded)) == []

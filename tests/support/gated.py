@@ -127,7 +127,11 @@ class FoldedAccounts:
             folding.add(position, event)
         state = folding.node("node-1") or NodeState(uid="node-1", name=NODE)
         return NodeState(
-            uid="node-1", name=NODE, devices=self.devices, holdings=dict(state.holdings)
+            uid="node-1",
+            name=NODE,
+            devices=self.devices,
+            holdings=dict(state.holdings),
+            claims=dict(state.claims),
         )
 
     def account(self, allocated: Allocated) -> Accounted | Unaccounted:

@@ -59,7 +59,7 @@ def _broken(node_name: str, unit: str, use: Use, most: Amount) -> Iterator[Viola
 
 def _cpu_violations(node: NodeState) -> Iterator[Violation]:
     counts: dict[int, int] = {}
-    for holding in node.holdings.values():
+    for holding in node.everyone():
         for cpu in holding.cpuset if holding.kind == GRANTED else ():
             counts[cpu] = counts.get(cpu, 0) + 1
     for cpu in sorted(counts):
@@ -89,12 +89,12 @@ def machine_violations(nodes: Iterable[NodeState]) -> Iterator[Violation]:
 def _by_machine(node: NodeState) -> Iterator[tuple[Machine, NodeState]]:
     """Yield a node with what it holds, for each machine that it holds something of."""
     found: dict[Machine, dict[str, Holding]] = {}
-    for key, held in node.holdings.items():
+    for key, held in {**node.holdings, **node.claims}.items():
         if held.kind == GRANTED:
             machine = (held.machine[0], held.machine[1]) if held.machine else machine_of(node)
             found.setdefault(machine, {})[key] = held
     for machine, holdings in found.items():
-        yield machine, replace(node, holdings=holdings)
+        yield machine, replace(node, holdings=holdings, claims={})
 
 
 def _shared_device_violations(parts: Sequence[NodeState]) -> Iterator[Violation]:

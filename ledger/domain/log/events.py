@@ -417,6 +417,8 @@ class ClaimVoided(_OfClaim, frozen=True, kw_only=True, gc=False):
     reason: str
 
 
+BY_CLAIM: Final = "resourceclaim"
+"""The source of what a claim holds, however its status came to say so."""
 BY_COUNT: Final = "count"
 """The source of what we placed ourselves, on cards that kubelet chooses."""
 

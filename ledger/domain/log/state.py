@@ -17,6 +17,7 @@ from ledger.domain.bounds import Count, Exact, Milli, Number, Units
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import DeviceRecord, DeviceShare
 from ledger.domain.log.events import (
+    CLAIM,
     GRANTS,
     POD,
     ClaimBound,
@@ -101,9 +102,11 @@ class Holding(Struct, frozen=True, kw_only=True, gc=False):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeState:
     """
-    One node: its inventory, and its holdings by `<holder's uid>/<attempt>`.
+    One node: its inventory, and what is held of it by `<holder's uid>/<attempt>`.
 
     Attributes:
+        holdings: of Pods.
+        claims: of claims, which no Pod's life begins or ends.
         caps: what was promised of a device when it shrank or left, where that is more than it has
             now. Falls as holders leave (design section 4, "Facts may contradict capacity").
         lost: since it was lost, until it is inventoried again.
@@ -123,6 +126,12 @@ class NodeState:
     boot_id: str = ""
     by_agent: bool = False
     lost: bool = False
+    claims: Mapping[str, Holding] = field(default_factory=dict)
+
+    def everyone(self) -> Iterator[Holding]:
+        """Yield what is held of it, by Pods and then by claims."""
+        yield from self.holdings.values()
+        yield from self.claims.values()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,14 +181,16 @@ class Folding:
 
     def held(self) -> list[str]:
         """Return the UIDs of the nodes that have holders."""
-        return [uid for uid, node in self._nodes.items() if node.holdings]
+        return [uid for uid, node in self._nodes.items() if node.holdings or node.claims]
 
     def holding_of(self, event: LedgerEvent) -> Holding | None:
         """Return the holding that an event goes on with or ends; None without one."""
         if not isinstance(event, PodBound | PodAssigned | ClaimBound | Ending):
             return None
         node = self._nodes.get(event.node_uid)
-        return None if node is None else node.holdings.get(f"{event.pod_uid}/{event.attempt}")
+        if node is None:
+            return None
+        return _of(node, event).get(f"{event.pod_uid}/{event.attempt}")
 
     @property
     def state(self) -> LedgerState:
@@ -190,7 +201,7 @@ class Folding:
 
 @dataclass(slots=True, kw_only=True)
 class _Node:
-    """A `NodeState` that changes; `holdings` is its own."""
+    """A `NodeState` that changes; `holdings` and `claims` are its own."""
 
     uid: str
     name: str
@@ -198,6 +209,7 @@ class _Node:
     cpus: tuple[Cpu, ...]
     cpu_ref_count_max: int
     holdings: dict[str, Holding]
+    claims: dict[str, Holding]
     caps: Mapping[Unit, Amount]
     system_uuid: str
     machine_id: str
@@ -205,18 +217,24 @@ class _Node:
     by_agent: bool
     lost: bool
 
+    def everyone(self) -> Iterator[Holding]:
+        """Yield as `NodeState.everyone`."""
+        yield from self.holdings.values()
+        yield from self.claims.values()
 
-_SAME: Final = tuple(item.name for item in fields(NodeState) if item.name != "holdings")
+
+_HELD: Final = frozenset({"holdings", "claims"})
+_SAME: Final = tuple(item.name for item in fields(NodeState) if item.name not in _HELD)
 
 
 def _opened(node: NodeState) -> _Node:
     same: dict[str, Any] = {name: getattr(node, name) for name in _SAME}
-    return _Node(holdings=dict(node.holdings), **same)
+    return _Node(holdings=dict(node.holdings), claims=dict(node.claims), **same)
 
 
 def _closed(node: _Node) -> NodeState:
     same: dict[str, Any] = {name: getattr(node, name) for name in _SAME}
-    return NodeState(holdings=dict(node.holdings), **same)
+    return NodeState(holdings=dict(node.holdings), claims=dict(node.claims), **same)
 
 
 def node_uid_of(event: LedgerEvent) -> str | None:
@@ -243,19 +261,22 @@ def _registered(node: _Node, event: NodeInventoried) -> None:
     if all(before):
         if not all(now) or now == before:
             return  # what it stops telling, it still is
-        for key, held in node.holdings.items():
-            node.holdings[key] = held if held.machine else structs.replace(held, machine=before)
+        for there in (node.holdings, node.claims):
+            for key, held in there.items():
+                there[key] = held if held.machine else structs.replace(held, machine=before)
     node.system_uuid, node.machine_id = now
 
 
 def _lost(node: _Node, _position: int, _event: NodeLost) -> None:
     node.lost = True
-    for key, holding in node.holdings.items():
-        node.holdings[key] = structs.replace(holding, phase=LOST)
+    for there in (node.holdings, node.claims):
+        for key, holding in there.items():
+            there[key] = structs.replace(holding, phase=LOST)
 
 
 def _cleared(node: _Node, _position: int, _event: NodeCleared) -> None:
     node.holdings = {key: held for key, held in node.holdings.items() if held.phase != LOST}
+    node.claims = {key: held for key, held in node.claims.items() if held.phase != LOST}
     if node.caps:
         node.caps = _fallen(node)
 
@@ -282,6 +303,12 @@ def _health_changed(node: _Node, _position: int, event: DeviceHealthChanged) -> 
     )
 
 
+def _of(
+    node: _Node, event: Opening | PodBound | PodAssigned | ClaimBound | Ending
+) -> dict[str, Holding]:
+    return node.claims if event.holder == CLAIM else node.holdings
+
+
 def _held(node: _Node, position: int, event: Opening) -> None:
     granted = type(event) in GRANTS
     attempt, pod_uid = event.attempt, event.pod_uid
@@ -302,38 +329,40 @@ def _held(node: _Node, position: int, event: Opening) -> None:
         consumers=event.consumers if isinstance(event, ClaimReserved | ClaimObserved) else (),
     )
     key = f"{pod_uid}/{attempt}"
-    held = node.holdings.get(key)
+    there = _of(node, event)
+    held = there.get(key)
     twice = held is not None and held.kind == GRANTED
-    node.holdings[f"{key}@{position}" if twice else key] = holding  # no grant is overwritten
+    there[f"{key}@{position}" if twice else key] = holding  # no grant is overwritten
 
 
 def _consumed(node: _Node, _position: int, event: ClaimConsumed) -> None:
     key = f"{event.pod_uid}/{event.attempt}"
-    holding = node.holdings.get(key)
+    holding = node.claims.get(key)
     if holding is not None:
-        node.holdings[key] = structs.replace(holding, consumers=event.consumers)
+        node.claims[key] = structs.replace(holding, consumers=event.consumers)
 
 
 def _bound(node: _Node, _position: int, event: PodBound | ClaimBound) -> None:
-    _phase(node, f"{event.pod_uid}/{event.attempt}", "bound")
+    _phase(_of(node, event), f"{event.pod_uid}/{event.attempt}", "bound")
 
 
 def _assigned(node: _Node, _position: int, event: PodAssigned) -> None:
-    _phase(node, f"{event.pod_uid}/{event.attempt}", "assigned")
+    _phase(node.holdings, f"{event.pod_uid}/{event.attempt}", "assigned")
 
 
-def _phase(node: _Node, key: str, phase: str) -> None:
-    holding = node.holdings.get(key)
+def _phase(there: dict[str, Holding], key: str, phase: str) -> None:
+    holding = there.get(key)
     if holding is not None and holding.phase != LOST:
-        node.holdings[key] = structs.replace(holding, phase=phase)
+        there[key] = structs.replace(holding, phase=phase)
 
 
 def _freed(node: _Node, _position: int, event: Ending) -> None:
     key = f"{event.pod_uid}/{event.attempt}"
-    held = node.holdings.get(key)
+    there = _of(node, event)
+    held = there.get(key)
     if held is None or held.phase == LOST:
         return  # what a lost node's Pods held opens with its machine alone
-    del node.holdings[key]
+    del there[key]
     if node.caps:
         node.caps = _fallen(node)
 
@@ -397,7 +426,7 @@ def uses_of(node: NodeState | _Node) -> Iterator[Use]:
     by_minor = {device.key: device for device in node.devices}
     shares: dict[Unit, list[DeviceShare]] = {}
     records: dict[Unit, DeviceRecord] = {}
-    for holding in node.holdings.values():
+    for holding in node.everyone():
         for share in holding.shares if holding.kind == GRANTED else ():
             device = by_id.get((share.device_type, share.device_id)) if share.device_id else None
             other = by_minor.get(share.key)

@@ -8,7 +8,7 @@ sorted. A change of the form is a new `FORMAT`; a reader ignores snapshots of fo
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
@@ -54,6 +54,7 @@ class _Node:
     boot_id: str
     by_agent: bool
     lost: bool
+    claims: tuple[_Held, ...]  # in the same order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +94,7 @@ def _share(nodes: Iterable[NodeState]) -> None:
     for node in nodes:
         for device in node.devices:
             sharing.device(device)
-        for held in node.holdings.values():
+        for held in node.everyone():
             sharing.words(held, "namespace", "kind", "phase", "cpuset", "memory_bytes")
             for share in held.shares:
                 sharing.share(share)
@@ -105,15 +106,15 @@ def state_digest(text: str) -> bytes:
 
 
 _SAME: Final = tuple(
-    item.name for item in fields(NodeState) if item.name not in {"holdings", "caps"}
+    item.name for item in fields(NodeState) if item.name not in {"holdings", "claims", "caps"}
 )
 
 
 def _node(node: NodeState) -> _Node:
     same: dict[str, Any] = {name: getattr(node, name) for name in _SAME}
-    held = sorted(node.holdings.items(), key=lambda item: (item[1].opened_position, item[0]))
     return _Node(
-        holdings=tuple(_Held(key=key, holding=holding) for key, holding in held),
+        holdings=_in_order(node.holdings),
+        claims=_in_order(node.claims),
         caps=tuple(
             _Cap(device_type=unit[0], minor=unit[1], device_id=unit[2], amount=node.caps[unit])
             for unit in sorted(node.caps)
@@ -122,11 +123,17 @@ def _node(node: NodeState) -> _Node:
     )
 
 
+def _in_order(held: Mapping[str, Holding]) -> tuple[_Held, ...]:
+    ordered = sorted(held.items(), key=lambda item: (item[1].opened_position, item[0]))
+    return tuple(_Held(key=key, holding=holding) for key, holding in ordered)
+
+
 def _folded(node: _Node, cpus: tuple[Cpu, ...]) -> NodeState:
     same: dict[str, Any] = {name: getattr(node, name) for name in _SAME if name != "cpus"}
     return NodeState(
         cpus=cpus,
         holdings={each.key: each.holding for each in node.holdings},
+        claims={each.key: each.holding for each in node.claims},
         caps={(each.device_type, each.minor, each.device_id): each.amount for each in node.caps},
         **same,
     )

@@ -116,7 +116,7 @@ class HeldByFold:
         named = {
             holding.opened_position: _named(node, holding)
             for node in state.nodes.values()
-            for holding in node.holdings.values()
+            for holding in node.everyone()
         }
         shares: dict[int, list[Row]] = defaultdict(list)
         for position, kind, device_type, minor, device_id, *amounts in self._rows(_SHARES):
@@ -148,7 +148,7 @@ def _folded(state: LedgerState) -> dict[int, _Held]:
     return {
         holding.opened_position: _held(uid, holding, _named(node, holding))
         for uid, node in state.nodes.items()
-        for holding in node.holdings.values()
+        for holding in node.everyone()
     }
 
 

@@ -14,7 +14,7 @@ from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import GPU, WHOLE_PERCENT, DeviceShare
 from ledger.domain.kube.shared_templates import Amounts
 from ledger.domain.log.cpu_holders import holds_alone
-from ledger.domain.log.events import PodObserved
+from ledger.domain.log.events import BY_CLAIM, PodObserved
 from ledger.domain.log.machines import same_device
 from ledger.domain.request import extended
 from scheduler.decide.cpusets.pinned import CpuHolding
@@ -47,6 +47,7 @@ class _Held(NamedTuple):
         amounts: what it has of cards beside core percent and memory, by minor of its GPUs.
         counted: how many whole devices it has on cards that nobody can name, by type.
         extended: what it has of resources that nodes offer by their number alone, by name.
+        by_claim: a claim has it: what of it the node does not list is not the node's to give.
     """
 
     number: int
@@ -65,6 +66,7 @@ class _Held(NamedTuple):
     unknown_types: tuple[str, ...] = ()
     counted: Mapping[str, int] = _NOTHING
     extended: Mapping[str, int] = _NOTHING
+    by_claim: bool = False
 
     @property
     def cpus(self) -> CpuHolding:
@@ -167,9 +169,9 @@ class Holdings:
         Take what a running Pod holds, whether or not it fits; return what contradicts itself.
 
         Rule: cli.md, Running Pods. Over-full cards close; a card that the inventory lacks is
-        unknown and closes the node for its type. CPUs and parts of NUMA nodes count as what the
-        Pod reserved would, and what the node lacks or keeps back is named. What another machine
-        lists is closed there.
+        unknown and closes the node for its type, unless a claim has it: that is no card of ours.
+        CPUs and parts of NUMA nodes count as what the Pod reserved would, and what the node lacks
+        or keeps back is named. What another machine lists is closed there.
         """
         path = f"{pod.namespace}/{pod.pod_name}"
         self._number += 1
@@ -190,6 +192,7 @@ class Holdings:
             pod.unknown_types,
             pod.counted if self._by_count else _NOTHING,
             extended.held(pod.snapshot),
+            pod.source == BY_CLAIM,
         )
         account = self._arrays.accounts[node]
         facts = self._arrays.nodes[account]
@@ -287,8 +290,10 @@ class Holdings:
         unknown, is_elsewhere, is_lost = held.unknown_types, held.home != facts.uid, False
         for share in held.shares:
             there = share
-            if is_elsewhere:
+            if is_elsewhere or held.by_claim:
                 card = same_device(share, facts.devices)
+                if card is None and held.by_claim:
+                    continue
                 if card is None:
                     is_lost = True
                     unknown = (*unknown, share.device_type)

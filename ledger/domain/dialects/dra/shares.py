@@ -165,7 +165,7 @@ def holders_of(node: NodeState, device: DeviceRecord) -> tuple[Holding, ...]:
     name = (device.device_type, device.device_id)
     found = (
         holding
-        for holding in node.holdings.values()
+        for holding in node.everyone()
         if device.device_type in holding.unknown_types
         or any((share.device_type, share.device_id) == name for share in holding.shares)
     )

@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
+from ledger.domain.devices import DeviceShare
 from ledger.domain.errors import LedgerError
 from ledger.domain.log.events import (
+    ClaimReserved,
     DeviceHealthChanged,
     NodeDescribed,
     NodeInventoried,
@@ -15,6 +17,7 @@ from ledger.domain.request.requests import PodRequest
 from scheduler.service.view import STRANGERS, UNKNOWN_POD, UNREADABLE, UNRECORDED
 from tests.support.live import Live, MemoryLedger, types
 from tests.support.objects import container, device, gpu_device, node, pod
+from tests.support.stores import claim, claim_ended, share
 
 
 def _pod(name: str, gpus: int = 1) -> dict[str, Any]:
@@ -375,3 +378,34 @@ def test_what_a_node_offers_of_cards_is_recorded_and_of_what_nobody_follows_is_n
     assert systems.offers == (("gpu.intel.com/i915", 3),)
     assert systems.capacity == (("gpu.intel.com/i915", 4),)
     assert [card.id for card in systems.cards] == ["GPU-a"]
+
+
+def _claim(name: str, *shares: DeviceShare) -> ClaimReserved:
+    return claim(name, *shares, node="a")
+
+
+def test_what_a_claim_holds_is_not_given_to_a_pod_and_is_no_pods() -> None:
+    """It counts on the card, seen or granted; no end of a Pod is looked for, and none frees it."""
+    live = Live()
+    live.add_node("a", 1)
+    live.settle()
+    whole = share(0, 100, device_id="GPU-a-0", gib=24, exclusive=True)
+    held = _claim("c", whole)
+    live.record(held)
+    assert live.passing(_pod("q"), "a") == []
+    assert live.view.holdings("uid-a") == {}
+    again = Live(live.ledger)
+    again.add_node("a", 1)
+    again.settle()
+    assert again.passing(_pod("q"), "a") == []
+    again.record(claim_ended("c", node="a"))
+    assert again.passing(_pod("q"), "a") == ["a"]
+
+
+def test_a_card_that_claims_alone_are_given_is_none_to_place_on_and_closes_none() -> None:
+    """A claim on a card that no Device object lists leaves the node's own cards as they are."""
+    live = Live()
+    live.add_node("a", 1)
+    live.settle()
+    live.record(_claim("c", share(7, 100, device_id="GPU-only-sliced", gib=80, exclusive=True)))
+    assert live.passing(_pod("q"), "a") == ["a"]
