@@ -32,6 +32,10 @@ def not_isolated(_devices: Sequence[ProvenDevice]) -> Edits:
     return {}
 
 
+def _nothing(_: Given) -> Edits:
+    return {}
+
+
 class Slots:
     """The slots of one node. Every method is quick, and none is called beside another."""
 
@@ -77,9 +81,14 @@ class Slots:
             raise InputError(f"not a slot of this node: ids={','.join(sorted(wanted))}")
         return name_of(wanted, self._start, next(self._numbers))
 
-    def prepare(self, slots: Iterable[str]) -> tuple[Given, ...]:
+    def prepare(
+        self, slots: Iterable[str], more: Callable[[Given], Edits] = _nothing
+    ) -> tuple[Given, ...]:
         """
         Write the meaning of each name that a container with these slots may start with.
+
+        Args:
+            more: what a container is told beside what shows its cards, always the same of one.
 
         Returns:
             The names that were new. Another container's name is written from that one's holding.
@@ -108,7 +117,7 @@ class Slots:
                 missing.append(f"nothing is known to be held: container={whose}")
                 continue
             try:
-                meaning = self._meaning(one, devices)
+                meaning = self._meaning(one, devices, more(one))
             except UnknownSizeError as error:
                 missing.append(f"{error}, container={whose}")
                 continue
@@ -131,14 +140,16 @@ class Slots:
         self._specifications.remove(old)
         return tuple(sorted(old))
 
-    def _meaning(self, one: Given, devices: Sequence[ProvenDevice]) -> str:
+    def _meaning(self, one: Given, devices: Sequence[ProvenDevice], more: Edits) -> str:
         cards = self._cards()
         ids = [device.device_id for device in devices]
         unknown = [each for each in ids if each not in cards]
         if unknown:
             whose = f"pod_uid={one.pod_uid}, container={one.container}"
             raise InputError(f"no CDI specification shows it: device={unknown[0]}, {whose}")
-        return specification_of(one.name, [cards[each] for each in ids], self._isolated(devices))
+        isolated = self._isolated(devices)
+        both = {kind: [*isolated.get(kind, ()), *more.get(kind, ())] for kind in {*isolated, *more}}
+        return specification_of(one.name, [cards[each] for each in ids], both)
 
 
 class SlotPlugin:
@@ -190,7 +201,12 @@ class SlotPlugin:
 
     async def prepare(self, ids: frozenset[str]) -> Mapping[str, object]:
         """Write what the names mean; as `Slots.prepare`."""
-        new = self._slots.prepare(ids)
+        return await self._prepared(ids, _nothing)
+
+    async def _prepared(
+        self, ids: frozenset[str], more: Callable[[Given], Edits]
+    ) -> Mapping[str, object]:
+        new = self._slots.prepare(ids, more)
         return {"new": [f"{one.pod_uid}/{one.container}={one.name}" for one in new]}
 
     def sweep(self) -> int:

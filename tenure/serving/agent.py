@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 import secrets
 import time
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 import aiohttp
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter
 
 from agent.checkpoint import FILE_NAME
 from agent.decide.isolation import LIBRARY, Provider
@@ -24,13 +25,17 @@ from agent.plugin.held import HeldHere
 from agent.plugin.holdings_file import HoldingsFile
 from agent.plugin.isolating import Isolation
 from agent.plugin.metrics import Metrics
-from agent.plugin.preparing import SlotPlugin, Slots
+from agent.plugin.preparing import Holdings, SlotPlugin, Slots
 from agent.plugin.serving import DevicePlugin
+from agent.plugin.sharing import GpuShare, ShareSlots
 from agent.service.link import ServiceLink
 from ledger.domain.errors import InputError
 from tenure.exits import with_next
+from tenure.kube.objects import KubeObjects, connected
+from tenure.serving.agent_mode import AgentMode, ShareUnit
 from tenure.serving.agent_reporting import NodeToTell, ReportingOptions, reporting
-from tenure.serving.background import Tasks, tasks_of_process, told_to_stop
+from tenure.serving.agent_sharing import Marker
+from tenure.serving.background import Tasks, every, tasks_of_process, told_to_stop
 from tenure.serving.listening import Connections, announced
 from tenure.serving.probes import probes_app
 
@@ -46,16 +51,28 @@ class ServiceOptions:
         url: of the service's API, `https://HOST:PORT`.
         authority: file with whom its certificate must be of.
         token: file with the token that kubelet mounts for us; it says which node we are.
-        kubelet: kubelet's own listener, `https://HOST:PORT`.
-        kubelet_authority: file with whom kubelet's certificate must be of.
+    """
+
+    url: str
+    authority: Path
+    token: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubeletOptions:
+    """
+    Who tells the Pods of this node.
+
+    Attributes:
+        url: kubelet's own listener, `https://HOST:PORT`.
+        authority: file with whom kubelet's certificate must be of.
+        token: file with the token that kubelet mounts for us.
         node: the Node's name, which kubelet's certificate has; empty = the host's of its URL.
     """
 
     url: str
     authority: Path
     token: Path
-    kubelet: str
-    kubelet_authority: Path
     node: str = ""
 
 
@@ -72,7 +89,10 @@ class AgentOptions:
         holdings: who holds what on this node: a file, or the service.
         slots: how many containers with devices may be here at once.
         isolation: what keeps containers to their parts of cards, with `library` on the node.
+        kubelet: its listener; None = what needs it is not served.
         reporting: what is told of this machine; None = somebody else tells it.
+        mode: how containers are shown their cards.
+        share_unit: what GPU share counts memory in.
     """
 
     probes: tuple[str, int]
@@ -83,7 +103,16 @@ class AgentOptions:
     slots: int
     isolation: Provider = Provider.NONE
     library: str = LIBRARY
+    kubelet: KubeletOptions | None = None
     reporting: ReportingOptions | None = None
+    mode: AgentMode = AgentMode.PLUGIN
+    share_unit: ShareUnit = ShareUnit.MIB
+
+    @property
+    def has_slots(self) -> bool:
+        """Tell whether containers are known by slots, and shown their cards by CDI."""
+        in_mib = self.mode is AgentMode.GPUSHARE and self.share_unit is ShareUnit.MIB
+        return in_mib or self.mode is AgentMode.PLUGIN
 
 
 def provider_of(text: str, option: str) -> Provider:
@@ -106,70 +135,141 @@ async def serve_agent(options: AgentOptions) -> None:
     Raises:
         InputError: kubelet can't take so many slots, or a folder or file is missing.
     """
-    for option, folder in (("--plugins", options.plugins), ("--cdi", options.cdi)):
-        if not folder.is_dir():
-            missing = InputError(f"no such folder: {folder}", field=option)
-            raise with_next(missing, "mount the node's own folder there")
-    if options.isolation is not Provider.NONE and options.reporting is None:
-        fact = "nobody tells how large the node's cards are"
-        raise with_next(InputError(fact, field="--isolation"), "name the node: --node")
+    _check(options)
     stopping = told_to_stop()
-    registry, start = CollectorRegistry(), secrets.token_hex(_START_BYTES)
+    registry = CollectorRegistry()
     cards = CardFiles(options.cards)
     cards.cards()  # what can't be read is said at once
     sizes: dict[str, int] = {}
+    async with AsyncExitStack() as stack:
+        tasks = await stack.enter_async_context(tasks_of_process())
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        kubelet = None
+        if options.kubelet is not None:
+            kubelet = KubeletPods(caller=_kubelet(options.kubelet, session))
+        holdings = _holdings(options, session, kubelet, tasks)
+        served = _served(options, cards, sizes, holdings, kubelet)
+        why_not_ready: Callable[[], str] = str
+        if served is not None:
+            start, metrics = secrets.token_hex(_START_BYTES), Metrics(registry)
+            plugin = DevicePlugin(served, folder=options.plugins, start=start, metrics=metrics)
+            why_not_ready = plugin.why_not_ready
+            tasks.append(plugin.run())
+        app = probes_app(registry, why_not_ready)
+        await stack.enter_async_context(announced(app, options.probes, "probes", Connections()))
+        if options.reporting is not None:
+            config = options.reporting.kubeconfig
+            connecting = connected(None if config is None else str(config))
+            objects = await stack.enter_async_context(connecting)
+            node = NodeToTell(held=holdings, sizes=sizes, isolation=options.isolation)
+            if isinstance(served, GpuShare | ShareSlots):
+                node = replace(node, heard=served.saw)
+                _mark(objects, options.reporting.node, served, registry, tasks)
+            await reporting(options.reporting, node, objects, registry, tasks)
+        tasks.start()
+        await stopping.wait()
+
+
+def _mark(
+    objects: KubeObjects,
+    node: str,
+    served: GpuShare | ShareSlots,
+    registry: CollectorRegistry,
+    tasks: Tasks,
+) -> None:
+    """Add the task that marks Pods whose share is assigned."""
+    failed = Counter(
+        "tenure_agent_share_failures",
+        "Rounds in which shares could not be marked as assigned",
+        ["what"],
+        registry=registry,
+    )
+    tasks.append(every(0, "marks", Marker(objects, node, served).round, failed))
+
+
+def _check(options: AgentOptions) -> None:
+    """Refuse what can't work in a mode."""
+    folders = []
+    if options.mode is not AgentMode.ENV:
+        folders.append(("--plugins", options.plugins))
+    if options.has_slots:
+        folders.append(("--cdi", options.cdi))
+    for option, folder in folders:
+        if not folder.is_dir():
+            missing = InputError(f"no such folder: {folder}", field=option)
+            raise with_next(missing, "mount the node's own folder there")
+    if options.has_slots and not options.cards:
+        fact = f"the mode {options.mode} shows cards by their CDI specifications"
+        raise with_next(InputError(fact, field="--cards"), "name the file of the vendor's tool")
+    if options.reporting is not None:
+        return
+    if options.isolation is not Provider.NONE:
+        fact = "nobody tells how large the node's cards are"
+        raise with_next(InputError(fact, field="--isolation"), "name the node: --node")
+    if options.mode is AgentMode.GPUSHARE:
+        fact = "nobody tells which cards the node has"
+        raise with_next(InputError(fact, field="--mode"), "name the node: --node")
+
+
+def _served(
+    options: AgentOptions,
+    cards: CardFiles,
+    sizes: Mapping[str, int],
+    holdings: Holdings,
+    kubelet: KubeletPods | None,
+) -> SlotPlugin | GpuShare | None:
+    """Return what kubelet is served; None where containers are shown their cards without it."""
+    if options.mode is AgentMode.ENV:
+        return None
+    checkpoint = CheckpointFile(options.plugins / FILE_NAME).read
+    if not options.has_slots:
+        assert kubelet is not None
+        return GpuShare(pods=kubelet.pods, checkpoint=checkpoint, holdings=holdings)
     isolation = Isolation(
         provider=options.isolation,
         host=HostFiles(root=Path("/") if options.reporting is None else options.reporting.host),
         sizes=lambda: sizes,
         library=PurePosixPath(options.library),
     )
-    async with AsyncExitStack() as stack:
-        tasks = await stack.enter_async_context(tasks_of_process())
-        holdings = await _holdings(options.holdings, stack, tasks)
-        slots = Slots(
-            count=options.slots,
-            start=start,
-            specifications=SpecFolder(options.cdi),
-            checkpoint=CheckpointFile(options.plugins / FILE_NAME).read,
-            holdings=holdings,
-            cards=cards.cards,
-            isolated=isolation.edits,
-        )
-        plugin = DevicePlugin(
-            SlotPlugin(slots), folder=options.plugins, start=start, metrics=Metrics(registry)
-        )
-        app = probes_app(registry, plugin.why_not_ready)
-        await stack.enter_async_context(announced(app, options.probes, "probes", Connections()))
-        tasks.append(plugin.run())
-        if options.reporting is not None:
-            node = NodeToTell(held=holdings, sizes=sizes, isolation=options.isolation)
-            await reporting(options.reporting, node, registry, stack, tasks)
-        tasks.start()
-        await stopping.wait()
+    slots = Slots(
+        count=options.slots,
+        start=secrets.token_hex(_START_BYTES),
+        specifications=SpecFolder(options.cdi),
+        checkpoint=checkpoint,
+        holdings=holdings,
+        cards=cards.cards,
+        isolated=isolation.edits,
+    )
+    if options.mode is AgentMode.PLUGIN:
+        return SlotPlugin(slots)
+    assert kubelet is not None
+    return ShareSlots(slots, pods=kubelet.pods, checkpoint=checkpoint, holdings=holdings)
 
 
-async def _holdings(
-    options: Path | ServiceOptions, stack: AsyncExitStack, tasks: Tasks
-) -> HoldingsFile | HeldHere:
-    """Return who tells what containers hold, with the tasks that keep it known."""
-    if isinstance(options, Path):
-        return HoldingsFile(options)
-    session = await stack.enter_async_context(aiohttp.ClientSession())
-    service = Caller(
+def _kubelet(options: KubeletOptions, session: aiohttp.ClientSession) -> Caller:
+    return Caller(
         session=session,
         url=options.url,
         authority=Authority(options.authority),
         token=options.token,
-    )
-    kubelet = Caller(
-        session=session,
-        url=options.kubelet,
-        authority=Authority(options.kubelet_authority),
-        token=options.token,
         server_name=options.node or None,
     )
+
+
+def _holdings(
+    options: AgentOptions,
+    session: aiohttp.ClientSession,
+    kubelet: KubeletPods | None,
+    tasks: Tasks,
+) -> HoldingsFile | HeldHere:
+    """Return who tells what containers hold, with the tasks that keep it known."""
+    told = options.holdings
+    if isinstance(told, Path):
+        return HoldingsFile(told)
+    assert kubelet is not None
+    authority = Authority(told.authority)
+    service = Caller(session=session, url=told.url, authority=authority, token=told.token)
     link = ServiceLink(service, clock=time.monotonic, draw=random.random)
-    pods = PodsHere(KubeletPods(caller=kubelet))
+    pods = PodsHere(kubelet)
     tasks += [link.run(), pods.run()]
     return HeldHere(link, pods)

@@ -7,8 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -28,9 +27,12 @@ from agent.discover.machine import Discovery, Fault, Identity, Kind, Probe
 from agent.discover.sysfs import SysfsProbe
 from agent.report.held import NodeWord
 from agent.report.reporter import Reported, Reporter
+from ledger.domain.dialects.names import Dialect
 from ledger.domain.errors import InputError
+from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 from tenure.exits import with_next
-from tenure.kube.objects import connected
+from tenure.kube.objects import KubeObjects
+from tenure.serving.agent_mode import ShareUnit
 from tenure.serving.background import Tasks, every
 from tenure.serving.threads import in_thread_of_its_own
 
@@ -61,6 +63,7 @@ class ReportingOptions:
         declared: lists devices beside cards and NICs.
         bandwidth: what a tool measured between GPUs.
         seconds: between two rounds.
+        share_unit: what GPU share counts memory in, where the Node offers it; None = it does not.
     """
 
     node: str
@@ -71,6 +74,7 @@ class ReportingOptions:
     declared: Path | None = None
     bandwidth: Path | None = None
     seconds: float = 30.0
+    share_unit: ShareUnit | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,11 +87,13 @@ class NodeToTell:
         sizes: the bytes of every card by id, as looks have found them; a card that can't be looked
             at keeps its own.
         isolation: what keeps containers to their parts of cards.
+        heard: is told what the machine has, at each round.
     """
 
     held: NodeWord
     sizes: dict[str, int]
     isolation: Provider
+    heard: Callable[[Discovery], None] = lambda _: None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -167,8 +173,8 @@ class Looks:
 async def reporting(
     options: ReportingOptions,
     node: NodeToTell,
+    objects: KubeObjects,
     registry: CollectorRegistry,
-    stack: AsyncExitStack,
     tasks: Tasks,
 ) -> None:
     """
@@ -176,7 +182,6 @@ async def reporting(
 
     Raises:
         InputError: the folder of what outlives us is missing, or its file can't be opened.
-        ApiError: there are no credentials for a cluster.
     """
     if not options.state.is_dir():
         missing = InputError(f"no such folder: {options.state}", field="--state")
@@ -187,8 +192,6 @@ async def reporting(
     except OSError as error:
         raise InputError(f"can't be read: {error}", field="--state") from error
     kept = KeptFaults(path=file, faults=faults, saved=faults)
-    config = None if options.kubeconfig is None else str(options.kubeconfig)
-    objects = await stack.enter_async_context(connected(config))
     host = HostFiles(root=options.host)
     parts = _parts(options, host)
     looks = Looks(probe=CombinedProbe(parts=parts, measured=options.bandwidth))
@@ -199,6 +202,9 @@ async def reporting(
         now=_now,
         isolation=node.isolation,
     )
+    if options.share_unit is not None:
+        reporter.dialects |= {Dialect.GPUSHARE}
+        reporter.vocabulary = replace(DEFAULT_VOCABULARY, gpushare_unit=str(options.share_unit))
     failures = Counter(
         "tenure_agent_failures", "Rounds of work that failed", ["what"], registry=registry
     )
@@ -217,7 +223,9 @@ async def reporting(
             if kept.become(after_events(kept.faults, await reporter.closed())):
                 soon.set()  # and then it is saved
             kept.is_whole = True
-        told = await reporter.report(marked(found, kept.faults), pods, node.held.asked())
+        now = marked(found, kept.faults)
+        node.heard(now)
+        told = await reporter.report(now, pods, node.held.asked())
         said.round(told, (*unsaved, *unread))
         for device in told.recovered:
             if kept.recover(device):

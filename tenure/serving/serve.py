@@ -11,6 +11,7 @@ import typer
 from ledger.domain.errors import InputError
 from tenure.commands import Commands
 from tenure.options import LedgerUrl
+from tenure.serving.agent_mode import AgentMode, ShareUnit
 
 SERVE = typer.Typer(
     cls=Commands, name="serve", help="Run one of the services.", no_args_is_help=True
@@ -345,13 +346,29 @@ def scheduler(
 
 def agent(
     *,
+    mode: Annotated[
+        AgentMode,
+        typer.Option(
+            envvar="TENURE_AGENT_MODE",
+            help="How containers are shown their cards: the setting slotMode of admission.",
+        ),
+    ] = AgentMode.PLUGIN,
+    share_unit: Annotated[
+        ShareUnit,
+        typer.Option(
+            "--gpushare-unit",
+            envvar="TENURE_AGENT_GPUSHARE_UNIT",
+            help="In the mode gpushare: the setting gpushare.unit.",
+        ),
+    ] = ShareUnit.MIB,
     cards: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Option(
             envvar="TENURE_AGENT_CARDS",
             help="CDI specification of the node's cards by their ids; may be given again.",
+            show_default=False,
         ),
-    ],
+    ] = None,
     service: Annotated[
         str,
         typer.Option(
@@ -363,9 +380,7 @@ def agent(
     ] = "",
     token: Annotated[
         Path,
-        typer.Option(
-            envvar="TENURE_AGENT_TOKEN", help="With --service: our token, as kubelet mounts it."
-        ),
+        typer.Option(envvar="TENURE_AGENT_TOKEN", help="Our token, as kubelet mounts it."),
     ] = Path("/var/run/secrets/kubernetes.io/serviceaccount/token"),
     authority: Annotated[
         Path,
@@ -378,7 +393,7 @@ def agent(
         typer.Option(
             envvar="TENURE_AGENT_KUBELET",
             metavar="URL",
-            help="With --service: kubelet's listener, which tells the Pods of this node.",
+            help="Kubelet's listener, which tells the Pods of this node.",
         ),
     ] = "https://127.0.0.1:10250",
     kubelet_authority: Annotated[
@@ -386,7 +401,7 @@ def agent(
         typer.Option(
             "--kubelet-ca",
             envvar="TENURE_AGENT_KUBELET_CA",
-            help="With --service: the authority of that.",
+            help="The authority of kubelet's listener.",
         ),
     ] = Path("/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"),
     holdings: Annotated[
@@ -506,7 +521,13 @@ def agent(
     from tenure.extras import needs
 
     with needs("service"), needs("agent"):
-        from tenure.serving.agent import AgentOptions, ServiceOptions, provider_of, serve_agent
+        from tenure.serving.agent import (
+            AgentOptions,
+            KubeletOptions,
+            ServiceOptions,
+            provider_of,
+            serve_agent,
+        )
         from tenure.serving.agent_reporting import ReportingOptions
         from tenure.serving.logs import set_up_logs
         from tenure.serving.run import address, run_service
@@ -521,19 +542,17 @@ def agent(
         probes=address(probes, "--probes"),
         plugins=plugins,
         cdi=cdi,
-        cards=tuple(cards),
+        cards=tuple(cards or ()),
         holdings=holdings
-        or ServiceOptions(
-            url=service.rstrip("/"),
-            authority=authority,
-            token=token,
-            kubelet=kubelet.rstrip("/"),
-            kubelet_authority=kubelet_authority,
-            node=node,
-        ),
+        or ServiceOptions(url=service.rstrip("/"), authority=authority, token=token),
         slots=slots,
         isolation=provider_of(isolation, "--isolation"),
         library=library,
+        kubelet=KubeletOptions(
+            url=kubelet.rstrip("/"), authority=kubelet_authority, token=token, node=node
+        ),
+        mode=mode,
+        share_unit=share_unit,
         reporting=ReportingOptions(
             node=node,
             kubeconfig=kubeconfig,
@@ -543,6 +562,7 @@ def agent(
             declared=declared,
             bandwidth=bandwidth,
             seconds=every,
+            share_unit=share_unit if mode is AgentMode.GPUSHARE else None,
         )
         if node
         else None,

@@ -118,13 +118,36 @@ class FakeKubelet:
         self.keep()
         return str(device.name)
 
+    def give(self, pod_uid: str, container: str, resource: str, *ids: str) -> Any:  # noqa: ANN401 - a message
+        """Give a container ids, keep the plugin's answer for it, and return that."""
+        request = messages.AllocateRequest(container_requests=[{"devices_ids": ids}])
+        (answer,) = self.call("Allocate", request, messages.AllocateResponse).container_responses
+        self.entries.append(
+            {
+                "PodUID": pod_uid,
+                "ContainerName": container,
+                "ResourceName": resource,
+                "DeviceIDs": {"-1": list(ids)},
+                "AllocResp": base64.b64encode(answer.SerializeToString()).decode(),
+            }
+        )
+        self.keep()
+        return answer
+
+    def preferred(self, available: Iterable[str], size: int) -> list[str]:
+        """Return the ids that the plugin likes best."""
+        wanted = {"available_deviceIDs": list(available), "allocation_size": size}
+        request = messages.PreferredAllocationRequest(container_requests=[wanted])
+        answer = self.call("GetPreferredAllocation", request, messages.PreferredAllocationResponse)
+        return list(answer.container_responses[0].deviceIDs)
+
     def keep(self) -> None:
         """Write the checkpoint."""
         written = self.folder / "new"
         written.write_bytes(checkpoint_of(self.entries))
         written.rename(self.folder / FILE_NAME)
 
-    def start(self, slot: str, seconds: float = SECONDS) -> None:
+    def start(self, *ids: str, seconds: float = SECONDS) -> None:
         """Ask before a container starts. Raises grpc.RpcError when it may not."""
-        request = messages.PreStartContainerRequest(devices_ids=[slot])
+        request = messages.PreStartContainerRequest(devices_ids=ids)
         self.call("PreStartContainer", request, messages.PreStartContainerResponse, seconds)

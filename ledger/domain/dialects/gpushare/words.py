@@ -28,6 +28,10 @@ ANNOTATION_GPUSHARE_V3_ASSIGNED: Final = "gpushare.alibabacloud.com/assigned"
 ANNOTATION_GPUSHARE_V3_ASSUME_TIME: Final = "gpushare.alibabacloud.com/assume-time"
 ANNOTATION_GPUSHARE_V3_DEVICE_RESOURCE: Final = "gpushare.alibabacloud.com/device-resource"
 
+ENV_GPUSHARE_CONTAINER: Final = "ALIYUN_COM_GPU_MEM_CONTAINER"
+ENV_GPUSHARE_NO_ISOLATION: Final = "CGPU_DISABLE"
+LABEL_GPUSHARE_NO_ISOLATION: Final = "cgpu.disable.isolation"  # on Nodes, value "true"
+
 WORDS: Final = DialectWords(
     name="gpushare",
     resources=GPUSHARE_NAMES,
