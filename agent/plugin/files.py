@@ -63,6 +63,15 @@ class SpecFolder:
                 return False
         return True
 
+    def again(self, name: str) -> bool:
+        """Write what a name means once more; tell whether it means something. Raises OSError."""
+        try:
+            content = read_file(self._path(name)).decode(errors="replace")
+        except FileNotFoundError:
+            return False
+        self.write(name, content)
+        return True
+
     @contextmanager
     def _beside(self, path: Path, content: str) -> Iterator[Path]:
         """Yield a file of our own with this content; the runtime reads none of its suffix."""

@@ -1,12 +1,14 @@
-"""What a container holds: the ledger's word by its place, and kubelet's word of its name."""
+"""What a container holds: the word that is believed, by its place, and kubelet's of its name."""
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from agent.decide.node_holdings import GRANTED, LOST, HeldByPod, NodeHoldings
+from agent.decide.believing import Believed, Believing, Source
+from agent.decide.node_holdings import HeldByPod, NodeHoldings
 from agent.kubelet.pods import Pod
 from agent.kubelet.watch import PodsHere
 from agent.report.held import Asked, asked_by
@@ -18,11 +20,20 @@ _log: Final = logging.getLogger("tenure.agent.held")
 
 
 class HeldHere:
-    """The holdings of this node as the device plugin and the report ask for them."""
+    """
+    The holdings of this node as the device plugin and the report ask for them.
 
-    def __init__(self, known: HoldingsOfNode, pods: PodsHere) -> None:
+    Attributes:
+        used: how often whose word was taken.
+        last: whose word was taken last; None = none yet.
+    """
+
+    def __init__(self, known: HoldingsOfNode, pods: PodsHere, believing: Believing) -> None:
         self._known = known
         self._pods = pods
+        self._believing = believing
+        self.used: Counter[Source] = Counter()
+        self.last: Source | None = None
         self._seen: NodeHoldings | None = None
         self._read: Sequence[Pod] | None = None
         self._asked: Asked | None = None
@@ -59,18 +70,43 @@ class HeldHere:
         return None if known is None else known.held, self.asked()
 
     def devices_of(self, pod_uid: str, container: str) -> Sequence[ProvenDevice] | None:
-        """Return a container's devices; None where they are not known."""
-        words, known = self._pods.words(pod_uid), self._known.holdings
+        """
+        Return a container's devices; None where they are not known.
+
+        Raises:
+            InputError: what is said of the Pod can't be believed.
+        """
+        words = self._pods.words(pod_uid)
         place = None if words is None else words.places.get(container)
-        if known is None or place is None:
+        if words is None or place is None:
             return None
-        ours = [one for one in known.of_pod(pod_uid) if one.kind == GRANTED and one.phase != LOST]
-        if not ours:
+        believed = self._believed(pod_uid)
+        if believed is None:
             return None
+        self.used[believed.source] += 1
+        self.last = believed.source
         found = {
             device.device_id: device
-            for one in ours[-1].containers
+            for one in believed.proof.containers
             if one.index in {EVERY, place}
             for device in one.devices
         }
         return tuple(found.values())
+
+    def is_held(self, pod_uid: str) -> bool:
+        """
+        Tell whether a Pod is believed to hold something, whatever its containers are called.
+
+        Raises:
+            InputError: what is said of the Pod can't be believed.
+        """
+        return self._believed(pod_uid) is not None
+
+    def _believed(self, pod_uid: str) -> Believed | None:
+        words = self._pods.words(pod_uid)
+        return self._believing.of_pod(
+            pod_uid,
+            self._known.holdings,
+            is_heard=self._known.is_heard,
+            annotations=None if words is None else words.annotations,
+        )

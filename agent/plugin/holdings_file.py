@@ -124,6 +124,10 @@ class HoldingsFile:
             return None
         return now.st_ino, now.st_mtime_ns, now.st_size
 
+    def is_held(self, pod_uid: str) -> bool:  # noqa: ARG002 - the port's
+        """Tell of no Pod: the file names containers, or says nothing of them."""
+        return False
+
     def _read(self) -> _File:
         try:
             file = msgspec.convert(json_document(read_file(self._path)), type=_File)

@@ -26,6 +26,10 @@ class Holdings(Protocol):
         """Return a container's devices, as the ledger says; None where nothing is known of it."""
         ...
 
+    def is_held(self, pod_uid: str) -> bool:
+        """Tell whether a Pod holds something by a word of now; it may not name its containers."""
+        ...
+
 
 def not_isolated(_devices: Sequence[ProvenDevice]) -> Edits:
     """Keep nobody to their part of a card."""
@@ -113,6 +117,11 @@ class Slots:
         for one in names:
             whose = f"{one.pod_uid}/{one.container}"
             devices = self._holdings.devices_of(one.pod_uid, one.container)
+            if devices is None and self._holdings.is_held(one.pod_uid):
+                # Kubelet tells no Pods now, but the name was written for this container before.
+                if not self._specifications.again(one.name):
+                    missing.append(f"kubelet tells no such Pod: container={whose}")
+                continue
             if not devices:
                 missing.append(f"nothing is known to be held: container={whose}")
                 continue

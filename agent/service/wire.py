@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from agent.decide.node_holdings import Change, HeldByPod, Origin
+from agent.decide.node_holdings import Change, HeldByPod, NodeHoldings, Origin
 from ledger.domain.annotations.proof import ProvenContainer, ProvenDevice
 from ledger.domain.cpuset import CpuSet, parse_cpuset
 from ledger.domain.errors import InputError
@@ -175,6 +175,31 @@ def confirmation(
         for uid, attempt, containers in assigned
     ]
     return msgspec.json.encode({"assigned": listed, "gone": list(gone)})
+
+
+def written(known: NodeHoldings, **more: object) -> bytes:
+    """Return holdings as the service says them, with what else is said beside."""
+    said = {
+        "format": FORMAT,
+        "node": {"name": known.origin.node_name, "uid": known.origin.node_uid},
+        "ledger": {"cluster": known.origin.cluster, "incarnation": known.origin.incarnation},
+        "position": known.position,
+        "holdings": [
+            {
+                "pod_uid": one.pod_uid,
+                "attempt": one.attempt,
+                "namespace": one.namespace,
+                "pod_name": one.pod_name,
+                "kind": one.kind,
+                "phase": one.phase,
+                "position": one.position,
+                "containers": [_plain(each) for each in one.containers],
+                "proof": one.proof,
+            }
+            for one in known.pods()
+        ],
+    }
+    return msgspec.json.encode({**said, **more})
 
 
 def _plain(container: ProvenContainer) -> dict[str, Any]:

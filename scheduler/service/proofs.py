@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ledger.domain.annotations.proof import encode_proof, proof_of
+from ledger.domain.annotations.proof import (
+    SignedHolding,
+    containers_of,
+    encode_proof,
+    proof_of,
+)
 from ledger.domain.annotations.signed_allocation import Allocation, encode_signed_allocation
 from ledger.domain.log.events import PodReserved
+from ledger.domain.log.state import GRANTED, LOST, Holding
+from ledger.domain.resources import ANNOTATION_TENURE_PROOF
 from ledger.signing import PrivateKey
 
 
@@ -75,3 +82,26 @@ class Signing:
                 allocation, key=self.ledger_key.public.key_id, sign=self.ledger_key.sign
             ),
         }
+
+    def proof(self, holding: Holding, node_uid: str) -> str:
+        """
+        Return the proof of what is held on a node now; empty where we did not give it.
+
+        Its epoch is 0: it may be said by another writer than the one that recorded the reservation,
+        and nobody compares epochs of proofs on a node.
+        """
+        if holding.kind != GRANTED or holding.phase == LOST or holding.machine:
+            return ""
+        proof = SignedHolding(
+            cluster=self.cluster,
+            incarnation=self.incarnation(),
+            epoch=0,
+            position=holding.opened_position,
+            attempt=holding.attempt,
+            pod_uid=holding.pod_uid,
+            node_uid=node_uid,
+            machine=self.machine_of(node_uid),
+            containers=containers_of(holding),
+        )
+        key = self.proof_key
+        return encode_proof(proof, key=key.public.key_id, sign=key.sign)[ANNOTATION_TENURE_PROOF]

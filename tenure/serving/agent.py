@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import random
 import secrets
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -19,7 +17,6 @@ from agent.decide.isolation import LIBRARY, Provider
 from agent.discover.host_files import HostFiles
 from agent.https import Authority, Caller
 from agent.kubelet.pods import KubeletPods
-from agent.kubelet.watch import PodsHere
 from agent.plugin.files import CardFiles, CheckpointFile, SpecFolder
 from agent.plugin.held import HeldHere
 from agent.plugin.holdings_file import HoldingsFile
@@ -28,34 +25,19 @@ from agent.plugin.metrics import Metrics
 from agent.plugin.preparing import Holdings, SlotPlugin, Slots
 from agent.plugin.serving import DevicePlugin
 from agent.plugin.sharing import GpuShare, ShareSlots
-from agent.service.link import ServiceLink
+from agent.service.own_node import node_of_token
 from ledger.domain.errors import InputError
 from tenure.exits import with_next
 from tenure.kube.objects import KubeObjects, connected
 from tenure.serving.agent_mode import AgentMode, ShareUnit
 from tenure.serving.agent_reporting import NodeToTell, ReportingOptions, reporting
 from tenure.serving.agent_sharing import Marker
+from tenure.serving.agent_words import ServiceOptions, words_of
 from tenure.serving.background import Tasks, every, tasks_of_process, told_to_stop
 from tenure.serving.listening import Connections, announced
 from tenure.serving.probes import probes_app
 
 _START_BYTES: Final = 10
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceOptions:
-    """
-    Who tells the holdings of this node.
-
-    Attributes:
-        url: of the service's API, `https://HOST:PORT`.
-        authority: file with whom its certificate must be of.
-        token: file with the token that kubelet mounts for us; it says which node we are.
-    """
-
-    url: str
-    authority: Path
-    token: Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,10 +126,15 @@ async def serve_agent(options: AgentOptions) -> None:
     async with AsyncExitStack() as stack:
         tasks = await stack.enter_async_context(tasks_of_process())
         session = await stack.enter_async_context(aiohttp.ClientSession())
-        kubelet = None
-        if options.kubelet is not None:
-            kubelet = KubeletPods(caller=_kubelet(options.kubelet, session))
-        holdings = _holdings(options, session, kubelet, tasks)
+        kubelet = _kubelet(options, session)
+        holdings: HoldingsFile | HeldHere
+        beside: Callable[[], Sequence[str]] = tuple
+        if isinstance(options.holdings, Path):
+            holdings = HoldingsFile(options.holdings)
+        else:
+            assert kubelet is not None
+            told = words_of(options.holdings, session, kubelet, registry, tasks)
+            holdings, beside = told
         served = _served(options, cards, sizes, holdings, kubelet)
         why_not_ready: Callable[[], str] = str
         if served is not None:
@@ -155,7 +142,7 @@ async def serve_agent(options: AgentOptions) -> None:
             plugin = DevicePlugin(served, folder=options.plugins, start=start, metrics=metrics)
             why_not_ready = plugin.why_not_ready
             tasks.append(plugin.run())
-        app = probes_app(registry, why_not_ready)
+        app = probes_app(registry, why_not_ready, beside)
         await stack.enter_async_context(announced(app, options.probes, "probes", Connections()))
         if options.reporting is not None:
             config = options.reporting.kubeconfig
@@ -246,30 +233,18 @@ def _served(
     return ShareSlots(slots, pods=kubelet.pods, checkpoint=checkpoint, holdings=holdings)
 
 
-def _kubelet(options: KubeletOptions, session: aiohttp.ClientSession) -> Caller:
-    return Caller(
+def _kubelet(options: AgentOptions, session: aiohttp.ClientSession) -> KubeletPods | None:
+    told = options.kubelet
+    if told is None:
+        return None
+    node, service = told.node, options.holdings
+    if not node and isinstance(service, ServiceOptions):
+        node, _ = node_of_token(service.token)
+    caller = Caller(
         session=session,
-        url=options.url,
-        authority=Authority(options.authority),
-        token=options.token,
-        server_name=options.node or None,
+        url=told.url,
+        authority=Authority(told.authority),
+        token=told.token,
+        server_name=node or None,
     )
-
-
-def _holdings(
-    options: AgentOptions,
-    session: aiohttp.ClientSession,
-    kubelet: KubeletPods | None,
-    tasks: Tasks,
-) -> HoldingsFile | HeldHere:
-    """Return who tells what containers hold, with the tasks that keep it known."""
-    told = options.holdings
-    if isinstance(told, Path):
-        return HoldingsFile(told)
-    assert kubelet is not None
-    authority = Authority(told.authority)
-    service = Caller(session=session, url=told.url, authority=authority, token=told.token)
-    link = ServiceLink(service, clock=time.monotonic, draw=random.random)
-    pods = PodsHere(kubelet)
-    tasks += [link.run(), pods.run()]
-    return HeldHere(link, pods)
+    return KubeletPods(caller=caller)

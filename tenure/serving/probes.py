@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 
-def probes_app(registry: CollectorRegistry, why_not_ready: Callable[[], str]) -> web.Application:
-    """Return the application for kubelet and Prometheus: `/livez`, `/readyz`, `/metrics`."""
+def probes_app(
+    registry: CollectorRegistry,
+    why_not_ready: Callable[[], str],
+    beside: Callable[[], Sequence[str]] = tuple,
+) -> web.Application:
+    """
+    Return the application for kubelet and Prometheus: `/livez`, `/readyz`, `/metrics`.
+
+    Args:
+        beside: lines for people, after the word whether it is ready.
+    """
 
     async def livez(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
     async def readyz(_: web.Request) -> web.Response:
         why = why_not_ready()
-        return web.Response(text=f"{why or 'ok'}\n", status=503 if why else 200)
+        text = "\n".join((why or "ok", *beside(), ""))
+        return web.Response(text=text, status=503 if why else 200)
 
     async def metrics(_: web.Request) -> web.Response:
         body = generate_latest(registry)

@@ -189,6 +189,7 @@ async def _opened(
         settings_hash=settings_hash(settings, seed=0),
         tenure_version=tenure_version(),
     )
+    signing = signer_of(options, origin, lambda: standing.incarnation)
     ports = Ports(
         origin=origin,
         recorder=recorder,
@@ -197,7 +198,7 @@ async def _opened(
         freshness=freshness,
         leading=leading,
         words=words,
-        proofs=signer_of(options, origin, lambda: standing.incarnation),
+        proofs=signing,
         told=refusals_told(options.ledger),
         documents_in=yaml_documents,
         start=tasks.run,
@@ -226,6 +227,7 @@ async def _opened(
         holder=holder,
         begun=found.begun,
         live=live,
+        signing=signing,
         tasks=tasks,
     )
 

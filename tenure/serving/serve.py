@@ -404,6 +404,13 @@ def agent(
             help="The authority of kubelet's listener.",
         ),
     ] = Path("/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"),
+    proof_keys: Annotated[
+        Path,
+        typer.Option(
+            envvar="TENURE_AGENT_PROOF_KEYS",
+            help="With --service: folder of public keys, *.vkey, that sign what a node believes.",
+        ),
+    ] = Path("/etc/tenure/proof-keys"),
     holdings: Annotated[
         Path | None,
         typer.Option(
@@ -462,12 +469,13 @@ def agent(
         ),
     ] = None,
     host: Annotated[
-        Path, typer.Option(envvar="TENURE_AGENT_HOST", help="With --node: the machine's own /.")
+        Path, typer.Option(envvar="TENURE_AGENT_HOST", help="Where the machine's own / is.")
     ] = Path("/"),
     state: Annotated[
         Path,
         typer.Option(
-            envvar="TENURE_AGENT_STATE", help="With --node: folder of what outlives the agent."
+            envvar="TENURE_AGENT_STATE",
+            help="With --node or --service: folder of what outlives the agent.",
         ),
     ] = Path("/var/lib/tenure"),
     machine: Annotated[
@@ -524,11 +532,11 @@ def agent(
         from tenure.serving.agent import (
             AgentOptions,
             KubeletOptions,
-            ServiceOptions,
             provider_of,
             serve_agent,
         )
         from tenure.serving.agent_reporting import ReportingOptions
+        from tenure.serving.agent_words import ServiceOptions
         from tenure.serving.logs import set_up_logs
         from tenure.serving.run import address, run_service
 
@@ -544,7 +552,14 @@ def agent(
         cdi=cdi,
         cards=tuple(cards or ()),
         holdings=holdings
-        or ServiceOptions(url=service.rstrip("/"), authority=authority, token=token),
+        or ServiceOptions(
+            url=service.rstrip("/"),
+            authority=authority,
+            token=token,
+            keys=proof_keys,
+            state=state,
+            host=host,
+        ),
         slots=slots,
         isolation=provider_of(isolation, "--isolation"),
         library=library,

@@ -47,6 +47,10 @@ class World:
         """Return a Pod's card."""
         return [held_card(self.held[pod_uid])] if pod_uid in self.held else None
 
+    def is_held(self, pod_uid: str) -> bool:
+        """Tell whether a Pod holds something."""
+        return bool(self.devices_of(pod_uid, "main"))
+
     async def told(self) -> Sequence[Mapping[str, object]]:
         """Return kubelet's Pods."""
         return self.pods

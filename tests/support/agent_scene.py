@@ -12,17 +12,20 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from ledger.domain.log.events import PodAssigned, PodBound, PodReserved
+from ledger.signing import PrivateKey
 from scheduler.service.agents import Agents
 from scheduler.service.api.agents import AGENT, NODE_NAME, NODE_UID, AgentRoutes
 from scheduler.service.api.callers import Caller
 from scheduler.service.api.http import api_app
 from scheduler.service.books import LiveBooks
 from scheduler.service.ending import NodeWord
+from scheduler.service.proofs import Signing
 from scheduler.service.releasing import SWEEP_SECONDS
 from tests.support.live import WORDS, Live
 from tests.support.objects import container, pod
 
 Json = dict[str, Any]
+PROOF_KEY = PrivateKey.new("proofs.test")
 
 
 @dataclass(slots=True)
@@ -75,9 +78,17 @@ class Scene:
         self.agents.first = lambda name: self.told.append(f"first {name}")
         self.agents.confirmed = lambda name: self.told.append(f"gone {name}")
         self.known = Known(agent_of("a"))
+        self.signing = Signing(
+            cluster="ledger/test",
+            incarnation=lambda: "first",
+            proof_key=PROOF_KEY,
+            ledger_key=PROOF_KEY,
+            machine_of=lambda uid: (f"system-{uid}", ""),
+        )
         self.routes = AgentRoutes(
             self.agents,
             self.live.view,
+            proofs=self.signing,
             user=AGENT,
             why_not=lambda: self.why,
             checkpoint=self._checkpoint,

@@ -121,6 +121,10 @@ class ShareNode:
         """Return the card of a Pod."""
         return [held_card(self.held[pod_uid])] if pod_uid in self.held else None
 
+    def is_held(self, pod_uid: str) -> bool:
+        """Tell whether a Pod holds something."""
+        return bool(self.devices_of(pod_uid, "main"))
+
     def restart_agent(self) -> None:
         """Let another agent take the place of this one, which remembers nothing."""
 

@@ -177,6 +177,8 @@ def verified_proof(
     Rule: docs/contracts/proof.md, "What the agent checks".
 
     Args:
+        cluster: the origin of the ledger; one that the node was never told is not compared, for
+            the Node's UID is of one cluster alone.
         machine: what this machine says of itself; what it does not say is not compared.
         released_position: the position of this node's last release of that Pod, 0 without one.
 
@@ -189,11 +191,11 @@ def verified_proof(
         raise InputError("missing", field=_PATH)
     proof = decode_proof(text, check=check)
     for name, said, ours in (
-        ("cluster", proof.cluster, cluster),
+        ("cluster", proof.cluster, cluster or proof.cluster),
         ("pod_uid", proof.pod_uid, pod_uid),
         ("node_uid", proof.node_uid, node_uid),
-        ("machine[0]", proof.machine[0], machine[0] or proof.machine[0]),
-        ("machine[1]", proof.machine[1], machine[1] or proof.machine[1]),
+        ("machine[0]", *_ids(proof.machine[0], machine[0])),
+        ("machine[1]", *_ids(proof.machine[1], machine[1])),
     ):
         if said != ours:
             fact = f"a proof for another one: said={said!r}, expected={ours!r}"
@@ -205,6 +207,11 @@ def verified_proof(
             field=f"{_PATH}.{_WORD}.position",
         )
     return proof
+
+
+def _ids(said: str, ours: str) -> tuple[str, str]:
+    """Return two ids to compare, of which case says nothing; ours unknown equals any."""
+    return (said.lower(), ours.lower() or said.lower())
 
 
 def attempt_in(annotations: Mapping[str, str], pod_uid: str) -> int:

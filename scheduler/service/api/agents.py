@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from aiohttp import web
 
@@ -85,11 +85,30 @@ class Kept:
     kept: str = ""
 
 
+class Proofs(Protocol):
+    """Signs for nodes what they hold; see `scheduler.service.proofs`."""
+
+    @property
+    def cluster(self) -> str:
+        """Return the origin of the ledger."""
+        ...
+
+    @property
+    def incarnation(self) -> Callable[[], str]:
+        """Return what tells the incarnation that is open."""
+        ...
+
+    def proof(self, holding: Holding, node_uid: str) -> str:
+        """Return the text of the proof, empty where we gave nothing."""
+        ...
+
+
 class AgentRoutes:
     """
     Answers agents.
 
     Args:
+        proofs: signs each holding, for a node believes no copy of it else.
         user: whose tokens are agents'.
         why_not: why nothing may be decided now, empty when it may.
         checkpoint: given what an agent has kept and whose it is, the ledger's signed checkpoint.
@@ -103,11 +122,13 @@ class AgentRoutes:
         agents: Agents,
         view: ClusterView,
         *,
+        proofs: Proofs,
         user: str,
         why_not: Callable[[], str],
         checkpoint: Callable[[str, str], Awaitable[Mapping[str, Any]]],
     ) -> None:
         self._agents = agents
+        self._proofs = proofs
         self._view = view
         self._user = user
         self._why_not = why_not
@@ -127,7 +148,9 @@ class AgentRoutes:
         """Say who holds what on the caller's node."""
         name, uid = self._node(caller)
         position, held = self._agents.holdings(uid)
-        return self._answer(name, uid, position, holdings=[holding_body(each) for each in held])
+        return self._answer(
+            name, uid, position, holdings=[self._holding(each, uid) for each in held]
+        )
 
     async def changes(self, request: web.Request, caller: Caller) -> web.StreamResponse:
         """Say what changed on the caller's node after a position; wait for it a while."""
@@ -140,7 +163,9 @@ class AgentRoutes:
             if self._node(caller) != (name, uid):
                 raise RefusedError(410, "Expired", "the Node is another one now: ask for holdings")
             position, found = self._changed(uid, after)
-        return self._answer(name, uid, position, changes=[_change_body(each) for each in found])
+        return self._answer(
+            name, uid, position, changes=[self._change(each, uid) for each in found]
+        )
 
     async def confirm(self, request: web.Request, caller: Caller) -> web.StreamResponse:
         """Take what the caller's node confirms."""
@@ -201,8 +226,30 @@ class AgentRoutes:
             raise RefusedError(410, "Expired", fact) from error
 
     def _answer(self, name: str, uid: str, position: int, **parts: object) -> web.Response:
-        node = {"name": name, "uid": uid}
-        return json_answer({"format": FORMAT, "node": node, "position": position, **parts})
+        said = {
+            "format": FORMAT,
+            "node": {"name": name, "uid": uid},
+            "ledger": {
+                "cluster": self._proofs.cluster,
+                "incarnation": self._proofs.incarnation(),
+            },
+            "position": position,
+        }
+        return json_answer({**said, **parts})
+
+    def _holding(self, holding: Holding, node_uid: str) -> dict[str, Any]:
+        return {**holding_body(holding), "proof": self._proofs.proof(holding, node_uid)}
+
+    def _change(self, change: Change, node_uid: str) -> dict[str, Any]:
+        holding = change.holding
+        return {
+            "position": change.position,
+            "what": change.what,
+            "pod_uid": change.pod_uid,
+            "attempt": change.attempt,
+            "reason": change.reason,
+            "holding": None if holding is None else self._holding(holding, node_uid),
+        }
 
 
 def node_of(caller: Caller, user: str) -> tuple[str, str]:
@@ -278,17 +325,6 @@ def holding_body(holding: Holding) -> dict[str, Any]:
         "phase": holding.phase,
         "position": holding.opened_position,
         "containers": [plain_value(each) for each in containers_of(holding)],
-    }
-
-
-def _change_body(change: Change) -> dict[str, Any]:
-    return {
-        "position": change.position,
-        "what": change.what,
-        "pod_uid": change.pod_uid,
-        "attempt": change.attempt,
-        "reason": change.reason,
-        "holding": None if change.holding is None else holding_body(change.holding),
     }
 
 

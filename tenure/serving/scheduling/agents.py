@@ -41,7 +41,12 @@ def agent_routes(process: Process, standing: Standing) -> list[Route]:
         return await checkpoints.answer(kept, by)
 
     agents = AgentRoutes(
-        live.agents, live.view, user=options.agent, why_not=why_not, checkpoint=checkpoint
+        live.agents,
+        live.view,
+        proofs=process.signing(live.view),
+        user=options.agent,
+        why_not=why_not,
+        checkpoint=checkpoint,
     )
     acts = ActRoutes(live.releasing, process.objects, why_not=why_not)
     refusals = RefusalRoutes(process.recorder, process.clock, user=options.webhook, why_not=why_not)

@@ -15,7 +15,9 @@ from scheduler.service.beginning import Beginning
 from scheduler.service.freshness import Freshness
 from scheduler.service.leading import Leading
 from scheduler.service.metrics import Metrics
+from scheduler.service.proofs import Signing
 from scheduler.service.replica import Replica
+from scheduler.service.view import ClusterView
 from tenure.kube.lease import Leadership
 from tenure.kube.objects import KubeObjects
 from tenure.serving.background import Tasks, every
@@ -38,6 +40,7 @@ class Process:
         leading: whether this replica answers; `replica` follows the ledger and takes it over.
         holder: whose doing the events are.
         live: what decides.
+        signing: signs what a view's nodes hold.
     """
 
     options: SchedulerOptions
@@ -57,6 +60,7 @@ class Process:
     holder: str
     begun: Beginning
     live: Assembly
+    signing: Callable[[ClusterView], Signing]
     tasks: Tasks
 
     def repeat(

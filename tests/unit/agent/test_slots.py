@@ -49,6 +49,10 @@ class Held(dict[tuple[str, str], Sequence[str]]):
             return None
         return [ProvenDevice(device_type="gpu", device_id=each, minor=0) for each in found]
 
+    def is_held(self, pod_uid: str) -> bool:
+        """Tell whether the Pod holds something, such as `self[pod_uid, ""]`."""
+        return (pod_uid, "") in self
+
 
 def kept(*entries: Mapping[str, Any]) -> DeviceCheckpoint:
     """Return a checkpoint with these entries."""
@@ -124,6 +128,21 @@ def test_a_name_of_another_slot_is_left_alone(tmp_path: Path) -> None:
     node.prepare(["slot-0000"])
 
     assert paths(tmp_path) == {A: ["/dev/x"]}
+
+
+def test_a_name_that_was_written_needs_no_names_of_containers_again(tmp_path: Path) -> None:
+    """Where the Pod still holds something; a name without a meaning waits, as does another's."""
+    slots(tmp_path, Held({("p", "main"): ["x"]}), of("p", "main", A)).prepare(["slot-0000"])
+    (before,) = tmp_path.glob("*.json")
+    inode, words = before.stat().st_ino, before.read_text()
+
+    held = Held({("p", ""): []})
+    assert slots(tmp_path, held, of("p", "main", A)).prepare(["slot-0000"]) == ()
+
+    assert (before.read_text(), before.stat().st_ino != inode) == (words, True)
+    for one, name, why in (("p", B, "tells no such Pod"), ("q", A, "nothing is known to be held")):
+        with pytest.raises(NotYetError, match=why):
+            slots(tmp_path, held, of(one, "main", name)).prepare(["slot-0000"])
 
 
 def test_a_name_is_never_given_another_meaning(tmp_path: Path) -> None:

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from agent.decide.node_holdings import HeldByPod, NodeHoldings, Origin, all_holdings
+from agent.decide.node_holdings import NodeHoldings
 from agent.decide.pod_words import pod_words
 from agent.https import NoAnswerError
 from agent.kubelet.pods import Pod, read_pods
 from agent.kubelet.watch import PodsHere
 from agent.plugin.held import HeldHere
 from agent.report.held import Asked
-from ledger.domain.annotations.proof import ProvenContainer, ProvenDevice
+from ledger.domain.annotations.proof import ProvenContainer
 from ledger.domain.errors import InputError
+from tests.support.proofs import believing, held, holds, word
 
-ORIGIN = Origin(node_name="a", node_uid="uid-a")
 POD: dict[str, Any] = {
     "metadata": {"uid": "p", "annotations": {"a": "b", "c": 1}},
     "spec": {
@@ -27,17 +27,6 @@ POD: dict[str, Any] = {
         "containers": [{"name": "main"}, {"name": "other"}],
     },
 }
-
-
-def holds(index: str, *devices: str) -> ProvenContainer:
-    """Return what a container may have."""
-    return ProvenContainer(
-        index=index,
-        devices=tuple(
-            ProvenDevice(device_type="gpu", device_id=one, minor=number)
-            for number, one in enumerate(devices)
-        ),
-    )
 
 
 @dataclass(slots=True)
@@ -72,15 +61,14 @@ def here(*containers: ProvenContainer, kubelet: Kubelet | None = None, **words: 
     """Return the holdings of a node where the Pod `p` holds these."""
     pods = PodsHere(kubelet or Kubelet())
     asyncio.run(pods.look())
-    one = HeldByPod(pod_uid="p", namespace="ml", pod_name="p", containers=containers, **words)
-    return HeldHere(Word(all_holdings(ORIGIN, 7, [one])), pods)
+    return HeldHere(Word(word(7, held("p", 5, *containers, **words))), pods, believing())
 
 
 def test_each_container_has_what_its_place_holds() -> None:
     """And what the whole Pod holds; one that holds nothing has nothing."""
-    held = here(holds("", "all"), holds("1", "x"), holds("init-0", "y"), holds("init-1", "z"))
+    mine = here(holds("", "all"), holds("1", "x"), holds("init-0", "y"), holds("init-1", "z"))
     found = {
-        name: [one.device_id for one in held.devices_of("p", name) or ()]
+        name: [one.device_id for one in mine.devices_of("p", name) or ()]
         for name in ("first", "sidecar", "main", "other")
     }
     assert found == {
@@ -110,15 +98,15 @@ def test_what_is_not_known_is_not_guessed(
 def test_names_that_kubelet_has_not_told_are_waited_for() -> None:
     """Kubelet is asked again when somebody wants them; while it is away, what it told stays."""
     kubelet = Kubelet(told=())
-    held = here(holds("0", "x"), kubelet=kubelet)
-    assert held.devices_of("p", "main") is None
+    mine = here(holds("0", "x"), kubelet=kubelet)
+    assert mine.devices_of("p", "main") is None
 
     async def later() -> None:
-        pods = held._pods
+        pods = mine._pods
         running = asyncio.create_task(pods.run())
         kubelet.told = (POD,)
         async with asyncio.timeout(60):
-            while held.devices_of("p", "main") is None:  # noqa: ASYNC110 - as kubelet's call waits
+            while mine.devices_of("p", "main") is None:  # noqa: ASYNC110 - as kubelet's call waits
                 await asyncio.sleep(0.01)
         running.cancel()
         kubelet.why = "down"
@@ -126,7 +114,7 @@ def test_names_that_kubelet_has_not_told_are_waited_for() -> None:
         assert pods.problem == "down"
 
     asyncio.run(later())
-    assert [one.device_id for one in held.devices_of("p", "main") or ()] == ["x"]
+    assert [one.device_id for one in mine.devices_of("p", "main") or ()] == ["x"]
 
 
 CORES = "koordinator.sh/gpu-core"
@@ -139,43 +127,43 @@ ASKING: dict[str, Any] = {
 def test_what_is_held_and_asked_for_is_told_to_the_report() -> None:
     """None where nobody knows; what kubelet said before is not its word of now."""
     kubelet = Kubelet(told=(ASKING,))
-    held = here(holds("0", "x"), kubelet=kubelet)
-    assert [one.pod_uid for one in held.pods() or ()] == ["p"]
-    assert held.asked() == Asked(amounts={CORES: 40}, pod_uids=frozenset("p"))
-    assert HeldHere(Word(None), held._pods).pods() is None
+    mine = here(holds("0", "x"), kubelet=kubelet)
+    assert [one.pod_uid for one in mine.pods() or ()] == ["p"]
+    assert mine.asked() == Asked(amounts={CORES: 40}, pod_uids=frozenset("p"))
+    assert HeldHere(Word(None), mine._pods, believing()).pods() is None
     kubelet.why = "down"
-    asyncio.run(held._pods.look())
-    assert held.asked() is None
+    asyncio.run(mine._pods.look())
+    assert mine.asked() is None
     kubelet.why, kubelet.told = "", (ASKING, {"metadata": {"uid": "q"}, "spec": {}})
-    asyncio.run(held._pods.look())
-    assert held.asked() is None, "a Pod that can't be read may ask for anything"
+    asyncio.run(mine._pods.look())
+    assert mine.asked() is None, "a Pod that can't be read may ask for anything"
 
 
 def test_a_round_begins_when_something_else_is_held_or_asked_for() -> None:
     """Not by an answer that says the same; kubelet is asked once for a Pod that it has not told."""
     kubelet = Kubelet(told=(ASKING,))
-    held = here(holds("0", "x"), kubelet=kubelet)
-    known = held._known
+    mine = here(holds("0", "x"), kubelet=kubelet)
+    known = mine._known
     assert isinstance(known, Word)
-    first = held.version()
+    first = mine.version()
     assert known.holdings is not None
     known.holdings = replace(known.holdings, position=8)
     kubelet.told = (dict(ASKING),)
-    asyncio.run(held._pods.look())
-    assert held.version() == first
-    assert not held._pods._wanted.is_set()
+    asyncio.run(mine._pods.look())
+    assert mine.version() == first
+    assert not mine._pods._wanted.is_set()
 
-    late = HeldByPod(pod_uid="late", namespace="ml", pod_name="late")
-    known.holdings = all_holdings(ORIGIN, 9, [*known.holdings.pods(), late])
-    second = held.version()
+    late = held("late", 8)
+    known.holdings = word(9, *known.holdings.pods(), late)
+    second = mine.version()
     assert second != first
-    assert held._pods._wanted.is_set()
-    held._pods._wanted.clear()
-    assert held.version() == second
-    assert not held._pods._wanted.is_set()
+    assert mine._pods._wanted.is_set()
+    mine._pods._wanted.clear()
+    assert mine.version() == second
+    assert not mine._pods._wanted.is_set()
     kubelet.told = ()
-    asyncio.run(held._pods.look())
-    assert held.version() != second
+    asyncio.run(mine._pods.look())
+    assert mine.version() != second
 
 
 def test_a_pod_that_cant_be_read_hides_no_other() -> None:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
+from ledger.domain.annotations.proof import decode_proof
 from ledger.domain.errors import LedgerError
+from ledger.domain.log.codec import plain_value
 from ledger.domain.log.events import (
     EpochStarted,
     NodeInventoried,
     NodeLost,
 )
+from ledger.signing import published, trusting
 from scheduler.service.agents import CHANGES_MAX, CONFIRMED_MAX, SILENT_SECONDS
 from scheduler.service.api.callers import Caller
-from tests.support.agent_scene import Scene, agent_of
+from tests.support.agent_scene import PROOF_KEY, Scene, agent_of
 from tests.support.live import Live, types
 from tests.support.loops import run_in_virtual_time
 from tests.support.objects import node
@@ -419,3 +424,25 @@ def test_an_agent_is_shown_the_checkpoint_in_quarantine_too() -> None:
     assert scene.ask(("POST", "/agents/v1/checkpoint", {"kept": 5}))[0][0] == 400
     scene.known.caller = agent_of("a", user="system:admin")
     assert scene.ask(call)[0][0] == 403
+
+
+def test_each_holding_that_we_gave_is_proved_for_its_node() -> None:
+    """As the ledger says it now, with all answers by whom; what was not given has no proof."""
+    scene = Scene()
+    scene.hold("p")
+    _, body = scene.get("holdings")
+    assert body["ledger"] == {"cluster": "ledger/test", "incarnation": "first"}
+    [held] = body["holdings"]
+    check = trusting(published([PROOF_KEY.public]))
+    proof = decode_proof(held["proof"], check=check)
+    said = (proof.pod_uid, proof.node_uid, proof.attempt, proof.position)
+    assert said == ("pod-p", "uid-a", held["attempt"], held["position"])
+    assert proof.machine == ("system-uid-a", "")
+    assert json.loads(json.dumps(list(map(plain_value, proof.containers)))) == held["containers"]
+    _, later = scene.get(f"changes?after={held['position'] - 1}")
+    assert {one["holding"]["proof"] for one in later["changes"]} == {held["proof"]}
+    state = scene.live.view.recorded("uid-a")
+    assert state is not None
+    [holding] = state.holdings.values()
+    for others in ({"kind": "observed"}, {"phase": "lost"}, {"machine": ("another", "")}):
+        assert not scene.signing.proof(msgspec.structs.replace(holding, **others), "uid-a")

@@ -1,0 +1,87 @@
+"""Which node we are, out of our own token, and whose signatures it believes."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from agent.https import token_in
+from ledger.domain.annotations.signed import Checker
+from ledger.domain.errors import InputError
+from ledger.signing import trusting
+
+_SUFFIX: Final = ".vkey"
+_KEYS_MAX: Final = 64
+_PARTS: Final = 3
+
+
+class _Node(msgspec.Struct):
+    name: str = ""
+    uid: str = ""
+
+
+class _Bound(msgspec.Struct):
+    node: _Node = msgspec.field(default_factory=_Node)
+
+
+class _Claims(msgspec.Struct):
+    bound: _Bound = msgspec.field(default_factory=_Bound, name="kubernetes.io")
+
+
+def node_of_token(path: Path) -> tuple[str, str]:
+    """
+    Return name and UID of the node that a token was mounted on.
+
+    Nobody but kubelet writes the file, so its signature is the API server's to check; and the word
+    is there when no API server is.
+
+    Raises:
+        InputError: no token, or one of no node: not mounted by kubelet, or by one before 1.32.
+    """
+    parts = token_in(path).split(".")
+    fact = "the token says no node: take the one that kubelet mounts, of Kubernetes 1.32 or later"
+    if len(parts) != _PARTS:
+        raise InputError(fact, place=str(path))
+    try:
+        words = base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
+        node = msgspec.json.decode(words, type=_Claims).bound.node
+    except (binascii.Error, ValueError, RecursionError) as error:
+        raise InputError(f"{fact}: {error}", place=str(path)) from error
+    if not node.name or not node.uid:
+        raise InputError(fact, place=str(path))
+    return node.name, node.uid
+
+
+class ProofKeys:
+    """The public keys of a folder, a ConfigMap's own form; read again when it changes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._made: tuple[tuple[int, int, int], Checker] | None = None
+
+    def check(self, key: str, message: bytes, signature: bytes) -> bool:
+        """
+        Tell whether a key that is published now signed something.
+
+        Raises:
+            InputError: the folder can't be read, has no key, or one that is none.
+        """
+        return self._checker()(key, message, signature)
+
+    def _checker(self) -> Checker:
+        try:
+            now = self._folder.stat()  # kubelet changes a link in it when the ConfigMap changes
+            version = (now.st_ino, now.st_mtime_ns, now.st_nlink)
+            if self._made is None or self._made[0] != version:
+                files = sorted(self._folder.glob(f"*{_SUFFIX}"))[:_KEYS_MAX]
+                data = {file.name: file.read_text(encoding="utf-8").strip() for file in files}
+                if not data:
+                    raise InputError("no public key of proofs is there", place=str(self._folder))
+                self._made = (version, trusting(data))
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"can't be read: {error}", place=str(self._folder)) from error
+        return self._made[1]

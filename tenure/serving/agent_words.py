@@ -1,0 +1,90 @@
+"""Who tells an agent what is held on its node: a service, and what counts while it is away."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+from prometheus_client import CollectorRegistry
+
+from agent.decide.believing import Believing, OwnNode
+from agent.discover.host_files import HostFiles
+from agent.discover.sysfs import read_identity
+from agent.https import Authority, Caller
+from agent.kubelet.pods import KubeletPods
+from agent.kubelet.watch import PodsHere
+from agent.plugin.held import HeldHere
+from agent.service.copy import CopyFile
+from agent.service.keeping import Keeper, Words
+from agent.service.link import ServiceLink
+from agent.service.own_node import ProofKeys, node_of_token
+from ledger.domain.errors import InputError
+from tenure.exits import with_next
+from tenure.serving.background import Tasks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceOptions:
+    """
+    Who tells the holdings of this node.
+
+    Attributes:
+        url: of the service's API, `https://HOST:PORT`.
+        authority: file with whom its certificate must be of.
+        token: file with the token that kubelet mounts for us; it says which node we are.
+        keys: folder of the public keys of proofs, `*.vkey`.
+        state: the folder of what outlives us.
+        host: the host's `/`, of which the machine's ids are read.
+    """
+
+    url: str
+    authority: Path
+    token: Path
+    keys: Path
+    state: Path
+    host: Path
+
+
+def words_of(
+    options: ServiceOptions,
+    session: aiohttp.ClientSession,
+    kubelet: KubeletPods,
+    registry: CollectorRegistry,
+    tasks: Tasks,
+) -> tuple[HeldHere, Callable[[], Sequence[str]]]:
+    """
+    Return what containers hold, with the tasks that keep it known, and whose word it is in lines.
+
+    Raises:
+        InputError: our token says no node, or the folder of what outlives us is missing.
+    """
+    if not options.state.is_dir():
+        missing = InputError(f"no such folder: {options.state}", field="--state")
+        raise with_next(missing, "mount a folder of the node's own there")
+    name, uid = node_of_token(options.token)
+    machine = read_identity(HostFiles(root=options.host))
+    own = OwnNode(name=name, uid=uid, machine=(machine.system_uuid, machine.machine_id))
+    believing = Believing(own, ProofKeys(options.keys).check)
+    keeper = Keeper(file=CopyFile(options.state), boot_id=machine.boot_id)
+    begun = keeper.begin(believing)
+    known, age = (None, None) if begun is None else begun
+    service = Caller(
+        session=session,
+        url=options.url,
+        authority=Authority(options.authority),
+        token=options.token,
+    )
+    link = ServiceLink(
+        service, clock=time.monotonic, draw=random.random, known=known, age_seconds=age
+    )
+    keeper.keep(link)
+    pods = PodsHere(kubelet)
+    held = HeldHere(link, pods, believing)
+    words = Words(link=link, keeper=keeper, pods=pods, held=held)
+    words.register(registry)
+    tasks += [link.run(), keeper.run(link), pods.run()]
+    return held, words.lines

@@ -1,0 +1,247 @@
+"""`tenure serve agent --service` as a process: whose word it takes while parts of it are away."""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+import pytest
+
+from agent.decide.node_holdings import NodeHoldings
+from agent.service.wire import written
+from certs.material import issue_authority, issue_leaf
+from ledger.domain.resources import ANNOTATION_TENURE_PROOF, SLOT
+from ledger.signing import published
+from tests.support.kube.control_plane import free_port
+from tests.support.kubelets import FakeKubelet
+from tests.support.process import COMMAND, environment
+from tests.support.proofs import KEY, held, holds, word
+
+pytestmark = pytest.mark.integration
+
+SECONDS: Final = 60.0
+POD: Final = held("p", 30, holds("0", "GPU-a"))
+LATER: Final = held("q", 50, holds("0", "GPU-b"))
+HEARD, AWAY = "holdings: by service", "holdings: by copy"
+
+
+def until(holds: Callable[[], bool], what: str) -> None:
+    """Wait until something holds."""
+    end = time.monotonic() + SECONDS
+    while not holds():
+        assert time.monotonic() < end, what
+        time.sleep(0.02)
+
+
+class Listener(BaseHTTPRequestHandler):
+    """Answers as the service and as kubelet, as far as they are up."""
+
+    known: NodeHoldings | None = None
+    pods: dict[str, str] | None = None
+
+    def do_GET(self) -> None:
+        """Answer one question."""
+        if self.path.startswith("/agents/v1/"):
+            is_new = self.path.endswith("/holdings")
+            known = type(self).known
+            if not is_new and known is not None:
+                time.sleep(0.05)
+                self._answer(410 if f"after={known.position}&" not in self.path else 200, known)
+            else:
+                self._answer(503 if known is None else 200, known)
+        elif type(self).pods is None:
+            self.send_error(401)
+        else:
+            pods = [pod(uid, proof) for uid, proof in (type(self).pods or {}).items()]
+            self._send(200, json.dumps({"items": pods}).encode())
+
+    def _answer(self, status: int, known: NodeHoldings | None) -> None:
+        self._send(status, b"{}" if known is None else written(known, changes=[]))
+
+    def _send(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def pod(uid: str, proof: str) -> dict[str, Any]:
+    """Return a Pod with one container."""
+    metadata = {"uid": uid, "name": uid, "annotations": {ANNOTATION_TENURE_PROOF: proof}}
+    return {"metadata": metadata, "spec": {"containers": [{"name": "main"}]}}
+
+
+class World:
+    """A node's folders, with a listener for service and kubelet, and a kubelet's sockets."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self.folder, self.port = folder, port
+        self.probes = free_port()
+        for name in ("plugins", "cdi", "state", "keys", "host"):
+            (folder / name).mkdir()
+        self.kubelet = FakeKubelet(folder / "plugins")
+        devices = [
+            {"name": f"GPU-{one}", "containerEdits": {"env": [f"CARD={one}"]}} for one in "ab"
+        ]
+        vendor = {"cdiVersion": "0.6.0", "kind": "vendor.test/card", "devices": devices}
+        (folder / "vendor.json").write_text(json.dumps(vendor))
+        for name, text in published([KEY.public]).items():
+            (folder / "keys" / name).write_text(text)
+        claims = {"kubernetes.io": {"node": {"name": "a", "uid": "uid-a"}}}
+        body = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
+        (folder / "token").write_text(f"e30.{body}.c2ln")
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the agent, and wait until kubelet may call it."""
+        url = f"https://127.0.0.1:{self.port}"
+        said = {
+            "service": url,
+            "kubelet": url,
+            "ca": self.folder / "ca.crt",
+            "kubelet-ca": self.folder / "ca.crt",
+            "token": self.folder / "token",
+            "proof-keys": self.folder / "keys",
+            "state": self.folder / "state",
+            "host": self.folder / "host",
+            "cards": self.folder / "vendor.json",
+            "plugins": self.folder / "plugins",
+            "cdi": self.folder / "cdi",
+            "slots": 3,
+            "probes": f"127.0.0.1:{self.probes}",
+        }
+        words = [word for name, value in said.items() for word in (f"--{name}", str(value))]
+        with (self.folder / "agent.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [*COMMAND, "serve", "agent", *words],
+                cwd=self.folder,
+                env=environment(),
+                stderr=log,
+            )
+        until(lambda: self.ready().startswith("ok\n"), "it does not get ready")
+
+    def kill(self) -> None:
+        """End it without a word."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait(20)
+
+    def ready(self, path: str = "readyz") -> str:
+        """Return what it says of itself."""
+        try:
+            url = f"http://127.0.0.1:{self.probes}/{path}"
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                return str(answer.read().decode())
+        except urllib.error.HTTPError as refusal:
+            with refusal:
+                return refusal.read().decode()
+        except OSError:
+            return ""
+
+    def admit(self, pod_uid: str, slot: str) -> str:
+        """Let kubelet admit a Pod beside those that it has, and return its name."""
+        before = list(self.kubelet.entries)
+        name = self.kubelet.admit(pod_uid, "main", slot)
+        self.kubelet.entries = [*before, *self.kubelet.entries]
+        self.kubelet.keep()
+        return name
+
+    def shown(self, name: str) -> Any:  # noqa: ANN401 - JSON
+        """Return the edits that a name means."""
+        path = self.folder / "cdi" / f"tenure-{name.removeprefix(f'{SLOT}=')}.json"
+        return json.loads(path.read_text())["devices"][0]["containerEdits"]
+
+
+class Server(ThreadingHTTPServer):
+    """Whose callers may go at any time."""
+
+    daemon_threads = True
+
+    def handle_error(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def listening(folder: Path) -> Iterator[int]:
+    """Listen as service and kubelet until the block ends."""
+    now, day = datetime.now(UTC), timedelta(days=1)
+    authority = issue_authority("test", now=now, lifetime=day)
+    leaf = issue_leaf(authority, ["127.0.0.1", "a"], now=now, lifetime=day)
+    (folder / "ca.crt").write_bytes(authority.certificate)
+    (folder / "tls.crt").write_bytes(leaf.certificate)
+    (folder / "tls.key").write_bytes(leaf.key)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+    Listener.known, Listener.pods = None, None
+    server = Server(("127.0.0.1", 0), Listener)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """A node whose agent can be started."""
+    with listening(tmp_path) as port:
+        made = World(tmp_path, port)
+        yield made
+        made.kill()
+
+
+def test_it_takes_the_services_word_then_its_copy_then_the_pods_own(world: World) -> None:
+    """It says whose, and how old; a restart at any point changes no name's meaning."""
+    Listener.known, Listener.pods = word(40, POD), {"p": POD.proof}
+    kubelet = world.kubelet
+    with kubelet.running():
+        world.start()
+        until(lambda: HEARD in world.ready(), "it does not hear the service")
+        first = world.admit("p", "slot-0000")
+        kubelet.start("slot-0000")
+        assert world.shown(first) == {"env": ["CARD=a"]}
+
+        world.kill()
+        Listener.known = None
+        Listener.pods = {"p": POD.proof, "q": LATER.proof, "old": POD.proof}
+        world.start()
+        until(lambda: "service: 503" in world.ready(), "it does not say who is away")
+        assert AWAY in world.ready()
+        kubelet.start("slot-0000")
+        assert world.shown(first) == {"env": ["CARD=a"]}
+        second = world.admit("q", "slot-0001")
+        kubelet.start("slot-0001")
+        assert world.shown(second) == {"env": ["CARD=b"]}
+        metrics = world.ready("metrics")
+        assert 'tenure_agent_words_total{source="annotation"} 1.0' in metrics
+        assert 'tenure_agent_holdings_source{source="copy"} 1.0' in metrics
+        world.admit("old", "slot-0002")
+        with pytest.raises(grpc.RpcError, match="another one"):
+            kubelet.start("slot-0002")
+
+        Listener.pods = None
+        kubelet.start("slot-0000")  # kubelet tells no Pods, and the name has its meaning
+
+        Listener.known = word(60)
+        until(lambda: HEARD in world.ready(), "it does not hear the service again")
+        with pytest.raises(grpc.RpcError, match="DEADLINE_EXCEEDED"):
+            kubelet.start("slot-0000", seconds=1)
