@@ -197,6 +197,7 @@ GATE_TENURE_GANG: Final = "tenure.sh/gang"  # on Pods of a gang, until enough of
 ANNOTATION_TENURE_MACHINE: Final = "tenure.sh/machine"  # on Devices, the host's ids by its agent
 ANNOTATION_TENURE_RECOVERED: Final = "tenure.sh/recovered"  # on Devices, cards that are whole again
 ANNOTATION_TENURE_RELEASED_AT: Final = "tenure.sh/released-at"  # on Nodes
+ANNOTATION_TENURE_FENCED: Final = "tenure.sh/fenced"
 ANNOTATION_TENURE_SEARCH_CUT: Final = "tenure.sh/search-cut"  # on Pods, why there may be better
 TAINT_TENURE_OWNED: Final = "tenure.sh/owned"
 LABEL_TENURE_OWNED: Final = TAINT_TENURE_OWNED  # the same key, value "true", for selectors

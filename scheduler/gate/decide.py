@@ -16,12 +16,12 @@ from ledger.domain.annotations.wire import a_quantity
 from ledger.domain.devices import DeviceShare
 from ledger.domain.errors import InputError
 from ledger.domain.log.events import (
+    ClaimEvent,
     ClaimObserved,
     ClaimReleased,
     ClaimReserved,
     ClaimResult,
     ClaimVoided,
-    LedgerEvent,
     Opening,
 )
 from ledger.domain.log.state import NodeState
@@ -36,6 +36,8 @@ DEVICE_TAKEN: Final = "DeviceTaken"
 DEVICE_CLOSED: Final = "DeviceClosed"
 ZERO_SHARE: Final = "ZeroShare"
 NODE_UNKNOWN: Final = "NodeUnknown"
+DRIVER_UNLISTED: Final = "DriverUnlisted"
+"""Whoever asks lists more drivers than we do: nothing is let through that nobody looks at."""
 STALE_WRITE: Final = "StaleWrite"
 OUTCOME_OPEN: Final = "OutcomeOpen"
 ALLOCATION_CHANGED: Final = "AllocationChanged"
@@ -113,7 +115,7 @@ class Write:
 class Through:
     """The write may be stored, once these events are recorded, if there are any."""
 
-    events: tuple[LedgerEvent, ...] = ()
+    events: tuple[ClaimEvent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,8 +163,11 @@ def decide(
             return Through()
         fact = f"the allocation of claim {new.full_name} is another one: deallocate it first"
         return Barred(reason=ALLOCATION_CHANGED, message=fact)
-    if new.allocated is None:
+    if not new.is_allocated:
         return _goes(old, runs)
+    if new.allocated is None:
+        fact = f"claim {new.full_name} has devices of drivers that are not listed here alone"
+        return Barred(reason=DRIVER_UNLISTED, message=fact)
     if old.version < max(seen, 0 if standing is None else standing.fence):
         fact = f"claim {new.full_name} was written since: version={old.version}"
         return Barred(reason=STALE_WRITE, message=fact)
@@ -212,7 +217,7 @@ def _appears(
     node: NodeState,
     on_their_way: Iterable[Opening],
 ) -> Through | Barred:
-    events: list[LedgerEvent] = []
+    events: list[ClaimEvent] = []
     if standing is not None:
         before = standing.opening
         if not standing.stored and old.version == standing.fence:

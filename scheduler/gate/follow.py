@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ledger.domain.devices import GPU
-from ledger.domain.log.events import ClaimBound, ClaimConsumed, ClaimObserved, LedgerEvent
+from ledger.domain.log.events import ClaimBound, ClaimConsumed, ClaimEvent, ClaimObserved
 from ledger.domain.systems import Claimant
 from scheduler.gate.claims import ClaimSeen
 from scheduler.gate.decide import (
@@ -27,7 +27,7 @@ def follow(
     consumers: tuple[Claimant, ...],
     accounts: Accounts,
     attempts: int,
-) -> tuple[LedgerEvent, ...]:
+) -> tuple[ClaimEvent, ...]:
     """
     Return what is to be recorded of a claim as the watch shows it.
 
@@ -42,7 +42,7 @@ def follow(
         is_past = standing is not None and seen.version > standing.fence
         return (end_of(standing, DEALLOCATED),) if standing is not None and is_past else ()
     if standing is not None and standing.opening.results == seen.allocated.results:
-        opening, found = standing.opening, list[LedgerEvent]()
+        opening, found = standing.opening, list[ClaimEvent]()
         uid, attempt, node_uid = opening.claim_uid, opening.attempt, opening.node_uid
         if not standing.stored:
             found.append(ClaimBound(claim_uid=uid, attempt=attempt, node_uid=node_uid))
@@ -88,7 +88,7 @@ def observed_of(seen: ClaimSeen, accounts: Accounts, attempt: int) -> ClaimObser
 
 def gone(
     standing: Standing, consumers: tuple[Claimant, ...], runs: Callable[[str], bool]
-) -> tuple[LedgerEvent, ...]:
+) -> tuple[ClaimEvent, ...]:
     """Return the end of what a claim had that is gone; none while one of its Pods runs on."""
     if standing.stored and any(runs(each.uid) for each in consumers):
         return ()

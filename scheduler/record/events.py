@@ -13,6 +13,8 @@ from ledger.domain.devices import GPU
 from ledger.domain.log.events import (
     ACT,
     BY_COUNT,
+    ClaimConsumed,
+    ClaimEvent,
     DeviceHealthChanged,
     DriftFound,
     DriftResolved,
@@ -278,6 +280,16 @@ def ended(event: PodReleased, at_us: int) -> NewEvent:
 def voided(event: PodVoided, at_us: int) -> NewEvent:
     """Return the end of a reservation that never became a bound Pod."""
     return _of_pod(event, "void", at_us)
+
+
+def of_claim(event: ClaimEvent, at_us: int, version: int) -> NewEvent:
+    """Return an event of a claim's holding; those of who uses it differ by the claim's version."""
+    verb = event.event_type.split(".")[1]
+    key = f"claim-{verb}:{event.claim_uid}:{event.attempt}"
+    attempt = f"{event.claim_uid}/{event.attempt}"
+    about = f"node/{event.node_uid}"
+    key = f"{key}:{version}" if isinstance(event, ClaimConsumed) else key
+    return _new(about, event, key, at_us, about=attempt)
 
 
 def unplaced(

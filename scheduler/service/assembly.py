@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 from certs.ports import Object
 from ledger.domain.annotations.signed import Checker
+from ledger.domain.log.state import NodeState
 from scheduler.cluster.templates import InText
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.record.events import DecidedBy
@@ -17,8 +18,10 @@ from scheduler.service.answering import Extender
 from scheduler.service.beginning import Beginning
 from scheduler.service.binding import Binder, Proofs
 from scheduler.service.books import LiveBooks
+from scheduler.service.claims import ClaimBook
 from scheduler.service.freshness import Freshness
 from scheduler.service.gangs import Gangs
+from scheduler.service.gate import Gate, GateWorks
 from scheduler.service.groups import LiveGroups
 from scheduler.service.holds import ASKED_AGAIN, Holds
 from scheduler.service.inventory import Inventory
@@ -28,6 +31,7 @@ from scheduler.service.reconciling import Reconciling
 from scheduler.service.refusing import History, Refusing
 from scheduler.service.releasing import Releasing
 from scheduler.service.saying import Saying
+from scheduler.service.slices import LiveAccounts, SliceBook
 from scheduler.service.telling import Telling
 from scheduler.service.templates import Templates
 from scheduler.service.view import ClusterView
@@ -82,11 +86,18 @@ class Assembly:
     proofs: ProofBook
     reconciling: Reconciling
     templates: Templates
+    slices: SliceBook | None = None
+    claims: ClaimBook | None = None
+    gate: Gate | None = None
 
     def sinks(self) -> dict[str, Sink]:
         """Return who is to be told of which collection of the API."""
         nodes = self.view.nodes
+        listed: dict[str, Sink] = {}
+        if self.slices is not None and self.claims is not None:
+            listed = {"resourceslices": self.slices, "resourceclaims": self.claims}
         return {
+            **listed,
             "nodes": Each((nodes.nodes, self.agents.ready)),
             "devices": nodes.devices,
             "noderesourcetopologies": nodes.topologies,
@@ -107,6 +118,10 @@ class Assembly:
         }
 
 
+async def _no_attempts(_: Sequence[str]) -> Mapping[str, int]:
+    return {}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
     """
@@ -124,6 +139,8 @@ class Ports:
         trusted: tells whether nodes trust the key of a proof; None = Pods carry no proofs.
         skew: seconds that our clock is ahead of the API server's.
         evicts: of a gang that missed its deadline nobody stays.
+        drivers: whose devices claims are guarded of; none = claims are not looked at.
+        attempts: asks the ledger for the newest holdings of claims, ended or not.
     """
 
     origin: str
@@ -142,6 +159,8 @@ class Ports:
     trusted: Checker | None = None
     skew: Callable[[], float] = float
     evicts: bool = False
+    drivers: tuple[str, ...] = ()
+    attempts: Callable[[Sequence[str]], Awaitable[Mapping[str, int]]] = _no_attempts
 
 
 def give_way(view: ClusterView, books: LiveBooks, holds: Holds, groups: LiveGroups) -> None:
@@ -217,6 +236,8 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
         documents_in=ports.documents_in,
     )
 
+    slices, claims, gate = _gated(begun, ports, view, books, telling)
+
     def decides(words: DecidedBy) -> None:
         books.words = refusing.words = words
 
@@ -253,4 +274,42 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
             why_not=ports.freshness.why_not,
         ),
         templates=templates,
+        slices=slices,
+        claims=claims,
+        gate=gate,
     )
+
+
+def _gated(
+    begun: Beginning, ports: Ports, view: ClusterView, books: LiveBooks, telling: Telling
+) -> tuple[SliceBook | None, ClaimBook | None, Gate | None]:
+    """Return what guards claims; nothing where no driver is listed."""
+    if not ports.drivers:
+        return None, None, None
+
+    def runs(pod_uid: str) -> bool:
+        seen = view.pods.seen.get(pod_uid)
+        return seen is not None and bool(seen.node) and not seen.ended
+
+    def node(name: str) -> NodeState | None:
+        uid = view.uid(name)
+        return None if uid is None else view.recorded(uid)
+
+    slices = SliceBook(ports.drivers, view.nodes.note)
+    claims = ClaimBook(ports.drivers, begun.claims)
+    view.listed = slices.records
+    view.tellers.append(lambda _position, event, _holding: claims.take(event))
+    works = GateWorks(
+        book=claims,
+        accounts=LiveAccounts(slices, node),
+        recorded=books.recorded,
+        recorder=ports.recorder,
+        api=ports.api,
+        clock=ports.clock,
+        telling=telling,
+        attempts=ports.attempts,
+        runs=runs,
+        why_not=ports.leading.why_not,
+        actor=ports.actor,
+    )
+    return slices, claims, Gate(works, drivers=ports.drivers, words=lambda: books.words)

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from msgspec import structs
 
 from ledger.domain.log.events import (
+    ClaimObserved,
+    ClaimReserved,
     DriftFound,
     GroupPlanned,
     LedgerEvent,
@@ -52,6 +54,7 @@ class Beginning:
     Attributes:
         opened: position -> `opening_of` the event that opened a holding that is there still, unless
             it is archived.
+        claims: what claims hold, by what opened it.
         said: by UID of the node.
         attempts: Pod UID -> number of its newest reservation, of Pods that may ask again.
         groups: what made the lives of groups that hold something or have a plan, with its time.
@@ -63,6 +66,7 @@ class Beginning:
     position: int
     state: LedgerState
     opened: Mapping[int, PodReserved | PodObserved] = field(default_factory=dict)
+    claims: Sequence[tuple[ClaimReserved | ClaimObserved, Holding]] = ()
     said: Mapping[str, Said] = field(default_factory=dict)
     attempts: Mapping[str, int] = field(default_factory=dict)
     groups: Sequence[tuple[LedgerEvent, int]] = ()
@@ -73,7 +77,14 @@ class Beginning:
     def taken(self) -> Beginning:
         """Return what is left of it once others keep what they need: where it began."""
         return replace(
-            self, state=LedgerState(), opened={}, said={}, attempts={}, groups=(), drifts=()
+            self,
+            state=LedgerState(),
+            opened={},
+            claims=(),
+            said={},
+            attempts={},
+            groups=(),
+            drifts=(),
         )
 
 
@@ -130,11 +141,20 @@ def begin(ledger: Ledger) -> Beginning:
     }
     said: dict[str, Said] = {}
     opened: dict[int, PodReserved | PodObserved] = {}
+    claims: list[tuple[ClaimReserved | ClaimObserved, Holding]] = []
     sharing = Sharing()
+    by_claims = {
+        holding.opened_position: holding
+        for node in loaded.state.nodes.values()
+        for holding in node.claims.values()
+    }
     with ledger.connection.begin():
         for position, event in each_at(ledger.connection, held):
             assert isinstance(event, PodReserved | PodObserved), event
             opened[position] = _as_held(event, *held[position], sharing)
+        for position, event in each_at(ledger.connection, by_claims):
+            assert isinstance(event, ClaimReserved | ClaimObserved), event
+            claims.append((event, by_claims[position]))
         for inventory in each_of(ledger.connection, NodeInventoried, loaded.position):
             node = loaded.state.nodes.get(inventory.node_uid)
             shared = inventory if node is None else _sharing(inventory, node)
@@ -149,6 +169,7 @@ def begin(ledger: Ledger) -> Beginning:
         position=loaded.position,
         state=loaded.state,
         opened=opened,
+        claims=claims,
         said=said,
         attempts=attempts,
         groups=groups,

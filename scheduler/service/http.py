@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 from aiohttp.web_protocol import RequestHandler
 
-from ledger.domain.errors import InputError
+from ledger.domain.errors import InputError, LedgerError
 from scheduler.service.answering import Extender, NotNowError
 from scheduler.service.metrics import Metrics
 
@@ -21,6 +21,12 @@ BODY_BYTES_MAX: Final = 64 << 20
 """Whole nodes of a large cluster; names alone of 5,000 are 0.3 MB."""
 SECONDS_MAX: Final = 9.5
 """kube-scheduler gives up after the 10 s of its `httpTimeout`."""
+GATE: Final = "claims"
+"""The path at which the API server asks about claims."""
+GATE_BODY_BYTES_MAX: Final = 8 << 20
+"""Two claims of 1.5 MiB at most, escaped."""
+GATE_SECONDS_MAX: Final = 4.5
+"""The API server gives up after the 5 s of its `timeoutSeconds`."""
 _JSON: Final = "application/json"
 _TEXT: Final = "text/plain; charset=utf-8"
 
@@ -87,9 +93,66 @@ class Calls:
         return await self.answer(verb, body)
 
     def _broken(self, verb: str, status: int, reason: str, words: str) -> Answered:
-        self._metrics.broken.labels(verb, reason).inc()
-        _log.warning("not answered", extra={"verb": verb, "reason": reason, "words": words})
-        return Answered(status, _TEXT, f"{words}\n".encode())
+        said = Answered(status, _TEXT, f"{words}\n".encode())
+        return _broken(self._metrics, verb, said, reason)
+
+
+class GateCalls:
+    """Answers the API server about claims; whatever is no answer is no 200, so that it fails."""
+
+    def __init__(self, answer: Callable[[bytes], Awaitable[bytes]], metrics: Metrics) -> None:
+        self._answer = answer
+        self._metrics = metrics
+        self._took = metrics.seconds.labels(GATE)
+
+    async def answer(self, body: Awaitable[bytes]) -> Answered:
+        """Answer one call, before the API server gives up."""
+        started = time.perf_counter()
+        try:
+            async with asyncio.timeout(GATE_SECONDS_MAX):
+                return Answered(200, _JSON, await self._answer(await body))
+        except web.HTTPRequestEntityTooLarge:
+            fact = f"too large: bytes_max={GATE_BODY_BYTES_MAX}"
+            return self._broken(413, "too_large", fact)
+        except InputError as error:
+            return self._broken(400, "unreadable", str(error))
+        except (NotNowError, LedgerError) as error:
+            return self._broken(503, "not_now", str(error))
+        except TimeoutError:
+            return self._broken(504, "timeout", "no time left to answer")
+        finally:
+            self._took.observe(time.perf_counter() - started)
+
+    def _broken(self, status: int, reason: str, words: str) -> Answered:
+        return _broken(self._metrics, GATE, Answered(status, _TEXT, f"{words}\n".encode()), reason)
+
+
+def gate_app(
+    calls: GateCalls, answering: Answering, is_silent: Callable[[], bool] = lambda: False
+) -> web.Application:
+    """Return the application that the API server calls about claims, TLS outside."""
+    app = web.Application(client_max_size=GATE_BODY_BYTES_MAX)
+
+    async def handle(request: web.Request) -> web.Response:
+        with answering(request.protocol):
+            said = await calls.answer(request.read())
+            response = web.Response(
+                status=said.status, body=said.body, headers={"Content-Type": said.content_type}
+            )
+            if is_silent():
+                response.force_close()
+            return response
+
+    app.router.add_post(f"/{GATE}", handle)
+    return app
+
+
+def _broken(metrics: Metrics, verb: str, said: Answered, reason: str) -> Answered:
+    """Count and log a call that is not answered."""
+    metrics.broken.labels(verb, reason).inc()
+    words = said.body.decode().strip()
+    _log.warning("not answered", extra={"verb": verb, "reason": reason, "words": words})
+    return said
 
 
 def extender_app(

@@ -34,6 +34,7 @@ QPS: Final = 1000
 SCORES_OFF: Final = ("NodeResourcesFit", "NodeResourcesBalancedAllocation", "ImageLocality")
 """They would rate nodes by what Tenure's policy rates them by, and otherwise."""
 API_PORT: Final = 8444
+GATE_PORT: Final = 8445
 _MOUNT: Final = "/etc/tenure"
 
 Thing = dict[str, Any]
@@ -68,6 +69,7 @@ class SchedulerManifests:
         secret: with kube-scheduler's `tls.crt`, `tls.key` and the `ca.crt` of the extender.
         api: None = nobody but kube-scheduler is answered.
         evict_partial_gangs: as the scheduler's option, with the right that it needs.
+        drivers: whose claims it guards, with the rights and the port that this needs.
     """
 
     name: str = "tenure"
@@ -80,6 +82,7 @@ class SchedulerManifests:
     lease: str = "tenure-scheduler"
     deployed: Deployed | None = None
     evict_partial_gangs: bool = False
+    drivers: Sequence[str] = ()
 
 
 def extender(url: str, folder: str) -> Thing:
@@ -167,7 +170,11 @@ def _tenure(options: SchedulerManifests) -> list[Thing]:
         _may(["get"], "", ["namespaces"], names=["kube-system"]),
         _may(["list", "watch"], "", ["configmaps"], names=[GPU_TEMPLATES_NAME]),
         _may(["create", "patch"], "events.k8s.io", ["events"]),
+        *(_of_claims() if options.drivers else ()),
     ]
+    ports = [{"name": "extender", "port": 443, "targetPort": 8443}]
+    if options.drivers:
+        ports.append({"name": "gate", "port": GATE_PORT, "targetPort": GATE_PORT})
     return [
         _account(account, options.namespace),
         _role("ClusterRole", name, "", rules),
@@ -182,10 +189,19 @@ def _tenure(options: SchedulerManifests) -> list[Thing]:
             "metadata": _metadata(options.service, options.namespace),
             "spec": {
                 "selector": {"app.kubernetes.io/name": name, LABEL_TENURE_LEADER: TRUE},
-                "ports": [{"name": "extender", "port": 443, "targetPort": 8443}],
+                "ports": ports,
             },
         },
         *_deployed(options, name),
+    ]
+
+
+def _of_claims() -> list[Thing]:
+    """Return the rights to follow claims and slices, and to move a claim's version."""
+    group = "resource.k8s.io"
+    return [
+        _may(["list", "watch"], group, ["resourceslices"]),
+        _may(["list", "watch", "patch"], group, ["resourceclaims"]),
     ]
 
 
@@ -196,6 +212,10 @@ def _deployed(options: SchedulerManifests, name: str) -> list[Thing]:
     args += ["--name", f"{options.service}.{options.namespace}.svc"]
     if options.evict_partial_gangs:
         args += ["--evict-partial-gangs"]
+    if options.drivers:
+        args += ["--gate", f"0.0.0.0:{GATE_PORT}"]
+        args += [part for driver in options.drivers for part in ("--driver", driver)]
+        args += ["--gate-name", f"{options.service}.{options.namespace}.svc"]
     if options.api is not None:
         args += ["--api", f"0.0.0.0:{API_PORT}"]
         args += ["--api-name", f"{options.api.service}.{options.namespace}.svc"]

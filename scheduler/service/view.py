@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from msgspec import structs
 
+from ledger.domain.devices import DeviceRecord
 from ledger.domain.errors import InputError
 from ledger.domain.kube.shared_templates import kind_of_cards
 from ledger.domain.log import drift
@@ -81,6 +82,8 @@ class ClusterView:
         nodes, pods, disruptions: what the API tells; their sinks are handed to reflectors.
         position: every event up to it is folded.
         given_back: told the UIDs of Pods whose soft holds went with a node.
+        listed: a node's name, its own devices and those that were recorded -> its own, with those
+            that claims alone give.
         tellers: told every event that is new, once it is folded in, with its position and the
             holding that it is about as it was before; None without one.
         numbers: UID of a node -> its number in the engine.
@@ -102,6 +105,9 @@ class ClusterView:
         self.disruptions = Disruptions()
         self.position = 0
         self.given_back: Callable[[Sequence[str]], None] = lambda _: None
+        self.listed: Callable[
+            [str, Sequence[DeviceRecord], Sequence[DeviceRecord]], tuple[DeviceRecord, ...]
+        ] = lambda _name, own, _recorded: tuple(own)
         self.tellers: list[Callable[[int, LedgerEvent, Holding | None], None]] = []
         self._ahead: set[int] = set()
         self._fold = Folding()
@@ -200,10 +206,11 @@ class ClusterView:
 
     def holders(self) -> frozenset[str]:
         """Return the UIDs of all Pods that hold something somewhere."""
-        return frozenset(each.pod_uid for held in self._held.values() for each in held.values())
+        held = (each for held in self._held.values() for each in held.values())
+        return frozenset(each.pod_uid for each in held if each.holder == POD)
 
     def namespaces(self) -> frozenset[str]:
-        """Return the namespaces of all Pods that hold something."""
+        """Return the namespaces of all Pods and claims that hold something."""
         return frozenset(each.namespace for held in self._held.values() for each in held.values())
 
     # --- nodes ----------------------------------------------------------------------------------
@@ -219,7 +226,10 @@ class ClusterView:
         if documents is None:
             return None
         facts, _ = read_node(documents, self.settings, self.pods.running_on(name))
-        return replace(facts, systems=followed(facts.systems, self.device_names))
+        state = self._fold.node(facts.uid)
+        devices = self.listed(name, facts.devices, () if state is None else state.devices)
+        systems = followed(facts.systems, self.device_names)
+        return replace(facts, devices=devices, systems=systems)
 
     def uid(self, name: str) -> str | None:
         """Return the UID of the Node of this name that is decided on, open or closed."""
@@ -320,6 +330,9 @@ class ClusterView:
 
     def _as_laid(self, facts: NodeFacts) -> NodeFacts:
         state = self._fold.node(facts.uid)
+        placed = [each for each in facts.devices if not each.by_claims]
+        if len(placed) < len(facts.devices):
+            facts = replace(facts, devices=tuple(placed))
         return facts if state is None else _with_ledger(facts, state)
 
     def _hold(self, uid: str, wanted: Mapping[str, Holding]) -> None:
@@ -349,6 +362,12 @@ class ClusterView:
             observed = held_by(holding, uid, self._facts[uid].name)
         else:
             observed = as_observed(event) if isinstance(event, PodReserved) else event
+        if holding.holder != POD:  # what claims alone give no Pod is placed on
+            there = {(each.device_type, each.device_id) for each in self._laid[uid].devices}
+            shares = (
+                each for each in observed.shares if (each.device_type, each.device_id) in there
+            )
+            observed = structs.replace(observed, shares=tuple(shares))
         return structs.replace(observed, pod_uid=_name_of(key, uid))
 
     # --- Pods -----------------------------------------------------------------------------------

@@ -46,6 +46,7 @@ def register(app: typer.Typer) -> None:
     MANIFESTS.command("policies")(policies)
     MANIFESTS.command("rbac")(rbac)
     MANIFESTS.command("scheduler")(scheduler)
+    MANIFESTS.command("dra")(dra)
     MANIFESTS.command("crds")(crds)
     app.add_typer(MANIFESTS)
 
@@ -181,6 +182,12 @@ def scheduler(
             "--api-ca", metavar="FILE", help="With --api-service: the listener's authority."
         ),
     ] = None,
+    driver: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="DRA driver whose claims it guards (`manifests dra`); may be given again."
+        ),
+    ] = None,
     evict_partial_gangs: Annotated[
         bool,
         typer.Option(
@@ -232,8 +239,56 @@ def scheduler(
         if image
         else None,
         evict_partial_gangs=evict_partial_gangs,
+        drivers=tuple(driver or ()),
     )
     _print(manifests(options))
+
+
+def dra(
+    *,
+    driver: Annotated[
+        list[str],
+        typer.Option(help="DRA driver whose devices are guarded; may be given again."),
+    ],
+    ca: Annotated[
+        Path,
+        typer.Option(metavar="FILE", help="Authority of the certificate that the gate shows."),
+    ],
+    name: Annotated[str, typer.Option("--name", help="What the configuration is called.")] = (
+        "tenure-dra"
+    ),
+    namespace: Namespace = _NAMESPACE,
+    service: Annotated[
+        str, typer.Option(help="Service that selects the active replica.")
+    ] = "tenure-scheduler",
+    port: Annotated[int, typer.Option(min=1, max=65_535, help="Port of that Service.")] = 8445,
+    url: Annotated[
+        str, typer.Option(help="Base URL of a server outside the cluster, instead of the Service.")
+    ] = "",
+) -> None:
+    """
+    Print the gate of `tenure serve scheduler --gate` before every claim: it fails closed.
+
+    The drivers are those that the service is started with. Remove it before the service.
+
+    Example: tenure manifests dra --driver gpu.nvidia.com --ca tls/ca.crt | kubectl apply -f -
+    """
+    from scheduler.gate.configuration import GateOptions, configuration
+    from tenure.sources.text import content_of
+
+    if url and not url.startswith("https://"):
+        fact = f"the API server calls webhooks by https alone: value={url!r}"
+        raise with_next(InputError(fact, field="--url"), "give a URL such as https://10.0.0.1:8445")
+    options = GateOptions(
+        drivers=driver,
+        name=name,
+        namespace=namespace,
+        service=service,
+        port=port,
+        url=url.rstrip("/"),
+        authority=content_of(ca),
+    )
+    _print([configuration(options)])
 
 
 def crds() -> None:

@@ -194,6 +194,37 @@ def scheduler(
             help="DNS name or address that they use; may be given again.",
         ),
     ] = None,
+    gate: Annotated[
+        str | None,
+        typer.Option(
+            envvar="TENURE_SCHEDULER_GATE",
+            metavar="HOST:PORT",
+            help="Where kube-apiserver asks about claims, TLS. Default: nowhere.",
+            show_default=False,
+        ),
+    ] = None,
+    driver: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar="TENURE_SCHEDULER_DRIVER",
+            help="With --gate: DRA driver whose devices are guarded; may be given again.",
+        ),
+    ] = None,
+    gate_name: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar="TENURE_SCHEDULER_GATE_NAME",
+            help="With --gate: DNS name or address that kube-apiserver uses; may be given again.",
+        ),
+    ] = None,
+    gate_client_ca: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="TENURE_SCHEDULER_GATE_CLIENT_CA",
+            help="With --gate: authority whose certificate callers show. Default: anybody calls.",
+            show_default=False,
+        ),
+    ] = None,
     config: Annotated[
         Path | None,
         typer.Option(envvar="TENURE_SCHEDULER_CONFIG", help="SchedulerConfiguration file."),
@@ -310,7 +341,17 @@ def scheduler(
         from tenure.serving.logs import set_up_logs
         from tenure.serving.run import address, default_replica, run_service
         from tenure.serving.scheduler import serve_scheduler
-        from tenure.serving.scheduling.options import ApiOptions, SchedulerOptions
+        from tenure.serving.scheduling.options import ApiOptions, GateListener, SchedulerOptions
+
+    if bool(gate) != bool(driver):
+        fact = "a gate goes with the drivers whose devices it guards"
+        raise InputError(fact, field="--driver" if gate else "--gate")
+    guard = gate and GateListener(
+        where=address(gate, "--gate"),
+        drivers=tuple(driver or ()),
+        names=tuple(gate_name or (f"tenure-scheduler.{namespace}.svc",)),
+        clients=gate_client_ca,
+    )
 
     people = api and ApiOptions(
         where=address(api, "--api"),
@@ -337,6 +378,7 @@ def scheduler(
         pod=pod,
         drain_seconds=drain_seconds,
         api=people or None,
+        gate=guard or None,
         card_metrics=card_metrics,
         evict_partial_gangs=evict_partial_gangs,
     )

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 import pytest
 
-from tests.support.kube.control_plane import ControlPlane
+from ledger.store.open import open_ledger
+from ledger.store.reading.timetravel import load_state
+from scheduler.gate.configuration import GateOptions, configuration
+from tests.support.kube.bursts import eventually
+from tests.support.kube.control_plane import ControlPlane, free_port
 from tests.support.kube.dra import (
+    DRIVER,
     GROUP,
     SCHEDULERS,
     SHARE,
@@ -25,6 +34,8 @@ from tests.support.kube.dra import (
     stock_schedulers,
     submit,
 )
+from tests.support.kube.schedulers import Identities, extender
+from tests.support.kube.webhooks import apply, remove
 
 NODES = 6
 CARDS = 8 * NODES
@@ -46,16 +57,21 @@ def cards(plane: ControlPlane) -> Iterator[None]:
         plane.api().delete(f"{GROUP}/resourceslices/{one['metadata']['name']}")
 
 
-def test_stock_schedulers_alone_give_cards_twice(plane: ControlPlane, namespace: Namespace) -> None:
-    """The API server compares no two claims: without a gate most cards get two whole holders."""
-    where = namespace()
-    add_templates(plane, where)
-    pods = [
+def raced() -> list[dict[str, Any]]:
+    """Return Pods that ask for more than there is, by turns of either scheduler."""
+    return [
         claiming(f"{kind}-{number}-{place}", template=kind, scheduler=name)
         for number in range(CARDS // 2)
         for kind in (WHOLE, SHARE)
         for place, name in enumerate(SCHEDULERS)
     ]
+
+
+def test_stock_schedulers_alone_give_cards_twice(plane: ControlPlane, namespace: Namespace) -> None:
+    """The API server compares no two claims: without a gate most cards get two whole holders."""
+    where = namespace()
+    add_templates(plane, where)
+    pods = raced()
     with stock_schedulers(plane):
         submit(plane, where, pods)
         bound = settled_claims(plane, where, most=len(pods))
@@ -64,3 +80,73 @@ def test_stock_schedulers_alone_give_cards_twice(plane: ControlPlane, namespace:
         assert len(bound_in(plane.api(), where)) == bound
         assert twice, "two schedulers did not meet on one card: the race is none"
         remove_claims(plane, where)
+
+
+@contextlib.contextmanager
+def asked(plane: ControlPlane, identities: Identities, port: int) -> Iterator[None]:
+    """Have the API server ask a gate at this port until the block ends."""
+    options = GateOptions(
+        drivers=[DRIVER],
+        url=f"https://127.0.0.1:{port}",
+        authority=(identities.server / "ca.crt").read_bytes(),
+    )
+    apply(plane, [configuration(options)])
+    try:
+        yield
+    finally:
+        remove(plane, [configuration(options)])
+
+
+def is_begun(plane: ControlPlane, where: str) -> bool:
+    """Tell whether a part of the Pods is bound."""
+    return len(bound_in(plane.api(), where)) > CARDS // 4
+
+
+def held(ledger: str) -> Counter[tuple[str, str]]:
+    """Return which claims hold which cards, by the ledger."""
+    with open_ledger(ledger, mode="read") as opened:
+        state = load_state(opened).state
+    return Counter(
+        (holding.pod_uid, share.device_id)
+        for node in state.nodes.values()
+        for holding in node.claims.values()
+        for share in holding.shares
+    )
+
+
+def stored(plane: ControlPlane) -> Counter[tuple[str, str]]:
+    """Return which claims hold which cards, as they are stored."""
+    return Counter(
+        (one.claim, f"GPU-{pool}-{device.rpartition('-')[2]}")
+        for (pool, device), there in given(plane.api()).items()
+        for one in there
+    )
+
+
+@pytest.mark.parametrize("ledger", ["sqlite"], indirect=True)
+def test_no_card_is_given_twice_with_a_gate(
+    plane: ControlPlane, namespace: Namespace, ledger: str, identities: Identities
+) -> None:
+    """Three rounds, in the last of which the gate is killed: the ledger has what is stored."""
+    port = free_port()
+    serve = partial(extender, plane, ledger, identities, gate=port, drivers=[DRIVER])
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(stock_schedulers(plane))
+        served = stack.enter_context(serve())
+        stack.enter_context(asked(plane, identities, port))
+        for is_last in (False, False, True):
+            where = namespace()
+            add_templates(plane, where)
+            submit(plane, where, raced())
+            if is_last:
+                eventually(partial(is_begun, plane, where))
+                served.kill()
+                served = stack.enter_context(serve(remembered=True))
+            bound = settled_claims(plane, where, most=2 * CARDS)
+            cards = given(plane.api(), where)
+            sys.stderr.write(f"with a gate: bound={bound}, cards={len(cards)}\n")
+            assert len(cards) == CARDS
+            assert not doubled(cards)
+            eventually(lambda: held(ledger) == stored(plane))
+            remove_claims(plane, where)
+            eventually(lambda: not held(ledger))

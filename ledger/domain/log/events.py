@@ -766,6 +766,10 @@ LedgerEvent = (
     | TimeCorrected
 )
 
+ClaimEvent = (
+    ClaimReserved | ClaimObserved | ClaimBound | ClaimConsumed | ClaimReleased | ClaimVoided
+)
+"""What happened to a claim's holding."""
 Opening = PodReserved | PodObserved | ClaimReserved | ClaimObserved
 """What opens a holding, of a Pod or of a claim."""
 Grant = PodReserved | ClaimReserved

@@ -595,6 +595,17 @@ def voided_attempts(connection: Connection) -> dict[str, int]:
     return dict(map(tuple, connection.execute(query)))
 
 
+def newest_attempts(connection: Connection, uids: Iterable[str]) -> dict[str, int]:
+    """Return the number of the newest holding of each of these holders, ended or not."""
+    r, wanted = ledger_reservations.c, sorted(uids)
+    found: dict[str, int] = {}
+    for start in range(0, len(wanted), _PODS_PER_QUERY):
+        part = r.pod_uid.in_(wanted[start : start + _PODS_PER_QUERY])
+        query = select(r.pod_uid, func.max(r.attempt)).where(part).group_by(r.pod_uid)
+        found.update(map(tuple, connection.execute(query)))
+    return found
+
+
 def lives_of_pods(connection: Connection, pods: Iterable[tuple[str, str]]) -> list[PodLifeRow]:
     """Return all that was reserved for these Pods, by namespace and name, in order."""
     r, n, wanted = ledger_reservations.c, ledger_nodes.c, sorted(pods)

@@ -12,6 +12,8 @@ from ledger.domain.resources import (
     UNHEALTHY_GPU_NAMESPACE,
 )
 from scheduler.service.assembly import Assembly
+from scheduler.service.claims import CLAIMS
+from scheduler.service.slices import SLICES
 from tenure.kube.objects import KubeObjects
 from tenure.kube.reflector import Reflector
 
@@ -22,6 +24,8 @@ PATHS: Final = {
     "configmaps": f"/api/v1/namespaces/{UNHEALTHY_GPU_NAMESPACE}/configmaps",
     "poddisruptionbudgets": "/apis/policy/v1/poddisruptionbudgets",
     "templates": f"/api/v1/namespaces/{GPU_TEMPLATES_NAMESPACE}/configmaps",
+    "resourceslices": SLICES,
+    "resourceclaims": CLAIMS,
     "devices": "/apis/scheduling.koordinator.sh/v1alpha1/devices",
     "noderesourcetopologies": "/apis/topology.node.k8s.io/v1alpha1/noderesourcetopologies",
 }

@@ -32,6 +32,24 @@ class ApiOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GateListener:
+    """
+    Where the API server asks about claims, and of whose devices.
+
+    Attributes:
+        where: host and port to listen on.
+        drivers: whose devices are guarded.
+        names: DNS names and addresses that the API server calls us by.
+        clients: the authority whose leaves callers must show; None = anybody may call.
+    """
+
+    where: tuple[str, int]
+    drivers: tuple[str, ...]
+    names: tuple[str, ...]
+    clients: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerOptions:
     """
     What the process is told at its start.
@@ -53,6 +71,7 @@ class SchedulerOptions:
         card_metrics: show every card in the metrics, and not sums alone.
         evict_partial_gangs: of a gang that missed its deadline bound members are evicted.
         api: where people, agents and webhooks are answered; None = nowhere.
+        gate: where the API server asks about claims; None = nowhere.
     """
 
     ledger: str
@@ -72,6 +91,7 @@ class SchedulerOptions:
     pod: str = ""
     drain_seconds: float = 5.0
     api: ApiOptions | None = None
+    gate: GateListener | None = None
     card_metrics: bool = False
     evict_partial_gangs: bool = False
 

@@ -27,7 +27,7 @@ from scheduler.service.witnesses import config_map_path
 from tests.support.forked import Forked, Point
 from tests.support.kube.control_plane import SCHEDULER_ACCOUNT, ControlPlane, free_port
 from tests.support.kube.inventory import DEVICES, TOPOLOGIES, know
-from tests.support.kube.webhooks import apply
+from tests.support.kube.webhooks import apply, remove
 
 READY_SECONDS: Final = 60.0
 KUBE_SCHEDULER: Final = "system:kube-scheduler"
@@ -162,6 +162,8 @@ def extender(
     kubeconfig: Path | None = None,
     forked: bool = False,
     point: Point | None = None,
+    gate: int = 0,
+    drivers: Sequence[str] = (),
 ) -> Iterator[Served]:
     """
     Run `tenure serve scheduler` until the block ends; it waits until that is ready.
@@ -176,6 +178,7 @@ def extender(
         kubeconfig: how it reaches the API server, where that is another way than others have.
         forked: it is a fork of a process that has imported it already, and starts sooner.
         point: where it kills itself; it is forked then.
+        gate: port where the API server asks about claims of these drivers; 0 = nowhere.
     """
     if not remembered:
         plane.api().delete(config_map_path("tenure-system"))
@@ -183,9 +186,13 @@ def extender(
     know(plane, TOPOLOGIES, "NodeResourceTopology")
     rights = [
         thing
-        for thing in manifests(SchedulerManifests(version="v1.36.3", api=ApiManifests()))
+        for thing in manifests(
+            SchedulerManifests(version="v1.36.3", api=ApiManifests(), drivers=drivers)
+        )
         if thing["kind"] not in ("Deployment", "Service", "ConfigMap")
     ]
+    if drivers:  # what a test before made lacks them
+        remove(plane, [thing for thing in rights if thing["kind"] == "ClusterRole"])
     apply(plane, rights)
     log = plane.folder / f"extender-{free_port()}.log"
     served_at, probes = port or free_port(), free_port()
@@ -198,6 +205,9 @@ def extender(
         *("--ledger-key", str(identities.keys / "ledger.key"), "--drain-seconds", "0"),
         *("--replica", replica, "--pod", pod),
     ]
+    if gate:
+        command += ["--gate", f"127.0.0.1:{gate}", "--gate-name", "127.0.0.1"]
+        command += [part for driver in drivers for part in ("--driver", driver)]
     if api:
         command += ["--api", f"127.0.0.1:{api}", "--api-name", API_NAME]
     process = Forked(command, log, point) if forked or point else _started(command, log)

@@ -20,6 +20,7 @@ from scheduler.gate.decide import (
     DEALLOCATED,
     DEVICE_CLOSED,
     DEVICE_TAKEN,
+    DRIVER_UNLISTED,
     NODE_UNKNOWN,
     NOT_STORED,
     OUTCOME_OPEN,
@@ -276,17 +277,18 @@ def test_an_allocation_never_becomes_another_one() -> None:
     assert barred(decide(write, FoldedAccounts(), None)).reason == ALLOCATION_CHANGED
 
 
-@pytest.mark.parametrize(
-    "write",
-    [
-        appears("a", 1, result(0, driver="nic.example.com")),
-        goes("a", 1, result(0, driver="nic.example.com")),
-    ],
-    ids=["appears", "goes"],
-)
-def test_devices_of_drivers_that_are_not_listed_are_not_looked_at(write: Write) -> None:
-    """Nothing is known of them, so nothing is said."""
-    assert decide(write, FoldedAccounts(), None) == Through()
+def test_a_write_of_unlisted_drivers_alone_is_refused() -> None:
+    """The API server asks about listed drivers alone: its list is another one than ours."""
+    write = appears("a", 1, result(0, driver="nic.example.com"))
+
+    assert barred(decide(write, FoldedAccounts(), None)).reason == DRIVER_UNLISTED
+
+
+def test_what_unlisted_drivers_gave_may_go() -> None:
+    """Nothing is known of it, so nothing is held."""
+    write = goes("a", 1, result(0, driver="nic.example.com"), pods=["train"])
+
+    assert decide(write, FoldedAccounts(), None, runs=lambda _: True) == Through()
 
 
 def test_only_what_listed_drivers_gave_is_reserved() -> None:

@@ -1,0 +1,157 @@
+"""Claims as the API last told of them, and what the ledger has of each."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Final
+
+from certs.ports import Object
+from ledger.domain.errors import InputError
+from ledger.domain.log.events import (
+    ClaimBound,
+    ClaimConsumed,
+    ClaimObserved,
+    ClaimReleased,
+    ClaimReserved,
+    ClaimVoided,
+    LedgerEvent,
+)
+from ledger.domain.log.state import Holding
+from ledger.domain.systems import Claimant
+from scheduler.gate.claims import ClaimSeen, claim_seen
+from scheduler.gate.decide import Standing
+
+CLAIMS: Final = "/apis/resource.k8s.io/v1/resourceclaims"
+
+
+def claim_path(namespace: str, name: str) -> str:
+    """Return the path of a claim."""
+    return f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}"
+
+
+class ClaimBook:
+    """
+    A sink of claims, and of the ledger's events about them.
+
+    Args:
+        drivers: whose devices are looked at.
+
+    Attributes:
+        seen: UID -> the claim as it is.
+        unreadable: UID -> why a claim can't be read.
+        changed: UIDs of claims that changed since somebody took them, or are gone.
+    """
+
+    def __init__(
+        self,
+        drivers: Collection[str],
+        opened: Iterable[tuple[ClaimReserved | ClaimObserved, Holding]] = (),
+    ) -> None:
+        self._drivers = frozenset(drivers)
+        self._standing: dict[str, Standing] = {}
+        self._consumers: dict[str, tuple[Claimant, ...]] = {}
+        self._attempts: dict[str, int] = {}
+        self.seen: dict[str, ClaimSeen] = {}
+        self.unreadable: dict[str, str] = {}
+        self.changed: dict[str, None] = {}
+        for event, holding in opened:
+            self.take(event)
+            self._consumers[event.claim_uid] = holding.consumers
+            if holding.phase != "reserved":
+                self._stored(event.claim_uid, event.attempt)
+
+    # --- the API --------------------------------------------------------------------------------
+
+    def put(self, uid: str, item: Object) -> None:
+        """Take a claim that came or changed; what is older than what is known is passed over."""
+        try:
+            seen = claim_seen(item, self._drivers)
+        except InputError as error:
+            self.unreadable[uid] = str(error)
+            return
+        self.unreadable.pop(uid, None)
+        before = self.seen.get(uid)
+        if before is not None and before.version >= seen.version:
+            return
+        self.seen[uid] = seen
+        if seen.allocated is not None or uid in self._standing:
+            self.changed[uid] = None
+
+    def drop(self, uid: str) -> None:
+        """Take note that a claim is gone."""
+        self.seen.pop(uid, None)
+        self.unreadable.pop(uid, None)
+        if uid in self._standing:
+            self.changed[uid] = None
+        else:
+            self._attempts.pop(uid, None)
+
+    def version(self, uid: str) -> int:
+        """Return the newest version of a claim that was seen; 0 of one that was not."""
+        seen = self.seen.get(uid)
+        return 0 if seen is None else seen.version
+
+    def take_changed(self) -> list[str]:
+        """Return the UIDs of the claims that changed, and take them for seen."""
+        uids = list(self.changed)
+        self.changed.clear()
+        return uids
+
+    # --- the ledger -----------------------------------------------------------------------------
+
+    def standing(self, uid: str) -> Standing | None:
+        """Return what the ledger has of a claim that has not ended."""
+        return self._standing.get(uid)
+
+    def standing_uids(self) -> frozenset[str]:
+        """Return the UIDs of the claims that hold something."""
+        return frozenset(self._standing)
+
+    def consumers(self, uid: str) -> tuple[Claimant, ...]:
+        """Return who uses a claim, as the ledger has it."""
+        return self._consumers.get(uid, ())
+
+    def attempts(self, uid: str) -> int:
+        """Return the number of a claim's newest holding, ended or not; 0 without one."""
+        return self._attempts.get(uid, 0)
+
+    def without_attempts(self) -> Iterator[str]:
+        """Yield the UIDs of claims of which it is not known whether they held something before."""
+        return (uid for uid in self.seen if uid not in self._attempts)
+
+    def learn(self, attempts: Mapping[str, int]) -> None:
+        """Take note of what claims held before this process began."""
+        for uid, attempt in attempts.items():
+            self._attempts[uid] = max(attempt, self.attempts(uid))
+
+    def take(self, event: LedgerEvent) -> None:
+        """Take note of one event; those that are older than what is known change nothing."""
+        match event:
+            case ClaimReserved() | ClaimObserved():
+                uid = event.claim_uid
+                if event.attempt <= self.attempts(uid) and uid in self._standing:
+                    return
+                is_stored = isinstance(event, ClaimObserved)
+                self._standing[uid] = Standing(opening=event, stored=is_stored)
+                self._consumers[uid] = event.consumers
+                self._attempts[uid] = max(event.attempt, self.attempts(uid))
+            case ClaimBound():
+                self._stored(event.claim_uid, event.attempt)
+            case ClaimConsumed():
+                if event.claim_uid in self._standing:
+                    self._consumers[event.claim_uid] = event.consumers
+            case ClaimReleased() | ClaimVoided():
+                standing = self._standing.get(event.claim_uid)
+                if standing is not None and standing.opening.attempt == event.attempt:
+                    del self._standing[event.claim_uid]
+                    self._consumers.pop(event.claim_uid, None)
+                    if event.claim_uid not in self.seen:
+                        self._attempts.pop(event.claim_uid, None)
+            case _:
+                pass
+
+    def _stored(self, uid: str, attempt: int) -> None:
+        standing = self._standing.get(uid)
+        if standing is not None and standing.opening.attempt == attempt:
+            self._standing[uid] = replace(standing, stored=True)

@@ -1,0 +1,362 @@
+"""
+The gate before every claim's allocation: asked by the API server, answered out of the ledger.
+
+Rule: docs/contracts/dra.md, docs/dra.md. Each write is decided by `scheduler.gate` from what the
+ledger has, recorded, and answered once that is durable. Who stands by answers nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from certs.ports import ApiError, ConflictError
+from ledger.domain.bounds import NAME_MAX, Name
+from ledger.domain.errors import FencedError, InputError, LedgerError
+from ledger.domain.log.events import (
+    ClaimEvent,
+    ClaimObserved,
+    ClaimReserved,
+    Opening,
+    RefusalReason,
+    RequestRefused,
+)
+from ledger.domain.log.recorded import NewEvent
+from ledger.domain.resources import ANNOTATION_TENURE_FENCED
+from ledger.store.writing.commands import Command, Recorded
+from scheduler.gate.claims import ClaimSeen, claim_seen
+from scheduler.gate.decide import Accounts, Barred, Through, Write, decide
+from scheduler.gate.follow import follow, gone
+from scheduler.record import events
+from scheduler.record.events import DecidedBy
+from scheduler.service.answering import NotNowError
+from scheduler.service.claims import CLAIMS, ClaimBook, claim_path
+from scheduler.service.ports import Api, Clock, Recorder
+from scheduler.service.refusing import namespace_budgets
+from scheduler.service.telling import Telling, about_pod
+
+NOT_YET: Final = "ClaimsNotListed"
+REFUSED: Final = "DevicesRefused"
+STAGE: Final = "claim"
+LEDGER_REFUSED: Final = "LedgerRefused"
+TEXT_MAX: Final = 1_024
+_TOLD_MAX: Final = 10_000
+"""Claims of which it is remembered why they were refused last."""
+
+_log: Final = logging.getLogger("tenure.scheduler.gate")
+
+
+class _Request(Struct, rename="camel"):
+    uid: Name
+    object: dict[str, Any]
+    old_object: dict[str, Any]
+    dry_run: bool | None = None
+
+
+class _Review(Struct):
+    request: _Request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateWorks:
+    """
+    What a gate works with.
+
+    Attributes:
+        recorded: told of events that are durable, the first at that position.
+        attempts: asks the ledger for the newest holdings of claims, ended or not.
+        runs: tells of a Pod's UID whether it has a node and has not ended.
+        why_not: why nothing may be given out now, empty when it may.
+        actor: whose doing the events are.
+    """
+
+    book: ClaimBook
+    accounts: Accounts
+    recorded: Callable[[Sequence[NewEvent], int], None]
+    recorder: Recorder
+    api: Api
+    clock: Clock
+    telling: Telling
+    attempts: Callable[[Sequence[str]], Awaitable[Mapping[str, int]]]
+    runs: Callable[[str], bool]
+    why_not: Callable[[], str]
+    actor: str
+
+
+class Gate:
+    """
+    Answers writes of claims' allocations, and records what the watch shows of them.
+
+    It answers from when it has been called once, and a list that was read after that call was
+    recorded: whoever is called knows that its configuration is in force, and so what that list
+    lacks will pass here.
+
+    Args:
+        drivers: whose devices are guarded.
+        words: what every reservation repeats.
+
+    Attributes:
+        counts: what was answered, by a word.
+        refused: UID of a claim -> how often it was refused since it was let through.
+    """
+
+    def __init__(
+        self, works: GateWorks, *, drivers: Collection[str], words: Callable[[], DecidedBy]
+    ) -> None:
+        self._book = works.book
+        self._accounts = works.accounts
+        self._record_at = works.recorded
+        self._recorder = works.recorder
+        self._api = works.api
+        self._clock = works.clock
+        self._telling = works.telling
+        self._attempts = works.attempts
+        self._runs = works.runs
+        self._why_not = works.why_not
+        self._actor = works.actor
+        self._drivers = frozenset(drivers)
+        self._words = words
+        self._budgets = namespace_budgets(works.clock.monotonic)
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._waiting: Counter[str] = Counter()
+        self._on_their_way: dict[str, Opening] = {}
+        self._told: dict[str, str] = {}  # UID of a claim -> why it was refused last
+        self._listing = asyncio.Lock()
+        self._listed = False
+        self.counts: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
+
+    # --- answers --------------------------------------------------------------------------------
+
+    async def answer(self, body: bytes) -> bytes:
+        """
+        Answer one AdmissionReview.
+
+        Raises:
+            NotNowError: another replica may answer, or this one later.
+            InputError: it is no review of a claim.
+            LedgerError: the ledger is away, or what came of it is not known.
+        """
+        try:
+            request = msgspec.json.decode(body, type=_Review).request
+        except msgspec.MsgspecError as error:
+            raise InputError(str(error), field="body") from error
+        write = Write(
+            old=claim_seen(request.old_object, self._drivers),
+            new=claim_seen(request.object, self._drivers),
+        )
+        self._check_now()
+        await self._list_claims()
+        async with self._alone(write.new.uid):
+            self._check_now()
+            answer = await self._decided(write, is_dry=bool(request.dry_run))
+        return _response(request.uid, answer)
+
+    def _check_now(self) -> None:
+        why = self._why_not()
+        if why:
+            self.counts["not now"] += 1
+            raise NotNowError(why)
+
+    async def _decided(self, write: Write, *, is_dry: bool) -> Through | Barred:
+        claim = write.new
+        answer = decide(
+            write,
+            self._accounts,
+            self._book.standing(claim.uid),
+            seen=self._book.version(claim.uid),
+            attempts=self._book.attempts(claim.uid),
+            on_their_way=list(self._on_their_way.values()),
+            runs=self._runs,
+            settings_hash=self._words().settings_hash,
+            tenure_version=self._words().tenure_version,
+        )
+        if is_dry:
+            self.counts["dry run"] += 1
+            return answer
+        if isinstance(answer, Through) and answer.events:
+            error = await self._record(answer.events, claim.version)
+            if error is not None:
+                answer = Barred(reason=LEDGER_REFUSED, message=str(error))
+        if isinstance(answer, Barred):
+            await self._refuse(claim, answer)
+        else:
+            self.counts["granted" if answer.events else "let through"] += 1
+            self.refused.pop(claim.uid, None)
+            self._told.pop(claim.uid, None)
+        return answer
+
+    async def _record(self, found: Sequence[ClaimEvent], version: int) -> LedgerError | None:
+        """Record events of one claim; return why the ledger refused them, if it did."""
+        at_us = self._clock.wall_us()
+        new = tuple(events.by(self._actor, events.of_claim(one, at_us, version)) for one in found)
+        opening = next(
+            (one for one in found if isinstance(one, ClaimReserved | ClaimObserved)), None
+        )
+        if opening is not None:
+            self._on_their_way[opening.claim_uid] = opening
+        try:
+            outcome = await self._recorder.record(Command(events=new))
+            if isinstance(outcome, Recorded):
+                self._record_at(new, outcome.first)
+                return None
+            return outcome.error
+        finally:
+            if opening is not None:
+                self._on_their_way.pop(opening.claim_uid, None)
+
+    async def _refuse(self, claim: ClaimSeen, answer: Barred) -> None:
+        """Say why a claim was refused: to the ledger once for the same words, and to its Pods."""
+        self.counts[f"refused {answer.reason}"] += 1
+        self.refused[claim.uid] += 1
+        if len(self.refused) > _TOLD_MAX:
+            del self.refused[next(iter(self.refused))]
+        if answer.fence:
+            await self._fence(claim)
+        for pod in claim.consumers:
+            subject = about_pod(claim.namespace, pod.name, pod.uid)
+            times = self.refused[claim.uid]
+            note = f"claim {claim.name}: {answer.message}"
+            if answer.taken:
+                note += ". It is to be had once its holder ends"
+            self._telling.tell(subject, REFUSED, f"{note} (refused {times} times)", action="Gate")
+        if self._told.get(claim.uid) == answer.message or not self._budgets.take(claim.namespace):
+            return
+        self._told.pop(claim.uid, None)
+        self._told[claim.uid] = answer.message
+        if len(self._told) > _TOLD_MAX:
+            del self._told[next(iter(self._told))]
+        event = _refusal(claim, answer)
+        digest = hashlib.sha256(answer.message.encode()).hexdigest()[:16]
+        key = f"refuse:{claim.uid}:{claim.version}:{digest}"
+        new = events.by(self._actor, events.refused_request(event, key, self._clock.wall_us()))
+        await self._recorder.record(Command(events=(new,)))
+
+    async def _fence(self, claim: ClaimSeen) -> None:
+        """Move the claim's version, so that a write on the one before is stored nowhere."""
+        path = f"/metadata/annotations/{ANNOTATION_TENURE_FENCED.replace('/', '~1')}"
+        value = str(claim.version)
+        operations = [{"op": "add", "path": path, "value": value}]
+        where = claim_path(claim.namespace, claim.name)
+        test = {"op": "test", "path": "/metadata/uid", "value": claim.uid}
+        try:
+            try:
+                await self._api.patch(where, [test, *operations])
+            except (ApiError, ConflictError):  # it has no annotations yet
+                whole = {"op": "add", "path": "/metadata/annotations", "value": {}}
+                await self._api.patch(where, [test, whole, *operations])
+        except (ApiError, ConflictError) as error:
+            _log.warning("not fenced", extra={"claim": claim.full_name, "reason": str(error)})
+
+    @asynccontextmanager
+    async def _alone(self, uid: str) -> AsyncIterator[None]:
+        """Decide on one claim by one at a time."""
+        lock = self._locks.setdefault(uid, asyncio.Lock())
+        self._waiting[uid] += 1
+        try:
+            async with lock:
+                yield
+        finally:
+            self._waiting[uid] -= 1
+            if not self._waiting[uid]:
+                del self._waiting[uid], self._locks[uid]
+
+    # --- what the watch shows ---------------------------------------------------------------------
+
+    async def _list_claims(self) -> None:
+        """
+        Read all claims once since the first call, and record what they have.
+
+        Raises:
+            NotNowError: the API server does not list them now.
+        """
+        if self._listed:
+            return
+        async with self._listing:
+            if self._listed:
+                return
+            try:
+                listed = await self._api.read(CLAIMS)
+            except ApiError as error:
+                raise NotNowError(f"{NOT_YET}: {error}") from error
+            for item in () if listed is None else listed.get("items", ()):
+                self._book.put(item["metadata"]["uid"], item)
+            await self._learn()
+            await self.settle()
+            self._listed = True
+
+    async def _learn(self) -> None:
+        """Learn what claims held before that this process does not know of."""
+        unknown = list(self._book.without_attempts())
+        self._book.learn(dict.fromkeys(unknown, 0) | dict(await self._attempts(unknown)))
+
+    async def settle(self) -> None:
+        """
+        Record what the watch showed since.
+
+        Raises:
+            FencedError: another writer took over.
+            LedgerError: the ledger is away; the claims are looked at when it is called again.
+        """
+        if self._why_not():
+            return
+        await self._learn()
+        uids = self._book.take_changed()
+        for place, uid in enumerate(uids):
+            try:
+                async with self._alone(uid):
+                    await self._settle(uid)
+            except LedgerError:
+                self._book.changed.update(dict.fromkeys(uids[place:]))
+                raise
+
+    async def _settle(self, uid: str) -> None:
+        book = self._book
+        seen, standing = book.seen.get(uid), book.standing(uid)
+        consumers = book.consumers(uid)
+        if seen is not None:
+            found = follow(seen, standing, consumers, self._accounts, book.attempts(uid))
+        elif standing is not None:
+            found = gone(standing, consumers, self._runs)
+            if not found:
+                book.changed[uid] = None  # one of its Pods runs on
+        else:
+            return
+        if not found:
+            return
+        version = book.version(uid)
+        error = await self._record(found, version)
+        if isinstance(error, FencedError):
+            raise error
+        if error is not None:
+            _log.error("not recorded", extra={"claim": uid, "reason": str(error)})
+
+
+def _refusal(claim: ClaimSeen, answer: Barred) -> RequestRefused:
+    pod = claim.consumers[0] if claim.consumers else None
+    return RequestRefused(
+        pod_uid=claim.uid if pod is None else pod.uid,
+        namespace=claim.namespace,
+        pod_name=(claim.name if pod is None else pod.name)[:NAME_MAX],
+        stage=STAGE,
+        message=f"claim {claim.full_name}: {answer.message}"[:TEXT_MAX],
+        reasons=(RefusalReason(reason=answer.reason, nodes=1, detail=answer.message[:TEXT_MAX]),),
+    )
+
+
+def _response(uid: str, answer: Through | Barred) -> bytes:
+    response: dict[str, Any] = {"uid": uid, "allowed": isinstance(answer, Through)}
+    if isinstance(answer, Barred):
+        message = f"{answer.reason}: {answer.message}"
+        response["status"] = {"code": 409, "reason": "Conflict", "message": message}
+    review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
+    return msgspec.json.encode(review)

@@ -1,0 +1,143 @@
+"""Devices that drivers tell of in slices, node by node, and the accounts that they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Final
+
+from certs.ports import Object
+from ledger.domain.devices import GPU, DeviceRecord
+from ledger.domain.dialects.dra.accounts import Listed, NodeAccounts, accounts_of
+from ledger.domain.dialects.dra.objects import Pool, ResourceSlice, pools_of, read_slice
+from ledger.domain.dialects.dra.shares import Untold, shares_of
+from ledger.domain.errors import InputError
+from ledger.domain.log.state import NodeState
+from scheduler.gate.claims import Allocated
+from scheduler.gate.decide import Accounted, Unaccounted
+
+SLICES: Final = "/apis/resource.k8s.io/v1/resourceslices"
+NOT_RECORDED: Final = "NodeNotRecorded"
+
+
+class SliceBook:
+    """
+    A sink of ResourceSlices: of each pool its newest generation, once all of it is there.
+
+    Args:
+        drivers: whose slices are looked at.
+        changed: told the names of the nodes whose devices are others now.
+
+    Attributes:
+        faults: UID of a slice -> why it can't be read.
+    """
+
+    def __init__(
+        self, drivers: Collection[str], changed: Callable[[Collection[str]], None]
+    ) -> None:
+        self._listed = Listed(types=dict.fromkeys(drivers, GPU))
+        self._changed = changed
+        self._slices: dict[str, ResourceSlice] = {}
+        self._pools: dict[tuple[str, str], Pool] = {}
+        self._by_node: dict[str, dict[tuple[str, str], Pool]] = {}
+        self.faults: dict[str, str] = {}
+
+    def put(self, uid: str, item: Object) -> None:
+        """Take a slice that came or changed; one that can't be read is none."""
+        try:
+            now = read_slice(item)
+        except InputError as error:
+            self.faults[uid] = str(error)
+            self.drop(uid)
+            return
+        self.faults.pop(uid, None)
+        if self._listed.type_of(now.driver) is None:
+            return
+        before = self._slices.get(uid)
+        self._slices[uid] = now
+        if before is not None and (before.driver, before.pool) != (now.driver, now.pool):
+            self._settle((before.driver, before.pool))
+        self._settle((now.driver, now.pool))
+
+    def drop(self, uid: str) -> None:
+        """Forget a slice that is gone."""
+        gone = self._slices.pop(uid, None)
+        if gone is not None:
+            self._settle((gone.driver, gone.pool))
+
+    def _settle(self, key: tuple[str, str]) -> None:
+        parts = [one for one in self._slices.values() if (one.driver, one.pool) == key]
+        before = self._pools.pop(key, None)
+        for now in pools_of(parts, () if before is None else (before,)):
+            self._pools[key] = now
+        now_there = self._pools.get(key)
+        if now_there == before:
+            return
+        nodes = {
+            device.node
+            for pool in (before, now_there)
+            if pool is not None
+            for device in pool.devices
+            if device.node
+        }
+        for node in nodes:
+            pools = self._by_node.setdefault(node, {})
+            pools.pop(key, None)
+            if now_there is not None and any(each.node == node for each in now_there.devices):
+                pools[key] = now_there
+            if not pools:
+                del self._by_node[node]
+        self._changed(nodes)
+
+    def accounts(self, node: str, inventory: Collection[DeviceRecord]) -> NodeAccounts:
+        """Return the accounts of a node's pools, beside what is known of it already."""
+        pools = self._by_node.get(node, {})
+        return accounts_of(node, pools.values(), tuple(inventory), self._listed)
+
+    def records(
+        self, node: str, own: Collection[DeviceRecord], recorded: Collection[DeviceRecord]
+    ) -> tuple[DeviceRecord, ...]:
+        """
+        Return the devices of a node with those that slices alone tell of, by type and minor.
+
+        Args:
+            own: as its own objects tell them.
+            recorded: as the ledger was told of them last: what stays keeps its minor.
+        """
+        if node not in self._by_node:
+            return tuple(own)
+        keys = {each.key for each in own}
+        kept = [each for each in recorded if each.by_claims and each.key not in keys]
+        found = self.accounts(node, (*own, *kept)).records
+        return tuple(sorted((*own, *found), key=lambda each: each.key))
+
+
+class LiveAccounts:
+    """
+    The accounts of the cluster's claims, over slices and ledger.
+
+    Args:
+        node: what the ledger has of the Node of a name, None where it has none that is there.
+    """
+
+    def __init__(self, slices: SliceBook, node: Callable[[str], NodeState | None]) -> None:
+        self._slices = slices
+        self._node = node
+
+    def node(self, name: str) -> NodeState | None:
+        """Return what the ledger has of the Node of this name."""
+        return self._node(name)
+
+    def account(self, allocated: Allocated) -> Accounted | Unaccounted:
+        """Return what these results are of."""
+        state = self._node(allocated.node_name)
+        if state is None:
+            fact = f"the ledger has no node {allocated.node_name}"
+            return Unaccounted(reason=NOT_RECORDED, message=fact)
+        accounts = self._slices.accounts(allocated.node_name, state.devices)
+        try:
+            found = shares_of(allocated.results, accounts)
+        except InputError as error:
+            return Unaccounted(reason="Unreadable", message=str(error))
+        if isinstance(found, Untold):
+            return Unaccounted(reason=found.reason, message=str(found))
+        return Accounted(shares=found.shares, models=found.models)

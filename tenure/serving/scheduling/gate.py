@@ -1,0 +1,67 @@
+"""The third listener of `tenure serve scheduler`: for the API server, about claims."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Final
+
+from certs.serving import Folder, Serving
+from ledger.store.open import open_ledger
+from ledger.store.reading.report_queries import newest_attempts
+from ledger.store.threaded import in_thread
+from scheduler.service.http import GateCalls, gate_app
+from tenure.serving.background import as_coroutine
+from tenure.serving.listening import Connections, announced
+from tenure.serving.scheduling.options import GateListener
+from tenure.serving.scheduling.process import FATAL, Process
+from tenure.sources.text import content_of
+
+LOOK_SECONDS: Final = 2.0
+SETTLE_SECONDS: Final = 0.05
+"""How long changes of claims gather before they are recorded."""
+
+Attempts = Callable[[Sequence[str]], Awaitable[Mapping[str, int]]]
+
+
+def attempts_in(url: str) -> Attempts:
+    """Return what asks the ledger for the newest holdings of claims."""
+
+    def read(uids: Sequence[str]) -> Mapping[str, int]:
+        with open_ledger(url, mode="read") as ledger, ledger.connection.begin():
+            return newest_attempts(ledger.connection, uids)
+
+    async def attempts(uids: Sequence[str]) -> Mapping[str, int]:
+        return await in_thread(read, uids) if uids else {}
+
+    return attempts
+
+
+@asynccontextmanager
+async def guarding(process: Process, options: GateListener) -> AsyncIterator[None]:
+    """
+    Answer the API server about claims until the block ends; who stands by says so.
+
+    Raises:
+        InputError: the authority of callers can't be read.
+        CertificateError: the certificates can't be served.
+    """
+    gate = process.live.gate
+    assert gate is not None, "there are drivers to guard"
+    callers = None if options.clients is None else content_of(options.clients)
+    serving = Serving(clients=callers)
+    folder = Folder(
+        process.options.certificates,
+        serving,
+        names=options.names,
+        clock=lambda: datetime.now(UTC),
+    )
+    folder.look()
+    process.repeat(LOOK_SECONDS, "gate certificates", as_coroutine(folder.look))
+    process.repeat(SETTLE_SECONDS, "claims", gate.settle, fatal=FATAL)
+    process.tasks.start()
+    connections, calls = Connections(), GateCalls(gate.answer, process.metrics)
+    app = gate_app(calls, connections.answering, process.leading.is_silent)
+    async with announced(app, options.where, "gate", connections, serving.context):
+        yield
