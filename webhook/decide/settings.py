@@ -41,6 +41,8 @@ class SlotMode(StrEnum):
 
     ENV = "env"
     PLUGIN = "plugin"
+    GPUSHARE = "gpushare"
+    """By the plugin of GPU share, which has an id for each GiB, and slots where it counts MiB."""
 
 
 class TakeoverRule(StrEnum):
@@ -149,6 +151,12 @@ class AdmissionSettings:
     isolation_providers: frozenset[str] = ISOLATION_PROVIDERS
     slot_mode: SlotMode = SlotMode.ENV
     vocabulary: Vocabulary = DEFAULT_VOCABULARY
+
+    @property
+    def by_slots(self) -> bool:
+        """Tell whether a device plugin knows a container by its slot, and shows it its devices."""
+        in_mib = self.slot_mode is SlotMode.GPUSHARE and self.vocabulary.gpushare_unit == "MiB"
+        return in_mib or self.slot_mode is SlotMode.PLUGIN
 
     def mode_of(self, rule: str) -> RuleMode:
         """Return what a violation of the rule does."""

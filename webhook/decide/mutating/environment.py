@@ -23,7 +23,6 @@ from ledger.domain.resources import (
 )
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 from webhook.decide.mutating.parts import Container
-from webhook.decide.settings import SlotMode
 
 VOID: Final = "void"
 """What the NVIDIA runtime takes for "not mine": no card, no driver libraries."""
@@ -63,12 +62,13 @@ def _asked(container: Container, vocabulary: Vocabulary) -> Iterator[str]:
                 yield name
 
 
-def with_environment(container: Container, place: str, mode: SlotMode) -> Container:
+def with_environment(container: Container, place: str, *, by_slots: bool) -> Container:
     """
     Return a container of our Pod that sees its own cards and no others.
 
     A holder's NVIDIA_VISIBLE_DEVICES and CUDA_VISIBLE_DEVICES read annotations that exist once the
-    Pod is bound; with slots the device plugin shows it its cards, and the runtime none. Whatever
+    Pod is bound, and count over what a device plugin answers; with slots the device plugin shows it
+    its cards, and the runtime none. Whatever
     holds no card gets `void`. What a user wrote into a holder's environment stays: validation
     refuses it where it could show a card.
     """
@@ -79,7 +79,7 @@ def with_environment(container: Container, place: str, mode: SlotMode) -> Contai
         "valueFrom": field_ref(allocated_key(place)),
     }
     nvidia: dict[str, object] = {"name": ENV_NVIDIA_VISIBLE, "value": VOID}
-    if mode is SlotMode.ENV:
+    if not by_slots:
         nvidia = {"name": ENV_NVIDIA_VISIBLE, "valueFrom": field_ref(visible_key(place))}
     return _with_own(_with_own(container, nvidia), cuda)
 

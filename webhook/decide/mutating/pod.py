@@ -37,7 +37,7 @@ from webhook.decide.mutating.takeover import (
 )
 from webhook.decide.patch import diff
 from webhook.decide.review import CREATE, UPDATE, AdmissionRequest, readable_pod
-from webhook.decide.settings import DEFAULT_SCHEDULER, AdmissionSettings, RuleMode, SlotMode
+from webhook.decide.settings import DEFAULT_SCHEDULER, AdmissionSettings, RuleMode
 
 EPHEMERAL: Final = "ephemeralcontainers"
 
@@ -167,8 +167,8 @@ def _ours(
     pod = with_containers(pod, written)
 
     def equipped(container: Container, place: str) -> Container:
-        seen = with_environment(container, place, settings.slot_mode)
-        return with_slot(seen, vocabulary) if settings.slot_mode is SlotMode.PLUGIN else seen
+        seen = with_environment(container, place, by_slots=settings.by_slots)
+        return with_slot(seen, vocabulary) if settings.by_slots else seen
 
     pod = with_containers(pod, equipped)
     pod = with_original(pod, vocabulary, replaced=replaced, scheduler_name=scheduler_name)

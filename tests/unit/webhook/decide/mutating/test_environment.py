@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 from tests.support.mutation import BLIND, MANAGED, field_ref, mutate, request_for, sees
 from tests.support.objects import Object, container, pod, sidecar
 from webhook.decide.mutating.pod import mutate_pod
@@ -124,6 +127,25 @@ def test_a_container_that_moved_gets_its_new_place() -> None:
 
     assert env(again, 0) == BLIND
     assert env(again, 1) == sees("1")
+
+
+@pytest.mark.parametrize(
+    ("unit", "as_mode"), [("GiB", SlotMode.ENV), ("MiB", SlotMode.PLUGIN)], ids=["GiB", "MiB"]
+)
+def test_gpu_share_mode_shows_cards_as_its_unit_lets_it(unit: str, as_mode: SlotMode) -> None:
+    """
+    In GiB a container's card is what its Binding says, whomever `Allocate` was taken to be for.
+
+    Kubelet lets the container's own environment count over a device plugin's. In MiB it is known by
+    its slot.
+    """
+    words = replace(DEFAULT_VOCABULARY, gpushare_unit=unit)
+    made = pod(container("a", limits={"aliyun.com/gpu-mem": "4"}), container("b"))
+
+    after = mutate(made, AdmissionSettings(slot_mode=SlotMode.GPUSHARE, vocabulary=words))
+
+    assert after == mutate(made, AdmissionSettings(slot_mode=as_mode, vocabulary=words))
+    assert env(after, 1) == BLIND
 
 
 def test_plugin_mode_gives_each_device_container_a_slot() -> None:
