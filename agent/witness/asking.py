@@ -10,6 +10,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
+from agent.decide.runtime_cdi import RuntimeSaid
 from agent.discover.host_files import HostFiles
 from agent.witness import said
 from agent.witness.cgroups import Place, place_of
@@ -96,6 +97,25 @@ class Runtime:
                 if key not in self._inside:
                     await self._ask(channel, key)
         return found, dict(self._inside)
+
+    async def itself(self) -> RuntimeSaid:
+        """
+        Return what the runtime says of itself.
+
+        Raises:
+            AwayError: it does not answer.
+        """
+        async with _channel(self._socket) as channel:
+            of = f"/{said.RUNTIME}.RuntimeService"
+            asked = said.VersionRequest()
+            version = await _answer(channel, f"{of}/Version", asked, said.VersionResponse)
+            verbose = said.StatusRequest(verbose=True)
+            status = await _answer(channel, f"{of}/Status", verbose, said.StatusResponse)
+        return RuntimeSaid(
+            name=version.runtime_name,
+            version=version.runtime_version,
+            config=status.info.get(said.CONFIG, ""),
+        )
 
     async def _ask(self, channel: grpc.aio.Channel, container_id: str) -> None:
         """Ask what a container was made with; one that is gone meanwhile is left out."""

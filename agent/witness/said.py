@@ -20,6 +20,8 @@ POD_RESOURCES: Final = "v1"
 RUNTIME: Final = "runtime.v1"
 INFO: Final = "info"
 """Where containerd and CRI-O keep what a verbose answer has besides."""
+CONFIG: Final = "config"
+"""Where containerd has its configuration in the answer to a verbose Status."""
 CREATED, RUNNING, EXITED, UNKNOWN = range(4)
 """States of a container, by CRI's numbers."""
 _POD_UID: Final = "io.kubernetes.pod.uid"
@@ -54,6 +56,10 @@ _OF_RUNTIME: Final[Tables] = {
         (14, "mounts", "every Mount"),
     ),
     "Mount": ((1, "container_path", "string"), (2, "host_path", "string")),
+    "VersionRequest": ((1, "version", "string"),),
+    "VersionResponse": ((2, "runtime_name", "string"), (3, "runtime_version", "string")),
+    "StatusRequest": ((1, "verbose", "bool"),),
+    "StatusResponse": ((2, "info", MAP),),
 }
 _kubelets: Final = classes(POD_RESOURCES, _OF_KUBELET)
 _runtimes: Final = classes(RUNTIME, _OF_RUNTIME)
@@ -65,6 +71,10 @@ ListContainersRequest: Final = _runtimes("ListContainersRequest")
 ListContainersResponse: Final = _runtimes("ListContainersResponse")
 ContainerStatusRequest: Final = _runtimes("ContainerStatusRequest")
 ContainerStatusResponse: Final = _runtimes("ContainerStatusResponse")
+VersionRequest: Final = _runtimes("VersionRequest")
+VersionResponse: Final = _runtimes("VersionResponse")
+StatusRequest: Final = _runtimes("StatusRequest")
+StatusResponse: Final = _runtimes("StatusResponse")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,9 +23,11 @@ from agent.plugin.holdings_file import HoldingsFile
 from agent.plugin.isolating import Isolation
 from agent.plugin.metrics import Metrics
 from agent.plugin.preparing import Holdings, SlotPlugin, Slots
+from agent.plugin.runtime import RuntimeCheck
 from agent.plugin.serving import DevicePlugin
 from agent.plugin.sharing import GpuShare, ShareSlots
 from agent.service.own_node import node_of_token
+from agent.witness.asking import Runtime
 from ledger.domain.errors import InputError
 from tenure.exits import with_next
 from tenure.kube.objects import KubeObjects, connected
@@ -73,6 +75,8 @@ class AgentOptions:
         isolation: what keeps containers to their parts of cards, with `library` on the node.
         kubelet: its listener; None = what needs it is not served.
         reporting: what is told of this machine; None = somebody else tells it.
+        runtime: the container runtime's socket, which is asked whether it has CDI; None = whoever
+            runs us says that it has.
         mode: how containers are shown their cards.
         share_unit: what GPU share counts memory in.
     """
@@ -87,6 +91,7 @@ class AgentOptions:
     library: str = LIBRARY
     kubelet: KubeletOptions | None = None
     reporting: ReportingOptions | None = None
+    runtime: Path | None = None
     mode: AgentMode = AgentMode.PLUGIN
     share_unit: ShareUnit = ShareUnit.MIB
 
@@ -135,7 +140,11 @@ async def serve_agent(options: AgentOptions) -> None:
             assert kubelet is not None
             told = words_of(options.holdings, session, kubelet, registry, tasks)
             holdings, beside = told
-        served = _served(options, cards, sizes, holdings, kubelet)
+        check = options.has_slots and options.runtime and RuntimeCheck(Runtime(options.runtime))
+        if check:
+            tasks.append(check.run())
+        why_no_cdi = check.why_not if check else str
+        served = _served(options, cards, sizes, holdings, kubelet, why_no_cdi=why_no_cdi)
         why_not_ready: Callable[[], str] = str
         if served is not None:
             start, metrics = secrets.token_hex(_START_BYTES), Metrics(registry)
@@ -204,6 +213,8 @@ def _served(
     sizes: Mapping[str, int],
     holdings: Holdings,
     kubelet: KubeletPods | None,
+    *,
+    why_no_cdi: Callable[[], str],
 ) -> SlotPlugin | GpuShare | None:
     """Return what kubelet is served; None where containers are shown their cards without it."""
     if options.mode is AgentMode.ENV:
@@ -228,9 +239,11 @@ def _served(
         isolated=isolation.edits,
     )
     if options.mode is AgentMode.PLUGIN:
-        return SlotPlugin(slots)
+        return SlotPlugin(slots, why_no_cdi)
     assert kubelet is not None
-    return ShareSlots(slots, pods=kubelet.pods, checkpoint=checkpoint, holdings=holdings)
+    return ShareSlots(
+        slots, why_no_cdi, pods=kubelet.pods, checkpoint=checkpoint, holdings=holdings
+    )
 
 
 def _kubelet(options: AgentOptions, session: aiohttp.ClientSession) -> KubeletPods | None:

@@ -471,6 +471,14 @@ def agent(
             envvar="TENURE_AGENT_CDI", help="Folder of CDI specifications that the runtime reads."
         ),
     ] = Path("/var/run/cdi"),
+    runtime: Annotated[
+        str,
+        typer.Option(
+            envvar="TENURE_AGENT_RUNTIME",
+            metavar="SOCKET",
+            help="The container runtime's, asked whether it has CDI; empty = it has.",
+        ),
+    ] = "/run/containerd/containerd.sock",
     slots: Annotated[
         int,
         typer.Option(
@@ -608,6 +616,7 @@ def agent(
         kubelet=KubeletOptions(
             url=kubelet.rstrip("/"), authority=kubelet_authority, token=token, node=node
         ),
+        runtime=Path(runtime) if runtime else None,
         mode=mode,
         share_unit=share_unit,
         reporting=ReportingOptions(

@@ -19,12 +19,14 @@ import grpc
 import pytest
 
 from agent.plugin.holdings_file import HoldingsFile
+from agent.witness import said
 from ledger.domain.errors import InputError
 from ledger.domain.resources import SLOT
 from tenure.serving.agent import AgentOptions, serve_agent
 from tests.support.kube.control_plane import free_port
 from tests.support.kubelets import FakeKubelet
 from tests.support.process import COMMAND, environment
+from tests.support.sockets import serving
 
 pytestmark = pytest.mark.integration
 
@@ -57,6 +59,7 @@ class World:
     folder: Path
     kubelet: FakeKubelet
     cdi: Path
+    runtime: str = ""
 
     def hold(self, pod_uid: str, *cards: str) -> None:
         """Let the container `main` of a Pod hold these."""
@@ -74,6 +77,7 @@ class World:
             "plugins": self.kubelet.folder,
             "cdi": self.cdi,
             "slots": 3,
+            "runtime": self.runtime,
             "probes": f"127.0.0.1:{free_port()}",
         }
         return [word for name, value in said.items() for word in (f"--{name}", str(value))]
@@ -185,6 +189,36 @@ def test_a_start_waits_for_a_holding_that_comes_late(
         kubelet.start("slot-0001")
 
     assert world.shown(name) == {"env": ["CARD=a"]}
+
+
+def test_a_runtime_without_cdi_keeps_kubelet_from_knowing_the_slots(world: World) -> None:
+    """It would start containers without their cards; one that is replaced is found, too."""
+    world.runtime = str(world.folder / "runtime.sock")
+    version = said.VersionResponse(runtime_name="containerd", runtime_version="1.6.20~ds1")
+    answers = {"Version": version, "Status": said.StatusResponse()}
+    calls = {name: lambda *_, name=name: answers[name].SerializeToString() for name in answers}
+    words = world.folder / "agent.log"
+    with (
+        world.kubelet.running(),
+        serving(Path(world.runtime), "runtime.v1.RuntimeService", calls),
+        words.open("wb") as log,
+    ):
+        command = [*COMMAND, "serve", "agent", *world.options()]
+        process = subprocess.Popen(command, cwd=world.folder, env=environment(), stderr=log)
+        try:
+            until(lambda: "the runtime has no CDI: containerd 1.6.20~ds1" in words.read_text(), "")
+            assert not world.kubelet.registered
+        finally:
+            process.kill()
+            process.wait(20)
+
+        version.runtime_version = "2.4.2"
+        process = subprocess.Popen(command, cwd=world.folder, env=environment(), stderr=log)
+        try:
+            until(lambda: len(world.kubelet.registered) == 1, words.read_text())
+        finally:
+            process.kill()
+            process.wait(20)
 
 
 def test_an_agent_whose_driver_hangs_ends_when_it_is_told_to(world: World) -> None:

@@ -94,6 +94,7 @@ class Agent:
             *("serve", "agent", "--holdings", str(self.holdings)),
             *("--cards", str(self.folder / "vendor.json"), "--slots", str(self.slots)),
             *("--plugins", str(self.node.plugins), "--cdi", str(self.node.cdi)),
+            *("--runtime", str(self.node.room.folder / "containerd.sock")),
             *("--probes", f"127.0.0.1:{self.probes}"),
         ]
         if self.isolated is not None:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,28 +15,8 @@ from agent.witness import asking, said
 from agent.witness.asking import AwayError, PodResources, Runtime, places
 from agent.witness.cgroups import Place
 from agent.witness.keeping import KEPT_MAX, Quarantine
+from tests.support.sockets import serving
 from tests.support.witnessing import LABELS
-
-Answer = Callable[[bytes, Any], bytes]
-
-
-@contextmanager
-def serving(socket: Path, service: str, calls: Mapping[str, Answer]) -> Iterator[None]:
-    """Answer calls over a socket until the block ends."""
-    handlers: dict[str, Any] = {
-        name: grpc.unary_unary_rpc_method_handler(call, bytes, bytes)
-        for name, call in calls.items()
-    }
-    with ThreadPoolExecutor(1) as threads:
-        server = grpc.server(threads)
-        handler = grpc.method_handlers_generic_handler(service, handlers)
-        server.add_generic_rpc_handlers((handler,))
-        server.add_insecure_port(f"unix:{socket}")
-        server.start()
-        try:
-            yield
-        finally:
-            server.stop(None).wait()
 
 
 def test_kubelet_is_asked_who_was_given_what(tmp_path: Path) -> None:
