@@ -255,11 +255,19 @@ def _refuse_duplicates(documents: Sequence[Document]) -> None:
             (names.get(key), "metadata.name"),
             (uids.get(document.uid), "metadata.uid"),
         ):
+            if seen is not None and _is_again(seen.source, document.source):
+                error = InputError("the file is given twice", place=document.source.name)
+                error.add_note("name each file once")
+                raise error
             if seen is not None:
                 value = document.name if field == "metadata.name" else document.uid
                 fact = f"duplicate value {value!r}, also at {seen.place(field)}: {seen.title}"
                 raise document.blame(InputError(fact, field=field))
         names[key] = uids[document.uid] = document
+
+
+def _is_again(first: InputFile, second: InputFile) -> bool:
+    return first is not second and first.name == second.name
 
 
 def _map(parent: dict[str, Any], key: str, prefix: str = "") -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
@@ -10,15 +11,19 @@ from tenure.asking import EVERYBODY, Sight
 from tenure.output import one_line
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ledger.domain.log.recorded_node import RecordedNode
     from ledger.domain.vocabulary import Vocabulary
     from ledger.store.open import Ledger
     from ledger.store.reading.report_queries import When
-    from ledger.store.reading.report_rows import Span
+    from ledger.store.reading.report_rows import Device, Span
     from scheduler.cluster.model import Cluster
     from scheduler.usage.others import OfOthers, OthersRows
     from scheduler.usage.picture import Many, NodeNow, Picture
 
+UNKNOWN_HOLDER: Final = "unknown holder"
+"""The closed reason of a device that a Pod may hold whose device nobody can name."""
 _SHOWN_MAX = 4
 
 
@@ -98,6 +103,63 @@ def rows_of_ledgers_others(source: Ledger, span: Span) -> OthersRows:
     uids = {node.uid for node in picture.nodes}
     devices = [each for each in queries.devices(source.connection) if each.node_uid in uids]
     return rows_of_others(picture, opened, devices, span)
+
+
+def devices_told(source: Ledger, node: str) -> list[Device]:
+    """
+    Return a node's devices as the map has them, by type and minor; inside a transaction.
+
+    Real cards where its inventory has units that are parts of cards, and closed ones where another
+    Node of its machine lists them.
+    """
+    from ledger.store.reading import report_queries as queries
+
+    connection = source.connection
+    devices = queries.devices(connection, node=node)
+    others = rows_of_ledgers_others(source, queries.span(connection))
+    held = [each for each in others.unplaced if each.row.closed_at_us is None]
+    unknown = {key for each in held for key in each.among}
+    found: list[Device] = []
+    for uid in dict.fromkeys(each.node_uid for each in devices):
+        mine = [each for each in devices if each.node_uid == uid]
+        real = [each for each in others.devices if each.node_uid == uid]
+        if uid not in others.nodes or all(each in real for each in mine):
+            found += mine
+            continue
+        found += (
+            replace(each, closed_reason=UNKNOWN_HOLDER)
+            if (uid, each.device_type, each.minor) in unknown
+            else each
+            for each in real
+        )
+    again = _listed_again(source, found)
+    return [
+        replace(each, closed_reason=f"the machine is registered again, as {again[each.device_no]}")
+        if each.device_no in again
+        else each
+        for each in found
+    ]
+
+
+def _listed_again(source: Ledger, devices: Sequence[Device]) -> dict[int, str]:
+    """Return number of a device -> the other Node that lists it for the whole machine."""
+    from ledger.domain.log.events import NodeDescribed
+    from ledger.store.reading import report_queries as queries
+    from ledger.store.reading.kept import each_of
+    from scheduler.usage.machines import has_twins, once_per_machine
+
+    nodes = queries.nodes(source.connection)
+    if not has_twins(nodes):
+        return {}
+    described = each_of(source.connection, NodeDescribed)
+    created = {each.node_uid: each.facts.created for each in described}
+    _, places = once_per_machine(nodes, queries.devices(source.connection), created)
+    names = {node.node_uid: node.node_name for node in nodes}
+    return {
+        each.device_no: names[places[each.device_no][0]]
+        for each in devices
+        if each.device_no in places and places[each.device_no][0] != each.node_uid
+    }
 
 
 def _picture_of_others(source: Ledger, when: When) -> Picture:

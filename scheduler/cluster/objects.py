@@ -306,10 +306,12 @@ def _warnings(
     for node, document in _unhealthy(objects).items():
         if node not in documents:
             yield f"{document.place()}: {document.title}: there is no Node {node}, ignored"
+    if not documents:
+        yield "the input has no Node, so nothing can be placed: kubectl get nodes,pods -A -o json"
     for node, count in away.items():
         if node not in documents:
             fact = "running Pods on a Node that is not in the input"
-            known = "its uid is unknown, so the ledger does not record them"
+            known = "what they hold is not known"
             yield f"{fact}: {known}: node={node}, pods={count}"
 
 

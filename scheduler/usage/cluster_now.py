@@ -240,7 +240,23 @@ def cluster_now_of_ledger(
             there = parts[granting[machines[event.node_uid]]]
             there.strangers.append(event)
             there.asked.update(extended.held(event.snapshot))
-    return _picture(list(parts.values()), DEFAULT_VOCABULARY, ())
+    return _picture(list(parts.values()), DEFAULT_VOCABULARY, _said(_registered(nodes, created)))
+
+
+def _registered(nodes: Iterable[Node], created: Mapping[str, str]) -> list[NodeFacts]:
+    """Return what nodes say of their machines, in the order in which they registered."""
+    told = [
+        NodeFacts(
+            uid=node.node_uid,
+            name=node.node_name,
+            system_uuid=node.system_uuid,
+            machine_id=node.machine_id,
+            created=created.get(node.node_uid, ""),
+            lost=node.lost_position is not None,
+        )
+        for node in nodes
+    ]
+    return [told[number] for number in in_order_of_registration(told)]
 
 
 def _as_granting(

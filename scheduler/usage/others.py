@@ -26,8 +26,8 @@ from scheduler.usage.picture import (
 from scheduler.usage.plugins import Plugged, is_cut
 from scheduler.usage.unplaced import Unlisted
 
-POSITION: Final = "@"
-"""What stands before a position that is a UID."""
+POSITION: Final = "\0@"
+"""What stands before a position that is a UID: no object has such a one."""
 _AWAY: Final = "allocated to a claim whose Pods do not run"
 _Keys = dict[tuple[str, int], list[DeviceKey]]
 """Node UID and place of a group among the node's -> its cards."""
@@ -125,10 +125,10 @@ def _cards(
     for node in picture.nodes:
         groups = gpu_groups(node)
         mine = by_node.get(node.uid, [])
-        if any(group.is_inventoried for group in groups) or not groups:
-            kept += mine
-        else:  # what is inventoried there are units, and no cards
-            kept += (each for each in mine if each.device_type != TYPE_GPU or each.device_id)
+        if groups and not any(group.is_inventoried for group in groups):
+            # what is inventoried there are units, and no cards
+            mine = [each for each in mine if each.device_type != TYPE_GPU or each.device_id]
+        kept += mine
         taken = {each.minor for each in mine if each.device_type == TYPE_GPU}
         for number, group in enumerate(groups):
             cards = [

@@ -68,13 +68,17 @@ def answer_drift(source: Ledger, question: DriftQuestion, sight: Sight) -> Answe
     Raises:
         InputError: not all of them are seen.
     """
-    from ledger.store.reading.report_queries import open_drifts
+    from ledger.store.reading.report_queries import open_drifts, span
 
     sight.expect_whole("drift")
     with source.connection.begin():
         records = drift_records(open_drifts(source.connection))
+        position = span(source.connection).last_position
     answer = Answer(is_no=bool(records))
-    write_answer(question.output, records, _COLUMNS, out=answer.out)
+    if records or not question.output.is_table:
+        write_answer(question.output, records, _COLUMNS, out=answer.out)
+    else:
+        answer.out.write(f"no drift is open, of what was recorded up to position {position:,}\n")
     return answer
 
 

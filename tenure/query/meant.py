@@ -8,6 +8,7 @@ name without its namespace means the one Pod that is called so.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from shlex import quote
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ledger.domain.errors import InputError
@@ -25,6 +26,7 @@ from tenure.names import (
     PodName,
     Reading,
 )
+from tenure.picture import devices_told
 
 if TYPE_CHECKING:
     from ledger.domain.systems import SystemCard
@@ -90,6 +92,10 @@ def first_of(readings: Sequence[Reading], known: Known) -> Name:
         if found:
             return found[0]
     text = " or ".join(_in_words(reading) for reading in readings)
+    for reading in readings:
+        if isinstance(reading, CardName) and known.knows(NodeName(node=reading.node)):
+            error = InputError(f"{known.who} knows no {text}")
+            raise with_next(error, f"`tenure map --node {quote(reading.node)}` shows its cards")
     try:
         like = " or ".join(_like(str(readings[0]), *known.there()))
     except InputError:  # more rows than a service reads for a question
@@ -181,7 +187,8 @@ def _is_known(source: Ledger, name: Name, sight: Sight) -> bool:
         case CardName(node=node, device_type=device_type, minor=minor):
             connection, ever = source.connection, When(ever=True)
             return bool(
-                queries.devices(connection, node=node, device_type=device_type, minor=minor)
+                (device_type, minor)
+                in ((each.device_type, each.minor) for each in devices_told(source, node))
                 or queries.device_holders(
                     connection, ever, node=node, device_type=device_type, minor=minor
                 )

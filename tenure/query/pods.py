@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from ledger.domain.resources import TYPE_GPU
 from tenure.asking import Answer, Sight
 from tenure.cards import cards_text
 from tenure.live.place import Place, asks
@@ -114,6 +115,8 @@ _COLUMNS: Final = (
 def _records(source: Ledger, sight: Sight, now_us: int) -> Iterator[dict[str, Any]]:
     from ledger.store.reading import report_queries as queries
     from ledger.store.reading.report_queries import When
+    from scheduler.usage.picture import unplaced_on
+    from tenure.picture import picture_of_ledger
 
     connection, namespace = source.connection, sight.namespace or None
     holders = defaultdict[int, list["HolderRow"]](list)
@@ -125,6 +128,10 @@ def _records(source: Ledger, sight: Sight, now_us: int) -> Iterator[dict[str, An
             holders[holder.position].append(holder)
         else:
             whole[holder.position] = holder
+    cards = Counter[str]()
+    for node in picture_of_ledger(source, None).nodes:
+        for stranger in unplaced_on(node):
+            cards[stranger.uid] += stranger.cards
     found = queries.pods(connection, namespace=namespace)
     newest = {pod.refused_position for pod in found}
     reserved = {pod.pod_uid: pod.reserved_position for pod in found}
@@ -146,6 +153,7 @@ def _records(source: Ledger, sight: Sight, now_us: int) -> Iterator[dict[str, An
             parts=tuple(holders[pod.reserved_position]) if own is not None else (),
             refusal=refusal,
             waits_since_us=first_us.get(pod.pod_uid) if state == WAITING else None,
+            unknown_cards=cards[pod.pod_uid],
         )
         yield _record(story, now_us)
 
@@ -157,6 +165,7 @@ class _Story:
 
     Attributes:
         waits_since_us: of the first refusal since it had a place last, if it waits.
+        unknown_cards: how many cards it holds, at least, that nobody can name.
     """
 
     pod: PodSummary
@@ -165,6 +174,7 @@ class _Story:
     parts: tuple[HolderRow, ...]
     refusal: RefusalRow | None
     waits_since_us: int | None
+    unknown_cards: int
 
 
 def _record(story: _Story, now_us: int) -> dict[str, Any]:
@@ -174,7 +184,9 @@ def _record(story: _Story, now_us: int) -> dict[str, Any]:
     if story.waits_since_us is not None:
         since_us = story.waits_since_us
     unknown = own.unknown_types.split(",") if own is not None and own.unknown_types else []
-    devices = [cards_text(story.parts), *(f"{kind}:?" for kind in unknown)]
+    many = f" ({story.unknown_cards} cards)" if story.unknown_cards > 1 else ""
+    texts = (f"{kind}:?{many if kind == TYPE_GPU else ''}" for kind in unknown)
+    devices = [cards_text(story.parts), *texts]
     lasted = "" if since_us is None else format_duration(max(0, now_us - since_us))
     return {
         "pod": f"{pod.namespace}/{pod.pod_name}",

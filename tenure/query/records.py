@@ -113,9 +113,6 @@ def _lasted(seconds: float) -> str:
     return format_duration(round(seconds * 1_000_000)) if seconds >= 0.01 else ""
 
 
-UNKNOWN_HOLDER: Final = "unknown holder"
-"""The closed reason of a device that a Pod may hold whose device nobody can name."""
-
 HOLDER_COLUMNS: Final = (
     Column(key="held", title="HELD"),
     Column(key="pod_path", title="POD"),

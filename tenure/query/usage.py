@@ -31,11 +31,17 @@ if TYPE_CHECKING:
 
 LABEL: Final = "label:"
 GROUPS: Final = ("namespace", "owner", "model")
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1f}%"
+
+
 _COLUMNS: Final = (
     Column(key="group", title="GROUP"),
     Column(key="pods", title="PODS", right=True, show="{:,}".format),
     Column(key="gpu_hours", title="GPU-HOURS", right=True, show="{:,.1f}".format),
-    Column(key="share_percent", title="SHARE", right=True, show="{:.1f}%".format),
+    Column(key="share_percent", title="SHARE", right=True, show=_percent),
     Column(key="cpu_hours", title="CPU-HOURS", right=True, show="{:,.1f}".format),
 )
 
@@ -218,11 +224,11 @@ def _by_hours(row: UsageRecord) -> tuple[float, float, str]:
 
 
 def _record(row: UsageRecord, rows: Sequence[UsageRecord]) -> dict[str, Any]:
-    total = sum(each.gpu_hours for each in rows)
+    total = round(sum(each.gpu_hours for each in rows), 3)  # moments are no hours
     return {
         "group": row.group,
         "pods": row.pods,
         "gpu_hours": round(row.gpu_hours, 3),
-        "share_percent": round(row.gpu_hours * 100 / total, 2) if total else 0.0,
+        "share_percent": round(row.gpu_hours * 100 / total, 2) if total else None,
         "cpu_hours": None if row.cpu_hours is None else round(row.cpu_hours, 3),
     }

@@ -38,11 +38,11 @@ from tenure.output import (
     write_table,
     write_yaml,
 )
+from tenure.picture import UNKNOWN_HOLDER, devices_told
 from tenure.query.meant import first_known, owner_text
 from tenure.query.records import (
     HOLDER_COLUMNS,
     HOLDER_KEYS,
-    UNKNOWN_HOLDER,
     cpu_record,
     holder_record,
     shown,
@@ -186,10 +186,10 @@ def _find(source: Ledger, question: WhoQuestion, sight: Sight, answer: Answer) -
         free = _free_devices(source, meant, holders) if at_us is None and sight.whole else []
         unknown = unknown_lines(source, meant, when, holders)
         if at_us is None and sight.whole and not question.history:
-            unknown += _counted_lines(source, meant, at_us)
+            unknown += counted_lines(source, meant, at_us)
         not_told = untold(source, at_us, now)
     if at_us is not None and sight.whole:  # what was is the same in any transaction
-        unknown += _counted_lines(source, meant, at_us)
+        unknown += counted_lines(source, meant, at_us)
     asked_us = now.now_us if at_us is None else min(at_us, now.now_us)
     return _Found(
         meant=meant,
@@ -351,17 +351,18 @@ def unknown_lines(
     rows = queries.unknown_rows(source.connection, when, node=name.node)
     bodies = {row.position: row.body for row in rows}
     devices = queries.devices(source.connection, node=name.node, device_type=name.device_type)
-    present = [device.node_uid for device in devices if device.closed_reason != GONE]
+    present = [device for device in devices if device.closed_reason != GONE]
+    told = devices_told(source, name.node)
+    if len(present) != sum(device.device_type == name.device_type for device in told):
+        return ()  # these are parts of cards: counted beside
     lines = (
-        _unknown_line(
-            holder, name.device_type, bodies[holder.position], present.count(holder.node_uid)
-        )
+        _unknown_line(holder, name.device_type, bodies[holder.position], len(present))
         for holder in strangers
     )
     return tuple(filter(None, lines))
 
 
-def _counted_lines(source: Ledger, name: Name, at_us: int | None) -> tuple[str, ...]:
+def counted_lines(source: Ledger, name: Name, at_us: int | None) -> tuple[str, ...]:
     """Say of each node that is named how many of its cards are held, not known which."""
     from tenure.picture import picture_of_ledger, unplaced_line
 
@@ -401,15 +402,14 @@ def _beside_cards(holders: Sequence[HolderRow]) -> list[HolderRow]:
 
 def _free_devices(source: Ledger, name: Name, holders: Sequence[HolderRow]) -> list[Device]:
     """Return the devices of a node that nobody holds, so that its table shows all of them."""
-    from ledger.store.reading import report_queries as queries
     from scheduler.usage.machines import GONE
 
     if not isinstance(name, NodeName):
         return []
-    held = {holder.device_no for holder in holders}
+    held = {holder.device_no for holder in holders if holder.device_no}
     return [
         device
-        for device in queries.devices(source.connection, node=name.node)
+        for device in devices_told(source, name.node)
         if device.device_no not in held and device.closed_reason != GONE
     ]
 

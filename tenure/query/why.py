@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
@@ -21,17 +21,23 @@ from tenure.options import (
     Output,
 )
 from tenure.output import Column, OutputFormat, one_line, write_answer, write_table
+from tenure.picture import UNKNOWN_HOLDER, devices_told
 from tenure.progress import bar_after
 from tenure.query.meant import first_known
 from tenure.query.records import (
     HOLDER_COLUMNS,
-    UNKNOWN_HOLDER,
     held_text,
     holder_record,
     shown,
 )
 from tenure.query.standing import ENDED, PLACED, REFUSED, WAITING, state_of
-from tenure.query.who import find_holders, may_hold, unknown_lines, write_lines
+from tenure.query.who import (
+    counted_lines,
+    find_holders,
+    may_hold,
+    unknown_lines,
+    write_lines,
+)
 from tenure.times import iso_time
 from tenure.units import format_duration, format_time
 
@@ -51,6 +57,7 @@ if TYPE_CHECKING:
 
 STRANGERS_MAX: Final = 4
 """Pods named in one cell; the rest are counted."""
+_RELEASE: Final = "release: what is short of that alone; once it is empty the node takes the Pod"
 INVENTORY: Final = "inventory"
 """The reason of a change of health that an inventory said, not a message about the card."""
 REASON_COLUMNS: Final = (
@@ -428,6 +435,8 @@ def _write_story(story: PodStory, now_us: int, out: TextIO) -> None:
             rows = [_reason_record(reason) for reason in story.reasons]
             columns = [c for c in REASON_COLUMNS if any(row[c.key] for row in rows)]
             write_table(rows, columns, out)
+        if any(reason.remedy.startswith("release ") for reason in story.reasons):
+            out.write(f"{_RELEASE}\n")
         return
     since = format_time(_since_us(story))
     if story.state == ENDED:
@@ -482,7 +491,12 @@ def _why_devices(
     from ledger.store.reading.report_queries import When
     from scheduler.usage.machines import GONE
 
-    devices = queries.devices(source.connection, node=node, device_type=device_type, minor=minor)
+    devices = [
+        each
+        for each in devices_told(source, node)
+        if device_type in {None, each.device_type} and minor in {None, each.minor}
+    ]
+    machines = {each.node_uid: each.machine_no for each in queries.nodes(source.connection)}
     changes = queries.health_changes(source.connection, node=node)
     holders = queries.device_holders(
         source.connection, node=node, device_type=device_type, minor=minor
@@ -496,7 +510,7 @@ def _why_devices(
             if (h.node_uid, h.device_type, h.minor)
             == (device.node_uid, device.device_type, device.minor)
         ]
-        strangers = [] if device.closed_reason == GONE else _of_device(unknown, device)
+        strangers = [] if device.closed_reason == GONE else _of_device(unknown, device, machines)
         record = _device_record(device, changes, mine, strangers)
         each = [holder_record(h, now_us=now_us) for h in (*mine, *strangers)]
         records.append({**record, "holders": each})
@@ -514,15 +528,18 @@ def _why_devices(
         columns = [c for c in HOLDER_COLUMNS if not c.wide and any(t.get(c.key) for t in texts)]
         write_table(texts, columns, out)
         card = CardName(node=node, device_type=device_type, minor=minor)
-        write_lines(unknown_lines(source, card, When(), holders), out)
+        lines = unknown_lines(source, card, When(), holders)
+        write_lines(lines or counted_lines(source, card, None), out)
 
 
-def _of_device(unknown: Sequence[HolderRow], device: Device) -> list[HolderRow]:
-    """Return who may hold a device: a Pod on unknown devices of its type, on its node."""
+def _of_device(
+    unknown: Sequence[HolderRow], device: Device, machines: Mapping[str, int]
+) -> list[HolderRow]:
+    """Return who may hold a device: a Pod on unknown devices of its type, on its machine."""
     return [
         holder
         for holder in unknown
-        if holder.node_uid == device.node_uid
+        if machines.get(holder.node_uid) == machines.get(device.node_uid)
         and device.device_type in holder.unknown_types.split(",")
     ]
 

@@ -165,6 +165,16 @@ def test_an_observed_holder_beside_a_granted_one_halves_the_card(store: Store) -
     assert by_namespace(store) == pytest.approx({"a": 2 + 10, "b": 10}, abs=1e-9)
 
 
+def test_a_holder_that_counts_nothing_strands_his_card(store: Store) -> None:
+    """Nobody can have it whole: in the views as on the map."""
+    hours_of(store, (0, node(gpus=1)), (1, observed("p", share(0, 0, gib=0), namespace="a")), END)
+
+    found = parts_of_days(store)
+    assert (found["used"], found["idle"], found["stranded"]) == pytest.approx((0, 1, 23))
+    with store.open("read") as ledger:
+        assert picture_of_ledger(ledger, None).parts.stranded == 100
+
+
 def test_cards_held_by_count_are_in_every_view(store: Store) -> None:
     """One of eight is held, which is not known: one card is used and seven are idle."""
     hours_of(store, (0, node(gpus=8)), (4, unnamed("x", 1)), END)

@@ -12,6 +12,7 @@ from tenure.asking import Sight
 from tenure.output import OutputFormat
 from tenure.query.who import WhoQuestion, answer_who
 from tenure.report.map import MapQuestion, answer_map
+from tests.support.cards_of_others import BASE, claim, sliced
 from tests.support.cli import CommandLine
 from tests.support.corpus import CORPUS, NOW
 from tests.support.objects import container, node, pod
@@ -132,3 +133,108 @@ def test_who_sees_one_namespace_sees_no_others_cards(line: CommandLine) -> None:
 
     assert json.loads(drawn)["nodes"] == []
     assert json.loads(whose)["holders"] == []
+
+
+def test_who_names_the_cards_of_a_time_sliced_node_and_not_its_units(line: CommandLine) -> None:
+    """Four cards as sixteen units, of which three are held: which cards is not known."""
+    simulated(line, "nvidia-timeslicing")
+
+    told = line.ask("who", "ts-1").out
+    rows = [row.split()[0] for row in told.splitlines() if row.startswith("ts-1/")]
+    assert rows == ["ts-1/0", "ts-1/1", "ts-1/2", "ts-1/3", *["ts-1/gpu/?"] * 3]
+    assert "1 to 3 of 4 held, which of them is not known" in told
+    for name in ("ts-1/0", "ts-1/3"):
+        for verb in ("who", "why"):
+            told = line.ask(verb, name).out
+            assert "1 to 3 of 4 held, which of them is not known" in told
+            assert "16 cards" not in told
+    unknown = line.ask("who", "ts-1/4")
+    assert unknown.code == 2
+    assert "knows no card ts-1/4" in unknown.err
+    assert "next: `tenure map --node ts-1` shows its cards" in unknown.err
+
+
+def test_a_machine_that_is_registered_twice_has_its_cards_at_one_node(line: CommandLine) -> None:
+    """The other Node's are closed, by that reason; a map of a ledger says it too."""
+    simulated(line, "nvidia-two-nodes-one-machine")
+    old, new = "ip-10-3-1-7", "ip-10-3-1-7.eu-west-1.compute.internal"
+    closed = f"the machine is registered again, as {new}"
+
+    told = line.ask("who", old).out
+    assert told.count(f"closed: {closed}") == 8
+    assert closed not in line.ask("who", new).out
+    assert f"closed: {closed}" not in line.ask("why", f"{new}/0").out
+    told = line.ask("why", f"{old}/0").out
+    assert f"{closed}; unknown holder: ml/before, ml/after may hold it" in told
+    assert "of 0 cards" not in told
+    of_ledger = json.loads(line.ask("map", "-o", "json").out)["contradictions"]
+    dump = str(CORPUS / "nvidia-two-nodes-one-machine" / "dump.json")
+    assert of_ledger == json.loads(line.run("map", dump, "-o", "json").out)["contradictions"]
+    assert [each["object"] for each in of_ledger] == [f"Node {new}"]
+
+
+def test_pods_says_how_many_cards_a_pod_holds_that_nobody_can_name(line: CommandLine) -> None:
+    """Two of them are not one."""
+    simulated(line, "nvidia-two-nodes-one-machine")
+
+    devices = {row["pod"]: row["devices"] for row in json.loads(line.ask("pods", "-o", "json").out)}
+
+    assert (devices["ml/before"], devices["ml/after"]) == ("gpu:? (2 cards)", "gpu:?")
+
+
+def test_a_share_of_no_hours_is_none(line: CommandLine) -> None:
+    """Whoever held something for a microsecond used not all of it."""
+    simulated(line, "nvidia-timeslicing")
+
+    groups = json.loads(line.ask("usage", "-o", "json").out)["groups"]
+
+    assert {row["share_percent"] for row in groups} == {None}
+    assert "100.0%" not in line.ask("usage").out
+
+
+def test_no_open_drift_is_said(line: CommandLine) -> None:
+    """And what was looked at."""
+    simulated(line, "dra-whole")
+
+    told = line.ask("drift")
+
+    assert told.code == 0
+    assert told.out.startswith("no drift is open, of what was recorded up to position ")
+    assert json.loads(line.ask("drift", "-o", "json").out) == []
+
+
+def test_a_dump_without_nodes_is_said_to_have_none(line: CommandLine, tmp_path: Path) -> None:
+    """Nobody can be placed, and what runs there holds what nobody knows."""
+    path = tmp_path / "pods.json"
+    runs = pod(container(limits={"nvidia.com/gpu": 1}), name="r", nodeName="n", phase="Running")
+    path.write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": [runs]}))
+
+    told = line.run("simulate", str(path), "-o", "json")
+
+    assert "warning: the input has no Node" in told.err
+    assert any("no Node" in each for each in json.loads(told.out)["summary"]["warnings"])
+    assert "the ledger does not record" not in told.err
+
+
+def test_a_file_that_is_given_twice_is_said_to_be(line: CommandLine, tmp_path: Path) -> None:
+    """No field of it is wrong."""
+    path = tmp_path / "n.json"
+    path.write_text(json.dumps(node("n")))
+
+    told = line.run("simulate", str(path), str(path))
+
+    assert told.code == 2
+    assert told.err == f"error: {path}: the file is given twice\nnext: name each file once\n"
+
+
+def test_a_claim_for_a_pod_of_an_odd_uid_is_told(line: CommandLine, tmp_path: Path) -> None:
+    """Nobody takes it for a position of the log; whose Pod does not run closes the card."""
+    path = tmp_path / "c.json"
+    items = [node("n", allocatable=BASE), sliced("n", 2), claim("c", "n", "gpu-1", ("@x", "@1"))]
+    path.write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": items}))
+    assert line.ask("simulate", str(path), "--now", NOW).code == 0
+
+    assert line.ask("usage").code == 0
+    assert line.ask("who", "n").code == 0
+    percent = json.loads(line.ask("map", "-o", "json").out)["summary"]["percent"]
+    assert percent == {"allocated": 0, "stranded": 0, "idle": 100, "closed": 100}

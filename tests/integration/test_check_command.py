@@ -581,7 +581,7 @@ USAGE: dict[str, tuple[list[str], str]] = {
         "list.yaml:4: Pod ml/l: spec.containers: expected a list",
     ),
     "a quota that can't be read": (["quota.yaml"], "spec.hard[cpu]: not a quantity"),
-    "a name twice": (["a.yaml", "a.yaml"], "duplicate value 'a'"),
+    "a file twice": (["a.yaml", "a.yaml"], "the file is given twice"),
 }
 FILES: Final = {
     "a.yaml": "kind: Pod\nmetadata:\n  name: a\n  namespace: ml\nspec: {containers: [{name: c}]}\n",

@@ -111,7 +111,8 @@ DEVICES: Final = _view(
     " device_no",
 )
 NODES: Final = _view(
-    "audit_nodes", "node_uid node_name cpu_milli memory_bytes machine_no lost_position"
+    "audit_nodes",
+    "node_uid node_name cpu_milli memory_bytes machine_no lost_position system_uuid machine_id",
 )
 HEALTH: Final = _view(
     "audit_device_health", "position at_us node_uid node_name device_type minor healthy reason"

@@ -80,6 +80,8 @@ class Node:
     memory_bytes: int
     machine_no: int = 0
     lost_position: int | None = None
+    system_uuid: str = ""
+    machine_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
