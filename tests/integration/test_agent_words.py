@@ -124,6 +124,7 @@ class World:
             "plugins": self.folder / "plugins",
             "cdi": self.folder / "cdi",
             "slots": 3,
+            "runtime": "",
             "probes": f"127.0.0.1:{self.probes}",
         }
         words = [word for name, value in said.items() for word in (f"--{name}", str(value))]
