@@ -47,6 +47,7 @@ def register(app: typer.Typer) -> None:
     MANIFESTS.command("rbac")(rbac)
     MANIFESTS.command("scheduler")(scheduler)
     MANIFESTS.command("dra")(dra)
+    MANIFESTS.command("agent")(agent)
     MANIFESTS.command("crds")(crds)
     app.add_typer(MANIFESTS)
 
@@ -289,6 +290,74 @@ def dra(
         authority=content_of(ca),
     )
     _print([configuration(options)])
+
+
+def agent(
+    *,
+    image: Annotated[str, typer.Option(help="The image that has `tenure`.")],
+    api_ca: Annotated[
+        Path, typer.Option("--api-ca", metavar="FILE", help="The authority of the service's API.")
+    ],
+    proof_key: Annotated[
+        list[str],
+        typer.Option(
+            metavar="VKEY",
+            help="Public key of proofs, or the file that holds one; may be given again.",
+        ),
+    ],
+    namespace: Namespace = _NAMESPACE,
+    service: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            help="The service's API. Default: the Service tenure-api.",
+            show_default=False,
+        ),
+    ] = "",
+    cards: Annotated[
+        str, typer.Option(help="CDI specification of the cards, in /var/run/cdi of the nodes.")
+    ] = "/var/run/cdi/nvidia.yaml",
+    kubelet_ca: Annotated[
+        str,
+        typer.Option(
+            "--kubelet-ca",
+            metavar="PATH",
+            help="The nodes' file with the authority of kubelet's listener; empty: the cluster's.",
+        ),
+    ] = "/var/lib/kubelet/pki/kubelet.crt",
+    runtime_class: Annotated[
+        str, typer.Option(help="Of a runtime that gives the agent the driver's library.")
+    ] = "nvidia",
+    gpushare: Annotated[
+        bool, typer.Option("--gpushare", help="Also what the mode gpushare needs: to mark Pods.")
+    ] = False,
+) -> None:
+    """
+    Print the DaemonSet of `tenure serve agent`, its rights, and the policy that narrows them.
+
+    Example: tenure manifests agent --image registry/tenure:1 --api-ca ca.crt --proof-key proof.vkey
+    """
+    from agent.manifests import AgentManifests, manifests
+    from ledger.signing import published
+    from tenure.keys import public_key
+    from tenure.sources.text import content_of
+
+    if service and not service.startswith("https://"):
+        raise InputError(f"a token is sent by https alone: value={service!r}", field="--service")
+    if not cards.startswith("/var/run/cdi/"):
+        raise InputError(f"not in /var/run/cdi: value={cards!r}", field="--cards")
+    options = AgentManifests(
+        image=image,
+        authority=content_of(api_ca).decode(),
+        keys=published(map(public_key, proof_key)),
+        namespace=namespace,
+        service=service,
+        cards=cards,
+        kubelet_authority=kubelet_ca,
+        runtime_class=runtime_class,
+        marks_pods=gpushare,
+    )
+    _print(manifests(options))
 
 
 def crds() -> None:

@@ -1,0 +1,302 @@
+"""
+The agent of every node of ours as API objects: how it runs, what it may do, and to which objects.
+
+Rule: design section 8, "Ownership of the metal"; docs/agent.md says why each mount. Its account may
+write Nodes and Devices; a policy in the API server narrows that to the node that its token is of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ledger.domain.resources import LABEL_TENURE_OWNED, TAINT_TENURE_OWNED
+
+ACCOUNT: Final = "tenure-agent"
+NODE_NAME: Final = "authentication.kubernetes.io/node-name"
+PORT: Final = 8080
+_RBAC: Final = "rbac.authorization.k8s.io"
+_ADMISSION: Final = "admissionregistration.k8s.io/v1"
+_KOORDINATOR: Final = "scheduling.koordinator.sh"
+_ETC: Final = "/etc/tenure"
+
+Thing = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentManifests:
+    """
+    What the objects say.
+
+    Attributes:
+        image: with the command `tenure` and its agent extra.
+        service: URL of the service's API; empty = the Service `tenure-api` of the namespace.
+        authority: PEM of that listener's authority.
+        keys: public keys of proofs as a ConfigMap has them (`ledger.signing.published`).
+        cards: CDI specification of the cards, in the runtime's folder.
+        kubelet_authority: the node's file with the authority of kubelet's listener; empty = the
+            cluster's.
+        runtime_class: of a runtime that gives a container the driver's library.
+        marks_pods: the mode gpushare marks Pods of its node.
+    """
+
+    image: str
+    authority: str
+    keys: Mapping[str, str] = field(default_factory=dict)
+    namespace: str = "tenure-system"
+    service: str = ""
+    cards: str = "/var/run/cdi/nvidia.yaml"
+    kubelet_authority: str = "/var/lib/kubelet/pki/kubelet.crt"
+    runtime_class: str = "nvidia"
+    marks_pods: bool = False
+
+
+def manifests(options: AgentManifests) -> list[Thing]:
+    """Return all objects, the policy before what it narrows."""
+    return [*_policy(options), *_rights(options), *_files(options), _daemon_set(options)]
+
+
+def _policy(options: AgentManifests) -> Iterator[Thing]:
+    """
+    Yield the policy that narrows what agents write to what is their node's.
+
+    A token without the claim writes nothing: it was not mounted by the kubelet of any node.
+    """
+    things = (
+        ("", ["nodes", "nodes/status"], ["*"]),
+        (_KOORDINATOR, ["devices", "devices/status"], ["*"]),
+        *([("", ["pods"], ["*"])] if options.marks_pods else ()),
+    )
+    of_pods = "object.?spec.?nodeName.orValue('') == variables.node"
+    name_of = "(request.operation == 'DELETE' ? oldObject : object).metadata.name"
+    of_node = f"{name_of} == variables.node"
+    mine = f"request.resource.resource == 'pods' ? {of_pods} : {of_node}"
+    no_spec = "request.resource.resource != 'nodes' || request.operation != 'UPDATE'"
+    no_pod = "request.resource.resource != 'pods' || request.operation != 'UPDATE'"
+    same = [
+        ("an agent writes no spec of its Node", f"{no_spec} || object.spec == oldObject.spec"),
+        (
+            "an agent writes annotations of a Pod alone",
+            f"{no_pod} || object.spec == oldObject.spec",
+        ),
+    ]
+    name = ACCOUNT
+    yield {
+        "apiVersion": _ADMISSION,
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": name},
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": {
+                "resourceRules": [
+                    {
+                        "apiGroups": [group],
+                        "apiVersions": versions,
+                        "operations": ["CREATE", "UPDATE", "DELETE"],
+                        "resources": resources,
+                    }
+                    for group, resources, versions in things
+                ]
+            },
+            "matchConditions": [
+                {"name": "agents", "expression": f"request.userInfo.username == '{_user(options)}'"}
+            ],
+            "variables": [
+                {
+                    "name": "node",
+                    "expression": f"request.userInfo.extra[?'{NODE_NAME}'][0].orValue('')",
+                }
+            ],
+            "validations": [
+                {
+                    "expression": "variables.node != ''",
+                    "message": "the token is bound to no Pod on a node: take the one that kubelet"
+                    " mounts",
+                    "reason": "Forbidden",
+                },
+                {
+                    "expression": mine,
+                    "messageExpression": "'an agent writes what is of its own node alone: '"
+                    " + variables.node",
+                    "message": "an agent writes what is of its own node alone",
+                    "reason": "Forbidden",
+                },
+                *(
+                    {"expression": expression, "message": message, "reason": "Forbidden"}
+                    for message, expression in (same if options.marks_pods else same[:1])
+                ),
+            ],
+        },
+    }
+    yield {
+        "apiVersion": _ADMISSION,
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": name},
+        "spec": {"policyName": name, "validationActions": ["Deny"]},
+    }
+
+
+def _rights(options: AgentManifests) -> Iterator[Thing]:
+    """Yield the account and what it may do: no list of anything, no Pod, no Secret."""
+    yield {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _metadata(options)}
+    rules = [
+        _may(["get", "patch"], "", "nodes"),
+        _may(["patch"], "", "nodes/status"),
+        _may(["get"], "", "nodes/pods"),  # kubelet's own: the API serves no such thing
+        _may(["get", "create", "patch"], _KOORDINATOR, "devices"),
+        _may(["patch"], _KOORDINATOR, "devices/status"),
+    ]
+    if options.marks_pods:
+        rules.append(_may(["patch"], "", "pods"))
+    yield {
+        "apiVersion": f"{_RBAC}/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": ACCOUNT},
+        "rules": rules,
+    }
+    yield {
+        "apiVersion": f"{_RBAC}/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": ACCOUNT},
+        "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": ACCOUNT},
+        "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": options.namespace}],
+    }
+
+
+def _files(options: AgentManifests) -> Iterator[Thing]:
+    """Yield what the agent reads from ConfigMaps: nothing of it is secret."""
+    contents = (("ca", {"ca.crt": options.authority}), ("proof-keys", dict(options.keys)))
+    for what, data in contents:
+        yield {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": f"{ACCOUNT}-{what}", "namespace": options.namespace},
+            "data": data,
+        }
+
+
+def _daemon_set(options: AgentManifests) -> Thing:
+    """
+    Return how it runs.
+
+    An upgrade starts the new one beside the old one, which goes when it is ready; so it has an
+    address of its own, and no port of the node. Root, because kubelet's and the runtime's folders
+    are root's; no capability, and no privilege.
+    """
+    labels = {"app.kubernetes.io/name": ACCOUNT}
+    pod: Thing = {
+        "serviceAccountName": ACCOUNT,
+        "priorityClassName": "system-node-critical",
+        "nodeSelector": {LABEL_TENURE_OWNED: "true"},
+        "tolerations": [{"key": TAINT_TENURE_OWNED, "operator": "Exists"}],
+        "terminationGracePeriodSeconds": 10,
+        "containers": [_container(options)],
+        "volumes": [{"name": name, **source} for name, source, _, _ in _mounts(options)],
+    }
+    if options.runtime_class:
+        pod["runtimeClassName"] = options.runtime_class
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {**_metadata(options), "labels": labels},
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "updateStrategy": {
+                "type": "RollingUpdate",
+                "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
+            },
+            "template": {"metadata": {"labels": labels}, "spec": pod},
+        },
+    }
+
+
+def _container(options: AgentManifests) -> Thing:
+    service = options.service or f"https://tenure-api.{options.namespace}.svc"
+    args = [
+        *("--service", service, "--ca", f"{_ETC}/ca/ca.crt"),
+        *("--proof-keys", f"{_ETC}/proof-keys", "--cards", options.cards),
+        *("--host", "/host", "--state", "/var/lib/tenure", "--probes", f"0.0.0.0:{PORT}"),
+        *("--kubelet", "https://$(NODE_IP):10250"),
+    ]
+    if options.kubelet_authority:
+        args += ["--kubelet-ca", f"{_ETC}/kubelet.crt"]
+    if options.marks_pods:
+        args += ["--mode", "gpushare"]
+    environment: list[Thing] = [
+        {"name": "TENURE_AGENT_NODE", **_field("spec.nodeName")},
+        {"name": "NODE_IP", **_field("status.hostIP")},
+    ]
+    if options.runtime_class:  # the driver's library, to look at cards; it uses none
+        environment += [
+            {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
+            {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "utility"},
+        ]
+    return {
+        "name": "agent",
+        "image": options.image,
+        "command": ["tenure", "serve", "agent"],
+        "args": args,
+        "env": environment,
+        "ports": [{"name": "probes", "containerPort": PORT}],
+        "livenessProbe": {
+            "httpGet": {"path": "/livez", "port": PORT},
+            "initialDelaySeconds": 30,
+            "timeoutSeconds": 5,
+        },
+        "readinessProbe": {
+            "httpGet": {"path": "/readyz", "port": PORT},
+            "periodSeconds": 2,
+            "timeoutSeconds": 5,
+        },
+        "resources": {
+            "requests": {"cpu": "50m", "memory": "128Mi"},
+            "limits": {"memory": "384Mi"},
+        },
+        "securityContext": {
+            "runAsUser": 0,
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "volumeMounts": [
+            {"name": name, "mountPath": path, "readOnly": is_read_only}
+            for name, _, path, is_read_only in _mounts(options)
+        ],
+    }
+
+
+def _mounts(options: AgentManifests) -> Iterator[tuple[str, Thing, str, bool]]:
+    """Yield name, source, place and whether it is for reading alone; why: docs/agent.md."""
+    plugins = "/var/lib/kubelet/device-plugins"
+    yield "plugins", _host(plugins, "Directory"), plugins, False
+    yield "cdi", _host("/var/run/cdi", "DirectoryOrCreate"), "/var/run/cdi", False
+    yield "state", _host("/var/lib/tenure", "DirectoryOrCreate"), "/var/lib/tenure", False
+    yield "sys", _host("/sys", "Directory"), "/host/sys", True
+    yield "proc", _host("/proc", "Directory"), "/host/proc", True
+    yield "machine-id", _host("/etc/machine-id", "File"), "/host/etc/machine-id", True
+    if options.kubelet_authority:
+        yield "kubelet-ca", _host(options.kubelet_authority, "File"), f"{_ETC}/kubelet.crt", True
+    for what in ("ca", "proof-keys"):
+        yield what, {"configMap": {"name": f"{ACCOUNT}-{what}"}}, f"{_ETC}/{what}", True
+
+
+def _host(path: str, kind: str) -> Thing:
+    return {"hostPath": {"path": path, "type": kind}}
+
+
+def _field(path: str) -> Thing:
+    return {"valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def _may(verbs: list[str], group: str, resource: str) -> Thing:
+    return {"apiGroups": [group], "resources": [resource], "verbs": verbs}
+
+
+def _metadata(options: AgentManifests) -> Thing:
+    return {"name": ACCOUNT, "namespace": options.namespace}
+
+
+def _user(options: AgentManifests) -> str:
+    return f"system:serviceaccount:{options.namespace}:{ACCOUNT}"

@@ -1,0 +1,181 @@
+"""What a node's agent may write, by tokens of a real API server and the printed manifests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pytest
+
+from agent.manifests import ACCOUNT, AgentManifests, manifests
+from ledger.signing import published
+from tests.support.kube.api import Api
+from tests.support.kube.bursts import eventually
+from tests.support.kube.control_plane import ControlPlane
+from tests.support.kube.inventory import DEVICES, know
+from tests.support.kube.pods import pod, pods_in
+from tests.support.kube.webhooks import apply, collection_of, remove
+from tests.support.proofs import KEY
+
+OURS: Final = "tenure-agents"
+NODES: Final = "/api/v1/nodes"
+APPLY: Final = "application/apply-patch+yaml"
+AGENT: Final = "?fieldManager=tenure-agent"
+OPTIONS: Final = AgentManifests(
+    image="registry.test/tenure:1",
+    authority="PEM",
+    keys=published([KEY.public]),
+    namespace=OURS,
+    marks_pods=True,
+)
+REFUSED: Final = "own node alone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agents:
+    """The API as the agent of node `agent-a` reaches it, and with a token of no node."""
+
+    mine: Api
+    unbound: Api
+
+
+def token(plane: ControlPlane, bound: dict[str, Any] | None) -> str:
+    """Return a token of the agents' account, bound to a Pod if one is given."""
+    spec: dict[str, Any] = {"expirationSeconds": 3600}
+    if bound is not None:
+        named = {"name": bound["metadata"]["name"], "uid": bound["metadata"]["uid"]}
+        spec["boundObjectRef"] = {"apiVersion": "v1", "kind": "Pod", **named}
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+    path = f"/api/v1/namespaces/{OURS}/serviceaccounts/{ACCOUNT}/token"
+    made = plane.api().create(path, body)
+    assert made.ok, made.message
+    return str(made.body["status"]["token"])
+
+
+@pytest.fixture(scope="module")
+def agents(plane: ControlPlane) -> Iterator[Agents]:
+    """Everything that is printed, applied, and in force."""
+    know(plane, DEVICES, "Device")
+    plane.api().create("/api/v1/namespaces", {"metadata": {"name": OURS}})
+    made = manifests(OPTIONS)
+    apply(plane, made)
+    nodes = [
+        {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
+        for name in ("agent-a", "agent-b")
+    ]
+    apply(plane, nodes)
+    words = pod("agent", {"cpu": "1m"}, nodeName="agent-a", serviceAccountName=ACCOUNT)
+    running = plane.api().create(pods_in(OURS), words)
+    assert running.ok, running.message
+    for name in ("agent-a", "agent-b"):
+        other = plane.api().create(pods_in(OURS), pod(f"on-{name}", {"cpu": "1m"}, nodeName=name))
+        assert other.ok, other.message
+    found = Agents(
+        mine=Api(plane.url, ca_file=plane.ca_file, token=token(plane, running.body)),
+        unbound=Api(plane.url, ca_file=plane.ca_file, token=token(plane, None)),
+    )
+
+    def is_in_force() -> bool:
+        reply = found.unbound.patch(f"{NODES}/agent-a", {"metadata": {"labels": {"x": "1"}}})
+        return "bound to no Pod" in reply.message
+
+    eventually(is_in_force)
+    yield found
+    for name in ("agent", "on-agent-a", "on-agent-b"):
+        plane.api().delete(f"{pods_in(OURS)}/{name}?gracePeriodSeconds=0")
+    plane.api().delete(f"{DEVICES}/agent-a")
+    remove(plane, [*nodes, *made])
+
+
+def device(name: str) -> dict[str, Any]:
+    """Return a Device as an agent applies it."""
+    kind = {"apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "Device"}
+    return {**kind, "metadata": {"name": name}, "spec": {"devices": []}}
+
+
+def node(name: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
+    """Return a Node as an agent applies it."""
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, **more}
+
+
+def writes(name: str) -> list[tuple[str, dict[str, Any]]]:
+    """Return what an agent applies to a node's objects, by path."""
+    labelled = node(name)
+    labelled["metadata"]["labels"] = {"node.koordinator.sh/gpu-model": "A100"}
+    capacity = {"koordinator.sh/gpu": "100"}
+    return [
+        (f"{NODES}/{name}", labelled),
+        (f"{NODES}/{name}/status", node(name, status={"capacity": capacity})),
+        (f"{DEVICES}/{name}", device(name)),
+        (f"{DEVICES}/{name}/status", {**device(name), "status": {"allocations": []}}),
+    ]
+
+
+def test_the_api_server_takes_all_that_is_printed(plane: ControlPlane, agents: Agents) -> None:
+    """The policy compiles without a warning; the DaemonSet is what it takes for one."""
+    assert agents
+    for one in manifests(OPTIONS):
+        found = plane.api().get(f"{collection_of(one)}/{one['metadata']['name']}")
+        assert found.ok, found.message
+        status = found.body.get("status", {})
+        assert not status.get("typeChecking", {}).get("expressionWarnings"), status
+
+
+def test_an_agent_writes_what_is_of_its_own_node(agents: Agents) -> None:
+    """Node, Device and the status of both, as reporting does, and marks Pods there."""
+    for path, body in writes("agent-a"):
+        reply = agents.mine.patch(f"{path}{AGENT}&force=true", body, APPLY)
+        assert reply.ok, (path, reply.message)
+    for kind in (NODES, DEVICES):
+        assert agents.mine.get(f"{kind}/agent-a").ok
+    marked = {"metadata": {"annotations": {"marked": "true"}}}
+    reply = agents.mine.patch(f"{pods_in(OURS)}/on-agent-a", marked)
+    assert reply.ok, reply.message
+
+
+def test_an_agent_writes_nothing_of_another_node(plane: ControlPlane, agents: Agents) -> None:
+    """Neither what is there nor what it would create; its account's role does allow it."""
+    for path, body in writes("agent-b"):
+        if path.startswith(DEVICES) and path.endswith("/status"):
+            assert plane.api().create(DEVICES, device("agent-b")).ok
+        reply = agents.mine.patch(f"{path}{AGENT}&force=true", body, APPLY)
+        assert (reply.status, REFUSED in reply.message) == (403, True), (path, reply.message)
+    created = agents.mine.create(DEVICES, device("agent-c"))
+    assert (created.status, REFUSED in created.message) == (403, True)
+    marked = {"metadata": {"annotations": {"marked": "true"}}}
+    reply = agents.mine.patch(f"{pods_in(OURS)}/on-agent-b", marked)
+    assert (reply.status, REFUSED in reply.message) == (403, True)
+    plane.api().delete(f"{DEVICES}/agent-b")
+
+
+def test_an_agent_changes_no_spec_of_its_node(agents: Agents) -> None:
+    """No taint and no cordon of its own: what a node takes is not the agent's to say."""
+    for spec in ({"unschedulable": True}, {"taints": [{"key": "a", "effect": "NoExecute"}]}):
+        reply = agents.mine.patch(f"{NODES}/agent-a", {"spec": spec})
+        assert (reply.status, "no spec" in reply.message) == (403, True), reply.message
+
+
+def test_who_has_the_rights_without_the_claim_writes_nothing(agents: Agents) -> None:
+    """A token of the account that no kubelet mounted."""
+    for path, body in writes("agent-a"):
+        reply = agents.unbound.patch(f"{path}{AGENT}&force=true", body, APPLY)
+        assert (reply.status, "bound to no Pod" in reply.message) == (403, True), reply.message
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/v1/pods",
+        pods_in(OURS),
+        f"{pods_in(OURS)}/agent",
+        NODES,
+        DEVICES,
+        f"/api/v1/namespaces/{OURS}/secrets",
+        f"{NODES}/agent-a/proxy/pods",
+    ],
+    ids=["all Pods", "Pods", "a Pod", "Nodes", "Devices", "Secrets", "kubelet by way of the API"],
+)
+def test_an_agent_reads_its_own_objects_alone(agents: Agents, path: str) -> None:
+    """Above all no list of Pods: they come from kubelet."""
+    assert agents.mine.get(path).status == 403

@@ -1,0 +1,85 @@
+"""How the agent runs: little privilege, no gap at an upgrade, each mount with its reason."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from typer.testing import CliRunner
+
+from agent.manifests import AgentManifests, manifests
+from ledger.signing import published
+from tenure.cli import app
+from tests.support.process import ROOT
+from tests.support.proofs import KEY
+
+OPTIONS: Final = AgentManifests(image="i", authority="PEM", keys=published([KEY.public]))
+
+
+def of_kind(kind: str, options: AgentManifests = OPTIONS) -> dict[str, Any]:
+    """Return the one object of a kind."""
+    [found] = (one for one in manifests(options) if one["kind"] == kind)
+    return found
+
+
+def container(options: AgentManifests = OPTIONS) -> dict[str, Any]:
+    """Return the agent's container."""
+    [found] = of_kind("DaemonSet", options)["spec"]["template"]["spec"]["containers"]
+    return dict(found)
+
+
+def test_it_has_no_privilege_and_writes_to_three_folders_alone() -> None:
+    """Kubelet's plugins, the runtime's specifications, its own; nothing of its own root."""
+    security = container()["securityContext"]
+    assert not security["allowPrivilegeEscalation"]
+    assert security["readOnlyRootFilesystem"]
+    assert security["capabilities"] == {"drop": ["ALL"]}
+    assert "privileged" not in security
+    pod = of_kind("DaemonSet")["spec"]["template"]["spec"]
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
+    written = {one["mountPath"] for one in container()["volumeMounts"] if not one["readOnly"]}
+    assert written == {"/var/lib/kubelet/device-plugins", "/var/run/cdi", "/var/lib/tenure"}
+
+
+def test_every_mount_and_every_right_has_its_reason_in_the_docs() -> None:
+    """Whoever installs it reads what it gets."""
+    words = (ROOT / "docs" / "agent.md").read_text()
+    sources = of_kind("DaemonSet")["spec"]["template"]["spec"]["volumes"]
+    hosts = [one["hostPath"]["path"] for one in sources if "hostPath" in one]
+    rights = [one["resources"][0] for one in of_kind("ClusterRole")["rules"]]
+    missing = [one for one in (*hosts, *rights) if f"`{one}`" not in words]
+    assert not missing
+
+
+def test_an_upgrade_starts_the_new_one_before_the_old_one_ends() -> None:
+    """So neither may want a port of the node."""
+    spec = of_kind("DaemonSet")["spec"]
+    assert spec["updateStrategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    assert all("hostPort" not in one for one in container()["ports"])
+
+
+def test_it_may_list_nothing() -> None:
+    """Pods come from kubelet; marks of Pods are for the mode that has them."""
+    verbs = {verb for rule in of_kind("ClusterRole")["rules"] for verb in rule["verbs"]}
+    assert verbs == {"get", "patch", "create"}
+    marking = replace(OPTIONS, marks_pods=True)
+    added = [
+        rule
+        for rule in of_kind("ClusterRole", marking)["rules"]
+        if rule not in of_kind("ClusterRole")["rules"]
+    ]
+    assert added == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["patch"]}]
+
+
+def test_the_command_prints_what_it_was_told(tmp_path: Path) -> None:
+    """With the keys as an agent reads them; what can't be is refused."""
+    (tmp_path / "ca").write_text("AUTHORITY")
+    words = ["manifests", "agent", "--image", "i", "--api-ca", str(tmp_path / "ca")]
+    words += ["--proof-key", str(KEY.public)]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert "AUTHORITY" in done.output
+    assert str(KEY.public) in done.output
+    for wrong in (["--service", "http://a"], ["--cards", "/etc/cards.yaml"]):
+        assert CliRunner().invoke(app, [*words, *wrong]).exit_code != 0
