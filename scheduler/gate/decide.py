@@ -22,7 +22,6 @@ from ledger.domain.log.events import (
     ClaimReserved,
     ClaimResult,
     ClaimVoided,
-    Opening,
 )
 from ledger.domain.log.state import NodeState
 from scheduler.gate.claims import Allocated, ClaimSeen
@@ -142,7 +141,7 @@ def decide(
     *,
     seen: int = 0,
     attempts: int = 0,
-    on_their_way: Iterable[Opening] = (),
+    on_their_way: Iterable[ClaimReserved | ClaimObserved] = (),
     runs: Callable[[str], bool] = lambda _: False,
     settings_hash: str = "",
     tenure_version: str = "",
@@ -215,7 +214,7 @@ def _appears(
     opening: ClaimReserved,
     standing: Standing | None,
     node: NodeState,
-    on_their_way: Iterable[Opening],
+    on_their_way: Iterable[ClaimReserved | ClaimObserved],
 ) -> Through | Barred:
     events: list[ClaimEvent] = []
     if standing is not None:

@@ -19,14 +19,13 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from certs.ports import ApiError, ConflictError
+from certs.ports import ApiError, ConflictError, Object
 from ledger.domain.bounds import NAME_MAX, Name
 from ledger.domain.errors import FencedError, InputError, LedgerError
 from ledger.domain.log.events import (
     ClaimEvent,
     ClaimObserved,
     ClaimReserved,
-    Opening,
     RefusalReason,
     RequestRefused,
 )
@@ -128,10 +127,11 @@ class Gate:
         self._budgets = namespace_budgets(works.clock.monotonic)
         self._locks: dict[str, asyncio.Lock] = {}
         self._waiting: Counter[str] = Counter()
-        self._on_their_way: dict[str, Opening] = {}
+        self._on_their_way: dict[str, ClaimReserved | ClaimObserved] = {}
         self._told: dict[str, str] = {}  # UID of a claim -> why it was refused last
         self._listing = asyncio.Lock()
         self._listed = False
+        self._learned = False
         self.counts: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
 
@@ -239,23 +239,30 @@ class Gate:
         digest = hashlib.sha256(answer.message.encode()).hexdigest()[:16]
         key = f"refuse:{claim.uid}:{claim.version}:{digest}"
         new = events.by(self._actor, events.refused_request(event, key, self._clock.wall_us()))
-        await self._recorder.record(Command(events=(new,)))
+        try:
+            await self._recorder.record(Command(events=(new,)))
+        except FencedError:
+            raise
+        except LedgerError as error:  # it is refused all the same
+            _log.warning("not recorded", extra={"claim": claim.full_name, "reason": str(error)})
 
     async def _fence(self, claim: ClaimSeen) -> None:
         """Move the claim's version, so that a write on the one before is stored nowhere."""
-        path = f"/metadata/annotations/{ANNOTATION_TENURE_FENCED.replace('/', '~1')}"
-        value = str(claim.version)
-        operations = [{"op": "add", "path": path, "value": value}]
+        place = f"/metadata/annotations/{ANNOTATION_TENURE_FENCED.replace('/', '~1')}"
         where = claim_path(claim.namespace, claim.name)
-        test = {"op": "test", "path": "/metadata/uid", "value": claim.uid}
-        try:
+        version = str(claim.version)
+        same: Object = {"op": "test", "path": "/metadata/resourceVersion", "value": version}
+        note: Object = {"op": "add", "path": place, "value": version}
+        first: Object = {"op": "add", "path": "/metadata/annotations", "value": {}}
+        for operations in ([same, note], [same, first, note]):  # it may have no annotations
             try:
-                await self._api.patch(where, [test, *operations])
-            except (ApiError, ConflictError):  # it has no annotations yet
-                whole = {"op": "add", "path": "/metadata/annotations", "value": {}}
-                await self._api.patch(where, [test, whole, *operations])
-        except (ApiError, ConflictError) as error:
-            _log.warning("not fenced", extra={"claim": claim.full_name, "reason": str(error)})
+                await self._api.patch(where, operations)
+            except ConflictError:
+                continue  # it has no annotations, or has moved by itself
+            except ApiError as error:
+                _log.warning("not fenced", extra={"claim": claim.full_name, "reason": str(error)})
+            else:
+                return
 
     @asynccontextmanager
     async def _alone(self, uid: str) -> AsyncIterator[None]:
@@ -295,7 +302,7 @@ class Gate:
             self._listed = True
 
     async def _learn(self) -> None:
-        """Learn what claims held before that this process does not know of."""
+        """Learn what claims held before this process began; those that come later held nothing."""
         unknown = list(self._book.without_attempts())
         self._book.learn(dict.fromkeys(unknown, 0) | dict(await self._attempts(unknown)))
 
@@ -309,7 +316,8 @@ class Gate:
         """
         if self._why_not():
             return
-        await self._learn()
+        if not self._learned:
+            await self._learn()
         uids = self._book.take_changed()
         for place, uid in enumerate(uids):
             try:

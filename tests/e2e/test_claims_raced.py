@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -14,11 +14,14 @@ import pytest
 from ledger.store.open import open_ledger
 from ledger.store.reading.timetravel import load_state
 from scheduler.gate.configuration import GateOptions, configuration
+from tests.support.kube.api import Reply
 from tests.support.kube.bursts import eventually
 from tests.support.kube.control_plane import ControlPlane, free_port
 from tests.support.kube.dra import (
+    CARD_GIB,
     DRIVER,
     GROUP,
+    OTHER_DRIVER,
     SCHEDULERS,
     SHARE,
     WHOLE,
@@ -27,9 +30,11 @@ from tests.support.kube.dra import (
     add_templates,
     bound_in,
     claiming,
+    claims_in,
     doubled,
     given,
     remove_claims,
+    request,
     settled_claims,
     stock_schedulers,
     submit,
@@ -150,3 +155,76 @@ def test_no_card_is_given_twice_with_a_gate(
             eventually(lambda: held(ledger) == stored(plane))
             remove_claims(plane, where)
             eventually(lambda: not held(ledger))
+
+
+@pytest.mark.parametrize("ledger", ["sqlite"], indirect=True)
+def test_what_the_gate_is_asked_about_and_what_it_answers(
+    plane: ControlPlane, namespace: Namespace, ledger: str, identities: Identities
+) -> None:
+    """Forged by an administrator or not: allocations of listed drivers, and nothing else."""
+    where, port = namespace(), free_port()
+    api, path = plane.api(), claims_in(where)
+    add_class(plane, OTHER_DRIVER)
+    with (
+        extender(plane, ledger, identities, gate=port, drivers=[DRIVER]) as served,
+        asked(plane, identities, port),
+    ):
+
+        def calls() -> float:
+            line = 'tenure_extender_duration_seconds_count{verb="claims"} '
+            return float(served.probe("metrics").partition(line)[2].partition("\n")[0])
+
+        def write(name: str, status: Mapping[str, object], *, dry_run: bool = False) -> Reply:
+            body = {**api.get(f"{path}/{name}").body, "status": status}
+            return api.replace(f"{path}/{name}/status{'?dryRun=All' * dry_run}", body)
+
+        for name, driver in (("a", DRIVER), ("b", DRIVER), ("nic", OTHER_DRIVER)):
+            body = {"metadata": {"name": name}, "spec": request(driver=driver)}
+            made = api.create(path, body)
+            assert made.ok, made.message
+        first = forged("card-0", 0)
+        eventually(lambda: not write("b", forged("nowhere", 0), dry_run=True).ok)
+        before = calls()
+        assert write("nic", forged("card-0", 0, driver=OTHER_DRIVER)).ok
+        assert write("nic", {}).ok
+        assert calls() == before, "drivers that are not listed"
+
+        assert write("a", first, dry_run=True).ok
+        assert not held(ledger), "a dry run holds nothing"
+        assert write("a", first).ok
+        eventually(lambda: held(ledger) == stored(plane))
+        refused = write("b", first)
+        assert refused.status == 409
+        assert f"held by claim {where}/a" in refused.message
+
+        before = calls()
+        user = {"resource": "pods", "name": "late", "uid": "late"}
+        assert write("a", {**first, "reservedFor": [user]}).ok
+        said = {"driver": DRIVER, "pool": "card-0", "device": "gpu-0", "conditions": []}
+        said["shareID"] = first["allocation"]["devices"]["results"][0]["shareID"]
+        assert write("a", {**first, "reservedFor": [user], "devices": [said]}).ok
+        assert calls() == before, "who uses a claim, and what a driver says of its devices"
+
+        served.kill()
+        assert not write("b", forged("card-0", 1)).ok, "it fails closed"
+        assert write("a", first).ok, "what is no allocation goes on"
+    for name in ("a", "b", "nic"):
+        write_off = {**api.get(f"{path}/{name}").body, "status": {}}
+        assert api.replace(f"{path}/{name}/status", write_off).ok
+        api.delete(f"{path}/{name}")
+    api.delete(f"{GROUP}/deviceclasses/{OTHER_DRIVER}")
+
+
+def forged(node: str, number: int, *, driver: str = DRIVER) -> dict[str, Any]:
+    """Return a status that allocates a whole card, as kube-scheduler writes it."""
+    result = {
+        "request": "g",
+        "driver": driver,
+        "pool": node,
+        "device": f"gpu-{number}",
+        "shareID": "b3803050-d2e8-4c9d-9dff-44bd85bb3b81",
+        "consumedCapacity": {"memory": f"{CARD_GIB}Gi", "cores": "100"},
+    }
+    named = {"key": "metadata.name", "operator": "In", "values": [node]}
+    selector = {"nodeSelectorTerms": [{"matchFields": [named]}]}
+    return {"allocation": {"devices": {"results": [result]}, "nodeSelector": selector}}

@@ -1,0 +1,307 @@
+"""The gate as the API server asks it: bytes in, bytes out, and what the ledger has then."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from ledger.domain.errors import InputError, LedgerError
+from ledger.domain.log.events import (
+    ClaimBound,
+    ClaimObserved,
+    ClaimReleased,
+    ClaimReserved,
+    RequestRefused,
+)
+from ledger.domain.log.recorded import NewEvent
+from scheduler.service.answering import NotNowError
+from scheduler.service.claims import CLAIMS, ClaimBook, claim_path
+from scheduler.service.gate import Gate, GateWorks
+from scheduler.service.telling import Telling
+from tests.support.fake_api import ApiClient, ApiServer
+from tests.support.gated import DRIVERS, FoldedAccounts, claim, result
+from tests.support.live import WORDS, MemoryLedger, StillClock
+
+
+class World:
+    """A gate, an API server with claims, and a ledger that outlives the gate."""
+
+    def __init__(self) -> None:
+        self.ledger = MemoryLedger()
+        self.server = ApiServer()
+        self.clock = StillClock()
+        self.accounts = FoldedAccounts()
+        self.why = ""
+        self.running: set[str] = set()
+        self.listed = 0
+        self.start()
+
+    def start(self, opened: Sequence[Any] = ()) -> None:
+        """Let a process begin, which has heard of no claim."""
+        self.book = ClaimBook(DRIVERS, opened)
+        self.api = ApiClient(self.server, self.clock.sleep)
+        self.telling = Telling(api=self.api, clock=self.clock, reporter="test")
+        works = GateWorks(
+            book=self.book,
+            accounts=self.accounts,
+            recorded=self._recorded,
+            recorder=self.ledger,
+            api=self.api,
+            clock=self.clock,
+            telling=self.telling,
+            attempts=self._attempts,
+            runs=self.running.__contains__,
+            why_not=lambda: self.why,
+            actor="scheduler/test",
+        )
+        self.gate = Gate(works, drivers=DRIVERS, words=lambda: WORDS)
+
+    def _recorded(self, new: Sequence[NewEvent], _first: int) -> None:
+        for each in new:
+            self.accounts.events.append(each.event)
+            self.book.take(each.event)
+
+    async def _attempts(self, uids: Sequence[str]) -> Mapping[str, int]:
+        self.listed += 1
+        held = [one for one in self.ledger.log if isinstance(one, ClaimReserved | ClaimObserved)]
+        return {one.claim_uid: one.attempt for one in held if one.claim_uid in uids}
+
+    def store(self, item: dict[str, Any]) -> dict[str, Any]:
+        """Store a claim, and return it as it is then; nobody is told of it yet."""
+        path = claim_path("ml", item["metadata"]["name"])
+        stored = self.server.put(path, item)
+        items = [each for place, each in self.server.objects.items() if place != CLAIMS]
+        self.server.objects[CLAIMS] = {"metadata": {"resourceVersion": "0"}, "items": items}
+        return stored
+
+    def show(self, item: dict[str, Any]) -> None:
+        """Let the watch tell of a claim, and record what there is."""
+        self.book.put(item["metadata"]["uid"], item)
+        asyncio.run(self.gate.settle())
+
+    def asked(
+        self, old: dict[str, Any], new: dict[str, Any], *, dry_run: bool = False
+    ) -> dict[str, Any]:
+        """Return what the gate answers to one write."""
+        request = {"uid": "r", "oldObject": old, "object": new, "dryRun": dry_run}
+        body = json.dumps({"request": request}).encode()
+        response: dict[str, Any] = json.loads(asyncio.run(self.gate.answer(body)))["response"]
+        return response
+
+    def write(
+        self, name: str, *results: dict[str, Any], pods: Sequence[str] = (), dry_run: bool = False
+    ) -> dict[str, Any]:
+        """Ask for an allocation on top of the claim as it is stored, which it is then if it may."""
+        path = claim_path("ml", name)
+        old = self.server.objects.get(path) or self.store(claim(name, 0))
+        version = int(old["metadata"]["resourceVersion"])
+        new = claim(name, version, *results, pods=pods)
+        response = self.asked(old, new, dry_run=dry_run)
+        if response["allowed"] and not dry_run:
+            self.store(new)
+        return response
+
+    def now(self, name: str) -> dict[str, Any]:
+        """Return a claim as it is stored."""
+        return self.server.objects[claim_path("ml", name)]
+
+
+@pytest.fixture
+def world() -> World:
+    """A world with a gate."""
+    return World()
+
+
+def kinds(world: World) -> list[str]:
+    """Return what was recorded, in short."""
+    return [event.event_type.rpartition(".")[0] for event in world.ledger.log]
+
+
+def test_what_is_let_through_is_recorded_before_the_answer(world: World) -> None:
+    """And bound, released as the watch shows it."""
+    assert world.write("a", result(0), pods=["train"])["allowed"]
+    assert kinds(world) == ["claim.reserved"]
+
+    world.show(world.now("a"))
+    gone = world.store(claim("a", 0))
+    world.show(gone)
+
+    assert kinds(world) == ["claim.reserved", "claim.bound", "claim.released"]
+    assert world.write("b", result(0))["allowed"]
+
+
+def test_a_refusal_is_a_conflict_that_names_the_holder(world: World) -> None:
+    """It is recorded once, however often the scheduler tries, and told to the Pod."""
+    world.write("a", result(0), pods=["train"])
+
+    for _ in range(3):
+        response = world.write("b", result(0), pods=["late"])
+
+    assert response["status"]["code"] == 409
+    assert response["status"]["message"].startswith("DeviceTaken: gpu GPU-0 of node n1")
+    assert "held by claim ml/a of Pod train" in response["status"]["message"]
+    refused = [each for each in world.ledger.log if isinstance(each, RequestRefused)]
+    assert [(each.pod_name, each.stage) for each in refused] == [("late", "claim")]
+    assert world.gate.refused["claim-b"] == 3
+    assert world.gate.counts["refused DeviceTaken"] == 3
+    asyncio.run(world.telling.send())
+    [event] = [
+        each for path, each in world.server.objects.items() if "/namespaces/ml/events/" in path
+    ]
+    assert event["regarding"]["name"] == "late"
+    assert "held by claim ml/a" in event["note"]
+
+
+def test_a_dry_run_is_answered_and_leaves_nothing(world: World) -> None:
+    """Neither where it may be, nor where it may not."""
+    assert world.write("a", result(0), dry_run=True)["allowed"]
+    world.write("a", result(0))
+    before = len(world.ledger.log)
+
+    assert not world.write("b", result(0), dry_run=True)["allowed"]
+
+    assert len(world.ledger.log) == before
+    assert not world.gate.refused
+
+
+def test_two_writes_at_once_get_one_card_once(world: World) -> None:
+    """The second is decided while the first is on its way into the ledger."""
+    old = {name: world.store(claim(name, 0)) for name in ("a", "b")}
+
+    async def both() -> list[bytes]:
+        bodies = []
+        for name, item in old.items():
+            new = claim(name, int(item["metadata"]["resourceVersion"]), result(0))
+            request = {"uid": name, "oldObject": item, "object": new}
+            bodies.append(json.dumps({"request": request}).encode())
+        return list(await asyncio.gather(*map(world.gate.answer, bodies)))
+
+    answers = [json.loads(each)["response"]["allowed"] for each in asyncio.run(both())]
+
+    assert sorted(answers) == [False, True]
+
+
+def test_who_may_not_give_anything_out_answers_nobody(world: World) -> None:
+    """A standby, or a leader whose ledger is away: it never answers from memory."""
+    world.why = "NotLeader"
+
+    with pytest.raises(NotNowError, match="NotLeader"):
+        world.write("a", result(0))
+
+    assert world.ledger.log == []
+
+
+def test_a_ledger_that_is_away_is_no_answer(world: World) -> None:
+    """The API server goes by the hook's failurePolicy."""
+    world.write("x", result(3))
+    world.ledger.away = LedgerError("away")
+
+    with pytest.raises(LedgerError):
+        world.write("a", result(0))
+
+
+def test_the_constraint_of_the_ledger_has_the_last_word(world: World) -> None:
+    """What it refuses is refused, whatever was decided from memory."""
+    world.ledger.refuses["node-1"] = "capacity"
+
+    response = world.write("a", result(0))
+
+    assert not response["allowed"]
+    assert "LedgerRefused: capacity" in response["status"]["message"]
+
+
+def test_what_was_allocated_before_the_first_call_is_observed_first(world: World) -> None:
+    """The list is read after that call: whoever is called knows that its configuration counts."""
+    world.store(claim("before", 0, result(0), pods=["old"]))
+
+    response = world.write("a", result(0))
+
+    assert not response["allowed"]
+    assert "claim ml/before of Pod old" in response["status"]["message"]
+    assert isinstance(world.ledger.log[0], ClaimObserved)
+
+
+def test_nothing_is_granted_while_claims_can_not_be_listed(world: World) -> None:
+    """An API server that does not answer is asked again by the next call."""
+    world.api.fate = lambda _: 500
+
+    with pytest.raises(NotNowError, match="ClaimsNotListed"):
+        world.write("a", result(0))
+
+    world.api.fate = lambda _: "answered"
+    assert world.write("a", result(0))["allowed"]
+
+
+def test_what_got_past_the_gate_is_observed(world: World) -> None:
+    """Where the configuration was removed for a while, or another server had not read it."""
+    world.write("a", result(1))
+    world.show(world.store(claim("forged", 0, result(0))))
+
+    assert isinstance(world.ledger.log[-1], ClaimObserved)
+    assert not world.write("b", result(0))["allowed"]
+
+
+def test_another_device_on_the_same_version_moves_the_claim(world: World) -> None:
+    """Once it has moved, the scheduler's next try tells that the first was not stored."""
+    old = world.store(claim("a", 0))
+    version = int(old["metadata"]["resourceVersion"])
+    world.asked(old, claim("a", version, result(0)))
+
+    refused = world.asked(old, claim("a", version, result(1)))
+
+    assert "OutcomeOpen" in refused["status"]["message"]
+    assert int(world.now("a")["metadata"]["resourceVersion"]) > version
+    assert world.now("a")["metadata"]["annotations"] == {"tenure.sh/fenced": str(version)}
+    assert world.write("a", result(1))["allowed"]
+    assert kinds(world)[-2:] == ["claim.voided", "claim.reserved"]
+
+
+def test_a_claim_that_is_deleted_frees_its_card_once_no_pod_runs_with_it(world: World) -> None:
+    """Its finalizer was stripped: what the API says of its Pods is what is left to go by."""
+    world.write("a", result(0), pods=["train"])
+    world.show(world.now("a"))
+    world.running.add("uid-train")
+    world.book.drop("claim-a")
+    asyncio.run(world.gate.settle())
+    assert kinds(world)[-1] == "claim.bound"
+
+    world.running.clear()
+    asyncio.run(world.gate.settle())
+
+    assert isinstance(world.ledger.log[-1], ClaimReleased)
+
+
+def test_a_process_that_starts_again_goes_on_where_the_ledger_is(world: World) -> None:
+    """An attempt has its number once, also where the last one ended before the start."""
+    world.write("a", result(0), pods=["train"])
+    stored = world.now("a")
+    state = world.accounts.node("n1")
+    assert state is not None
+    opened = [
+        (event, state.claims[f"{event.claim_uid}/{event.attempt}"])
+        for event in world.ledger.log
+        if isinstance(event, ClaimReserved)
+    ]
+    world.start(opened)
+    world.show(stored)
+    assert isinstance(world.ledger.log[-1], ClaimBound)
+
+    world.show(world.store(claim("a", 0)))
+    world.start()
+    world.write("a", result(0))
+
+    assert [event.attempt for event in world.ledger.log if isinstance(event, ClaimReserved)] == [
+        1,
+        2,
+    ]
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b'{"request": {"uid": 1}}'])
+def test_what_is_no_review_is_an_error(world: World, body: bytes) -> None:
+    """It is never taken for a yes."""
+    with pytest.raises(InputError):
+        asyncio.run(world.gate.answer(body))
