@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from ledger.domain.annotations.tenure import as_namespace_says
 from ledger.domain.errors import InputError
 from scheduler.cluster import documents
 from tenure.exits import with_next
@@ -97,6 +98,30 @@ class _Spot:
 
     def place(self, field: str = "") -> str:
         return self.source.place_of(self.number, _join(self.path, field))
+
+
+def as_admitted(manifests: Manifests) -> Manifests:
+    """
+    Return the objects with what the Namespaces among them say of their Pods, as admission writes.
+
+    A Pod whose Namespace is not there keeps what it says itself.
+    """
+    namespaces = {one.name: one.metadata.get("labels") for one in manifests.of_kind("Namespace")}
+
+    def told(document: Document) -> Document:
+        if not document.ours or document.kind != "Pod" or document.namespace not in namespaces:
+            return document
+        metadata, labels = document.body["metadata"], namespaces[document.namespace]
+        before = metadata.get("annotations") or {}
+        if not isinstance(before, dict):
+            return document
+        after = as_namespace_says(before, labels if isinstance(labels, dict) else {})
+        if after == before:
+            return document
+        body = {**document.body, "metadata": metadata | {"annotations": after}}
+        return replace(document, body=body)
+
+    return replace(manifests, documents=tuple(map(told, manifests.documents)))
 
 
 def read_manifests(paths: Sequence[str], *, stdin: BinaryIO | None = None) -> Manifests:

@@ -47,6 +47,7 @@ def nodes(count: int) -> Iterator[Json]:
             "kubernetes.io/hostname": name,
             "topology.kubernetes.io/zone": f"zone-{number % 3}",
             "node.koordinator.sh/gpu-model": MODELS[number % len(MODELS)],
+            "koordinator.sh/gpu-isolation-provider": "HAMi-core",
         }
         yield {
             "metadata": {"name": name, "labels": labels},

@@ -185,6 +185,7 @@ LABEL_TENURE_MANAGED: Final = "tenure.sh/managed"  # on Namespaces, value "true"
 LABEL_TENURE_HOLDING: Final = "tenure.sh/holding"  # on Namespaces, while some Pod there holds
 LABEL_TENURE_LEADER: Final = "tenure.sh/leader"  # on the Pod of the scheduler that leads
 LABEL_TENURE_TAKEOVER: Final = "tenure.sh/takeover"  # on Namespaces and Pods, "true" or "false"
+TENURE_ISOLATION: Final = "tenure.sh/isolation"  # label of Namespaces, annotation of their Pods
 ANNOTATION_TENURE_ADMITTED: Final = "tenure.sh/admitted"
 ANNOTATION_TENURE_VOCABULARY: Final = "tenure.sh/vocabulary"  # on policies and webhooks
 ANNOTATION_TENURE_ORIGINAL: Final = "tenure.sh/original-request"

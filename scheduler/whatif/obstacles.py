@@ -489,6 +489,7 @@ _BY_TEXT: Final[Mapping[str, Callable[[Look, str], Obstacle]]] = {
     reasons.REGISTERED_AGAIN.text: _plain,
     reasons.AFFINITY.text: _affinity,
     reasons.GPU_VENDOR.text: _affinity,
+    reasons.NOT_ISOLATED.text: _affinity,
     reasons.BY_CLAIMS.text: _plain,
     reasons.TOO_MANY_PODS.text: _pods,
     reasons.INSUFFICIENT_CPU.text: _cpu,

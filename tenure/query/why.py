@@ -247,9 +247,9 @@ class PodStory:
 
 
 def _manifests(objects: Sequence[str]) -> Manifests:
-    from tenure.manifests import read_manifests
+    from tenure.manifests import as_admitted, read_manifests
 
-    return read_manifests(objects)
+    return as_admitted(read_manifests(objects))
 
 
 def _prospects(

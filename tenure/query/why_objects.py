@@ -30,7 +30,7 @@ from scheduler.whatif.what_if import what_if_of
 from tenure.asking import Answer
 from tenure.cards import cards_text
 from tenure.exits import with_next
-from tenure.manifests import Manifests, read_manifests
+from tenure.manifests import Manifests, as_admitted, read_manifests
 from tenure.names import (
     OWNER_KINDS,
     AnyPodName,
@@ -119,7 +119,7 @@ def answer_objects(name: str, files: Sequence[str], output: OutputFormat) -> Ans
     Raises:
         InputError: the input can't be read, or knows no such Pod.
     """
-    manifests = read_manifests(files)
+    manifests = as_admitted(read_manifests(files))
     known = _InObjects(manifests)
     meant = first_of(parse_name(name), known)
     pods = known.pods_of(meant)

@@ -14,7 +14,7 @@ from scheduler.cluster.mending import asked_as_far_as_read, cluster_as_far_as_re
 from scheduler.cluster.model import Cluster, Pod, RefusedPod
 from scheduler.cluster.objects import asked_by, cluster_of, node_reader, pending_of
 from scheduler.decide.settings import SchedulingSettings
-from tenure.manifests import Manifests, read_manifests
+from tenure.manifests import Manifests, as_admitted, read_manifests
 from tenure.simulate.model import Arrival, Run
 from tenure.simulate.schedule import Labels, Subjects, read_schedule, with_labels
 
@@ -32,7 +32,7 @@ def read_manifest_run(
     Raises:
         InputError: as `manifest_run` and `read_schedule`.
     """
-    manifests = read_manifests(paths)
+    manifests = as_admitted(read_manifests(paths))
     run = manifest_run(manifests, settings=settings, start_us=start_us)
     return run if schedule is None else _scheduled(run, manifests, schedule, settings)
 

@@ -256,9 +256,9 @@ def _scene(objects: Sequence[str], ledger: str | None) -> ClusterSnapshot:
         snapshot_of_objects,
     )
     from scheduler.decide.settings import SchedulingSettings
-    from tenure.manifests import read_manifests
+    from tenure.manifests import as_admitted, read_manifests
 
-    manifests = read_manifests(objects) if objects else None
+    manifests = as_admitted(read_manifests(objects)) if objects else None
     settings = SchedulingSettings()
     if manifests is not None and ledger is None and not os.environ.get(LEDGER_VARIABLE):
         return snapshot_of_objects(_named(read_objects(manifests, settings)), settings)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.cli import CommandLine
 from tests.support.hami import ALLOCATED, REGISTER, allocated, card, registered
-from tests.support.objects import Json, Object, container, node, pod
+from tests.support.objects import Json, Object, container, device, gpu_device, node, pod
 from tests.support.simulating import Simulate
 
 pytestmark = pytest.mark.integration
@@ -78,6 +78,78 @@ def test_shares_of_different_cards_are_given(simulate: Simulate) -> None:
     annotations = document["placements"][0]["annotations"]
     assert annotations["tenure.sh/visible.0"] == "GPU-a,GPU-b"
     assert not [key for key in annotations if "hami" in key or "nvidia" in key]
+
+
+PROVIDER: Final = "koordinator.sh/gpu-isolation-provider"
+MANAGED: Final[Object] = {"tenure.sh/managed": "true"}
+WAIVED: Final[Object] = {
+    "apiVersion": "v1",
+    "kind": "Namespace",
+    "metadata": {"name": "ml", "labels": {"tenure.sh/isolation": "none", **MANAGED}},
+}
+NOT_ISOLATED: Final = f"node(s) didn't have the isolation asked for (label {PROVIDER})."
+
+
+def plain_node(name: str, **labels: str) -> list[Object]:
+    """Return a node with a Device object, of which HAMi knows nothing."""
+    return [node(name, labels=labels), device(gpu_device(0), name=name)]
+
+
+@pytest.mark.parametrize(
+    ("objects", "waits"),
+    [
+        pytest.param(plain_node("n1"), True, id="a node that says nothing"),
+        pytest.param(plain_node("n1", **{PROVIDER: "none"}), True, id="a node without one"),
+        pytest.param(
+            plain_node("n1", **{PROVIDER: "HAMi-core"}), False, id="a node with HAMi-core"
+        ),
+        pytest.param([*plain_node("n1"), WAIVED], False, id="a namespace that does without"),
+        pytest.param([hami_node("n1", card("GPU-a"))], False, id="HAMi's own node"),
+        pytest.param(
+            [hami_node("n1", card("GPU-a", mode="mps"))], True, id="HAMi's node in another mode"
+        ),
+    ],
+)
+def test_a_share_goes_where_something_limits_it(
+    simulate: Simulate,
+    objects: list[Object],
+    waits: bool,  # noqa: FBT001 - a case
+) -> None:
+    """HAMi's words promise limits."""
+    document = simulate(*objects, asking("a", {GPU: 1, MEM: 1000}))
+
+    if waits:
+        assert message_of(document, "a").endswith(f"1 {NOT_ISOLATED}")
+    else:
+        assert cards_of(document, "a")
+
+
+def test_a_pods_own_word_is_not_its_namespaces(
+    simulate: Simulate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Admission takes it away, `check` shows that, and `simulate` and `why` decide by it."""
+    namespace: Object = {**WAIVED, "metadata": {"name": "ml", "labels": MANAGED}}
+    mine = asking(
+        "a",
+        {GPU: 1, MEM: 1000},
+        annotations={"tenure.sh/isolation": "none"},
+        labels={"hami.io/webhook": "ignore"},
+    )
+    document = simulate(*plain_node("n1"), namespace, mine)
+    assert message_of(document, "a").endswith(f"1 {NOT_ISOLATED}")
+
+    line = CommandLine(tmp_path / "none.db", capsys)
+    assert NOT_ISOLATED in line.run("why", "ml/a", "in.json").out
+    (tmp_path / "pod.json").write_text(json.dumps(mine))
+    namespaces = {"without": WAIVED, "with": namespace}
+    taken = []
+    for name, one in namespaces.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(one))
+        said = json.loads(line.run("check", "pod.json", f"{name}.json", "-o", "json").out)
+        judged = next(one for one in said if one["kind"] == "Pod")
+        steps = {step["path"]: step["op"] for step in judged["patch"]}
+        taken.append(steps.get("/metadata/annotations/tenure.sh~1isolation") == "remove")
+    assert taken == [False, True]
 
 
 def test_what_hami_gave_is_not_given_again(simulate: Simulate) -> None:

@@ -60,11 +60,15 @@ def node_without_device(name: str) -> NodeFacts:
     return facts
 
 
+_LABELS: Final = {
+    "vke.node.gpu.schedule": "mgpu",
+    "koordinator.sh/gpu-isolation-provider": "HAMi-core",
+}
+
+
 def _node(name: str, quantities: Amounts) -> Object:
     plenty = {"cpu": "64", "memory": "512Gi", "pods": "110"}
-    return node(
-        name, allocatable={**plenty, **quantities}, labels={"vke.node.gpu.schedule": "mgpu"}
-    )
+    return node(name, allocatable={**plenty, **quantities}, labels=_LABELS)
 
 
 def asking(name: str, dialect: str, *containers: Amounts) -> Object:

@@ -27,6 +27,7 @@ from ledger.domain.resources import (
     ANNOTATION_TENURE_ORIGINAL,
     ANNOTATION_TENURE_VISIBLE_PREFIX,
     DOMAIN_TENURE,
+    TENURE_ISOLATION,
 )
 
 ALLOCATION_ANNOTATIONS: Final = frozenset(
@@ -49,7 +50,9 @@ ALLOCATION_PREFIXES: Final = (
 )
 """What starts so is ours too: one key a container, and whatever else is in our own domain."""
 
-ADMISSION_ANNOTATIONS: Final = frozenset({ANNOTATION_TENURE_ADMITTED, ANNOTATION_TENURE_ORIGINAL})
+ADMISSION_ANNOTATIONS: Final = frozenset(
+    {ANNOTATION_TENURE_ADMITTED, ANNOTATION_TENURE_ORIGINAL, TENURE_ISOLATION}
+)
 """What our webhook itself writes on a new Pod, under the name of whoever creates it."""
 
 CHECKPOINT_ANNOTATIONS: Final = frozenset(

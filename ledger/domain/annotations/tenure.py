@@ -28,8 +28,10 @@ from ledger.domain.resources import (
     ANNOTATION_TENURE_SEARCH_CUT,
     ANNOTATION_TENURE_VISIBLE_PREFIX,
     LABEL_TENURE_MANAGED,
+    TENURE_ISOLATION,
 )
 
+_NO_ISOLATION: Final = "none"
 _PLACE: Final = re.compile(r"(?:init-)?(?:0|[1-9][0-9]{0,3})")
 
 
@@ -213,6 +215,27 @@ def _original_container(value: object, path: str) -> OriginalContainer:
 def is_managed_namespace(labels: Mapping[str, str]) -> bool:
     """Tell whether a Namespace has opted in."""
     return labels.get(LABEL_TENURE_MANAGED) == TRUE
+
+
+# tenure.sh/isolation: "none", a label of a Namespace, and an annotation of its Pods
+
+
+def waives_isolation(texts: Mapping[str, str]) -> bool:
+    """Tell whether a Namespace does without isolation, by its labels, or a Pod of it."""
+    return texts.get(TENURE_ISOLATION) == _NO_ISOLATION
+
+
+def encode_waived() -> dict[str, str]:
+    """Write on a Pod that its namespace does without isolation."""
+    return {TENURE_ISOLATION: _NO_ISOLATION}
+
+
+def as_namespace_says(
+    annotations: Mapping[str, str], namespace_labels: Mapping[str, str]
+) -> Mapping[str, str]:
+    """Return a Pod's annotations with its namespace's word on isolation, and no other."""
+    left = {key: text for key, text in annotations.items() if key != TENURE_ISOLATION}
+    return left | encode_waived() if waives_isolation(namespace_labels) else left
 
 
 # tenure.sh/released-at: "2026-01-05T14:05:09.250000Z"

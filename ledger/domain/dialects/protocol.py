@@ -34,12 +34,14 @@ class GpuAsked:
     Attributes:
         own: fields of `PodRequest` that only this dialect sets, with their values.
         vendors: required node affinity that the cards' vendor adds, terms ORed.
+        isolation: the provider of isolation that its words promise limits by; empty = none.
     """
 
     dialect: Dialect | None = None
     asked: TypeRequest = NOTHING
     own: Mapping[str, Any] = field(default_factory=dict)
     vendors: tuple[tuple[MatchExpression, ...], ...] = ()
+    isolation: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +118,11 @@ def nothing_listed(_annotations: Mapping[str, str]) -> Listed | None:
     return None
 
 
+def nothing_isolated(_annotations: Mapping[str, str]) -> str:
+    """Find no provider of isolation in a Node's annotations."""
+    return ""
+
+
 def no_witness(
     _annotations: Mapping[str, str], _devices: Sequence[DeviceRecord]
 ) -> tuple[frozenset[str], Sequence[str]]:
@@ -184,6 +191,7 @@ class DialectReader:
         offers: what a card's rest adds to the quantities of its Node, where an agent of ours writes
             them; no device plugin may advertise the same names.
         listed: the cards that a Node's annotations list; asked where it has no Device object.
+        isolates: the provider of isolation that a Node's annotations tell of; empty = none.
         beside_device: the ids of the cards that a Node's annotations close beside its Device
             object, whose devices are given, and what is to be said of them.
         uncounted: memory that is offered in vain without a number of cards.
@@ -209,6 +217,7 @@ class DialectReader:
     adverts: Callable[[Callable[[str], int], Vocabulary], Adverts | None] = no_adverts
     offers: Callable[[CardLeft, Vocabulary], Mapping[str, int]] = no_offers
     listed: Callable[[Mapping[str, str]], Listed | None] = nothing_listed
+    isolates: Callable[[Mapping[str, str]], str] = nothing_isolated
     beside_device: Callable[
         [Mapping[str, str], Sequence[DeviceRecord]], tuple[frozenset[str], Sequence[str]]
     ] = no_witness

@@ -21,6 +21,7 @@ from ledger.domain.request import extended
 from ledger.domain.request.asked import TypeRequest, check_device_resources, check_known_words
 from ledger.domain.request.cpus import OWN_CPUS, CpusAsked, cpu_demand
 from ledger.domain.request.groups import GroupsAsked, groups_of
+from ledger.domain.request.isolation import provider_needed, with_provider
 from ledger.domain.request.requests import (
     ContainerNeed,
     DeviceDemand,
@@ -34,7 +35,6 @@ from ledger.domain.request.units import unit_demands
 from ledger.domain.request.wishes import Wishes, check_wishes, hinted, read_wishes, with_wishes
 from ledger.domain.resources import (
     KEPT_ANNOTATIONS,
-    LABEL_GPU_ISOLATION_PROVIDER,
     SLOT,
     TYPE_GPU,
     is_kept_label,
@@ -276,11 +276,8 @@ def _placement(spec: PodSpec, gpu: GpuAsked) -> PlacementRules:
     Rule: Koordinator contract 2.1 (a Pod with an isolation provider shares cards only on nodes with
     the same one) and 1.2 (vendors).
     """
-    rules = spec.placement
-    provider = spec.labels.get(LABEL_GPU_ISOLATION_PROVIDER)
-    if provider and any(not demand.exclusive for demand in gpu.asked.demands):
-        pair = (LABEL_GPU_ISOLATION_PROVIDER, provider)
-        rules = replace(rules, node_selector=tuple(sorted({*rules.node_selector, pair})))
+    needed = provider_needed(gpu.asked.demands, spec.labels, spec.annotations, gpu.isolation)
+    rules = with_provider(spec.placement, needed)
     if gpu.vendors:
         terms = ((),) if rules.affinity_terms is None else rules.affinity_terms
         both = tuple((*term, *vendor) for term in terms for vendor in gpu.vendors)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,7 +11,8 @@ import numpy as np
 from ledger.domain.kube.shared_templates import kind_of_cards, matched_template
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.extended import whatever_the_vendor
-from ledger.domain.request.requests import Toleration
+from ledger.domain.request.isolation import whatever_isolates
+from ledger.domain.request.requests import PlacementRules, Toleration
 from ledger.domain.resources import CLAIMED_BY_CLASS, TYPE_GPU
 from scheduler.decide.dialects.registry import OWN_FIELDS, chooser_of, node_own_of
 from scheduler.decide.nodes.arrays import BoolArray, IntArray, with_rows
@@ -134,12 +135,14 @@ class Predicates:
         allowed = matches_rules(self._labels, need.placement, len(self._arrays))
         fails = (before == 0) & ~allowed
         before[fails] = code(reasons.AFFINITY)
-        loose = whatever_the_vendor(need.placement)
-        if loose is not None and fails.any():
-            fails &= matches_rules(self._labels, loose, len(self._arrays))
+        for loose, reason in _loosened(need.placement):
+            if not fails.any():
+                break
+            freed = fails & matches_rules(self._labels, loose, len(self._arrays))
             has_gpus = self._arrays.gpus.count > 0
-            before[fails & has_gpus] = code(reasons.GPU_VENDOR)
-            before[fails & ~has_gpus] = code(reasons.insufficient_devices(TYPE_GPU))
+            before[freed & has_gpus] = code(reason)
+            before[freed & ~has_gpus] = code(reasons.insufficient_devices(TYPE_GPU))
+            fails &= ~freed
         traits = self._traits
         after = _spread([code(self._misfit(need, node)) for node in traits.examples], traits.of)
         good = (before == 0) & (after == 0)
@@ -193,11 +196,11 @@ class Predicates:
         fence = _fence(node, need.placement.tolerations)
         if fence is not None or allows(need.placement, node):
             return fence
-        loose = whatever_the_vendor(need.placement)
-        if loose is None or not allows(loose, node):
-            return reasons.AFFINITY
-        has_gpus = any(record.device_type == TYPE_GPU for record in node.devices)
-        return reasons.GPU_VENDOR if has_gpus else reasons.insufficient_devices(TYPE_GPU)
+        for loose, reason in _loosened(need.placement):
+            if allows(loose, node):
+                has_gpus = any(record.device_type == TYPE_GPU for record in node.devices)
+                return reason if has_gpus else reasons.insufficient_devices(TYPE_GPU)
+        return reasons.AFFINITY
 
     def _misfit(self, need: StaticNeed, node: NodeFacts) -> Reason | None:
         for name in need.resources:
@@ -244,6 +247,16 @@ def _traits(node: NodeFacts) -> tuple[object, ...]:
         is_owned(node),
         node.by_claims,
     )
+
+
+def _loosened(rules: PlacementRules) -> Iterator[tuple[PlacementRules, Reason]]:
+    """Yield the rules without what its devices added to them, and the reason of whom that frees."""
+    unlimited = whatever_isolates(rules)
+    if unlimited is not None:
+        yield unlimited, reasons.NOT_ISOLATED
+    loose = whatever_the_vendor(unlimited or rules)
+    if loose is not None:
+        yield loose, reasons.GPU_VENDOR
 
 
 def _fence(node: NodeFacts, tolerations: Sequence[Toleration]) -> Reason | None:

@@ -7,7 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ledger.domain.nodes import Taint
-from ledger.domain.resources import LABEL_GPU_VENDOR, LABEL_TENURE_OWNED, TAINT_TENURE_OWNED
+from ledger.domain.resources import (
+    LABEL_GPU_ISOLATION_PROVIDER,
+    LABEL_GPU_VENDOR,
+    LABEL_TENURE_OWNED,
+    TAINT_TENURE_OWNED,
+    TENURE_ISOLATION,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +71,11 @@ AFFINITY: Final = Reason(
 GPU_VENDOR: Final = Reason(
     text=f"node(s) didn't have GPUs of the vendor asked for (label {LABEL_GPU_VENDOR})",
     remedy=f"label the node, or its Device object, {LABEL_GPU_VENDOR} with the vendor of its GPUs",
+)
+NOT_ISOLATED: Final = Reason(
+    text=f"node(s) didn't have the isolation asked for (label {LABEL_GPU_ISOLATION_PROVIDER})",
+    remedy=f"give the node the provider ({LABEL_GPU_ISOLATION_PROVIDER} says which it has), or"
+    f' label the namespace {TENURE_ISOLATION} "none" if nobody has to limit parts of cards there',
 )
 BY_CLAIMS: Final = Reason(
     text="node(s) give the resource by resource claims, which are not looked at",

@@ -262,7 +262,11 @@ def asking(
 def add_gpu_node(plane: ControlPlane, name: str, *, gpus: int = 8, cpus: int = 64) -> None:
     """Make a Node with a Device and CPUs, as if its kubelet and agent had."""
     api = plane.api()
-    labels = {"vke.node.gpu.schedule": "mgpu", "kubernetes.io/hostname": name}
+    labels = {
+        "vke.node.gpu.schedule": "mgpu",
+        "kubernetes.io/hostname": name,
+        "koordinator.sh/gpu-isolation-provider": "HAMi-core",
+    }
     policy = {"vke.volcengine.com/mgpu-compute-policy": "native-burst-share"}
     made = api.create("/api/v1/nodes", {"metadata": {"name": name, "labels": {**labels, **policy}}})
     assert made.ok, made.message

@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from ledger.domain.annotations.tenure import OriginalContainer, encode_admitted
+from ledger.domain.annotations.tenure import (
+    OriginalContainer,
+    encode_admitted,
+    encode_waived,
+    waives_isolation,
+)
 from ledger.domain.annotations.wire import a_list, an_object
 from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import text_at
@@ -13,7 +18,7 @@ from ledger.domain.kube.pod_spec import PodSpec, read_pod
 from ledger.domain.request.groups import groups_of
 from ledger.domain.request.normalise import examine_spec, read_asked
 from ledger.domain.request.rule_names import Rule
-from ledger.domain.resources import GATE_TENURE_GANG, TAINT_TENURE_OWNED
+from ledger.domain.resources import GATE_TENURE_GANG, TAINT_TENURE_OWNED, TENURE_ISOLATION
 from webhook.decide.answers import ALLOWED, AdmissionAnswer, Refusal, refuse, unreadable
 from webhook.decide.counting import evaded
 from webhook.decide.facts import NamespaceFacts
@@ -29,6 +34,7 @@ from webhook.decide.mutating.parts import (
     with_annotations,
     with_containers,
     with_spec,
+    without_annotation,
 )
 from webhook.decide.mutating.takeover import (
     asks_for_ours,
@@ -172,7 +178,7 @@ def _ours(
 
     pod = with_containers(pod, equipped)
     pod = with_original(pod, vocabulary, replaced=replaced, scheduler_name=scheduler_name)
-    pod = _tolerating(pod)
+    pod = _tolerating(_told_of_isolation(pod, facts))
     return _gated(pod) if legal and groups_of(spec).gang is not None else pod
 
 
@@ -200,6 +206,13 @@ def _tolerating(pod: Pod) -> Pod:
     if any(_is_enough(toleration) for toleration in before):
         return pod
     return with_spec(pod, {"tolerations": [*before, dict(_TOLERATION)]})
+
+
+def _told_of_isolation(pod: Pod, facts: NamespaceFacts) -> Pod:
+    """Return the Pod with its namespace's word on isolation, whatever its user wrote there."""
+    if waives_isolation(facts.labels):
+        return with_annotations(pod, encode_waived())
+    return without_annotation(pod, TENURE_ISOLATION)
 
 
 def _gated(pod: Pod) -> Pod:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from ledger.domain.annotations.tenure import is_admitted
 from ledger.domain.annotations.wire import annotation_path, label_path
 from ledger.domain.devices import WHOLE_PERCENT
 from ledger.domain.errors import FieldError
+from ledger.domain.request.isolation import provider_of
 from ledger.domain.request.requests import DeviceDemand, PodRequest
 from ledger.domain.request.rule_names import Rule
 from ledger.domain.resources import (
@@ -168,7 +169,7 @@ def _said(
         yield say(Advice.MIRROR_POD, text)
     if not managed:
         return
-    yield from unenforced(examined.request, labels_of(pod), settings)
+    yield from unenforced(examined.request, settings)
     if not examined.asks_gpus:
         yield from visible.unasked(pod)
     if request.operation == CREATE:
@@ -214,17 +215,16 @@ def _is_part(demand: DeviceDemand) -> bool:
     return not (demand.exclusive and whole_memory)
 
 
-def unenforced(
-    request: PodRequest | None, labels: Mapping[str, str], settings: AdmissionSettings
-) -> Iterator[Said]:
+def unenforced(request: PodRequest | None, settings: AdmissionSettings) -> Iterator[Said]:
     """
     Say what is only booked for a share of a card.
 
-    Rule: design section 8: fractions are accounting unless an isolation provider is set.
+    Rule: design section 8: fractions are accounting unless an isolation provider is set. What
+    HAMi's words promise goes to nodes with HAMi-core alone, unless the namespace does without.
     """
     demands = () if request is None else request.devices
     parts = [item for item in demands if item.device_type == TYPE_GPU and not item.exclusive]
-    provider = labels.get(LABEL_GPU_ISOLATION_PROVIDER, "")
+    provider = "" if request is None else provider_of(request.placement)
     if not parts or provider in settings.isolation_providers:
         return
     amounts = "its GPU memory and compute"

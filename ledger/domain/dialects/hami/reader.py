@@ -9,6 +9,7 @@ from ledger.domain.annotations.wire import annotation_path
 from ledger.domain.devices import WHOLE_PERCENT, DeviceRecord
 from ledger.domain.dialects.hami.adopted import SOURCE, from_hami, with_containers
 from ledger.domain.dialects.hami.annotations import (
+    CORE_MODE,
     MIG_MODE,
     RegisteredCard,
     decode_register,
@@ -34,6 +35,7 @@ from ledger.domain.resources import (
     GPU_MEMORY,
     GPU_MEMORY_RATIO,
     GPU_SHARED,
+    HAMI_CORE,
     LABEL_GPU_VENDOR,
     TYPE_GPU,
 )
@@ -118,6 +120,21 @@ def beside_device(
     return frozenset(at_hand), warnings
 
 
+def isolates(annotations: Mapping[str, str]) -> str:
+    """
+    Return the provider of isolation that HAMi's register tells of.
+
+    Rule: docs/contracts/hami.md 4, as "ours": its device plugin brings the library along, and tells
+    so by the mode of each card; before v2.5.0 there was no other mode.
+    """
+    try:
+        cards = decode_register(annotations.get(REGISTER, ""))
+    except InputError:
+        return ""
+    modes = {card.mode for card in cards}
+    return HAMI_CORE if modes and modes <= {"", CORE_MODE} else ""
+
+
 def _cordoned(annotations: Mapping[str, str]) -> frozenset[str]:
     return frozenset(words_of(annotations.get(CORDON, "")))
 
@@ -138,7 +155,9 @@ def _demands(spec: PodSpec) -> GpuAsked:
     asked = hami_demands(spec)
     vendors = _NVIDIA_CARDS if asked.demands else ()
     own = {"card_filter": card_filter(spec.annotations)}
-    return GpuAsked(dialect=Dialect.HAMI, asked=asked, own=own, vendors=vendors)
+    return GpuAsked(
+        dialect=Dialect.HAMI, asked=asked, own=own, vendors=vendors, isolation=HAMI_CORE
+    )
 
 
 def _rewritten(amounts: Mapping[str, int]) -> dict[str, int]:
@@ -184,5 +203,6 @@ READER: Final = DialectReader(
     adopted=from_hami,
     with_containers=with_containers,
     listed=registered,
+    isolates=isolates,
     beside_device=beside_device,
 )

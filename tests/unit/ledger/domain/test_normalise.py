@@ -15,6 +15,7 @@ from ledger.domain.annotations.device_hints import (
 )
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.errors import InputError, RefusedError
+from ledger.domain.request.isolation import provider_of
 from ledger.domain.request.normalise import decode_pod, examine_pod
 from ledger.domain.request.requests import (
     ContainerNeed,
@@ -1215,6 +1216,34 @@ def test_shared_cards_go_to_nodes_with_the_same_isolation() -> None:
 
     assert shared.placement.node_selector == (("a", "b"), (key, "HAMi-core"))
     assert alone.placement.node_selector == ()
+
+
+@pytest.mark.parametrize(
+    ("more", "provider"),
+    [
+        pytest.param({}, "HAMi-core", id="its words promise limits"),
+        pytest.param({"annotations": {"tenure.sh/isolation": "none"}}, "", id="done without"),
+        pytest.param({"annotations": {"tenure.sh/isolation": "None"}}, "HAMi-core", id="misspelt"),
+        pytest.param(
+            {
+                "labels": {"koordinator.sh/gpu-isolation-provider": "MPS"},
+                "annotations": {"tenure.sh/isolation": "none"},
+            },
+            "MPS",
+            id="its own label",
+        ),
+    ],
+)
+def test_hamis_shares_go_to_nodes_that_limit_them(
+    more: dict[str, dict[str, str]], provider: str
+) -> None:
+    """Whole cards, and shares in other words, go anywhere."""
+    shared = decode_pod(gpu_pod({"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000}, **more))
+    other = decode_pod(gpu_pod({"aliyun.com/gpu-mem": 7}, annotations=more.get("annotations", {})))
+    alone = decode_pod(gpu_pod({"nvidia.com/gpu": 1, "nvidia.com/gpucores": 100}, **more))
+
+    assert provider_of(shared.placement) == provider
+    assert provider_of(other.placement) == provider_of(alone.placement) == ""
 
 
 def test_the_snapshot_keeps_what_can_never_be_asked_later() -> None:

@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import pytest
 
+from ledger.domain.request.isolation import provider_of
+from ledger.domain.request.normalise import decode_pod
 from tests.support.objects import Json, Object, container, gpu_pod, pod
 from tests.support.requests_to_admit import MANAGED, creation, rules_of
 from webhook.decide.answers import AdmissionAnswer
 from webhook.decide.facts import NamespaceFacts
+from webhook.decide.mutating.parts import annotations_of
 from webhook.decide.mutating.pod import mutated
 from webhook.decide.settings import AdmissionSettings
 from webhook.decide.validating.validate import validate
@@ -36,6 +39,36 @@ def test_a_share_of_ours_keeps_hamis_webhook_off(labels: Object, namespace: Obje
     assert judged(gpu_pod(SHARE, labels=labels), facts).allowed
     refused = judged(gpu_pod(SHARE))
     assert rules_of(refused) == {"metadata.labels[hami.io/webhook]": "HamiWebhook"}
+
+
+WAIVES = NamespaceFacts(managed=True, labels={**IGNORE, "tenure.sh/isolation": "none"})
+LIMITED = NamespaceFacts(managed=True, labels=IGNORE)
+
+
+def test_a_namespaces_word_on_isolation_is_written_on_its_pods() -> None:
+    """And nobody else's; a second call changes nothing."""
+    mark = {"tenure.sh/isolation": "none"}
+    for body in (gpu_pod(SHARE), gpu_pod(SHARE, annotations=mark)):
+        waived = mutated(body, SETTINGS, WAIVES)
+        assert annotations_of(waived).items() >= mark.items()
+        assert mutated(waived, SETTINGS, WAIVES) == waived
+        limited = mutated(body, SETTINGS, LIMITED)
+        assert not annotations_of(limited).keys() & mark.keys()
+        assert provider_of(decode_pod(limited).placement) == "HAMi-core"
+        assert provider_of(decode_pod(waived).placement) == ""
+
+
+def test_whose_limits_nobody_keeps_is_told() -> None:
+    """Where the namespace does without, or the settings know no such provider."""
+
+    def told(facts: NamespaceFacts, settings: AdmissionSettings = SETTINGS) -> bool:
+        body = mutated(gpu_pod(SHARE), settings, facts)
+        answer = validate(creation(body), settings, facts)
+        assert answer.allowed
+        return any("nothing enforces" in text for text in answer.warnings)
+
+    nobody = AdmissionSettings(isolation_providers=frozenset())
+    assert [told(WAIVES), told(LIMITED), told(LIMITED, nobody)] == [True, False, True]
 
 
 @pytest.mark.parametrize(
