@@ -272,6 +272,8 @@ def _mounts(options: AgentManifests) -> Iterator[tuple[str, Thing, str, bool]]:
     plugins = "/var/lib/kubelet/device-plugins"
     yield "plugins", _host(plugins, "Directory"), plugins, False
     yield "cdi", _host("/var/run/cdi", "DirectoryOrCreate"), "/var/run/cdi", False
+    # The folder, for the socket in it is another one after each start of the runtime.
+    yield "runtime", _host("/run/containerd", "Directory"), "/run/containerd", True
     yield "state", _host("/var/lib/tenure", "DirectoryOrCreate"), "/var/lib/tenure", False
     yield "sys", _host("/sys", "Directory"), "/host/sys", True
     yield "proc", _host("/proc", "Directory"), "/host/proc", True

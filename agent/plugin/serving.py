@@ -116,6 +116,8 @@ class DevicePlugin:
         self._server: grpc.aio.Server | None = None
         self._ended = asyncio.Event()
         self._withdrawn = ""
+        self._dropped = False
+        self._others: frozenset[str] = frozenset()
         if len(os.fsencode(self._socket(999))) > PATH_MAX:
             raise InputError(f"the path of a socket is too long: {self._socket(999)}")
 
@@ -128,9 +130,10 @@ class DevicePlugin:
         swept = time.monotonic()
         try:
             while True:
+                is_alone = self._is_alone_again()
                 if why := self._why_not():
                     await self._withdraw(why)
-                elif not self._stands():
+                elif is_alone or not self._stands():
                     await self._register()
                 if time.monotonic() - swept > SWEEP_SECONDS:
                     swept = time.monotonic()
@@ -164,6 +167,19 @@ class DevicePlugin:
             and self._registered.own.exists()
         )
 
+    def _is_alone_again(self) -> bool:
+        """
+        Tell whether kubelet may call nobody by now, though we have registered.
+
+        Kubelet knows one plugin of a resource: the one that registered last. When it loses its
+        stream of another, as at the end of an upgrade, it takes that for the end of ours. So the
+        end of another is noticed by its socket, and ours of the stream by its being cancelled;
+        while another of us is there, a stream that kubelet drops is the other's turn.
+        """
+        others = self._listening()
+        is_other_gone, self._others = bool(self._others - others), others
+        return is_other_gone or (self._dropped and not others)
+
     def _kubelet(self) -> tuple[int, int] | None:
         """Return what tells kubelet's socket from the one that it had before its restart."""
         try:
@@ -182,7 +198,8 @@ class DevicePlugin:
             return
         self._listenings += 1
         own = self._socket(self._listenings)
-        self._clear()
+        self._others = self._listening()
+        self._dropped = False
         self._served.begin()
         try:
             await self._listen(own)
@@ -233,17 +250,29 @@ class DevicePlugin:
         """
         return self._folder / f"{self._prefix}-{number}.sock"
 
-    def _clear(self) -> None:
-        """Take sockets of ours away that nobody listens on: of an agent that was killed."""
+    def _listening(self) -> frozenset[str]:
+        """
+        Return the sockets of other agents that somebody listens on.
+
+        Those that nobody listens on are taken away: of an agent that was killed.
+        """
+        found = set()
         for path in self._folder.glob(f"{_PREFIX}*.sock"):
+            if path.name.startswith(f"{self._prefix}-"):
+                continue
             with socket.socket(socket.AF_UNIX) as probe, suppress(FileNotFoundError):
                 probe.settimeout(CONNECT_SECONDS)
                 try:
                     probe.connect(str(path))
                 except ConnectionRefusedError:
                     path.unlink()
+                    continue
+                except FileNotFoundError:
+                    continue
                 except OSError:
-                    continue  # somebody listens and is late, or it is nothing to be called
+                    pass  # somebody listens and is late, or it is nothing to be called
+                found.add(path.name)
+        return frozenset(found)
 
     def _sweep(self) -> None:
         try:
@@ -288,14 +317,18 @@ class DevicePlugin:
     async def _list(self, _: object, __: _Context) -> AsyncIterator[Any]:
         """Tell all ids, and again when they or their health are others."""
         told, ended = None, self._ended
-        while not ended.is_set():
-            now = self._served.listing()
-            if now is not told:
-                told = now
-                yield now
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS):
-                    await ended.wait()
+        try:
+            while not ended.is_set():
+                now = self._served.listing()
+                if now is not told:
+                    told = now
+                    yield now
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_SECONDS):
+                        await ended.wait()
+        finally:
+            if not ended.is_set():
+                self._dropped = True  # by kubelet: nobody ends it but us
 
     async def _prefer(self, request: Any, _: _Context) -> Any:  # noqa: ANN401 - messages
         answers = [

@@ -170,6 +170,52 @@ def test_the_agent_registers_again_when_its_socket_is_gone(
         assert {path.name for path in kubelet.folder.glob("tenure-*.sock")} == ours
 
 
+def test_the_agent_registers_again_when_kubelet_drops_its_stream(
+    world: World, agent: subprocess.Popen[bytes]
+) -> None:
+    """Kubelet calls no plugin of which it has lost the list."""
+    assert agent.poll() is None
+    kubelet = world.kubelet
+    with kubelet.running():
+        until(lambda: len(kubelet.registered) == 1, "it does not register")
+        assert kubelet.slots()
+        kubelet.drop()
+        until(lambda: len(kubelet.registered) == 2, "it does not register again")
+
+
+def test_of_two_agents_the_one_that_stays_registers_again(
+    world: World, agent: subprocess.Popen[bytes]
+) -> None:
+    """
+    As at an upgrade: kubelet takes the end of the old one for that of the new.
+
+    Beside one another they leave each other alone, though kubelet drops the old one's stream.
+    """
+    kubelet = world.kubelet
+    with kubelet.running():
+        until(lambda: len(kubelet.registered) == 1, "it does not register")
+        assert kubelet.slots()
+        with (world.folder / "second.log").open("wb") as words:
+            second = subprocess.Popen(
+                [*COMMAND, "serve", "agent", *world.options()],
+                cwd=world.folder,
+                env=environment(),
+                stderr=words,
+            )
+        try:
+            until(lambda: len(kubelet.registered) == 2, "the second does not register")
+            kubelet.drop()
+            time.sleep(3)
+            assert len(kubelet.registered) == 2
+            agent.send_signal(signal.SIGTERM)
+            assert agent.wait(SECONDS) == 0
+            until(lambda: len(kubelet.registered) == 3, "who stays does not register again")
+            assert kubelet.registered[2].endpoint.startswith(kubelet.registered[1].endpoint[:15])
+        finally:
+            second.kill()
+            second.wait(20)
+
+
 def test_a_start_waits_for_a_holding_that_comes_late(
     world: World, agent: subprocess.Popen[bytes]
 ) -> None:

@@ -50,6 +50,7 @@ class FakeKubelet:
         self.folder = folder
         self.entries: list[dict[str, Any]] = []
         self.registered: list[Any] = []
+        self._streams: list[tuple[Any, Any]] = []
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -77,6 +78,7 @@ class FakeKubelet:
             try:
                 yield
             finally:
+                self.drop()
                 server.stop(None).wait()
 
     def call(
@@ -96,16 +98,23 @@ class FakeKubelet:
             return calls(request, timeout=seconds)
 
     def slots(self) -> list[tuple[str, str]]:
-        """Return the ids and healths of the first list that the plugin tells."""
-        with grpc.insecure_channel(f"unix:{self.folder / self.registered[-1].endpoint}") as channel:
-            listing = channel.unary_stream(
-                f"/{messages.VERSION}.DevicePlugin/ListAndWatch",
-                request_serializer=messages.Empty.SerializeToString,
-                response_deserializer=messages.ListAndWatchResponse.FromString,
-            )(messages.Empty(), timeout=SECONDS)
-            told = next(iter(listing))
+        """Return the ids and healths of the first list that the plugin tells; listen on."""
+        channel = grpc.insecure_channel(f"unix:{self.folder / self.registered[-1].endpoint}")
+        listing = channel.unary_stream(
+            f"/{messages.VERSION}.DevicePlugin/ListAndWatch",
+            request_serializer=messages.Empty.SerializeToString,
+            response_deserializer=messages.ListAndWatchResponse.FromString,
+        )(messages.Empty())
+        self._streams.append((channel, listing))
+        told = next(iter(listing))
+        return [(device.ID, device.health) for device in told.devices]
+
+    def drop(self) -> None:
+        """Drop the streams of all plugins."""
+        for channel, listing in self._streams:
             listing.cancel()
-            return [(device.ID, device.health) for device in told.devices]
+            channel.close()
+        self._streams.clear()
 
     def admit(self, pod_uid: str, container: str, slot: str) -> str:
         """Give a container a slot, keep the plugin's answer for it, and return its CDI name."""
