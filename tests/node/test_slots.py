@@ -159,6 +159,29 @@ def test_a_pod_whose_holding_comes_late_waits_for_it(one_slot: Agent, pods: Pods
     assert cards_of(pods, "late") == [["card-b"]]
 
 
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["told", "killed"])
+def test_an_upgrade_with_two_agents_at_once_leaves_kubelet_with_one(
+    one_slot: Agent, pods: Pods, how: signal.Signals
+) -> None:
+    """The old one ends last, and kubelet takes that for the end of the new one."""
+    start(pods, one_slot, "before", "GPU-a")
+    new = Agent(node=one_slot.node, folder=one_slot.folder, slots=1, held=one_slot.held)
+    new.start()
+    try:
+        assert one_slot.process is not None
+        with new.registering():
+            one_slot.process.send_signal(how)
+            one_slot.process.wait(30)
+        pods.kill(pods.get("before"))
+        pods.running("before", restarts=1)
+        pods.remove("before")
+        start(pods, new, "after", "GPU-b")
+
+        assert cards_of(pods, "after") == [["card-b"]]
+    finally:
+        new.kill()
+
+
 def test_the_agent_is_told_to_stop_and_goes(one_slot: Agent, pods: Pods) -> None:
     """What runs is not touched."""
     start(pods, one_slot, "stays", "GPU-a")
