@@ -12,6 +12,7 @@ from ledger.domain.amounts import format_bytes, format_cards, format_cores
 from ledger.domain.devices import GPU
 from ledger.domain.log.events import (
     ACT,
+    AGENT,
     BY_COUNT,
     ClaimConsumed,
     ClaimEvent,
@@ -43,6 +44,7 @@ from ledger.domain.log.machines import Contradiction
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.log.recorded_node import RecordedNode
 from ledger.domain.log.recorded_request import RecordedRequest
+from ledger.domain.log.state import NodeState
 from ledger.domain.log.workload import Workload
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import DeviceDemand, PodRequest, group_name
@@ -147,6 +149,19 @@ def node_lost(
     """
     event = NodeLost(node_uid=node.uid, node_name=node.name, reason=reason)
     return _of_node(event, f"lost:{node.uid}:{number}", at_us)
+
+
+def cleared_by_agent(node: NodeState, witness_uid: str, position: int, at_us: int) -> NewEvent:
+    """
+    Return that nothing of what a lost node's Pods held runs any more, by the machine's agent.
+
+    Args:
+        position: of the newest thing that they held: a node may be lost and cleared several times.
+    """
+    event = NodeCleared(
+        node_uid=node.uid, node_name=node.name, evidence=AGENT, witness_uid=witness_uid
+    )
+    return _of_node(event, f"clear:{node.uid}:agent:{position}", at_us)
 
 
 def node_cleared(node: NodeFacts, reason: str, at_us: int, number: int) -> NewEvent:

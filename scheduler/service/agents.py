@@ -182,6 +182,12 @@ class Agents:
         self._changes: dict[str, deque[tuple[int, str, str, int, str]]] = {}  # by UID of the node
         self._since: dict[str, int] = {}  # UID of the node -> no change up to there is kept
         self._start = view.position
+        states = ((uid, view.recorded(uid)) for uid in view.holding_nodes())
+        self._lost = {
+            uid
+            for uid, state in states
+            if state and any(one.phase == LOST for one in state.holdings.values())
+        }
         self._waits: dict[str, asyncio.Event] = {}
         self.ready = Ready()
         self.first: Callable[[str], None] = lambda _: None
@@ -289,6 +295,7 @@ class Agents:
         what = _WORDS.get(type(event))
         if what is None:
             if isinstance(event, _UPHEAVALS):
+                (self._lost.add if isinstance(event, NodeLost) else self._lost.discard)(uid)
                 for known in (
                     *(self._heard, self._gone, self._changes),
                     *(self._seen, self._otherwise),
@@ -423,9 +430,58 @@ class Agents:
         self.confirmed(state.name)
         return NOTED, ""
 
+    # --- what runs ------------------------------------------------------------------------------
+
+    def here(self, node_uid: str, pod_uids: Sequence[str]) -> None:
+        """Take back that Pods are gone: their containers may start from now on."""
+        for uid in pod_uids:
+            self._gone.get(node_uid, {}).pop(uid, None)
+
+    async def runs(self, node_uid: str, pod_uids: AbstractSet[str]) -> list[str]:
+        """
+        Take the word of a machine's agent that Pods run on it, and no other ones.
+
+        What Pods held through a Node of this machine that was lost ends where none of them runs.
+
+        Returns:
+            UIDs of the Nodes that were cleared.
+
+        Raises:
+            FencedError: another writer took over.
+            LedgerError: the ledger is away; the agent says it again.
+        """
+        state = self._view.recorded(node_uid)
+        if state is None or state.lost:
+            return []
+        cleared = []
+        for uid in sorted(self._lost):
+            other = self._view.recorded(uid)
+            if other is None or not _same_machine(state, other):
+                continue
+            lost = [one for one in other.holdings.values() if one.phase == LOST]
+            if not lost or any(one.pod_uid in pod_uids for one in lost):
+                continue
+            position = max(one.opened_position for one in lost)
+            new = events.cleared_by_agent(other, node_uid, position, self._clock.wall_us())
+            outcome = await self._recorder.record(Command(events=(events.by(self._actor, new),)))
+            if isinstance(outcome, Recorded):
+                self._books.recorded((new,), outcome.first)
+                self.counts["cleared"] += 1
+                cleared.append(uid)
+            else:
+                self.counts["not cleared"] += 1
+        return cleared
+
     def seen(self, node_uid: str) -> Mapping[str, SeenPod]:
         """Return what a node's agent sees Pods have that others gave them, by UID of the Pod."""
         return self._seen.get(node_uid, {})
+
+
+def _same_machine(one: NodeState, other: NodeState) -> bool:
+    if one.uid == other.uid:
+        return True
+    ids = (one.system_uuid, one.machine_id)
+    return all(ids) and ids == (other.system_uuid, other.machine_id)
 
 
 def is_covered(holding: Holding, pod: SeenPod) -> bool:

@@ -185,6 +185,10 @@ class ClusterView:
         """Return `opening_of` the event that opened a holding, None where it is not at hand."""
         return self._opened.get(position)
 
+    def holding_nodes(self) -> list[str]:
+        """Return the UIDs of the nodes through which somebody holds something."""
+        return list(self._fold.held())
+
     def expect(self, event: PodReserved) -> None:
         """Count a reservation as held that is on its way into the ledger."""
         uid, key = event.node_uid, f"{event.pod_uid}/{event.attempt}"

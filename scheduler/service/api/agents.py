@@ -71,11 +71,15 @@ class Confirmation:
 
     Attributes:
         gone: UIDs of Pods of which no container and no process is left.
+        here: UIDs of Pods that may start, though it was said that they are gone.
+        runs: UIDs of all Pods of which a container or process is there; None = it can't tell.
     """
 
     assigned: tuple[ConfirmedPod, ...] = ()
     gone: tuple[str, ...] = ()
     observed: tuple[ObservedPod, ...] = ()
+    here: tuple[str, ...] = ()
+    runs: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +175,7 @@ class AgentRoutes:
         """Take what the caller's node confirms."""
         name, uid = self._node(caller)
         said = read_confirmation(await request.read())
+        self._agents.here(uid, said.here)
         results = []
         for one in said.assigned:
             given = Given(pod_uid=one.pod_uid, attempt=one.attempt, containers=one.containers)
@@ -183,8 +188,9 @@ class AgentRoutes:
         for pod in said.observed:
             result, why = self._agents.observed(uid, _seen(pod))
             seen.append({"pod_uid": pod.pod_uid, "result": result, "why": why})
-        position = self._view.position
-        return self._answer(name, uid, position, assigned=results, gone=listed, observed=seen)
+        cleared = [] if said.runs is None else await self._agents.runs(uid, set(said.runs))
+        results_of = {"assigned": results, "gone": listed, "observed": seen, "cleared": cleared}
+        return self._answer(name, uid, self._view.position, **results_of)
 
     async def checkpoint(self, request: web.Request, caller: Caller) -> web.StreamResponse:
         """
@@ -277,7 +283,8 @@ def read_confirmation(body: bytes) -> Confirmation:
         InputError: another shape, or too much at once.
     """
     said: Confirmation = decode_value(Confirmation, _object(body), "body")
-    if len(said.assigned) + len(said.gone) + len(said.observed) > CONFIRMED_MAX:
+    lists = (said.assigned, said.gone, said.observed, said.here, said.runs or ())
+    if sum(map(len, lists)) > CONFIRMED_MAX:
         raise InputError(f"too many Pods at once: most={CONFIRMED_MAX}", field="body")
     for number, pod in enumerate(said.observed):
         count = sum(len(each.ids) for each in pod.devices)

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
+from msgspec.structs import replace
 
 from ledger.domain.annotations.proof import decode_proof
 from ledger.domain.errors import LedgerError
@@ -446,3 +447,42 @@ def test_each_holding_that_we_gave_is_proved_for_its_node() -> None:
     [holding] = state.holdings.values()
     for others in ({"kind": "observed"}, {"phase": "lost"}, {"machine": ("another", "")}):
         assert not scene.signing.proof(msgspec.structs.replace(holding, **others), "uid-a")
+
+
+def test_a_machine_that_registered_again_opens_by_its_agents_word() -> None:
+    """Nothing that held something through the lost Node runs; a Pod that does keeps it closed."""
+    scene = Scene()
+    event = scene.hold("p")
+    scene.live.record(NodeLost(node_uid="uid-a", node_name="a", reason="deleted"))
+    scene.live.drop_node("a")
+    scene.live.add_node("a", 2, uid="uid-new")
+    scene.live.settle()
+    for uid in ("uid-a", "uid-new"):
+        state = scene.live.view.recorded(uid)
+        assert state is not None
+        told = [
+            one
+            for one in scene.live.ledger.log
+            if isinstance(one, NodeInventoried) and one.node_uid == uid
+        ][-1]
+        scene.live.record(replace(told, system_uuid="board", machine_id="disk"))
+    assert scene.confirm(runs=[event.pod_uid])[1]["cleared"] == []
+    assert scene.confirm()[1]["cleared"] == []
+    lost = scene.live.view.recorded("uid-a")
+    assert lost is not None
+    assert len(lost.holdings) == 1
+    assert scene.confirm(runs=["other"])[1]["cleared"] == ["uid-a"]
+    assert scene.confirm(runs=[])[1]["cleared"] == []
+    lost = scene.live.view.recorded("uid-a")
+    assert lost is not None
+    assert lost.holdings == {}
+
+
+def test_a_pod_that_was_called_gone_is_here_again_before_it_starts() -> None:
+    """Nobody releases it by the old word then."""
+    scene = Scene()
+    scene.hold("p")
+    scene.confirm(gone=["pod-p"])
+    assert scene.word().gone == {"pod-p"}
+    scene.confirm(here=["pod-p", "pod-x"])
+    assert scene.word().gone == frozenset()
