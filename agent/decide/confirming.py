@@ -21,7 +21,7 @@ AGAIN_SECONDS: Final = 60.0
 """What the service knows already is said so often: it may have forgotten, or be another one."""
 PODS_MAX: Final = 500
 """Of one message."""
-ASSIGNED: Final = "assigned"
+ASSIGNED, OBSERVED = "assigned", "observed"
 _INIT: Final = "init-"
 
 ContainerKey = tuple[str, str]
@@ -111,6 +111,7 @@ def said(
     *,
     now: float,
     wants: AbstractSet[str] = frozenset(),
+    gated: bool = True,
 ) -> tuple[Confirming, Said]:
     """
     Return what is to be said now, and what we know once it was sent, whatever comes of it.
@@ -118,14 +119,16 @@ def said(
     Args:
         known: the service's own word; an older one of a copy says nothing of what to confirm.
         wants: Pods of which a container waits to start.
+        gated: none starts without us; else one that is not known to have run may come yet.
     """
     held = known.pods()
     runs_here = _there(look)
     back = tuple(sorted(state.gone & (runs_here | wants)))[:PODS_MAX]
     room = PODS_MAX - len(back)
-    gone = _gone(held, look, wants)[:room]
+    ran_once = [one for one in held if gated or one.phase in {ASSIGNED, OBSERVED}]
+    gone = _gone(ran_once, look, wants)[:room]
     room -= len(gone)
-    assigned = []
+    assigned: list[tuple[str, int, tuple[ProvenContainer, ...]]] = []
     told = {key: at for key, at in state.told.items() if key in known.held}
     for one in held:
         if len(assigned) >= room:

@@ -22,6 +22,9 @@ VERSION: Final = (0, 6, 0)
 LISTS: Final = ("env", "deviceNodes", "mounts", "hooks", "additionalGids")
 """What edits consist of and can be added up. Any other edit is refused, not left out."""
 
+_DEVICES: Final = "tenure.sh/devices"
+"""The annotation of a CDI device that names what it shows."""
+
 Edits = Mapping[str, Sequence[Any]]
 
 
@@ -67,7 +70,13 @@ def read_cards(specification: object) -> dict[str, CardEdits]:
     return result
 
 
-def specification_of(name: str, cards: Iterable[CardEdits], more: Edits | None = None) -> str:
+def specification_of(
+    name: str,
+    cards: Iterable[CardEdits],
+    more: Edits | None = None,
+    *,
+    devices: Iterable[str] = (),
+) -> str:
     """
     Return the CDI specification of one name: its cards' edits, one after the other.
 
@@ -75,6 +84,7 @@ def specification_of(name: str, cards: Iterable[CardEdits], more: Edits | None =
 
     Args:
         more: what else is done for the container, after its cards' edits.
+        devices: ids of what is shown, for whoever asks later what a name means.
 
     Raises:
         InputError: the cards have no edits, so that the container would start without them.
@@ -91,14 +101,26 @@ def specification_of(name: str, cards: Iterable[CardEdits], more: Edits | None =
         edits[kind] += items
     said = {kind: items for kind, items in edits.items() if items}
     version = max([VERSION, *(one.version for one in shown)])
-    return json.dumps(
-        {
-            "cdiVersion": ".".join(map(str, version)),
-            "kind": KIND,
-            "devices": [{"name": name, "containerEdits": said}],
-        },
-        sort_keys=True,
-    )
+    device: dict[str, Any] = {"name": name, "containerEdits": said}
+    if ids := sorted(devices):
+        device["annotations"] = {_DEVICES: ",".join(ids)}
+    whole = {"cdiVersion": ".".join(map(str, version)), "kind": KIND, "devices": [device]}
+    return json.dumps(whole, sort_keys=True)
+
+
+def devices_shown(content: str) -> frozenset[str]:
+    """
+    Return the ids of what one of our specifications shows.
+
+    Raises:
+        InputError: it is none of ours.
+    """
+    try:
+        [device] = json.loads(content)["devices"]
+        ids = device["annotations"][_DEVICES]
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise InputError("not a specification of ours") from error
+    return frozenset(str(ids).split(","))
 
 
 def _version(said: object) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from typing import Final
 
 from agent.discover.faults import Faults
 from agent.discover.machine import Fault
+from agent.durable import write_durably
 from ledger.domain.errors import InputError
 from ledger.domain.log.codec import encode_value, read_value
 
@@ -54,15 +55,4 @@ def write_faults(path: Path, faults: Faults) -> None:
     Raises:
         OSError: they are not kept; the file is as it was.
     """
-    fresh = path.with_name(path.name + ".new")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(fresh, flags, 0o600), "wb") as file:
-        file.write(encode_value(faults).encode())
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    write_durably(path, encode_value(faults).encode())

@@ -13,7 +13,7 @@ import yaml
 
 from agent.checkpoint import BYTES_MAX, DeviceCheckpoint, read_device_checkpoint
 from agent.decide.slots import is_name
-from agent.decide.slots_cdi import CardEdits, read_cards
+from agent.decide.slots_cdi import CardEdits, devices_shown, read_cards
 from agent.documents import json_document, yaml_document
 from ledger.domain.errors import InputError, TenureError
 
@@ -86,6 +86,13 @@ class SpecFolder:
             yield whole
         finally:
             whole.unlink(missing_ok=True)
+
+    def devices(self, name: str) -> frozenset[str] | None:
+        """Return the ids of what a name shows; None where it has no meaning, or none of ours."""
+        try:
+            return devices_shown(read_file(self._path(name)).decode())
+        except (OSError, ValueError, InputError):
+            return None
 
     def remove(self, names: Iterable[str]) -> None:
         """Take names away that nobody will start with again, and what a writer's end left half."""

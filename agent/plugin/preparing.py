@@ -158,7 +158,7 @@ class Slots:
             raise InputError(f"no CDI specification shows it: device={unknown[0]}, {whose}")
         isolated = self._isolated(devices)
         both = {kind: [*isolated.get(kind, ()), *more.get(kind, ())] for kind in {*isolated, *more}}
-        return specification_of(one.name, [cards[each] for each in ids], both)
+        return specification_of(one.name, [cards[each] for each in ids], both, devices=ids)
 
 
 class SlotPlugin:

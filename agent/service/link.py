@@ -7,6 +7,9 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
+import msgspec
+
+from agent.decide.confirming import Observed
 from agent.decide.following import WAIT_SECONDS, Following, failed, refused, told_all, told_changes
 from agent.decide.node_holdings import NodeHoldings
 from agent.https import Caller, NoAnswerError
@@ -14,10 +17,12 @@ from agent.service.wire import (
     Verdicts,
     confirmation,
     read_changes,
+    read_checkpoint,
     read_holdings,
     read_reason,
     read_verdicts,
 )
+from agent.witness.history import Shown
 from ledger.domain.annotations.proof import ProvenContainer
 from ledger.domain.errors import InputError, TenureError
 
@@ -108,20 +113,38 @@ class ServiceLink:
         self,
         assigned: Iterable[tuple[str, int, Iterable[ProvenContainer]]] = (),
         gone: Iterable[str] = (),
+        *,
+        observed: Iterable[Observed] = (),
+        here: Iterable[str] = (),
+        runs: Iterable[str] | None = None,
     ) -> Verdicts:
         """
-        Confirm what containers were given, and of which Pods nothing is left.
+        Confirm what containers were given, of which Pods nothing is left, and what others gave.
 
         Raises:
             NoAnswerError, RefusedError: say it again later.
             InputError: we have no token, or the answer can't be read.
         """
-        body = confirmation(assigned, gone)
+        body = confirmation(assigned, gone, observed, here, runs)
         path = f"{PATH}/confirmations"
         answer = await self._caller.call(path, seconds=CALL_SECONDS, body=body)
         if answer.status != _GOOD:
             raise RefusedError(f"{answer.status}: {read_reason(answer.body)}")
         return read_verdicts(answer.body)
+
+    async def checkpoint(self, kept: str) -> Shown:
+        """
+        Return what the ledger is by the service, and the proof that it grew out of what was kept.
+
+        Raises:
+            NoAnswerError, RefusedError: ask again later.
+            InputError: we have no token, or the answer can't be read.
+        """
+        body = msgspec.json.encode({"kept": kept})
+        answer = await self._caller.call(f"{PATH}/checkpoint", seconds=CALL_SECONDS, body=body)
+        if answer.status != _GOOD:
+            raise RefusedError(f"{answer.status}: {read_reason(answer.body)}")
+        return read_checkpoint(answer.body)
 
     async def _asked(self) -> Following:
         """Ask what is to be asked now, and return where we stand then."""

@@ -7,10 +7,13 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from agent.decide.confirming import Observed
 from agent.decide.node_holdings import Change, HeldByPod, NodeHoldings, Origin
+from agent.witness.history import Shown
 from ledger.domain.annotations.proof import ProvenContainer, ProvenDevice
 from ledger.domain.cpuset import CpuSet, parse_cpuset
 from ledger.domain.errors import InputError
+from ledger.domain.resources import NVIDIA_GPU
 
 FORMAT: Final = 1
 
@@ -93,6 +96,13 @@ class Verdicts(msgspec.Struct, frozen=True):
 
     assigned: tuple[Verdict, ...] = ()
     gone: tuple[Verdict, ...] = ()
+    observed: tuple[Verdict, ...] = ()
+    cleared: tuple[str, ...] = ()
+
+
+class _Checkpoint(msgspec.Struct):
+    checkpoint: str
+    consistency: tuple[str, ...] | None = None
 
 
 class _Reason(msgspec.Struct):
@@ -108,6 +118,7 @@ def _parsed(kind: type, value: object) -> object:
 _HOLDINGS: Final = msgspec.json.Decoder(_Holdings, dec_hook=_parsed)
 _CHANGES: Final = msgspec.json.Decoder(_Changes, dec_hook=_parsed)
 _VERDICTS: Final = msgspec.json.Decoder(Verdicts)
+_CHECKPOINT: Final = msgspec.json.Decoder(_Checkpoint)
 _REASON: Final = msgspec.json.Decoder(_Reason)
 
 
@@ -161,7 +172,11 @@ def read_reason(body: bytes) -> str:
 
 
 def confirmation(
-    assigned: Iterable[tuple[str, int, Iterable[ProvenContainer]]], gone: Iterable[str]
+    assigned: Iterable[tuple[str, int, Iterable[ProvenContainer]]],
+    gone: Iterable[str],
+    observed: Iterable[Observed] = (),
+    here: Iterable[str] = (),
+    runs: Iterable[str] | None = None,
 ) -> bytes:
     """
     Return the message of a confirmation.
@@ -169,12 +184,37 @@ def confirmation(
     Args:
         assigned: UID of a Pod, attempt, and what its containers were given.
         gone: UIDs of Pods of which no container and no process is left.
+        observed: what others gave Pods.
+        here: UIDs of Pods of which it was said that they are gone, and that may start.
+        runs: UIDs of all Pods that run here; None = that is not known.
     """
     listed = [
         {"pod_uid": uid, "attempt": attempt, "containers": [_plain(one) for one in containers]}
         for uid, attempt, containers in assigned
     ]
-    return msgspec.json.encode({"assigned": listed, "gone": list(gone)})
+    body: dict[str, Any] = {"assigned": listed, "gone": list(gone), "here": list(here)}
+    body["observed"] = [_observed(each) for each in observed]
+    if runs is not None:
+        body["runs"] = list(runs)
+    return msgspec.json.encode(body)
+
+
+def _observed(pod: Observed) -> dict[str, Any]:
+    devices = [
+        {"container": container, "resource": NVIDIA_GPU, "ids": sorted(ids)}
+        for container, ids in sorted(pod.cards.items())
+    ]
+    named = {"pod_uid": pod.pod_uid, "namespace": pod.namespace, "pod_name": pod.pod_name}
+    return {**named, "devices": devices}
+
+
+def read_checkpoint(body: bytes) -> Shown:
+    """Return the checkpoint that the service shows. Raises InputError: as `read_holdings`."""
+    try:
+        said = _CHECKPOINT.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"not an answer with a checkpoint: {error}") from error
+    return Shown(checkpoint=said.checkpoint, consistency=said.consistency)
 
 
 def written(known: NodeHoldings, **more: object) -> bytes:

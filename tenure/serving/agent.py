@@ -32,8 +32,9 @@ from ledger.domain.errors import InputError
 from tenure.exits import with_next
 from tenure.kube.objects import KubeObjects, connected
 from tenure.serving.agent_mode import AgentMode, ShareUnit
-from tenure.serving.agent_reporting import NodeToTell, ReportingOptions, reporting
+from tenure.serving.agent_reporting import NodeToTell, ReportingOptions, cards_probe, reporting
 from tenure.serving.agent_sharing import Marker
+from tenure.serving.agent_witness import Node, WitnessOptions, gate_of, witness
 from tenure.serving.agent_words import ServiceOptions, words_of
 from tenure.serving.background import Tasks, every, tasks_of_process, told_to_stop
 from tenure.serving.listening import Connections, announced
@@ -79,6 +80,7 @@ class AgentOptions:
             runs us says that it has.
         mode: how containers are shown their cards.
         share_unit: what GPU share counts memory in.
+        witness: who is asked who is on the cards; with the service and a node to report alone.
     """
 
     probes: tuple[str, int]
@@ -94,6 +96,7 @@ class AgentOptions:
     runtime: Path | None = None
     mode: AgentMode = AgentMode.PLUGIN
     share_unit: ShareUnit = ShareUnit.MIB
+    witness: WitnessOptions | None = None
 
     @property
     def has_slots(self) -> bool:
@@ -134,17 +137,20 @@ async def serve_agent(options: AgentOptions) -> None:
         kubelet = _kubelet(options, session)
         holdings: HoldingsFile | HeldHere
         beside: Callable[[], Sequence[str]] = tuple
+        told, gate = None, None
         if isinstance(options.holdings, Path):
             holdings = HoldingsFile(options.holdings)
         else:
             assert kubelet is not None
             told = words_of(options.holdings, session, kubelet, registry, tasks)
-            holdings, beside = told
+            holdings, beside = told.held, told.lines
+            if options.witness is not None:
+                gate = gate_of(told.held, options.holdings.state)
         check = options.has_slots and options.runtime and RuntimeCheck(Runtime(options.runtime))
         if check:
             tasks.append(check.run())
         why_no_cdi = check.why_not if check else str
-        served = _served(options, cards, sizes, holdings, kubelet, why_no_cdi=why_no_cdi)
+        served = _served(options, cards, sizes, gate or holdings, kubelet, why_no_cdi=why_no_cdi)
         why_not_ready: Callable[[], str] = str
         if served is not None:
             start, metrics = secrets.token_hex(_START_BYTES), Metrics(registry)
@@ -162,6 +168,19 @@ async def serve_agent(options: AgentOptions) -> None:
                 node = replace(node, heard=served.saw)
                 _mark(objects, options.reporting.node, served, registry, tasks)
             await reporting(options.reporting, node, objects, registry, tasks)
+            if options.witness is not None and told is not None and gate is not None:
+                here = Node(
+                    name=options.reporting.node,
+                    told=told,
+                    plugins=options.plugins,
+                    specifications=SpecFolder(options.cdi),
+                    host=HostFiles(root=options.reporting.host),
+                    probe=cards_probe(options.reporting),
+                    state=options.reporting.state,
+                    objects=objects,
+                    gated=served is not None,
+                )
+                witness(options.witness, here, gate, registry, tasks)
         tasks.start()
         await stopping.wait()
 

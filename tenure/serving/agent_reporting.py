@@ -324,6 +324,12 @@ def _note(events: tuple[CardFault, ...], kept: KeptFaults, soon: asyncio.Event) 
         soon.set()
 
 
+def cards_probe(options: ReportingOptions) -> Probe:
+    """Return another probe that looks at the cards alone."""
+    parts = _parts(options, HostFiles(root=options.host))
+    return CombinedProbe(parts=tuple(one for one in parts if Kind.GPU in one.kinds))
+
+
 def _parts(options: ReportingOptions, host: HostFiles) -> tuple[Part, ...]:
     if options.machine is not None:
         return (Part(probe=FileProbe(path=options.machine), kinds=tuple(Kind)),)

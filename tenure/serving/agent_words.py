@@ -49,15 +49,30 @@ class ServiceOptions:
     host: Path
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """
+    What is known of this node's holdings.
+
+    Attributes:
+        lines: whose word it is, for people.
+    """
+
+    held: HeldHere
+    link: ServiceLink
+    pods: PodsHere
+    lines: Callable[[], Sequence[str]]
+
+
 def words_of(
     options: ServiceOptions,
     session: aiohttp.ClientSession,
     kubelet: KubeletPods,
     registry: CollectorRegistry,
     tasks: Tasks,
-) -> tuple[HeldHere, Callable[[], Sequence[str]]]:
+) -> Told:
     """
-    Return what containers hold, with the tasks that keep it known, and whose word it is in lines.
+    Return what containers hold, with the tasks that keep it known.
 
     Raises:
         InputError: our token says no node, or the folder of what outlives us is missing.
@@ -87,4 +102,4 @@ def words_of(
     words = Words(link=link, keeper=keeper, pods=pods, held=held)
     words.register(registry)
     tasks += [link.run(), keeper.run(link), pods.run()]
-    return held, words.lines
+    return Told(held=held, link=link, pods=pods, lines=words.lines)

@@ -487,6 +487,22 @@ def agent(
             help="How many containers with devices may be on the node at once.",
         ),
     ] = 512,
+    pod_resources: Annotated[
+        Path,
+        typer.Option(
+            envvar="TENURE_AGENT_POD_RESOURCES",
+            help="With --service and --node: kubelet's socket that tells who was given what.",
+        ),
+    ] = Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
+    ledger_keys: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--ledger-key",
+            envvar="TENURE_AGENT_LEDGER_KEY",
+            help="Verifier key, or its file, of the ledger's checkpoints; may be given again.",
+            show_default=False,
+        ),
+    ] = None,
     isolation: Annotated[
         str,
         typer.Option(
@@ -579,6 +595,7 @@ def agent(
     from tenure.extras import needs
 
     with needs("service"), needs("agent"):
+        from tenure.keys import public_key
         from tenure.serving.agent import (
             AgentOptions,
             KubeletOptions,
@@ -586,6 +603,7 @@ def agent(
             serve_agent,
         )
         from tenure.serving.agent_reporting import ReportingOptions
+        from tenure.serving.agent_witness import WitnessOptions
         from tenure.serving.agent_words import ServiceOptions
         from tenure.serving.logs import set_up_logs
         from tenure.serving.run import address, run_service
@@ -631,6 +649,13 @@ def agent(
             share_unit=share_unit if mode is AgentMode.GPUSHARE else None,
         )
         if node
+        else None,
+        witness=WitnessOptions(
+            pod_resources=pod_resources,
+            runtime=Path(runtime) if runtime else None,
+            ledger_keys=tuple(map(public_key, ledger_keys or ())),
+        )
+        if node and service
         else None,
     )
     set_up_logs(debug=debug)

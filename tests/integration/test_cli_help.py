@@ -70,8 +70,8 @@ UNNEEDED: Final = {
     ),
     "agent": (
         *DATABASES,
-        *("numpy", "aiohttp", "pydantic", "kubernetes_asyncio"),
-        *("scheduler", "webhook", "certs.issue", "certs.material", "cryptography", "tenure"),
+        *("numpy", "pydantic", "kubernetes_asyncio"),
+        *("scheduler", "webhook", "certs.issue", "certs.material", "tenure"),
     ),
 }
 """What a process does not use that runs many times over: on nodes, beside the API server."""

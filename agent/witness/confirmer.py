@@ -1,0 +1,384 @@
+"""The process that looks at the node and confirms, round after round, what it sees."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Protocol, TypeVar
+
+import msgspec
+
+from agent.checkpoint import FILE_NAME, CheckpointError, DeviceCheckpoint
+from agent.decide.confirming import Confirming, Look, Observed, answered, said, unanswered
+from agent.decide.node_holdings import NodeHoldings
+from agent.decide.slots import KIND
+from agent.discover.host_files import HostFiles
+from agent.discover.machine import Card, Fault
+from agent.durable import write_durably
+from agent.https import NoAnswerError
+from agent.kubelet.watch import PodsHere
+from agent.plugin.files import SpecFolder, read_file
+from agent.plugin.preparing import Holdings
+from agent.service.link import RefusedError, ServiceLink
+from agent.witness.asking import AwayError, PodResources, Runtime, places
+from agent.witness.history import BAD, Judged, judged, readable
+from agent.witness.keeping import Quarantine
+from agent.witness.seen import Read, Seen, seen
+from agent.witness.visible import shown as cards_shown
+from ledger.domain.annotations.proof import ProvenDevice
+from ledger.domain.errors import InputError, TenureError
+from ledger.domain.resources import NVIDIA_GPU
+from ledger.signing import PublicKey
+
+LOOK_SECONDS: Final = 10.0
+SOON_SECONDS: Final = 0.5
+"""Between two rounds, whoever waits."""
+GONE_FILE: Final = "gone.json"
+NOTE_FILE: Final = "ledger.checkpoint"
+CHECKPOINT_CORRUPT: Final = "CheckpointCorrupt"
+UNHEARD: Final = "ServiceUnheard"
+MEMORY_LOST: Final = "MemoryLost"
+LEDGER: Final = "Ledger"
+_ENDED: Final = frozenset({"Succeeded", "Failed"})
+_STATIC: Final = "file"
+
+_T = TypeVar("_T")
+_log: Final = logging.getLogger("tenure.agent.witness")
+
+
+class Discoveries(Protocol):
+    """Who knows the cards of this machine."""
+
+    async def cards(self) -> Sequence[Card] | None:
+        """Return them with their processes; None where nobody can look."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """What is asked of the node; `aside`: where files are kept that can't be trusted."""
+
+    cards: Discoveries
+    checkpoint: Callable[[], DeviceCheckpoint]
+    checkpoint_path: Path
+    kubelet: PodResources
+    runtime: Runtime | None
+    pods: PodsHere
+    host: HostFiles
+    specifications: SpecFolder
+    aside: Quarantine
+
+
+class Gate:
+    """
+    Who may start: nobody whom the service was told to be gone, before that was taken back.
+
+    Attributes:
+        state: what was said.
+        forgot: whom we called gone is not known: it may be anybody who holds something.
+        passed: Pods that may have begun to start since the last look began.
+        wanted: Pods that wait; `soon` is set by the first.
+    """
+
+    def __init__(self, holdings: Holdings, state: Confirming, *, forgot: bool = False) -> None:
+        self._holdings = holdings
+        self.state = state
+        self.forgot = forgot
+        self.passed: set[str] = set()
+        self.wanted: set[str] = set()
+        self.soon = asyncio.Event()
+
+    def devices_of(self, pod_uid: str, container: str) -> Sequence[ProvenDevice] | None:
+        """Return a container's devices; None where they are not known, or it may not start yet."""
+        devices = self._holdings.devices_of(pod_uid, container)
+        if not devices:
+            return devices
+        if self.forgot or not self.state.may_start(pod_uid):
+            self.wanted.add(pod_uid)
+            self.soon.set()
+            return None
+        self.passed.add(pod_uid)
+        return devices
+
+    def is_held(self, pod_uid: str) -> bool:
+        """Tell whether a Pod holds something."""
+        return self._holdings.is_held(pod_uid)
+
+
+class Confirmer:
+    """
+    Looks, and tells the service.
+
+    Attributes:
+        problems: what is wrong with the sources and what they say, of the last round.
+        seen: the last look.
+    """
+
+    def __init__(
+        self,
+        link: ServiceLink,
+        sources: Sources,
+        gate: Gate,
+        state: Path,
+        clock: Callable[[], float],
+        *,
+        gated: bool = True,
+    ) -> None:
+        """
+        Begin.
+
+        Args:
+            gated: no container with devices starts without us; else nobody is called gone of whom
+                nobody knows that they ran.
+        """
+        self._link = link
+        self._sources = sources
+        self._gate = gate
+        self._path = state / GONE_FILE
+        self._clock = clock
+        self._gated = gated
+        self.problems: tuple[Fault, ...] = ()
+        self.seen: Seen | None = None
+        self.cards: tuple[Card, ...] = ()
+
+    async def round(self) -> None:
+        """
+        Look once, and say what is to be said.
+
+        Raises:
+            OSError: whom we call gone can't be kept, so nobody was called so.
+        """
+        self._gate.soon.clear()
+        self._gate.passed.clear()
+        read, faults = await self._read()
+        found = self.seen = seen(self.cards, read, is_card=lambda name: name == NVIDIA_GPU)
+        problems = [*faults, *found.disagreements]
+        known = self._link.holdings
+        if known is None or not self._link.is_heard:
+            self.problems = tuple(problems)
+            return
+        if self._gate.forgot:
+            self._become(replace(self._gate.state, gone=frozenset(uid for uid, _ in known.held)))
+            self._gate.forgot = False
+        look = self._look(known, read, found)
+        wants = frozenset(self._gate.passed | self._gate.wanted)
+        state, message = said(
+            self._gate.state, known, look, now=self._clock(), wants=wants, gated=self._gated
+        )
+        if not message.is_empty:
+            self._become(state)
+            try:
+                verdicts = await self._link.confirm(
+                    message.assigned,
+                    message.gone,
+                    observed=message.observed,
+                    here=message.here,
+                    runs=message.runs,
+                )
+            except (NoAnswerError, RefusedError, InputError) as error:
+                self._gate.state = unanswered(state, message)
+                problems.append(Fault(reason=UNHEARD, message=str(error)))
+            else:
+                held = {uid for uid, _ in known.held}
+                self._become(answered(state, message, held | wants))
+                self._gate.wanted -= set(message.here)
+                _tell(verdicts.assigned, verdicts.observed, verdicts.cleared)
+        self.problems = tuple(problems)
+
+    def _become(self, state: Confirming) -> None:
+        """Know this from now on; whom we call gone is on disk before anybody is told."""
+        if state.gone != self._gate.state.gone or self._gate.forgot:
+            write_durably(self._path, msgspec.json.encode(sorted(state.gone)))
+        self._gate.state = state
+
+    # --- looks ----------------------------------------------------------------------------------
+
+    async def _read(self) -> tuple[Read, list[Fault]]:
+        """Ask all sources: who may start first, and who runs then."""
+        faults: list[Fault] = []
+        sources = self._sources
+        await sources.pods.look()
+        cards = await sources.cards.cards()
+        blind = tuple(replace(card, processes=None) for card in self.cards)
+        self.cards = blind if cards is None else tuple(cards)
+        given = await _or_none(sources.kubelet.given())
+        there = sources.runtime and await _or_none(sources.runtime.containers())
+        pids = [one.pid for card in self.cards for one in card.processes or ()]
+        read = Read(
+            checkpoint=self._checkpoint(faults),
+            given=given,
+            containers=None if there is None else there[0],
+            inside={} if there is None else there[1],
+            places=await asyncio.to_thread(places, sources.host, pids),
+        )
+        return read, faults
+
+    def _checkpoint(self, faults: list[Fault]) -> DeviceCheckpoint | None:
+        """Return kubelet's file; one that can't be trusted is kept aside and said."""
+        sources = self._sources
+        try:
+            return sources.checkpoint()
+        except CheckpointError as error:
+            fact = str(error)
+            try:
+                kept = sources.aside.keep(FILE_NAME, read_file(sources.checkpoint_path))
+            except OSError as failure:
+                fact += f"; not kept aside: {failure}"
+            else:
+                fact += f"; kept aside: {kept}" if kept else ""
+            faults.append(Fault(reason=CHECKPOINT_CORRUPT, message=fact))
+        except FileNotFoundError:
+            return DeviceCheckpoint(entries=(), registered={})  # no container was given anything
+        except OSError as error:
+            faults.append(Fault(reason=CHECKPOINT_CORRUPT, message=str(error)))
+        return None
+
+    def _look(self, known: NodeHoldings, read: Read, found: Seen) -> Look:
+        pods = self._sources.pods
+        runs = [pod for pod in pods.pods if _phase(pod) not in _ENDED]
+        uids = [str(pod["metadata"]["uid"]) for pod in runs]
+        words = {uid: pods.words(uid) for uid in uids}
+        names = {_name(pod) for pod in runs if _source(pod) == _STATIC}
+        mirrors = {one.pod_uid for one in known.pods() if (one.namespace, one.pod_name) in names}
+        return Look(
+            places=None
+            if pods.problem
+            else {uid: {} if word is None else dict(word.places) for uid, word in words.items()},
+            live=found.live | mirrors,
+            complete=found.complete,
+            started=dict(self._started(read)),
+            observed=tuple(_observed(known, found, read)),
+        )
+
+    def _started(self, read: Read) -> Iterable[tuple[tuple[str, str], frozenset[str]]]:
+        """Yield the containers that were made with cards, by names of ours or other words."""
+        for one in read.containers or ():
+            inside = read.inside.get(one.container_id)
+            if inside is None:
+                continue
+            names = [name.partition("=") for name in inside.cdi]
+            ours = [device for kind, _, device in names if kind == KIND]
+            shown = [self._sources.specifications.devices(name) for name in ours]
+            if not shown:
+                by_words = cards_shown(inside, self.cards)
+                if by_words.cards and not by_words.everything:
+                    yield (one.pod_uid, one.name), by_words.cards
+            elif None not in shown:
+                yield (one.pod_uid, one.name), frozenset().union(*(each or () for each in shown))
+
+
+def _observed(known: NodeHoldings, found: Seen, read: Read) -> Iterable[Observed]:
+    """Yield who is on cards that the ledger does not have for them."""
+    cards: dict[str, dict[str, set[str]]] = {}
+    names: dict[str, tuple[str, str]] = {}
+    for card in found.cards:
+        for whose, _ in card.holders:
+            if whose.pod_uid:
+                cards.setdefault(whose.pod_uid, {}).setdefault(whose.container, set()).add(
+                    card.uuid
+                )
+                names[whose.pod_uid] = (whose.namespace, whose.pod_name)
+        for pid in card.outside:
+            if pid in read.places:  # in no Pod, and not one that nobody could look at
+                uid = f"process-{pid}"
+                cards.setdefault(uid, {}).setdefault("", set()).add(card.uuid)
+                names[uid] = ("", uid)
+    for uid, by_container in sorted(cards.items()):
+        held = {device.device_id for one in known.of_pod(uid) for device in one.devices}
+        if not set().union(*by_container.values()) <= held:
+            namespace, name = names[uid]
+            frozen = {key: frozenset(ids) for key, ids in by_container.items()}
+            yield Observed(pod_uid=uid, namespace=namespace, pod_name=name, cards=frozen)
+
+
+class Historian:
+    """
+    Keeps the last checkpoint of the ledger, and demands that each one grew out of it.
+
+    Attributes:
+        last: what the last answer was; None before there was one.
+    """
+
+    def __init__(self, link: ServiceLink, path: Path, keys: Sequence[PublicKey]) -> None:
+        self._link = link
+        self._path = path
+        self._keys = keys
+        self.last: Judged | None = None
+        self._kept = _note_in(path)
+
+    async def round(self) -> None:
+        """
+        Ask once, and judge.
+
+        Raises:
+            NoAnswerError, RefusedError, InputError: there was no answer.
+            OSError: what is to be kept is not; it is asked again.
+        """
+        shown = await self._link.checkpoint(self._kept)
+        found = judged(self._kept, shown, self._keys)
+        if found.keep != self._kept:
+            write_durably(self._path, found.keep.encode())
+            self._kept = found.keep
+        if self.last is None or found.verdict != self.last.verdict:
+            level = logging.ERROR if found.verdict in BAD else logging.INFO
+            _log.log(level, "the ledger", extra={"verdict": found.verdict, "fact": found.words})
+        self.last = found
+
+
+def gone_in(path: Path) -> tuple[frozenset[str], bool]:
+    """Return whom we called gone before we began, and whether that is lost."""
+    try:
+        uids = msgspec.json.decode(read_file(path / GONE_FILE), type=list[str])
+    except FileNotFoundError:
+        return frozenset(), False
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return frozenset(), True
+    return frozenset(uids), False
+
+
+def _note_in(path: Path) -> str:
+    try:
+        note = read_file(path).decode()
+    except (OSError, UnicodeDecodeError):
+        return ""
+    return note if readable(note) else ""
+
+
+def _tell(assigned: Iterable[object], observed: Iterable[object], cleared: Iterable[str]) -> None:
+    for one in (*assigned, *observed):
+        result = getattr(one, "result", "")
+        words = {"pod_uid": getattr(one, "pod_uid", ""), "reason": getattr(one, "why", "")}
+        if result in {"different", "refused"}:
+            _log.error(f"the service says: {result}", extra=words)
+    for uid in cleared:
+        _log.info("a Node of this machine was cleared", extra={"node_uid": uid})
+
+
+async def _or_none(asked: Awaitable[_T]) -> _T | None:
+    try:
+        return await asked
+    except (AwayError, TenureError) as error:
+        _log.debug("a source is away", extra={"reason": str(error)})
+        return None
+
+
+def _phase(pod: object) -> str:
+    return str(_in(pod, "status", "phase") or "")
+
+
+def _source(pod: object) -> str:
+    return str(_in(pod, "metadata", "annotations", "kubernetes.io/config.source") or "")
+
+
+def _name(pod: object) -> tuple[str, str]:
+    namespace, name = _in(pod, "metadata", "namespace"), _in(pod, "metadata", "name")
+    return str(namespace or ""), str(name or "")
+
+
+def _in(value: object, *path: str) -> object:
+    for each in path:
+        value = value.get(each) if isinstance(value, dict) else None
+    return value

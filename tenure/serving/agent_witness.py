@@ -1,0 +1,201 @@
+"""What `tenure serve agent` sees of who is on its cards, confirms, and keeps of the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from agent.checkpoint import FILE_NAME
+from agent.decide.confirming import Confirming
+from agent.discover.host_files import HostFiles
+from agent.discover.machine import Card, Kind, Probe
+from agent.plugin.files import CheckpointFile, SpecFolder
+from agent.plugin.held import HeldHere
+from agent.witness.asking import PodResources, Runtime
+from agent.witness.confirmer import (
+    LOOK_SECONDS,
+    NOTE_FILE,
+    SOON_SECONDS,
+    Confirmer,
+    Gate,
+    Historian,
+    Sources,
+    gone_in,
+)
+from agent.witness.history import BAD, Judged, Verdict
+from agent.witness.keeping import Quarantine
+from ledger.signing import PublicKey
+from tenure.kube.objects import KubeObjects
+from tenure.serving.agent_reporting import Looks
+from tenure.serving.agent_words import Told
+from tenure.serving.background import Tasks, every
+
+HISTORY_SECONDS: Final = 4.0
+"""A ledger that is another one is noticed within 10 s."""
+CONDITION: Final = "TenureLedger"
+MANAGER: Final = "tenure-agent-witness"
+ASIDE: Final = "aside"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WitnessOptions:
+    """
+    Who is asked.
+
+    Attributes:
+        pod_resources: kubelet's socket of that API.
+        runtime: the container runtime's, of CRI; None = it is not asked, so that nobody is called
+            gone.
+        ledger_keys: which checkpoints of the ledger are believed; none = none is asked for.
+    """
+
+    pod_resources: Path
+    runtime: Path | None
+    ledger_keys: tuple[PublicKey, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class ProbedCards:
+    """The cards as a probe of our own sees them."""
+
+    looks: Looks
+
+    async def cards(self) -> Sequence[Card] | None:
+        """Return them; None where the driver could not be asked."""
+        found = await self.looks.look()
+        return None if Kind.GPU in found.unknown else found.cards
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """
+    The node that is looked at, and what of it others made.
+
+    Attributes:
+        plugins: kubelet's folder of device plugins.
+        gated: no container with devices starts without us.
+    """
+
+    name: str
+    told: Told
+    plugins: Path
+    specifications: SpecFolder
+    host: HostFiles
+    probe: Probe
+    state: Path
+    objects: KubeObjects
+    gated: bool
+
+
+def gate_of(held: HeldHere, state: Path) -> Gate:
+    """Return who lets containers start, with whom we called gone before."""
+    gone, forgot = gone_in(state)
+    return Gate(held, Confirming(gone=gone), forgot=forgot)
+
+
+def witness(
+    options: WitnessOptions,
+    node: Node,
+    gate: Gate,
+    registry: CollectorRegistry,
+    tasks: Tasks,
+) -> None:
+    """Add the tasks that look, confirm, and watch the ledger."""
+    sources = Sources(
+        cards=ProbedCards(looks=Looks(probe=node.probe)),
+        checkpoint=CheckpointFile(node.plugins / FILE_NAME).read,
+        checkpoint_path=node.plugins / FILE_NAME,
+        kubelet=PodResources(options.pod_resources),
+        runtime=None if options.runtime is None else Runtime(options.runtime),
+        pods=node.told.pods,
+        host=node.host,
+        specifications=node.specifications,
+        aside=Quarantine(node.state / ASIDE),
+    )
+    link = node.told.link
+    confirmer = Confirmer(link, sources, gate, node.state, time.monotonic, gated=node.gated)
+    failures = Counter(
+        "tenure_agent_witness_failures",
+        "Looks and questions that failed",
+        ["what"],
+        registry=registry,
+    )
+    problems = Gauge(
+        "tenure_agent_witness_problems",
+        "What sources say differently, or could not say, by name",
+        ["reason"],
+        registry=registry,
+    )
+
+    async def look() -> None:
+        await confirmer.round()
+        problems.clear()
+        for one in confirmer.problems:
+            problems.labels(one.reason).inc()
+        await asyncio.sleep(SOON_SECONDS)
+        try:
+            async with asyncio.timeout(LOOK_SECONDS):
+                await gate.soon.wait()
+        except TimeoutError:
+            return
+
+    tasks.append(every(0, "look", look, failures))
+    if options.ledger_keys:
+        keeper = Historian(link, node.state / NOTE_FILE, options.ledger_keys)
+        ask = _watched(keeper, node, registry)
+        tasks.append(every(HISTORY_SECONDS, "ledger", ask, failures))
+
+
+def _watched(
+    keeper: Historian, node: Node, registry: CollectorRegistry
+) -> Callable[[], Awaitable[None]]:
+    """Return what asks for a checkpoint, and tells by metric and condition what it was."""
+    verdicts = Gauge(
+        "tenure_agent_ledger",
+        "1 for what the last checkpoint of the ledger was beside the one that we keep",
+        ["verdict"],
+        registry=registry,
+    )
+    for each in Verdict:
+        verdicts.labels(each).set(0)
+    told = ""
+
+    async def ask() -> None:
+        nonlocal told
+        await keeper.round()
+        last = keeper.last
+        assert last is not None, "it was answered"
+        for each in Verdict:
+            verdicts.labels(each).set(each is last.verdict)
+        now = last.verdict if last.verdict in BAD else Verdict.GROWN
+        if now != told:
+            await _tell(node, last)
+            told = now
+
+    return ask
+
+
+async def _tell(node: Node, last: Judged) -> None:
+    """Say it on the Node. Raises ApiError: it is not said; it is tried again."""
+    condition = {
+        "type": CONDITION,
+        "status": "False" if last.verdict in BAD else "True",
+        "reason": last.verdict.value.capitalize(),
+        "message": last.words,
+        "lastTransitionTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+    body = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": node.name},
+        "status": {"conditions": [condition]},
+    }
+    path = f"/api/v1/nodes/{node.name}/status"
+    await node.objects.apply(path, body, manager=MANAGER, force=True)

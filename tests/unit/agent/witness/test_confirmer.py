@@ -1,0 +1,337 @@
+"""The process that looks and confirms, before the service's own listener."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from agent.checkpoint import CheckpointError, CheckpointFault, DeviceCheckpoint
+from agent.decide.confirming import Confirming
+from agent.decide.slots_cdi import CardEdits, specification_of
+from agent.discover.host_files import HostFiles
+from agent.discover.machine import Card
+from agent.kubelet.watch import PodsHere
+from agent.plugin.files import SpecFolder
+from agent.service.link import ServiceLink
+from agent.witness.asking import AwayError, PodResources, Runtime
+from agent.witness.confirmer import (
+    CHECKPOINT_CORRUPT,
+    GONE_FILE,
+    NOTE_FILE,
+    Confirmer,
+    Gate,
+    Historian,
+    Sources,
+    gone_in,
+)
+from agent.witness.history import Shown, Verdict
+from agent.witness.keeping import Quarantine
+from agent.witness.said import RUNNING, Given, Inside, Listed
+from ledger.domain.annotations.proof import ProvenDevice
+from ledger.domain.proofs.merkle import EMPTY_ROOT
+from ledger.signing import Checkpoint, PrivateKey, sign_note
+from tests.support.witnessing import kept
+from tests.unit.agent.service.test_link import World as Linked
+
+NAME: Final = "slot-0000.00112233445566778899.1"
+Json = dict[str, Any]
+PLAIN: Final = "nvidia.com/gpu"
+
+
+class Kubelet(PodResources):
+    """Kubelet's answer, as it is given here."""
+
+    def __init__(self) -> None:
+        super().__init__(Path("/nowhere"))
+        self.answer: tuple[Given, ...] | None = ()
+
+    async def given(self) -> tuple[Given, ...]:
+        """Return it, or be away."""
+        if self.answer is None:
+            raise AwayError("away")
+        return self.answer
+
+
+class Containers(Runtime):
+    """The runtime's containers, likewise."""
+
+    def __init__(self) -> None:
+        super().__init__(Path("/nowhere"))
+        self.there: dict[Listed, Inside] = {}
+
+    async def containers(self) -> tuple[tuple[Listed, ...], Mapping[str, Inside]]:
+        """Return them."""
+        inside = {one.container_id: made for one, made in self.there.items()}
+        return tuple(self.there), inside
+
+    def run(self, pod: str, inside: Inside) -> None:
+        """Let the container `main` of a Pod run."""
+        one = Listed(
+            container_id=f"c-{pod}",
+            state=RUNNING,
+            pod_uid=f"pod-{pod}",
+            namespace="ml",
+            pod_name=pod,
+            name="main",
+        )
+        self.there[one] = inside
+
+    def end(self, pod: str) -> None:
+        """Let it be gone."""
+        self.there = {one: made for one, made in self.there.items() if one.pod_name != pod}
+
+
+class Held:
+    """The service's word, believed as it is."""
+
+    def __init__(self, link: ServiceLink) -> None:
+        self._link = link
+
+    def devices_of(self, pod_uid: str, _: str) -> Sequence[ProvenDevice] | None:
+        """Return the devices of all containers."""
+        held = () if self._link.holdings is None else self._link.holdings.of_pod(pod_uid)
+        return [each for one in held for part in one.containers for each in part.devices] or None
+
+    def is_held(self, pod_uid: str) -> bool:
+        """Tell whether there are any."""
+        return self.devices_of(pod_uid, "") is not None
+
+
+class World:
+    """Node `a` with two cards, what runs on it, and a link to the service."""
+
+    def __init__(self, folder: Path) -> None:
+        self.linked = Linked(folder)
+        self.scene = self.linked.scene
+        self.folder = folder
+        self.kubelet, self.runtime = Kubelet(), Containers()
+        self.listed: list[Json] = []
+        self.kept: tuple[Any, ...] = ()
+        self.fault: CheckpointError | None = None
+        (folder / "cdi").mkdir()
+        self.specifications = SpecFolder(folder / "cdi")
+        self.gate: Gate
+
+    async def pods(self) -> Sequence[Json]:
+        """Return what kubelet runs, as a PodSource."""
+        return self.listed
+
+    async def cards(self) -> Sequence[Card] | None:
+        """Return two cards without processes, as Discoveries."""
+        return [
+            Card(uuid=f"GPU-a-{number}", minor=number, memory_bytes=1, processes=())
+            for number in range(2)
+        ]
+
+    def checkpoint(self) -> DeviceCheckpoint:
+        """Return kubelet's file."""
+        if self.fault is not None:
+            raise self.fault
+        return DeviceCheckpoint(entries=self.kept, registered={})
+
+    def create(self, pod: str, **status: str) -> None:
+        """Let kubelet have a Pod."""
+        metadata = {"uid": f"pod-{pod}", "namespace": "ml", "name": pod}
+        spec = {"containers": [{"name": "main"}]}
+        self.listed.append({"metadata": metadata, "spec": spec, "status": status})
+
+    def confirmer(self, link: ServiceLink) -> Confirmer:
+        """Return what looks and confirms, as after a start of the process."""
+        pods = PodsHere(self)
+        gone, forgot = gone_in(self.folder)
+        self.gate = Gate(Held(link), Confirming(gone=gone), forgot=forgot)
+        sources = Sources(
+            cards=self,
+            checkpoint=self.checkpoint,
+            checkpoint_path=self.folder / "token",
+            kubelet=self.kubelet,
+            runtime=self.runtime,
+            pods=pods,
+            host=HostFiles(root=self.folder),
+            specifications=self.specifications,
+            aside=Quarantine(self.folder / "aside"),
+        )
+        return Confirmer(link, sources, self.gate, self.folder, lambda: 0.0)
+
+    def run(self, act: Callable[[ServiceLink], Coroutine[Any, Any, None]]) -> None:
+        """Act with a link that follows the service."""
+
+        async def following(link: ServiceLink) -> None:
+            heard = asyncio.Event()
+            link.changed.append(lambda: heard.set() if link.is_heard else None)
+            running = asyncio.create_task(link.run())
+            async with asyncio.timeout(60):
+                await heard.wait()
+                try:
+                    await act(link)
+                finally:
+                    running.cancel()
+                    with suppress(asyncio.CancelledError):
+                        await running
+
+        self.linked.run(following)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """A node with nothing on it."""
+    return World(tmp_path)
+
+
+def test_what_runs_since_before_tenure_is_told_and_what_we_gave_is_confirmed(world: World) -> None:
+    """One Pod of a plain device plugin, one of ours whose name shows its card."""
+    world.scene.hold("p")
+    world.create("p")
+    world.specifications.write(
+        NAME, specification_of(NAME, [CardEdits(edits={"env": ["A=b"]})], devices=["GPU-a-0"])
+    )
+    world.runtime.run("p", Inside(cdi=(f"tenure.sh/slot={NAME}",)))
+    world.create("old")
+    world.kept = (replace(kept("old", "GPU-a-1"), pod_uid="pod-old"),)
+    pod = ("ml", "old")
+    given = Given(pod=pod, container="main", resource=PLAIN, ids=frozenset({"GPU-a-1"}))
+    world.kubelet.answer = (given,)
+    world.runtime.run("old", Inside(visible="GPU-a-1"))
+
+    async def act(link: ServiceLink) -> None:
+        confirmer = world.confirmer(link)
+        await confirmer.round()
+        assert confirmer.problems == ()
+        assert world.scene.assigned == ["pod-p"]
+        [seen] = world.scene.agents.seen("uid-a").values()
+        assert (seen.pod_uid, seen.namespace, seen.pod_name) == ("pod-old", "ml", "old")
+        assert seen.ids == {"GPU-a-1"}
+
+    world.run(act)
+
+
+def test_a_container_with_another_card_is_told_at_once(world: World) -> None:
+    """Its name shows another one than is reserved for it."""
+    event = world.scene.hold("p")
+    world.create("p")
+    world.specifications.write(
+        NAME, specification_of(NAME, [CardEdits(edits={"env": ["A=b"]})], devices=["GPU-a-1"])
+    )
+    world.runtime.run("p", Inside(cdi=(f"tenure.sh/slot={NAME}",)))
+
+    async def act(link: ServiceLink) -> None:
+        await world.confirmer(link).round()
+        assert world.scene.assigned == []
+        state = world.scene.live.view.recorded("uid-a")
+        assert state is not None
+        said = world.scene.agents.otherwise("uid-a", state.holdings[f"{event.pod_uid}/1"])
+        assert said is not None
+        assert "reserved is something else" in said
+
+    world.run(act)
+
+
+def test_who_was_called_gone_waits_until_that_is_taken_back_also_after_a_crash(
+    world: World,
+) -> None:
+    """Kubelet heard of the Pod late; whom we called gone is on disk."""
+    world.scene.hold("p")
+
+    async def act(link: ServiceLink) -> None:
+        await world.confirmer(link).round()
+        assert world.scene.word().gone == {"pod-p"}
+        confirmer = world.confirmer(link)  # as after a crash
+        world.create("p")
+        await confirmer._sources.pods.look()
+        assert world.gate.devices_of("pod-p", "main") is None
+        assert world.gate.soon.is_set()
+        await confirmer.round()
+        assert world.scene.word().gone == frozenset()
+        devices = world.gate.devices_of("pod-p", "main")
+        assert devices is not None
+        assert [each.device_id for each in devices] == ["GPU-a-0"]
+        (world.folder / GONE_FILE).write_text("torn")
+        confirmer = world.confirmer(link)
+        await confirmer.round()
+        assert world.gate.state.may_start("pod-p")
+        world.listed.clear()
+        await confirmer.round()
+        assert world.scene.word().gone == {"pod-p"}
+
+    world.run(act)
+
+
+def test_nothing_is_called_gone_where_a_source_is_away(world: World) -> None:
+    """Kubelet's answer, or its file, which is kept aside and named."""
+    world.scene.hold("p")
+
+    async def act(link: ServiceLink) -> None:
+        world.kubelet.answer = None
+        confirmer = world.confirmer(link)
+        await confirmer.round()
+        assert [one.reason for one in confirmer.problems] == ["SourceAway"]
+        world.kubelet.answer = ()
+        world.fault = CheckpointError(CheckpointFault.NOT_JSON, "torn")
+        await confirmer.round()
+        assert [one.reason for one in confirmer.problems] == [CHECKPOINT_CORRUPT, "SourceAway"]
+        assert world.scene.word().gone == frozenset()
+        assert len(list((world.folder / "aside").iterdir())) == 1
+        world.fault = None
+        await confirmer.round()
+        assert world.scene.word().gone == {"pod-p"}
+
+    world.run(act)
+
+
+def test_a_pod_that_ended_is_gone_once_nothing_of_it_is_left(world: World) -> None:
+    """Kubelet lists it still; a process may outlive its container's end by a moment."""
+    world.scene.hold("p")
+    world.create("p", phase="Succeeded")
+    world.runtime.run("p", Inside())
+
+    async def act(link: ServiceLink) -> None:
+        confirmer = world.confirmer(link)
+        await confirmer.round()
+        assert world.scene.word().gone == frozenset()
+        world.runtime.end("p")
+        await confirmer.round()
+        assert world.scene.word().gone == {"pod-p"}
+
+    world.run(act)
+
+
+def test_the_last_checkpoint_is_kept_and_a_shorter_ledger_is_named(tmp_path: Path) -> None:
+    """Over a restart of the agent; what does not follow is never kept."""
+    key = PrivateKey.new("k")
+    notes = {
+        size: sign_note(Checkpoint(origin="o", size=size, root=EMPTY_ROOT).text(), key)
+        for size in (0, 5)
+    }
+    shown = [
+        Shown(checkpoint=notes[0]),
+        Shown(checkpoint=notes[5], consistency=()),
+        Shown(checkpoint=notes[0]),
+    ]
+
+    class Link(ServiceLink):
+        """Shows what it is told to."""
+
+        def __init__(self) -> None:
+            self.asked: list[str] = []
+
+        async def checkpoint(self, kept: str) -> Shown:
+            """Show the next one."""
+            self.asked.append(kept)
+            return shown[len(self.asked) - 1]
+
+    link = Link()
+    found = []
+    for _ in shown:
+        keeper = Historian(link, tmp_path / NOTE_FILE, [key.public])
+        asyncio.run(keeper.round())
+        assert keeper.last is not None
+        found.append(keeper.last.verdict)
+    assert found == [Verdict.FIRST, Verdict.GROWN, Verdict.RESTORED]
+    assert link.asked == ["", notes[0], notes[5]]
+    assert (tmp_path / NOTE_FILE).read_text() == notes[5]
