@@ -205,7 +205,8 @@ class Confirmer:
         blind = tuple(replace(card, processes=None) for card in self.cards)
         self.cards = blind if cards is None else tuple(cards)
         given = await _or_none(sources.kubelet.given())
-        there = sources.runtime and await _or_none(sources.runtime.containers())
+        runtime = sources.runtime
+        there = None if runtime is None else await _or_none(runtime.containers())
         pids = [one.pid for card in self.cards for one in card.processes or ()]
         read = Read(
             checkpoint=self._checkpoint(faults),
