@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -44,8 +46,14 @@ def simulate(
 
 @pytest.fixture(scope="session")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """Run the small demonstration once; return its directory and what it printed."""
-    directory = tmp_path_factory.mktemp("demo") / "out"
-    done = tenure("demo", "--size", "small", "--out", directory, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    return directory, done.stdout
+    """Run the small demonstration once, for all workers; return its directory and its words."""
+    base = tmp_path_factory.getbasetemp()
+    place = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    directory, words = place / "demo", place / "demo.txt"
+    with (place / "demo.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not words.exists():
+            done = tenure("demo", "--size", "small", "--out", directory, cwd=ROOT)
+            assert done.returncode == 0, done.stderr
+            words.write_text(done.stdout, "utf-8")
+    return directory, words.read_text("utf-8")

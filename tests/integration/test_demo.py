@@ -17,6 +17,7 @@ from ledger.domain.log.events import RequestRefused
 from ledger.store.open import open_ledger
 from scheduler.cluster.snapshot import settings_of, snapshot_of_ledger
 from scheduler.whatif.what_if import WhatIf
+from tests.support.cli import CommandLine
 
 ROOT = Path(__file__).parents[2]
 TENURE = (sys.executable, "-c", "from tenure.cli import main; main()")
@@ -54,12 +55,12 @@ def test_the_same_seed_leaves_the_same_chain(shown: tuple[Path, str], tmp_path: 
 
 
 def test_the_page_usage_and_the_view_say_one_thing_by_allocated_and_stranded(
-    shown: tuple[Path, str],
+    shown: tuple[Path, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The mean over the week, in words and figures, as the glossary has them."""
     ledger = shown[0] / "ledger.db"
     page = (shown[0] / "report.html").read_text("utf-8").replace("\u00a0", " ")
-    told = json.loads(_run(*TENURE, "usage", "-o", "json", "--ledger", str(ledger)).stdout)
+    told = json.loads(CommandLine(ledger, capsys).ask("usage", "-o", "json").out)
     with sqlite3.connect(ledger) as connection:
         words = "capacity", "used", "stranded", "idle", "closed", "unknown"
         sums = ", ".join(f"sum({word}_gpu_hours)" for word in words)
@@ -79,14 +80,20 @@ def test_the_page_usage_and_the_view_say_one_thing_by_allocated_and_stranded(
 
 
 @pytest.mark.parametrize("command", ["who", "why", "usage", "map"])
-def test_every_question_that_it_offers_has_an_answer(shown: tuple[Path, str], command: str) -> None:
+def test_every_question_that_it_offers_has_an_answer(
+    shown: tuple[Path, str],
+    command: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """A line to copy that fails would be the worst advertisement."""
+    monkeypatch.chdir(ROOT)
     offered = _lines(shown, f".venv/bin/tenure {command} ")
 
     assert offered
     for line in offered:
-        done = _run(*TENURE, *shlex.split(line)[1:])
-        assert (done.returncode, bool(done.stdout)) == (0, True), done.stderr
+        done = CommandLine(shown[0] / "ledger.db", capsys).run(*shlex.split(line)[1:])
+        assert (done.code, bool(done.out)) == (0, True), done.err
 
 
 def test_the_cheats_that_it_offers_are_refused_by_the_database(shown: tuple[Path, str]) -> None:
@@ -105,30 +112,32 @@ def test_the_cheats_that_it_offers_are_refused_by_the_database(shown: tuple[Path
 
 
 def test_one_flipped_byte_in_a_copy_is_named_by_verify(
-    shown: tuple[Path, str], tmp_path: Path
+    shown: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Whoever edits the file behind the database's back is found, by position."""
     ledger, copy = shown[0] / "ledger.db", tmp_path / "copy.db"
 
     flipped = _run(sys.executable, "-m", "tenure.tamper", str(ledger), str(copy))
-    found = _run(*TENURE, "verify", "--ledger", str(copy))
-    intact = _run(*TENURE, "verify", "--ledger", str(ledger))
+    found = CommandLine(copy, capsys).ask("verify")
+    intact = CommandLine(ledger, capsys).ask("verify")
 
     assert flipped.returncode == 0, flipped.stderr
-    assert found.returncode == 1
-    assert re.search(r"\d+ +the event was altered", found.stdout)
-    assert "Traceback" not in found.stderr
-    assert intact.returncode == 0
+    assert found.code == 1
+    assert re.search(r"\d+ +the event was altered", found.out)
+    assert "Traceback" not in found.err
+    assert intact.code == 0
 
 
-def test_a_ledger_that_no_demonstration_made_is_left_alone(tmp_path: Path) -> None:
+def test_a_ledger_that_no_demonstration_made_is_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The demonstration clears its own directory, never someone's ledger."""
     precious = tmp_path / "ledger.db"
     precious.write_bytes(b"precious")
 
-    done = _run(*TENURE, "demo", "--size", "small", "--out", str(tmp_path))
+    done = CommandLine(precious, capsys).run("demo", "--size", "small", "--out", str(tmp_path))
 
-    assert done.returncode == 2
+    assert done.code == 2
     assert precious.read_bytes() == b"precious"
 
 
