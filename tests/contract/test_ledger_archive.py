@@ -122,7 +122,8 @@ def test_the_state_inside_a_segment_needs_its_file(store: Store, tmp_path: Path)
         assert load_state(ledger).findings == ()
         with pytest.raises(InputError, match=r"in an archive: position=100.*file=segment-0"):
             state_at(ledger, 100)
-        assert [position_at(ledger, at) for at in times] == list(range(1, 301))
+        asked = (1, 2, 100, 255, 256, 257, 258, 299, 300)
+        assert [position_at(ledger, times[each - 1]) for each in asked] == list(asked)
         assert position_at(ledger, MONDAY_US - 1) == 0
         with pytest.raises(InputError, match=r"position=1, archived=1-256, file=segment-0"):
             next(ledger.read_events())
