@@ -409,8 +409,15 @@ def test_one_flipped_bit_of_an_event_in_the_file_is_named(
         assert report.findings[0].position == row[0]
 
 
+@pytest.mark.parametrize(
+    "flips",
+    [
+        pytest.param(50, id="50 flips", marks=pytest.mark.campaign_sample),
+        pytest.param(500, id="500 flips", marks=pytest.mark.slow),
+    ],
+)
 def test_no_flipped_bit_of_the_file_goes_unnoticed_or_unexplained(
-    told: SqliteStore, tmp_path: Path
+    told: SqliteStore, tmp_path: Path, flips: int
 ) -> None:
     """
     Wherever a bit flips, there is a finding or one clear error.
@@ -423,14 +430,14 @@ def test_no_flipped_bit_of_the_file_goes_unnoticed_or_unexplained(
         whole = list(raw.iterdump())
     rng = random.Random(2)
     silent = 0
-    for _ in range(150):
+    for _ in range(flips):
         path = tmp_path / "flipped.db"
         report = flipped(told, path, rng.randrange(size), rng.randrange(8))
         if isinstance(report, VerifyReport) and report.ok:
             silent += 1
             with SqliteStore(path=path).raw() as raw:
                 assert list(raw.iterdump()) == whole
-    assert silent < 150
+    assert silent < flips
 
 
 def test_a_page_of_noise_is_a_finding(told: SqliteStore, tmp_path: Path) -> None:
@@ -464,8 +471,15 @@ def record_offsets(store: SqliteStore) -> list[int]:
     return sorted(set(found))
 
 
+@pytest.mark.parametrize(
+    "flips",
+    [
+        pytest.param(60, id="60 flips", marks=pytest.mark.campaign_sample),
+        pytest.param(500, id="500 flips", marks=pytest.mark.slow),
+    ],
+)
 def test_a_flipped_byte_in_a_record_header_is_no_traceback(
-    told: SqliteStore, tmp_path: Path
+    told: SqliteStore, tmp_path: Path, flips: int
 ) -> None:
     """
     A header names each column's type: flipped, text comes back as NULL or a number.
@@ -475,8 +489,8 @@ def test_a_flipped_byte_in_a_record_header_is_no_traceback(
     told = told.copy(tmp_path / "whole.db")
     data = told.path.read_bytes()
     rng = random.Random(3)
-    places = [(at, 1 << rng.randrange(8)) for at in rng.choices(record_offsets(told), k=120)]
-    places += [(rng.randrange(len(data)), rng.randrange(1, 256)) for _ in range(100)]
+    places = [(at, 1 << rng.randrange(8)) for at in rng.choices(record_offsets(told), k=flips)]
+    places += [(rng.randrange(len(data)), rng.randrange(1, 256)) for _ in range(flips // 2)]
     with told.raw() as raw:
         whole = list(raw.iterdump())
     path = tmp_path / "flipped.db"

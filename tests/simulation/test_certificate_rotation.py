@@ -163,7 +163,10 @@ class World:
             secret["metadata"].setdefault("annotations", {})[REQUESTED] = "now"
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "seed",
+    [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 6))],
+)
 def test_no_call_fails_while_certificates_rotate(seed: int) -> None:
     """Several rotations a run, with crashes and late API servers; and each run gets somewhere."""
     world = World(seed=seed)
