@@ -98,14 +98,20 @@ def test_a_ledger_of_groups_is_proved(tmp_path: Path, *, timed: bool) -> None:
     assert not timed or later, "a gang that gave up came back"
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The ledger of a run that nothing interrupted."""
+    path = tmp_path_factory.mktemp("whole") / "w.db"
+    simulated(groups_in_time(), RunRecord(ledger=str(path)))
+    return path
+
+
 @pytest.mark.parametrize("stop_at", [64, 192])
 def test_an_interrupted_run_of_groups_goes_on_to_the_same_places(
-    tmp_path: Path, stop_at: int
+    whole: Path, tmp_path: Path, stop_at: int
 ) -> None:
     """With plans open and gangs incomplete: the same events as an uninterrupted run."""
-    run = groups_in_time()
-    whole, parts = tmp_path / "w.db", tmp_path / "p.db"
-    simulated(run, RunRecord(ledger=str(whole)))
+    run, parts = groups_in_time(), tmp_path / "p.db"
     with pytest.raises(KilledError):
         simulated(run, RunRecord(ledger=str(parts)), stop_at=stop_at)
     begun = len(bodies(parts))
