@@ -45,6 +45,8 @@ from scheduler.service.telling import Telling, about_pod
 
 NOT_YET: Final = "ClaimsNotListed"
 REFUSED: Final = "DevicesRefused"
+TOGETHER: Final = 200
+"""Claims of which is recorded at once what the watch showed."""
 STAGE: Final = "claim"
 LEDGER_REFUSED: Final = "LedgerRefused"
 TEXT_MAX: Final = 1_024
@@ -129,7 +131,7 @@ class Gate:
         self._waiting: Counter[str] = Counter()
         self._on_their_way: dict[str, ClaimReserved | ClaimObserved] = {}
         self._told: dict[str, str] = {}  # UID of a claim -> why it was refused last
-        self._listing = asyncio.Lock()
+        self._listing, self._settling = asyncio.Lock(), asyncio.Lock()
         self._listed = False
         self._learned = False
         self.counts: Counter[str] = Counter()
@@ -156,6 +158,8 @@ class Gate:
         )
         self._check_now()
         await self._list_claims()
+        if self._has_news() and isinstance(self._decide(write), Barred):
+            await self.settle()  # what the watch showed already frees cards
         async with self._alone(write.new.uid):
             self._check_now()
             answer = await self._decided(write, is_dry=bool(request.dry_run))
@@ -167,9 +171,12 @@ class Gate:
             self.counts["not now"] += 1
             raise NotNowError(why)
 
-    async def _decided(self, write: Write, *, is_dry: bool) -> Through | Barred:
+    def _has_news(self) -> bool:
+        return bool(self._book.changed) or self._settling.locked()
+
+    def _decide(self, write: Write) -> Through | Barred:
         claim = write.new
-        answer = decide(
+        return decide(
             write,
             self._accounts,
             self._book.standing(claim.uid),
@@ -180,6 +187,9 @@ class Gate:
             settings_hash=self._words().settings_hash,
             tenure_version=self._words().tenure_version,
         )
+
+    async def _decided(self, write: Write, *, is_dry: bool) -> Through | Barred:
+        claim, answer = write.new, self._decide(write)
         if is_dry:
             self.counts["dry run"] += 1
             return answer
@@ -316,18 +326,23 @@ class Gate:
         """
         if self._why_not():
             return
-        if not self._learned:
-            await self._learn()
-        uids = self._book.take_changed()
-        for place, uid in enumerate(uids):
-            try:
-                async with self._alone(uid):
-                    await self._settle(uid)
-            except LedgerError:
-                self._book.changed.update(dict.fromkeys(uids[place:]))
-                raise
+        async with self._settling:
+            if not self._learned:
+                await self._learn()
+            uids = self._book.take_changed()
+            for start in range(0, len(uids), TOGETHER):
+                part = uids[start : start + TOGETHER]
+                done = await asyncio.gather(*map(self._settle, part), return_exceptions=True)
+                failed = [one for one in done if isinstance(one, BaseException)]
+                if failed:
+                    self._book.changed.update(dict.fromkeys(uids[start:]))
+                    raise next((one for one in failed if isinstance(one, FencedError)), failed[0])
 
     async def _settle(self, uid: str) -> None:
+        async with self._alone(uid):
+            await self._record_news(uid)
+
+    async def _record_news(self, uid: str) -> None:
         book = self._book
         seen, standing = book.seen.get(uid), book.standing(uid)
         consumers = book.consumers(uid)

@@ -13,7 +13,6 @@ import pytest
 
 from ledger.store.open import open_ledger
 from ledger.store.reading.timetravel import load_state
-from scheduler.gate.configuration import GateOptions, configuration
 from tests.support.kube.api import Reply
 from tests.support.kube.bursts import eventually
 from tests.support.kube.control_plane import ControlPlane, free_port
@@ -28,6 +27,7 @@ from tests.support.kube.dra import (
     add_claim_node,
     add_class,
     add_templates,
+    asked,
     bound_in,
     claiming,
     claims_in,
@@ -40,7 +40,6 @@ from tests.support.kube.dra import (
     submit,
 )
 from tests.support.kube.schedulers import Identities, extender
-from tests.support.kube.webhooks import apply, remove
 
 NODES = 6
 CARDS = 8 * NODES
@@ -85,21 +84,6 @@ def test_stock_schedulers_alone_give_cards_twice(plane: ControlPlane, namespace:
         assert len(bound_in(plane.api(), where)) == bound
         assert twice, "two schedulers did not meet on one card: the race is none"
         remove_claims(plane, where)
-
-
-@contextlib.contextmanager
-def asked(plane: ControlPlane, identities: Identities, port: int) -> Iterator[None]:
-    """Have the API server ask a gate at this port until the block ends."""
-    options = GateOptions(
-        drivers=[DRIVER],
-        url=f"https://127.0.0.1:{port}",
-        authority=(identities.server / "ca.crt").read_bytes(),
-    )
-    apply(plane, [configuration(options)])
-    try:
-        yield
-    finally:
-        remove(plane, [configuration(options)])
 
 
 def is_begun(plane: ControlPlane, where: str) -> bool:

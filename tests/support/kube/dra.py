@@ -13,10 +13,12 @@ from typing import Any, Final
 
 import yaml
 
+from scheduler.gate.configuration import GateOptions, configuration
 from tests.support.kube.api import Api
 from tests.support.kube.control_plane import ControlPlane
 from tests.support.kube.pods import pod, pods_in
-from tests.support.kube.schedulers import KUBE_SCHEDULER
+from tests.support.kube.schedulers import KUBE_SCHEDULER, Identities
+from tests.support.kube.webhooks import apply, remove
 
 GROUP: Final = "/apis/resource.k8s.io/v1"
 DRIVER: Final = "gpu.example.com"
@@ -173,6 +175,21 @@ def _configuration(plane: ControlPlane, name: str, backoff: int) -> Path:
     }
     path.write_text(yaml.safe_dump(config))
     return path
+
+
+@contextlib.contextmanager
+def asked(plane: ControlPlane, identities: Identities, port: int) -> Iterator[None]:
+    """Have the API server ask a gate at this port until the block ends."""
+    options = GateOptions(
+        drivers=[DRIVER],
+        url=f"https://127.0.0.1:{port}",
+        authority=(identities.server / "ca.crt").read_bytes(),
+    )
+    apply(plane, [configuration(options)])
+    try:
+        yield
+    finally:
+        remove(plane, [configuration(options)])
 
 
 def submit(plane: ControlPlane, namespace: str, pods: Sequence[Mapping[str, Any]]) -> None:

@@ -185,6 +185,17 @@ def test_two_writes_at_once_get_one_card_once(world: World) -> None:
     assert sorted(answers) == [False, True]
 
 
+def test_what_the_watch_showed_is_free_at_once(world: World) -> None:
+    """kube-scheduler hears of it as soon as we do, and gives the card to the next."""
+    world.write("a", result(0), pods=["train"])
+    world.show(world.now("a"))
+    world.book.put("claim-a", world.store(claim("a", 0)))
+
+    assert world.write("b", result(0))["allowed"]
+
+    assert kinds(world)[-2:] == ["claim.released", "claim.reserved"]
+
+
 def test_who_may_not_give_anything_out_answers_nobody(world: World) -> None:
     """A standby, or a leader whose ledger is away: it never answers from memory."""
     world.why = "NotLeader"

@@ -1,0 +1,122 @@
+"""
+What the gate costs a Pod with a claim: a stock kube-scheduler by itself and with it, in turn.
+
+    python -m benchmarks.live.claims --turns 3 --pods 80
+
+A real etcd, kube-apiserver, kube-scheduler and controller of claims; the service runs in both
+turns, and its configuration is there in every second one. A burst tells Pods per second, Pods one
+after the other the median from a Pod's creation to its node.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Final
+
+from tests.support.kube.binaries import programs
+from tests.support.kube.control_plane import ControlPlane, control_plane, free_port
+from tests.support.kube.dra import (
+    DRIVER,
+    SCHEDULERS,
+    WHOLE,
+    add_claim_node,
+    add_class,
+    add_templates,
+    asked,
+    bound_in,
+    claiming,
+    remove_claims,
+    stock_schedulers,
+    submit,
+)
+from tests.support.kube.pods import pods_in
+from tests.support.kube.schedulers import extender, issue
+from tests.support.kube.webhooks import NAMESPACE
+from tests.support.process import tenure
+
+NODES: Final = 12
+SINGLE: Final = 20
+WHERE: Final = "bench"
+
+
+def main() -> None:
+    """Measure, and print one line for each turn and the ratios."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--pods", type=int, default=80)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        (folder / "plane").mkdir()
+        with control_plane(folder / "plane", programs()) as plane:
+            _measure(plane, folder, options.turns, options.pods)
+
+
+def _measure(plane: ControlPlane, folder: Path, turns: int, pods: int) -> None:
+    for name in (NAMESPACE, WHERE):
+        assert plane.api().create("/api/v1/namespaces", {"metadata": {"name": name}}).ok
+    add_class(plane)
+    add_templates(plane, WHERE)
+    for number in range(NODES):
+        add_claim_node(plane, f"card-{number}")
+    identities, ledger, port = issue(folder / "ids"), f"sqlite:///{folder / 'l.db'}", free_port()
+    done = tenure("ledger", "init", "--ledger", ledger, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    found: dict[tuple[str, bool], list[float]] = defaultdict(list)
+    with (
+        stock_schedulers(plane, SCHEDULERS[:1]),
+        extender(plane, ledger, identities, gate=port, drivers=[DRIVER]),
+    ):
+        _burst(plane, 8)  # nobody's first call counts
+        for _ in range(turns):
+            for is_gated in (False, True):
+                if is_gated:
+                    with asked(plane, identities, port):
+                        time.sleep(2)  # the API server learns of its own object a moment later
+                        _burst(plane, 1)
+                        rate, wait = _burst(plane, pods), _single(plane)
+                else:
+                    rate, wait = _burst(plane, pods), _single(plane)
+                found["rate", is_gated].append(rate)
+                found["wait", is_gated].append(wait)
+                words = "with the gate" if is_gated else "without"
+                sys.stdout.write(f"{words}: {rate:.1f} Pods/s, p50 {wait * 1e3:.0f} ms\n")
+    medians = {key: statistics.median(values) for key, values in found.items()}
+    sys.stdout.write(
+        f"ratio: Pods/s {medians['rate', True] / medians['rate', False]:.2f},"
+        f" p50 {medians['wait', False] / medians['wait', True]:.2f}\n"
+    )
+
+
+def _burst(plane: ControlPlane, count: int) -> float:
+    """Return Pods per second from the first creation to the last one's node."""
+    started = time.monotonic()
+    submit(plane, WHERE, [claiming(f"p-{each}", template=WHOLE) for each in range(count)])
+    while len(bound_in(plane.api(), WHERE)) < count:
+        time.sleep(0.02)
+    took = time.monotonic() - started
+    remove_claims(plane, WHERE)
+    return count / took
+
+
+def _single(plane: ControlPlane) -> float:
+    """Return the median of seconds from a Pod's creation to its node, one after the other."""
+    waits, api = [], plane.api()
+    for number in range(SINGLE):
+        started = time.monotonic()
+        submit(plane, WHERE, [claiming(f"s-{number}", template=WHOLE)])
+        while not api.get(f"{pods_in(WHERE)}/s-{number}").body["spec"].get("nodeName"):
+            time.sleep(0.002)
+        waits.append(time.monotonic() - started)
+    remove_claims(plane, WHERE)
+    return statistics.median(waits)
+
+
+if __name__ == "__main__":
+    main()
