@@ -274,6 +274,8 @@ def _mounts(options: AgentManifests) -> Iterator[tuple[str, Thing, str, bool]]:
     yield "cdi", _host("/var/run/cdi", "DirectoryOrCreate"), "/var/run/cdi", False
     # The folder, for the socket in it is another one after each start of the runtime.
     yield "runtime", _host("/run/containerd", "Directory"), "/run/containerd", True
+    given = "/var/lib/kubelet/pod-resources"
+    yield "pod-resources", _host(given, "Directory"), given, True
     yield "state", _host("/var/lib/tenure", "DirectoryOrCreate"), "/var/lib/tenure", False
     yield "sys", _host("/sys", "Directory"), "/host/sys", True
     yield "proc", _host("/proc", "Directory"), "/host/proc", True

@@ -14,7 +14,13 @@ from typing import Any, Final
 
 import pytest
 
-from ledger.domain.log.events import PodAssigned, PodReleased, RequestRefused
+from ledger.domain.log.events import (
+    PodAssigned,
+    PodObserved,
+    PodReleased,
+    PodReserved,
+    RequestRefused,
+)
 from ledger.store.open import open_ledger
 from scheduler.service.leading import NOT_LEADER
 from tests.support.kube.bursts import eventually, remove_pods
@@ -223,6 +229,60 @@ def test_the_node_confirms_and_what_waits_has_its_reason(
         assert answer[0] == 200, f"whoever records hears agents: {answer}"
     remove_pods(plane, pods_in(OURS), ["agent"])
     remove(plane, accounts())
+
+
+def test_a_card_from_before_tenure_is_named_by_its_node_and_given_to_nobody(
+    plane: ControlPlane, namespace: Callable[..., str], identities: Identities, tmp_path: Path
+) -> None:
+    """A Pod that a plain device plugin gave a whole card says nowhere which: its agent does."""
+    team, port, name = namespace(managed=False), free_port(), "before"
+    where, url = pods_in(team), f"sqlite:///{tmp_path / 'live.db'}"
+    for kind, title in ((DEVICES, "Device"), (TOPOLOGIES, "NodeResourceTopology")):
+        know(plane, kind, title)
+    add_gpu_node(plane, name, gpus=2)
+    made = plane.api().create(where, pod("old", {"nvidia.com/gpu": "1"}, nodeName=name))
+    assert made.ok, made.message
+    old = str(made.body["metadata"]["uid"])
+    assert tenure("ledger", "init", "--ledger", url, cwd=tmp_path).returncode == 0
+    service = Service(port=port, authority=identities.server / "ca.crt")
+    with extender(plane, url, identities, api=port, forked=True) as served:
+        apply(plane, accounts())
+        token = agents_token(plane, name)
+        with plane.scheduler(asking(plane, served, identities)):
+            devices = [
+                {"container": "main", "resource": "nvidia.com/gpu", "ids": [f"GPU-{name}-1"]}
+            ]
+            seen = {"pod_uid": old, "namespace": team, "pod_name": "old", "devices": devices}
+            eventually(lambda: observed(service, token, seen) == "observed")
+            event = events_of(url, PodObserved)[old][1]
+            assert [each.device_id for each in event.shares] == [f"GPU-{name}-1"]
+            first, second = (ask(plane, where, each) for each in ("first", "second"))
+            eventually(lambda: {first, second} & events_of(url, RequestRefused).keys())
+            given = events_of(url, PodReserved)
+            assert [[card.device_id for card in one.shares] for _, one in given.values()] == [
+                [f"GPU-{name}-0"]
+            ]
+            remove_pods(plane, where, ["old"])
+            unconfirmed = 'tenure_scheduler_view{what="unconfirmed"} 1.0'
+            eventually(lambda: unconfirmed in served.probe("metrics"))
+            assert len(events_of(url, PodReserved)) == 1
+            assert observed(service, token, seen) == "observed"
+            assert service.call("/agents/v1/confirmations", token, {"gone": [old]})[0] == 200
+            eventually(lambda: len(events_of(url, PodReserved)) == 2)
+        status, shown = service.call("/agents/v1/checkpoint", token, {"kept": ""})
+        assert (status, shown["consistency"]) == (200, None)
+        kept = {"kept": shown["checkpoint"]}
+        assert service.call("/agents/v1/checkpoint", token, kept)[1]["consistency"] is not None
+    remove_pods(plane, where, ["first", "second"])
+    remove_pods(plane, pods_in(OURS), ["agent"])
+    remove(plane, accounts())
+    remove_node(plane, name)
+
+
+def observed(service: Service, token: str, seen: dict[str, Any]) -> str:
+    """Say what a Pod has that others gave it; return what came of it."""
+    status, body = service.call("/agents/v1/confirmations", token, {"observed": [seen]})
+    return str(body["observed"][0]["result"]) if status == 200 else ""
 
 
 def check_waits_without_link(service: Service, link: Relay, token: str, gone: str) -> None:
