@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from agent.decide.isolation import LIBRARY, Provider
 from ledger.domain.resources import LABEL_TENURE_OWNED, TAINT_TENURE_OWNED
 
 ACCOUNT: Final = "tenure-agent"
@@ -39,6 +40,7 @@ class AgentManifests:
             cluster's.
         runtime_class: of a runtime that gives a container the driver's library.
         marks_pods: the mode gpushare marks Pods of its node.
+        isolation: what keeps containers to their parts of cards; its library is in `LIBRARY`.
     """
 
     image: str
@@ -50,6 +52,7 @@ class AgentManifests:
     kubelet_authority: str = "/var/lib/kubelet/pki/kubelet.crt"
     runtime_class: str = "nvidia"
     marks_pods: bool = False
+    isolation: Provider = Provider.NONE
 
 
 def manifests(options: AgentManifests) -> list[Thing]:
@@ -223,6 +226,8 @@ def _container(options: AgentManifests) -> Thing:
         args += ["--kubelet-ca", f"{_ETC}/kubelet.crt"]
     if options.marks_pods:
         args += ["--mode", "gpushare"]
+    if options.isolation is not Provider.NONE:
+        args += ["--isolation", str(options.isolation)]
     environment: list[Thing] = [
         {"name": "TENURE_AGENT_NODE", **_field("spec.nodeName")},
         {"name": "NODE_IP", **_field("status.hostIP")},
@@ -280,6 +285,9 @@ def _mounts(options: AgentManifests) -> Iterator[tuple[str, Thing, str, bool]]:
     yield "sys", _host("/sys", "Directory"), "/host/sys", True
     yield "proc", _host("/proc", "Directory"), "/host/proc", True
     yield "machine-id", _host("/etc/machine-id", "File"), "/host/etc/machine-id", True
+    if options.isolation is not Provider.NONE:
+        folder = LIBRARY.rpartition("/")[0]
+        yield "isolation", _host(folder, "Directory"), f"/host{folder}", True
     if options.kubelet_authority:
         yield "kubelet-ca", _host(options.kubelet_authority, "File"), f"{_ETC}/kubelet.crt", True
     for what in ("ca", "proof-keys"):

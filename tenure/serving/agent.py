@@ -216,6 +216,9 @@ def _check(options: AgentOptions) -> None:
     if options.has_slots and not options.cards:
         fact = f"the mode {options.mode} shows cards by their CDI specifications"
         raise with_next(InputError(fact, field="--cards"), "name the file of the vendor's tool")
+    if options.isolation is not Provider.NONE and not options.has_slots:
+        fact = f"the mode {options.mode} can't bring a library into containers"
+        raise with_next(InputError(fact, field="--isolation"), "show cards by slots: --mode plugin")
     if options.reporting is not None:
         return
     if options.isolation is not Provider.NONE:

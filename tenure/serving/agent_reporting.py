@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -28,6 +28,8 @@ from agent.discover.sysfs import SysfsProbe
 from agent.report.held import NodeWord
 from agent.report.reporter import Reported, Reporter
 from ledger.domain.dialects.names import Dialect
+from ledger.domain.dialects.protocol import no_offers
+from ledger.domain.dialects.registry import READERS
 from ledger.domain.errors import InputError
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 from tenure.exits import with_next
@@ -63,7 +65,8 @@ class ReportingOptions:
         declared: lists devices beside cards and NICs.
         bandwidth: what a tool measured between GPUs.
         seconds: between two rounds.
-        share_unit: what GPU share counts memory in, where the Node offers it; None = it does not.
+        offers: the ways to ask for cards whose amounts the Node gets beside Koordinator's.
+        share_unit: what GPU share counts memory in; None = as the settings have it by default.
     """
 
     node: str
@@ -74,6 +77,7 @@ class ReportingOptions:
     declared: Path | None = None
     bandwidth: Path | None = None
     seconds: float = 30.0
+    offers: frozenset[Dialect] = frozenset()
     share_unit: ShareUnit | None = None
 
 
@@ -94,6 +98,23 @@ class NodeToTell:
     sizes: dict[str, int]
     isolation: Provider
     heard: Callable[[Discovery], None] = lambda _: None
+
+
+def offered(names: Iterable[str], option: str) -> frozenset[Dialect]:
+    """
+    Return the dialects of these names.
+
+    Raises:
+        InputError: no such one, or its amounts are a device plugin's and not a Node's.
+    """
+    served = {str(one.dialect): one.dialect for one in READERS if one.offers is not no_offers}
+    found = set()
+    for name in names:
+        if name not in served:
+            known = ", ".join(sorted(served))
+            raise InputError(f"expected one of {known}: value={name!r}", field=option)
+        found.add(served[name])
+    return frozenset(found)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -203,8 +224,8 @@ async def reporting(
         isolation=node.isolation,
     )
     if options.share_unit is not None:
-        reporter.dialects |= {Dialect.GPUSHARE}
         reporter.vocabulary = replace(DEFAULT_VOCABULARY, gpushare_unit=str(options.share_unit))
+    reporter.dialects |= options.offers
     failures = Counter(
         "tenure_agent_failures", "Rounds of work that failed", ["what"], registry=registry
     )

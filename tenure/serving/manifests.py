@@ -331,12 +331,16 @@ def agent(
     gpushare: Annotated[
         bool, typer.Option("--gpushare", help="Also what the mode gpushare needs: to mark Pods.")
     ] = False,
+    isolation: Annotated[
+        str, typer.Option(help="What keeps containers to their parts of cards, as for the agent.")
+    ] = "none",
 ) -> None:
     """
     Print the DaemonSet of `tenure serve agent`, its rights, and the policy that narrows them.
 
     Example: tenure manifests agent --image registry/tenure:1 --api-ca ca.crt --proof-key proof.vkey
     """
+    from agent.decide.isolation import Provider
     from agent.manifests import AgentManifests, manifests
     from ledger.signing import published
     from tenure.keys import public_key
@@ -356,6 +360,7 @@ def agent(
         kubelet_authority=kubelet_ca,
         runtime_class=runtime_class,
         marks_pods=gpushare,
+        isolation=Provider.named(isolation),
     )
     _print(manifests(options))
 

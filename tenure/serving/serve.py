@@ -518,6 +518,16 @@ def agent(
             help="With --isolation: the node's path of its library, with a folder locks beside it.",
         ),
     ] = "/usr/local/vgpu/libvgpu.so",
+    offers: Annotated[
+        list[str],
+        typer.Option(
+            envvar="TENURE_AGENT_OFFERS",
+            metavar="DIALECT",
+            help="With --node: another way to ask for cards whose amounts the Node offers; may be"
+            " given again.",
+            show_default=False,
+        ),
+    ] = [],  # noqa: B006 - typer's, never changed
     node: Annotated[
         str,
         typer.Option(
@@ -602,7 +612,7 @@ def agent(
             provider_of,
             serve_agent,
         )
-        from tenure.serving.agent_reporting import ReportingOptions
+        from tenure.serving.agent_reporting import ReportingOptions, offered
         from tenure.serving.agent_witness import WitnessOptions
         from tenure.serving.agent_words import ServiceOptions
         from tenure.serving.logs import set_up_logs
@@ -646,7 +656,8 @@ def agent(
             declared=declared,
             bandwidth=bandwidth,
             seconds=every,
-            share_unit=share_unit if mode is AgentMode.GPUSHARE else None,
+            offers=offered([*offers, *([mode] if mode is AgentMode.GPUSHARE else [])], "--offers"),
+            share_unit=share_unit,
         )
         if node
         else None,

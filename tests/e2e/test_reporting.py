@@ -182,9 +182,11 @@ def test_as_cards_fill_the_node_offers_less(own: ControlPlane, node: str) -> Non
     )
     containers = (ProvenContainer(index="0", devices=(given,)),)
     pod = HeldByPod(pod_uid="u", namespace="ml", pod_name="train-0", containers=containers)
+    assert agent.report(TWO_CARDS, (pod,)).written == (f"{DEVICES}/{node}/status",)
+    assert quantities(own, node) == empty, "in whose words it asks, kubelet has not told yet"
     report = agent.report(TWO_CARDS, (pod,), {"koordinator.sh/gpu-core": 100})
 
-    assert report.written == (f"{DEVICES}/{node}/status", f"{NODES}/{node}/status")
+    assert report.written == (f"{NODES}/{node}/status",)
     full = quantities(own, node)
     assert (empty["koordinator.sh/gpu-core"], full["koordinator.sh/gpu-core"]) == ("200", "200")
     assert full["vke.volcengine.com/mgpu-core"] == "100"

@@ -18,11 +18,13 @@ from typing import Any
 import grpc
 import pytest
 
+from agent.decide.isolation import Provider
 from agent.plugin.holdings_file import HoldingsFile
 from agent.witness import said
 from ledger.domain.errors import InputError
 from ledger.domain.resources import SLOT
 from tenure.serving.agent import AgentOptions, serve_agent
+from tenure.serving.agent_mode import AgentMode
 from tests.support.kube.control_plane import free_port
 from tests.support.kubelets import FakeKubelet
 from tests.support.process import COMMAND, environment
@@ -307,8 +309,20 @@ def test_an_agent_whose_driver_hangs_ends_when_it_is_told_to(world: World) -> No
         ({"plugins": Path("/nowhere")}, "--plugins: no such folder: /nowhere"),
         ({"cdi": Path("/nowhere")}, "--cdi: no such folder: /nowhere"),
         ({"cards": (Path("/nowhere.json"),)}, "/nowhere.json: can't be read"),
+        ({"isolation": Provider.HAMI_CORE}, "--isolation: nobody tells how large"),
+        (
+            {"isolation": Provider.HAMI_CORE, "mode": AgentMode.ENV},
+            "--isolation: the mode env can't bring a library into containers",
+        ),
     ],
-    ids=["too many slots", "no folder of kubelet's", "no folder of the runtime's", "no cards"],
+    ids=[
+        "too many slots",
+        "no folder of kubelet's",
+        "no folder of the runtime's",
+        "no cards",
+        "parts of cards whose size nobody tells",
+        "a mode without mounts",
+    ],
 )
 def test_what_cannot_work_is_said_at_the_start(
     world: World, other: dict[str, Any], said: str

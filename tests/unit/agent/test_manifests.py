@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from typer.testing import CliRunner
 
+from agent.decide.isolation import Provider
 from agent.manifests import AgentManifests, manifests
 from ledger.signing import published
 from tenure.cli import app
@@ -42,10 +43,22 @@ def test_it_has_no_privilege_and_writes_to_three_folders_alone() -> None:
     assert written == {"/var/lib/kubelet/device-plugins", "/var/run/cdi", "/var/lib/tenure"}
 
 
+ISOLATED: Final = replace(OPTIONS, isolation=Provider.HAMI_CORE)
+
+
+def test_the_library_of_isolation_is_looked_at_where_the_node_has_it() -> None:
+    """For reading alone, at the place that the agent has for the node's own root."""
+    assert "--isolation" not in container()["args"]
+    args = container(ISOLATED)["args"]
+    assert args[args.index("--isolation") + 1] == "HAMi-core"
+    mounts = {one["mountPath"]: one for one in container(ISOLATED)["volumeMounts"]}
+    assert mounts["/host/usr/local/vgpu"]["readOnly"]
+
+
 def test_every_mount_and_every_right_has_its_reason_in_the_docs() -> None:
     """Whoever installs it reads what it gets."""
     words = (ROOT / "docs" / "agent.md").read_text()
-    sources = of_kind("DaemonSet")["spec"]["template"]["spec"]["volumes"]
+    sources = of_kind("DaemonSet", ISOLATED)["spec"]["template"]["spec"]["volumes"]
     hosts = [one["hostPath"]["path"] for one in sources if "hostPath" in one]
     rights = [one["resources"][0] for one in of_kind("ClusterRole")["rules"]]
     missing = [one for one in (*hosts, *rights) if f"`{one}`" not in words]

@@ -13,7 +13,9 @@ import pytest
 from agent.discover.faults import CardFault, Faults
 from agent.discover.host_files import HostFiles
 from agent.discover.machine import Discovery, Identity, Kind
-from tenure.serving.agent_reporting import KeptFaults, Looks, _listening
+from ledger.domain.dialects.names import Dialect
+from ledger.domain.errors import InputError
+from tenure.serving.agent_reporting import KeptFaults, Looks, _listening, offered
 from tests.support.nvml.driver import TABLE, Driver, loaded
 
 MACHINE = Discovery(identity=Identity(boot_id="b"))
@@ -79,3 +81,11 @@ def test_what_a_card_says_counts_at_once(tmp_path: Path, monkeypatch: pytest.Mon
     (fault,) = kept.faults.kept
     assert fault == CardFault(uuid=fault.uuid, reason="Xid79")
     assert fault.uuid.startswith("GPU-")
+
+
+def test_what_a_node_offers_beside_koordinators_is_named() -> None:
+    """Ways to ask whose amounts a Node can have; a device plugin's and others' are none."""
+    assert offered(["mgpu", "gpushare"], "--offers") == {Dialect.MGPU, Dialect.GPUSHARE}
+    for name in ("nvidia", "hami", "mGPU"):
+        with pytest.raises(InputError, match="--offers: expected one of gpushare, koordinator, m"):
+            offered([name], "--offers")
