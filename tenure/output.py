@@ -99,7 +99,8 @@ def fitted(text: str) -> str:
     """
     Return lines for people, longer ones broken between words where the width is known.
 
-    A word is never broken, nor a line that draws in colours.
+    A word is never broken, but the path of a field that has no room; nor a line that draws in
+    colours.
     """
     width = LINE_WIDTH.get()
     if width is None or all(len(line) <= width for line in text.splitlines()):
@@ -117,13 +118,25 @@ def _fitted_line(line: str, width: int) -> str:
 
 def _wrapped(text: str, width: int, first: str, then: str) -> list[str]:
     return wrap(
-        text,
+        " ".join(_in_parts(word, width - len(then)) for word in text.split(" ")),
         width,
         initial_indent=first,
         subsequent_indent=then,
         break_long_words=False,
         break_on_hyphens=False,
     )
+
+
+def _in_parts(word: str, room: int) -> str:
+    """Return a path that no line has room for with spaces where it may be broken."""
+    parts = []
+    while len(word) > room:
+        end = max(word.rfind("].", 0, room) + 1, word.rfind("[", 1, room))
+        if end <= 0:
+            break
+        parts.append(word[:end])
+        word = word[end:]
+    return " ".join([*parts, word])
 
 
 def write_table(

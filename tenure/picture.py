@@ -109,8 +109,8 @@ def devices_told(source: Ledger, node: str) -> list[Device]:
     """
     Return a node's devices as the map has them, by type and minor; inside a transaction.
 
-    Real cards where its inventory has units that are parts of cards, and closed ones where another
-    Node of its machine lists them.
+    Real cards where its inventory has units that are parts of cards, those that a plugin tells by
+    number alone, and closed ones where another Node of its machine lists them.
     """
     from ledger.store.reading import report_queries as queries
 
@@ -120,17 +120,19 @@ def devices_told(source: Ledger, node: str) -> list[Device]:
     held = [each for each in others.unplaced if each.row.closed_at_us is None]
     unknown = {key for each in held for key in each.among}
     found: list[Device] = []
-    for uid in dict.fromkeys(each.node_uid for each in devices):
+    for uid in (each.node_uid for each in queries.nodes(connection, name=node)):
         mine = [each for each in devices if each.node_uid == uid]
         real = [each for each in others.devices if each.node_uid == uid]
+        keys = {(each.node_uid, each.device_type, each.minor): each for each in real}
         if uid not in others.nodes or all(each in real for each in mine):
-            found += mine
-            continue
+            found += mine  # cards with an id are asked for by their holders
+            keys = {key: keys[key] for key in keys if key in others.apart}
+            keys = {key: each for key, each in keys.items() if not each.device_id}
         found += (
             replace(each, closed_reason=UNKNOWN_HOLDER)
-            if (uid, each.device_type, each.minor) in unknown
+            if key in unknown and not each.closed_reason
             else each
-            for each in real
+            for key, each in keys.items()
         )
     again = _listed_again(source, found)
     return [

@@ -522,14 +522,16 @@ def _why_devices(
     if device_type is None or minor is None:
         return
     holders += unknown
-    if output.is_table and holders:
+    if not output.is_table:
+        return
+    if holders:
         out.write("\n")
         texts = [shown(holder_record(holder, now_us=now_us)) for holder in holders]
         columns = [c for c in HOLDER_COLUMNS if not c.wide and any(t.get(c.key) for t in texts)]
         write_table(texts, columns, out)
-        card = CardName(node=node, device_type=device_type, minor=minor)
-        lines = unknown_lines(source, card, When(), holders)
-        write_lines(lines or counted_lines(source, card, None), out)
+    card = CardName(node=node, device_type=device_type, minor=minor)
+    lines = unknown_lines(source, card, When(), holders)
+    write_lines(lines or counted_lines(source, card, None), out)
 
 
 def _of_device(

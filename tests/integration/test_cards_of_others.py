@@ -238,3 +238,24 @@ def test_a_claim_for_a_pod_of_an_odd_uid_is_told(line: CommandLine, tmp_path: Pa
     assert line.ask("who", "n").code == 0
     percent = json.loads(line.ask("map", "-o", "json").out)["summary"]["percent"]
     assert percent == {"allocated": 0, "stranded": 0, "idle": 100, "closed": 100}
+
+
+def test_a_card_that_its_plugin_withholds_is_closed_and_there(line: CommandLine) -> None:
+    """The map shows eight ill cards, of which none is in the inventory."""
+    simulated(line, "nvidia-plain-plugin-gone")
+
+    assert line.ask("who", "gpu-1").out.count("closed: unhealthy") == 8
+    for verb in ("who", "why"):
+        told = line.ask(verb, "gpu-1/7")
+        assert told.code == 0
+        assert "2 of 8 held, which of them is not known" in told.out
+
+
+def test_a_card_of_another_vendor_is_asked_for_by_its_number(line: CommandLine) -> None:
+    """As the map numbers it: who holds it is as little known as of which."""
+    simulated(line, "vendors-some-held")
+
+    for verb in ("who", "why"):
+        told = line.ask(verb, "tpu-1/0")
+        assert told.code == 0
+        assert "which of them is not known" in told.out or "which one is not known" in told.out

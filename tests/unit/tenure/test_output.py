@@ -155,6 +155,8 @@ def test_lines_are_broken_between_words_and_go_on_further_in() -> None:
         "  warning: nothing enforces this share\n    of a card\n"
     )
     assert fitted("x" * 50 + "\n") == "x" * 50 + "\n"
+    path = f"annotations[{'k' * 20}].types[1]: no\n"
+    assert fitted(path) == f"annotations[{'k' * 20}]\n  .types[1]: no\n"
     coloured = "\x1b[31m" + "a b " * 20 + "\n"
     assert fitted(coloured) == coloured
 
