@@ -28,9 +28,10 @@ from agent.witness.history import BAD, Judged, judged, readable
 from agent.witness.keeping import Quarantine
 from agent.witness.seen import Read, Seen, seen
 from agent.witness.visible import shown as cards_shown
+from ledger.domain.annotations.checkpoints import DeviceCheckpoint as GivenDevices
 from ledger.domain.annotations.proof import ProvenDevice
 from ledger.domain.errors import InputError, TenureError
-from ledger.domain.resources import NVIDIA_GPU
+from ledger.domain.resources import NVIDIA_GPU, SLOT
 from ledger.signing import PublicKey
 
 LOOK_SECONDS: Final = 10.0
@@ -115,6 +116,7 @@ class Confirmer:
     Attributes:
         problems: what is wrong with the sources and what they say, of the last round.
         seen: the last look.
+        given: what kubelet gave Pods that live, by other plugins than ours; None = not known.
     """
 
     def __init__(
@@ -142,6 +144,7 @@ class Confirmer:
         self._gated = gated
         self.problems: tuple[Fault, ...] = ()
         self.seen: Seen | None = None
+        self.given: tuple[GivenDevices, ...] | None = None
         self.cards: tuple[Card, ...] = ()
 
     async def round(self) -> None:
@@ -155,6 +158,7 @@ class Confirmer:
         self._gate.passed.clear()
         read, faults = await self._read()
         found = self.seen = seen(self.cards, read, is_card=lambda name: name == NVIDIA_GPU)
+        self.given = _given(read, found)
         problems = [*faults, *found.disagreements]
         known = self._link.holdings
         if known is None or not self._link.is_heard:
@@ -269,6 +273,23 @@ class Confirmer:
                     yield (one.pod_uid, one.name), by_words.cards
             elif None not in shown:
                 yield (one.pod_uid, one.name), frozenset().union(*(each or () for each in shown))
+
+
+def _given(read: Read, found: Seen) -> tuple[GivenDevices, ...] | None:
+    """Return what kubelet's file says of Pods that live; of all where that is not known."""
+    if read.checkpoint is None:
+        return None
+    entries = (
+        GivenDevices(
+            pod_uid=one.pod_uid,
+            container_name=one.container,
+            resource_name=one.resource,
+            device_ids=tuple(sorted(one.ids())),
+        )
+        for one in read.checkpoint.entries
+        if one.resource != SLOT and (one.pod_uid in found.live or not found.complete)
+    )
+    return tuple(sorted(entries, key=lambda one: (one.pod_uid, one.container_name)))
 
 
 def _observed(known: NodeHoldings, found: Seen, read: Read) -> Iterable[Observed]:

@@ -18,6 +18,7 @@ from agent.discover.host_files import HostFiles
 from agent.discover.machine import Card, Kind, Probe
 from agent.plugin.files import CheckpointFile, SpecFolder
 from agent.plugin.held import HeldHere
+from agent.report.reporter import DEVICES, Applier
 from agent.witness.asking import PodResources, Runtime
 from agent.witness.confirmer import (
     LOOK_SECONDS,
@@ -31,8 +32,10 @@ from agent.witness.confirmer import (
 )
 from agent.witness.history import BAD, Judged, Verdict
 from agent.witness.keeping import Quarantine
+from ledger.domain.annotations.checkpoints import DeviceCheckpoint as GivenDevices
+from ledger.domain.annotations.checkpoints import encode_devices_checkpoints
+from ledger.domain.resources import ANNOTATION_DEVICES_CHECKPOINTS
 from ledger.signing import PublicKey
-from tenure.kube.objects import KubeObjects
 from tenure.serving.agent_reporting import Looks
 from tenure.serving.agent_words import Told
 from tenure.serving.background import Tasks, every
@@ -42,6 +45,9 @@ HISTORY_SECONDS: Final = 4.0
 CONDITION: Final = "TenureLedger"
 MANAGER: Final = "tenure-agent-witness"
 ASIDE: Final = "aside"
+GIVEN_SECONDS: Final = 600.0
+GIVEN_BYTES_MAX: Final = 100_000
+"""All annotations of an object may have 256 KiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +96,7 @@ class Node:
     host: HostFiles
     probe: Probe
     state: Path
-    objects: KubeObjects
+    objects: Applier
     gated: bool
 
 
@@ -134,8 +140,11 @@ def witness(
         registry=registry,
     )
 
+    told = GivenOnDevice(node=node)
+
     async def look() -> None:
         await confirmer.round()
+        await told.tell(confirmer.given)
         problems.clear()
         for one in confirmer.problems:
             problems.labels(one.reason).inc()
@@ -151,6 +160,47 @@ def witness(
         keeper = Historian(link, node.state / NOTE_FILE, options.ledger_keys)
         ask = _watched(keeper, node, registry)
         tasks.append(every(HISTORY_SECONDS, "ledger", ask, failures))
+
+
+@dataclass(slots=True, kw_only=True)
+class GivenOnDevice:
+    """
+    Keeps the Device object's `devices-checkpoints` told of what kubelet gave.
+
+    Rule: Koordinator contract 2.7. It is written where it is another, and looked at once in a
+    while: the object may have been made anew.
+    """
+
+    node: Node
+    clock: Callable[[], float] = time.monotonic
+    _said: str = ""
+    _looked: float = float("-inf")
+
+    async def tell(self, given: Sequence[GivenDevices] | None) -> None:
+        """Say it on the Device object, if there is one. Raises ApiError: it is said again."""
+        if given is None:
+            return
+        text = encode_devices_checkpoints(tuple(given))
+        now = self.clock()
+        if len(text) > GIVEN_BYTES_MAX or (
+            text == self._said and now - self._looked < GIVEN_SECONDS
+        ):
+            return
+        path = f"{DEVICES}/{self.node.name}"
+        there = await self.node.objects.read(path)
+        if there is None:
+            return
+        annotations = there["metadata"].get("annotations") or {}
+        if annotations.get(ANNOTATION_DEVICES_CHECKPOINTS, "[]") != text:
+            body = {
+                **{key: there[key] for key in ("apiVersion", "kind")},
+                "metadata": {
+                    "name": self.node.name,
+                    "annotations": {ANNOTATION_DEVICES_CHECKPOINTS: text},
+                },
+            }
+            await self.node.objects.apply(path, body, manager=MANAGER, force=True)
+        self._said, self._looked = text, now
 
 
 def _watched(
