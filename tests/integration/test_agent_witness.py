@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -32,11 +33,11 @@ class Objects:
         self.reads += 1
         return self.there
 
-    async def apply(self, path: str, body: Json, *, manager: str, force: bool) -> Json:
+    async def apply(self, path: str, body: Mapping[str, Any], *, manager: str, force: bool) -> Json:
         """Apply its annotations."""
         assert force
         assert self.there is not None
-        self.written.append((path, body, manager))
+        self.written.append((path, dict(body), manager))
         self.there["metadata"].setdefault("annotations", {}).update(
             body["metadata"].get("annotations", {})
         )

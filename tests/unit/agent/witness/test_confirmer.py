@@ -203,6 +203,10 @@ def test_what_runs_since_before_tenure_is_told_and_what_we_gave_is_confirmed(wor
         confirmer = world.confirmer(link)
         await confirmer.round()
         assert confirmer.problems == ()
+        assert confirmer.given is not None
+        assert [(one.pod_uid, one.device_ids) for one in confirmer.given] == [
+            ("pod-old", ("GPU-a-1",))
+        ]
         assert world.scene.assigned == ["pod-p"]
         [seen] = world.scene.agents.seen("uid-a").values()
         assert (seen.pod_uid, seen.namespace, seen.pod_name) == ("pod-old", "ml", "old")
