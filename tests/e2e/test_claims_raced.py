@@ -112,22 +112,26 @@ def stored(plane: ControlPlane) -> Counter[tuple[str, str]]:
     )
 
 
-@pytest.mark.parametrize("ledger", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(
+    ("ledger", "rounds"),
+    [("sqlite", 3), pytest.param("postgres", 20, marks=pytest.mark.slow)],
+    indirect=["ledger"],
+)
 def test_no_card_is_given_twice_with_a_gate(
-    plane: ControlPlane, namespace: Namespace, ledger: str, identities: Identities
+    plane: ControlPlane, namespace: Namespace, ledger: str, identities: Identities, rounds: int
 ) -> None:
-    """Three rounds, in the last of which the gate is killed: the ledger has what is stored."""
+    """In every third round the gate is killed; after each the ledger has what is stored."""
     port = free_port()
     serve = partial(extender, plane, ledger, identities, gate=port, drivers=[DRIVER])
     with contextlib.ExitStack() as stack:
         stack.enter_context(stock_schedulers(plane))
         served = stack.enter_context(serve())
         stack.enter_context(asked(plane, identities, port))
-        for is_last in (False, False, True):
+        for number in range(rounds):
             where = namespace()
             add_templates(plane, where)
             submit(plane, where, raced())
-            if is_last:
+            if number % 3 == 2:
                 eventually(partial(is_begun, plane, where))
                 served.kill()
                 served = stack.enter_context(serve(remembered=True))
