@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent.discover.machine import Card, Discovery
+from ledger.domain.dialects.gpushare.words import GPUSHARE_MEMORY
 from ledger.domain.resources import SLOT
 from tests.support.kube.control_plane import KUBELET, free_port
 from tests.support.machines_found import write_machine
@@ -50,6 +51,7 @@ class Agent:
     folder: Path
     slots: int
     naive: bool = False
+    shares: int = 0
     isolated: Isolated | None = None
     held: dict[str, dict[str, list[tuple[str, int, int]]]] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
@@ -100,6 +102,8 @@ class Agent:
         if self.isolated is not None:
             arguments += self._isolating(self.isolated)
         command = [*COMMAND, *arguments]
+        if self.shares:
+            command += self._sharing()
         if self.naive:
             folders = map(str, (self.folder, self.node.plugins, self.node.cdi))
             command = [sys.executable, "-m", "tests.support.node.naive_agent", *folders]
@@ -132,9 +136,38 @@ class Agent:
             lambda: self.words().count(_REGISTERED) > before,
             f"the agent does not register\n{self.words()}",
         )
+        resource, count = (GPUSHARE_MEMORY, self.shares) if self.shares else (SLOT, self.slots)
         self.node.until(
-            lambda: self.node.allocatable(SLOT) == self.slots, "kubelet does not tell the slots"
+            lambda: self.node.allocatable(resource) == count, "kubelet does not tell the ids"
         )
+
+    def _sharing(self) -> list[str]:
+        """Return the options of the mode `gpushare`, in GiB, with a machine in a file."""
+        admin = self.node.plane.kubeconfig("admin")
+        (self.folder / "token").write_text(self.node.plane.tokens["admin"])
+        authority = self.node.room.folder / "kubelet-certs" / "kubelet.crt"
+        return [
+            *("--mode", "gpushare", "--gpushare-unit", "GiB", "--node", NODE_NAME),
+            *("--machine", str(self.folder / "machine.json"), "--state", str(self.folder)),
+            *("--kubeconfig", str(admin), "--report-seconds", "1"),
+            *("--kubelet", f"https://127.0.0.1:{self.node.port}"),
+            *("--kubelet-ca", str(authority), "--token", str(self.folder / "token")),
+        ]
+
+    def find(self, *, closed: str = "") -> None:
+        """Let the machine have its cards, of 16276 MiB each, one of them closed."""
+        cards = [
+            {
+                "uuid": card,
+                "minor": minor,
+                "memory_bytes": 16276 << 20,
+                "faults": [{"reason": "Xid79"}] if card == closed else [],
+            }
+            for minor, card in enumerate(CARDS)
+        ]
+        written = self.folder / "machine.new"
+        written.write_text(json.dumps({"cards": cards}))
+        written.rename(self.folder / "machine.json")
 
     def is_ready(self) -> bool:
         """Tell whether it says that kubelet may call it."""
@@ -177,8 +210,14 @@ def agent(
     slots: int = 1,
     naive: bool = False,
     isolated: Isolated | None = None,
+    shares: int = 0,
 ) -> Iterator[Agent]:
-    """Run an agent until the block ends, or a plugin that gives its names again."""
+    """
+    Run an agent until the block ends, or a plugin that gives its names again.
+
+    Args:
+        shares: so many GiB of GPU share, in place of slots.
+    """
     devices = [
         {
             "name": card,
@@ -196,7 +235,11 @@ def agent(
     }
     (folder / "vendor.json").write_text(json.dumps(vendor))
     (folder / "holdings.json").write_text('{"format": 1, "holdings": []}')
-    running = Agent(node=node, folder=folder, slots=slots, naive=naive, isolated=isolated)
+    running = Agent(
+        node=node, folder=folder, slots=slots, naive=naive, isolated=isolated, shares=shares
+    )
+    if shares:
+        running.find()
     running.start()
     try:
         yield running

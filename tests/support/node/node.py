@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -53,6 +54,31 @@ runtime_type = "io.containerd.runc.v2"
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
 BinaryName = "{programs}/{runtime}"
 SystemdCgroup = false
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.{by_environment}]
+runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.{by_environment}.options]
+BinaryName = "{folder}/{by_environment}"
+SystemdCgroup = false
+"""
+BY_ENVIRONMENT: Final = "by-environment"
+"""A handler that shows the cards which NVIDIA_VISIBLE_DEVICES names, as NVIDIA's runtime does."""
+_SHOWS_BY_ENVIRONMENT: Final = """\
+#!{python} -IS
+import json, os, sys
+if "--bundle" in sys.argv:
+    bundle = os.path.join(sys.argv[sys.argv.index("--bundle") + 1], "config.json")
+    with open(bundle) as file:
+        config = json.load(file)
+    said = [one.partition("=")[2] for one in config["process"].get("env", ())
+            if one.startswith("NVIDIA_VISIBLE_DEVICES=")]
+    for card in (said or [""])[-1].split(","):
+        if card.startswith("GPU-"):
+            path = "/dev/card-" + card.rpartition("-")[2]
+            node = {{"path": path, "type": "c", "major": 1, "minor": 3}}
+            config["linux"].setdefault("devices", []).append(node)
+    with open(bundle, "w") as file:
+        json.dump(config, file)
+os.execv({runc!r}, [{runc!r}, *sys.argv[1:]])
 """
 
 
@@ -113,6 +139,7 @@ class Node:
     Attributes:
         plugins: kubelet's folder of device plugins, as it is outside of the room.
         cdi: the folder whose CDI specs containerd reads.
+        port: of kubelet's own listener.
     """
 
     room: Room
@@ -122,6 +149,7 @@ class Node:
     containerd: Inside
     plugins: Path
     cdi: Path
+    port: int
 
     def until(self, holds: Callable[[], bool], what: str) -> None:
         """Wait until something holds."""
@@ -218,7 +246,7 @@ def node(made: Room, plane: ControlPlane, programs: Path) -> Iterator[Node]:
     Raises:
         AssertionError: one of them did not get ready; with the end of its log.
     """
-    folder = made.folder
+    folder, port = made.folder, free_port()
     cdi, plugins = folder / "cdi", made.lib / "kubelet" / "device-plugins"
     for path in (cdi, plugins, folder / "cni", folder / "pod-logs", folder / "manifests"):
         path.mkdir(parents=True, exist_ok=True)
@@ -229,7 +257,7 @@ def node(made: Room, plane: ControlPlane, programs: Path) -> Iterator[Node]:
         path=str(programs),
     )
     kubelet = Inside(
-        command=[str(programs / "kubelet"), *_kubelet(made, plane)],
+        command=[str(programs / "kubelet"), *_kubelet(made, plane, port)],
         log=folder / "kubelet.log",
         room=made,
         path=str(programs),
@@ -242,6 +270,7 @@ def node(made: Room, plane: ControlPlane, programs: Path) -> Iterator[Node]:
         containerd=containerd,
         plugins=plugins,
         cdi=cdi,
+        port=port,
     )
     containerd.start()
     try:
@@ -275,20 +304,31 @@ def _containerd(folder: Path, cdi: Path, programs: Path) -> Path:
     """Write containerd's configuration, and a network that Pods on the machine's own never use."""
     network = {"cniVersion": "0.4.0", "name": "none", "plugins": [{"type": "loopback"}]}
     (folder / "cni" / "none.conflist").write_text(json.dumps(network))
+    wrapper = folder / BY_ENVIRONMENT
+    runc = str(programs / RUNTIME)
+    wrapper.write_text(_SHOWS_BY_ENVIRONMENT.format(python=sys.executable, runc=runc))
+    wrapper.chmod(0o755)
     path = folder / "containerd.toml"
     path.write_text(
-        _CONTAINERD.format(folder=folder, pause=PAUSE, cdi=cdi, programs=programs, runtime=RUNTIME)
+        _CONTAINERD.format(
+            folder=folder,
+            pause=PAUSE,
+            cdi=cdi,
+            programs=programs,
+            runtime=RUNTIME,
+            by_environment=BY_ENVIRONMENT,
+        )
     )
     return path
 
 
-def _kubelet(made: Room, plane: ControlPlane) -> list[str]:
+def _kubelet(made: Room, plane: ControlPlane, port: int) -> list[str]:
     folder = made.folder
     settings = {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
         "address": "127.0.0.1",
-        "authentication": {"anonymous": {"enabled": False}, "webhook": {"enabled": False}},
+        "authentication": {"anonymous": {"enabled": False}, "webhook": {"enabled": True}},
         "authorization": {"mode": "AlwaysAllow"},
         "cgroupDriver": "cgroupfs",
         "cgroupRoot": f"/{made.cgroup}",
@@ -307,7 +347,7 @@ def _kubelet(made: Room, plane: ControlPlane) -> list[str]:
         "makeIPTablesUtilChains": False,
         "nodeStatusUpdateFrequency": "2s",
         "podLogsDir": str(folder / "pod-logs"),
-        "port": free_port(),
+        "port": port,
         "readOnlyPort": 0,
         "resolvConf": "",
     }

@@ -45,8 +45,16 @@ class Pods:
         *,
         init: Sequence[Mapping[str, Any]] = (),
         restarts: bool = True,
+        annotations: Mapping[str, str] | None = None,
+        runtime: str = "",
     ) -> dict[str, Any]:
-        """Create a Pod on the machine's own network, for the scheduler to place."""
+        """
+        Create a Pod on the machine's own network, for the scheduler to place.
+
+        Args:
+            annotations: as our scheduler's Binding would write them.
+            runtime: a RuntimeClass; empty = the node's own.
+        """
         spec = {
             "containers": list(containers),
             "initContainers": list(init),
@@ -56,7 +64,10 @@ class Pods:
             "nodeSelector": {"kubernetes.io/hostname": NODE_NAME},
             "automountServiceAccountToken": False,
         }
-        made = self.node.plane.api().create(self._path, {"metadata": {"name": name}, "spec": spec})
+        if runtime:
+            spec["runtimeClassName"] = runtime
+        metadata = {"name": name, "annotations": dict(annotations or {})}
+        made = self.node.plane.api().create(self._path, {"metadata": metadata, "spec": spec})
         assert made.ok, made.message
         return dict(made.body)
 
