@@ -142,9 +142,27 @@ def disagreements(sight: Sight) -> list[Disagreement]:
                 found += _of_holding(sight, use, holding, known.get(holding.pod_uid))
         found += _of_devices(use)
         found += _of_cpus(state, there)
+        found += _of_claims(state)
     found += _without_holding(sight, held)
     found += _fault(sight, found)
     return found
+
+
+def _of_claims(state: NodeState) -> Iterator[Disagreement]:
+    """Yield the claims that got past the gate, and those that nobody uses."""
+    for _, one in sorted(state.claims.items()):
+        kinds = {
+            drift.UNGATED: one.kind == OBSERVED and bool(one.consumers),
+            drift.IDLE_CLAIM: one.phase != RESERVED and not one.consumers,
+        }
+        for kind in (kind for kind, is_so in kinds.items() if is_so and not _is_lost(one)):
+            yield Disagreement(
+                kind=kind,
+                words=f"{one.namespace}/{one.pod_name} on {state.name}:"
+                f" {drift.DRIFT_KINDS[kind].meaning}",
+                about=one.pod_uid,
+                node_uid=state.uid,
+            )
 
 
 def contradicted(found: Contradiction) -> Disagreement:

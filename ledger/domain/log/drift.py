@@ -41,6 +41,8 @@ NAMESPACE_LABEL_WRONG: Final = "NamespaceLabelWrong"
 NODE_UNREADABLE: Final = "NodeUnreadable"
 NODE_UNRECORDED: Final = "NodeNotRecorded"
 UNKNOWN_HOLDERS: Final = "NodeHasUnknownHolders"
+UNGATED: Final = "Ungated"
+IDLE_CLAIM: Final = "IdleClaim"
 CLOCK_SKEW: Final = "ClockSkew"
 
 
@@ -214,6 +216,18 @@ _ALL: Final = (
         meaning="two live machines list the same device",
         repair="neither gives it",
         mend="correct the Device object that is wrong",
+    ),
+    DriftKind(
+        name=UNGATED,
+        meaning="a claim has devices that were allocated before the gate was asked, or past it",
+        repair="they are observed, and given to nobody else",
+        mend="delete the Pods that use the claim; a claim that is allocated anew passes the gate",
+    ),
+    DriftKind(
+        name=IDLE_CLAIM,
+        meaning="a claim has devices and no Pod uses it",
+        repair="they are held, and given to nobody else",
+        mend="delete the claim, or use it",
     ),
     DriftKind(
         name=CLOCK_SKEW,

@@ -15,6 +15,7 @@ from ledger.domain.log.drift import DRIFT_KINDS
 from ledger.domain.log.machines import contradictions
 from ledger.domain.log.state import GRANTED, LOST, OBSERVED, Holding, NodeState
 from ledger.domain.nodes import NodeFacts
+from ledger.domain.systems import Claimant
 from ledger.domain.topology import Cpu
 from ledger.signing import PrivateKey, published, trusting
 from scheduler.service.drift import (
@@ -109,6 +110,12 @@ def pod(**more: Any) -> dict[str, PodSeen]:  # noqa: ANN401
     return {"p": replace(POD, **more)}
 
 
+def claimed(**more: Any) -> Holding:  # noqa: ANN401
+    """Return what a claim holds."""
+    return holding(pod_uid="c", pod_name="claim", holder="claim", **more)
+
+
+CONSUMER = Claimant(name="train", uid="p")
 ADOPTED = holding(kind=OBSERVED, phase="observed")
 THEIRS = {"is_ours": False, "proof": b"", "given": b""}
 OTHER = state(holding(attempt=2, phase=LOST), uid="uid-old", lost=True)
@@ -221,6 +228,14 @@ CASES: dict[str, tuple[str, Sight]] = {
     "a proof of what was released": (
         drift.PROOF_OUTDATED,
         sight(state(holding(attempt=2)), proven={"p": PROOF}),
+    ),
+    "a claim that got past the gate": (
+        drift.UNGATED,
+        sight(state(claims={"c/1": claimed(kind=OBSERVED, consumers=(CONSUMER,))}), pods={}),
+    ),
+    "a claim that nobody uses": (
+        drift.IDLE_CLAIM,
+        sight(state(claims={"c/1": claimed()}), pods={}),
     ),
     "an object that can't be read": (
         drift.NODE_UNREADABLE,
