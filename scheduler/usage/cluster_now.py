@@ -191,29 +191,14 @@ def cluster_now_of_ledger(
         described: node UID -> what was said of the node last, as far as it was.
         labels: likewise its labels, of nodes that offer devices by number.
     """
-    nodes, devices = list(nodes), list(devices)
-    described = described or {}
+    nodes, described = list(nodes), described or {}
     created = {uid: facts.created for uid, facts in described.items()}
-    devices, places = once_per_machine(nodes, devices, created)
-    present = [each for each in devices if each.closed_reason != GONE]
+    once, places = once_per_machine(nodes, list(devices), created)
     by_node: dict[str, list[Device]] = {}
-    for device in present:
-        by_node.setdefault(device.node_uid, []).append(device)
-    shut: dict[str, dict[tuple[str, int], str]] = {}
-    for (node_uid, device_type, minor), reason in closed.items():
-        shut.setdefault(node_uid, {})[device_type, minor] = reason
-    parts = {
-        node.node_uid: _NodeParts(
-            name=node.node_name,
-            uid=node.node_uid,
-            closed_because=_closed_of_ledger(node, described.get(node.node_uid)),
-            dialects=_dialects_of(described.get(node.node_uid)),
-            devices=[_record_of(device) for device in by_node.get(node.node_uid, ())],
-            closed=shut.get(node.node_uid, {}) if node.node_uid in by_node else {},
-            labels=(labels or {}).get(node.node_uid, {}),
-        )
-        for node in nodes
-    }
+    for device in once:
+        if device.closed_reason != GONE:
+            by_node.setdefault(device.node_uid, []).append(device)
+    parts = _parts_of_ledger(nodes, by_node, closed, described, labels or {})
     machines = {node.node_uid: node.machine_no or node.node_uid for node in nodes}
     granting = {
         machines[node.node_uid]: node.node_uid
@@ -241,6 +226,31 @@ def cluster_now_of_ledger(
             there.strangers.append(event)
             there.asked.update(extended.held(event.snapshot))
     return _picture(list(parts.values()), DEFAULT_VOCABULARY, _said(_registered(nodes, created)))
+
+
+def _parts_of_ledger(
+    nodes: Iterable[Node],
+    devices: Mapping[str, Sequence[Device]],
+    closed: Mapping[DeviceKey, str],
+    described: Mapping[str, RecordedNode],
+    labels: Mapping[str, Mapping[str, str]],
+) -> dict[str, _NodeParts]:
+    """Return by UID what nodes have, before anybody holds something; `devices` by node."""
+    shut: dict[str, dict[tuple[str, int], str]] = {}
+    for (node_uid, device_type, minor), reason in closed.items():
+        shut.setdefault(node_uid, {})[device_type, minor] = reason
+    return {
+        node.node_uid: _NodeParts(
+            name=node.node_name,
+            uid=node.node_uid,
+            closed_because=_closed_of_ledger(node, described.get(node.node_uid)),
+            dialects=_dialects_of(described.get(node.node_uid)),
+            devices=[_record_of(device) for device in devices.get(node.node_uid, ())],
+            closed=shut.get(node.node_uid, {}) if node.node_uid in devices else {},
+            labels=labels.get(node.node_uid, {}),
+        )
+        for node in nodes
+    }
 
 
 def _registered(nodes: Iterable[Node], created: Mapping[str, str]) -> list[NodeFacts]:

@@ -87,42 +87,11 @@ def history_of(
         present.get(row.device_no, (row.node_uid, row.device_type, row.minor)) for row in holdings
     ]
     infos, cards, places = _inventory(nodes, devices, keys)
-    pods: _Table[tuple[str, str, str]] = _Table()
-    shares: _Table[Share] = _Table()
-    endings: _Table[HoldEnd] = _Table()
-    holds = [
-        Hold(
-            places[key],
-            pods.place((row.namespace, row.pod_name, row.pod_uid)),
-            row.opened_at_us if axis == "time" else row.position,
-            row.closed_at_us if axis == "time" else row.closed_position,
-            row.position,
-            shares.place(
-                Share(
-                    core_percent=row.core_percent,
-                    memory_bytes=row.memory_bytes,
-                    memory_ratio_percent=row.memory_ratio_percent,
-                    exclusive=bool(row.exclusive),
-                    observed=row.kind == OBSERVED,
-                )
-            ),
-            endings.place(HoldEnd(policy=row.policy, end_reason=row.end_reason or "")),
-        )
-        for row, key in zip(holdings, keys, strict=True)
-    ]
+    drawn = _Drawn(axis)
+    holds = [drawn.named(places[key], row) for row, key in zip(holdings, keys, strict=True)]
     rooms = _Rooms(nodes, cards, infos, frozenset(places[key] for key in apart))
     stand_ins = _stand_ins(axis, rooms, places, holds, unplaced)
-    holds += [
-        Hold(
-            card,
-            pods.place((row.namespace, row.pod_name, row.pod_uid)),
-            *_moments(axis, row),
-            row.position,
-            shares.place(replace(_WHOLE_UNNAMED, memory_ratio_percent=percent)),
-            endings.place(HoldEnd(policy=UNNAMED, end_reason=row.end_reason or "")),
-        )
-        for row, card, percent in stand_ins
-    ]
+    holds += [drawn.unnamed(card, row, percent) for row, card, percent in stand_ins]
     by_time = axis == "time"
     return History(
         axis=axis,
@@ -130,18 +99,53 @@ def history_of(
         end=span.last_at_us if by_time else span.last_position,
         nodes=infos,
         cards=cards,
-        pods=tuple((namespace, name) for namespace, name, _ in pods),
-        shares=tuple(shares),
-        endings=tuple(endings),
+        pods=tuple((namespace, name) for namespace, name, _ in drawn.pods),
+        shares=tuple(drawn.shares),
+        endings=tuple(drawn.endings),
         holds=tuple(sorted(holds, key=lambda hold: (hold.opened, hold.position, hold.card))),
         outages=_outages(axis, health, places),
     )
 
 
-def _moments(axis: Axis, row: UnplacedRow) -> tuple[int, int | None]:
+def _moments(axis: Axis, row: HoldingRow | UnplacedRow) -> tuple[int, int | None]:
     if axis == "time":
         return row.opened_at_us, row.closed_at_us
     return row.position, row.closed_position
+
+
+class _Drawn:
+    """Holds along an axis, with each Pod, share and ending of them once."""
+
+    def __init__(self, axis: Axis) -> None:
+        self._axis: Axis = axis
+        self.pods: _Table[tuple[str, str, str]] = _Table()
+        self.shares: _Table[Share] = _Table()
+        self.endings: _Table[HoldEnd] = _Table()
+
+    def named(self, card: int, row: HoldingRow) -> Hold:
+        """Return the hold of a card that the ledger names."""
+        share = Share(
+            core_percent=row.core_percent,
+            memory_bytes=row.memory_bytes,
+            memory_ratio_percent=row.memory_ratio_percent,
+            exclusive=bool(row.exclusive),
+            observed=row.kind == OBSERVED,
+        )
+        return self._hold(card, row, share, row.policy)
+
+    def unnamed(self, card: int, row: UnplacedRow, percent: int) -> Hold:
+        """Return the hold of a card that stands for one which nobody can name."""
+        return self._hold(card, row, replace(_WHOLE_UNNAMED, memory_ratio_percent=percent), UNNAMED)
+
+    def _hold(self, card: int, row: HoldingRow | UnplacedRow, share: Share, policy: str) -> Hold:
+        return Hold(
+            card,
+            self.pods.place((row.namespace, row.pod_name, row.pod_uid)),
+            *_moments(self._axis, row),
+            row.position,
+            self.shares.place(share),
+            self.endings.place(HoldEnd(policy=policy, end_reason=row.end_reason or "")),
+        )
 
 
 class _Rooms:
