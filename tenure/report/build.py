@@ -121,11 +121,7 @@ def read_report(
         if period != ALL:
             history = within(history, *window)
         counts = _counts(ledger, period, window)
-        failures = failure_rows(
-            row
-            for row in queries.refusals(connection)
-            if period == ALL or window[0] <= row.at_us <= window[1]
-        )
+        failures = failure_rows(_within(queries.refusals(connection), period, window))
         waits = waits_of(
             queries.refusals(connection),
             queries.placing_rows(connection),
@@ -133,23 +129,13 @@ def read_report(
             nodes={node.node_uid: node.node_name for node in queries.nodes(connection)},
         )
         told = events_of(connection, SettingsChanged)
-        usage = usage_of(ledger, span, "namespace", window)
+        usage = _usage(ledger, span, window)
         capacity, mean = _capacity(ledger, history)
         picture = None if period != ALL else picture_of_ledger(ledger, None)
     if picture is None:  # what was is the same in any transaction
         picture = picture_of_ledger(ledger, window[1])
     return Report(
-        totals=Totals(
-            decided=counts.decided,
-            placed=counts.placed,
-            refused=counts.refused,
-            waiting=counts.waiting,
-            at_admission=counts.at_admission,
-            events=head.position,
-            over=len(cards_over(history)) if proof and proof.ok else None,
-            verified_seconds=proof.seconds if proof else None,
-            findings=tuple(_finding(f.position, f.text) for f in proof.findings) if proof else (),
-        ),
+        totals=_totals(counts, history, proof, events=head.position),
         history=history,
         cards=picture.summary.cards,
         models=models_in(picture),
@@ -167,15 +153,42 @@ def read_report(
         mean=mean,
         failures=failures,
         waits=waits_within(waits, history.start, history.end),
-        usage=tuple(
-            UsageRow(
-                group=row.group,
-                pods=row.pods,
-                gpu_hours=row.gpu_hours,
-                cpu_hours=row.cpu_hours or 0.0,
-            )
-            for row in usage
-        ),
+        usage=usage,
+    )
+
+
+def _within(
+    refusals: Iterable[RefusalRow], period: Period, window: tuple[int, int]
+) -> Iterator[RefusalRow]:
+    """Yield the refusals of the period."""
+    return (row for row in refusals if period == ALL or window[0] <= row.at_us <= window[1])
+
+
+def _totals(counts: Counts, history: History, proof: VerifyReport | None, *, events: int) -> Totals:
+    """Return the headline."""
+    return Totals(
+        decided=counts.decided,
+        placed=counts.placed,
+        refused=counts.refused,
+        waiting=counts.waiting,
+        at_admission=counts.at_admission,
+        events=events,
+        over=len(cards_over(history)) if proof and proof.ok else None,
+        verified_seconds=proof.seconds if proof else None,
+        findings=tuple(_finding(f.position, f.text) for f in proof.findings) if proof else (),
+    )
+
+
+def _usage(ledger: Ledger, span: Span, window: tuple[int, int]) -> tuple[UsageRow, ...]:
+    """Return what each namespace used."""
+    return tuple(
+        UsageRow(
+            group=row.group,
+            pods=row.pods,
+            gpu_hours=row.gpu_hours,
+            cpu_hours=row.cpu_hours or 0.0,
+        )
+        for row in usage_of(ledger, span, "namespace", window)
     )
 
 
