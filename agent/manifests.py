@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from agent.decide.isolation import LIBRARY, Provider
+from ledger.domain.dialects.gpushare.words import ANNOTATION_GPUSHARE_ASSIGNED
 from ledger.domain.resources import LABEL_TENURE_OWNED, TAINT_TENURE_OWNED
 
 ACCOUNT: Final = "tenure-agent"
@@ -80,8 +81,8 @@ def _policy(options: AgentManifests) -> Iterator[Thing]:
     same = [
         ("an agent writes no spec of its Node", f"{no_spec} || object.spec == oldObject.spec"),
         (
-            "an agent writes annotations of a Pod alone",
-            f"{no_pod} || object.spec == oldObject.spec",
+            f"an agent writes nothing of a Pod but that {ANNOTATION_GPUSHARE_ASSIGNED} is true",
+            f"{no_pod} || ({_marked_alone()})",
         ),
     ]
     name = ACCOUNT
@@ -138,6 +139,22 @@ def _policy(options: AgentManifests) -> Iterator[Thing]:
         "metadata": {"name": name},
         "spec": {"policyName": name, "validationActions": ["Deny"]},
     }
+
+
+def _marked_alone() -> str:
+    """Return that nothing of a Pod is other than before but its mark, which became true."""
+    now, before = (f"{one}.metadata.?annotations.orValue({{}})" for one in ("object", "oldObject"))
+    mark = f"'{ANNOTATION_GPUSHARE_ASSIGNED}'"
+    marked = f"k == {mark} && {before}[k] == 'false' && {now}[k] == 'true'"
+    parts = [
+        "object.spec == oldObject.spec",
+        f"{now}.all(k, k in {before} && ({before}[k] == {now}[k] || {marked}))",
+        f"{before}.all(k, k in {now})",
+    ]
+    for name, empty in (("labels", "{}"), ("finalizers", "[]"), ("ownerReferences", "[]")):
+        both = (f"{one}.metadata.?{name}.orValue({empty})" for one in ("object", "oldObject"))
+        parts.append(" == ".join(both))
+    return " && ".join(parts)
 
 
 def _rights(options: AgentManifests) -> Iterator[Thing]:

@@ -9,6 +9,7 @@ from typing import Any, Final
 import pytest
 
 from agent.manifests import ACCOUNT, AgentManifests, manifests
+from ledger.domain.dialects.gpushare.words import ANNOTATION_GPUSHARE_ASSIGNED as MARK
 from ledger.signing import published
 from tests.support.kube.api import Api
 from tests.support.kube.bursts import eventually
@@ -69,7 +70,9 @@ def agents(plane: ControlPlane) -> Iterator[Agents]:
     running = plane.api().create(pods_in(OURS), words)
     assert running.ok, running.message
     for name in ("agent-a", "agent-b"):
-        other = plane.api().create(pods_in(OURS), pod(f"on-{name}", {"cpu": "1m"}, nodeName=name))
+        body = pod(f"on-{name}", {"cpu": "1m"}, nodeName=name)
+        body["metadata"]["annotations"] = {MARK: "false", "other": "1"}
+        other = plane.api().create(pods_in(OURS), body)
         assert other.ok, other.message
     found = Agents(
         mine=Api(plane.url, ca_file=plane.ca_file, token=token(plane, running.body)),
@@ -129,9 +132,31 @@ def test_an_agent_writes_what_is_of_its_own_node(agents: Agents) -> None:
         assert reply.ok, (path, reply.message)
     for kind in (NODES, DEVICES):
         assert agents.mine.get(f"{kind}/agent-a").ok
-    marked = {"metadata": {"annotations": {"marked": "true"}}}
+    marked = {"metadata": {"annotations": {MARK: "true"}}}
     reply = agents.mine.patch(f"{pods_in(OURS)}/on-agent-a", marked)
     assert reply.ok, reply.message
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"annotations": {"other": "2"}},
+        {"annotations": {"other": None}},
+        {"annotations": {"new": "1"}},
+        {"annotations": {MARK: "maybe"}},
+        {"annotations": {MARK: None}},
+        {"annotations": {MARK: "true", "new": "1"}},
+        {"labels": {"a": "b"}},
+        {"finalizers": ["a.test/b"]},
+    ],
+    ids=str,
+)
+def test_an_agent_changes_nothing_else_of_a_pod_of_its_node(
+    agents: Agents, metadata: dict[str, Any]
+) -> None:
+    """The mark of GPU share alone, from false to true, in whichever order the tests run."""
+    reply = agents.mine.patch(f"{pods_in(OURS)}/on-agent-a", {"metadata": metadata})
+    assert (reply.status, "nothing of a Pod but" in reply.message) == (403, True), reply.message
 
 
 def test_an_agent_writes_nothing_of_another_node(plane: ControlPlane, agents: Agents) -> None:
@@ -143,7 +168,7 @@ def test_an_agent_writes_nothing_of_another_node(plane: ControlPlane, agents: Ag
         assert (reply.status, REFUSED in reply.message) == (403, True), (path, reply.message)
     created = agents.mine.create(DEVICES, device("agent-c"))
     assert (created.status, REFUSED in created.message) == (403, True)
-    marked = {"metadata": {"annotations": {"marked": "true"}}}
+    marked = {"metadata": {"annotations": {MARK: "true"}}}
     reply = agents.mine.patch(f"{pods_in(OURS)}/on-agent-b", marked)
     assert (reply.status, REFUSED in reply.message) == (403, True)
     plane.api().delete(f"{DEVICES}/agent-b")
