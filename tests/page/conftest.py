@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tenure.demo import run_demo
-from tests.support.opened_page import Demo, OpenedPage
+from tests.support.opened_page import SECONDS_MAX, Demo, OpenedPage
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -32,7 +32,9 @@ def browser() -> Iterator[Browser]:
         pytest.fail(f"no browser found: tried={PROGRAMS}; {INSTALL}")
     sandbox = [] if os.geteuid() else ["--no-sandbox"]  # root has none
     with sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=program, args=sandbox)
+        started = driver.chromium.launch(
+            executable_path=program, args=sandbox, timeout=SECONDS_MAX * 1_000
+        )
         yield started
         started.close()
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 BERLIN = "Europe/Berlin"
 PHONE = 400
 DESK = 1400
+SECONDS_MAX = 300
 
 LOOK = Path(__file__).with_suffix(".js")
 
@@ -62,6 +63,7 @@ class OpenedPage:
         self.width = width
         self.problems: list[str] = []
         self._context.add_init_script(path=LOOK)
+        self._context.set_default_timeout(SECONDS_MAX * 1_000)
         self.page = self._context.new_page()
         self.page.on("pageerror", lambda error: self.problems.append(str(error)))
         self.page.on("dialog", lambda dialog: self.problems.append(dialog.message))

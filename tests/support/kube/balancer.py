@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 _PROBE_SECONDS: Final = 0.1
+_START_SECONDS: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +54,11 @@ class Balancer:
 
     def start(self) -> None:
         """Wait until connections are taken."""
-        assert self._started.wait(10), "the balancer did not start"
+        assert self._started.wait(_START_SECONDS), "the balancer did not start"
 
     def wait_for(self, backend: Backend) -> None:
         """Wait until connections may go to this backend."""
-        until = time.monotonic() + 10
+        until = time.monotonic() + _START_SECONDS
         while backend not in self._ready:
             assert time.monotonic() < until, "the balancer does not see the backend"
             time.sleep(_PROBE_SECONDS)

@@ -9,7 +9,7 @@ from typing import Any, Final
 from tests.support.kube.control_plane import ControlPlane
 from tests.support.kube.pods import pod
 
-SETTLE_SECONDS: Final = 60.0
+SETTLE_SECONDS: Final = 300.0
 DIALECTS: Final[dict[str, dict[str, Any]]] = {
     "nvidia": {"amounts": {"nvidia.com/gpu": "1"}},
     "koordinator": {

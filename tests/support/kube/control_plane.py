@@ -27,7 +27,7 @@ from certs.material import KeyPair, issue_authority
 from tests.support.kube.api import Api
 from tests.support.kube.binaries import API_SERVER, CONTROLLERS, ETCD, SCHEDULER
 
-READY_SECONDS: Final = 60.0
+READY_SECONDS: Final = 300.0
 STOP_SECONDS: Final = 20.0
 PORTS: Final = (12_000, 32_000)
 _given: Final[list[socket.socket]] = []

@@ -10,7 +10,7 @@ from tests.support.kube.control_plane import ControlPlane
 DEVICES: Final = "/apis/scheduling.koordinator.sh/v1alpha1/devices"
 TOPOLOGIES: Final = "/apis/topology.node.k8s.io/v1alpha1/noderesourcetopologies"
 _GROUP: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-_WAIT_SECONDS: Final = 30.0
+_WAIT_SECONDS: Final = 300.0
 
 
 def know(plane: ControlPlane, path: str, kind: str) -> None:

@@ -13,7 +13,7 @@ from tests.support.kube.webhooks import apply, remove
 from webhook.manifests.policies import policies
 from webhook.manifests.policy import PolicyOptions
 
-_WAIT_SECONDS: Final = 60.0
+_WAIT_SECONDS: Final = 300.0
 _LAST: Final = "made-last"
 _PROBES: Final = (
     pod("probe", {"cpu": "1"}, annotations={"vke.volcengine.com/assumed": "1"}),

@@ -29,7 +29,7 @@ from tests.support.kube.control_plane import SCHEDULER_ACCOUNT, ControlPlane, fr
 from tests.support.kube.inventory import DEVICES, TOPOLOGIES, know
 from tests.support.kube.webhooks import apply, remove
 
-READY_SECONDS: Final = 60.0
+READY_SECONDS: Final = 300.0
 KUBE_SCHEDULER: Final = "system:kube-scheduler"
 API_NAME: Final = "tenure-api.tenure-system.svc"
 GIB: Final = 2**30

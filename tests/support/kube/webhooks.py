@@ -17,7 +17,7 @@ from webhook.manifests.hooks import HookOptions, webhook_configurations
 from webhook.manifests.rights import rights
 
 NAMESPACE: Final = "tenure-system"
-READY_SECONDS: Final = 60.0
+READY_SECONDS: Final = 300.0
 _PLURALS: Final = {"ValidatingAdmissionPolicy": "validatingadmissionpolicies"}
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 CGROUPS: Final = Path("/sys/fs/cgroup")
-SECONDS: Final = 30.0
+SECONDS: Final = 300.0
 _PRIVATE: Final = (
     *("unshare", "--mount", "--propagation", "private"),
     *("--pid", "--fork", "--mount-proc"),
