@@ -11,6 +11,7 @@ import contextlib
 import csv
 import random
 import secrets
+import signal
 import socket
 import subprocess
 import time
@@ -153,6 +154,16 @@ class Program:
     def words(self) -> str:
         """Return the end of what it logged."""
         return self.log.read_text(errors="replace")[-3_000:]
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Let it stand still until the block ends."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """End it without a word."""

@@ -45,7 +45,12 @@ class Isolated:
 
 @dataclass(slots=True, kw_only=True)
 class Agent:
-    """A running agent, which can be ended and started again."""
+    """
+    A running agent, which can be ended and started again.
+
+    Attributes:
+        told: the options by which it is told the holdings; none = its file.
+    """
 
     node: Node
     folder: Path
@@ -53,6 +58,7 @@ class Agent:
     naive: bool = False
     shares: int = 0
     isolated: Isolated | None = None
+    told: tuple[str, ...] = ()
     held: dict[str, dict[str, list[tuple[str, int, int]]]] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
     probes: int = 0
@@ -91,9 +97,14 @@ class Agent:
 
     def start(self) -> None:
         """Start it, and wait until kubelet may call it."""
+        with self.registering():
+            self.begin()
+
+    def begin(self) -> None:
+        """Start it."""
         self.probes = free_port()
         arguments = [
-            *("serve", "agent", "--holdings", str(self.holdings)),
+            *("serve", "agent", *(self.told or ("--holdings", str(self.holdings)))),
             *("--cards", str(self.folder / "vendor.json"), "--slots", str(self.slots)),
             *("--plugins", str(self.node.plugins), "--cdi", str(self.node.cdi)),
             *("--runtime", str(self.node.room.folder / "containerd.sock")),
@@ -107,7 +118,7 @@ class Agent:
         if self.naive:
             folders = map(str, (self.folder, self.node.plugins, self.node.cdi))
             command = [sys.executable, "-m", "tests.support.node.naive_agent", *folders]
-        with self.registering(), self.log.open("ab") as words:
+        with self.log.open("ab") as words:
             self.process = subprocess.Popen(
                 command, stdout=words, stderr=words, env=environment(), cwd=ROOT
             )
@@ -174,9 +185,18 @@ class Agent:
         try:
             url = f"http://127.0.0.1:{self.probes}/readyz"
             with urllib.request.urlopen(url, timeout=5) as answer:
-                return bool(answer.read() == b"ok\n")
+                return bool(answer.read().startswith(b"ok\n"))
         except OSError:
             return False
+
+    def whose_word(self) -> str:
+        """Return what it says of whose word counts."""
+        try:
+            url = f"http://127.0.0.1:{self.probes}/readyz"
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                return str(answer.read().decode())
+        except OSError:
+            return ""
 
     def kill(self) -> None:
         """End it without a word."""
@@ -211,6 +231,7 @@ def agent(
     naive: bool = False,
     isolated: Isolated | None = None,
     shares: int = 0,
+    told: tuple[str, ...] = (),
 ) -> Iterator[Agent]:
     """
     Run an agent until the block ends, or a plugin that gives its names again.
@@ -236,7 +257,13 @@ def agent(
     (folder / "vendor.json").write_text(json.dumps(vendor))
     (folder / "holdings.json").write_text('{"format": 1, "holdings": []}')
     running = Agent(
-        node=node, folder=folder, slots=slots, naive=naive, isolated=isolated, shares=shares
+        node=node,
+        folder=folder,
+        slots=slots,
+        naive=naive,
+        isolated=isolated,
+        shares=shares,
+        told=told,
     )
     if shares:
         running.find()

@@ -329,7 +329,7 @@ def _kubelet(made: Room, plane: ControlPlane, port: int) -> list[str]:
         "kind": "KubeletConfiguration",
         "address": "127.0.0.1",
         "authentication": {"anonymous": {"enabled": False}, "webhook": {"enabled": True}},
-        "authorization": {"mode": "AlwaysAllow"},
+        "authorization": {"mode": "Webhook"},
         "cgroupDriver": "cgroupfs",
         "cgroupRoot": f"/{made.cgroup}",
         "containerRuntimeEndpoint": f"unix://{folder}/containerd.sock",

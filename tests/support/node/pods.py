@@ -47,6 +47,7 @@ class Pods:
         restarts: bool = True,
         annotations: Mapping[str, str] | None = None,
         runtime: str = "",
+        scheduler: str = "default-scheduler",
     ) -> dict[str, Any]:
         """
         Create a Pod on the machine's own network, for the scheduler to place.
@@ -63,6 +64,7 @@ class Pods:
             "terminationGracePeriodSeconds": 1,
             "nodeSelector": {"kubernetes.io/hostname": NODE_NAME},
             "automountServiceAccountToken": False,
+            "schedulerName": scheduler,
         }
         if runtime:
             spec["runtimeClassName"] = runtime
