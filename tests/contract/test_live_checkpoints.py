@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from agent.witness.history import BAD, Judged, Shown, Verdict, judged
-from ledger.domain.errors import InputError
+from ledger.domain.errors import InputError, LedgerError
 from ledger.signing import Note, PrivateKey, sign_note
 from tenure.serving.scheduling.checkpoints import SIGN_SECONDS, Checkpoints
 from tests.support.recovery import recovered, witness
@@ -104,6 +104,17 @@ def test_an_older_copy_is_noticed_by_the_agent_and_by_the_service(
         assert one.ask().verdict == Verdict.RESTORED
     assert "seen by this service" in scene.why[0]
     assert "seen by the agent of n-1" in fresh.why[0]
+
+
+def test_an_empty_ledger_in_its_place_is_noticed_too(store: Store, spare: Store) -> None:
+    """By the service that signed the other one; there is nothing to sign any more."""
+    grow(store, "a")
+    scene = Scene(store)
+    scene.ask()
+    scene.swap(spare)
+    with pytest.raises(LedgerError):
+        scene.ask()
+    assert "LedgerRecovering: the ledger lacks positions 1 to" in scene.why[0]
 
 
 def test_a_history_that_was_written_anew_is_noticed(store: Store, spare: Store) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import ssl
 import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -234,7 +236,11 @@ def test_the_node_confirms_and_what_waits_has_its_reason(
 def test_a_card_from_before_tenure_is_named_by_its_node_and_given_to_nobody(
     plane: ControlPlane, namespace: Callable[..., str], identities: Identities, tmp_path: Path
 ) -> None:
-    """A Pod that a plain device plugin gave a whole card says nowhere which: its agent does."""
+    """
+    A Pod that a plain device plugin gave a whole card says nowhere which: its agent does.
+
+    What the agent keeps of the ledger shows an older copy that is put back under the service.
+    """
     team, port, name = namespace(managed=False), free_port(), "before"
     where, url = pods_in(team), f"sqlite:///{tmp_path / 'live.db'}"
     for kind, title in ((DEVICES, "Device"), (TOPOLOGIES, "NodeResourceTopology")):
@@ -256,6 +262,11 @@ def test_a_card_from_before_tenure_is_named_by_its_node_and_given_to_nobody(
             eventually(lambda: observed(service, token, seen) == "observed")
             event = events_of(url, PodObserved)[old][1]
             assert [each.device_id for each in event.shares] == [f"GPU-{name}-1"]
+            with (
+                closing(sqlite3.connect(tmp_path / "live.db")) as now,
+                closing(sqlite3.connect(tmp_path / "early.db")) as copy,
+            ):
+                now.backup(copy)
             first, second = (ask(plane, where, each) for each in ("first", "second"))
             eventually(lambda: {first, second} & events_of(url, RequestRefused).keys())
             given = events_of(url, PodReserved)
@@ -273,10 +284,25 @@ def test_a_card_from_before_tenure_is_named_by_its_node_and_given_to_nobody(
         assert (status, shown["consistency"]) == (200, None)
         kept = {"kept": shown["checkpoint"]}
         assert service.call("/agents/v1/checkpoint", token, kept)[1]["consistency"] is not None
+        put_back(tmp_path / "early.db", tmp_path / "live.db")
+        eventually(
+            lambda: service.call("/agents/v1/checkpoint", token, kept)[1].get("consistency") is None
+        )
+        lacks = "LedgerRecovering: the ledger lacks positions"
+        eventually(lambda: lacks in served.probe("readyz"))
+        status, answer = service.call("/agents/v1/holdings", token)
+        assert (status, lacks in answer["message"]) == (503, True)
     remove_pods(plane, where, ["first", "second"])
     remove_pods(plane, pods_in(OURS), ["agent"])
     remove(plane, accounts())
     remove_node(plane, name)
+
+
+def put_back(copy: Path, ledger: Path) -> None:
+    """Let an older copy be where the ledger is, which the service writes to."""
+    for suffix in ("-wal", "-shm"):
+        ledger.with_name(ledger.name + suffix).unlink(missing_ok=True)
+    copy.replace(ledger)
 
 
 def observed(service: Service, token: str, seen: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ledger.domain.errors import InputError
+from ledger.domain.errors import InputError, LedgerError
 from ledger.signing import Checkpoint, Note, PrivateKey, is_lost, sign_note, with_lost
 from ledger.store.mending.recover import incarnations
 from ledger.store.open import open_ledger
@@ -147,7 +147,13 @@ class Checkpoints:
                         tree.older.update(more.older)
                         return
         before = [] if tree is None else [tree.checkpoint.size]
-        new = await in_thread(tree_of, self._url, [*before, *sizes])
+        try:
+            new = await in_thread(tree_of, self._url, [*before, *sizes])
+        except InputError as error:  # nobody ever wrote to it: it was put back as it began
+            if tree is not None:
+                last = tree.checkpoint
+                self._tell(not_grown(last, last.origin, 0, None, OURS))
+            raise LedgerError(str(error)) from error
         if tree is not None:
             last = tree.checkpoint
             root, _ = new.older.get(last.size, (None, []))
