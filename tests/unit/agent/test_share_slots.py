@@ -44,6 +44,10 @@ class MibNode:
         """Return a Pod's card."""
         return [held_card(self.held[pod_uid])] if pod_uid in self.held else None
 
+    def is_held(self, pod_uid: str) -> bool:
+        """Tell whether a Pod holds something."""
+        return pod_uid in self.held
+
     async def told(self) -> Sequence[Mapping[str, object]]:
         """Return kubelet's Pods."""
         return self.pods
