@@ -35,8 +35,13 @@ REGISTRIES: Final = frozenset(
 )
 
 NAMED_FOR_A_REASON: Final = {
+    "agent/decide/gpushare.py": "the device plugin of its proposal, on a node",
+    "agent/manifests.py": "the agent's mode that serves it",
+    "agent/plugin/sharing.py": "the device plugin of its proposal, on a node",
+    "tenure/serving/agent_mode.py": "the agent's mode that serves it",
     "tenure/simulate/trace/week_cluster.py": "the demo week has nodes of a dialect",
     "tenure/simulate/trace/week_pods.py": "the demo week's users speak several dialects",
+    "webhook/decide/settings.py": "the mode that serves it",
 }
 """Modules that name a single dialect outside its folders and the registries."""
 
