@@ -21,11 +21,15 @@ from agent.discover.machine import (
     OtherDevice,
     Place,
 )
+from agent.report.settle import is_applied
 from ledger.domain.annotations.gpu_topology import encode_gpu_links
 from ledger.domain.annotations.wire import dump, present
 from ledger.domain.bounds import NAME_MAX
 from ledger.domain.device_types import Unit
 from ledger.domain.devices import WHOLE_PERCENT, VirtualFunction
+from ledger.domain.errors import InputError
+from ledger.domain.quantity import quantity_of
+from ledger.domain.request.card_names import SHARED, SLICE
 from ledger.domain.resources import (
     ANNOTATION_TENURE_MACHINE,
     ANNOTATION_TENURE_RECOVERED,
@@ -36,6 +40,7 @@ from ledger.domain.resources import (
     LABEL_GPU_MODEL,
     LABEL_GPU_VENDOR,
     LABEL_MIG_STRATEGY,
+    NVIDIA_GPU,
     RDMA,
     TYPE_GPU,
     TYPE_RDMA,
@@ -50,6 +55,8 @@ KIND: Final = "Device"
 UNSEEN: Final = "Unseen"
 """A device that was told of, and that nobody can look at now."""
 MIG_MIXED: Final = "MIGMixed"
+NOT_OWNED: Final = "NotOwned"
+"""Somebody else hands the same cards out; passes when that ends."""
 MACHINE_DIFFERS: Final = "MachineDiffers"
 MODELS_DIFFER: Final = "ModelsDiffer"
 
@@ -192,9 +199,14 @@ def _by_minor(entry: Object) -> tuple[str, int]:
 
 
 def ours(found: Discovery, node: Object) -> Discovery:
-    """Return what is ours to tell of: the cards are the vendor's plugin's where it is `mixed`."""
+    """
+    Return what is ours to tell of: the cards are the vendor's plugin's where it is `mixed`.
+
+    Rule: design section 8, "Ownership of the metal": a node is Tenure's or foreign, never both.
+    Cards that another plugin advertises take no holders.
+    """
     if not _is_mixed(node):
-        return found
+        return _closed_to_two(found, _advertised(node))
     fact = "the MIG strategy of the vendor's plugin is `mixed`: its cards are not told of"
     return replace(
         found,
@@ -204,6 +216,37 @@ def ours(found: Discovery, node: Object) -> Discovery:
         measured=None,
         problems=(*found.problems, Fault(reason=MIG_MIXED, message=fact)),
     )
+
+
+def _closed_to_two(found: Discovery, names: Sequence[str]) -> Discovery:
+    if not names or not found.cards:
+        return found
+    fact = f"another plugin advertises the cards: resources={','.join(names)}"
+    fault = Fault(reason=NOT_OWNED, message=f"{fact}; keep it off nodes of ours")
+    return replace(
+        found,
+        cards=tuple(replace(card, faults=(*card.faults, fault)) for card in found.cards),
+        problems=(*found.problems, fault),
+    )
+
+
+def _advertised(node: Object) -> list[str]:
+    """Return the vendor's own resources that the Node has of somebody else: of its plugin."""
+    capacity = (node.get("status") or {}).get("capacity") or {}
+    return sorted(
+        name
+        for name, amount in capacity.items()
+        if (name in {NVIDIA_GPU, SHARED} or SLICE.fullmatch(name))
+        and _is_some(amount)
+        and not is_applied(node, ("status", "capacity", name), subresource="status")
+    )
+
+
+def _is_some(amount: object) -> bool:
+    try:
+        return bool(quantity_of(amount))
+    except InputError:
+        return True  # nobody knows how many
 
 
 def _is_mixed(node: Object) -> bool:
@@ -292,7 +335,7 @@ def _faults_said(entry: Object) -> tuple[Fault, ...]:
         if (
             condition.get("status") == against
             and 0 < len(reason) <= NAME_MAX
-            and reason not in PASSING | {UNSEEN}
+            and reason not in PASSING | {UNSEEN, NOT_OWNED}
         ):
             found.setdefault(reason, Fault(reason=reason, message=message))
     return tuple(found.values())

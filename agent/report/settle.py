@@ -103,6 +103,11 @@ def settle(
     return Settled(step=step, paths=paths, managers=tuple(sorted(rivals)))
 
 
+def is_applied(there: Object, path: Path, *, subresource: str = "") -> bool:
+    """Tell whether a field of an object is of our own applying."""
+    return _owns(_managed(there, subresource).get((MANAGER, _APPLY)), path)
+
+
 def leaves(thing: Object) -> Iterator[Path]:
     """Yield the fields of an object that are compared each by itself, in order of their names."""
     for top in ("metadata", "spec", "status"):

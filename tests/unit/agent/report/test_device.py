@@ -350,6 +350,44 @@ def test_a_node_that_became_mixed_keeps_its_cards_and_gives_none() -> None:
     assert entry(body, "gpu")["conditions"][0]["reason"] == "MIGNotServed"
 
 
+def advertising(name: str, amount: str, **metadata: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Return the Node with a resource that somebody made kubelet tell."""
+    status = {**NODE.get("status", {}), "capacity": {name: amount}}
+    return {**NODE, "metadata": {**NODE["metadata"], **metadata}, "status": status}
+
+
+@pytest.mark.parametrize(
+    "name", ["nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"]
+)
+def test_cards_that_another_plugin_advertises_are_closed(name: str) -> None:
+    """With what to do; once the plugin is gone, its resource is 0 and the cards are open."""
+    node = advertising(name, "8")
+    made = said(TWO_CARDS, node=node)
+    assert [problem.reason for problem in made.problems] == ["NotOwned"]
+    body = device(TWO_CARDS, node=node)
+    assert {one.healthy for one in read(body, node).devices if one.device_type == "gpu"} == {False}
+    condition = entry(body, "gpu")["conditions"][0]
+    assert (condition["status"], condition["reason"]) == ("False", "NotOwned")
+    assert "keep it off nodes of ours" in condition["message"]
+    assert closed_cards(body) == ()
+
+    gone = advertising(name, "0")
+    after = device(TWO_CARDS, body, node=gone)
+    assert {one.healthy for one in read(after, gone).devices if one.device_type == "gpu"} == {True}
+
+
+def test_a_resource_that_we_applied_is_no_other_plugins() -> None:
+    """A dialect of ours may have the vendor's own name."""
+    ours = {
+        "manager": "tenure-agent",
+        "operation": "Apply",
+        "subresource": "status",
+        "fieldsV1": {"f:status": {"f:capacity": {"f:nvidia.com/gpu": {}}}},
+    }
+    node = advertising("nvidia.com/gpu", "2", managedFields=[ours])
+    assert said(TWO_CARDS, node=node).problems == ()
+
+
 def test_a_machine_without_devices_has_no_object_until_it_had_one() -> None:
     """Then it is emptied: its last card was taken out."""
     assert said(Discovery()).device is None
