@@ -12,6 +12,10 @@ from ledger.domain.bounds import Count, Index, Name, Units
 
 GPU: Final = "gpu"
 
+COUNTER: Final = "counter"
+"""The type of accounts that are no device: what the devices of a pool of claims consume together.
+What people are shown of devices leaves them out."""
+
 WHOLE_PERCENT: Final = 100
 """Core percent and memory ratio of one whole device."""
 

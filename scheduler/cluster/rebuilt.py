@@ -16,8 +16,6 @@ from ledger.domain.kube.node_objects import decode_node
 from ledger.domain.log.events import (
     BY_CLAIM,
     CLAIM,
-    ClaimObserved,
-    ClaimReserved,
     NodeInventoried,
     PodObserved,
     PodReserved,
@@ -108,22 +106,6 @@ def as_observed(event: PodReserved) -> PodObserved:
         dialect=event.dialect,
         snapshot=event.snapshot,
         annotations=event.annotations,
-    )
-
-
-def claim_as_observed(event: ClaimReserved | ClaimObserved) -> PodObserved:
-    """Return what a claim holds as what a running Pod holds, which deciding counts alike."""
-    return PodObserved(
-        pod_uid=event.claim_uid,
-        attempt=event.attempt,
-        namespace=event.namespace,
-        pod_name=event.claim_name,
-        node_uid=event.node_uid,
-        node_name=event.node_name,
-        source=BY_CLAIM,
-        shares=event.shares,
-        cpuset=event.cpuset,
-        unknown_types=event.unknown_types if isinstance(event, ClaimObserved) else (),
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from msgspec import structs
 
 from ledger.domain.errors import InputError
+from ledger.domain.log.claims import claim_as_observed
 from ledger.domain.log.events import (
     ClaimObserved,
     ClaimReleased,
@@ -36,7 +37,7 @@ from ledger.domain.log.recorded_request import RecordedRequest, request_digest, 
 from ledger.domain.log.workload import NO_WORKLOAD
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodRequest, PodSnapshot
-from scheduler.cluster.rebuilt import as_observed, claim_as_observed, node_of, request_of
+from scheduler.cluster.rebuilt import as_observed, node_of, request_of
 from scheduler.cluster.settings import recorded_settings
 from scheduler.decide.engine import Engine
 from scheduler.decide.group.life import DEADLINE

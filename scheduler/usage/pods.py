@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from ledger.domain.log.events import PodObserved, PodReserved, decode_event, skim_event
+from ledger.domain.log.claims import claim_as_observed
+from ledger.domain.log.events import (
+    CLAIM,
+    ClaimObserved,
+    PodObserved,
+    PodReserved,
+    decode_event,
+    skim_event,
+)
 from ledger.store.reading.report_rows import UnknownRow, UnplacedRow
 
 
 def pod_of(row: UnknownRow | UnplacedRow) -> PodObserved:
-    """Return a Pod that somebody else placed."""
+    """Return a Pod that somebody else placed; a claim that no gate let through is told as one."""
+    if row.holder == CLAIM:
+        claim = decode_event(ClaimObserved.event_type, row.body)
+        assert isinstance(claim, ClaimObserved), row
+        return claim_as_observed(claim)
     event = decode_event(PodObserved.event_type, row.body)
     assert isinstance(event, PodObserved), row
     return event

@@ -51,6 +51,7 @@ from tenure.query.untold import untold
 from tenure.times import iso_or_none
 
 if TYPE_CHECKING:
+    from ledger.domain.log.events import PodObserved
     from ledger.store.open import Ledger
     from ledger.store.reading.report_queries import When
     from ledger.store.reading.report_rows import Device, HolderRow
@@ -344,19 +345,20 @@ def unknown_lines(
     """Return a line for each Pod that may hold a card, with how many of the node's it holds."""
     from ledger.store.reading import report_queries as queries
     from scheduler.usage.machines import GONE
+    from scheduler.usage.pods import pod_of
 
     strangers = [each for each in holders if each.unknown_types and each.kind == "observed"]
     if not isinstance(name, CardName) or not strangers:
         return ()
     rows = queries.unknown_rows(source.connection, when, node=name.node)
-    bodies = {row.position: row.body for row in rows}
+    seen = {row.position: pod_of(row) for row in rows}
     devices = queries.devices(source.connection, node=name.node, device_type=name.device_type)
     present = [device for device in devices if device.closed_reason != GONE]
     told = devices_told(source, name.node)
     if len(present) != sum(device.device_type == name.device_type for device in told):
         return ()  # these are parts of cards: counted beside
     lines = (
-        _unknown_line(holder, name.device_type, bodies[holder.position], len(present))
+        _unknown_line(holder, name.device_type, seen[holder.position], len(present))
         for holder in strangers
     )
     return tuple(filter(None, lines))
@@ -375,12 +377,9 @@ def counted_lines(source: Ledger, name: Name, at_us: int | None) -> tuple[str, .
             return ()
 
 
-def _unknown_line(holder: HolderRow, device_type: str, body: str, present: int) -> str:
-    from ledger.domain.log.events import PodObserved, decode_event
+def _unknown_line(holder: HolderRow, device_type: str, event: PodObserved, present: int) -> str:
     from ledger.domain.log.unnamed import unnamed_cards
 
-    event = decode_event(PodObserved.event_type, body)
-    assert isinstance(event, PodObserved), body
     if device_type not in event.unknown_types:
         return ""  # a card that no inventory has: counted beside
     verb = "holds" if holder.closed_at_us is None else "held"

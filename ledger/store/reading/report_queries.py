@@ -40,7 +40,8 @@ from sqlalchemy import (
 )
 
 from ledger.domain.cpuset import CpuSet
-from ledger.domain.log.events import BY_COUNT, NodeInventoried, decode_event
+from ledger.domain.devices import COUNTER
+from ledger.domain.log.events import BY_COUNT, POD, NodeInventoried, decode_event
 from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.store.reading.bounds import rows_of
 from ledger.store.reading.gpu_hours import PERCENT_HOUR_US, GpuGroup, gpu_use
@@ -93,7 +94,7 @@ HOLDINGS: Final = _view(
     "audit_holdings",
     "position pod_uid attempt namespace pod_name owner node_uid node_name device_type minor"
     " device_id model core_percent memory_bytes memory_ratio_percent exclusive kind phase dialect"
-    " opened_at_us closed_at_us closed_position end_reason counted_until_us device_no",
+    " opened_at_us closed_at_us closed_position end_reason counted_until_us device_no holder",
 )
 CPU_HOLDINGS: Final = _view(
     "audit_cpu_holdings", "position node_name cpu opened_at_us closed_at_us end_reason"
@@ -102,7 +103,7 @@ RESERVATIONS: Final = _view(
     "audit_reservations",
     "position pod_uid attempt namespace pod_name owner labels dialect policy node_uid node_name"
     " cpu_milli memory_bytes gpu_core_percent gpu_count cpuset kind phase opened_at_us"
-    " closed_at_us closed_position end_reason counted_until_us",
+    " closed_at_us closed_position end_reason counted_until_us holder",
 )
 DEVICES: Final = _view(
     "audit_devices",
@@ -127,6 +128,11 @@ DRIFT: Final = _view(
     " closed_position",
 )
 EVENTS: Final = _view("audit_events", "position at_us event_type actor body")
+_UNKNOWN_COLUMNS: Final = (
+    *(RESERVATIONS.c[name] for name in ("position", "node_uid", "namespace", "pod_name")),
+    EVENTS.c.body,
+    RESERVATIONS.c.holder,
+)
 LOST: Final = _view("audit_unknown_ranges", "position opened_at_us closed_at_us")
 
 
@@ -170,7 +176,7 @@ def device_holders(
     query = (
         select(*own, h.c.phase, r.c.cpu_milli, r.c.cpuset, r.c.policy)
         .join_from(h, r, h.c.position == r.c.position)
-        .where(when.condition(h))
+        .where(when.condition(h), h.c.device_type != COUNTER)
         .order_by(h.c.node_name, h.c.device_type, h.c.minor, h.c.position)
     )
     given = {"device_type": device_type, "minor": minor}
@@ -274,7 +280,11 @@ def devices_at(connection: Connection, device_id: str, *, node: str | None = Non
 
 def _devices(connection: Connection, **given: str | int | None) -> list[Device]:
     d = DEVICES
-    query = select(d).order_by(d.c.node_name, d.c.node_uid, d.c.device_type, d.c.minor)
+    query = (
+        select(d)
+        .where(d.c.device_type != COUNTER)
+        .order_by(d.c.node_name, d.c.node_uid, d.c.device_type, d.c.minor)
+    )
     return [
         Device(
             **{
@@ -302,7 +312,8 @@ def nodes(
 def health_changes(connection: Connection, *, node: str | None = None) -> list[HealthRow]:
     """Return when devices were closed and opened, by position."""
     h = HEALTH
-    query = select(*(c for c in h.c if c.name != "node_name")).order_by(h.c.position)
+    columns = (c for c in h.c if c.name != "node_name")
+    query = select(*columns).where(h.c.device_type != COUNTER).order_by(h.c.position)
     return [
         HealthRow(**{**row, "healthy": bool(row["healthy"])})
         for row in _rows(connection, _matching(query, h, {"node_name": node}))
@@ -503,6 +514,7 @@ def holding_rows(connection: Connection) -> Iterator[HoldingRow]:
     query = (
         select(*columns)
         .join_from(h, r, h.c.position == r.c.position)
+        .where(h.c.device_type != COUNTER)
         .order_by(h.c.position, h.c.device_type, h.c.minor)
     )
     for row in rows_of(connection, query):
@@ -531,7 +543,7 @@ def unknown_rows(
     """Return the Pods that may hold devices which nobody can name, by position."""
     r, e = RESERVATIONS, EVENTS
     query = (
-        select(r.c.position, r.c.node_uid, r.c.namespace, r.c.pod_name, e.c.body)
+        select(*_UNKNOWN_COLUMNS)
         .join_from(r, e, e.c.position == r.c.position)
         .where(when.condition(r), r.c.kind == "observed")
         .order_by(r.c.position)
@@ -549,9 +561,9 @@ def granted_rows(
     r, e, wanted = RESERVATIONS, EVENTS, sorted(nodes)
     for start in range(0, len(wanted), _NODES_PER_QUERY):
         query = (
-            select(r.c.position, r.c.node_uid, r.c.namespace, r.c.pod_name, e.c.body)
+            select(*_UNKNOWN_COLUMNS)
             .join_from(r, e, e.c.position == r.c.position)
-            .where(when.condition(r), r.c.kind == "granted")
+            .where(when.condition(r), r.c.kind == "granted", r.c.holder == POD)
             .where(r.c.node_uid.in_(wanted[start : start + _NODES_PER_QUERY]))
             .order_by(r.c.position)
         )

@@ -44,6 +44,7 @@ class HolderRow:
     counted_until_us: int | None = None  # where usage ends: the end, or the loss of its node
     device_no: int | None = None
     unknown_types: str = ""
+    holder: str = "pod"  # or `claim`, which pod_uid and pod_name are of then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,6 +255,7 @@ class UnplacedRow(NamedTuple):
     end_reason: str | None
     counted_until_us: int | None
     body: str
+    holder: str
 
 
 class PlacingRow(NamedTuple):
@@ -273,3 +275,4 @@ class UnknownRow(NamedTuple):
     namespace: str
     pod_name: str
     body: str
+    holder: str

@@ -27,7 +27,7 @@ from re import compile as pattern
 from typing import Final, Literal
 
 from ledger.domain.bounds import NAME_MAX
-from ledger.domain.devices import GPU, WHOLE_PERCENT, DeviceRecord, DeviceTopology
+from ledger.domain.devices import COUNTER, GPU, WHOLE_PERCENT, DeviceRecord, DeviceTopology
 from ledger.domain.dialects.dra.objects import (
     CORES,
     MEMORY,
@@ -37,8 +37,6 @@ from ledger.domain.dialects.dra.objects import (
     SlicedDevice,
 )
 
-COUNTER: Final = "counter"
-"""The device type of accounts that are no device: what the devices of a pool consume together."""
 _CORE_COUNTERS: Final = ("multiprocessors", CORES)
 _NUMBER: Final = pattern(r"(\d{1,4})$")
 

@@ -47,6 +47,7 @@ def rows(groups: Iterable[CardGroup]) -> OthersRows:
         end_reason=None,
         counted_until_us=None,
         body="",
+        holder="pod",
     )
     picture = Picture(nodes=(NodeNow(name="n", uid="n", groups=tuple(groups)),))
     return rows_of_others(picture, {5: row}, [], Span(first_at_us=0, last_at_us=9, last_position=9))

@@ -72,6 +72,7 @@ def held(cards: int, opened: int, closed: int | None, *, position: int = 5) -> U
         end_reason=None,
         counted_until_us=closed,
         body=encode_value(event),
+        holder="pod",
     )
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from ledger.domain.devices import DeviceRecord, DeviceTopology
-from ledger.domain.dialects.dra.accounts import COUNTER, Listed, accounts_of, bounded, core_of
+from ledger.domain.devices import COUNTER, DeviceRecord, DeviceTopology
+from ledger.domain.dialects.dra.accounts import Listed, accounts_of, bounded, core_of
 from ledger.domain.dialects.dra.objects import pools_of, read_claim, read_slice, read_taint_rule
 from ledger.domain.dialects.dra.shares import (
     UNLISTED,
