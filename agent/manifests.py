@@ -36,6 +36,7 @@ class AgentManifests:
         service: URL of the service's API; empty = the Service `tenure-api` of the namespace.
         authority: PEM of that listener's authority.
         keys: public keys of proofs as a ConfigMap has them (`ledger.signing.published`).
+        ledger_keys: verifier keys of the ledger's checkpoints.
         cards: CDI specification of the cards, in the runtime's folder.
         kubelet_authority: the node's file with the authority of kubelet's listener; empty = the
             cluster's.
@@ -47,6 +48,7 @@ class AgentManifests:
     image: str
     authority: str
     keys: Mapping[str, str] = field(default_factory=dict)
+    ledger_keys: tuple[str, ...] = ()
     namespace: str = "tenure-system"
     service: str = ""
     cards: str = "/var/run/cdi/nvidia.yaml"
@@ -239,6 +241,8 @@ def _container(options: AgentManifests) -> Thing:
         *("--host", "/host", "--state", "/var/lib/tenure", "--probes", f"0.0.0.0:{PORT}"),
         *("--kubelet", "https://$(NODE_IP):10250"),
     ]
+    for key in options.ledger_keys:
+        args += ["--ledger-key", key]
     if options.kubelet_authority:
         args += ["--kubelet-ca", f"{_ETC}/kubelet.crt"]
     if options.marks_pods:

@@ -305,6 +305,14 @@ def agent(
             help="Public key of proofs, or the file that holds one; may be given again.",
         ),
     ],
+    ledger_key: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="VKEY",
+            help="Likewise of the ledger's checkpoints, of which each node keeps the last.",
+            show_default=False,
+        ),
+    ] = None,
     namespace: Namespace = _NAMESPACE,
     service: Annotated[
         str,
@@ -354,6 +362,7 @@ def agent(
         image=image,
         authority=content_of(api_ca).decode(),
         keys=published(map(public_key, proof_key)),
+        ledger_keys=tuple(str(public_key(key)) for key in ledger_key or ()),
         namespace=namespace,
         service=service,
         cards=cards,

@@ -246,3 +246,28 @@ def test_it_takes_the_services_word_then_its_copy_then_the_pods_own(world: World
         until(lambda: HEARD in world.ready(), "it does not hear the service again")
         with pytest.raises(grpc.RpcError, match="DEADLINE_EXCEEDED"):
             kubelet.start("slot-0000", seconds=1)
+
+
+def test_nobody_is_there_to_ask_and_then_one_after_the_other(world: World) -> None:
+    """No service, no copy, no Pods of kubelet: a container waits, and starts by whoever is back."""
+    kubelet = world.kubelet
+    with kubelet.running():
+        world.start()
+        until(lambda: "kubelet: " in world.ready(), "it does not say that kubelet is away")
+        first = world.admit("p", "slot-0000")
+        with pytest.raises(grpc.RpcError, match="DEADLINE_EXCEEDED"):
+            kubelet.start("slot-0000", seconds=1)
+        Listener.pods = {"p": POD.proof}  # kubelet is back, the service is not
+        kubelet.start("slot-0000")
+        assert world.shown(first) == {"env": ["CARD=a"]}
+
+        Listener.pods = None
+        Listener.known = word(60, POD, LATER)  # the service is back, kubelet is not
+        until(lambda: HEARD in world.ready(), "it does not hear the service")
+        kubelet.start("slot-0000")
+        second = world.admit("q", "slot-0001")
+        with pytest.raises(grpc.RpcError, match="DEADLINE_EXCEEDED"):
+            kubelet.start("slot-0001", seconds=1)
+        Listener.pods = {"p": POD.proof, "q": LATER.proof}
+        kubelet.start("slot-0001")
+        assert world.shown(second) == {"env": ["CARD=b"]}

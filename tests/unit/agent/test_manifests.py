@@ -13,7 +13,7 @@ from agent.manifests import AgentManifests, manifests
 from ledger.signing import published
 from tenure.cli import app
 from tests.support.process import ROOT
-from tests.support.proofs import KEY
+from tests.support.proofs import KEY, OTHER_KEY
 
 OPTIONS: Final = AgentManifests(image="i", authority="PEM", keys=published([KEY.public]))
 
@@ -89,10 +89,11 @@ def test_the_command_prints_what_it_was_told(tmp_path: Path) -> None:
     """With the keys as an agent reads them; what can't be is refused."""
     (tmp_path / "ca").write_text("AUTHORITY")
     words = ["manifests", "agent", "--image", "i", "--api-ca", str(tmp_path / "ca")]
-    words += ["--proof-key", str(KEY.public)]
+    words += ["--proof-key", str(KEY.public), "--ledger-key", str(OTHER_KEY.public)]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
     assert "AUTHORITY" in done.output
-    assert str(KEY.public) in done.output
+    for key in (KEY, OTHER_KEY):
+        assert str(key.public) in done.output
     for wrong in (["--service", "http://a"], ["--cards", "/etc/cards.yaml"]):
         assert CliRunner().invoke(app, [*words, *wrong]).exit_code != 0
