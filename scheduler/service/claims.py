@@ -136,6 +136,8 @@ class ClaimBook:
                 self._standing[uid] = Standing(opening=event, stored=is_stored)
                 self._consumers[uid] = event.consumers
                 self._attempts[uid] = max(event.attempt, self.attempts(uid))
+                if uid not in self.seen:  # it may be gone already
+                    self.changed[uid] = None
             case ClaimBound():
                 self._stored(event.claim_uid, event.attempt)
             case ClaimConsumed():

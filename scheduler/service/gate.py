@@ -33,7 +33,7 @@ from ledger.domain.log.recorded import NewEvent
 from ledger.domain.resources import ANNOTATION_TENURE_FENCED
 from ledger.store.writing.commands import Command, Recorded
 from scheduler.gate.claims import ClaimSeen, claim_seen
-from scheduler.gate.decide import Accounts, Barred, Through, Write, decide
+from scheduler.gate.decide import Accounts, Barred, Standing, Through, Write, decide
 from scheduler.gate.follow import follow, gone
 from scheduler.record import events
 from scheduler.record.events import DecidedBy
@@ -329,6 +329,8 @@ class Gate:
         async with self._settling:
             if not self._learned:
                 await self._learn()
+                unseen = self._book.standing_uids() - self._book.seen.keys()
+                self._book.changed.update(dict.fromkeys(unseen))
             uids = self._book.take_changed()
             for start in range(0, len(uids), TOGETHER):
                 part = uids[start : start + TOGETHER]
@@ -342,6 +344,18 @@ class Gate:
         async with self._alone(uid):
             await self._record_news(uid)
 
+    async def _is_gone(self, standing: Standing) -> bool:
+        """Tell whether the API server itself has no such claim; what it has is taken for seen."""
+        opening = standing.opening
+        try:
+            found = await self._api.read(claim_path(opening.namespace, opening.claim_name))
+        except ApiError:
+            return False
+        if found is None or found["metadata"]["uid"] != opening.claim_uid:
+            return True
+        self._book.put(opening.claim_uid, found)
+        return False
+
     async def _record_news(self, uid: str) -> None:
         book = self._book
         seen, standing = book.seen.get(uid), book.standing(uid)
@@ -350,8 +364,9 @@ class Gate:
             found = follow(seen, standing, consumers, self._accounts, book.attempts(uid))
         elif standing is not None:
             found = gone(standing, consumers, self._runs)
-            if not found:
-                book.changed[uid] = None  # one of its Pods runs on
+            if not found or not await self._is_gone(standing):
+                book.changed[uid] = None  # one of its Pods runs on, or it is looked at as it is
+                return
         else:
             return
         if not found:

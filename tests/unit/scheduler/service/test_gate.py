@@ -74,14 +74,23 @@ class World:
         """Store a claim, and return it as it is then; nobody is told of it yet."""
         path = claim_path("ml", item["metadata"]["name"])
         stored = self.server.put(path, item)
+        self._list()
+        return stored
+
+    def _list(self) -> None:
         items = [each for place, each in self.server.objects.items() if place != CLAIMS]
         self.server.objects[CLAIMS] = {"metadata": {"resourceVersion": "0"}, "items": items}
-        return stored
 
     def show(self, item: dict[str, Any]) -> None:
         """Let the watch tell of a claim, and record what there is."""
         self.book.put(item["metadata"]["uid"], item)
         asyncio.run(self.gate.settle())
+
+    def delete(self, name: str) -> None:
+        """Delete a claim, of which the watch tells."""
+        del self.server.objects[claim_path("ml", name)]
+        self._list()
+        self.book.drop(f"claim-{name}")
 
     def asked(
         self, old: dict[str, Any], new: dict[str, Any], *, dry_run: bool = False
@@ -276,7 +285,7 @@ def test_a_claim_that_is_deleted_frees_its_card_once_no_pod_runs_with_it(world: 
     world.write("a", result(0), pods=["train"])
     world.show(world.now("a"))
     world.running.add("uid-train")
-    world.book.drop("claim-a")
+    world.delete("a")
     asyncio.run(world.gate.settle())
     assert kinds(world)[-1] == "claim.bound"
 
@@ -284,6 +293,49 @@ def test_a_claim_that_is_deleted_frees_its_card_once_no_pod_runs_with_it(world: 
     asyncio.run(world.gate.settle())
 
     assert isinstance(world.ledger.log[-1], ClaimReleased)
+
+
+def test_a_claim_that_was_gone_before_its_reservation_was_recorded_holds_nothing(
+    world: World,
+) -> None:
+    """Its answer came too late for the API server, and the Pod was deleted meanwhile."""
+    old = world.store(claim("a", 0))
+    world.delete("a")
+    version = int(old["metadata"]["resourceVersion"])
+
+    assert world.asked(old, claim("a", version, result(0)))["allowed"]
+    asyncio.run(world.gate.settle())
+
+    assert kinds(world) == ["claim.reserved", "claim.voided"]
+
+
+def test_a_reservation_of_a_claim_that_no_watch_showed_yet_stays(world: World) -> None:
+    """The API server asked before its watch told: it is asked whether there is such a claim."""
+    world.write("x", result(1))
+    world.write("a", result(0))
+    world.book.seen.clear()
+    world.book.changed.clear()
+
+    asyncio.run(world.gate.settle())
+    world.start([])
+    asyncio.run(world.gate.settle())
+
+    assert "claim.voided" not in kinds(world)
+    assert "claim.released" not in kinds(world)
+
+
+def test_what_was_deleted_while_nobody_led_is_released_at_the_start(world: World) -> None:
+    """No watch tells of it: the list lacks it, and the API server says so."""
+    world.write("a", result(0), pods=["train"])
+    state = world.accounts.node("n1")
+    assert state is not None
+    opened = [(one, state.claims["claim-a/1"]) for one in world.ledger.log]
+    world.delete("a")
+
+    world.start(opened)
+    asyncio.run(world.gate.settle())
+
+    assert kinds(world)[-1] == "claim.voided"
 
 
 def test_a_process_that_starts_again_goes_on_where_the_ledger_is(world: World) -> None:
