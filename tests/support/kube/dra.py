@@ -267,10 +267,16 @@ def settled_claims(
 
 
 def remove_claims(plane: ControlPlane, namespace: str) -> None:
-    """Delete the Pods of a namespace, and wait until its claims are given back."""
+    """
+    Delete the Pods of a namespace with their claims, and wait until these are given back.
+
+    Claims that kube-scheduler was about to use are left to the garbage collector, which is not run.
+    """
     api = plane.api()
     for one in api.get(pods_in(namespace)).body["items"]:
         api.delete(f"{pods_in(namespace)}/{one['metadata']['name']}")
+    for one in api.get(claims_in(namespace)).body["items"]:
+        api.delete(f"{claims_in(namespace)}/{one['metadata']['name']}")
     until = time.monotonic() + 60
     while any(
         one.get("status", {}).get("allocation")
