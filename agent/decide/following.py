@@ -25,6 +25,8 @@ WAIT_SECONDS: Final = 20
 BACKOFF_SECONDS: Final = 0.5
 BACKOFF_SECONDS_MAX: Final = 30.0
 RETRY_AFTER_SECONDS_MAX: Final = 60.0
+SETTLE_SECONDS: Final = 0.2
+"""Changes beyond an answer's position are told again and again until it has come to them."""
 _DOUBLINGS_MAX: Final = 10
 
 EXPIRED: Final = 410
@@ -57,6 +59,7 @@ class Following:
         failures: questions in a row that brought nothing.
         retry_after: seconds that the service wants to be left alone.
         problem: why the last question was not answered.
+        settles: the last answer told changes, and its position has not come to them.
     """
 
     known: NodeHoldings | None = None
@@ -65,10 +68,11 @@ class Following:
     failures: int = 0
     retry_after: float = 0.0
     problem: str = ""
+    settles: bool = False
 
     def ask(self) -> Ask:
         """Return what is to be asked next, and when."""
-        pause = 0.0
+        pause = SETTLE_SECONDS if self.settles else 0.0
         if self.failures:
             doublings = min(self.failures - 1, _DOUBLINGS_MAX)
             pause = min(BACKOFF_SECONDS * 2**doublings, BACKOFF_SECONDS_MAX)
@@ -91,11 +95,12 @@ def told_changes(
     state: Following, origin: Origin, position: int, changes: Iterable[Change]
 ) -> Following:
     """Take an answer with changes; where they do not follow, ask for all holdings."""
-    known = state.known
-    after = None if known is None else after_changes(known, origin, position, changes)
+    known, told = state.known, tuple(changes)
+    after = None if known is None else after_changes(known, origin, position, told)
     if after is None:
         return failed(replace(state, again=True), "the ledger is another one: asking for all again")
-    return Following(known=after, is_heard=True, again=False)
+    settles = any(change.position > position for change in told)
+    return Following(known=after, is_heard=True, again=False, settles=settles)
 
 
 def refused(state: Following, status: int, message: str, *, retry_after: float = 0.0) -> Following:
@@ -117,5 +122,10 @@ def refused(state: Following, status: int, message: str, *, retry_after: float =
 def failed(state: Following, reason: str) -> Following:
     """Take note that a question was not answered."""
     return replace(
-        state, is_heard=False, failures=state.failures + 1, retry_after=0.0, problem=reason
+        state,
+        is_heard=False,
+        failures=state.failures + 1,
+        retry_after=0.0,
+        problem=reason,
+        settles=False,
     )

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from agent.decide.following import (
     BACKOFF_SECONDS,
     BACKOFF_SECONDS_MAX,
+    SETTLE_SECONDS,
     Following,
     failed,
     refused,
@@ -62,6 +63,7 @@ def test_a_change_that_comes_again_changes_nothing() -> None:
     assert known(once).held == known(again).held == {("p", 1): held("p", 8)}
     assert (known(once).ended, known(again).ended) == ({"q": 9}, {})
     assert (once.ask().after, again.ask().after) == (7, 9)
+    assert (once.ask().pause_seconds, again.ask().pause_seconds) == (SETTLE_SECONDS, 0)
 
 
 @pytest.mark.parametrize(
