@@ -252,7 +252,7 @@ class Confirmer:
             places=None
             if pods.problem
             else {uid: {} if word is None else dict(word.places) for uid, word in words.items()},
-            live=found.live | mirrors,
+            live=found.live | mirrors | {uid for uid, _ in _outside(found, read)},
             complete=found.complete,
             started=dict(self._started(read)),
             observed=tuple(_observed(known, found, read)),
@@ -303,17 +303,23 @@ def _observed(known: NodeHoldings, found: Seen, read: Read) -> Iterable[Observed
                     card.uuid
                 )
                 names[whose.pod_uid] = (whose.namespace, whose.pod_name)
-        for pid in card.outside:
-            if pid in read.places:  # in no Pod, and not one that nobody could look at
-                uid = f"process-{pid}"
-                cards.setdefault(uid, {}).setdefault("", set()).add(card.uuid)
-                names[uid] = ("", uid)
+    for uid, uuid in _outside(found, read):
+        cards.setdefault(uid, {}).setdefault("", set()).add(uuid)
+        names[uid] = ("", uid)
     for uid, by_container in sorted(cards.items()):
         held = {device.device_id for one in known.of_pod(uid) for device in one.devices}
         if not set().union(*by_container.values()) <= held:
             namespace, name = names[uid]
             frozen = {key: frozenset(ids) for key, ids in by_container.items()}
             yield Observed(pod_uid=uid, namespace=namespace, pod_name=name, cards=frozen)
+
+
+def _outside(found: Seen, read: Read) -> Iterable[tuple[str, str]]:
+    """Yield the processes of no Pod, as if they were Pods, each with its card."""
+    for card in found.cards:
+        for pid in card.outside:
+            if pid in read.places:  # and not one that nobody could look at
+                yield f"process-{pid}", card.uuid
 
 
 class Historian:

@@ -13,9 +13,10 @@ import pytest
 
 from agent.checkpoint import CheckpointError, CheckpointFault, DeviceCheckpoint
 from agent.decide.confirming import Confirming
+from agent.decide.node_holdings import HeldByPod
 from agent.decide.slots_cdi import CardEdits, specification_of
 from agent.discover.host_files import HostFiles
-from agent.discover.machine import Card
+from agent.discover.machine import Card, CardProcess
 from agent.kubelet.watch import PodsHere
 from agent.plugin.files import SpecFolder
 from agent.service.link import ServiceLink
@@ -33,7 +34,7 @@ from agent.witness.confirmer import (
 from agent.witness.history import Shown, Verdict
 from agent.witness.keeping import Quarantine
 from agent.witness.said import RUNNING, Given, Inside, Listed
-from ledger.domain.annotations.proof import ProvenDevice
+from ledger.domain.annotations.proof import ProvenContainer, ProvenDevice
 from ledger.domain.proofs.merkle import EMPTY_ROOT
 from ledger.signing import Checkpoint, PrivateKey, sign_note
 from tests.support.witnessing import kept
@@ -114,6 +115,7 @@ class World:
         self.listed: list[Json] = []
         self.kept: tuple[Any, ...] = ()
         self.fault: CheckpointError | None = None
+        self.pids: tuple[int, ...] = ()
         (folder / "cdi").mkdir()
         self.specifications = SpecFolder(folder / "cdi")
         self.gate: Gate
@@ -125,7 +127,12 @@ class World:
     async def cards(self) -> Sequence[Card] | None:
         """Return two cards without processes, as Discoveries."""
         return [
-            Card(uuid=f"GPU-a-{number}", minor=number, memory_bytes=1, processes=())
+            Card(
+                uuid=f"GPU-a-{number}",
+                minor=number,
+                memory_bytes=1,
+                processes=tuple(CardProcess(pid=pid) for pid in self.pids if not number),
+            )
             for number in range(2)
         ]
 
@@ -262,6 +269,45 @@ def test_who_was_called_gone_waits_until_that_is_taken_back_also_after_a_crash(
         world.listed.clear()
         await confirmer.round()
         assert world.scene.word().gone == {"pod-p"}
+
+    world.run(act)
+
+
+def test_a_process_of_no_pod_holds_its_card_while_it_is_there(world: World) -> None:
+    """It is told of once, and gone when it has ended."""
+    cgroup = world.folder / "proc/42/cgroup"
+    cgroup.parent.mkdir(parents=True)
+    cgroup.write_text("0::/system.slice/jupyter.service")
+    world.pids = (42, 43)
+
+    async def act(link: ServiceLink) -> None:
+        confirmer = world.confirmer(link)
+        await confirmer.round()
+        [seen] = world.scene.agents.seen("uid-a").values()
+        assert (seen.pod_uid, sorted(seen.ids)) == ("process-42", ["GPU-a-0"])
+        known = link.holdings
+        assert known is not None
+        observed = HeldByPod(
+            pod_uid="process-42",
+            namespace="unknown",
+            pod_name="process-42",
+            kind="observed",
+            phase="observed",
+            containers=(
+                ProvenContainer(
+                    index="",
+                    devices=(ProvenDevice(device_type="gpu", device_id="GPU-a-0", minor=0),),
+                ),
+            ),
+        )
+        link.state = replace(
+            link.state, known=replace(known, held={**known.held, observed.key: observed})
+        )
+        await confirmer.round()
+        assert not confirmer._gate.state.gone
+        world.pids = ()
+        await confirmer.round()
+        assert confirmer._gate.state.gone == {"process-42"}
 
     world.run(act)
 
