@@ -168,6 +168,9 @@ def _untold(
     }
     holds = {(hold.uid, hold.name): hold for some in lost.values() for hold in some}
     amounts = Counter((hold.uid, hold.name) for some in lost.values() for hold in some)
+    there = Counter(
+        (hold.uid, hold.name) for some in lost.values() for hold in some if not hold.away
+    )
     if not lost:
         return
     yield CardGroup(
@@ -187,6 +190,7 @@ def _untold(
                 amount=amounts[key],
                 unit=hold.part.driver,
                 cards=amounts[key],
+                percent=None if there[key] == amounts[key] else WHOLE_PERCENT * there[key],
             )
             for key, hold in holds.items()
         ),
