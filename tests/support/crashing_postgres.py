@@ -37,6 +37,8 @@ CARDS: Final = 8
 CYCLES_PER_LEDGER: Final = 10
 ALIVE_SECONDS: Final = 0.25
 """How long a cycle lasts at most, from the moment that was chosen for it to begin at."""
+WORDS_MAX: Final = 12
+"""Behind fewer words of its writer a cycle begins, if not when it is forked."""
 END_SECONDS: Final = 120.0
 """How long a writer may take to notice that its server is gone."""
 GONE: Final = 7
@@ -159,6 +161,7 @@ class Cycle:
         """Fork a writer, end one side at a random moment, and hear all that the writer said."""
         read_end, write_end = os.pipe()
         seed, from_fork = self.rng.random(), self.rng.random() < 0.25
+        words = self.rng.randrange(1, WORDS_MAX)
         moment = self.rng.random() * ALIVE_SECONDS
         child = os.fork()
         if child == 0:
@@ -167,7 +170,7 @@ class Cycle:
         os.close(write_end)
         status = None
         try:
-            said = b"" if from_fork else os.read(read_end, 65_536)
+            said = b"" if from_fork else _hear(read_end, words)
             said += _listen(read_end, moment)
             if kill_server:
                 self.own.stop(signal.SIGQUIT)
@@ -211,6 +214,14 @@ class Cycle:
         with store.raw() as raw:
             rows: list[tuple[Any, ...]] = raw.execute(RECORDED).fetchall()
         self.findings += wrong(rows, self.heard)
+
+
+def _hear(source: int, words: int) -> bytes:
+    """Return what is said until it is so many words, however long a busy machine takes for them."""
+    said = b""
+    while said.count(b"\n") < words and (more := os.read(source, 65_536)):
+        said += more
+    return said
 
 
 def _listen(source: int, seconds: float) -> bytes:
