@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from ledger.domain.dialects.gpushare.words import GPUSHARE_MEMORY
 from tests.support.machines_found import card
 from tests.support.shares import ShareNode, share_pod
 
@@ -58,7 +59,7 @@ class Life:
         amounts = [self.rng.choice((1, 1, 2)) for _ in range(self.rng.choice((1, 1, 2)))]
         for _ in range(self.rng.choice((1, 2, 3))):
             self.made += 1
-            if sum(len(one.ids()) for one in self.node.record.values()) > 90:
+            if self.asked() > CARDS * 40 - 10:
                 return
             init = [self.rng.choice(amounts)] if self.rng.random() < 0.2 else []
             pod = share_pod(
@@ -70,6 +71,16 @@ class Life:
             )
             self.node.bind(pod)
         self.rng.shuffle(self.node.bound)  # kubelet's order is not that of the Bindings
+
+    def asked(self) -> int:
+        """Return how many ids all Pods of the node may take: the scheduler binds no more."""
+        pods = [*self.node.pods.values(), *self.node.bound]
+        containers = [
+            container
+            for pod in pods
+            for container in (*pod["spec"]["initContainers"], *pod["spec"]["containers"])
+        ]
+        return sum(int(one["resources"]["limits"][GPUSHARE_MEMORY]) for one in containers)
 
     def check(self) -> None:
         """Say what must be so at any time."""
