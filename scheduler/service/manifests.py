@@ -201,7 +201,7 @@ def _of_claims() -> list[Thing]:
     group = "resource.k8s.io"
     return [
         _may(["list", "watch"], group, ["resourceslices"]),
-        _may(["list", "watch", "patch"], group, ["resourceclaims"]),
+        _may(["get", "list", "watch", "patch"], group, ["resourceclaims"]),
     ]
 
 
