@@ -175,19 +175,21 @@ class AgentRoutes:
         """Take what the caller's node confirms."""
         name, uid = self._node(caller)
         said = read_confirmation(await request.read())
+        # What needs no ledger comes before the first wait: while this message waits, its agent may
+        # give it up and say by the next one that a Pod is here again.
         self._agents.here(uid, said.here)
-        results = []
-        for one in said.assigned:
-            given = Given(pod_uid=one.pod_uid, attempt=one.attempt, containers=one.containers)
-            result, why = await self._agents.assigned(uid, given)
-            words = {"pod_uid": one.pod_uid, "attempt": one.attempt}
-            results.append({**words, "result": result, "why": why})
         gone = self._agents.gone(uid, said.gone)
         listed = [{"pod_uid": pod, "result": result} for pod, result in gone.items()]
         seen = []
         for pod in said.observed:
             result, why = self._agents.observed(uid, _seen(pod))
             seen.append({"pod_uid": pod.pod_uid, "result": result, "why": why})
+        results = []
+        for one in said.assigned:
+            given = Given(pod_uid=one.pod_uid, attempt=one.attempt, containers=one.containers)
+            result, why = await self._agents.assigned(uid, given)
+            words = {"pod_uid": one.pod_uid, "attempt": one.attempt}
+            results.append({**words, "result": result, "why": why})
         cleared = [] if said.runs is None else await self._agents.runs(uid, set(said.runs))
         results_of = {"assigned": results, "gone": listed, "observed": seen, "cleared": cleared}
         return self._answer(name, uid, self._view.position, **results_of)

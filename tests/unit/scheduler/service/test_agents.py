@@ -21,8 +21,10 @@ from ledger.domain.log.events import (
     NodeLost,
 )
 from ledger.signing import published, trusting
+from ledger.store.writing.commands import Command, Outcome
 from scheduler.service.agents import CHANGES_MAX, CONFIRMED_MAX, SILENT_SECONDS
 from scheduler.service.api.callers import Caller
+from scheduler.service.ports import Recorder
 from tests.support.agent_scene import PROOF_KEY, Scene, agent_of
 from tests.support.live import Live, types
 from tests.support.loops import run_in_virtual_time
@@ -33,6 +35,30 @@ Json = dict[str, Any]
 
 CARD = {"device_type": "gpu", "device_id": "GPU-a-0", "minor": 0}
 GIVEN = {"index": "0", "cpus": "", "devices": [CARD]}
+
+
+class SlowLedger:
+    """Records when it may."""
+
+    def __init__(self, ledger: Recorder) -> None:
+        self._ledger = ledger
+        self.waits, self.goes_on = asyncio.Event(), asyncio.Event()
+
+    @property
+    def epoch(self) -> int:
+        """Return the ledger's."""
+        return self._ledger.epoch
+
+    @property
+    def position(self) -> int:
+        """Return the ledger's."""
+        return self._ledger.position
+
+    async def record(self, command: Command) -> Outcome:
+        """Wait, then record."""
+        self.waits.set()
+        await self.goes_on.wait()
+        return await self._ledger.record(command)
 
 
 def given(name: str = "p", **changes: Any) -> Json:  # noqa: ANN401
@@ -485,4 +511,29 @@ def test_a_pod_that_was_called_gone_is_here_again_before_it_starts() -> None:
     scene.confirm(gone=["pod-p"])
     assert scene.word().gone == {"pod-p"}
     scene.confirm(here=["pod-p", "pod-x"])
+    assert scene.word().gone == frozenset()
+
+
+def test_a_message_that_waits_for_the_ledger_takes_back_nothing_that_is_said_meanwhile() -> None:
+    """The agent gave its answer up and says that the Pod is here, before the ledger is there."""
+    scene = Scene()
+    scene.hold("p")
+    scene.hold("q")
+    ledger = SlowLedger(scene.live.ledger)
+    scene.agents._recorder = ledger
+
+    async def asking() -> None:
+        async with TestClient(TestServer(scene.app())) as client:
+            path = "/agents/v1/confirmations"
+            body = {"assigned": [given("q")], "gone": ["pod-p"]}
+            late = asyncio.create_task(client.post(path, json=body))
+            await ledger.waits.wait()
+            async with client.post(path, json={"here": ["pod-p"]}) as answer:
+                assert answer.status == 200
+            ledger.goes_on.set()
+            async with await late as answer:
+                assert answer.status == 200
+
+    asyncio.run(asking())
+    assert scene.assigned == ["pod-q"]
     assert scene.word().gone == frozenset()
