@@ -218,6 +218,7 @@ class Confirmer:
             containers=None if there is None else there[0],
             inside={} if there is None else there[1],
             places=await asyncio.to_thread(places, sources.host, pids),
+            driver=cards is not None,
         )
         return read, faults
 

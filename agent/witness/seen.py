@@ -86,6 +86,7 @@ class Read:
         containers: those of Pods that the runtime has, in whatever state.
         inside: container id -> what it was made with, of those that could be asked.
         places: process -> whose it is; missing = could not be read.
+        driver: it told the cards; else they are those that it told before, if it ever did.
     """
 
     checkpoint: DeviceCheckpoint | None = None
@@ -93,6 +94,7 @@ class Read:
     containers: tuple[Listed, ...] | None = None
     inside: Mapping[str, Inside] = field(default_factory=dict)
     places: Mapping[int, Place | None] = field(default_factory=dict)
+    driver: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,11 +197,12 @@ class _Look:
             ("kubelet's checkpoint", self._read.checkpoint is not None),
             ("kubelet's podresources", self._read.given is not None),
             ("the container runtime", self._read.containers is not None),
+            ("the driver", self._read.driver),
         ):
             if not there:
                 self._fault(SOURCE_AWAY, name)
         for card in self._cards:
-            if card.processes is None:
+            if card.processes is None and self._read.driver:
                 self._fault(SOURCE_AWAY, f"the driver's processes of {card.uuid}")
         for one in self._there:
             if one.container_id not in self._read.inside:
@@ -335,6 +338,8 @@ class _Look:
         if place is None:
             outside[uuid].append(pid)
             self._fault(PROCESS_OUTSIDE, f"{uuid}: pid={pid}")
+            if pid not in self._read.places:
+                self._fault(SOURCE_AWAY, f"whose a process is: pid={pid}")
             return
         names = {
             one.name

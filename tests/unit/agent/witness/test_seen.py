@@ -139,7 +139,7 @@ def test_a_process_that_is_nobodys_is_on_its_card() -> None:
     """In no Pod, or not to be told: the card has somebody on it."""
     found = look((card(0, 1, 2), card(1)), read(places={1: None}))
     assert [(one.uuid, one.outside) for one in found.cards] == [("GPU-0", (1, 2)), ("GPU-1", ())]
-    assert reasons(found) == [names.PROCESS_OUTSIDE] * 2
+    assert reasons(found) == [names.PROCESS_OUTSIDE] * 2 + [names.SOURCE_AWAY]
 
 
 def test_a_pod_whose_uid_nothing_tells_is_named() -> None:
