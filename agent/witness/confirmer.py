@@ -95,18 +95,20 @@ class Gate:
     def devices_of(self, pod_uid: str, container: str) -> Sequence[ProvenDevice] | None:
         """Return a container's devices; None where they are not known, or it may not start yet."""
         devices = self._holdings.devices_of(pod_uid, container)
-        if not devices:
-            return devices
+        return devices if not devices or self._lets(pod_uid) else None
+
+    def is_held(self, pod_uid: str) -> bool:
+        """Tell whether a Pod holds something; by that alone one starts that ran before."""
+        return self._holdings.is_held(pod_uid) and self._lets(pod_uid)
+
+    def _lets(self, pod_uid: str) -> bool:
+        """Tell whether a Pod that holds something may start now; one that may not is asked for."""
         if self.forgot or not self.state.may_start(pod_uid):
             self.wanted.add(pod_uid)
             self.soon.set()
-            return None
+            return False
         self.passed.add(pod_uid)
-        return devices
-
-    def is_held(self, pod_uid: str) -> bool:
-        """Tell whether a Pod holds something."""
-        return self._holdings.is_held(pod_uid)
+        return True
 
 
 class Confirmer:

@@ -104,6 +104,18 @@ class Held:
         return self.devices_of(pod_uid, "") is not None
 
 
+class NotNamed(Held):
+    """Kubelet tells no Pods, so that nobody knows a container by its name."""
+
+    def devices_of(self, pod_uid: str, _: str) -> Sequence[ProvenDevice] | None:  # noqa: ARG002
+        """Return none."""
+        return None
+
+    def is_held(self, pod_uid: str) -> bool:
+        """Tell whether the Pod holds something."""
+        return super().devices_of(pod_uid, "") is not None
+
+
 class World:
     """Node `a` with two cards, what runs on it, and a link to the service."""
 
@@ -116,6 +128,7 @@ class World:
         self.kept: tuple[Any, ...] = ()
         self.fault: CheckpointError | None = None
         self.pids: tuple[int, ...] = ()
+        self.driver_is_away = False
         (folder / "cdi").mkdir()
         self.specifications = SpecFolder(folder / "cdi")
         self.gate: Gate
@@ -126,6 +139,8 @@ class World:
 
     async def cards(self) -> Sequence[Card] | None:
         """Return two cards without processes, as Discoveries."""
+        if self.driver_is_away:
+            return None
         return [
             Card(
                 uuid=f"GPU-a-{number}",
@@ -267,6 +282,61 @@ def test_who_was_called_gone_waits_until_that_is_taken_back_also_after_a_crash(
         await confirmer.round()
         assert world.gate.state.may_start("pod-p")
         world.listed.clear()
+        await confirmer.round()
+        assert world.scene.word().gone == {"pod-p"}
+
+    world.run(act)
+
+
+def test_a_name_that_was_written_before_opens_no_gate(world: World) -> None:
+    """Kubelet's Pods are not told, so the name alone would start a Pod that was called gone."""
+    world.scene.hold("p")
+
+    async def act(link: ServiceLink) -> None:
+        confirmer = world.confirmer(link)
+        gate = Gate(NotNamed(link), Confirming())
+        assert gate.is_held("pod-p")
+        assert gate.passed == {"pod-p"}
+        await confirmer.round()
+        assert world.scene.word().gone == {"pod-p"}
+        assert not world.gate.is_held("pod-p")
+        assert world.gate.soon.is_set()
+        await confirmer.round()
+        assert world.scene.word().gone == frozenset()
+        assert world.gate.is_held("pod-p")
+        assert not Gate(NotNamed(link), Confirming(), forgot=True).is_held("pod-p")
+
+    world.run(act)
+
+
+def test_nobody_is_called_gone_before_the_driver_told_its_processes(world: World) -> None:
+    """It is away since the agent began, so that not even a card is known."""
+    world.scene.hold("p")
+    world.driver_is_away = True
+
+    async def act(link: ServiceLink) -> None:
+        confirmer = world.confirmer(link)
+        await confirmer.round()
+        assert world.scene.word().gone == frozenset()
+        assert [one.reason for one in confirmer.problems] == ["SourceAway"]
+        world.driver_is_away = False
+        await confirmer.round()
+        assert world.scene.word().gone == {"pod-p"}
+
+    world.run(act)
+
+
+def test_nobody_is_called_gone_while_it_is_not_known_whose_a_process_is(world: World) -> None:
+    """It may be of the Pod whose container has ended."""
+    world.scene.hold("p")
+    world.pids = (42,)
+
+    async def act(link: ServiceLink) -> None:
+        confirmer = world.confirmer(link)
+        await confirmer.round()
+        assert world.scene.word().gone == frozenset()
+        assert "SourceAway" in {one.reason for one in confirmer.problems}
+        world.pids = ()
         await confirmer.round()
         assert world.scene.word().gone == {"pod-p"}
 
