@@ -88,13 +88,15 @@ class DeviceAccounts:
         parts: of its cards; several where it consumes counters of several cards.
         counters: with how much of each it consumes.
         shared: capacity by name, of a device that several claims may have: cores and memory are of
-            its card, every other one is an account.
+            its card, every other one is an account, and cores that whole percents can't tell.
+        is_shared: several claims may have parts of it.
     """
 
     parts: tuple[CardPart, ...]
     counters: tuple[tuple[DeviceRecord, int], ...] = ()
     shared: Mapping[str, DeviceRecord] = field(default_factory=dict)
     capacity: Amounts = field(default_factory=dict)
+    is_shared: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,7 +358,7 @@ def _accounts(
     shared = {
         name: minors.counter("/".join((*found.key, name)), capacity)
         for name, capacity in sorted(device.capacity.items())
-        if device.is_shared and name not in {MEMORY, CORES}
+        if device.is_shared and name != MEMORY and not (name == CORES and _is_in_percents(capacity))
     }
     if len(device.consumes) > 1:
         parts = tuple(
@@ -377,7 +379,18 @@ def _accounts(
                 memory_bytes=card.memory_bytes if whole else min(memory, card.memory_bytes),
             ),
         )
-    return DeviceAccounts(parts=parts, counters=counters, shared=shared, capacity=device.capacity)
+    return DeviceAccounts(
+        parts=parts,
+        counters=counters,
+        shared=shared,
+        capacity=device.capacity,
+        is_shared=device.is_shared,
+    )
+
+
+def _is_in_percents(cores: int) -> bool:
+    """Tell whether a core is whole percents of the card, so that their sum is never too little."""
+    return cores > 0 and WHOLE_PERCENT % cores == 0
 
 
 def _part_of_set(

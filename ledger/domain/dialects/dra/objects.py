@@ -1,5 +1,5 @@
 """
-ResourceSlice, ResourceClaim, DeviceClass and DeviceTaintRule of `resource.k8s.io/v1`, as values.
+ResourceSlice and ResourceClaim of `resource.k8s.io/v1`, as values.
 
 Rule: docs/contracts/dra.md, 1 to 3. What is read is read strictly: a field of another kind than the
 API's is an error with its place.
@@ -16,7 +16,7 @@ there; until then what was whole before stays.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -107,11 +107,10 @@ class ResourceClaim:
 
     Attributes:
         node: that the allocation is tied to; empty where it is to none, or not allocated.
-        results: empty where it is not allocated.
+        results: empty where it is not allocated; access of an administrator is what the claim asked
+            for by that word, and nothing that its status alone says.
         consumers: the Pods that it is reserved for.
-        requests: request -> the classes that it names, in its order.
         owner: its controller, `pod/<name>`; empty without.
-        deleting: it is on its way out.
     """
 
     uid: str
@@ -122,28 +121,7 @@ class ResourceClaim:
     node: str = ""
     results: tuple[ClaimResult, ...] = ()
     consumers: tuple[Claimant, ...] = ()
-    requests: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     owner: str = ""
-    deleting: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceClass:
-    """A class; `serves` is the name of a device plugin that it stands for, empty without."""
-
-    name: str
-    serves: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaintRule:
-    """A taint on the devices that it selects; what it does not name it does not ask."""
-
-    name: str
-    taint: Taint
-    driver: str = ""
-    pool: str = ""
-    device: str = ""
 
 
 def read_slice(body: Mapping[str, object]) -> ResourceSlice:
@@ -172,6 +150,8 @@ def read_claim(body: Mapping[str, object]) -> ResourceClaim:
     devices = an_object(allocation.get("devices"), f"{path}.devices")
     asked = an_object(an_object(body.get("spec"), "spec").get("devices"), "spec.devices")
     users = each(status.get("reservedFor"), "status.reservedFor", _consumer)
+    requests = each(asked.get("requests"), "spec.devices.requests", _watching)
+    watching = frozenset(name for name in requests if name)
     owners = each(metadata.get("ownerReferences"), "metadata.ownerReferences", _owner)
     return ResourceClaim(
         uid=_name(metadata, "uid", "metadata"),
@@ -180,38 +160,13 @@ def read_claim(body: Mapping[str, object]) -> ResourceClaim:
         resource_version=a_text(metadata.get("resourceVersion"), "metadata.resourceVersion"),
         is_allocated=status.get("allocation") is not None,
         node=_node_of(allocation.get("nodeSelector"), f"{path}.nodeSelector"),
-        results=each(devices.get("results"), f"{path}.devices.results", _result),
+        results=each(
+            devices.get("results"),
+            f"{path}.devices.results",
+            lambda item, at: _result(item, at, watching),
+        ),
         consumers=tuple(user for user in users if user is not None),
-        requests=dict(each(asked.get("requests"), "spec.devices.requests", _request)),
         owner=next((owner for owner in owners if owner), ""),
-        deleting=metadata.get("deletionTimestamp") is not None,
-    )
-
-
-def read_class(body: Mapping[str, object]) -> DeviceClass:
-    """Return a DeviceClass. Raises InputError where a field is not as the API has it."""
-    spec = an_object(body.get("spec"), "spec")
-    serves = a_text(spec.get("extendedResourceName"), "spec.extendedResourceName")
-    return DeviceClass(name=_own_name(body), serves=serves)
-
-
-def read_taint_rule(body: Mapping[str, object]) -> TaintRule:
-    """
-    Return a DeviceTaintRule (v1 of 1.37, v1beta2 of 1.36, which say the same).
-
-    Raises:
-        InputError: a field is not as the API has it.
-    """
-    spec = an_object(body.get("spec"), "spec")
-    path = "spec.deviceSelector"
-    selected = an_object(spec.get("deviceSelector"), path)
-    return TaintRule(
-        name=_own_name(body),
-        taint=_taint(spec.get("taint"), "spec.taint"),
-        **{
-            word: a_text(selected.get(word), f"{path}.{word}")
-            for word in ("driver", "pool", "device")
-        },
     )
 
 
@@ -310,7 +265,7 @@ def _taint(item: object, path: str) -> Taint:
     )
 
 
-def _result(item: object, path: str) -> ClaimResult:
+def _result(item: object, path: str, watching: Collection[str]) -> ClaimResult:
     body = an_object(item, path)
     consumed = an_object(body.get("consumedCapacity"), f"{path}.consumedCapacity")
     for name, amount in consumed.items():
@@ -319,7 +274,8 @@ def _result(item: object, path: str) -> ClaimResult:
         **{word: _name(body, word, path) for word in ("request", "driver", "pool", "device")},
         share_id=a_text(body.get("shareID"), f"{path}.shareID"),
         consumed={name: str(amount) for name, amount in consumed.items()},
-        admin=a_flag(body.get("adminAccess"), f"{path}.adminAccess", default=False),
+        admin=a_flag(body.get("adminAccess"), f"{path}.adminAccess", default=False)
+        and body.get("request") in watching,
     )
 
 
@@ -337,15 +293,12 @@ def _owner(item: object, path: str) -> str:
     return f"{_name(body, 'kind', path).lower()}/{_name(body, 'name', path)}"
 
 
-def _request(item: object, path: str) -> tuple[str, tuple[str, ...]]:
+def _watching(item: object, path: str) -> str:
+    """Return the name of a request for an administrator's access, empty of any other."""
     body = an_object(item, path)
-    exactly = body.get("exactly")
-    if exactly is not None:
-        ways = [an_object(exactly, f"{path}.exactly")]
-    else:
-        ways = list(each(body.get("firstAvailable"), f"{path}.firstAvailable", an_object))
-    classes = [a_text(way.get("deviceClassName"), f"{path}.deviceClassName") for way in ways]
-    return _name(body, "name", path), tuple(classes)
+    exactly = an_object(body.get("exactly"), f"{path}.exactly")
+    is_one = a_flag(exactly.get("adminAccess"), f"{path}.exactly.adminAccess", default=False)
+    return _name(body, "name", path) if is_one else ""
 
 
 def _node_of(selector: object, path: str) -> str:

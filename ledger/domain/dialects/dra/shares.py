@@ -1,14 +1,4 @@
-"""
-What an allocation holds of which accounts, whether that fits, and who is there already.
-
-Worked example, two writes of one claim whose outcome is open. The first was 40 GiB of card 0, the
-second is 40 GiB of card 0 by another shareID, the third 40 GiB of card 1.
-
-    after the    reserved                        not
-    first        40 GiB of 0
-    second       40 GiB of 0                     80 GiB of 0: the claim would be counted twice
-    third        40 GiB of 0 and 40 GiB of 1     40 GiB of 1: the second may yet be stored
-"""
+"""What an allocation holds of which accounts, whether that fits, and who is there already."""
 
 from __future__ import annotations
 
@@ -100,11 +90,12 @@ def shares_of(results: Iterable[ClaimResult], accounts: NodeAccounts) -> Shares 
         device = accounts.devices.get(key)
         if device is None:
             return Untold(reason=UNTOLD if key in accounts.untold else UNLISTED, device=key)
-        consumed = {
+        # What a share does not name it has all of; what nobody else can have it has whole.
+        is_share = device.is_shared and bool(result.consumed or result.share_id)
+        consumed = {**device.capacity} | {
             name: -(-a_quantity(amount, name).nanos // NANO)
             for name, amount in result.consumed.items()
         }
-        is_share = bool(consumed or result.share_id)
         for part in device.parts:
             if is_share:
                 cores = device.capacity.get(CORES, 0)
@@ -115,7 +106,7 @@ def shares_of(results: Iterable[ClaimResult], accounts: NodeAccounts) -> Shares 
         for record, amount in device.counters:
             add(record, 0, amount)
         for name, record in device.shared.items():
-            add(record, 0, consumed.get(name, 0) if is_share else record.memory_bytes)
+            add(record, 0, consumed[name] if is_share else record.memory_bytes)
     ordered = sorted(found.values(), key=lambda each: each[1].key)
     return Shares(
         shares=tuple(_with_ratio(record, share) for record, share in ordered),
@@ -137,27 +128,6 @@ def _with_ratio(record: DeviceRecord, share: DeviceShare) -> DeviceShare:
     total = record.memory_bytes
     ratio = share.memory_bytes * WHOLE_PERCENT // total if total else 0
     return structs.replace(share, memory_ratio_percent=ratio)
-
-
-def widened(one: Sequence[DeviceShare], other: Sequence[DeviceShare]) -> tuple[DeviceShare, ...]:
-    """Return the greater of both on every account: what a claim holds while either may be."""
-    found: dict[tuple[str, int, str], DeviceShare] = {}
-    for share in (*one, *other):
-        name = (*share.key, share.device_id)
-        before = found.get(name)
-        found[name] = (
-            share
-            if before is None
-            else structs.replace(
-                before,
-                core_percent=max(before.core_percent, share.core_percent),
-                memory_bytes=max(before.memory_bytes, share.memory_bytes),
-                memory_ratio_percent=max(before.memory_ratio_percent, share.memory_ratio_percent),
-                exclusive=before.exclusive or share.exclusive,
-                instances=max(before.instances, share.instances),
-            )
-        )
-    return tuple(found[name] for name in sorted(found))
 
 
 def holders_of(node: NodeState, device: DeviceRecord) -> tuple[Holding, ...]:

@@ -308,7 +308,11 @@ def test_admin_access_holds_nothing() -> None:
     accounts = FoldedAccounts()
     reserved(appears("a", 1, result(0)), accounts)
 
-    standing = reserved(appears("monitor", 2, result(0, adminAccess=True)), accounts)
+    old, new = claim("monitor", 2), claim("monitor", 2, result(0, adminAccess=True))
+    new["spec"]["devices"]["requests"][0]["exactly"]["adminAccess"] = True
+    write = Write(old=claim_seen(old, DRIVERS), new=claim_seen(new, DRIVERS))
+
+    standing = reserved(write, accounts)
 
     assert standing.opening.shares == ()
     assert standing.opening.results[0].admin

@@ -8,7 +8,7 @@ import pytest
 
 from ledger.domain.devices import COUNTER, DeviceRecord, DeviceTopology
 from ledger.domain.dialects.dra.accounts import Listed, accounts_of, bounded, core_of
-from ledger.domain.dialects.dra.objects import pools_of, read_claim, read_slice, read_taint_rule
+from ledger.domain.dialects.dra.objects import pools_of, read_claim, read_slice
 from ledger.domain.dialects.dra.shares import (
     UNLISTED,
     UNTOLD,
@@ -18,7 +18,6 @@ from ledger.domain.dialects.dra.shares import (
     first_taken,
     holders_of,
     shares_of,
-    widened,
 )
 from ledger.domain.errors import InputError
 from tests.support.dra import (
@@ -128,16 +127,69 @@ def test_a_share_is_what_was_consumed() -> None:
     )
 
     assert isinstance(found, Shares)
-    lanes, of_card = found.shares
+    cores, lanes, of_card = found.shares
     assert (of_card.core_percent, of_card.memory_bytes) == (25, 1431 << 20)
     assert not of_card.exclusive
     assert (lanes.device_type, lanes.memory_bytes) == (COUNTER, 4)
-    assert {each.memory_bytes for each in accounts.records if each.device_type == COUNTER} == {16}
+    assert (cores.device_type, cores.memory_bytes) == (COUNTER, 50)
+    counted = [each.memory_bytes for each in accounts.records if each.device_type == COUNTER]
+    assert counted == [200, 16]
+
+
+def _one(device: dict[str, Any], **said: Any) -> Shares:  # noqa: ANN401 - what a result says
+    allocated = read_claim(resource_claim("c", result("gpu-0", **said)))
+    found = shares_of(allocated.results, accounts_of("n-1", pools(resource_slice([device]))))
+    assert isinstance(found, Shares), found
+    return found
+
+
+def test_what_nobody_else_can_have_is_held_whole_whatever_a_result_says() -> None:
+    """A share of a card that is not shared is forged, or of a time when it was."""
+    (of_card,) = _one(card("gpu-0", "GPU-a"), consumedCapacity={"memory": "1Mi"}).shares
+
+    assert (of_card.core_percent, of_card.exclusive) == (100, True)
+
+
+@pytest.mark.parametrize("consumed", [{}, {"memory": "1Mi"}, {"cores": "1"}], ids=str)
+def test_a_share_has_all_of_what_it_does_not_name(consumed: dict[str, str]) -> None:
+    """Nothing is held as nothing because nobody said how much it is."""
+    shared = card("gpu-0", "GPU-a", allowMultipleAllocations=True)
+    shared["capacity"]["cores"] = {"value": "100"}
+
+    (of_card,) = _one(shared, shareID="s", consumedCapacity=consumed).shares
+
+    assert of_card.core_percent == int(consumed.get("cores", "100"))
+    assert of_card.memory_bytes == (1 << 20 if "memory" in consumed else 80 * GIB)
+
+
+def test_cores_that_are_no_whole_percents_are_counted_as_cores() -> None:
+    """One of 150 is nothing of a hundred: 151 of them would be as well."""
+    shared = card("gpu-0", "GPU-a", allowMultipleAllocations=True)
+    shared["capacity"]["cores"] = {"value": "150"}
+
+    cores, of_card = _one(
+        shared, shareID="s", consumedCapacity={"memory": "1Mi", "cores": "1"}
+    ).shares
+
+    assert (cores.device_type, cores.memory_bytes, of_card.core_percent) == (COUNTER, 1, 0)
+
+
+def test_access_of_an_administrator_that_was_not_asked_for_holds() -> None:
+    """Whoever writes a status may write that word as well."""
+    (of_card,) = _one(card("gpu-0", "GPU-a"), adminAccess=True).shares
+
+    assert of_card.exclusive
 
 
 def test_access_of_an_administrator_holds_nothing() -> None:
     """It monitors: nothing is taken."""
-    assert _shares(result("gpu-0", adminAccess=True)).shares == ()
+    body = resource_claim("c", result("gpu-0", adminAccess=True))
+    body["spec"]["devices"]["requests"][0]["exactly"]["adminAccess"] = True
+
+    found = shares_of(read_claim(body).results, accounts_of("n-1", pools(MIGS)))
+
+    assert isinstance(found, Shares)
+    assert found.shares == ()
 
 
 def test_a_card_of_the_inventory_is_that_account() -> None:
@@ -225,37 +277,13 @@ def test_a_broken_slice_is_refused_with_its_place(change: dict[str, Any], field:
     assert caught.value.field == field
 
 
-def test_a_claim_and_a_taint_rule_are_read() -> None:
-    """Who uses it, on which node, what it asked for."""
+def test_a_claim_is_read() -> None:
+    """Who uses it, on which node."""
     found = read_claim(resource_claim("c", result("gpu-0"), pods=["p"]))
-    rule = read_taint_rule(
-        {
-            "metadata": {"name": "r"},
-            "spec": {
-                "deviceSelector": {"driver": DRIVER, "pool": "n-1"},
-                "taint": {"key": "k", "effect": "NoSchedule"},
-            },
-        }
-    )
 
     assert (found.node, found.is_allocated) == ("n-1", True)
     assert [(each.name, each.uid) for each in found.consumers] == [("p", "uid-p")]
-    assert found.requests == {"g": ("gpu.nvidia.com",)}
-    assert (rule.driver, rule.pool, rule.device, rule.taint.effect) == (
-        *(DRIVER, "n-1", "", "NoSchedule"),
-    )
     assert not read_claim(resource_claim("free")).is_allocated
-
-
-def test_of_two_open_writes_the_greater_is_held_on_every_account() -> None:
-    """The worked example of `shares.py`."""
-    first = (share(0, 0, gib=40),)
-    assert widened(first, first) == first
-    assert widened(first, (share(1, 0, gib=40),)) == (share(0, 0, gib=40), share(1, 0, gib=40))
-    mixed = widened((share(0, 50, gib=10),), (share(0, 10, gib=40, exclusive=True),))
-    assert [(each.core_percent, each.memory_bytes, each.exclusive) for each in mixed] == [
-        (50, 40 * GIB, True)
-    ]
 
 
 HELD = {
