@@ -55,6 +55,18 @@ def test_the_configuration_of_the_manifests_is_that_of_its_deployment() -> None:
     assert {volume["name"] for volume in spec["volumes"]} == {"config", "certs"}
 
 
+def test_who_guards_claims_may_ask_whether_one_is_there() -> None:
+    """A claim whose deletion no watch showed is released once the API server says so."""
+    things = manifests(replace(OPTIONS, drivers=("gpu.example.com",)))
+    [verbs] = [
+        rule["verbs"]
+        for thing in things
+        for rule in thing.get("rules", ())
+        if rule["resources"] == ["resourceclaims"]
+    ]
+    assert set(verbs) == {"get", "list", "watch", "patch"}
+
+
 def test_no_right_has_a_wildcard_and_none_reads_secrets() -> None:
     """Each right is one that `tenure serve scheduler` or kube-scheduler uses."""
     for thing in manifests(replace(OPTIONS, api=ApiManifests(authority=b"PEM"))):
