@@ -24,6 +24,7 @@ from ledger.domain.log.events import (
     ClaimVoided,
 )
 from ledger.domain.log.state import NodeState
+from ledger.domain.systems import Claimant
 from scheduler.gate.claims import Allocated, ClaimSeen
 from scheduler.gate.room import no_room
 
@@ -141,6 +142,7 @@ def decide(
     *,
     seen: int = 0,
     attempts: int = 0,
+    consumers: Sequence[Claimant] = (),
     on_their_way: Iterable[ClaimReserved | ClaimObserved] = (),
     runs: Callable[[str], bool] = lambda _: False,
     settings_hash: str = "",
@@ -153,6 +155,7 @@ def decide(
         standing: what the ledger has of the claim.
         seen: the claim's newest version that the watch showed; nothing is stored on an older one.
         attempts: the number of the claim's newest holding, ended or not.
+        consumers: who uses the claim, as the ledger has them.
         on_their_way: openings that are being recorded.
         runs: tells of a Pod's UID whether it has a node and has not ended.
     """
@@ -163,7 +166,8 @@ def decide(
         fact = f"the allocation of claim {new.full_name} is another one: deallocate it first"
         return Barred(reason=ALLOCATION_CHANGED, message=fact)
     if not new.is_allocated:
-        return _goes(old, runs)
+        used = _used(old, () if old.allocated is None else old.consumers, runs)
+        return Through() if used is None else used
     if new.allocated is None:
         fact = f"claim {new.full_name} has devices of drivers that are not listed here alone"
         return Barred(reason=DRIVER_UNLISTED, message=fact)
@@ -196,14 +200,19 @@ def decide(
         settings_hash=settings_hash,
         tenure_version=tenure_version,
     )
+    used = _used(old, consumers, runs) if standing is not None and standing.stored else None
+    if used is not None:  # it was taken away past us
+        return used
     return _appears(old, opening, standing, node, on_their_way)
 
 
-def _goes(old: ClaimSeen, runs: Callable[[str], bool]) -> Through | Barred:
-    """Let an allocation go unless somebody runs with it; the watch shows when it is gone."""
-    running = [] if old.allocated is None else [one for one in old.consumers if runs(one.uid)]
+def _used(
+    old: ClaimSeen, consumers: Iterable[Claimant], runs: Callable[[str], bool]
+) -> Barred | None:
+    """Return that what a claim has stays, for somebody runs with it; None where nobody does."""
+    running = [one for one in consumers if runs(one.uid)]
     if not running:
-        return Through()
+        return None
     names = ", ".join(f"{old.namespace}/{one.name}" for one in running)
     fact = f"claim {old.full_name} is used by Pods that run: {names}"
     return Barred(reason=STILL_USED, message=fact)

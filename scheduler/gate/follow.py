@@ -19,6 +19,7 @@ from scheduler.gate.decide import (
 
 SOURCE: Final = "resourceclaim"
 DELETED: Final = "deleted"
+NAMED: Final = "its devices are known now"
 
 
 def follow(
@@ -26,23 +27,32 @@ def follow(
     standing: Standing | None,
     consumers: tuple[Claimant, ...],
     accounts: Accounts,
+    *,
     attempts: int,
+    runs: Callable[[str], bool] = lambda _: False,
 ) -> tuple[ClaimEvent, ...]:
     """
     Return what is to be recorded of a claim as the watch shows it.
 
     What is allocated and was reserved otherwise, or not at all, got past the gate: it is observed,
-    outside of the constraint.
+    outside of the constraint. What is taken away past the gate is held while a Pod runs with it.
 
     Args:
         consumers: as the ledger has them.
         attempts: the number of the claim's newest holding, ended or not.
+        runs: tells of a Pod's UID whether it has a node and has not ended.
     """
     if seen.allocated is None:
         is_past = standing is not None and seen.version > standing.fence
-        return (end_of(standing, DEALLOCATED),) if standing is not None and is_past else ()
+        if standing is None or not is_past or _is_used(standing, consumers, runs):
+            return ()
+        return (end_of(standing, DEALLOCATED),)
     if standing is not None and standing.opening.results == seen.allocated.results:
         opening, found = standing.opening, list[ClaimEvent]()
+        if isinstance(opening, ClaimObserved) and opening.unknown_types:
+            named = observed_of(seen, accounts, attempts + 1)
+            if named is not None and not named.unknown_types:
+                return (end_of(standing, NAMED), named)
         uid, attempt, node_uid = opening.claim_uid, opening.attempt, opening.node_uid
         if not standing.stored:
             found.append(ClaimBound(claim_uid=uid, attempt=attempt, node_uid=node_uid))
@@ -89,7 +99,18 @@ def observed_of(seen: ClaimSeen, accounts: Accounts, attempt: int) -> ClaimObser
 def gone(
     standing: Standing, consumers: tuple[Claimant, ...], runs: Callable[[str], bool]
 ) -> tuple[ClaimEvent, ...]:
-    """Return the end of what a claim had that is gone; none while one of its Pods runs on."""
-    if standing.stored and any(runs(each.uid) for each in consumers):
+    """
+    Return the end of what a claim had that is gone; none while one of its Pods runs on.
+
+    Also of one that no watch showed stored: it may have come and gone while nobody looked, and a
+    Pod runs with what was.
+    """
+    if any(runs(each.uid) for each in consumers):
         return ()
     return (end_of(standing, DELETED),)
+
+
+def _is_used(
+    standing: Standing, consumers: tuple[Claimant, ...], runs: Callable[[str], bool]
+) -> bool:
+    return standing.stored and any(runs(each.uid) for each in consumers)

@@ -87,6 +87,27 @@ class ClaimBook:
         else:
             self._attempts.pop(uid, None)
 
+    def is_past_us(self) -> bool:
+        """Tell whether a claim that changed holds what the ledger does not have of it."""
+        return any(
+            seen.allocated is not None
+            and (held is None or held.opening.results != seen.allocated.results)
+            for uid in self.changed
+            if (seen := self.seen.get(uid)) is not None
+            for held in (self._standing.get(uid),)
+        )
+
+    def is_open(self, uid: str) -> bool:
+        """Tell whether a claim that is there is otherwise than the ledger has it."""
+        seen, held = self.seen.get(uid), self._standing.get(uid)
+        if seen is None:
+            return False
+        if seen.allocated is None:
+            return held is not None and held.stored
+        if held is None:
+            return bool(seen.allocated.node_name)
+        return isinstance(held.opening, ClaimObserved) and bool(held.opening.unknown_types)
+
     def version(self, uid: str) -> int:
         """Return the newest version of a claim that was seen; 0 of one that was not."""
         seen = self.seen.get(uid)

@@ -134,6 +134,7 @@ class Gate:
         self._listing, self._settling = asyncio.Lock(), asyncio.Lock()
         self._listed = False
         self._learned = False
+        self._again: dict[str, None] = {}  # UIDs of claims that are not settled by themselves
         self.counts: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
 
@@ -158,8 +159,10 @@ class Gate:
         )
         self._check_now()
         await self._list_claims()
-        if self._has_news() and isinstance(self._decide(write), Barred):
-            await self.settle()  # what the watch showed already frees cards
+        if self._has_news() and (
+            isinstance(self._decide(write), Barred) or self._book.is_past_us()
+        ):
+            await self.settle()  # what the watch showed already frees cards, or takes them
         async with self._alone(write.new.uid):
             self._check_now()
             answer = await self._decided(write, is_dry=bool(request.dry_run))
@@ -182,6 +185,7 @@ class Gate:
             self._book.standing(claim.uid),
             seen=self._book.version(claim.uid),
             attempts=self._book.attempts(claim.uid),
+            consumers=self._book.consumers(claim.uid),
             on_their_way=list(self._on_their_way.values()),
             runs=self._runs,
             settings_hash=self._words().settings_hash,
@@ -219,6 +223,8 @@ class Gate:
             if isinstance(outcome, Recorded):
                 self._record_at(new, outcome.first)
                 return None
+            if isinstance(outcome.error, FencedError):
+                raise outcome.error
             return outcome.error
         finally:
             if opening is not None:
@@ -361,7 +367,14 @@ class Gate:
         seen, standing = book.seen.get(uid), book.standing(uid)
         consumers = book.consumers(uid)
         if seen is not None:
-            found = follow(seen, standing, consumers, self._accounts, book.attempts(uid))
+            found = follow(
+                seen,
+                standing,
+                consumers,
+                self._accounts,
+                attempts=book.attempts(uid),
+                runs=self._runs,
+            )
         elif standing is not None:
             found = gone(standing, consumers, self._runs)
             if not found or not await self._is_gone(standing):
@@ -369,14 +382,21 @@ class Gate:
                 return
         else:
             return
-        if not found:
-            return
-        version = book.version(uid)
-        error = await self._record(found, version)
-        if isinstance(error, FencedError):
-            raise error
+        error = await self._record(found, book.version(uid)) if found else None
         if error is not None:
             _log.error("not recorded", extra={"claim": uid, "reason": str(error)})
+        if error is not None or book.is_open(uid):
+            self._again[uid] = None
+
+    def look_again(self) -> None:
+        """
+        Let claims be looked at again that the ledger has otherwise than the watch showed them.
+
+        Their node or their devices were not known, a Pod runs with what they gave back, or the
+        ledger refused: nothing of the claim itself needs to change until that is over.
+        """
+        self._book.changed.update(self._again)
+        self._again.clear()
 
 
 def _refusal(claim: ClaimSeen, answer: Barred) -> RequestRefused:

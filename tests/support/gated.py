@@ -112,15 +112,17 @@ class FoldedAccounts:
 
     Attributes:
         gone: names of devices that no whole pool in its newest generation has.
+        is_known: the ledger has the node.
     """
 
     devices: tuple[DeviceRecord, ...] = tuple(card(minor) for minor in range(CARDS))
     gone: frozenset[str] = frozenset()
+    is_known: bool = True
     events: list[LedgerEvent] = field(default_factory=list)
 
     def node(self, name: str) -> NodeState | None:
         """Return the node, folded."""
-        if name != NODE:
+        if name != NODE or not self.is_known:
             return None
         folding = Folding()
         for position, event in enumerate(self.events, 1):

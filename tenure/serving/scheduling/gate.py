@@ -60,6 +60,7 @@ async def guarding(process: Process, options: GateListener) -> AsyncIterator[Non
     folder.look()
     process.repeat(LOOK_SECONDS, "gate certificates", as_coroutine(folder.look))
     process.repeat(SETTLE_SECONDS, "claims", gate.settle, fatal=FATAL)
+    process.repeat(LOOK_SECONDS, "claims again", as_coroutine(gate.look_again))
     process.tasks.start()
     connections, calls = Connections(), GateCalls(gate.answer, process.metrics)
     app = gate_app(calls, connections.answering, process.leading.is_silent)

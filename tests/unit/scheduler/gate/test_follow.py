@@ -15,7 +15,7 @@ from ledger.domain.log.events import (
     LedgerEvent,
 )
 from ledger.domain.systems import Claimant
-from scheduler.gate.decide import Standing, Through, decide
+from scheduler.gate.decide import STILL_USED, Barred, Standing, Through, decide
 from scheduler.gate.follow import follow, gone
 from tests.support.gated import FoldedAccounts, appears, result, seen
 
@@ -40,7 +40,7 @@ def followed(
     """Return what is recorded of claim a, which was used by one Pod before."""
     held = () if before is None else before.opening.consumers
     shown = seen("a", version, *results, pods=pods)
-    return follow(shown, before, held, FoldedAccounts(), 1)
+    return follow(shown, before, held, FoldedAccounts(), attempts=1)
 
 
 def test_what_was_reserved_and_is_stored_is_bound_once() -> None:
@@ -106,7 +106,7 @@ def test_a_device_that_nobody_can_tell_closes_its_kind() -> None:
     """What is observed of a slice that vanished is of some card there."""
     shown = seen("a", 9, result(0))
 
-    (event,) = follow(shown, None, (), FoldedAccounts(gone=frozenset({"gpu-0"})), 0)
+    (event,) = follow(shown, None, (), FoldedAccounts(gone=frozenset({"gpu-0"})), attempts=0)
 
     assert isinstance(event, ClaimObserved)
     assert (event.shares, event.unknown_types) == ((), ("gpu",))
@@ -120,3 +120,48 @@ def test_a_claim_that_is_gone_is_held_while_its_pod_runs() -> None:
 
     (event,) = gone(before, TRAIN, lambda _: False)
     assert isinstance(event, ClaimReleased)
+
+    (event,) = gone(standing(), TRAIN, lambda _: False)
+    assert isinstance(event, ClaimVoided)
+
+
+def test_a_claim_that_came_and_went_while_nobody_looked_is_held_while_its_pod_runs() -> None:
+    """No watch showed it stored: the Pod that runs with it does."""
+    assert gone(standing(), TRAIN, lambda _: True) == ()
+
+
+def test_what_is_taken_away_past_the_gate_is_held_while_its_pod_runs() -> None:
+    """The configuration was removed for a while, and a Pod was not asked."""
+    before, shown = standing(stored=True), seen("a", 9)
+
+    assert follow(shown, before, TRAIN, FoldedAccounts(), attempts=1, runs=lambda _: True) == ()
+
+    (event,) = follow(shown, before, TRAIN, FoldedAccounts(), attempts=1, runs=lambda _: False)
+    assert isinstance(event, ClaimReleased)
+
+
+def test_an_allocation_in_the_place_of_one_that_a_pod_runs_with_is_refused() -> None:
+    """Else the card would be free that was taken away past the gate."""
+    write = appears("a", 9, result(1), pods=["late"])
+    before = standing(stored=True)
+
+    refused = decide(write, FoldedAccounts(), before, consumers=TRAIN, runs=lambda _: True)
+
+    assert isinstance(refused, Barred)
+    assert refused.reason == STILL_USED
+    assert isinstance(decide(write, FoldedAccounts(), before, consumers=TRAIN), Through)
+
+
+def test_what_is_observed_of_unknown_devices_is_named_once_they_are_told() -> None:
+    """Its pool was not whole when it was seen first: its node is not closed for ever."""
+    shown, vanished = seen("a", 9, result(0)), FoldedAccounts(gone=frozenset({"gpu-0"}))
+    (event,) = follow(shown, None, (), vanished, attempts=0)
+    assert isinstance(event, ClaimObserved)
+    before = Standing(opening=event, stored=True)
+
+    assert follow(shown, before, (), vanished, attempts=1) == ()
+    ended, named = follow(shown, before, (), FoldedAccounts(), attempts=1)
+
+    assert isinstance(ended, ClaimReleased)
+    assert isinstance(named, ClaimObserved)
+    assert (named.attempt, named.unknown_types, len(named.shares)) == (2, (), 1)

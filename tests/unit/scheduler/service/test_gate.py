@@ -338,6 +338,58 @@ def test_what_was_deleted_while_nobody_led_is_released_at_the_start(world: World
     assert kinds(world)[-1] == "claim.voided"
 
 
+def test_what_was_shown_and_is_not_recorded_yet_counts(world: World) -> None:
+    """It got past the gate a moment ago: nobody gets its card beside it."""
+    world.write("x", result(3))
+    world.book.put("claim-forged", world.store(claim("forged", 0, result(0))))
+
+    assert not world.write("b", result(0))["allowed"]
+
+
+def test_a_claim_of_a_node_that_is_not_known_yet_is_observed_once_it_is(world: World) -> None:
+    """Nothing of the claim itself changes then, and its card was never free."""
+    world.accounts.is_known = False
+    world.show(world.store(claim("before", 0, result(0))))
+    assert kinds(world) == []
+
+    world.accounts.is_known = True
+    world.gate.look_again()
+    asyncio.run(world.gate.settle())
+
+    assert kinds(world) == ["claim.observed"]
+    assert not world.write("b", result(0))["allowed"]
+
+
+def test_a_release_that_the_ledger_refused_is_tried_again(world: World) -> None:
+    """Whatever it was: no card stays held by a claim that has none."""
+    world.write("a", result(0))
+    world.show(world.now("a"))
+    world.ledger.refuses["node-1"] = "not now"
+    world.show(world.store(claim("a", 0)))
+    assert kinds(world)[-1] == "claim.bound"
+
+    world.ledger.refuses.clear()
+    world.gate.look_again()
+    asyncio.run(world.gate.settle())
+
+    assert kinds(world)[-1] == "claim.released"
+
+
+def test_what_was_taken_away_past_the_gate_is_released_once_its_pod_ended(world: World) -> None:
+    """The Pod's end changes nothing of the claim: it is looked at again."""
+    world.write("a", result(0), pods=["train"])
+    world.show(world.now("a"))
+    world.running.add("uid-train")
+    world.show(world.store(claim("a", 0)))
+    assert kinds(world)[-1] == "claim.bound"
+    assert not world.write("b", result(0))["allowed"]
+
+    world.running.clear()
+    world.gate.look_again()
+
+    assert world.write("b", result(0))["allowed"]
+
+
 def test_a_process_that_starts_again_goes_on_where_the_ledger_is(world: World) -> None:
     """An attempt has its number once, also where the last one ended before the start."""
     world.write("a", result(0), pods=["train"])
