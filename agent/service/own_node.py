@@ -17,15 +17,19 @@ from ledger.signing import trusting
 _SUFFIX: Final = ".vkey"
 _KEYS_MAX: Final = 64
 _PARTS: Final = 3
+_NO_NODE: Final = (
+    "the token says no node: take the one that kubelet mounts, of Kubernetes 1.32 or later"
+)
 
 
-class _Node(msgspec.Struct):
+class _Named(msgspec.Struct):
     name: str = ""
     uid: str = ""
 
 
 class _Bound(msgspec.Struct):
-    node: _Node = msgspec.field(default_factory=_Node)
+    node: _Named = msgspec.field(default_factory=_Named)
+    pod: _Named = msgspec.field(default_factory=_Named)
 
 
 class _Claims(msgspec.Struct):
@@ -42,18 +46,31 @@ def node_of_token(path: Path) -> tuple[str, str]:
     Raises:
         InputError: no token, or one of no node: not mounted by kubelet, or by one before 1.32.
     """
+    node = _bound(path).node
+    if not node.name or not node.uid:
+        raise InputError(_NO_NODE, place=str(path))
+    return node.name, node.uid
+
+
+def pod_of_token(path: Path) -> str:
+    """
+    Return the UID of the Pod that a token was mounted into; empty where it says none.
+
+    Raises:
+        InputError: no token.
+    """
+    return _bound(path).pod.uid
+
+
+def _bound(path: Path) -> _Bound:
     parts = token_in(path).split(".")
-    fact = "the token says no node: take the one that kubelet mounts, of Kubernetes 1.32 or later"
     if len(parts) != _PARTS:
-        raise InputError(fact, place=str(path))
+        raise InputError(_NO_NODE, place=str(path))
     try:
         words = base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
-        node = msgspec.json.decode(words, type=_Claims).bound.node
+        return msgspec.json.decode(words, type=_Claims).bound
     except (binascii.Error, ValueError, RecursionError) as error:
-        raise InputError(f"{fact}: {error}", place=str(path)) from error
-    if not node.name or not node.uid:
-        raise InputError(fact, place=str(path))
-    return node.name, node.uid
+        raise InputError(f"{_NO_NODE}: {error}", place=str(path)) from error
 
 
 class ProofKeys:

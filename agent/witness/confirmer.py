@@ -26,7 +26,7 @@ from agent.service.link import RefusedError, ServiceLink
 from agent.witness.asking import AwayError, PodResources, Runtime, places
 from agent.witness.history import BAD, Judged, judged, readable
 from agent.witness.keeping import Quarantine
-from agent.witness.seen import Read, Seen, seen
+from agent.witness.seen import SOURCE_AWAY, Read, Seen, seen
 from agent.witness.visible import shown as cards_shown
 from ledger.domain.annotations.checkpoints import DeviceCheckpoint as GivenDevices
 from ledger.domain.annotations.proof import ProvenDevice
@@ -41,7 +41,6 @@ GONE_FILE: Final = "gone.json"
 NOTE_FILE: Final = "ledger.checkpoint"
 CHECKPOINT_CORRUPT: Final = "CheckpointCorrupt"
 UNHEARD: Final = "ServiceUnheard"
-MEMORY_LOST: Final = "MemoryLost"
 LEDGER: Final = "Ledger"
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 _STATIC: Final = "file"
@@ -130,11 +129,13 @@ class Confirmer:
         clock: Callable[[], float],
         *,
         gated: bool = True,
+        own_pod: str = "",
     ) -> None:
         """
         Begin.
 
         Args:
+            own_pod: UID of the Pod that we run in; empty = in none.
             gated: no container with devices starts without us; else nobody is called gone of whom
                 nobody knows that they ran.
         """
@@ -144,6 +145,7 @@ class Confirmer:
         self._path = state / GONE_FILE
         self._clock = clock
         self._gated = gated
+        self._own_pod = own_pod
         self.problems: tuple[Fault, ...] = ()
         self.seen: Seen | None = None
         self.given: tuple[GivenDevices, ...] | None = None
@@ -162,6 +164,8 @@ class Confirmer:
         found = self.seen = seen(self.cards, read, is_card=lambda name: name == NVIDIA_GPU)
         self.given = _given(read, found)
         problems = [*faults, *found.disagreements]
+        if self._is_without_us(found):
+            problems.append(Fault(reason=SOURCE_AWAY, message="kubelet tells not even of our Pod"))
         known = self._link.holdings
         if known is None or not self._link.is_heard:
             self.problems = tuple(problems)
@@ -244,6 +248,11 @@ class Confirmer:
             faults.append(Fault(reason=CHECKPOINT_CORRUPT, message=str(error)))
         return None
 
+    def _is_without_us(self, found: Seen) -> bool:
+        """Tell whether kubelet began and has not read its Pods: we run, and it knows us not."""
+        uids = {pod["metadata"]["uid"] for pod in self._sources.pods.pods}
+        return self._own_pod in found.live and self._own_pod not in uids
+
     def _look(self, known: NodeHoldings, read: Read, found: Seen) -> Look:
         pods = self._sources.pods
         runs = [pod for pod in pods.pods if _phase(pod) not in _ENDED]
@@ -253,7 +262,7 @@ class Confirmer:
         mirrors = {one.pod_uid for one in known.pods() if (one.namespace, one.pod_name) in names}
         return Look(
             places=None
-            if pods.problem
+            if pods.problem or self._is_without_us(found)
             else {uid: {} if word is None else dict(word.places) for uid, word in words.items()},
             live=found.live | mirrors | {uid for uid, _ in _outside(found, read)},
             complete=found.complete,

@@ -126,7 +126,15 @@ def witness(
         aside=Quarantine(node.state / ASIDE),
     )
     link = node.told.link
-    confirmer = Confirmer(link, sources, gate, node.state, time.monotonic, gated=node.gated)
+    confirmer = Confirmer(
+        link,
+        sources,
+        gate,
+        node.state,
+        time.monotonic,
+        gated=node.gated,
+        own_pod=node.told.own_pod,
+    )
     failures = Counter(
         "tenure_agent_witness_failures",
         "Looks and questions that failed",

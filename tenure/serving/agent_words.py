@@ -21,7 +21,7 @@ from agent.plugin.held import HeldHere
 from agent.service.copy import CopyFile
 from agent.service.keeping import Keeper, Words
 from agent.service.link import ServiceLink
-from agent.service.own_node import ProofKeys, node_of_token
+from agent.service.own_node import ProofKeys, node_of_token, pod_of_token
 from ledger.domain.errors import InputError
 from tenure.exits import with_next
 from tenure.serving.background import Tasks
@@ -56,12 +56,14 @@ class Told:
 
     Attributes:
         lines: whose word it is, for people.
+        own_pod: UID of the Pod that we run in; empty = in none.
     """
 
     held: HeldHere
     link: ServiceLink
     pods: PodsHere
     lines: Callable[[], Sequence[str]]
+    own_pod: str
 
 
 def words_of(
@@ -102,4 +104,5 @@ def words_of(
     words = Words(link=link, keeper=keeper, pods=pods, held=held)
     words.register(registry)
     tasks += [link.run(), keeper.run(link), pods.run()]
-    return Told(held=held, link=link, pods=pods, lines=words.lines)
+    own_pod = pod_of_token(options.token)
+    return Told(held=held, link=link, pods=pods, lines=words.lines, own_pod=own_pod)

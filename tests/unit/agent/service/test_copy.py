@@ -12,7 +12,7 @@ import pytest
 
 from agent.https import token_in
 from agent.service.copy import Copy, CopyFile
-from agent.service.own_node import ProofKeys, node_of_token
+from agent.service.own_node import ProofKeys, node_of_token, pod_of_token
 from ledger.domain.errors import InputError
 from ledger.signing import published
 from tests.support.proofs import KEY, OTHER_KEY, held, holds, word
@@ -73,7 +73,9 @@ def test_a_token_says_which_node_we_are(tmp_path: Path) -> None:
     """Without anybody being asked."""
     path = tmp_path / "token"
     path.write_text(token({"kubernetes.io": {"node": {"name": "a", "uid": "u"}, "pod": {}}}))
-    assert node_of_token(path) == ("a", "u")
+    assert (node_of_token(path), pod_of_token(path)) == (("a", "u"), "")
+    path.write_text(token({"kubernetes.io": {"node": {"name": "a"}, "pod": {"uid": "p"}}}))
+    assert pod_of_token(path) == "p"
     assert token_in(path) == path.read_text()
 
 

@@ -163,7 +163,7 @@ class World:
         spec = {"containers": [{"name": "main"}]}
         self.listed.append({"metadata": metadata, "spec": spec, "status": status})
 
-    def confirmer(self, link: ServiceLink) -> Confirmer:
+    def confirmer(self, link: ServiceLink, *, own_pod: str = "") -> Confirmer:
         """Return what looks and confirms, as after a start of the process."""
         pods = PodsHere(self)
         gone, forgot = gone_in(self.folder)
@@ -179,7 +179,7 @@ class World:
             specifications=self.specifications,
             aside=Quarantine(self.folder / "aside"),
         )
-        return Confirmer(link, sources, self.gate, self.folder, lambda: 0.0)
+        return Confirmer(link, sources, self.gate, self.folder, lambda: 0.0, own_pod=own_pod)
 
     def run(self, act: Callable[[ServiceLink], Coroutine[Any, Any, None]]) -> None:
         """Act with a link that follows the service."""
@@ -322,6 +322,25 @@ def test_nobody_is_called_gone_before_the_driver_told_its_processes(world: World
         world.driver_is_away = False
         await confirmer.round()
         assert world.scene.word().gone == {"pod-p"}
+
+    world.run(act)
+
+
+def test_a_kubelet_that_began_and_knows_no_pods_yet_says_nothing(world: World) -> None:
+    """We run, and it does not tell of us: what it does not tell may come."""
+    world.scene.hold("p")
+    world.runtime.run("agent", Inside())
+
+    async def act(link: ServiceLink) -> None:
+        confirmer = world.confirmer(link, own_pod="pod-agent")
+        await confirmer.round()
+        assert world.scene.word().gone == frozenset()
+        assert confirmer._gate.state.ran is None
+        assert [one.reason for one in confirmer.problems] == ["SourceAway"]
+        world.create("agent")
+        await confirmer.round()
+        assert world.scene.word().gone == {"pod-p"}
+        assert confirmer._gate.state.ran == {"pod-agent"}
 
     world.run(act)
 
