@@ -83,10 +83,12 @@ class Gate:
         wanted: Pods that wait; `soon` is set by the first.
     """
 
-    def __init__(self, holdings: Holdings, state: Confirming, *, forgot: bool = False) -> None:
+    def __init__(self, holdings: Holdings, folder: Path) -> None:
+        """Begin with whom this node called gone before, by a file of the folder."""
         self._holdings = holdings
-        self.state = state
-        self.forgot = forgot
+        self._folder = folder
+        gone, self.forgot = gone_in(folder)
+        self.state = Confirming(gone=gone)
         self.passed: set[str] = set()
         self.wanted: set[str] = set()
         self.soon = asyncio.Event()
@@ -102,7 +104,9 @@ class Gate:
 
     def _lets(self, pod_uid: str) -> bool:
         """Tell whether a Pod that holds something may start now; one that may not is asked for."""
-        if self.forgot or not self.state.may_start(pod_uid):
+        gone, is_lost = gone_in(self._folder)  # another agent's word too: at an upgrade
+        may_start = self.state.may_start(pod_uid) and pod_uid not in gone
+        if self.forgot or is_lost or not may_start:
             self.wanted.add(pod_uid)
             self.soon.set()
             return False
@@ -142,7 +146,7 @@ class Confirmer:
         self._link = link
         self._sources = sources
         self._gate = gate
-        self._path = state / GONE_FILE
+        self._folder = state
         self._clock = clock
         self._gated = gated
         self._own_pod = own_pod
@@ -160,6 +164,7 @@ class Confirmer:
         """
         self._gate.soon.clear()
         self._gate.passed.clear()
+        self._hear_other()
         read, faults = await self._read()
         found = self.seen = seen(self.cards, read, is_card=lambda name: name == NVIDIA_GPU)
         self.given = _given(read, found)
@@ -200,9 +205,18 @@ class Confirmer:
 
     def _become(self, state: Confirming) -> None:
         """Know this from now on; whom we call gone is on disk before anybody is told."""
-        if state.gone != self._gate.state.gone or self._gate.forgot:
-            write_durably(self._path, msgspec.json.encode(sorted(state.gone)))
+        before = self._gate.state.gone
+        state = replace(state, gone=state.gone | (gone_in(self._folder)[0] - before))
+        if state.gone != before or self._gate.forgot:
+            write_durably(self._folder / GONE_FILE, msgspec.json.encode(sorted(state.gone)))
         self._gate.state = state
+
+    def _hear_other(self) -> None:
+        """Know whom another agent of this node called gone: at an upgrade there are two."""
+        if gone_in(self._folder)[1]:
+            self._gate.forgot = True
+        else:
+            self._become(self._gate.state)
 
     # --- looks ----------------------------------------------------------------------------------
 

@@ -28,13 +28,14 @@ from agent.plugin.serving import DevicePlugin
 from agent.plugin.sharing import GpuShare, ShareSlots
 from agent.service.own_node import node_of_token
 from agent.witness.asking import Runtime
+from agent.witness.confirmer import Gate
 from ledger.domain.errors import InputError
 from tenure.exits import with_next
 from tenure.kube.objects import KubeObjects, connected
 from tenure.serving.agent_mode import AgentMode, ShareUnit
 from tenure.serving.agent_reporting import NodeToTell, ReportingOptions, cards_probe, reporting
 from tenure.serving.agent_sharing import Marker
-from tenure.serving.agent_witness import Node, WitnessOptions, gate_of, witness
+from tenure.serving.agent_witness import Node, WitnessOptions, witness
 from tenure.serving.agent_words import ServiceOptions, words_of
 from tenure.serving.background import Tasks, every, tasks_of_process, told_to_stop
 from tenure.serving.listening import Connections, announced
@@ -145,7 +146,7 @@ async def serve_agent(options: AgentOptions) -> None:
             told = words_of(options.holdings, session, kubelet, registry, tasks)
             holdings, beside = told.held, told.lines
             if options.witness is not None:
-                gate = gate_of(told.held, options.holdings.state)
+                gate = Gate(told.held, options.holdings.state)
         check = options.has_slots and options.runtime and RuntimeCheck(Runtime(options.runtime))
         if check:
             tasks.append(check.run())

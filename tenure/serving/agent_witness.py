@@ -13,11 +13,9 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from agent.checkpoint import FILE_NAME
-from agent.decide.confirming import Confirming
 from agent.discover.host_files import HostFiles
 from agent.discover.machine import Card, Kind, Probe
 from agent.plugin.files import CheckpointFile, SpecFolder
-from agent.plugin.held import HeldHere
 from agent.report.reporter import DEVICES, Applier
 from agent.witness.asking import PodResources, Runtime
 from agent.witness.confirmer import (
@@ -28,7 +26,6 @@ from agent.witness.confirmer import (
     Gate,
     Historian,
     Sources,
-    gone_in,
 )
 from agent.witness.history import BAD, Judged, Verdict
 from agent.witness.keeping import Quarantine
@@ -98,12 +95,6 @@ class Node:
     state: Path
     objects: Applier
     gated: bool
-
-
-def gate_of(held: HeldHere, state: Path) -> Gate:
-    """Return who lets containers start, with whom we called gone before."""
-    gone, forgot = gone_in(state)
-    return Gate(held, Confirming(gone=gone), forgot=forgot)
 
 
 def witness(

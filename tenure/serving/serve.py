@@ -476,7 +476,10 @@ def agent(
         typer.Option(
             envvar="TENURE_AGENT_RUNTIME",
             metavar="SOCKET",
-            help="The container runtime's, asked whether it has CDI; empty = it has.",
+            help=(
+                "The container runtime's, asked whether it has CDI and what it runs; empty = it"
+                " has, and no Pod is called gone."
+            ),
         ),
     ] = "/run/containerd/containerd.sock",
     slots: Annotated[

@@ -12,7 +12,6 @@ from typing import Any, Final
 import pytest
 
 from agent.checkpoint import CheckpointError, CheckpointFault, DeviceCheckpoint
-from agent.decide.confirming import Confirming
 from agent.decide.node_holdings import HeldByPod
 from agent.decide.slots_cdi import CardEdits, specification_of
 from agent.discover.host_files import HostFiles
@@ -166,8 +165,7 @@ class World:
     def confirmer(self, link: ServiceLink, *, own_pod: str = "") -> Confirmer:
         """Return what looks and confirms, as after a start of the process."""
         pods = PodsHere(self)
-        gone, forgot = gone_in(self.folder)
-        self.gate = Gate(Held(link), Confirming(gone=gone), forgot=forgot)
+        self.gate = Gate(Held(link), self.folder)
         sources = Sources(
             cards=self,
             checkpoint=self.checkpoint,
@@ -294,7 +292,7 @@ def test_a_name_that_was_written_before_opens_no_gate(world: World) -> None:
 
     async def act(link: ServiceLink) -> None:
         confirmer = world.confirmer(link)
-        gate = Gate(NotNamed(link), Confirming())
+        gate = Gate(NotNamed(link), world.folder)
         assert gate.is_held("pod-p")
         assert gate.passed == {"pod-p"}
         await confirmer.round()
@@ -304,7 +302,35 @@ def test_a_name_that_was_written_before_opens_no_gate(world: World) -> None:
         await confirmer.round()
         assert world.scene.word().gone == frozenset()
         assert world.gate.is_held("pod-p")
-        assert not Gate(NotNamed(link), Confirming(), forgot=True).is_held("pod-p")
+        (world.folder / GONE_FILE).write_text("torn")
+        assert not Gate(NotNamed(link), world.folder).is_held("pod-p")
+
+    world.run(act)
+
+
+def test_of_two_agents_at_an_upgrade_each_takes_back_what_the_other_said(world: World) -> None:
+    """Kubelet calls the one that registered last, whoever called the Pod gone."""
+    world.scene.hold("p")
+    world.create("q")
+
+    async def act(link: ServiceLink) -> None:
+        new, gate = world.confirmer(link), world.gate
+        await world.confirmer(link).round()
+        assert world.scene.word().gone == {"pod-p"}
+        world.scene.hold("q")
+        while link.holdings is None or len(link.holdings.held) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        world.listed.clear()
+        new._become(replace(gate.state, gone=gate.state.gone | {"pod-q"}))
+        assert gone_in(world.folder)[0] == {"pod-p", "pod-q"}
+        world.create("p")
+        await new._sources.pods.look()
+        gate.state = replace(gate.state, gone=frozenset())  # told of since it looked last
+        assert gate.devices_of("pod-p", "main") is None
+        assert gate.soon.is_set()
+        await new.round()
+        assert world.scene.word().gone == {"pod-q"}
+        assert gate.devices_of("pod-p", "main") is not None
 
     world.run(act)
 
