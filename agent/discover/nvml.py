@@ -38,7 +38,6 @@ Handle = Any
 NO_DRIVER: Final = "NoDriver"
 DRIVER_GONE: Final = "DriverGone"
 CARD_UNREADABLE: Final = "CardUnreadable"
-EVENTS_UNREAD: Final = "EventsUnread"
 
 DOUBLE_BIT_ECC: Final = "DoubleBitECC"
 UNCORRECTED_ECC: Final = "UncorrectedECC"

@@ -48,20 +48,6 @@ class PodResources:
             )
         return said.given_by_kubelet(answer)
 
-    async def allocatable(self) -> Mapping[str, frozenset[str]]:
-        """
-        Return the ids of each resource that kubelet can give.
-
-        Raises:
-            AwayError: kubelet does not answer.
-        """
-        call = f"/{said.POD_RESOURCES}.PodResourcesLister/GetAllocatableResources"
-        async with _channel(self._socket) as channel:
-            answer = await _answer(
-                channel, call, said.AllocatableResourcesRequest(), said.AllocatableResourcesResponse
-            )
-        return said.allocatable(answer)
-
 
 class Runtime:
     """

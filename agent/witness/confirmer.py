@@ -41,7 +41,6 @@ GONE_FILE: Final = "gone.json"
 NOTE_FILE: Final = "ledger.checkpoint"
 CHECKPOINT_CORRUPT: Final = "CheckpointCorrupt"
 UNHEARD: Final = "ServiceUnheard"
-LEDGER: Final = "Ledger"
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 _STATIC: Final = "file"
 

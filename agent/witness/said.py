@@ -32,7 +32,6 @@ _CDI_PREFIX: Final = "cdi.k8s.io/"
 
 _OF_KUBELET: Final[Tables] = {
     "ListPodResourcesRequest": (),
-    "AllocatableResourcesRequest": (),
     "ListPodResourcesResponse": ((1, "pod_resources", "every PodResources"),),
     "PodResources": (
         (1, "name", "string"),
@@ -41,7 +40,6 @@ _OF_KUBELET: Final[Tables] = {
     ),
     "ContainerResources": ((1, "name", "string"), (2, "devices", "every ContainerDevices")),
     "ContainerDevices": ((1, "resource_name", "string"), (2, "device_ids", "every string")),
-    "AllocatableResourcesResponse": ((1, "devices", "every ContainerDevices"),),
 }
 _OF_RUNTIME: Final[Tables] = {
     "ListContainersRequest": (),
@@ -65,8 +63,6 @@ _kubelets: Final = classes(POD_RESOURCES, _OF_KUBELET)
 _runtimes: Final = classes(RUNTIME, _OF_RUNTIME)
 ListPodResourcesRequest: Final = _kubelets("ListPodResourcesRequest")
 ListPodResourcesResponse: Final = _kubelets("ListPodResourcesResponse")
-AllocatableResourcesRequest: Final = _kubelets("AllocatableResourcesRequest")
-AllocatableResourcesResponse: Final = _kubelets("AllocatableResourcesResponse")
 ListContainersRequest: Final = _runtimes("ListContainersRequest")
 ListContainersResponse: Final = _runtimes("ListContainersResponse")
 ContainerStatusRequest: Final = _runtimes("ContainerStatusRequest")
@@ -182,16 +178,6 @@ def given_by_kubelet(answer: Any) -> tuple[Given, ...]:  # noqa: ANN401 - a mess
         Given(pod=pod, container=container, resource=resource, ids=ids)
         for (pod, container, resource), ids in found.items()
     )
-
-
-def allocatable(answer: Any) -> Mapping[str, frozenset[str]]:  # noqa: ANN401 - a message
-    """Return the ids of each resource that an AllocatableResourcesResponse has."""
-    found: dict[str, frozenset[str]] = {}
-    for each in answer.devices:
-        found[each.resource_name] = found.get(each.resource_name, frozenset()) | set(
-            each.device_ids
-        )
-    return found
 
 
 def listed(answer: Any) -> tuple[Listed, ...]:  # noqa: ANN401 - a message

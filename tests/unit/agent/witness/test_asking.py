@@ -20,20 +20,16 @@ from tests.support.witnessing import LABELS
 
 
 def test_kubelet_is_asked_who_was_given_what(tmp_path: Path) -> None:
-    """List and GetAllocatableResources; larger answers than gRPC takes by itself."""
+    """A larger answer than gRPC takes by itself."""
     ids = [f"GPU-{number:040}" for number in range(120_000)]
     device = {"resource_name": "nvidia.com/gpu", "device_ids": ids}
     pod = {"name": "p", "namespace": "ml", "containers": [{"name": "c", "devices": [device]}]}
     whole = said.ListPodResourcesResponse(pod_resources=[pod]).SerializeToString()
-    offered = said.AllocatableResourcesResponse(devices=[device]).SerializeToString()
     assert len(whole) > 4 << 20
-    calls = {"List": lambda *_: whole, "GetAllocatableResources": lambda *_: offered}
     socket = tmp_path / "s"
-    with serving(socket, "v1.PodResourcesLister", calls):
+    with serving(socket, "v1.PodResourcesLister", {"List": lambda *_: whole}):
         [found] = asyncio.run(PodResources(socket).given())
-        assert (found.pod, len(found.ids)) == (("ml", "p"), 120_000)
-        offers = asyncio.run(PodResources(socket).allocatable())
-    assert {name: len(ids) for name, ids in offers.items()} == {"nvidia.com/gpu": 120_000}
+    assert (found.pod, len(found.ids)) == (("ml", "p"), 120_000)
 
 
 def test_the_runtime_is_asked_once_about_each_container(tmp_path: Path) -> None:

@@ -12,12 +12,10 @@ from google.protobuf.json_format import ParseDict
 from agent.checkpoint import read_device_checkpoint
 from agent.witness.said import (
     EXITED,
-    AllocatableResourcesResponse,
     Inside,
     ListContainersResponse,
     Listed,
     ListPodResourcesResponse,
-    allocatable,
     given_by_kubelet,
     inside,
     listed,
@@ -29,24 +27,16 @@ KUBELET: Final = Path(__file__).parents[3] / "samples" / "kubelet"
 SAMPLES: Final = sorted((KUBELET / "podresources").glob("*.json"))
 
 
-def answers(path: Path) -> tuple[Any, Any]:
-    """Return List and GetAllocatableResources of a sample, as they come over the wire."""
-    said = json.loads(path.read_text())
-    made = (
-        ParseDict(said[name], kind(), ignore_unknown_fields=True)
-        for name, kind in (
-            ("List", ListPodResourcesResponse),
-            ("GetAllocatableResources", AllocatableResourcesResponse),
-        )
-    )
-    first, second = (type(one).FromString(one.SerializeToString()) for one in made)
-    return first, second
+def answer_in(path: Path) -> Any:  # noqa: ANN401 - a message
+    """Return List of a sample, as it comes over the wire."""
+    said = json.loads(path.read_text())["List"]
+    made = ParseDict(said, ListPodResourcesResponse(), ignore_unknown_fields=True)
+    return ListPodResourcesResponse.FromString(made.SerializeToString())
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=[path.stem for path in SAMPLES])
 def test_what_kubelet_answered_is_read_whole(path: Path) -> None:
     """Captured of kubelet 1.36: every device id of its JSON is there, by Pod and container."""
-    first, second = answers(path)
     said = json.loads(path.read_text())
     wanted = {
         (pod["namespace"], pod["name"], container["name"], device)
@@ -55,20 +45,17 @@ def test_what_kubelet_answered_is_read_whole(path: Path) -> None:
         for devices in container.get("devices", ())
         for device in devices["device_ids"]
     }
-    found = given_by_kubelet(first)
+    found = given_by_kubelet(answer_in(path))
     assert {(*one.pod, one.container, each) for one in found for each in one.ids} == wanted
-    offered = said["GetAllocatableResources"].get("devices", ())
-    ids = {each for devices in offered for each in devices["device_ids"]}
-    assert {each for some in allocatable(second).values() for each in some} == ids
 
 
 @pytest.mark.parametrize("name", ["one-pod", "one-pod-two-numa", "two-pods-8cpu-2numa"])
 def test_file_and_answer_of_one_kubelet_say_the_same(name: str) -> None:
     """Two samples of one moment."""
     record = KUBELET / f"kubelet_internal_checkpoint.{name}.json"
-    first, _ = answers(KUBELET / "podresources" / f"podresources.{name}.json")
+    answer = answer_in(KUBELET / "podresources" / f"podresources.{name}.json")
     kept = read_device_checkpoint(record.read_bytes())
-    assert sorted(sorted(one.ids) for one in given_by_kubelet(first)) == sorted(
+    assert sorted(sorted(one.ids) for one in given_by_kubelet(answer)) == sorted(
         sorted(one.ids()) for one in kept.entries
     )
 
