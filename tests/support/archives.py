@@ -17,6 +17,9 @@ from tests.support.stores import (
     Clock,
     SqliteStore,
     bound,
+    claim,
+    claim_bound,
+    claim_ended,
     health,
     node,
     observed,
@@ -24,6 +27,7 @@ from tests.support.stores import (
     refused,
     released,
     reserved,
+    seen_claim,
     share,
     start,
 )
@@ -32,7 +36,7 @@ KEY = PrivateKey.new("archive")
 
 
 def history(ledger: Ledger, clock: Clock, events: int = 560) -> Writer:
-    """Record so many events; holders, an observed one, CPUs, a slot and a plan stay open."""
+    """Record so many events; Pods, claims, observed ones, CPUs, a slot and a plan stay open."""
     writer = start(ledger)
     writer.append(
         clock.all(
@@ -42,6 +46,11 @@ def history(ledger: Ledger, clock: Clock, events: int = 560) -> Writer:
             bound("long"),
             observed("seen", share(1, 50), cpus=(1,)),
             observed("early", node="n-9", unknown_types=("gpu",)),
+            claim("shared", share(0, 25)),
+            claim_bound("shared"),
+            seen_claim("past", share(1, 25), cpus=(5,)),
+            claim("over", share(2, 50)),
+            claim_ended("over"),
             planned("group", ("member", (0,)), node="n-2"),
             refused("big"),
         )
@@ -62,6 +71,8 @@ def afterwards(clock: Clock) -> list[Any]:
     return clock.all(
         released("long"),
         released("seen"),
+        claim_ended("shared"),
+        claim_ended("past"),
         reserved("member", share(0, 100, node="n-2"), node="n-2"),
         health(3, healthy=True),
         node("n-1", gpus=3, cpus=8, refs=2),
