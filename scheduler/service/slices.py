@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection
 from typing import Final
 
@@ -17,6 +18,8 @@ from scheduler.gate.decide import Accounted, Unaccounted
 
 SLICES: Final = "/apis/resource.k8s.io/v1/resourceslices"
 NOT_RECORDED: Final = "NodeNotRecorded"
+
+_log: Final = logging.getLogger("tenure.scheduler.slices")
 
 
 class SliceBook:
@@ -37,6 +40,7 @@ class SliceBook:
         self._listed = Listed(types=dict.fromkeys(drivers, GPU))
         self._changed = changed
         self._slices: dict[str, ResourceSlice] = {}
+        self._parts: dict[tuple[str, str], dict[str, ResourceSlice]] = {}  # of a pool, by UID
         self._pools: dict[tuple[str, str], Pool] = {}
         self._by_node: dict[str, dict[tuple[str, str], Pool]] = {}
         self.faults: dict[str, str] = {}
@@ -46,28 +50,35 @@ class SliceBook:
         try:
             now = read_slice(item)
         except InputError as error:
-            self.faults[uid] = str(error)
             self.drop(uid)
+            self.faults[uid] = str(error)
+            _log.warning("unreadable slice", extra={"slice": uid, "reason": str(error)})
             return
         self.faults.pop(uid, None)
+        before = self._slices.get(uid)
+        if before is not None and (before.driver, before.pool) != (now.driver, now.pool):
+            self.drop(uid)
         if self._listed.type_of(now.driver) is None:
             return
-        before = self._slices.get(uid)
         self._slices[uid] = now
-        if before is not None and (before.driver, before.pool) != (now.driver, now.pool):
-            self._settle((before.driver, before.pool))
+        self._parts.setdefault((now.driver, now.pool), {})[uid] = now
         self._settle((now.driver, now.pool))
 
     def drop(self, uid: str) -> None:
         """Forget a slice that is gone."""
+        self.faults.pop(uid, None)
         gone = self._slices.pop(uid, None)
         if gone is not None:
-            self._settle((gone.driver, gone.pool))
+            key = (gone.driver, gone.pool)
+            del self._parts[key][uid]
+            self._settle(key)
 
     def _settle(self, key: tuple[str, str]) -> None:
-        parts = [one for one in self._slices.values() if (one.driver, one.pool) == key]
+        parts = self._parts[key]
+        if not parts:
+            del self._parts[key]
         before = self._pools.pop(key, None)
-        for now in pools_of(parts, () if before is None else (before,)):
+        for now in pools_of(parts.values(), () if before is None else (before,)):
             self._pools[key] = now
         now_there = self._pools.get(key)
         if now_there == before:
