@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from ledger.domain.devices import GPU
+from msgspec import structs
+
+from ledger.domain.devices import GPU, WHOLE_PERCENT, DeviceRecord, DeviceShare
 from ledger.domain.log.events import ClaimBound, ClaimConsumed, ClaimEvent, ClaimObserved
 from ledger.domain.systems import Claimant
 from scheduler.gate.claims import ClaimSeen
@@ -78,6 +80,7 @@ def observed_of(seen: ClaimSeen, accounts: Accounts, attempt: int) -> ClaimObser
         return None
     found = accounts.account(seen.allocated)
     known = found if isinstance(found, Accounted) else Accounted(shares=(), models=())
+    sizes = {(one.device_type, one.device_id): one for one in node.devices}
     return ClaimObserved(
         claim_uid=seen.uid,
         attempt=attempt,
@@ -86,13 +89,29 @@ def observed_of(seen: ClaimSeen, accounts: Accounts, attempt: int) -> ClaimObser
         claim_name=seen.name,
         node_name=node.name,
         results=seen.allocated.results,
-        shares=known.shares,
+        shares=tuple(
+            _at_most(one, sizes.get((one.device_type, one.device_id))) for one in known.shares
+        ),
         device_models=known.models,
         unknown_types=() if known is found else (GPU,),
         consumers=seen.consumers,
         resource_version=str(seen.version),
         snapshot=seen.snapshot,
         source=SOURCE,
+    )
+
+
+def _at_most(share: DeviceShare, card: DeviceRecord | None) -> DeviceShare:
+    """Return what is held of a card where more than all of it was written: all of it."""
+    if card is None or (
+        share.core_percent <= card.core_percent and share.memory_bytes <= card.memory_bytes
+    ):
+        return share
+    return structs.replace(
+        share,
+        core_percent=min(share.core_percent, card.core_percent),
+        memory_bytes=min(share.memory_bytes, card.memory_bytes),
+        memory_ratio_percent=min(share.memory_ratio_percent, WHOLE_PERCENT),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
@@ -21,6 +22,8 @@ from ledger.domain.log.state import Holding
 from ledger.domain.systems import Claimant
 from scheduler.gate.claims import ClaimSeen, claim_seen
 from scheduler.gate.decide import Standing
+
+_log: Final = logging.getLogger("tenure.scheduler.claims")
 
 CLAIMS: Final = "/apis/resource.k8s.io/v1/resourceclaims"
 
@@ -69,6 +72,7 @@ class ClaimBook:
             seen = claim_seen(item, self._drivers)
         except InputError as error:
             self.unreadable[uid] = str(error)
+            _log.warning("unreadable claim", extra={"claim": uid, "reason": str(error)})
             return
         self.unreadable.pop(uid, None)
         before = self.seen.get(uid)

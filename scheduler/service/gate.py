@@ -134,7 +134,7 @@ class Gate:
         self._listing, self._settling = asyncio.Lock(), asyncio.Lock()
         self._listed = False
         self._learned = False
-        self._again: dict[str, None] = {}  # UIDs of claims that are not settled by themselves
+        self._again: dict[str, str] = {}  # UID of a claim that has to be looked at again -> node
         self.counts: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
 
@@ -151,7 +151,7 @@ class Gate:
         """
         try:
             request = msgspec.json.decode(body, type=_Review).request
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise InputError(str(error), field="body") from error
         write = Write(
             old=claim_seen(request.old_object, self._drivers),
@@ -159,6 +159,8 @@ class Gate:
         )
         self._check_now()
         await self._list_claims()
+        if write.new.allocated is not None:
+            self.look_again(write.new.allocated.node_name)
         if self._has_news() and (
             isinstance(self._decide(write), Barred) or self._book.is_past_us()
         ):
@@ -386,17 +388,27 @@ class Gate:
         if error is not None:
             _log.error("not recorded", extra={"claim": uid, "reason": str(error)})
         if error is not None or book.is_open(uid):
-            self._again[uid] = None
+            self._again[uid] = _node_name(seen, standing)
 
-    def look_again(self) -> None:
+    def look_again(self, node: str = "") -> None:
         """
         Let claims be looked at again that the ledger has otherwise than the watch showed them.
 
         Their node or their devices were not known, a Pod runs with what they gave back, or the
         ledger refused: nothing of the claim itself needs to change until that is over.
+
+        Args:
+            node: whose; empty = of all.
         """
-        self._book.changed.update(self._again)
-        self._again.clear()
+        for uid in [uid for uid, name in self._again.items() if node in {"", name}]:
+            self._book.changed[uid] = None
+            del self._again[uid]
+
+
+def _node_name(seen: ClaimSeen | None, standing: Standing | None) -> str:
+    if seen is not None and seen.allocated is not None:
+        return seen.allocated.node_name
+    return "" if standing is None else standing.opening.node_name
 
 
 def _refusal(claim: ClaimSeen, answer: Barred) -> RequestRefused:

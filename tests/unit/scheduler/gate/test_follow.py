@@ -17,7 +17,7 @@ from ledger.domain.log.events import (
 from ledger.domain.systems import Claimant
 from scheduler.gate.decide import STILL_USED, Barred, Standing, Through, decide
 from scheduler.gate.follow import follow, gone
-from tests.support.gated import FoldedAccounts, appears, result, seen
+from tests.support.gated import CARD_BYTES, FoldedAccounts, appears, result, seen
 
 TRAIN = (Claimant(name="train", uid="uid-train"),)
 
@@ -165,3 +165,11 @@ def test_what_is_observed_of_unknown_devices_is_named_once_they_are_told() -> No
     assert isinstance(ended, ClaimReleased)
     assert isinstance(named, ClaimObserved)
     assert (named.attempt, named.unknown_types, len(named.shares)) == (2, (), 1)
+
+
+def test_of_a_card_no_more_is_observed_than_there_is() -> None:
+    """An administrator wrote a number that no row has room for: the card is held all the same."""
+    (event,) = followed(None, 9, result(0, memory="99999999999Gi"))
+
+    assert isinstance(event, ClaimObserved)
+    assert [one.memory_bytes for one in event.shares] == [CARD_BYTES]
