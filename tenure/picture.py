@@ -31,13 +31,10 @@ def picture_of_cluster(cluster: Cluster, vocabulary: Vocabulary) -> Picture:
     """Return the cards of a cluster that manifests describe, read by these words."""
     from scheduler.usage.cluster_now import cluster_now_of_objects
 
-    faults = [(f"Pod {each.pod}", each.fault) for each in cluster.conflicts]
-    faults += cluster.of_nodes
-    faults += [(each.object, f"can't be read: {each.text}") for each in cluster.unreadable]
     return cluster_now_of_objects(
         cluster.nodes,
         cluster.adopted,
-        faults=faults,
+        unreadable=[(each.object, each.text) for each in cluster.unreadable],
         vocabulary=vocabulary,
     )
 

@@ -130,8 +130,6 @@ class Cluster:
         shared_templates: what the ConfigMap says of them; None = none is in the input, the settings
             count.
         warnings: what was read and is not used, in words.
-        conflicts: what running Pods' annotations say wrongly or against their requests.
-        of_nodes: (Node, what it says wrongly or against another object); in `warnings` too.
         unreadable: what was left out; who decides by the cluster is told of it as an error instead.
     """
 
@@ -140,9 +138,16 @@ class Cluster:
     running_requests: Sequence[PodRequest] = ()
     shared_templates: tuple[SharedTemplate, ...] | None = None
     warnings: tuple[str, ...] = ()
-    conflicts: tuple[Conflict, ...] = ()
-    of_nodes: tuple[tuple[str, str], ...] = ()
     unreadable: tuple[Unreadable, ...] = ()
+
+    @property
+    def conflicts(self) -> tuple[Conflict, ...]:
+        """Return what running Pods' annotations say wrongly or against their requests."""
+        return tuple(
+            Conflict(node_name=pod.node_name, pod=f"{pod.namespace}/{pod.pod_name}", fault=fault)
+            for pod in self.adopted
+            for fault in pod.faults
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -35,7 +35,7 @@ from scheduler.cluster.documents import (
     node_of,
 )
 from scheduler.cluster.dra import dra_of, is_of_dra
-from scheduler.cluster.model import Cluster, Conflict, Pod, asking
+from scheduler.cluster.model import Cluster, Pod, asking
 from scheduler.cluster.one_node import NodeDocuments, read_node, read_witnesses
 from scheduler.cluster.templates import is_of_templates, templates_in
 from scheduler.decide.settings import SchedulingSettings
@@ -91,7 +91,6 @@ def cluster_of(objects: Documents, settings: SchedulingSettings) -> Cluster:
     witnesses: dict[str, KubeletReports] = {}
     running_on = _running_on(placed)
     warnings = list(_warnings(objects, documents, Counter(node for _, node in placed)))
-    of_nodes: list[tuple[str, str]] = []
     for name, about in documents.items():
         facts, found = read_node(about, settings, running_on.get(name, frozenset()))
         names = dra.by_claims(name, dict(facts.systems.offers))
@@ -100,7 +99,6 @@ def cluster_of(objects: Documents, settings: SchedulingSettings) -> Cluster:
         )
         witnesses[name] = read_witnesses(about)
         warnings += found
-        of_nodes += ((about.node.title, text.removeprefix(f"node {name}: ")) for text in found)
     asked = [_examined(document, vocabulary) for document, _ in placed]
     adopted = [
         _adopt(
@@ -113,22 +111,16 @@ def cluster_of(objects: Documents, settings: SchedulingSettings) -> Cluster:
         )
         for (document, node), (request, errors) in zip(placed, asked, strict=True)
     ]
-    adopted = [(_by_claims(event, dra, given), faults) for event, faults in adopted]
+    adopted = [_by_claims(event, dra, given) for event in adopted]
     known = {document.uid for document in objects.of_kind("Pod")}
     strangers = list(_strangers(nodes, witnesses, known, vocabulary))
     warnings += [warning for _, warning in strangers]
     return Cluster(
         nodes=tuple(nodes.values()),
-        adopted=tuple(pod for pod, _ in (*adopted, *strangers)),
+        adopted=(*adopted, *(pod for pod, _ in strangers)),
         running_requests=tuple(request for request, errors in asked if not errors),
         shared_templates=_shared_templates(objects),
         warnings=tuple(warnings),
-        conflicts=tuple(
-            Conflict(node_name=pod.node_name, pod=f"{pod.namespace}/{pod.pod_name}", fault=fault)
-            for pod, faults in adopted
-            for fault in faults
-        ),
-        of_nodes=tuple(of_nodes),
     )
 
 
@@ -192,7 +184,7 @@ def observed_on(
     witnesses = read_witnesses(about)
     if seen:
         witnesses = replace(witnesses, checkpoints={pod.uid: seen})
-    event, _ = _adopt(pod, request, node, witnesses, vocabulary, broken=bool(errors))
+    event = _adopt(pod, request, node, witnesses, vocabulary, broken=bool(errors))
     if seen:
         event = _with_seen(event, node, witnesses, vocabulary)
     return event, None if errors else request
@@ -326,9 +318,9 @@ def _adopt(
     vocabulary: Vocabulary,
     *,
     broken: bool,
-) -> tuple[PodObserved, tuple[str, ...]]:
+) -> PodObserved:
     """
-    Return what a running Pod holds, and what is wrong with the words that say so.
+    Return what a running Pod holds, with what is wrong in the words that say so.
 
     `broken`: its request breaks rules, so that only its group is told of it.
     """
@@ -339,7 +331,7 @@ def _adopt(
     observed = structs.replace(_observed(held, node), group=group_name(request))
     if not broken:
         observed = structs.replace(observed, request=request_digest(recorded_request(request)))
-    return observed, held.faults if node.uid else ()
+    return structs.replace(observed, faults=held.faults if node.uid else ())
 
 
 def stranger(uid: str, node_name: str, *, namespace: str = "", name: str = "") -> dict[str, Any]:

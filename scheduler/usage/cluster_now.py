@@ -116,7 +116,7 @@ def cluster_now_of_objects(
     nodes: Sequence[NodeFacts],
     observed: Iterable[PodObserved],
     *,
-    faults: Iterable[tuple[str, str]] = (),
+    unreadable: Iterable[tuple[str, str]] = (),
     vocabulary: Vocabulary = DEFAULT_VOCABULARY,
 ) -> Picture:
     """
@@ -126,8 +126,9 @@ def cluster_now_of_objects(
     its cards once, on the Node that grants.
 
     Args:
-        faults: object and text of what was read of it and is wrong.
+        unreadable: object and text of what was left out of it.
     """
+    observed = list(observed)
     accounts = granting_nodes(nodes)
     number_of = {node.uid: number for number, node in enumerate(nodes)}
     parts = [
@@ -165,11 +166,11 @@ def cluster_now_of_objects(
                 )
             )
     in_order = [nodes[number] for number in in_order_of_registration(nodes)]
-    return _picture(
-        parts,
-        vocabulary,
-        (*(Contradicted(object=about, text=text) for about, text in faults), *_said(in_order)),
+    left_out = (
+        Contradicted(object=about, text=f"can't be read: {text}") for about, text in unreadable
     )
+    told = {node.name: node.faults for node in nodes}
+    return _picture(parts, vocabulary, (*_faults(observed, told), *left_out, *_said(in_order)))
 
 
 def cluster_now_of_ledger(
@@ -220,12 +221,19 @@ def cluster_now_of_ledger(
         parts[place[0]].held.setdefault(place[1:], []).append(
             Held(holder=holder, core_percent=row.core_percent, memory_bytes=row.memory_bytes)
         )
+    pods = list(pods)
     for event in pods:
         if event.node_uid in machines:
             there = parts[granting[machines[event.node_uid]]]
             there.strangers.append(event)
             there.asked.update(extended.held(event.snapshot))
-    return _picture(list(parts.values()), DEFAULT_VOCABULARY, _said(_registered(nodes, created)))
+    told = {
+        node.node_name: described[node.node_uid].faults
+        for node in nodes
+        if node.node_uid in described
+    }
+    said = (*_faults(pods, told), *_said(_registered(nodes, created)))
+    return _picture(list(parts.values()), DEFAULT_VOCABULARY, said)
 
 
 def _parts_of_ledger(
@@ -587,6 +595,18 @@ def _contradicted(part: _NodeParts) -> Iterator[Contradicted]:
         yield Contradicted(
             object=f"Node {part.name}", text=f"{text} and {named} named" if named else text
         )
+
+
+def _faults(
+    pods: Iterable[PodObserved], nodes: Mapping[str, Iterable[str]]
+) -> Iterator[Contradicted]:
+    """Yield what Pods and nodes (by name) say that can't be read or be so."""
+    for pod in pods:
+        for fault in pod.faults:
+            yield Contradicted(object=f"Pod {pod.namespace}/{pod.pod_name}", text=fault)
+    for name, faults in nodes.items():
+        for fault in faults:
+            yield Contradicted(object=f"Node {name}", text=fault)
 
 
 def _said(nodes: Sequence[NodeFacts]) -> Iterator[Contradicted]:

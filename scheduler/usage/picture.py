@@ -524,7 +524,11 @@ def held_alone(picture: Picture, sees: Callable[[str], bool]) -> Picture:
         kept = tuple(group for group in groups if group.devices or group.unplaced)
         if kept:
             nodes.append(replace(node, groups=kept, sums=None, not_looked_at={}))
-    return replace(picture, nodes=tuple(nodes), is_part=True)
+    whose = {f"Node {node.name}" for node in picture.nodes} - {
+        f"Node {node.name}" for node in nodes
+    }
+    said = tuple(each for each in picture.contradictions if each.object not in whose)
+    return replace(picture, nodes=tuple(nodes), contradictions=said, is_part=True)
 
 
 def _held_alone(group: CardGroup, sees: Callable[[str], bool]) -> CardGroup:

@@ -259,3 +259,20 @@ def test_a_card_of_another_vendor_is_asked_for_by_its_number(line: CommandLine) 
         told = line.ask(verb, "tpu-1/0")
         assert told.code == 0
         assert "which of them is not known" in told.out or "which one is not known" in told.out
+
+
+@pytest.mark.parametrize(
+    "dump", ["hami-broken-pod", "hami-broken-register", "volcano-vgpu-mig-and-broken"]
+)
+def test_a_ledger_says_what_of_a_dump_could_not_be_read(dump: str, line: CommandLine) -> None:
+    """What a map of the objects names, a map of what they were recorded as names too."""
+    of_objects = json.loads(line.run("map", str(CORPUS / dump / "dump.json"), "-o", "json").out)
+    simulated(line, dump)
+
+    of_ledger = json.loads(line.ask("map", "-o", "json").out)
+
+    assert of_ledger["contradictions"] == of_objects["contradictions"]
+    assert of_objects["contradictions"]
+    with open_ledger(str(line.ledger), mode="read") as ledger:
+        drawn = answer_map(ledger, MapQuestion(output=OutputFormat.JSON), Sight(namespace="other"))
+    assert json.loads(drawn.out.getvalue())["contradictions"] == []

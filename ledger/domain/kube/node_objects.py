@@ -194,8 +194,8 @@ def decode_node(
         *_dialect_warnings(labels, quantities or {}, None if device is None else inventory.devices),
         *(_uncounted(quantities or {}) if device is None else ()),
     ]
-    warnings = [f"node {name}: {warning}" for warning in warnings]
-    return _with_cpus(facts, topology, own), warnings
+    facts = replace(_with_cpus(facts, topology, own), faults=tuple(warnings))
+    return facts, [f"node {name}: {warning}" for warning in warnings]
 
 
 def _system_uuid(info: Mapping[str, object]) -> str:

@@ -441,6 +441,7 @@ class PodObserved(Struct, frozen=True, kw_only=True, gc=False):
         group: the name of its group or gang, empty without one.
         arrival: as of a reservation, of a Pod that was placed here by count.
         parts: what others gave it of cards that no inventory has, by claims or annotations.
+        faults: what its words say that can't be read or be so.
     """
 
     event_type: ClassVar[str] = "pod.observed.v1"
@@ -466,6 +467,7 @@ class PodObserved(Struct, frozen=True, kw_only=True, gc=False):
     counted: Mapping[str, Count] = field(default_factory=dict)
     arrival: Count = 0
     parts: tuple[SystemPart, ...] = ()
+    faults: tuple[str, ...] = ()
 
 
 class RefusalReason(Struct, frozen=True, kw_only=True, gc=False):

@@ -72,6 +72,7 @@ class RecordedNode:
     extended: tuple[tuple[str, Count], ...] = ()
     by_claims: tuple[str, ...] = ()
     systems: DeviceSystems = NO_SYSTEMS
+    faults: tuple[str, ...] = ()
 
 
 BY_INVENTORY: Final = frozenset(
