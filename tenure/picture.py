@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from scheduler.usage.others import OfOthers, OthersRows
     from scheduler.usage.picture import Many, NodeNow, Picture
 
+_ARCHIVED: Final = (
+    "its event is in an archive: what it holds of cards by number or claim is not known"
+)
 UNKNOWN_HOLDER: Final = "unknown holder"
 """The closed reason of a device that a Pod may hold whose device nobody can name."""
 _SHOWN_MAX = 4
@@ -52,6 +55,7 @@ def picture_of_ledger(source: Ledger, at_us: int | None, sight: Sight = EVERYBOD
     from ledger.store.reading.report_queries import When
     from ledger.store.reading.timetravel import position_at
     from scheduler.usage.cluster_now import closed_at, cluster_now_of_ledger
+    from scheduler.usage.others import has_others
     from scheduler.usage.picture import held_alone
     from scheduler.usage.pods import asking_pod, pod_of
 
@@ -60,7 +64,12 @@ def picture_of_ledger(source: Ledger, at_us: int | None, sight: Sight = EVERYBOD
     with nullcontext() if connection.in_transaction() else connection.begin():
         described, labels = _said_of_nodes(source, until)
         granted = queries.granted_rows(connection, when, nodes=labels)
-        observed = queries.unknown_rows(connection, when)
+        cut = {uid for uid, facts in described.items() if has_others(facts, labels.get(uid, {}))}
+        observed = (
+            (row, pod_of(row))
+            for row in queries.unknown_rows(connection, when)
+            if sight.sees(row.namespace)
+        )
         held = queries.device_holders(connection, when)
         picture = cluster_now_of_ledger(
             queries.nodes(connection, until=until),
@@ -68,7 +77,12 @@ def picture_of_ledger(source: Ledger, at_us: int | None, sight: Sight = EVERYBOD
             [holder for holder in held if sight.sees(holder.namespace)],
             closed_at(queries.health_changes(connection), at_us),
             [
-                *(pod_of(row) for row in observed if sight.sees(row.namespace)),
+                *(
+                    structs.replace(pod, faults=(_ARCHIVED,))
+                    if row.body is None and (pod.unknown_types or row.node_uid in cut)
+                    else pod
+                    for row, pod in observed
+                ),
                 *(asking_pod(row) for row in granted if sight.sees(row.namespace)),
             ],
             described=described,

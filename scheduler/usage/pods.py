@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import structs
 
+from ledger.domain.devices import GPU
 from ledger.domain.log.claims import claim_as_observed
 from ledger.domain.log.events import (
     CLAIM,
@@ -17,7 +18,14 @@ from ledger.store.reading.report_rows import UnknownRow, UnplacedRow
 
 
 def pod_of(row: UnknownRow | UnplacedRow) -> PodObserved:
-    """Return a Pod that somebody else placed; a claim that no gate let through is told as one."""
+    """
+    Return a Pod that somebody else placed; a claim that no gate let through is told as one.
+
+    Of one whose event is in an archive no more than rows say: GPUs by number.
+    """
+    if isinstance(row, UnknownRow) and row.body is None:
+        return _archived(row)
+    assert row.body is not None, row
     if row.holder == CLAIM:
         claim = decode_event(ClaimObserved.event_type, row.body)
         assert isinstance(claim, ClaimObserved), row
@@ -27,8 +35,24 @@ def pod_of(row: UnknownRow | UnplacedRow) -> PodObserved:
     return event
 
 
+def _archived(row: UnknownRow) -> PodObserved:
+    types = tuple(filter(None, row.unknown_types.split(",")))
+    return PodObserved(
+        pod_uid=row.pod_uid,
+        attempt=row.attempt,
+        namespace=row.namespace,
+        pod_name=row.pod_name,
+        node_uid=row.node_uid,
+        node_name=row.node_name,
+        source="",
+        unknown_types=types,
+        counted={GPU: row.gpu_count} if GPU in types and row.gpu_count > 0 else {},
+    )
+
+
 def asking_pod(row: UnknownRow, *, without: str = "") -> PodObserved:
     """Return what a Pod asked for that was granted something, but of one resource."""
+    assert row.body is not None, row
     event = skim_event(PodReserved.event_type, row.body)
     assert isinstance(event, PodReserved), row
     asked = {

@@ -19,7 +19,7 @@ from tenure.options import (
     Out,
     Since,
 )
-from tenure.output import Column, DataFormat, OutputFormat, write_answer
+from tenure.output import Column, DataFormat, OutputFormat, one_line, write_answer
 from tenure.times import LedgerTime, iso_time
 from tenure.units import MICROSECONDS, format_time
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 
 LABEL: Final = "label:"
+_SHOWN_MAX: Final = 4
 GROUPS: Final = ("namespace", "owner", "model")
 
 
@@ -84,6 +85,8 @@ def usage(
     with place.opened(NO_PARQUET) as source:
         answer = Answer()
         used = _used(source, question, EVERYBODY, answer)
+    if used.not_counted:
+        answer.note(_not_counted(used.not_counted))
     say(answer)
     parquet.write(used.records, [column.key for column in _COLUMNS])
 
@@ -104,6 +107,7 @@ class _Used:
     What was used, and what became of the GPUs in percent.
 
     `capacity` is None for whoever sees one namespace, without any GPU, and where nothing lasted.
+    `not_counted` are Pods that may have held cards of which only archived events tell.
     """
 
     since_us: int
@@ -111,6 +115,7 @@ class _Used:
     records: list[dict[str, Any]]
     capacity: dict[str, float] | None
     has_time: bool
+    not_counted: list[str]
 
 
 def answer_usage(source: Ledger, question: UsageQuestion, sight: Sight) -> Answer:
@@ -129,6 +134,7 @@ def answer_usage(source: Ledger, question: UsageQuestion, sight: Sight) -> Answe
         **({} if sight.whole else {"namespace": sight.namespace}),
         "groups": used.records,
         "capacity_percent": used.capacity,
+        "not_counted": used.not_counted,
     }
     columns = [Column(key="group", title=question.by.upper()), *_COLUMNS[1:]]
     write_answer(question.output, used.records, columns, document=document, out=answer.out)
@@ -137,9 +143,18 @@ def answer_usage(source: Ledger, question: UsageQuestion, sight: Sight) -> Answe
         shown = {name: part for name, part in used.capacity.items() if name != "unknown" or part}
         words = ", ".join(f"{name} {part} %" for name, part in shown.items())
         answer.out.write(f"GPU capacity, mean: {words}\n")
+    if used.not_counted:
+        answer.note(_not_counted(used.not_counted))
     if not used.has_time:
         answer.note("every decision was made at one moment, so nothing lasted for hours")
     return answer
+
+
+def _not_counted(pods: Sequence[str]) -> str:
+    shown, more = ", ".join(pods[:_SHOWN_MAX]), len(pods) - _SHOWN_MAX
+    rest = f" and {more} more" if more > 0 else ""
+    fact = "not counted: cards by number or claim of Pods whose events are in an archive"
+    return one_line(f"{fact}: {shown}{rest}; the segment files have them")
 
 
 def _used(source: Ledger, question: UsageQuestion, sight: Sight, answer: Answer) -> _Used:
@@ -147,7 +162,7 @@ def _used(source: Ledger, question: UsageQuestion, sight: Sight, answer: Answer)
     from ledger.store.reading import report_queries as queries
     from scheduler.usage.capacity import capacity_between, in_percent
     from scheduler.usage.history import axis_of
-    from tenure.report.build import capacity_of, usage_of
+    from tenure.report.build import capacity_of, not_counted, usage_of
 
     group = _group(question.by)
     now, capacity = time_of(source), None
@@ -156,6 +171,7 @@ def _used(source: Ledger, question: UsageQuestion, sight: Sight, answer: Answer)
         since_us, until_us = _window(question, now, span, answer)
         namespace = sight.namespace or None
         rows = usage_of(source, span, group, (since_us, until_us), namespace=namespace)
+        missing = not_counted(source, span, (since_us, until_us), namespace=namespace)
         has_time = not sight.whole or axis_of(span) == "time"
         if sight.whole and has_time:
             changes = capacity_of(source, span)
@@ -169,6 +185,7 @@ def _used(source: Ledger, question: UsageQuestion, sight: Sight, answer: Answer)
         records=records,
         capacity=capacity,
         has_time=has_time,
+        not_counted=missing,
     )
 
 

@@ -286,6 +286,15 @@ def usage_of(
     return with_unplaced(rows, by, seen)
 
 
+def not_counted(
+    ledger: Ledger, span: Span, window: tuple[int, int], *, namespace: str | None = None
+) -> list[str]:
+    """Return the paths of those of whom `usage_of` can't know what they held, by first holding."""
+    archived = queries.archived_holders(ledger.connection, *window, namespace=namespace)
+    nodes = rows_of_ledgers_others(ledger, span).nodes if archived else frozenset[str]()
+    return list(dict.fromkeys(path for node, path in archived if node in nodes))
+
+
 def _of_inventory(ledger: Ledger, others: OthersRows) -> Iterator[Unlisted]:
     """Yield what Pods held of cards of the inventory that nobody can name."""
     told = {each.row.position for each in others.unplaced}

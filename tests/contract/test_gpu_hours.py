@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -39,7 +40,7 @@ from scheduler.cluster.model import Cluster
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.record import events
 from scheduler.usage.capacity import capacity_at, capacity_between
-from scheduler.usage.picture import counted_percent, shared_out
+from scheduler.usage.picture import Picture, counted_percent, shared_out, sums_of
 from tenure.asking import EVERYBODY
 from tenure.manifests import read_manifests
 from tenure.output import OutputFormat
@@ -47,6 +48,7 @@ from tenure.picture import picture_of_ledger
 from tenure.query.top import TopGroup, TopQuestion, answer_top
 from tenure.query.usage import UsageQuestion, answer_usage
 from tenure.report.build import read_report
+from tests.support.archives import move
 from tests.support.cards_of_others import a_cluster, running
 from tests.support.examples import examples
 from tests.support.objects import Object
@@ -60,6 +62,7 @@ from tests.support.stores import (
     health,
     node,
     observed,
+    refused,
     released,
     reserved,
     share,
@@ -676,6 +679,53 @@ def test_replicas_of_a_card_are_parts_of_it_or_not_told(store: Store) -> None:
     assert asked(store, sql) == [(None, why)]
     sql = "SELECT capacity_percent, used_percent, unknown_because FROM audit_capacity"
     assert asked(store, sql) == [(None, None, why.removeprefix("held of "))]
+
+
+def test_what_only_an_archived_event_tells_is_said_not_to_be_known(
+    store: Store, tmp_path: Path
+) -> None:
+    """No card that a Pod runs on is free, and no hours are left out in silence."""
+    offered = {"cpu": "8", "memory": "8Gi", "pods": "110", "nvidia.com/gpu": 8}
+    labels = {"nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.count": "2"}
+    cluster = told_of(
+        [
+            object_node("ts", allocatable=offered, labels=labels),
+            object_node("plain", allocatable={**offered, "nvidia.com/gpu": 4}),
+            running("p", "ts", {"nvidia.com/gpu": 1}),
+            running("q", "plain", {"nvidia.com/gpu": 2}),
+        ]
+    )
+    clock, question = Clock(), UsageQuestion(output=OutputFormat.JSON)
+
+    def asked_now() -> tuple[Any, str, Picture]:
+        with store.open("read") as ledger:
+            said = answer_usage(ledger, question, EVERYBODY)
+            picture = picture_of_ledger(ledger, None)
+        return json.loads(said.out.getvalue()), " ".join(said.notes), picture
+
+    with store.open() as ledger:
+        writer = start(ledger)
+        for number, each in enumerate(cluster.nodes):
+            facts = recorded_node(each)
+            described = events.node_described(each, facts, MONDAY_US, number, place=0, rank=0)
+            writer.append([events.inventoried(each, MONDAY_US), described])
+        for held in cluster.adopted:
+            writer.append([events.observed(structs.replace(held, request=None), MONDAY_US)])
+        later = [clock.new(refused(f"r{n}"), at_us=MONDAY_US + HOUR_US) for n in range(300)]
+        writer.append(later)
+    before, said, _ = asked_now()
+    assert (before["not_counted"], "archive" in said) == ([], False)
+    with store.open() as ledger:
+        move(ledger, tmp_path)
+
+    told, said, picture = asked_now()
+
+    assert told["not_counted"] == ["ml/p"]
+    assert "whose events are in an archive: ml/p; the segment files have them" in said
+    assert {each.object for each in picture.contradictions} == {"Pod ml/p", "Pod ml/q"}
+    (plain,) = (each for each in picture.nodes if each.name == "plain")
+    assert sums_of(plain).free.exact == 2
+    assert [pod.path for group in plain.groups for pod in group.unplaced] == ["ml/q"]
 
 
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])

@@ -40,7 +40,7 @@ from sqlalchemy import (
 )
 
 from ledger.domain.cpuset import CpuSet
-from ledger.domain.devices import COUNTER
+from ledger.domain.devices import COUNTER, GPU
 from ledger.domain.log.events import BY_COUNT, POD, NodeInventoried, decode_event
 from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.store.reading.bounds import rows_of
@@ -128,10 +128,8 @@ DRIFT: Final = _view(
     " closed_position",
 )
 EVENTS: Final = _view("audit_events", "position at_us event_type actor body")
-_UNKNOWN_COLUMNS: Final = (
-    *(RESERVATIONS.c[name] for name in ("position", "node_uid", "namespace", "pod_name")),
-    EVENTS.c.body,
-    RESERVATIONS.c.holder,
+_UNKNOWN_COLUMNS: Final = tuple(
+    EVENTS.c.body if name == "body" else RESERVATIONS.c[name] for name in UnknownRow._fields[:-1]
 )
 LOST: Final = _view("audit_unknown_ranges", "position opened_at_us closed_at_us")
 
@@ -540,18 +538,70 @@ def placing_rows(connection: Connection) -> Iterator[PlacingRow]:
 def unknown_rows(
     connection: Connection, when: When = NOW, *, node: str | None = None
 ) -> list[UnknownRow]:
-    """Return the Pods that may hold devices which nobody can name, by position."""
+    """
+    Return the Pods that may hold devices which nobody can name, by position.
+
+    Of one whose event is in an archive what the rows still say.
+    """
     r, e = RESERVATIONS, EVENTS
     query = (
         select(*_UNKNOWN_COLUMNS)
-        .join_from(r, e, e.c.position == r.c.position)
+        .join_from(r, e, e.c.position == r.c.position, isouter=True)
         .where(when.condition(r), r.c.kind == "observed")
         .order_by(r.c.position)
     )
     if node is not None:
         names = select(NODES.c.node_name).where(NODES.c.machine_no.in_(_machines_of(node)))
         query = query.where(r.c.node_name.in_(names))
-    return [UnknownRow._make(row) for row in rows_of(connection, query)]
+    rows = [UnknownRow._make((*row, "")) for row in rows_of(connection, query)]
+    archived = [row.position for row in rows if row.body is None]
+    slots = _unknown_slots(connection, archived)
+    return [
+        row._replace(unknown_types=slots[row.position][0], gpu_count=slots[row.position][1])
+        if row.position in slots
+        else row
+        for row in rows
+    ]
+
+
+def _unknown_slots(connection: Connection, positions: Sequence[int]) -> dict[int, tuple[str, int]]:
+    """Return position -> the types of devices held there that nobody can name, GPUs by number."""
+    s, r, h = ledger_slot_holdings.c, RESERVATIONS.c, HOLDINGS.c
+    named = select(func.count()).where(h.position == r.position, h.device_type == GPU)
+    found: dict[int, tuple[str, int]] = {}
+    for start in range(0, len(positions), _PODS_PER_QUERY):
+        query = (
+            select(s.position, s.slot, r.gpu_count - named.scalar_subquery())
+            .join_from(ledger_slot_holdings, RESERVATIONS, r.position == s.position)
+            .where(s.position.in_(positions[start : start + _PODS_PER_QUERY]))
+            .where(s.slot.startswith(UNKNOWN))
+            .order_by(s.position, s.slot)
+        )
+        for position, slot, number in connection.execute(query):
+            before = found.get(position)
+            device_type = slot.removeprefix(UNKNOWN)
+            types = device_type if before is None else f"{before[0]},{device_type}"
+            found[position] = (types, number)
+    return found
+
+
+def archived_holders(
+    connection: Connection, since_us: int, until_us: int, *, namespace: str | None = None
+) -> list[tuple[str, str]]:
+    """
+    Return node UID and path of whom others placed in a window and whose event is in an archive.
+
+    By position, each holding once.
+    """
+    r, e = RESERVATIONS, EVENTS
+    query = (
+        select(r.c.node_uid, r.c.namespace, r.c.pod_name)
+        .join_from(r, e, e.c.position == r.c.position, isouter=True)
+        .where(e.c.position.is_(None), r.c.kind == "observed", _in_window(r, since_us, until_us))
+        .order_by(r.c.position)
+    )
+    rows = _rows(connection, _matching(query, r, {"namespace": namespace}))
+    return [(row["node_uid"], f"{row['namespace']}/{row['pod_name']}") for row in rows]
 
 
 def granted_rows(
@@ -568,7 +618,7 @@ def granted_rows(
             .order_by(r.c.position)
         )
         for row in rows_of(connection, query):
-            yield UnknownRow._make(row)
+            yield UnknownRow._make((*row, ""))
 
 
 def unplaced_rows(connection: Connection, *, namespace: str | None = None) -> Iterator[UnplacedRow]:

@@ -268,11 +268,23 @@ class PlacingRow(NamedTuple):
 
 
 class UnknownRow(NamedTuple):
-    """A Pod that somebody else placed; `body` is its event's JSON, with the unknown devices."""
+    """
+    A Pod that somebody else placed.
+
+    Attributes:
+        body: its event's JSON, with the unknown devices; None where that is in an archive.
+        unknown_types: then the types of these devices, comma-separated.
+        gpu_count: on how many GPUs it is; where the event is in an archive those that nobody names.
+    """
 
     position: int
     node_uid: str
+    node_name: str
     namespace: str
     pod_name: str
-    body: str
+    pod_uid: str
+    attempt: int
+    gpu_count: int
+    body: str | None
     holder: str
+    unknown_types: str = ""
