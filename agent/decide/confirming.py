@@ -1,9 +1,9 @@
 """
 What an agent confirms: what containers were given, what is left, and what others gave.
 
-Rule: docs/contracts/agents.md; docs/agent.md, "What it confirms". All of it is said again and
-again, so nothing has to be remembered but which Pods were called gone: they don't start before that
-is taken back. Pure: looks in, messages out.
+Rule: docs/contracts/agents.md; docs/agent.md, "What it sees and confirms". All of it is said again
+and again, so nothing has to be remembered but which Pods were called gone: they don't start before
+that is taken back. Pure: looks in, messages out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ledger.domain.resources import TYPE_GPU
 AGAIN_SECONDS: Final = 60.0
 """What the service knows already is said so often: it may have forgotten, or be another one."""
 PODS_MAX: Final = 500
-"""Of one message."""
+"""Of one message; the service takes 512."""
 ASSIGNED, OBSERVED = "assigned", "observed"
 _INIT: Final = "init-"
 

@@ -119,7 +119,7 @@ class Confirmer:
 
     Attributes:
         problems: what is wrong with the sources and what they say, of the last round.
-        seen: the last look.
+        seen: the last look; `cards`: those of the machine that it was about.
         given: what kubelet gave Pods that live, by other plugins than ours; None = not known.
     """
 
