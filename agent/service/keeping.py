@@ -40,6 +40,7 @@ class Keeper:
     boot_id: str
     now: Callable[[], float] = time.time
     problem: str = ""
+    _kept: NodeHoldings | None = None
     _due: asyncio.Event = field(default_factory=asyncio.Event)
 
     def begin(self, believing: Believing) -> tuple[NodeHoldings, float] | None:
@@ -54,6 +55,7 @@ class Keeper:
             return None
         if copy is None:
             return None
+        self._kept = copy.known
         age = max(0.0, self.now() - copy.at)
         extra = {
             "position": copy.known.position,
@@ -69,23 +71,28 @@ class Keeper:
 
     async def run(self, link: ServiceLink) -> None:
         """Write what was heard, until cancelled; what fails is tried again."""
-        last: NodeHoldings | None = None
         while True:
             await self._due.wait()
             self._due.clear()
-            known = link.holdings
-            if not link.is_heard or known is None or known is last:
-                continue
-            copy = Copy(known=known, at=int(self.now()), boot_id=self.boot_id)
-            try:
-                await asyncio.to_thread(self.file.write, copy)
-                last, self.problem = known, ""
-            except OSError as error:
-                if str(error) != self.problem:
-                    _log.warning("the copy can't be written", extra={"reason": str(error)})
-                self.problem = str(error)
+            if not await self.write(link):
                 await asyncio.sleep(AGAIN_SECONDS)
                 self._due.set()
+
+    async def write(self, link: ServiceLink) -> bool:
+        """Write what was heard last, also if nobody answers since; tell whether it is written."""
+        known, age = link.holdings, link.age_seconds()
+        if known is None or age is None or known is self._kept:
+            return True
+        copy = Copy(known=known, at=int(self.now() - age), boot_id=self.boot_id)
+        try:
+            await asyncio.to_thread(self.file.write, copy)
+        except OSError as error:
+            if str(error) != self.problem:
+                _log.warning("the copy can't be written", extra={"reason": str(error)})
+            self.problem = str(error)
+            return False
+        self._kept, self.problem = known, ""
+        return True
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,13 +10,17 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from aiohttp import ClientSession
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.decide.believing import Believed, Believing, Source
+from agent.decide.following import failed, told_all
 from agent.decide.node_holdings import HeldByPod, NodeHoldings, Origin
+from agent.https import Authority, Caller
 from agent.service.copy import Copy, CopyFile
 from agent.service.keeping import Keeper
+from agent.service.link import ServiceLink
 from ledger.domain.errors import InputError
 from tests.support.proofs import (
     ORIGIN,
@@ -124,6 +129,40 @@ def test_whose_word_counts(tmp_path: Path, service: str, copy: str) -> None:
         found = of_pod()
         card = "" if found is None else "".join(devices(found.proof.containers))
         assert (None if found is None else found.source, card) == wanted, said
+
+
+def test_a_word_is_kept_though_nobody_answers_before_it_is_written(tmp_path: Path) -> None:
+    """As of when it was said; what came from the copy is not written as if it were heard."""
+    file = CopyFile(tmp_path)
+
+    async def act(session: ClientSession) -> None:
+        caller = Caller(session=session, url="", authority=Authority(tmp_path), token=tmp_path)
+        seconds = iter((100.0, 130.0))
+        link = ServiceLink(caller, clock=lambda: next(seconds), draw=lambda: 0.0)
+        link._become(told_all(link.state, ORIGIN, 40, [SECOND]))
+        link._become(failed(link.state, "away"))
+        keeper = Keeper(file=file, boot_id="now", now=lambda: 1030.0)
+        assert keeper.begin(believing()) is None
+        assert await keeper.write(link)
+        copy = file.read()
+        assert copy is not None
+        assert (copy.known, copy.at) == (link.holdings, 1000)
+
+        begun = keeper.begin(believing())
+        assert begun is not None
+        file.path.unlink()
+        known, age = begun
+        link = ServiceLink(
+            caller, clock=lambda: 0.0, draw=lambda: 0.0, known=known, age_seconds=age
+        )
+        assert await keeper.write(link)
+        assert file.read() is None
+
+    async def with_session() -> None:
+        async with ClientSession() as session:
+            await act(session)
+
+    asyncio.run(with_session())
 
 
 @pytest.mark.parametrize(
