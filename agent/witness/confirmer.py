@@ -42,7 +42,7 @@ NOTE_FILE: Final = "ledger.checkpoint"
 CHECKPOINT_CORRUPT: Final = "CheckpointCorrupt"
 UNHEARD: Final = "ServiceUnheard"
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
-_STATIC: Final = "file"
+_STATIC: Final = frozenset({"file", "http"})
 
 _T = TypeVar("_T")
 _log: Final = logging.getLogger("tenure.agent.witness")
@@ -271,7 +271,7 @@ class Confirmer:
         runs = [pod for pod in pods.pods if _phase(pod) not in _ENDED]
         uids = [str(pod["metadata"]["uid"]) for pod in runs]
         words = {uid: pods.words(uid) for uid in uids}
-        names = {_name(pod) for pod in runs if _source(pod) == _STATIC}
+        names = {_name(pod) for pod in runs if _source(pod) in _STATIC}
         mirrors = {one.pod_uid for one in known.pods() if (one.namespace, one.pod_name) in names}
         return Look(
             places=None

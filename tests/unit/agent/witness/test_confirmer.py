@@ -466,6 +466,31 @@ def test_a_pod_that_ended_is_gone_once_nothing_of_it_is_left(world: World) -> No
     world.run(act)
 
 
+@pytest.mark.parametrize("source", ["file", "http"])
+def test_what_a_mirror_holds_is_not_gone_while_its_static_pod_runs(
+    world: World, source: str
+) -> None:
+    """Kubelet knows the Pod by another UID than the API."""
+    world.scene.hold("p")
+    world.create("p")
+    metadata = world.listed[0]["metadata"]
+    metadata["uid"] = "0123456789abcdef0123456789abcdef"
+    metadata["annotations"] = {"kubernetes.io/config.source": source}
+
+    async def act(link: ServiceLink) -> None:
+        known = link.holdings
+        assert known is not None
+        metadata["namespace"] = known.pods()[0].namespace
+        confirmer = world.confirmer(link)
+        await confirmer.round()
+        assert world.scene.word().gone == frozenset()
+        world.listed.clear()
+        await confirmer.round()
+        assert world.scene.word().gone == {"pod-p"}
+
+    world.run(act)
+
+
 def test_the_last_checkpoint_is_kept_and_a_shorter_ledger_is_named(tmp_path: Path) -> None:
     """Over a restart of the agent; what does not follow is never kept."""
     key = PrivateKey.new("k")
