@@ -289,6 +289,7 @@ class Agents:
     def _took(self, position: int, event: LedgerEvent, _holding: Holding | None) -> None:
         if isinstance(event, EpochStarted):  # agents have spoken to another replica so far
             self._began = self._clock.monotonic()
+            self._gone.clear()  # and may have told that one who is here again
         uid = node_uid_of(event)
         if uid is None or isinstance(event, NodeInventoried):
             return

@@ -514,6 +514,17 @@ def test_a_pod_that_was_called_gone_is_here_again_before_it_starts() -> None:
     assert scene.word().gone == frozenset()
 
 
+def test_a_replica_that_leads_again_believes_no_pod_gone_by_what_it_heard_before() -> None:
+    """Agents told another one meanwhile that it is here; who is gone is told again."""
+    scene = Scene()
+    scene.hold("p")
+    scene.confirm(gone=["pod-p"])
+    scene.live.record(EpochStarted(epoch=9, holder="h", origin="o", tenure_version="1"))
+    assert scene.word().gone == frozenset()
+    scene.confirm(gone=["pod-p"])
+    assert scene.word().gone == {"pod-p"}
+
+
 def test_a_message_that_waits_for_the_ledger_takes_back_nothing_that_is_said_meanwhile() -> None:
     """The agent gave its answer up and says that the Pod is here, before the ledger is there."""
     scene = Scene()
