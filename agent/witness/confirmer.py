@@ -198,8 +198,8 @@ class Confirmer:
             else:
                 held = {uid for uid, _ in known.held}
                 self._become(answered(state, message, held | wants))
-                self._gate.wanted -= set(message.here)
                 _tell(verdicts.assigned, verdicts.observed, verdicts.cleared)
+        self._gate.wanted &= self._gate.state.gone  # whoever else waited may start
         self.problems = tuple(problems)
 
     def _become(self, state: Confirming) -> None:

@@ -335,6 +335,26 @@ def test_of_two_agents_at_an_upgrade_each_takes_back_what_the_other_said(world: 
     world.run(act)
 
 
+def test_who_waited_for_what_another_agent_took_back_can_be_gone_later(world: World) -> None:
+    """It may start, so that it waits for nothing any more."""
+    world.scene.hold("p")
+    world.create("p")
+
+    async def act(link: ServiceLink) -> None:
+        confirmer = world.confirmer(link)
+        (world.folder / GONE_FILE).write_text('["pod-p"]')
+        assert world.gate.devices_of("pod-p", "main") is None
+        (world.folder / GONE_FILE).write_text("[]")
+        await confirmer.round()
+        assert world.gate.devices_of("pod-p", "main") is not None
+        world.listed.clear()
+        await confirmer.round()
+        await confirmer.round()
+        assert world.scene.word().gone == {"pod-p"}
+
+    world.run(act)
+
+
 def test_nobody_is_called_gone_before_the_driver_told_its_processes(world: World) -> None:
     """It is away since the agent began, so that not even a card is known."""
     world.scene.hold("p")
