@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -169,3 +169,11 @@ class Unplaced:
     reasons: tuple[ReasonCount, ...] = ()
     nodes: NodeReasons | None = None
     never: str = ""
+
+
+_RELEASE: Final = "release: what is short of that alone; once it is empty the node takes the Pod"
+
+
+def what_release_means(remedies: Iterable[str]) -> str:
+    """Return what has to be said once beside these where people read them; empty for nothing."""
+    return _RELEASE if any(each.startswith("release ") for each in remedies) else ""

@@ -57,10 +57,9 @@ if TYPE_CHECKING:
 
 STRANGERS_MAX: Final = 4
 """Pods named in one cell; the rest are counted."""
-_RELEASE: Final = "release: what is short of that alone; once it is empty the node takes the Pod"
 INVENTORY: Final = "inventory"
 """The reason of a change of health that an inventory said, not a message about the card."""
-REASON_COLUMNS: Final = (
+_REASON_COLUMNS: Final = (
     Column(key="nodes", title="NODES", right=True, show=lambda nodes: str(nodes or "-")),
     Column(key="reason", title="REASON"),
     Column(key="detail", title="CLOSEST"),
@@ -392,6 +391,16 @@ def _story_record(story: PodStory, now_us: int) -> dict[str, Any]:
     }
 
 
+def write_reasons(rows: Sequence[dict[str, Any]], out: TextIO) -> None:
+    """Write why a Pod waits as a table, and below it what its advice means."""
+    from scheduler.decide.outcome import what_release_means
+
+    columns = [column for column in _REASON_COLUMNS if any(row[column.key] for row in rows)]
+    write_table(rows, columns, out)
+    if told := what_release_means(row["remedy"] for row in rows):
+        out.write(f"{told}\n")
+
+
 def _reason_record(reason: RefusalReason) -> dict[str, Any]:
     return {
         "reason": reason.reason,
@@ -432,11 +441,7 @@ def _write_story(story: PodStory, now_us: int, out: TextIO) -> None:
         lines = _waiting_lines(story, story.refusal, now_us)
         out.writelines(one_line(line) + "\n" for line in lines)
         if story.reasons:
-            rows = [_reason_record(reason) for reason in story.reasons]
-            columns = [c for c in REASON_COLUMNS if any(row[c.key] for row in rows)]
-            write_table(rows, columns, out)
-        if any(reason.remedy.startswith("release ") for reason in story.reasons):
-            out.write(f"{_RELEASE}\n")
+            write_reasons([_reason_record(reason) for reason in story.reasons], out)
         return
     since = format_time(_since_us(story))
     if story.state == ENDED:

@@ -44,11 +44,11 @@ from tenure.names import (
     Reading,
     parse_name,
 )
-from tenure.output import Column, OutputFormat, one_line, write_answer, write_table
+from tenure.output import Column, OutputFormat, one_line, write_answer
 from tenure.query.meant import first_of, owner_text
 from tenure.query.prospects import lines_of, record_of, write_nodes
 from tenure.query.standing import ENDED, FITS, PLACED, REFUSED, WAITING
-from tenure.query.why import REASON_COLUMNS
+from tenure.query.why import write_reasons
 from tenure.simulate.inputs import manifest_run
 from tenure.simulate.model import Run
 from tenure.simulate.render import devices_of
@@ -390,9 +390,7 @@ def _write(stories: Sequence[_Story], output: OutputFormat, answer: Answer) -> N
         story = stories[0]
         answer.out.writelines(f"{one_line(line)}\n" for line in _head(story))
         if story.reasons:
-            rows = [_reason(reason) for reason in story.reasons]
-            columns = [each for each in REASON_COLUMNS if any(row[each.key] for row in rows)]
-            write_table(rows, columns, answer.out)
+            write_reasons([_reason(reason) for reason in story.reasons], answer.out)
         if story.prospects is not None:
             if output is OutputFormat.WIDE and story.prospects.findings:
                 answer.out.write("\n")

@@ -12,6 +12,7 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from scheduler.decide.outcome import what_release_means
 from scheduler.usage.capacity import PARTS
 from scheduler.usage.model import WHOLE, CapacityPoint, History
 from tenure.picture import many_text
@@ -257,6 +258,8 @@ def _failures(report: Report) -> dict[str, Any]:
     )
     if len(rows) > FAILURES_MAX:
         words += f" The {FAILURES_MAX} most frequent of {len(rows):,} reasons are listed."
+    if told := what_release_means(row.remedy for row in rows[:FAILURES_MAX]):
+        words += f" {told[0].upper()}{told[1:]}."
     return {
         "failures_words": words,
         "failures": [

@@ -124,6 +124,27 @@ def test_the_policy_allows_the_script_of_the_page_and_no_other(page: Page) -> No
     assert f"script-src 'sha256-{digest}'" in page.html
 
 
+@pytest.mark.parametrize(
+    ("remedy", "is_told"), [("release 2 cpu on n-1", True), ("ask for at most 2 cpu", False)]
+)
+def test_what_release_means_is_said_where_it_is_advised(remedy: str, *, is_told: bool) -> None:
+    """In the words that `why` has for it."""
+    row = FailureRow(
+        reason="Insufficient cpu",
+        pods=1,
+        refusals=1,
+        nodes=1,
+        example_pod="ml/p",
+        detail="asks 4 cpu, 2 free",
+        remedy=remedy,
+    )
+
+    page = render(replace(report(week(nodes=1, pods=3)), failures=(row,)))
+
+    words = "what is short of that alone; once it is empty the node takes the Pod"
+    assert (words in page) is is_told
+
+
 def test_every_text_of_the_ledger_is_escaped() -> None:
     """Pods, nodes, namespaces, reasons and the command are anyone's words."""
     evil = "</script><script>alert(1)</script><img src=x onerror=alert(1)>"
