@@ -97,6 +97,16 @@ class Leading:
             return self._quarantined() or NOT_LEADER
         return NOT_LEADER if self.is_deposed else self._fresh()
 
+    def why_unshown(self) -> str:
+        """
+        Return why agents are not shown what the ledger is, empty where they are.
+
+        In quarantine they are, also before an epoch: then a node has to see for itself.
+        """
+        if not self.epoch:
+            return "" if self._quarantined() else NOT_LEADER
+        return NOT_LEADER if self.is_deposed else ""
+
     def is_silent(self) -> bool:
         """Tell whether callers should look for another replica; asked after every answer."""
         if self.epoch and not self.is_deposed and self._now() < self._lease_until():

@@ -12,6 +12,7 @@ import yaml
 
 from tests.support.kube.binaries import MissingProgramError, programs
 from tests.support.kube.control_plane import ControlPlane, control_plane
+from tests.support.node.clusters import Cluster
 from tests.support.node.node import Node, node
 from tests.support.node.pods import Pods
 from tests.support.node.programs import node_programs
@@ -70,3 +71,11 @@ def pods(machine: Node) -> Iterator[Pods]:
     own = Pods(machine, namespace)
     yield own
     own.remove_all()
+
+
+@pytest.fixture
+def cluster(plane: ControlPlane, machine: Node, tmp_path: Path) -> Iterator[Cluster]:
+    """The cluster of the node, without its service yet."""
+    made = Cluster(plane, machine, tmp_path)
+    yield made
+    made.end()

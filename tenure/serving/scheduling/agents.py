@@ -10,7 +10,6 @@ from scheduler.service.api.acts import ActRoutes
 from scheduler.service.api.agents import AgentRoutes
 from scheduler.service.api.http import Route
 from scheduler.service.api.refusals import RefusalRoutes
-from scheduler.service.leading import NOT_LEADER
 from tenure.keys import private_key
 from tenure.serving.scheduling.checkpoints import Checkpoints
 from tenure.serving.scheduling.process import Process
@@ -28,16 +27,23 @@ def agent_routes(process: Process, standing: Standing) -> list[Route]:
     options = process.options.api
     if options is None:
         return []
+
+    def disproved(why: str) -> None:
+        if (
+            process.leading.epoch
+        ):  # else nothing is granted, and who takes it over looks for himself
+            standing.disprove(process, why)
+
     checkpoints = Checkpoints(
         process.options.ledger,
         private_key(process.options.ledger_key),
         now=process.clock.monotonic,
-        disproved=lambda why: standing.disprove(process, why),
+        disproved=disproved,
     )
 
     async def checkpoint(kept: str, by: str) -> Mapping[str, Any]:
-        if not process.leading.epoch or process.leading.is_deposed:
-            raise LedgerError(NOT_LEADER)
+        if why := process.leading.why_unshown():
+            raise LedgerError(why)
         return await checkpoints.answer(kept, by)
 
     agents = AgentRoutes(

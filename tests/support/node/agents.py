@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import urllib.request
@@ -182,21 +183,31 @@ class Agent:
 
     def is_ready(self) -> bool:
         """Tell whether it says that kubelet may call it."""
-        try:
-            url = f"http://127.0.0.1:{self.probes}/readyz"
-            with urllib.request.urlopen(url, timeout=5) as answer:
-                return bool(answer.read().startswith(b"ok\n"))
-        except OSError:
-            return False
+        return self.probe("readyz").startswith("ok\n")
 
     def whose_word(self) -> str:
         """Return what it says of whose word counts."""
+        return self.probe("readyz")
+
+    def probe(self, what: str) -> str:
+        """Return what a probe says; nothing while it is not ready."""
         try:
-            url = f"http://127.0.0.1:{self.probes}/readyz"
+            url = f"http://127.0.0.1:{self.probes}/{what}"
             with urllib.request.urlopen(url, timeout=5) as answer:
                 return str(answer.read().decode())
         except OSError:
             return ""
+
+    def verdicts(self) -> list[str]:
+        """Return what it says that the ledger is beside the one it knew."""
+        found = re.findall(
+            r'^tenure_agent_ledger\{verdict="(.*)"\} 1.0$', self.probe("metrics"), re.MULTILINE
+        )
+        return list(found)
+
+    def runs(self) -> bool:
+        """Tell whether it runs."""
+        return self.process is not None and self.process.poll() is None
 
     def kill(self) -> None:
         """End it without a word."""

@@ -121,7 +121,8 @@ class Inside:
         """End it without a word."""
         assert self.outside is not None
         if self.runs():
-            os.kill(self.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
         # Who entered the room for it stands still with it, and would not see its end.
         os.kill(self.outside.pid, signal.SIGCONT)
         self.outside.wait(SECONDS)
@@ -210,11 +211,22 @@ class Node:
 
     def logs(self, pod: Mapping[str, Any], container: str) -> list[str]:
         """Return what each run of a container printed, the first one first."""
+        found = self._logs(pod, container)
+        return [found[number] for number in sorted(found)]
+
+    def said(self, pod: Mapping[str, Any], container: str) -> dict[int, dict[str, Any]]:
+        """Return what those runs of a container saw that said so by now, by their numbers."""
+        found = self._logs(pod, container)
+        return {run: json.loads(words) for run, words in found.items() if words.endswith("\n")}
+
+    def _logs(self, pod: Mapping[str, Any], container: str) -> dict[int, str]:
         meta = pod["metadata"]
         name = f"{meta['namespace']}_{meta['name']}_{meta['uid']}"
-        folder = self.room.folder / "pod-logs" / name / container
-        logs = sorted(folder.glob("*.log"), key=lambda path: int(path.stem))
-        return [_printed(path.read_text()) for path in logs]
+        found = {}
+        for path in (self.room.folder / "pod-logs" / name / container).glob("*.log"):
+            with contextlib.suppress(FileNotFoundError):  # kubelet takes logs away
+                found[int(path.stem)] = _printed(path.read_text())
+        return found
 
     def seen(
         self, pod: Mapping[str, Any], container: str = "main", *, runs: int = 1
@@ -229,13 +241,14 @@ class Node:
 
     def processes(self, pod: Mapping[str, Any], container: str = "*") -> list[int]:
         """Return the processes of a Pod, or of one of its containers by its id."""
-        below = Path("/sys/fs/cgroup/pids", self.room.cgroup)
-        return [
-            int(pid)
-            for folder in below.rglob(f"pod{pod['metadata']['uid']}/{container}")
-            if (folder / "cgroup.procs").exists()
-            for pid in (folder / "cgroup.procs").read_text().split()
-        ]
+        below, name = Path("/sys/fs/cgroup/pids", self.room.cgroup), f"pod{pod['metadata']['uid']}"
+        found: list[int] = []
+        for folder, _, _ in os.walk(below):  # which passes over what goes meanwhile
+            path = Path(folder)
+            if path.parent.name == name and container in ("*", path.name):
+                with contextlib.suppress(OSError):
+                    found += map(int, (path / "cgroup.procs").read_text().split())
+        return found
 
 
 @contextlib.contextmanager

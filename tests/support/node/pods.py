@@ -45,6 +45,7 @@ class Pods:
         *,
         init: Sequence[Mapping[str, Any]] = (),
         restarts: bool = True,
+        labels: Mapping[str, str] | None = None,
         annotations: Mapping[str, str] | None = None,
         runtime: str = "",
         scheduler: str = "default-scheduler",
@@ -68,7 +69,11 @@ class Pods:
         }
         if runtime:
             spec["runtimeClassName"] = runtime
-        metadata = {"name": name, "annotations": dict(annotations or {})}
+        metadata = {
+            "name": name,
+            "labels": dict(labels or {}),
+            "annotations": dict(annotations or {}),
+        }
         made = self.node.plane.api().create(self._path, {"metadata": metadata, "spec": spec})
         assert made.ok, made.message
         return dict(made.body)
@@ -115,15 +120,24 @@ class Pods:
         for pid in self.node.processes(dict(pod), identity):
             os.kill(pid, signal.SIGKILL)
 
+    def all(self) -> list[dict[str, Any]]:
+        """Return every Pod of the namespace as it is now."""
+        found = self.node.plane.api().get(self._path)
+        assert found.ok, found.message
+        return list(found.body["items"])
+
+    def delete(self, name: str) -> None:
+        """Delete a Pod as people do."""
+        self.node.plane.api().call("DELETE", f"{self._path}/{name}")
+
     def remove(self, name: str) -> None:
         """Delete a Pod as people do, and wait until kubelet has let it go."""
-        self.node.plane.api().call("DELETE", f"{self._path}/{name}")
+        self.delete(name)
         self.node.until(lambda: not self.get(name), f"it does not go: {name}")
 
     def remove_all(self) -> None:
         """Delete every Pod of the namespace."""
-        listed = self.node.plane.api().get(self._path).body["items"]
-        for one in listed:
-            self.node.plane.api().call("DELETE", f"{self._path}/{one['metadata']['name']}")
-        names = [one["metadata"]["name"] for one in listed]
+        names = [one["metadata"]["name"] for one in self.all()]
+        for name in names:
+            self.delete(name)
         self.node.until(lambda: not any(map(self.get, names)), f"they do not go: {names}")

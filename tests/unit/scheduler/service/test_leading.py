@@ -19,6 +19,7 @@ class Moment:
     until: float = 10.0
     skewed: bool = False
     stale: str = ""
+    quarantined: str = ""
     leading: Leading = field(init=False)
 
     def __post_init__(self) -> None:
@@ -27,6 +28,7 @@ class Moment:
             lease_until=lambda: self.until,
             skewed=lambda: self.skewed,
             fresh=lambda: self.stale,
+            quarantined=lambda: self.quarantined,
         )
 
 
@@ -120,3 +122,17 @@ def test_an_epoch_that_another_one_overtook_is_not_begun() -> None:
     with pytest.raises(FencedError, match="epoch=4"):
         moment.leading.took(3)
     assert moment.leading.why_not() == NOT_LEADER
+
+
+def test_agents_are_shown_the_ledger_by_its_writer_and_in_quarantine() -> None:
+    """Whoever waits in quarantine since its start has no epoch, and is who a node has to ask."""
+    moment = Moment()
+    assert moment.leading.why_unshown() == NOT_LEADER
+    moment.quarantined = "LedgerRecovering: the ledger lacks positions"
+    assert moment.leading.why_unshown() == ""
+    moment.leading.took(3)
+    moment.now = 99.0
+    assert moment.leading.why_unshown() == "", "with the Lease or without"
+    with pytest.raises(FencedError):
+        moment.leading.heard(4)
+    assert moment.leading.why_unshown() == NOT_LEADER

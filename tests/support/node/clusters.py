@@ -1,0 +1,109 @@
+"""A cluster whose service gives the cards of the real node, with the agent's own Pod and files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from agent.discover.machine import Card, Discovery
+from agent.manifests import ACCOUNT, AgentManifests, manifests
+from ledger.signing import PrivateKey, published
+from tests.support.kube.control_plane import ControlPlane, free_port
+from tests.support.kube.pods import pod as plain_pod
+from tests.support.kube.pods import pods_in
+from tests.support.kube.schedulers import HasPort, Identities, asking, extender, issue
+from tests.support.kube.webhooks import apply
+from tests.support.machines_found import write_machine
+from tests.support.node.agents import CARDS
+from tests.support.node.node import NODE_NAME, Node
+from tests.support.process import tenure
+
+OURS: Final = "tenure-system"
+CARD_BYTES: Final = 16 << 30
+
+
+class Cluster:
+    """The service, the kube-scheduler that asks it, and the agent's own Pod and files."""
+
+    def __init__(self, plane: ControlPlane, machine: Node, folder: Path) -> None:
+        self.plane, self.machine, self.folder = plane, machine, folder
+        self.identities: Identities = issue(folder / "identities")
+        self.port = free_port()
+        plane.api().create("/api/v1/namespaces", {"metadata": {"name": OURS}})
+        self.url = f"sqlite:///{folder / 'ledger.db'}"
+        made = tenure("ledger", "init", "--ledger", self.url, cwd=folder)
+        assert made.returncode == 0, made.stderr
+
+    def told(self) -> tuple[str, ...]:
+        """Return the agent's options, once its account and token are there."""
+        for name in ("state", "keys"):
+            (self.folder / name).mkdir()
+        key = PrivateKey.parse((self.identities.keys / "proof.key").read_text())
+        for name, text in published([key.public]).items():
+            (self.folder / "keys" / name).write_text(text)
+        ledger = PrivateKey.parse((self.identities.keys / "ledger.key").read_text())
+        options = AgentManifests(image="none", authority="", namespace=OURS)
+        rights = [one for one in manifests(options) if one["kind"] != "DaemonSet"]
+        apply(self.plane, rights)
+        (self.folder / "token").write_text(self._token())
+        cards = tuple(
+            Card(uuid=one, minor=minor, memory_bytes=CARD_BYTES, processes=())
+            for minor, one in enumerate(CARDS)
+        )
+        machine = write_machine(self.folder / "machine.json", Discovery(cards=cards))
+        of_kubelet = self.machine.room.folder
+        kubelet = of_kubelet / "kubelet-certs" / "kubelet.crt"
+        resources = of_kubelet / "kubelet" / "pod-resources" / "kubelet.sock"
+        return (
+            *("--service", f"https://127.0.0.1:{self.port}"),
+            *("--ca", str(self.identities.server / "ca.crt")),
+            *("--token", str(self.folder / "token"), "--state", str(self.folder / "state")),
+            *("--proof-keys", str(self.folder / "keys")),
+            *("--kubelet", f"https://127.0.0.1:{self.machine.port}"),
+            *("--kubelet-ca", str(kubelet), "--node", NODE_NAME, "--report-seconds", "1"),
+            *("--kubeconfig", str(self._kubeconfig()), "--machine", str(machine)),
+            *("--pod-resources", str(resources), "--ledger-key", str(ledger.public)),
+        )
+
+    def _kubeconfig(self) -> Path:
+        """Let the agent reach the API by its own token, with the rights that are printed."""
+        cluster = {"server": self.plane.url, "certificate-authority": str(self.plane.ca_file)}
+        made = {
+            "clusters": [{"name": "c", "cluster": cluster}],
+            "users": [{"name": "u", "user": {"tokenFile": str(self.folder / "token")}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            "current-context": "c",
+        }
+        path = self.folder / "kubeconfig"
+        path.write_text(json.dumps(made))
+        return path
+
+    def _token(self) -> str:
+        words = plain_pod("agent", {}, nodeName=NODE_NAME, serviceAccountName=ACCOUNT)
+        reply = self.plane.api().create(pods_in(OURS), words)
+        assert reply.ok, reply.message
+        named = {"name": "agent", "uid": reply.body["metadata"]["uid"]}
+        bound = {"apiVersion": "v1", "kind": "Pod", **named}
+        body = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": 3600, "boundObjectRef": bound},
+        }
+        path = f"/api/v1/namespaces/{OURS}/serviceaccounts/{ACCOUNT}/token"
+        made = self.plane.api().create(path, body)
+        assert made.ok, made.message
+        return str(made.body["status"]["token"])
+
+    def served(self, **more: Any) -> Any:  # noqa: ANN401 - a context of Served
+        """Run the service until the block ends; with more, as `extender` takes it."""
+        return extender(self.plane, self.url, self.identities, api=self.port, **more)
+
+    def scheduling(self, served: HasPort) -> Any:  # noqa: ANN401 - a context of Program
+        """Run a kube-scheduler that asks it, until the block ends."""
+        config = asking(self.plane, served, self.identities, impatient=True)
+        return self.plane.scheduler(config, name="asking")
+
+    def end(self) -> None:
+        """Take the agent's own Pod away."""
+        self.plane.api().delete(f"{pods_in(OURS)}/agent?gracePeriodSeconds=0")
