@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+SECONDS: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 20.0)
 
 
 class Metrics:
@@ -28,3 +32,9 @@ class Metrics:
         )
         for result in ("prepared", "refused"):
             self.starts.labels(result)
+        self.start_seconds = Histogram(
+            "tenure_agent_start_seconds",
+            "How long kubelet waited for us before a container that may start",
+            buckets=SECONDS,
+            registry=registry,
+        )

@@ -359,7 +359,7 @@ class DevicePlugin:
 
     async def _pre_start(self, request: Any, context: _Context) -> Any:  # noqa: ANN401 - messages
         """Let a container start once it may; one that may not is tried again by kubelet."""
-        ids = frozenset(request.devices_ids)
+        ids, began = frozenset(request.devices_ids), time.monotonic()
         told = await self._waited(partial(self._served.prepare, ids), WAIT_SECONDS, sorted(ids))
         if isinstance(told, _Refusal):
             self._metrics.starts.labels("refused").inc()
@@ -367,6 +367,7 @@ class DevicePlugin:
             _log.warning("container may not start", extra=extra)
             await context.abort(told.code, told.reason)
         self._metrics.starts.labels("prepared").inc()
+        self._metrics.start_seconds.observe(time.monotonic() - began)
         _log.info("container may start", extra={"ids": _few(ids), **told})
         return messages.PreStartContainerResponse()
 

@@ -235,6 +235,7 @@ def test_it_takes_the_services_word_then_its_copy_then_the_pods_own(world: World
         metrics = world.ready("metrics")
         assert 'tenure_agent_words_total{source="annotation"} 1.0' in metrics
         assert 'tenure_agent_holdings_source{source="copy"} 1.0' in metrics
+        assert "tenure_agent_start_seconds_count 2.0" in metrics
         world.admit("old", "slot-0002")
         with pytest.raises(grpc.RpcError, match="another one"):
             kubelet.start("slot-0002")
