@@ -33,7 +33,15 @@ from ledger.domain.log.recorded import NewEvent
 from ledger.domain.resources import ANNOTATION_TENURE_FENCED
 from ledger.store.writing.commands import Command, Recorded
 from scheduler.gate.claims import ClaimSeen, claim_seen
-from scheduler.gate.decide import Accounts, Barred, Standing, Through, Write, decide
+from scheduler.gate.decide import (
+    STALE_WRITE,
+    Accounts,
+    Barred,
+    Standing,
+    Through,
+    Write,
+    decide,
+)
 from scheduler.gate.follow import follow, gone
 from scheduler.record import events
 from scheduler.record.events import DecidedBy
@@ -166,8 +174,9 @@ class Gate:
         ):
             await self.settle()  # what the watch showed already frees cards, or takes them
         async with self._alone(write.new.uid):
+            untrue = await self._untrue(write)
             self._check_now()
-            answer = await self._decided(write, is_dry=bool(request.dry_run))
+            answer = untrue or await self._decided(write, is_dry=bool(request.dry_run))
         return _response(request.uid, answer)
 
     def _check_now(self) -> None:
@@ -175,6 +184,31 @@ class Gate:
         if why:
             self.counts["not now"] += 1
             raise NotNowError(why)
+
+    async def _untrue(self, write: Write) -> Barred | None:
+        """
+        Return that a claim is not as a write says that would end what the claim has.
+
+        That is freed by no caller's word alone, for anybody may reach us: the API server is asked.
+
+        Raises:
+            NotNowError: it can't be asked.
+        """
+        old, standing = write.old, self._book.standing(write.old.uid)
+        if standing is None or old.is_allocated or old.version <= standing.fence:
+            return None
+        path = claim_path(standing.opening.namespace, standing.opening.claim_name)
+        try:
+            now = await self._api.read(path)
+        except ApiError as error:
+            raise NotNowError(str(error)) from error
+        if now is not None and now["metadata"]["uid"] == old.uid:
+            self._book.put(old.uid, now)
+            if now["metadata"]["resourceVersion"] == str(old.version):
+                return None
+        self.counts[f"refused {STALE_WRITE}"] += 1
+        fact = f"claim {old.full_name} is not as it is said to be: version={old.version}"
+        return Barred(reason=STALE_WRITE, message=fact)
 
     def _has_news(self) -> bool:
         return bool(self._book.changed) or self._settling.locked()

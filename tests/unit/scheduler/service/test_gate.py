@@ -338,6 +338,23 @@ def test_what_was_deleted_while_nobody_led_is_released_at_the_start(world: World
     assert kinds(world)[-1] == "claim.voided"
 
 
+@pytest.mark.parametrize("is_shown", [True, False])
+def test_nobody_frees_a_card_by_saying_that_its_claim_moved_on(
+    world: World, *, is_shown: bool
+) -> None:
+    """Whoever can reach us can send a review: the API server is asked before anything ends."""
+    world.write("a", result(0), pods=["train"])
+    if is_shown:
+        world.show(world.now("a"))
+    before = kinds(world)
+
+    forged = world.asked(claim("a", 10**9), claim("a", 10**9, result(1)))
+
+    assert "StaleWrite" in forged["status"]["message"]
+    assert kinds(world) == before
+    assert not world.write("b", result(0))["allowed"]
+
+
 def test_what_was_shown_and_is_not_recorded_yet_counts(world: World) -> None:
     """It got past the gate a moment ago: nobody gets its card beside it."""
     world.write("x", result(3))
