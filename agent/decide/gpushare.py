@@ -34,6 +34,7 @@ from ledger.domain.errors import InputError, TenureError
 from ledger.domain.kube.object_fields import text_at
 from ledger.domain.kube.pod_spec import read_pod
 from ledger.domain.resources import ENV_NVIDIA_VISIBLE
+from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 
 SEPARATOR: Final = "-_-"
 _PENDING: Final = "Pending"
@@ -124,7 +125,7 @@ def read_share_pod(pod: Mapping[str, object]) -> SharePod | None:
         InputError: it can't be read, or what its Binding wrote contradicts itself.
     """
     metadata = an_object(pod.get("metadata"), "metadata")
-    spec = read_pod(pod)
+    spec = read_pod(pod, DEFAULT_VOCABULARY)
     containers = tuple(
         (one.name, one.units(GPUSHARE_MEMORY))
         for one in spec.containers

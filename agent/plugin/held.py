@@ -11,10 +11,11 @@ from agent.decide.believing import Believed, Believing, Source
 from agent.decide.node_holdings import HeldByPod, NodeHoldings
 from agent.kubelet.pods import Pod
 from agent.kubelet.watch import PodsHere
-from agent.report.held import Asked, asked_by
+from agent.report.held import Asked, asked_by_living
 from agent.service.link import HoldingsOfNode
 from ledger.domain.annotations.proof import EVERY, ProvenDevice
 from ledger.domain.errors import InputError
+from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 
 _log: Final = logging.getLogger("tenure.agent.held")
 
@@ -50,7 +51,7 @@ class HeldHere:
         if self._read is not self._pods.pods:
             self._read, self._asked = self._pods.pods, None
             try:
-                self._asked = asked_by(self._read)
+                self._asked = asked_by_living(self._read, DEFAULT_VOCABULARY)
             except InputError as error:
                 _log.warning("a Pod can't be read", extra={"reason": str(error)})
         return self._asked

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 from agent.decide.node_holdings import HeldByPod
 from ledger.domain.annotations.proof import EVERY
 from ledger.domain.kube.pod_spec import pod_total, read_pod
-from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
+from ledger.domain.vocabulary import Vocabulary
 
 _INIT: Final = "init-"
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
@@ -50,9 +50,7 @@ class NodeWord(Protocol):
         ...
 
 
-def asked_by(
-    pods: Iterable[Mapping[str, Any]], vocabulary: Vocabulary = DEFAULT_VOCABULARY
-) -> Asked:
+def asked_by_living(pods: Iterable[Mapping[str, Any]], vocabulary: Vocabulary) -> Asked:
     """
     Return what living Pods ask for.
 

@@ -18,6 +18,7 @@ from ledger.domain.nodes import NodeFacts
 from ledger.domain.quantity import quantity_from_int
 from ledger.domain.request.normalise import decode_pod
 from ledger.domain.request.requests import PodRequest
+from ledger.domain.resources import LABEL_GPU_ISOLATION_PROVIDER
 from scheduler.decide.cards.choose import choose
 from scheduler.decide.cards.view import NodeView
 from scheduler.decide.engine import Engine
@@ -148,6 +149,7 @@ def _facts(machine: Machine) -> NodeFacts:
         partitions=table,
         honors_partitions=machine.honors,
         mgpu_policy=machine.mgpu_policy,
+        labels={LABEL_GPU_ISOLATION_PROVIDER: "HAMi-core"},
     )
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agent.decide.node_holdings import HeldByPod
 from agent.discover.machine import Discovery, Fault, OtherDevice
 from agent.report.device import wanted
-from agent.report.held import Asked, asked_by, held_of
+from agent.report.held import Asked, asked_by_living, held_of
 from agent.report.offers import node_offers
 from ledger.domain.annotations.proof import ProvenContainer, ProvenDevice
 from ledger.domain.dialects.names import Dialect
@@ -257,11 +257,11 @@ def test_what_living_pods_ask_for_is_summed_as_kubelet_sums() -> None:
     ended = pod(container(limits={cores: "40"}), uid="ended", phase="Succeeded")
     small = pod(container(limits={"aliyun.com/gpu-mem": "7"}), uid="small", phase="Running")
 
-    assert asked_by([both, ended, small]) == Asked(
+    assert asked_by_living([both, ended, small], DEFAULT_VOCABULARY) == Asked(
         amounts={cores: 60, "aliyun.com/gpu-mem": 7}, pod_uids=frozenset({"both", "small"})
     )
     with pytest.raises(InputError, match="gpu-core"):
-        asked_by([pod(container(limits={cores: "-1"}))])
+        asked_by_living([pod(container(limits={cores: "-1"}))], DEFAULT_VOCABULARY)
 
 
 def given_to(index: str, core: int, size: int = 0) -> ProvenContainer:

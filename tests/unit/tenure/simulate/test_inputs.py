@@ -125,9 +125,10 @@ def test_what_is_not_used_is_a_warning(tmp_path: Path) -> None:
         "NodeResourceTopology gone",
         "ConfigMap kube-system/unhealthy-gpu-gone",
     ]
-    assert texts[4] == (
-        "running Pods on a Node that is not in the input: its uid is unknown, so the ledger does "
-        "not record them: node=elsewhere, pods=1"
+    assert texts[4].startswith("the input has no Node, so nothing can be placed")
+    assert texts[5] == (
+        "running Pods on a Node that is not in the input: what they hold is not known: "
+        "node=elsewhere, pods=1"
     )
     (away,) = run.adopted
     assert (away.node_uid, away.node_name) == ("", "elsewhere")
