@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.page
 
 Ask = Callable[..., list[tuple[Any, ...]]]
 Opened = Callable[..., OpenedPage]
+NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 SIZES = [
     pytest.param(width, scheme, id=f"{width} px, {scheme}")
     for width in (DESK, PHONE)
@@ -127,7 +129,8 @@ def test_everything_works_by_key(opened: Opened) -> None:
 def test_whoever_wants_no_motion_gets_none(opened: Opened) -> None:
     """Nothing is animated, and time that plays goes on once a second."""
     page = opened(width=DESK, calm=True)
-    page.page.clock.install()
+    page.page.clock.install(time=NOON)
+    page.page.clock.pause_at(NOON + timedelta(hours=1))  # from here on time goes by our word alone
     page.move_to(0)
     page.page.locator("#play").click()
     assert page.run("document.getAnimations().length") == 0
