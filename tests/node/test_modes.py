@@ -11,8 +11,9 @@ import pytest
 from ledger.domain.annotations.tenure import visible_key
 from ledger.domain.dialects.gpushare.annotations import GpuShareAnswer, encode_gpushare_answer
 from ledger.domain.dialects.gpushare.words import GPUSHARE_MEMORY
+from tests.support.kube.inventory import DEVICES
 from tests.support.node.agents import CARDS, Agent, agent
-from tests.support.node.node import BY_ENVIRONMENT, Node
+from tests.support.node.node import BY_ENVIRONMENT, NODE_NAME, Node
 from tests.support.node.pods import Pods, container
 
 UNITS = 15
@@ -76,6 +77,7 @@ def sharing(machine: Node, tmp_path: Path) -> Iterator[Agent]:
     """Run an agent that gives GiB of its cards."""
     with agent(machine, tmp_path, shares=UNITS * len(CARDS)) as running:
         yield running
+    machine.plane.api().delete(f"{DEVICES}/{NODE_NAME}")  # else its closed card stays closed
 
 
 def share(
