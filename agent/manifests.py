@@ -13,10 +13,9 @@ from typing import Any, Final
 
 from agent.decide.isolation import LIBRARY, Provider
 from ledger.domain.dialects.gpushare.words import ANNOTATION_GPUSHARE_ASSIGNED
-from ledger.domain.resources import LABEL_TENURE_OWNED, TAINT_TENURE_OWNED
+from ledger.domain.resources import CALLER_NODE_NAME, LABEL_TENURE_OWNED, TAINT_TENURE_OWNED
 
 ACCOUNT: Final = "tenure-agent"
-NODE_NAME: Final = "authentication.kubernetes.io/node-name"
 PORT: Final = 8080
 _RBAC: Final = "rbac.authorization.k8s.io"
 _ADMISSION: Final = "admissionregistration.k8s.io/v1"
@@ -111,7 +110,7 @@ def _policy(options: AgentManifests) -> Iterator[Thing]:
             "variables": [
                 {
                     "name": "node",
-                    "expression": f"request.userInfo.extra[?'{NODE_NAME}'][0].orValue('')",
+                    "expression": f"request.userInfo.extra[?'{CALLER_NODE_NAME}'][0].orValue('')",
                 }
             ],
             "validations": [

@@ -179,6 +179,11 @@ ANNOTATION_GPU_PARTITIONS: Final = "scheduling.koordinator.sh/gpu-partitions"
 ANNOTATION_DEVICES_CHECKPOINTS: Final = "node.koordinator.sh/devices-checkpoints"
 ANNOTATION_DEVICES_CHECKPOINTS_PROPOSAL: Final = "node.koordinator.sh/gpu-checkpoints"
 
+# --- What the API server says of a caller whose token is bound to a Pod (`userInfo.extra`) --------
+
+CALLER_NODE_NAME: Final = "authentication.kubernetes.io/node-name"
+CALLER_NODE_UID: Final = "authentication.kubernetes.io/node-uid"
+
 # --- Our own names (design section 3) ---------------------------------------------------------
 
 LABEL_TENURE_MANAGED: Final = "tenure.sh/managed"  # on Namespaces, value "true"

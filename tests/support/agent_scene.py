@@ -12,9 +12,10 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from ledger.domain.log.events import PodAssigned, PodBound, PodReserved
+from ledger.domain.resources import CALLER_NODE_NAME, CALLER_NODE_UID
 from ledger.signing import PrivateKey
 from scheduler.service.agents import Agents
-from scheduler.service.api.agents import AGENT, NODE_NAME, NODE_UID, AgentRoutes
+from scheduler.service.api.agents import AGENT, AgentRoutes
 from scheduler.service.api.callers import Caller
 from scheduler.service.api.http import api_app
 from scheduler.service.books import LiveBooks
@@ -49,9 +50,9 @@ class Believing:
 
 def agent_of(name: str, uid: str = "", *, user: str = AGENT, how: Any = "token") -> Caller:  # noqa: ANN401
     """Return the agent of a node as the API server names it."""
-    extra: tuple[tuple[str, tuple[str, ...]], ...] = ((NODE_NAME, (name,)),) if name else ()
+    extra: tuple[tuple[str, tuple[str, ...]], ...] = ((CALLER_NODE_NAME, (name,)),) if name else ()
     if uid:
-        extra = (*extra, (NODE_UID, (uid,)))
+        extra = (*extra, (CALLER_NODE_UID, (uid,)))
     return Caller(user=user, extra=extra, how=how)
 
 

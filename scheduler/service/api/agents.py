@@ -20,6 +20,7 @@ from ledger.domain.bounds import Name, Number
 from ledger.domain.errors import InputError
 from ledger.domain.log.codec import decode_value, plain_value
 from ledger.domain.log.state import Holding
+from ledger.domain.resources import CALLER_NODE_NAME, CALLER_NODE_UID
 from scheduler.service.agents import CONFIRMED_MAX, Agents, Change, Given, SeenPod, TooOldError
 from scheduler.service.api.callers import Caller
 from scheduler.service.api.http import RefusedError, Route, json_answer
@@ -31,8 +32,6 @@ DEVICES_MAX: Final = 1024
 """That one Pod is seen to have: replicas and units of memory are ids of their own."""
 WAIT_SECONDS_MAX: Final = 25.0
 AGENT: Final = "system:serviceaccount:tenure-system:tenure-agent"
-NODE_NAME: Final = "authentication.kubernetes.io/node-name"
-NODE_UID: Final = "authentication.kubernetes.io/node-uid"
 _NOT_YET: Final = "ServiceUnavailable"
 
 
@@ -270,7 +269,7 @@ def node_of(caller: Caller, user: str) -> tuple[str, str]:
     if caller.user != user or caller.how != "token":
         raise RefusedError(403, "Forbidden", f"agents alone are answered here: user={caller.user}")
     extra = dict(caller.extra)
-    names, uids = extra.get(NODE_NAME, ()), extra.get(NODE_UID, ())
+    names, uids = extra.get(CALLER_NODE_NAME, ()), extra.get(CALLER_NODE_UID, ())
     if len(names) != 1 or not names[0] or len(uids) > 1:
         fact = "the token is bound to no Pod on one node: give the one that kubelet mounts"
         raise RefusedError(403, "Forbidden", fact)
