@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import pytest
 
-from ledger.store.open import open_ledger
-from ledger.store.reading.timetravel import load_state
 from tests.support.kube.api import Reply
 from tests.support.kube.bursts import eventually
 from tests.support.kube.control_plane import ControlPlane, free_port
@@ -24,7 +21,6 @@ from tests.support.kube.dra import (
     SCHEDULERS,
     SHARE,
     WHOLE,
-    add_claim_node,
     add_class,
     add_templates,
     asked,
@@ -33,10 +29,13 @@ from tests.support.kube.dra import (
     claims_in,
     doubled,
     given,
+    held,
     remove_claims,
     request,
     settled_claims,
+    some_cards,
     stock_schedulers,
+    stored,
     submit,
 )
 from tests.support.kube.schedulers import Identities, extender
@@ -50,15 +49,8 @@ Namespace = Callable[..., str]
 @pytest.fixture(scope="module", autouse=True)
 def cards(plane: ControlPlane) -> Iterator[None]:
     """48 cards of a driver's on six Nodes."""
-    names = [f"card-{number}" for number in range(NODES)]
-    add_class(plane)
-    for name in names:
-        add_claim_node(plane, name)
-    yield
-    for name in names:
-        plane.api().delete(f"/api/v1/nodes/{name}")
-    for one in plane.api().get(f"{GROUP}/resourceslices").body["items"]:
-        plane.api().delete(f"{GROUP}/resourceslices/{one['metadata']['name']}")
+    with some_cards(plane, NODES, prefix="card"):
+        yield
 
 
 def raced() -> list[dict[str, Any]]:
@@ -89,27 +81,6 @@ def test_stock_schedulers_alone_give_cards_twice(plane: ControlPlane, namespace:
 def is_begun(plane: ControlPlane, where: str) -> bool:
     """Tell whether a part of the Pods is bound."""
     return len(bound_in(plane.api(), where)) > CARDS // 4
-
-
-def held(ledger: str) -> Counter[tuple[str, str]]:
-    """Return which claims hold which cards, by the ledger."""
-    with open_ledger(ledger, mode="read") as opened:
-        state = load_state(opened).state
-    return Counter(
-        (holding.pod_uid, share.device_id)
-        for node in state.nodes.values()
-        for holding in node.claims.values()
-        for share in holding.shares
-    )
-
-
-def stored(plane: ControlPlane) -> Counter[tuple[str, str]]:
-    """Return which claims hold which cards, as they are stored."""
-    return Counter(
-        (one.claim, f"GPU-{pool}-{device.rpartition('-')[2]}")
-        for (pool, device), there in given(plane.api()).items()
-        for one in there
-    )
 
 
 @pytest.mark.parametrize(

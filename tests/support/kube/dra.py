@@ -13,9 +13,11 @@ from typing import Any, Final
 
 import yaml
 
+from ledger.store.open import open_ledger
+from ledger.store.reading.timetravel import load_state
 from scheduler.gate.configuration import GateOptions, configuration
 from tests.support.kube.api import Api
-from tests.support.kube.control_plane import ControlPlane
+from tests.support.kube.control_plane import ControlPlane, Program
 from tests.support.kube.pods import pod, pods_in
 from tests.support.kube.schedulers import KUBE_SCHEDULER, Identities
 from tests.support.kube.webhooks import apply, remove
@@ -51,6 +53,20 @@ def add_claim_node(
         slice_of(name, cards=cards, driver=driver, generation=generation),
     )
     assert made.ok, made.message
+
+
+@contextlib.contextmanager
+def some_cards(plane: ControlPlane, nodes: int, *, prefix: str) -> Iterator[None]:
+    """Let there be so many Nodes with eight cards of one driver each until the block ends."""
+    names = [f"{prefix}-{number}" for number in range(nodes)]
+    add_class(plane)
+    for name in names:
+        add_claim_node(plane, name)
+    yield
+    for name in names:
+        plane.api().delete(f"/api/v1/nodes/{name}")
+    for one in plane.api().get(f"{GROUP}/resourceslices").body["items"]:
+        plane.api().delete(f"{GROUP}/resourceslices/{one['metadata']['name']}")
 
 
 def slice_of(
@@ -135,15 +151,17 @@ def claiming(
 @contextlib.contextmanager
 def stock_schedulers(
     plane: ControlPlane, names: Sequence[str] = SCHEDULERS, *, backoff: int = 1
-) -> Iterator[None]:
+) -> Iterator[list[Program]]:
     """Run stock kube-schedulers of these names, and the controller of claims, on one API server."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(plane.claim_controller())
-        for name in names:
+        programs = [
             stack.enter_context(plane.scheduler(_configuration(plane, name, backoff), name=name))
+            for name in names
+        ]
         for name in names:
             _wait_for(plane, name)
-        yield
+        yield programs
 
 
 def _wait_for(plane: ControlPlane, scheduler: str) -> None:
@@ -228,6 +246,27 @@ def given(api: Api, namespace: str = "") -> dict[tuple[str, str], list[Given]]:
                 )
             )
     return cards
+
+
+def held(ledger: str) -> dict[tuple[str, str], int]:
+    """Return how many bytes which claims hold of which cards, by the ledger."""
+    with open_ledger(ledger, mode="read") as opened:
+        state = load_state(opened).state
+    return {
+        (holding.pod_uid, share.device_id): share.memory_bytes
+        for node in state.nodes.values()
+        for holding in node.claims.values()
+        for share in holding.shares
+    }
+
+
+def stored(plane: ControlPlane) -> dict[tuple[str, str], int]:
+    """Return how many bytes which claims have of which cards, as they are stored."""
+    return {
+        (one.claim, f"GPU-{pool}-{device.rpartition('-')[2]}"): one.memory_bytes
+        for (pool, device), there in given(plane.api()).items()
+        for one in there
+    }
 
 
 def doubled(cards: Mapping[tuple[str, str], Sequence[Given]]) -> list[tuple[str, str]]:
