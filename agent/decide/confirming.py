@@ -47,7 +47,10 @@ class Look:
         places: UID of each Pod that kubelet runs or will -> names of its containers by place; None
             = kubelet did not say.
         live: UIDs of the Pods of which a container or a process is there.
-        complete: every source was read.
+        complete: kubelet and the runtime told all: of who is not live at most a process is left,
+            on a card that hides it.
+        hidden: ids of held cards of which it is not known who is on them.
+        blind: there is such a card, whether or not it is held, or may be.
         started: containers that the runtime made -> ids of the devices that they were given by us.
         observed: what others gave.
     """
@@ -55,6 +58,8 @@ class Look:
     places: Mapping[str, Mapping[str, str]] | None
     live: frozenset[str]
     complete: bool
+    hidden: frozenset[str] = frozenset()
+    blind: bool = False
     started: Mapping[ContainerKey, frozenset[str]] = field(default_factory=dict)
     observed: tuple[Observed, ...] = ()
 
@@ -126,7 +131,8 @@ def said(
     back = tuple(sorted(state.gone & (runs_here | wants)))[:PODS_MAX]
     room = PODS_MAX - len(back)
     ran_once = [one for one in held if gated or one.phase in {ASSIGNED, OBSERVED}]
-    gone = _gone(ran_once, look, wants)[:room]
+    unsure = frozenset(one.pod_uid for one in held if _is_hidden(one, look))
+    gone = _gone(ran_once, look, wants | unsure)[:room]
     room -= len(gone)
     assigned: list[tuple[str, int, tuple[ProvenContainer, ...]]] = []
     told = {key: at for key, at in state.told.items() if key in known.held}
@@ -142,7 +148,8 @@ def said(
             told[one.key] = now
     room -= len(assigned)
     runs, ran, at = None, state.ran, state.runs_at
-    live = runs_here if look.complete and look.places is not None else None
+    is_whole = look.complete and look.places is not None and not look.blind
+    live = runs_here if is_whole else None
     if live is not None and len(live) <= room and (live != ran or now - at >= AGAIN_SECONDS):
         runs, ran, at = tuple(sorted(live)), live, now
         room -= len(live)
@@ -187,11 +194,22 @@ def _there(look: Look) -> frozenset[str]:
     return look.live | frozenset(look.places or ())
 
 
-def _gone(held: Iterable[HeldByPod], look: Look, wants: AbstractSet[str]) -> tuple[str, ...]:
+def _is_hidden(one: HeldByPod, look: Look) -> bool:
+    """
+    Tell whether a process on what a Pod holds could be there unseen.
+
+    What others gave may be more than anybody could name.
+    """
+    if one.kind != GRANTED:
+        return look.blind
+    return any(each.device_id in look.hidden for each in one.devices)
+
+
+def _gone(held: Iterable[HeldByPod], look: Look, others: AbstractSet[str]) -> tuple[str, ...]:
     """Return the Pods that hold something and of which nothing is left; none if that is unsure."""
     if look.places is None or not look.complete:
         return ()
-    there = _there(look) | wants
+    there = _there(look) | others
     return tuple(dict.fromkeys(one.pod_uid for one in held if one.pod_uid not in there))
 
 

@@ -31,7 +31,7 @@ from agent.witness.visible import shown as cards_shown
 from ledger.domain.annotations.checkpoints import DeviceCheckpoint as GivenDevices
 from ledger.domain.annotations.proof import ProvenDevice
 from ledger.domain.errors import InputError, TenureError
-from ledger.domain.resources import NVIDIA_GPU, SLOT
+from ledger.domain.resources import NVIDIA_GPU, SLOT, TYPE_GPU
 from ledger.signing import PublicKey
 
 LOOK_SECONDS: Final = 10.0
@@ -51,8 +51,8 @@ _log: Final = logging.getLogger("tenure.agent.witness")
 class Discoveries(Protocol):
     """Who knows the cards of this machine."""
 
-    async def cards(self) -> Sequence[Card] | None:
-        """Return them with their processes; None where nobody can look."""
+    async def cards(self) -> tuple[Sequence[Card], bool]:
+        """Return those that can be looked at, with their processes, and whether these are all."""
         ...
 
 
@@ -153,6 +153,7 @@ class Confirmer:
         self.seen: Seen | None = None
         self.given: tuple[GivenDevices, ...] | None = None
         self.cards: tuple[Card, ...] = ()
+        self._all_known = False  # the driver told all cards once
 
     async def round(self) -> None:
         """
@@ -224,9 +225,11 @@ class Confirmer:
         faults: list[Fault] = []
         sources = self._sources
         await sources.pods.look()
-        cards = await sources.cards.cards()
-        blind = tuple(replace(card, processes=None) for card in self.cards)
-        self.cards = blind if cards is None else tuple(cards)
+        cards, are_all = await sources.cards.cards()
+        told = {card.uuid for card in cards}
+        before = () if are_all else (card for card in self.cards if card.uuid not in told)
+        self.cards = (*cards, *(replace(card, processes=None) for card in before))
+        self._all_known = self._all_known or are_all
         given = await _or_none(sources.kubelet.given())
         runtime = sources.runtime
         there = None if runtime is None else await _or_none(runtime.containers())
@@ -237,7 +240,8 @@ class Confirmer:
             containers=None if there is None else there[0],
             inside={} if there is None else there[1],
             places=await asyncio.to_thread(places, sources.host, pids),
-            driver=cards is not None,
+            driver=are_all,
+            all_known=self._all_known,
         )
         return read, faults
 
@@ -279,6 +283,8 @@ class Confirmer:
             else {uid: {} if word is None else dict(word.places) for uid, word in words.items()},
             live=found.live | mirrors | {uid for uid, _ in _outside(found, read)},
             complete=found.complete,
+            hidden=frozenset(hidden_cards(known, found)),
+            blind=found.blind,
             started=dict(self._started(read)),
             observed=tuple(_observed(known, found, read)),
         )
@@ -293,7 +299,7 @@ class Confirmer:
             ours = [device for kind, _, device in names if kind == KIND]
             shown = [self._sources.specifications.devices(name) for name in ours]
             if not shown:
-                by_words = cards_shown(inside, self.cards)
+                by_words = cards_shown(inside, self.cards, all_known=self._all_known)
                 if by_words.cards and not by_words.everything:
                     yield (one.pod_uid, one.name), by_words.cards
             elif None not in shown:
@@ -315,6 +321,14 @@ def _given(read: Read, found: Seen) -> tuple[GivenDevices, ...] | None:
         if one.resource != SLOT and (one.pod_uid in found.live or not found.complete)
     )
     return tuple(sorted(entries, key=lambda one: (one.pod_uid, one.container_name)))
+
+
+def hidden_cards(known: NodeHoldings, found: Seen) -> Iterable[str]:
+    """Yield the cards that are held and of which it is not known who is on them."""
+    for one in known.pods():
+        for device in one.devices:
+            if device.device_type == TYPE_GPU and found.hides(device.device_id):
+                yield device.device_id
 
 
 def _observed(known: NodeHoldings, found: Seen, read: Read) -> Iterable[Observed]:

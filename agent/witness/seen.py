@@ -33,7 +33,7 @@ CARD_UNKNOWN: Final = "CardUnknown"
 POD_UNKNOWN: Final = "PodUnknown"
 """Kubelet's answer names a Pod, and nothing tells its UID."""
 SOURCE_AWAY: Final = "SourceAway"
-"""A source could not be read: what is not seen may be there."""
+"""A source, or a part of one, could not be read: what is not seen may be there."""
 
 
 class Source(StrEnum):
@@ -86,7 +86,9 @@ class Read:
         containers: those of Pods that the runtime has, in whatever state.
         inside: container id -> what it was made with, of those that could be asked.
         places: process -> whose it is; missing = could not be read.
-        driver: it told the cards; else they are those that it told before, if it ever did.
+        driver: it told all cards; else some of them are those that it told before, without
+            processes, and there may be others.
+        all_known: it told all cards once, so that there is none that never had a name.
     """
 
     checkpoint: DeviceCheckpoint | None = None
@@ -95,6 +97,7 @@ class Read:
     inside: Mapping[str, Inside] = field(default_factory=dict)
     places: Mapping[int, Place | None] = field(default_factory=dict)
     driver: bool = True
+    all_known: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,14 +108,30 @@ class Seen:
     Attributes:
         cards: all of the machine's, in their order.
         live: UIDs of the Pods of which a container or a process is there.
-        complete: every source was read, so that a Pod which is not live has nothing here.
+        complete: kubelet and the runtime told all of their Pods. One that is not live has nothing
+            here then but maybe a process, on a card that hides it.
+        unread: cards of which it is not known who is on them.
+        every_card: there is no card beside `cards`.
         disagreements: by reason and words, each once.
     """
 
     cards: tuple[OnCard, ...]
     live: frozenset[str]
     complete: bool
+    unread: frozenset[str] = frozenset()
+    every_card: bool = True
     disagreements: tuple[Fault, ...] = ()
+
+    @property
+    def blind(self) -> bool:
+        """Tell whether somebody may be on a card and is not seen."""
+        return bool(self.unread) or not self.every_card
+
+    def hides(self, uuid: str) -> bool:
+        """Tell whether somebody may be on this card and is not seen."""
+        if uuid in self.unread:
+            return True
+        return not self.every_card and all(card.uuid != uuid for card in self.cards)
 
     def on(self, pod_uid: str) -> frozenset[str]:
         """Return the cards that a Pod is on."""
@@ -143,6 +162,7 @@ class _Look:
         self._faults: dict[Fault, None] = {}
         self._on: dict[str, dict[tuple[str, str], set[Source]]] = {card.uuid: {} for card in cards}
         self._whose: dict[tuple[str, str], Whose] = {}
+        self._unread = {card.uuid for card in cards if card.processes is None}
         self._there = [one for one in read.containers or () if one.state != EXITED]
         for one in read.containers or ():
             whose = Whose(
@@ -179,6 +199,8 @@ class _Look:
             cards=tuple(self._card(card.uuid, outside[card.uuid]) for card in self._cards),
             live=frozenset(live - {""}),
             complete=self._is_complete(),
+            unread=frozenset(self._unread),
+            every_card=self._read.driver,
             disagreements=tuple(sorted(self._faults, key=lambda one: (one.reason, one.message))),
         )
 
@@ -202,7 +224,7 @@ class _Look:
             if not there:
                 self._fault(SOURCE_AWAY, name)
         for card in self._cards:
-            if card.processes is None and self._read.driver:
+            if card.processes is None:
                 self._fault(SOURCE_AWAY, f"the driver's processes of {card.uuid}")
         for one in self._there:
             if one.container_id not in self._read.inside:
@@ -210,7 +232,14 @@ class _Look:
                 self._fault(SOURCE_AWAY, words)
 
     def _is_complete(self) -> bool:
-        return not any(one.reason in {SOURCE_AWAY, POD_UNKNOWN} for one in self._faults)
+        """
+        Tell whether kubelet and the runtime told all of their Pods.
+
+        What a container was made with says nothing of other Pods, and its own is there.
+        """
+        read = self._read
+        told = None not in (read.checkpoint, read.given, read.containers)
+        return told and not any(one.reason == POD_UNKNOWN for one in self._faults)
 
     # --- kubelet --------------------------------------------------------------------------------
 
@@ -291,7 +320,7 @@ class _Look:
     def _named(self, key: tuple[str, str], ids: Iterable[str]) -> frozenset[str]:
         found = set()
         for each in sorted(ids):
-            uuid = card_of(each, self._cards)
+            uuid = card_of(each, self._cards, all_known=self._read.all_known)
             if uuid is None:
                 self._fault(CARD_UNKNOWN, f"{_words(key)}: {each}")
             else:
@@ -317,7 +346,7 @@ class _Look:
             inside = self._read.inside.get(one.container_id)
             if inside is None:
                 continue
-            found = shown(inside, self._cards)
+            found = shown(inside, self._cards, all_known=self._read.all_known)
             for word in found.unknown:
                 self._fault(CARD_UNKNOWN, f"{_words((one.pod_uid, one.name))}: {word[:80]}")
             yield (one.pod_uid, one.name), found
@@ -339,6 +368,7 @@ class _Look:
             outside[uuid].append(pid)
             self._fault(PROCESS_OUTSIDE, f"{uuid}: pid={pid}")
             if pid not in self._read.places:
+                self._unread.add(uuid)
                 self._fault(SOURCE_AWAY, f"whose a process is: pid={pid}")
             return
         names = {

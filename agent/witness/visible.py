@@ -41,8 +41,8 @@ class Shown:
     unknown: tuple[str, ...] = ()
 
 
-def shown(inside: Inside, cards: Sequence[Card]) -> Shown:
-    """Return what a container was shown of these cards."""
+def shown(inside: Inside, cards: Sequence[Card], *, all_known: bool = True) -> Shown:
+    """Return what a container was shown of these cards; the rest is as for `card_of`."""
     words = list(_words(inside))
     everything = inside.privileged or _ALL in words
     found: set[str] = set()
@@ -50,7 +50,7 @@ def shown(inside: Inside, cards: Sequence[Card]) -> Shown:
     for word in dict.fromkeys(words):
         if word == _ALL:
             continue
-        uuid = card_of(word, cards)
+        uuid = card_of(word, cards, all_known=all_known)
         if uuid is None:
             unknown.append(word)
         else:
@@ -65,26 +65,29 @@ def shown(inside: Inside, cards: Sequence[Card]) -> Shown:
     return Shown(cards=frozenset(found), everything=everything, unknown=tuple(unknown))
 
 
-def card_of(word: str, cards: Sequence[Card]) -> str | None:
+def card_of(word: str, cards: Sequence[Card], *, all_known: bool = True) -> str | None:
     """
     Return the UUID of the card that a word means, a MIG device's the card that it is part of.
 
     None: it is no card of this machine, or nobody can tell which, as of an index without PCI
     addresses or a beginning that two UUIDs have.
+
+    Args:
+        all_known: the machine has no card beside these, of which an index or a beginning could be.
     """
     replica = _REPLICA.fullmatch(word)
     word = replica[1] if replica else word
     if word.isascii() and word.isdigit():
-        return _by_index(word, cards)
+        return _by_index(word, cards) if all_known else None
     head, colon, tail = word.partition(":")
     if colon and head.isdigit() and tail.isdigit() and word.isascii():
-        return _by_index(head, cards)
+        return _by_index(head, cards) if all_known else None
     if word.startswith("MIG-GPU-"):  # drivers before R470: MIG-GPU-<uuid>/<instance>/<compute>
-        return card_of(word.removeprefix("MIG-").partition("/")[0], cards)
+        return card_of(word.removeprefix("MIG-").partition("/")[0], cards, all_known=all_known)
     for card in cards:
         if word == card.uuid or any(word == one.uuid for one in card.instances):
             return card.uuid
-    if not word.startswith("GPU-") or len(word) <= len("GPU-"):
+    if not all_known or not word.startswith("GPU-") or len(word) <= len("GPU-"):
         return None
     begun = [card.uuid for card in cards if card.uuid.startswith(word)]
     return begun[0] if len(begun) == 1 else None

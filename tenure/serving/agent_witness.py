@@ -70,10 +70,10 @@ class ProbedCards:
 
     looks: Looks
 
-    async def cards(self) -> Sequence[Card] | None:
-        """Return them; None where the driver could not be asked."""
+    async def cards(self) -> tuple[Sequence[Card], bool]:
+        """Return those that the driver tells of, and whether these are all."""
         found = await self.looks.look()
-        return None if Kind.GPU in found.unknown else found.cards
+        return found.cards, Kind.GPU not in found.unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -15,10 +16,11 @@ from agent.checkpoint import CheckpointError, CheckpointFault, DeviceCheckpoint
 from agent.decide.node_holdings import HeldByPod
 from agent.decide.slots_cdi import CardEdits, specification_of
 from agent.discover.host_files import HostFiles
-from agent.discover.machine import Card, CardProcess
+from agent.discover.machine import Card, CardProcess, Place
 from agent.kubelet.watch import PodsHere
 from agent.plugin.files import SpecFolder
 from agent.service.link import ServiceLink
+from agent.service.wire import read_holdings
 from agent.witness.asking import AwayError, PodResources, Runtime
 from agent.witness.confirmer import (
     CHECKPOINT_CORRUPT,
@@ -63,15 +65,15 @@ class Containers(Runtime):
 
     def __init__(self) -> None:
         super().__init__(Path("/nowhere"))
-        self.there: dict[Listed, Inside] = {}
+        self.there: dict[Listed, Inside | None] = {}
 
     async def containers(self) -> tuple[tuple[Listed, ...], Mapping[str, Inside]]:
         """Return them."""
-        inside = {one.container_id: made for one, made in self.there.items()}
+        inside = {one.container_id: made for one, made in self.there.items() if made is not None}
         return tuple(self.there), inside
 
-    def run(self, pod: str, inside: Inside) -> None:
-        """Let the container `main` of a Pod run."""
+    def run(self, pod: str, inside: Inside | None) -> None:
+        """Let the container `main` of a Pod run; None = nobody is told what it was made with."""
         one = Listed(
             container_id=f"c-{pod}",
             state=RUNNING,
@@ -128,6 +130,7 @@ class World:
         self.fault: CheckpointError | None = None
         self.pids: tuple[int, ...] = ()
         self.driver_is_away = False
+        self.off_the_bus: set[int] = set()
         (folder / "cdi").mkdir()
         self.specifications = SpecFolder(folder / "cdi")
         self.gate: Gate
@@ -136,19 +139,20 @@ class World:
         """Return what kubelet runs, as a PodSource."""
         return self.listed
 
-    async def cards(self) -> Sequence[Card] | None:
-        """Return two cards without processes, as Discoveries."""
-        if self.driver_is_away:
-            return None
-        return [
+    async def cards(self) -> tuple[Sequence[Card], bool]:
+        """Return two cards, the first with the processes, as Discoveries."""
+        cards = [
             Card(
                 uuid=f"GPU-a-{number}",
                 minor=number,
                 memory_bytes=1,
+                place=Place(bus_id=f"0000:0{number}:00.0"),
                 processes=tuple(CardProcess(pid=pid) for pid in self.pids if not number),
             )
             for number in range(2)
+            if not (self.driver_is_away or number in self.off_the_bus)
         ]
+        return cards, len(cards) == 2
 
     def checkpoint(self) -> DeviceCheckpoint:
         """Return kubelet's file."""
@@ -355,6 +359,12 @@ def test_who_waited_for_what_another_agent_took_back_can_be_gone_later(world: Wo
     world.run(act)
 
 
+def holdings_of(world: World) -> list[HeldByPod]:
+    """Return what the service tells of node `a`."""
+    _, body = world.scene.get("holdings")
+    return list(read_holdings(json.dumps(body).encode())[2])
+
+
 def test_nobody_is_called_gone_before_the_driver_told_its_processes(world: World) -> None:
     """It is away since the agent began, so that not even a card is known."""
     world.scene.hold("p")
@@ -387,6 +397,74 @@ def test_a_kubelet_that_began_and_knows_no_pods_yet_says_nothing(world: World) -
         await confirmer.round()
         assert world.scene.word().gone == {"pod-p"}
         assert confirmer._gate.state.ran == {"pod-agent"}
+
+    world.run(act)
+
+
+@pytest.mark.parametrize("since", ["the agent began", "a moment"])
+def test_a_card_that_is_lost_keeps_back_who_holds_it_and_nobody_else(
+    world: World, since: str
+) -> None:
+    """Who is on it can't be asked; of the other card all is known."""
+    for name in ("p", "q"):
+        world.scene.hold(name, percent=100)
+    world.create("lives")
+    held = {one.pod_uid: one.devices[0].device_id for one in holdings_of(world)}
+    assert sorted(held.values()) == ["GPU-a-0", "GPU-a-1"]
+    [on_lost] = (uid for uid, card in held.items() if card == "GPU-a-0")
+    [other] = held.keys() - {on_lost}
+
+    async def act(link: ServiceLink) -> None:
+        confirmer = world.confirmer(link)
+        if since == "a moment":
+            world.create(on_lost.removeprefix("pod-"))
+            world.create(other.removeprefix("pod-"))
+            await confirmer.round()
+            del world.listed[1:]
+        world.off_the_bus = {0}
+        await confirmer.round()
+        assert world.scene.word().gone == {other}
+        assert {one.reason for one in confirmer.problems} == {"SourceAway"}
+        assert confirmer._gate.state.ran is None or since == "a moment"
+        world.off_the_bus = set()
+        await confirmer.round()
+        assert world.scene.word().gone == {on_lost, other}
+
+    world.run(act)
+
+
+def test_a_container_that_nobody_can_tell_of_keeps_nobody_else_back(world: World) -> None:
+    """The runtime never says what it was made with; its own Pod is there, and so is not gone."""
+    world.scene.hold("p")
+    world.scene.hold("q")
+    world.runtime.run("q", None)
+
+    async def act(link: ServiceLink) -> None:
+        confirmer = world.confirmer(link)
+        await confirmer.round()
+        assert world.scene.word().gone == {"pod-p"}
+        assert confirmer._gate.state.ran == frozenset({"pod-q"})
+        assert [one.reason for one in confirmer.problems] == ["SourceAway"]
+        world.runtime.end("q")
+        await confirmer.round()
+        assert world.scene.word().gone == {"pod-p", "pod-q"}
+
+    world.run(act)
+
+
+def test_an_index_means_no_card_before_all_cards_were_told(world: World) -> None:
+    """With one off the bus the second of two is the first of those that are there."""
+    world.off_the_bus = {0}
+    world.create("old")
+    world.runtime.run("old", Inside(visible="0"))
+
+    async def act(link: ServiceLink) -> None:
+        confirmer = world.confirmer(link)
+        for lost, wanted in (({0}, set()), (set(), {"GPU-a-0"}), ({0}, {"GPU-a-0"})):
+            world.off_the_bus = lost
+            await confirmer.round()
+            assert confirmer.seen is not None
+            assert confirmer.seen.on("pod-old") == wanted
 
     world.run(act)
 

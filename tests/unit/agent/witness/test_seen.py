@@ -101,9 +101,20 @@ def test_a_source_that_is_away_frees_nothing(away: str) -> None:
 def test_a_driver_that_tells_no_processes_is_a_source_that_is_away() -> None:
     """So is a container of which the runtime tells nothing."""
     blind = replace(card(0), processes=None)
-    assert reasons(look((blind,), read())) == [names.SOURCE_AWAY]
+    found = look((blind, card(1)), read())
+    assert reasons(found) == [names.SOURCE_AWAY]
+    assert [found.hides(each) for each in ("GPU-0", "GPU-1", "GPU-9")] == [True, False, False]
+    assert (found.complete, found.blind) == (True, True)
     said = read(containers=[listed("p")], inside={})
-    assert (reasons(look(CARDS, said)), look(CARDS, said).complete) == ([names.SOURCE_AWAY], False)
+    found = look(CARDS, said)
+    assert (reasons(found), found.complete, found.blind) == ([names.SOURCE_AWAY], True, False)
+
+
+def test_a_driver_that_told_not_all_cards_hides_those_that_it_did_not_tell() -> None:
+    """Who holds a card that it told of is seen; a card that never had a name hides likewise."""
+    found = look((card(1),), read(driver=False, all_known=False))
+    assert [found.hides(each) for each in ("GPU-0", "GPU-1")] == [True, False]
+    assert (found.complete, found.blind, found.unread) == (True, True, frozenset())
 
 
 def test_disagreements_are_named_and_everybody_counts() -> None:
@@ -139,6 +150,7 @@ def test_a_process_that_is_nobodys_is_on_its_card() -> None:
     """In no Pod, or not to be told: the card has somebody on it."""
     found = look((card(0, 1, 2), card(1)), read(places={1: None}))
     assert [(one.uuid, one.outside) for one in found.cards] == [("GPU-0", (1, 2)), ("GPU-1", ())]
+    assert [found.hides(each) for each in ("GPU-0", "GPU-1")] == [True, False]
     assert reasons(found) == [names.PROCESS_OUTSIDE] * 2 + [names.SOURCE_AWAY]
 
 
