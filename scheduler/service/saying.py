@@ -14,6 +14,7 @@ from ledger.domain.cpuset import format_cpuset
 from ledger.domain.devices import DeviceShare
 from ledger.domain.log.events import LedgerEvent, PodBound, PodReleased, RequestRefused
 from ledger.domain.log.state import Holding
+from scheduler.decide.outcome import what_release_means
 from scheduler.service.telling import NORMAL, WARNING, Telling, about_pod
 from scheduler.service.view import ClusterView
 
@@ -64,7 +65,9 @@ def refusal_words(event: RequestRefused) -> str:
     if first is None or not first.remedy:
         return event.message
     where = f" on {first.nearest_node}" if first.nearest_node else ""
-    return f"{event.message} Nearest{where}: {first.remedy}."
+    said = f"{event.message} Nearest{where}: {first.remedy}."
+    told = what_release_means([first.remedy])
+    return f"{said} {told[0].upper()}{told[1:]}." if told else said
 
 
 def held_words(holding: Holding) -> str:

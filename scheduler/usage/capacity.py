@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
@@ -31,6 +32,7 @@ class _Given:
     """The cards of one node that others hand out, and who holds what of them at a moment."""
 
     cards: Mapping[DeviceKey, bool]  # whether it is good
+    passing: AbstractSet[DeviceKey]  # there only while somebody holds it
     asked: Counter[DeviceKey] = field(default_factory=Counter)
     tenants: Counter[DeviceKey] = field(default_factory=Counter)
     unnamed: int = 0
@@ -49,6 +51,8 @@ class _Given:
         """Return what became of them, in the order of `PARTS`."""
         parts = dict.fromkeys(PARTS, 0)
         for card, is_good in self.cards.items() if self.there else ():
+            if card in self.passing and not self.tenants[card]:
+                continue
             used = min(WHOLE_PERCENT, self.asked[card])
             left = "stranded" if self.tenants[card] else "idle"
             left = "unknown" if self.lost else left if is_good else "closed"
@@ -86,7 +90,7 @@ def changes_of_others(
     sums: dict[int, list[int]] = {}
     for uid, some in cards.items():
         edges = _edges(held.get(uid, ()), there.get(uid, (0, 0)), ranges)
-        node, before = _Given(cards=some), (0,) * len(PARTS)
+        node, before = _Given(cards=some, passing=others.passing), (0,) * len(PARTS)
         for at_us, acts in groupby(edges, key=itemgetter(0)):
             for _, act in acts:
                 act(node)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from ledger.domain.annotations.volcano_vgpu import VGPU_NAMES, VGPU_NUMBER
@@ -85,7 +85,9 @@ def dra_groups(
             held=exactly(sum(kept)),
             is_inventoried=False,
         )
-    yield from _untold(systems, held, is_open=is_open)
+    known = {(card.driver, card.key) for card in systems.cards}
+    lost = {key: holds for key, holds in held.items() if key not in known and holds[0].part.is_card}
+    yield from _untold(lost, is_open=is_open)
 
 
 def dra_not_looked_at(systems: DeviceSystems, pods: Sequence[PodObserved]) -> Mapping[str, Units]:
@@ -156,46 +158,35 @@ def _holder(hold: _Hold, card: SystemCard, *, alone: bool) -> HolderNow:
     )
 
 
-def _untold(
-    systems: DeviceSystems, held: Mapping[_Key, Sequence[_Hold]], *, is_open: bool
-) -> Iterator[CardGroup]:
-    """Yield cards that claims were allocated there and no slice lists: so many, or more."""
-    known = {(card.driver, card.key) for card in systems.cards}
-    lost = {
-        key: [hold for hold in holds if hold.name or hold.uid]
-        for key, holds in held.items()
-        if key not in known and holds[0].part.is_card
-    }
-    holds = {(hold.uid, hold.name): hold for some in lost.values() for hold in some}
-    amounts = Counter((hold.uid, hold.name) for some in lost.values() for hold in some)
-    there = Counter(
-        (hold.uid, hold.name) for some in lost.values() for hold in some if not hold.away
-    )
-    if not lost:
-        return
-    yield CardGroup(
-        device_type=TYPE_GPU,
-        system=DRA,
-        model="",
-        memory_mib=None,
-        mode="whole",
-        cards=Many(least=len(lost), most=None),
-        free=Many(least=0, most=None),
-        gettable=Many(least=0, most=None) if is_open else NONE,
-        unplaced=tuple(
-            Unplaced(
-                namespace=hold.namespace,
-                name=hold.name,
-                uid=hold.uid,
-                amount=amounts[key],
-                unit=hold.part.driver,
-                cards=amounts[key],
-                percent=None if there[key] == amounts[key] else WHOLE_PERCENT * there[key],
-            )
-            for key, hold in holds.items()
+def _untold(held: Mapping[_Key, Sequence[_Hold]], *, is_open: bool) -> Iterator[CardGroup]:
+    """Yield the cards that claims were allocated there and no slice lists: so many, or more."""
+    devices = [_unlisted(*key, holds) for key, holds in sorted(held.items())]
+    if devices:
+        yield CardGroup(
+            device_type=TYPE_GPU,
+            system=DRA,
+            model="",
+            memory_mib=None,
+            mode="whole",
+            cards=Many(least=len(devices), most=None),
+            free=Many(least=0, most=None),
+            gettable=Many(least=0, most=None) if is_open else NONE,
+            devices=tuple(devices),
+            held=exactly(len(devices)),
+            is_inventoried=False,
+        )
+
+
+def _unlisted(driver: str, key: str, holds: Sequence[_Hold]) -> DeviceNow:
+    """Return a card that claims alone tell of; its holders have it whole, if nobody says less."""
+    card = _card(SystemCard(system=DRA, key=key, driver=driver), holds)
+    return replace(
+        card,
+        holders=tuple(
+            replace(each, level_percent=each.level_percent or WHOLE_PERCENT)
+            for each in card.holders
         ),
-        held=exactly(len(lost)),
-        is_inventoried=False,
+        lasts=any(hold.away for hold in holds),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final
@@ -29,6 +29,7 @@ from scheduler.usage.unplaced import Unlisted
 POSITION: Final = "\0@"
 """What stands before a position that is a UID: no object has such a one."""
 _AWAY: Final = "allocated to a claim whose Pods do not run"
+_NOT_TOLD: Final = "no slice lists it, and no claim tells of it"
 _Keys = dict[tuple[str, int], list[DeviceKey]]
 """Node UID and place of a group among the node's -> its cards."""
 
@@ -69,6 +70,8 @@ class OthersRows:
         apart: the keys of the cards that no inventory has; `given`: of those that others hand out,
             not of ill ones that NVIDIA's plugin withholds.
         used: all that was held, with its model: what hours are counted by.
+        passing: the keys of cards that are there only while somebody holds them; `absent`: when
+            they are not.
     """
 
     nodes: AbstractSet[str] = frozenset()
@@ -79,6 +82,8 @@ class OthersRows:
     apart: AbstractSet[DeviceKey] = frozenset()
     given: AbstractSet[DeviceKey] = frozenset()
     used: Sequence[Unlisted] = ()
+    passing: AbstractSet[DeviceKey] = frozenset()
+    absent: Sequence[HealthRow] = ()
 
 
 def rows_of_others(
@@ -94,6 +99,13 @@ def rows_of_others(
     """
     kept, health, keys = _cards(picture, devices, since)
     holdings, unplaced, used = _held(picture, opened, keys)
+    passing = frozenset(
+        key
+        for node in picture.nodes
+        for number, group in enumerate(gpu_groups(node))
+        for key, card in zip(keys.get((node.uid, number), ()), cards_of(group), strict=False)
+        if not card.lasts
+    )
     return OthersRows(
         nodes=frozenset(node.uid for node in picture.nodes),
         devices=kept,
@@ -109,7 +121,32 @@ def rows_of_others(
             for key in keys.get((node.uid, number), ())
         ),
         used=used,
+        passing=passing,
+        absent=[row for key in sorted(passing) for row in _absences(key, holdings, since)],
     )
+
+
+def _absences(key: DeviceKey, holdings: Iterable[HoldingRow], since: Span) -> Iterator[HealthRow]:
+    """Yield when a card was not there, of those that are there only while somebody holds them."""
+    edges = [(since.first_at_us, 1, 0)]
+    for row in holdings:
+        if (row.node_uid, row.device_type, row.minor) == key:
+            edges.append((row.opened_at_us, row.position, 1))
+            if row.closed_at_us is not None and row.closed_position is not None:
+                edges.append((row.closed_at_us, row.closed_position, -1))
+    holders = 0
+    for at_us, position, change in sorted(edges):
+        before, holders = holders, holders + change
+        if bool(before) != bool(holders) or not change:
+            yield HealthRow(
+                position=position,
+                at_us=at_us,
+                node_uid=key[0],
+                device_type=key[1],
+                minor=key[2],
+                healthy=bool(holders),
+                reason="" if holders else _NOT_TOLD,
+            )
 
 
 def _cards(

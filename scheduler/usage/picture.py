@@ -84,6 +84,7 @@ class DeviceNow:
         minor: None where it has none; of a device without an id one that was given to it here.
         closed: why it takes no grants, None where it does.
         capacity_percent: what it has to give in core percent.
+        lasts: it is there whoever holds it; else its holders' claims alone tell of it.
     """
 
     id: str
@@ -92,6 +93,7 @@ class DeviceNow:
     closed: str | None = None
     holders: tuple[HolderNow, ...] = ()
     capacity_percent: int = WHOLE_PERCENT
+    lasts: bool = True
 
     @property
     def level_percent(self) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -64,7 +65,10 @@ def unlisted(rows: Iterable[UnplacedRow]) -> Iterator[Unlisted]:
 
 
 def counted_us(
-    held: Sequence[Unlisted], cards: Iterable[DeviceKey], window: tuple[int, int]
+    held: Sequence[Unlisted],
+    cards: Iterable[DeviceKey],
+    window: tuple[int, int],
+    passing: AbstractSet[DeviceKey] = frozenset(),
 ) -> list[int]:
     """
     Return for how many microseconds of a window each of these counts all that it asks for.
@@ -74,10 +78,13 @@ def counted_us(
     Args:
         held: all that was held of these cards, each with a card or some that it may be.
         cards: whole ones; those of a node whose holder nobody can name are any that are left.
+        passing: those of them that are there only while somebody holds them.
     """
     since, _ = window
-    there = Counter(node for node, _, _ in cards)
-    rooms = {node: _Shared(WHOLE_PERCENT * number, since) for node, number in there.items()}
+    there = Counter(card[0] for card in cards if card not in passing)
+    rooms = defaultdict[str, _Shared](lambda: _Shared(0, since))
+    rooms.update({n: _Shared(WHOLE_PERCENT * number, since) for n, number in there.items()})
+    tenants = Counter[DeviceKey]()
     named: dict[DeviceKey, _Shared] = {}
     edges: list[tuple[int, int, int]] = []
     for number, each in enumerate(held):
@@ -94,6 +101,9 @@ def counted_us(
             part = named.setdefault(each.card, _Shared(WHOLE_PERCENT, since))
             part.pass_to(at)
             room.room += part.taken
+            if each.card in passing:
+                before, tenants[each.card] = tenants[each.card], tenants[each.card] + sign
+                room.room += WHOLE_PERCENT * (bool(tenants[each.card]) - bool(before))
         counted[number] -= sign * part.counted_us
         part.asked += sign * each.percent
         if each.card is not None:

@@ -261,7 +261,7 @@ def load_history(ledger: Ledger, span: Span) -> History:
         span=span,
         nodes=nodes,
         devices=[*devices, *others.devices],
-        health=[*others.health, *queries.health_changes(connection)],
+        health=[*others.health, *others.absent, *queries.health_changes(connection)],
         holdings=[*queries.holding_rows(connection), *others.holdings],
         unplaced=[*_of_inventory(ledger, others), *others.unplaced],
         apart=others.apart,
@@ -281,7 +281,9 @@ def usage_of(
     """Return what each group used, with what others gave, which is counted by their own units."""
     others = rows_of_ledgers_others(ledger, span)
     rows = queries.usage(ledger.connection, by, *window, namespace=namespace)
-    counted = zip(others.used, counted_us(others.used, others.given, window), strict=True)
+    counted = zip(
+        others.used, counted_us(others.used, others.given, window, others.passing), strict=True
+    )
     seen = (each for each in counted if namespace in {None, each[0].row.namespace})
     return with_unplaced(rows, by, seen)
 

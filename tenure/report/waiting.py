@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 
 from ledger.domain.log.events import RequestRefused, decode_event
 from ledger.store.reading.report_rows import PlacingRow, RefusalRow
+from scheduler.decide.outcome import what_release_means
 from scheduler.service.api.words import WEBHOOK_ACTOR
 from scheduler.usage.model import Axis
 
@@ -133,9 +134,9 @@ def pack_waits(
     Return the document of the waits, and how many did not fit: the earliest that ended.
 
     `texts` are the distinct texts. A row is [namespace, name, opened, closed or null, node,
-    admission, shape, refusals, reasons], a refusal [moment, message], a reason [reason, nodes,
-    nearest node, detail, remedy]. Moments count from `start`; texts are places in `texts`;
-    `left_out` is how many did not fit.
+    admission, shape, refusals, reasons, what their advice means], a refusal [moment, message], a
+    reason [reason, nodes, nearest node, detail, remedy]. Moments count from `start`; texts are
+    places in `texts`; `left_out` is how many did not fit.
     """
     texts: dict[str, int] = {}
     rows: list[list[Any]] = []
@@ -173,4 +174,5 @@ def _packed(wait: Wait, start: int, texts: dict[str, int]) -> list[Any]:
             [place(r.reason), r.nodes, place(r.nearest), place(r.detail), place(r.remedy)]
             for r in wait.reasons
         ],
+        place(what_release_means(r.remedy for r in wait.reasons)),
     ]

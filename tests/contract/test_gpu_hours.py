@@ -49,7 +49,7 @@ from tenure.query.top import TopGroup, TopQuestion, answer_top
 from tenure.query.usage import UsageQuestion, answer_usage
 from tenure.report.build import read_report
 from tests.support.archives import move
-from tests.support.cards_of_others import a_cluster, running
+from tests.support.cards_of_others import a_cluster, claim, running, sliced
 from tests.support.examples import examples
 from tests.support.objects import Object
 from tests.support.objects import node as object_node
@@ -563,14 +563,6 @@ def told_of(objects: list[Object]) -> Cluster:
     return cluster_as_far_as_read(read, SchedulingSettings())
 
 
-def is_listed(item: Object) -> bool:
-    """Not a claim of a card that no slice lists: nobody can say since when such a card is there."""
-    if item["kind"] != "ResourceClaim":
-        return True
-    results = item["status"]["allocation"]["devices"]["results"]
-    return all(each["device"] != "gpu-9" for each in results)
-
-
 def lived_by(store: Store, cluster: Cluster, rng: Random) -> dict[str, int]:
     """Let the Pods of a cluster come and go, and return the parts of its cards over time."""
     clock, sums = Clock(), dict.fromkeys(("allocated", "stranded", "idle", "closed"), 0)
@@ -620,11 +612,11 @@ def views_tell_as_much(store: Store, told: dict[str, float], whole: dict[str, fl
         assert sum(row[0] for row in rows) == pytest.approx(sum(whole.values()), abs=1e-6)
 
 
-@pytest.mark.parametrize("seed", range(examples(24) // 3))
+@pytest.mark.parametrize("seed", [*range(examples(24) // 3), 10])  # 10: a claim's own card
 def test_hours_of_every_system_are_those_of_the_map(store: Store, seed: int) -> None:
     """Replicas, slices, DRA's, Volcano's, other vendors' and ill cards, over random lives."""
     rng = Random(seed)
-    objects = [each for each in a_cluster(rng) if is_listed(each)]
+    objects = a_cluster(rng)
     sums = lived_by(store, told_of(objects), rng)
     whole = {name: percent / 100 / HOUR_US for name, percent in sums.items()}
 
@@ -679,6 +671,47 @@ def test_replicas_of_a_card_are_parts_of_it_or_not_told(store: Store) -> None:
     assert asked(store, sql) == [(None, why)]
     sql = "SELECT capacity_percent, used_percent, unknown_because FROM audit_capacity"
     assert asked(store, sql) == [(None, None, why.removeprefix("held of "))]
+
+
+def test_a_card_that_a_claim_alone_tells_of_is_there_while_somebody_holds_it(store: Store) -> None:
+    """Beside one listed card: two share it from 2:00 and 4:00 to 8:00, of ten hours."""
+    objects = [
+        object_node("d", allocatable={"cpu": "8", "memory": "8Gi", "pods": "110"}),
+        sliced("d", 1),
+        claim("c", "d", "gpu-9", ("p", "q")),
+        running("p", "d", {}),
+        running("q", "d", {}),
+    ]
+    cluster = told_of(objects)
+    clock, (each,) = Clock(), cluster.nodes
+    with store.open() as ledger:
+        writer = start(ledger)
+        described = events.node_described(each, recorded_node(each), MONDAY_US, 0, place=0, rank=0)
+        writer.append([events.inventoried(each, MONDAY_US), described])
+        for pod, hour in zip(cluster.adopted, (2, 4), strict=True):
+            writer.append([events.observed(pod, MONDAY_US + hour * HOUR_US)])
+            now = picture_of_ledger(ledger, None).parts
+            assert (now.allocated, now.idle) == (100, 100)
+        for pod in cluster.adopted:
+            gone = released(pod.pod_name, node="d")
+            ended = structs.replace(gone, pod_uid=pod.pod_uid, node_uid=pod.node_uid)
+            writer.append([clock.new(ended, at_us=MONDAY_US + 8 * HOUR_US)])
+        writer.append([clock.new(node("n-9", gpus=0), at_us=MONDAY_US + 10 * HOUR_US)])
+    with store.open("read") as ledger:
+        said = answer_usage(ledger, UsageQuestion(by="owner", output=OutputFormat.JSON), EVERYBODY)
+        report = read_report(ledger, proof=None, command="")
+        parts = picture_of_ledger(ledger, None).parts
+    told = json.loads(said.out.getvalue())
+
+    assert sum(row["gpu_hours"] for row in told["groups"]) == pytest.approx(6.0)
+    percents = {"allocated": 37.5, "stranded": 0.0, "idle": 62.5, "closed": 0.0, "unknown": 0.0}
+    assert told["capacity_percent"] == report.mean == percents  # 6 of 16 hours
+    assert (parts.capacity, report.capacity[-1].idle) == (100, 100)
+    absent = [
+        tuple(at and (at - MONDAY_US) // HOUR_US for at in (each.opened, each.closed))
+        for each in report.history.outages
+    ]
+    assert absent == [(0, 2), (8, None)]
 
 
 def test_what_only_an_archived_event_tells_is_said_not_to_be_known(

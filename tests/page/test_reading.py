@@ -246,6 +246,9 @@ def test_a_pods_page_tells_where_it_ran_and_why_it_waited(opened: Opened, ask: A
         if times:
             assert said["refusals"] == times
         assert (said["waits"] > 0) == (said["reasons"] > 0) == (said["refusals"] > 0)
+        advised = page.page.locator("#panel .remedy", has_text="Would fit: release ")
+        told = page.page.locator("#panel .means", has_text="release: what is short of that alone")
+        assert (told.count() > 0) == (advised.count() > 0)
 
 
 def test_a_name_of_the_cluster_is_text_and_nothing_else(opened: Opened, tmp_path: Path) -> None:

@@ -64,11 +64,12 @@ onCard.forEach((card, i) => holdsOf[card].push(i));
 
 // Who waited: the document of tenure/report/waiting.py, in ticks.
 const texts = doc.waits.texts;
-const waits = doc.waits.rows.map(([namespace, name, from, until, node, admission, shape, refusals, reasons]) => ({
+const waits = doc.waits.rows.map(([namespace, name, from, until, node, admission, shape, refusals, reasons, means]) => ({
   namespace: texts[namespace], path: `${texts[namespace]}/${texts[name]}`, from: from / doc.tick,
   until: until === null ? Infinity : until / doc.tick, node: texts[node], admission: Boolean(admission), shape: texts[shape],
   refusals: refusals.map(([at, message]) => [at / doc.tick, texts[message]]),
   reasons: reasons.map(([reason, count, nearest, detail, remedy]) => ({ reason: texts[reason], count, nearest: texts[nearest], detail: texts[detail], remedy: texts[remedy] })),
+  means: texts[means],
 }));
 
 // Every Pod by namespace/name, with its holdings and its waits.

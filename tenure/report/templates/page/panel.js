@@ -272,6 +272,7 @@ function waitItem(wait) {
     reasons.append(element("li", {}, element("strong", {}, reason), count ? ` on ${counted(count, "node")}` : "", told ? element("span", { class: "facts-line" }, told) : "", remedy ? element("span", { class: "facts-line remedy" }, `Would fit: ${remedy}`) : ""));
   }
   if (wait.reasons.length) item.append(reasons);
+  if (wait.means) item.append(element("span", { class: "facts-line means" }, wait.means));
   const messages = element("ol", {}, ...wait.refusals.slice(-LIST_MAX).map(([ticks, message]) => element("li", {}, timeElement(ticks), ` ${message}`)));
   item.append(element("details", {}, element("summary", {}, `${counted(wait.refusals.length, "refusal")} in words`), messages));
   return item;

@@ -90,7 +90,10 @@ def test_a_pod_that_waits_is_told_why_and_what_would_help() -> None:
     assert not scene.heard.heard
     scene.live.view.pods.put("pod-p", _pod("p", gpu=100))
     scene.live.record(refused)
-    note = "0/1 nodes are available: 1 x. Nearest on a: release 1 card."
+    note = (
+        "0/1 nodes are available: 1 x. Nearest on a: release 1 card."
+        " Release: what is short of that alone; once it is empty the node takes the Pod."
+    )
     assert scene.heard.heard == [("Warning DevicesRefused p", "pod-p", note)]
 
 

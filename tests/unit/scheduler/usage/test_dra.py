@@ -152,7 +152,8 @@ def test_a_claim_without_slices_is_a_card_or_more() -> None:
     found = group(claim("gpu-0", "gpu-1"))
 
     assert found.cards == Many(least=2, most=None)
-    assert [(each.path, each.amount) for each in found.unplaced] == [("ml/p", 2)]
+    assert [[each.path for each in card.holders] for card in found.devices] == [["ml/p"]] * 2
+    assert found.unplaced == ()
 
 
 def test_what_is_no_card_is_not_looked_at() -> None:

@@ -190,7 +190,7 @@ def test_every_text_of_the_ledger_is_escaped() -> None:
     assert sum(tag == "script" for tag, _ in page.tags) == 2
     assert not any("onerror" in attributes for _, attributes in page.tags)
     assert unpack(page.document()).nodes[0].name == evil
-    assert page.document()["waits"]["texts"] == [evil]
+    assert page.document()["waits"]["texts"] == [evil, ""]
 
 
 def test_the_map_carries_the_whole_history(page: Page) -> None:

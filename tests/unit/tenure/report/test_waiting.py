@@ -1,4 +1,7 @@
 import json
+from dataclasses import replace
+
+import pytest
 
 from ledger.domain.log.events import RefusalReason, RequestRefused, encode_event
 from ledger.store.reading.report_rows import PlacingRow, RefusalRow
@@ -114,6 +117,27 @@ def test_a_part_of_a_week_has_the_waits_of_that_part() -> None:
     part = waits_within(all_of_them, 5_000_000, 7_000_000)
 
     assert [wait.name for wait in part] == ["train-b"]
+
+
+@pytest.mark.parametrize(
+    ("remedy", "words"),
+    [
+        (
+            "release 2 cpu on gpu-1",
+            "release: what is short of that alone; once it is empty the node takes the Pod",
+        ),
+        ("ask for at most 2 cpu", ""),
+    ],
+)
+def test_a_wait_has_what_its_advice_means(remedy: str, words: str) -> None:
+    """As a last word of its row, in those of `why`."""
+    (wait,) = waits(refusal(3))
+    advised = replace(wait, reasons=(replace(wait.reasons[0], remedy=remedy),))
+
+    document, _ = pack_waits((advised,), 0)
+
+    ((*_, means),) = document["rows"]
+    assert document["texts"][means] == words
 
 
 def test_of_too_many_waits_the_earliest_are_left_out_and_counted() -> None:
