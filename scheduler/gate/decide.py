@@ -9,7 +9,7 @@ shows that it is gone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from ledger.domain.annotations.wire import a_quantity
@@ -26,7 +26,17 @@ from ledger.domain.log.events import (
 from ledger.domain.log.state import NodeState
 from ledger.domain.systems import Claimant
 from scheduler.gate.claims import Allocated, ClaimSeen
-from scheduler.gate.room import no_room
+from scheduler.gate.exchange import (
+    Alike,
+    Device,
+    Place,
+    Results,
+    device_of,
+    exchanged,
+    may_stand_for,
+    units_of,
+)
+from scheduler.gate.room import NoRoom, expecting, no_room
 
 NOT_STORED: Final = "not stored"
 """Why a reservation is void whose claim moved on without it."""
@@ -97,6 +107,14 @@ class Accounts(Protocol):
         """Return what these results are of, by whole pools in their newest generation alone."""
         ...
 
+    def alike(self, node: str, device: Device) -> tuple[Alike, ...]:
+        """
+        Return the devices on this node that are like one of its, itself included, by name.
+
+        None where it is a part of a card, or of several.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
@@ -105,17 +123,25 @@ class Write:
 
     Attributes:
         old, new: the claim before and after it.
+        free: the requests for which one device is as good as one that is like it.
     """
 
     old: ClaimSeen
     new: ClaimSeen
+    free: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Through:
-    """The write may be stored, once these events are recorded, if there are any."""
+    """
+    The write may be stored, once these events are recorded, if there are any.
+
+    Attributes:
+        results: what is to be stored of it, in the order in which it was written; None = as it is.
+    """
 
     events: tuple[ClaimEvent, ...] = ()
+    results: Results | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +171,7 @@ def decide(
     consumers: Sequence[Claimant] = (),
     on_their_way: Iterable[ClaimReserved | ClaimObserved] = (),
     runs: Callable[[str], bool] = lambda _: False,
+    place: Place | None = None,
     settings_hash: str = "",
     tenure_version: str = "",
 ) -> Through | Barred:
@@ -158,6 +185,7 @@ def decide(
         consumers: who uses the claim, as the ledger has them.
         on_their_way: openings that are being recorded.
         runs: tells of a Pod's UID whether it has a node and has not ended.
+        place: which of the devices that are alike is to be stored; None = as they were written.
     """
     old, new = write.old, write.new
     if old.is_allocated and new.is_allocated:
@@ -184,6 +212,17 @@ def decide(
     found = accounts.account(new.allocated)
     if isinstance(found, Unaccounted):
         return Barred(reason=found.reason, message=found.message)
+    if standing is not None and not standing.stored and old.version == standing.fence:
+        return _again(write, standing, node, accounts)
+    used = _used(old, consumers, runs) if standing is not None and standing.stored else None
+    if used is not None:  # it was taken away past us
+        return used
+    there = expecting(node, on_their_way, without=new.uid)
+    had = _had(write, found, there, accounts, place)
+    if isinstance(had, NoRoom):
+        reason = DEVICE_TAKEN if had.taken else DEVICE_CLOSED
+        return Barred(reason=reason, message=had.message, taken=had.taken)
+    allocated, of = had
     opening = ClaimReserved(
         claim_uid=new.uid,
         attempt=attempts + 1,
@@ -191,19 +230,72 @@ def decide(
         namespace=new.namespace,
         claim_name=new.name,
         node_name=node.name,
-        results=new.allocated.results,
-        shares=found.shares,
-        device_models=found.models,
+        results=allocated.results,
+        shares=of.shares,
+        device_models=of.models,
         consumers=new.consumers,
         resource_version=str(old.version),
         snapshot=new.snapshot,
         settings_hash=settings_hash,
         tenure_version=tenure_version,
     )
-    used = _used(old, consumers, runs) if standing is not None and standing.stored else None
-    if used is not None:  # it was taken away past us
-        return used
-    return _appears(old, opening, standing, node, on_their_way)
+    ended = () if standing is None else (end_of(standing, DEALLOCATED),)
+    return Through(events=(*ended, opening), results=_other(allocated, new.allocated))
+
+
+def _other(allocated: Allocated, written: Allocated) -> Results | None:
+    return None if allocated.results == written.results else allocated.results
+
+
+def _again(
+    write: Write, standing: Standing, node: NodeState, accounts: Accounts
+) -> Through | Barred:
+    """
+    Answer a write on a version on which one was let through: with what is reserved, or not yet.
+
+    What is reserved may be stored for either where devices may be exchanged.
+    """
+    before, written = standing.opening, write.new.allocated
+    assert written is not None, "it appears"
+
+    def among(result: ClaimResult) -> set[str]:
+        if result.request not in write.free or result.admin:
+            return set()
+        return {one.name for one in accounts.alike(node.name, device_of(result))}
+
+    if before.node_uid == node.uid and may_stand_for(before.results, written.results, among):
+        return Through(results=before.results if before.results != written.results else None)
+    fact = f"claim {write.old.full_name} may be stored otherwise yet: this is asked again"
+    return Barred(reason=OUTCOME_OPEN, message=fact, fence=True)
+
+
+def _had(
+    write: Write,
+    found: Accounted,
+    node: NodeState,
+    accounts: Accounts,
+    place: Place | None,
+) -> tuple[Allocated, Accounted] | NoRoom:
+    """Return the allocation that is to be had: the one that is chosen, else the one written."""
+    written = write.new.allocated
+    assert written is not None, "it appears"
+    if place is not None and write.free:
+
+        def shares(results: Results) -> tuple[DeviceShare, ...] | None:
+            one = accounts.account(Allocated(node_name=written.node_name, results=results))
+            return None if isinstance(one, Unaccounted) else one.shares
+
+        def alike(device: Device) -> tuple[Alike, ...]:
+            return accounts.alike(written.node_name, device)
+
+        units, kept = units_of(written.results, alike, write.free, shares)
+        for names in place(node, units, kept):
+            other = replace(written, results=exchanged(written.results, names))
+            of = accounts.account(other)
+            if isinstance(of, Accounted) and no_room(node, of.shares) is None:
+                return other, of
+    lacking = no_room(node, found.shares)
+    return (written, found) if lacking is None else lacking
 
 
 def _used(
@@ -216,29 +308,6 @@ def _used(
     names = ", ".join(f"{old.namespace}/{one.name}" for one in running)
     fact = f"claim {old.full_name} is used by Pods that run: {names}"
     return Barred(reason=STILL_USED, message=fact)
-
-
-def _appears(
-    old: ClaimSeen,
-    opening: ClaimReserved,
-    standing: Standing | None,
-    node: NodeState,
-    on_their_way: Iterable[ClaimReserved | ClaimObserved],
-) -> Through | Barred:
-    events: list[ClaimEvent] = []
-    if standing is not None:
-        before = standing.opening
-        if not standing.stored and old.version == standing.fence:
-            if (before.results, before.node_uid) == (opening.results, opening.node_uid):
-                return Through()
-            fact = f"claim {old.full_name} may be stored otherwise yet: this is asked again"
-            return Barred(reason=OUTCOME_OPEN, message=fact, fence=True)
-        events.append(end_of(standing, DEALLOCATED))
-    lacking = no_room(node, opening.shares, claim_uid=opening.claim_uid, on_their_way=on_their_way)
-    if lacking is not None:
-        reason = DEVICE_TAKEN if lacking.taken else DEVICE_CLOSED
-        return Barred(reason=reason, message=lacking.message, taken=lacking.taken)
-    return Through(events=(*events, opening))
 
 
 def end_of(standing: Standing, reason: str) -> ClaimReleased | ClaimVoided:

@@ -28,28 +28,28 @@ class NoRoom:
     taken: bool = False
 
 
-def no_room(
-    node: NodeState,
-    shares: Sequence[DeviceShare],
-    *,
-    claim_uid: str,
-    on_their_way: Iterable[ClaimReserved | ClaimObserved] = (),
-) -> NoRoom | None:
+def expecting(
+    node: NodeState, on_their_way: Iterable[ClaimReserved | ClaimObserved], *, without: str
+) -> NodeState:
     """
-    Return why these shares can't be had on a node, None where they can.
-
-    What the claim has already is not counted against it.
+    Return a node with what is being recorded, and without what one claim has of it.
 
     Args:
-        on_their_way: what is being recorded, and is not in the node's state yet.
+        without: the claim's UID: what it has already is not counted against it.
     """
     coming = {
         held.key: held
         for held in (_held(event) for event in on_their_way if event.node_uid == node.uid)
     }
-    taken = first_taken(
-        replace(node, claims={**coming, **node.claims}), shares, claim_uid=claim_uid
+    claims = {**coming, **node.claims}
+    return replace(
+        node, claims={key: held for key, held in claims.items() if held.pod_uid != without}
     )
+
+
+def no_room(node: NodeState, shares: Sequence[DeviceShare]) -> NoRoom | None:
+    """Return why these shares can't be had on a node, None where they can."""
+    taken = first_taken(node, shares)
     if taken is None:
         return None
     device = taken.device

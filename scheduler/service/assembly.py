@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -11,7 +11,10 @@ from certs.ports import Object
 from ledger.domain.annotations.signed import Checker
 from ledger.domain.log.state import NodeState
 from scheduler.cluster.templates import InText
+from scheduler.decide.claims import place_claim
 from scheduler.decide.settings import SchedulingSettings
+from scheduler.gate.exchange import Device as ClaimedDevice
+from scheduler.gate.exchange import Unit
 from scheduler.record.events import DecidedBy
 from scheduler.service.agents import Agents
 from scheduler.service.answering import Extender
@@ -31,7 +34,7 @@ from scheduler.service.reconciling import Reconciling
 from scheduler.service.refusing import History, Refusing
 from scheduler.service.releasing import Releasing
 from scheduler.service.saying import Saying
-from scheduler.service.slices import LiveAccounts, SliceBook
+from scheduler.service.slices import ClassBook, LiveAccounts, SliceBook
 from scheduler.service.telling import Telling
 from scheduler.service.templates import Templates
 from scheduler.service.view import ClusterView
@@ -88,14 +91,19 @@ class Assembly:
     templates: Templates
     slices: SliceBook | None = None
     claims: ClaimBook | None = None
+    classes: ClassBook | None = None
     gate: Gate | None = None
 
     def sinks(self) -> dict[str, Sink]:
         """Return who is to be told of which collection of the API."""
         nodes = self.view.nodes
         listed: dict[str, Sink] = {}
-        if self.slices is not None and self.claims is not None:
-            listed = {"resourceslices": self.slices, "resourceclaims": self.claims}
+        if self.slices is not None and self.claims is not None and self.classes is not None:
+            listed = {
+                "resourceslices": self.slices,
+                "resourceclaims": self.claims,
+                "deviceclasses": self.classes,
+            }
         return {
             **listed,
             "nodes": Each((nodes.nodes, self.agents.ready)),
@@ -236,7 +244,7 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
         documents_in=ports.documents_in,
     )
 
-    slices, claims, gate = _gated(begun, ports, view, books, telling)
+    slices, claims, classes, gate = _gated(begun, ports, view, books, telling)
 
     def decides(words: DecidedBy) -> None:
         books.words = refusing.words = words
@@ -276,16 +284,17 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
         templates=templates,
         slices=slices,
         claims=claims,
+        classes=classes,
         gate=gate,
     )
 
 
 def _gated(
     begun: Beginning, ports: Ports, view: ClusterView, books: LiveBooks, telling: Telling
-) -> tuple[SliceBook | None, ClaimBook | None, Gate | None]:
+) -> tuple[SliceBook | None, ClaimBook | None, ClassBook | None, Gate | None]:
     """Return what guards claims; nothing where no driver is listed."""
     if not ports.drivers:
-        return None, None, None
+        return None, None, None, None
 
     def runs(pod_uid: str) -> bool:
         seen = view.pods.seen.get(pod_uid)
@@ -296,7 +305,13 @@ def _gated(
         return None if uid is None else view.recorded(uid)
 
     slices = SliceBook(ports.drivers, view.nodes.note)
-    claims = ClaimBook(ports.drivers, begun.claims)
+    claims, classes = ClaimBook(ports.drivers, begun.claims), ClassBook()
+
+    def place(
+        on: NodeState, units: Sequence[Unit], kept: Collection[int]
+    ) -> Iterator[Mapping[ClaimedDevice, str]]:
+        return place_claim(on, units, kept, facts=view.facts(on.name), settings=view.settings)
+
     view.listed = slices.records
     view.tellers.append(lambda _position, event, _holding: claims.take(event))
     works = GateWorks(
@@ -311,5 +326,7 @@ def _gated(
         runs=runs,
         why_not=ports.leading.why_not,
         actor=ports.actor,
+        classes=classes.selectors,
+        place=place,
     )
-    return slices, claims, Gate(works, drivers=ports.drivers, words=lambda: books.words)
+    return slices, claims, classes, Gate(works, drivers=ports.drivers, words=lambda: books.words)

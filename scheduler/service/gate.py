@@ -8,6 +8,7 @@ ledger has, recorded, and answered once that is durable. Who stands by answers n
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
 import logging
 from collections import Counter
@@ -42,7 +43,9 @@ from scheduler.gate.decide import (
     Write,
     decide,
 )
+from scheduler.gate.exchange import Place
 from scheduler.gate.follow import follow, gone
+from scheduler.gate.selectors import Selectors, exchangeable
 from scheduler.record import events
 from scheduler.record.events import DecidedBy
 from scheduler.service.answering import NotNowError
@@ -86,6 +89,8 @@ class GateWorks:
         runs: tells of a Pod's UID whether it has a node and has not ended.
         why_not: why nothing may be given out now, empty when it may.
         actor: whose doing the events are.
+        classes: what DeviceClasses select by.
+        place: which of devices that are alike a claim gets.
     """
 
     book: ClaimBook
@@ -99,6 +104,8 @@ class GateWorks:
     runs: Callable[[str], bool]
     why_not: Callable[[], str]
     actor: str
+    classes: Selectors
+    place: Place
 
 
 class Gate:
@@ -132,6 +139,8 @@ class Gate:
         self._runs = works.runs
         self._why_not = works.why_not
         self._actor = works.actor
+        self._classes = works.classes
+        self._place = works.place
         self._drivers = frozenset(drivers)
         self._words = words
         self._budgets = namespace_budgets(works.clock.monotonic)
@@ -161,10 +170,12 @@ class Gate:
             request = msgspec.json.decode(body, type=_Review).request
         except (msgspec.MsgspecError, RecursionError) as error:
             raise InputError(str(error), field="body") from error
-        write = Write(
-            old=claim_seen(request.old_object, self._drivers),
-            new=claim_seen(request.object, self._drivers),
-        )
+        old = claim_seen(request.old_object, self._drivers)
+        new = claim_seen(request.object, self._drivers)
+        appears = new.allocated is not None and not old.is_allocated
+        spec = request.object.get("spec") or {}
+        free = exchangeable(spec, self._classes) if appears else frozenset[str]()
+        write = Write(old=old, new=new, free=free)
         self._check_now()
         await self._list_claims()
         if write.new.allocated is not None:
@@ -177,7 +188,20 @@ class Gate:
             untrue = await self._untrue(write)
             self._check_now()
             answer = untrue or await self._decided(write, is_dry=bool(request.dry_run))
-        return _response(request.uid, answer)
+        return _response(request.uid, answer, self._patch(request.object, answer))
+
+    def _patch(self, claim: Object, answer: Through | Barred) -> list[Object]:
+        """Return what changes of a claim as it was written: devices of listed drivers alone."""
+        if isinstance(answer, Barred) or answer.results is None:
+            return []
+        path = "/status/allocation/devices/results"
+        written = enumerate(claim["status"]["allocation"]["devices"]["results"])
+        ours = [(place, one["device"]) for place, one in written if one["driver"] in self._drivers]
+        return [
+            {"op": "replace", "path": f"{path}/{place}/device", "value": now.device}
+            for (place, before), now in zip(ours, answer.results, strict=True)
+            if now.device != before
+        ]
 
     def _check_now(self) -> None:
         why = self._why_not()
@@ -224,6 +248,7 @@ class Gate:
             consumers=self._book.consumers(claim.uid),
             on_their_way=list(self._on_their_way.values()),
             runs=self._runs,
+            place=self._place,
             settings_hash=self._words().settings_hash,
             tenure_version=self._words().tenure_version,
         )
@@ -241,6 +266,8 @@ class Gate:
             await self._refuse(claim, answer)
         else:
             self.counts["granted" if answer.events else "let through"] += 1
+            if answer.events and answer.results is not None:
+                self.counts["granted on another device"] += 1
             self.refused.pop(claim.uid, None)
             self._told.pop(claim.uid, None)
         return answer
@@ -457,10 +484,13 @@ def _refusal(claim: ClaimSeen, answer: Barred) -> RequestRefused:
     )
 
 
-def _response(uid: str, answer: Through | Barred) -> bytes:
+def _response(uid: str, answer: Through | Barred, patch: Sequence[Object]) -> bytes:
     response: dict[str, Any] = {"uid": uid, "allowed": isinstance(answer, Through)}
     if isinstance(answer, Barred):
         message = f"{answer.reason}: {answer.message}"
         response["status"] = {"code": 409, "reason": "Conflict", "message": message}
+    if patch:
+        response["patchType"] = "JSONPatch"
+        response["patch"] = base64.b64encode(msgspec.json.encode(patch)).decode()
     review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
     return msgspec.json.encode(review)

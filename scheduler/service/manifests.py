@@ -200,7 +200,7 @@ def _of_claims() -> list[Thing]:
     """Return the rights to follow claims and slices, and to move a claim's version."""
     group = "resource.k8s.io"
     return [
-        _may(["list", "watch"], group, ["resourceslices"]),
+        _may(["list", "watch"], group, ["deviceclasses", "resourceslices"]),
         _may(["get", "list", "watch", "patch"], group, ["resourceclaims"]),
     ]
 

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from typing import Final
 
 from certs.ports import Object
 from ledger.domain.devices import GPU, DeviceRecord
 from ledger.domain.dialects.dra.accounts import Listed, NodeAccounts, accounts_of
+from ledger.domain.dialects.dra.alike import likeness
 from ledger.domain.dialects.dra.objects import Pool, ResourceSlice, pools_of, read_slice
 from ledger.domain.dialects.dra.shares import Untold, shares_of
 from ledger.domain.errors import InputError
 from ledger.domain.log.state import NodeState
 from scheduler.gate.claims import Allocated
 from scheduler.gate.decide import Accounted, Unaccounted
+from scheduler.gate.exchange import Alike, Device
+from scheduler.gate.selectors import class_selectors
 
 SLICES: Final = "/apis/resource.k8s.io/v1/resourceslices"
+CLASSES: Final = "/apis/resource.k8s.io/v1/deviceclasses"
 NOT_RECORDED: Final = "NodeNotRecorded"
 
 _log: Final = logging.getLogger("tenure.scheduler.slices")
@@ -43,6 +47,8 @@ class SliceBook:
         self._parts: dict[tuple[str, str], dict[str, ResourceSlice]] = {}  # of a pool, by UID
         self._pools: dict[tuple[str, str], Pool] = {}
         self._by_node: dict[str, dict[tuple[str, str], Pool]] = {}
+        self._accounts: dict[str, tuple[tuple[DeviceRecord, ...], NodeAccounts]] = {}
+        self._alike: dict[str, tuple[NodeAccounts, Mapping[Device, tuple[Alike, ...]]]] = {}
         self.faults: dict[str, str] = {}
 
     def put(self, uid: str, item: Object) -> None:
@@ -91,6 +97,8 @@ class SliceBook:
             if device.node
         }
         for node in nodes:
+            self._accounts.pop(node, None)
+            self._alike.pop(node, None)
             pools = self._by_node.setdefault(node, {})
             pools.pop(key, None)
             if now_there is not None and any(each.node == node for each in now_there.devices):
@@ -101,8 +109,23 @@ class SliceBook:
 
     def accounts(self, node: str, inventory: Collection[DeviceRecord]) -> NodeAccounts:
         """Return the accounts of a node's pools, beside what is known of it already."""
-        pools = self._by_node.get(node, {})
-        return accounts_of(node, pools.values(), tuple(inventory), self._listed)
+        pools, known = self._by_node.get(node), tuple(inventory)
+        if pools is None:
+            return accounts_of(node, (), known, self._listed)
+        before = self._accounts.get(node)
+        if before is not None and before[0] == known:
+            return before[1]
+        found = accounts_of(node, pools.values(), known, self._listed)
+        self._accounts[node] = known, found
+        return found
+
+    def alike(self, node: str, accounts: NodeAccounts) -> Mapping[Device, tuple[Alike, ...]]:
+        """Return the devices that are like each of a node's, with the cards that they are."""
+        before = self._alike.get(node)
+        if before is None or before[0] is not accounts:
+            found = _alike(node, self._by_node.get(node, {}).values(), accounts)
+            before = self._alike[node] = accounts, found
+        return before[1]
 
     def records(
         self, node: str, own: Collection[DeviceRecord], recorded: Collection[DeviceRecord]
@@ -120,6 +143,27 @@ class SliceBook:
         kept = [each for each in recorded if each.by_claims and each.key not in keys]
         found = self.accounts(node, (*own, *kept)).records
         return tuple(sorted((*own, *found), key=lambda each: each.key))
+
+
+def _alike(
+    node: str, pools: Iterable[Pool], accounts: NodeAccounts
+) -> Mapping[Device, tuple[Alike, ...]]:
+    """Return by each device that is one card, or is given in shares of one, those alike."""
+    found: dict[Device, tuple[Alike, ...]] = {}
+    for pool in pools:
+        groups: dict[Hashable, list[Alike]] = {}
+        for device in sorted(pool.devices, key=lambda each: each.name):
+            of = accounts.devices.get((*pool.key, device.name))
+            same = likeness(pool.driver, device)
+            if device.node != node or of is None or same is None or len(of.parts) != 1:
+                continue
+            (part,) = of.parts
+            if part.whole or of.is_shared:
+                one = Alike(name=device.name, minor=part.card.minor)
+                groups.setdefault(same, []).append(one)
+        for group in groups.values():
+            found.update({(*pool.key, one.name): tuple(group) for one in group})
+    return found
 
 
 class LiveAccounts:
@@ -152,3 +196,39 @@ class LiveAccounts:
         if isinstance(found, Untold):
             return Unaccounted(reason=found.reason, message=str(found))
         return Accounted(shares=found.shares, models=found.models)
+
+    def alike(self, node: str, device: Device) -> tuple[Alike, ...]:
+        """Return the devices on this node that are like one of its, itself included, by name."""
+        state = self._node(node)
+        if state is None:
+            return ()
+        accounts = self._slices.accounts(node, state.devices)
+        return self._slices.alike(node, accounts).get(device, ())
+
+
+class ClassBook:
+    """
+    A sink of DeviceClasses.
+
+    Attributes:
+        selectors: the expressions of each class by its name, of those that can be read.
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}  # UID -> name
+        self.selectors: dict[str, tuple[str, ...]] = {}
+
+    def put(self, uid: str, item: Object) -> None:
+        """Take a class that came or changed; for one that can't be read nothing is exchanged."""
+        self.drop(uid)
+        name = item["metadata"]["name"]
+        try:
+            self.selectors[name] = class_selectors(item)
+        except InputError as error:
+            _log.warning("unreadable class", extra={"device_class": name, "reason": str(error)})
+            self.selectors.pop(name, None)
+        self._names[uid] = name
+
+    def drop(self, uid: str) -> None:
+        """Forget a class that is gone."""
+        self.selectors.pop(self._names.pop(uid, ""), None)

@@ -11,6 +11,7 @@ from ledger.domain.log.events import LedgerEvent
 from ledger.domain.log.state import Folding, NodeState
 from scheduler.gate.claims import Allocated, ClaimSeen, claim_seen
 from scheduler.gate.decide import Accounted, Unaccounted, Write
+from scheduler.gate.exchange import Alike, Device
 
 DRIVER: Final = "gpu.example.com"
 DRIVERS: Final = frozenset({DRIVER})
@@ -160,3 +161,11 @@ class FoldedAccounts:
             )
         ordered = tuple(shares[minor] for minor in sorted(shares))
         return Accounted(shares=ordered, models=("T4",) * len(ordered))
+
+    def alike(self, node: str, device: Device) -> tuple[Alike, ...]:
+        """Return all cards of the node: they are like one another."""
+        assert node == NODE
+        minors = [each.minor for each in self.devices]
+        found = [Alike(name=f"gpu-{each}", minor=each) for each in minors]
+        kept = tuple(each for each in found if each.name not in self.gone)
+        return kept if device[2] in {each.name for each in kept} else ()

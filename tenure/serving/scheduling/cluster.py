@@ -13,7 +13,7 @@ from ledger.domain.resources import (
 )
 from scheduler.service.assembly import Assembly
 from scheduler.service.claims import CLAIMS
-from scheduler.service.slices import SLICES
+from scheduler.service.slices import CLASSES, SLICES
 from tenure.kube.objects import KubeObjects
 from tenure.kube.reflector import Reflector
 
@@ -26,6 +26,7 @@ PATHS: Final = {
     "templates": f"/api/v1/namespaces/{GPU_TEMPLATES_NAMESPACE}/configmaps",
     "resourceslices": SLICES,
     "resourceclaims": CLAIMS,
+    "deviceclasses": CLASSES,
     "devices": "/apis/scheduling.koordinator.sh/v1alpha1/devices",
     "noderesourcetopologies": "/apis/topology.node.k8s.io/v1alpha1/noderesourcetopologies",
 }

@@ -31,7 +31,9 @@ from ledger.domain.devices import COUNTER, GPU, WHOLE_PERCENT, DeviceRecord, Dev
 from ledger.domain.dialects.dra.objects import (
     CORES,
     MEMORY,
+    NUMA_NODE,
     PCI_BUS_ID,
+    PCIE_ROOT,
     Amounts,
     Pool,
     SlicedDevice,
@@ -39,6 +41,7 @@ from ledger.domain.dialects.dra.objects import (
 
 _CORE_COUNTERS: Final = ("multiprocessors", CORES)
 _NUMBER: Final = pattern(r"(\d{1,4})$")
+_NUMA: Final = pattern(r"\d{1,4}")
 
 Key = tuple[str, str, str]
 """What an allocation calls a device: driver, pool, name."""
@@ -335,10 +338,25 @@ def _card(
         device_id=known.device_id if known is not None else names[0],
         model=models[0] if models else "",
         memory_bytes=max(memories, default=0),
-        topology=DeviceTopology(bus_id=buses[0]) if buses else None,
+        topology=_place(buses[0] if buses else "", members),
         unique_id=bool(ids),
         by_claims=True,
     )
+
+
+def _place(bus_id: str, members: Sequence[_Found]) -> DeviceTopology | None:
+    """Return where a card is, by what the first of its devices says that says it."""
+    root = next((said for each in members if (said := _said_of(each, PCIE_ROOT))), "")
+    numa = next((said for each in members if (said := _said_of(each, NUMA_NODE))), "")
+    node = int(numa) if _NUMA.fullmatch(numa) else -1
+    if not (bus_id or root or node >= 0):
+        return None
+    return DeviceTopology(bus_id=bus_id, pcie_id=root, numa_node=node)
+
+
+def _said_of(found: _Found, name: str) -> str:
+    """Return an attribute of the API's own, or the driver's by the same name."""
+    return found.device.attributes.get(name, "") or _said(found, name.rpartition("/")[2])
 
 
 def _accounts(

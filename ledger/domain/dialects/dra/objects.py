@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Final
 
 from ledger.domain.annotations.wire import (
@@ -26,6 +27,7 @@ from ledger.domain.annotations.wire import (
     a_text,
     an_integer,
     an_object,
+    dump,
     each,
 )
 from ledger.domain.errors import InputError
@@ -34,8 +36,25 @@ from ledger.domain.quantity import NANO
 from ledger.domain.systems import Claimant
 
 PCI_BUS_ID: Final = "resource.kubernetes.io/pciBusID"
+PCIE_ROOT: Final = "resource.kubernetes.io/pcieRoot"
+NUMA_NODE: Final = "resource.kubernetes.io/numaNode"
 MEMORY: Final = "memory"
 CORES: Final = "cores"
+_DIGITS: Final = 32
+_SLICE_FIELDS: Final = frozenset(
+    {
+        *("allNodes", "devices", "driver", "nodeName", "nodeSelector", "perDeviceNodeSelection"),
+        *("pool", "sharedCounters"),
+    }
+)
+_DEVICE_FIELDS: Final = frozenset(
+    {
+        *("allNodes", "allowMultipleAllocations", "attributes", "bindingConditions"),
+        *("bindingFailureConditions", "bindsToNode", "capacity", "consumesCounters", "name"),
+        *("nodeName", "nodeSelector", "taints"),
+    }
+)
+"""What a device can say of itself in v1 of Kubernetes 1.36: more than that is not compared."""
 
 Amounts = Mapping[str, int]
 """Amounts in whole units by name."""
@@ -61,6 +80,8 @@ class SlicedDevice:
         capacity: rounded down.
         consumes: (counter set, amounts), rounded up; in the slice's order.
         is_shared: several claims may be given parts of it.
+        traits: a digest of all that it says but its name, the values of its attributes and which
+            counter sets it consumes; empty where it says what is not known here.
     """
 
     name: str
@@ -70,6 +91,7 @@ class SlicedDevice:
     consumes: tuple[tuple[str, Amounts], ...] = ()
     taints: tuple[Taint, ...] = ()
     is_shared: bool = False
+    traits: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,13 +151,16 @@ def read_slice(body: Mapping[str, object]) -> ResourceSlice:
     spec, path = an_object(body.get("spec"), "spec"), "spec"
     pool = an_object(spec.get("pool"), f"{path}.pool")
     node = a_text(spec.get("nodeName"), f"{path}.nodeName")
+    is_known = _SLICE_FIELDS.issuperset(spec)
     return ResourceSlice(
         driver=_name(spec, "driver", path),
         pool=_name(pool, "name", f"{path}.pool"),
         generation=an_integer(pool.get("generation"), f"{path}.pool.generation", least=0),
         of=an_integer(pool.get("resourceSliceCount"), f"{path}.pool.resourceSliceCount", least=1),
         devices=each(
-            spec.get("devices"), f"{path}.devices", lambda item, at: _device(item, at, node)
+            spec.get("devices"),
+            f"{path}.devices",
+            lambda item, at: _device(item, at, node, is_known=is_known),
         ),
         counters=dict(each(spec.get("sharedCounters"), f"{path}.sharedCounters", _counter_set)),
     )
@@ -206,7 +231,7 @@ def _pool(key: tuple[str, str], generation: int, parts: list[ResourceSlice]) -> 
     )
 
 
-def _device(item: object, path: str, node: str) -> SlicedDevice:
+def _device(item: object, path: str, node: str, *, is_known: bool) -> SlicedDevice:
     body = an_object(item, path)
     attributes = an_object(body.get("attributes"), f"{path}.attributes")
     capacity = an_object(body.get("capacity"), f"{path}.capacity")
@@ -223,7 +248,22 @@ def _device(item: object, path: str, node: str) -> SlicedDevice:
         is_shared=a_flag(
             body.get("allowMultipleAllocations"), f"{path}.allowMultipleAllocations", default=False
         ),
+        traits=_traits(body, attributes) if is_known else "",
     )
+
+
+def _traits(body: Mapping[str, object], attributes: Mapping[str, object]) -> str:
+    """Return the digest of what devices that are alike say in the same words."""
+    if not _DEVICE_FIELDS.issuperset(body):
+        return ""
+    consumed = each(body.get("consumesCounters"), "consumesCounters", an_object)
+    said = {
+        **body,
+        "name": "",
+        "attributes": {name: sorted(an_object(attributes[name], name)) for name in attributes},
+        "consumesCounters": [{**one, "counterSet": ""} for one in consumed],
+    }
+    return sha256(dump(said).encode()).hexdigest()[:_DIGITS]
 
 
 def _attribute(value: object, path: str) -> str:

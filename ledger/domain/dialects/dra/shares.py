@@ -142,17 +142,15 @@ def holders_of(node: NodeState, device: DeviceRecord) -> tuple[Holding, ...]:
     return tuple(sorted(found, key=lambda holding: holding.opened_position))
 
 
-def first_taken(
-    node: NodeState, shares: Sequence[DeviceShare], *, claim_uid: str = ""
-) -> Taken | None:
+def first_taken(node: NodeState, shares: Sequence[DeviceShare]) -> Taken | None:
     """
     Return the first account that has not got what is asked; None where all of it fits.
 
     Says before an append what its constraint says: who holds what of a node, by the ledger alone.
 
     Args:
+        node: without what the shares take the place of.
         shares: ordered as they are recorded.
-        claim_uid: the claim whose own holding the shares take the place of.
     """
     records = {(each.device_type, each.device_id): each for each in node.devices}
     for share in shares:
@@ -162,7 +160,7 @@ def first_taken(
                 device_type=share.device_type, minor=share.minor, device_id=share.device_id
             )
             return Taken(device=gone, fact="is not in the node's inventory", holders=())
-        holders = tuple(each for each in holders_of(node, record) if each.pod_uid != claim_uid)
+        holders = holders_of(node, record)
         fact = _short(node, record, share, holders)
         if fact:
             return Taken(device=record, fact=fact, holders=holders)

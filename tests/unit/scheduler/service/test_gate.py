@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,12 +20,14 @@ from ledger.domain.log.events import (
     RequestRefused,
 )
 from ledger.domain.log.recorded import NewEvent
+from scheduler.decide.claims import place_claim
+from scheduler.decide.settings import SchedulingSettings
 from scheduler.service.answering import NotNowError
 from scheduler.service.claims import CLAIMS, ClaimBook, claim_path
 from scheduler.service.gate import Gate, GateWorks
 from scheduler.service.telling import Telling
 from tests.support.fake_api import ApiClient, ApiServer
-from tests.support.gated import DRIVERS, FoldedAccounts, claim, result
+from tests.support.gated import DRIVER, DRIVERS, FoldedAccounts, claim, result
 from tests.support.live import WORDS, MemoryLedger, StillClock
 
 
@@ -37,6 +41,7 @@ class World:
         self.accounts = FoldedAccounts()
         self.why = ""
         self.running: set[str] = set()
+        self.classes: dict[str, tuple[str, ...]] = {}
         self.listed = 0
         self.start()
 
@@ -57,6 +62,8 @@ class World:
             runs=self.running.__contains__,
             why_not=lambda: self.why,
             actor="scheduler/test",
+            classes=self.classes,
+            place=partial(place_claim, facts=None, settings=SchedulingSettings()),
         )
         self.gate = Gate(works, drivers=DRIVERS, words=lambda: WORDS)
 
@@ -111,12 +118,27 @@ class World:
         new = claim(name, version, *results, pods=pods)
         response = self.asked(old, new, dry_run=dry_run)
         if response["allowed"] and not dry_run:
+            patched(new, response)
             self.store(new)
         return response
 
     def now(self, name: str) -> dict[str, Any]:
         """Return a claim as it is stored."""
         return self.server.objects[claim_path("ml", name)]
+
+
+def patched(item: dict[str, Any], response: Mapping[str, Any]) -> None:
+    """Change devices of an object as an answer's patch says."""
+    for one in json.loads(base64.b64decode(response.get("patch", "W10="))):
+        assert one["op"] == "replace"
+        *path, last = one["path"].removeprefix("/status/allocation/devices/results/").split("/")
+        assert (len(path), last) == (1, "device")
+        item["status"]["allocation"]["devices"]["results"][int(path[0])]["device"] = one["value"]
+
+
+def devices(item: Mapping[str, Any]) -> list[str]:
+    """Return the devices of a claim."""
+    return [each["device"] for each in item["status"]["allocation"]["devices"]["results"]]
 
 
 @pytest.fixture
@@ -192,6 +214,70 @@ def test_two_writes_at_once_get_one_card_once(world: World) -> None:
     answers = [json.loads(each)["response"]["allowed"] for each in asyncio.run(both())]
 
     assert sorted(answers) == [False, True]
+
+
+def test_a_card_that_is_taken_is_exchanged_for_one_like_it(world: World) -> None:
+    """kube-scheduler takes what is stored for its own; the ledger has what is stored."""
+    world.classes[DRIVER] = ()
+    world.write("a", result(0))
+
+    response = world.write("b", result(0), pods=["late"])
+
+    assert response["allowed"]
+    assert devices(world.now("b")) == ["gpu-1"]
+    opening = world.ledger.log[-1]
+    assert isinstance(opening, ClaimReserved)
+    assert [each.device for each in opening.results] == ["gpu-1"]
+    world.show(world.now("b"))
+    assert kinds(world)[-1] == "claim.bound"
+    assert world.gate.counts["granted on another device"] == 1
+
+
+def test_only_devices_of_listed_drivers_are_changed_where_they_stand(world: World) -> None:
+    """Others' results are counted along, and untouched; so is everything else of a result."""
+    world.classes[DRIVER] = ()
+    world.write("a", result(0))
+    nic = result(0, driver="nic.example.com")
+
+    world.write("b", nic, result(0, memory="16Gi", share_id="s-1"))
+
+    found = world.now("b")["status"]["allocation"]["devices"]["results"]
+    assert found == [nic, {**result(0, memory="16Gi", share_id="s-1"), "device": "gpu-1"}]
+
+
+def test_the_same_write_again_is_stored_as_the_first_was(world: World) -> None:
+    """Whether the first was stored or not: both say the same device, and nothing is recorded."""
+    world.classes[DRIVER] = ()
+    world.write("x", result(0))
+    old = world.store(claim("a", 0))
+    version = int(old["metadata"]["resourceVersion"])
+    new = claim("a", version, result(0))
+    first = world.asked(old, new)
+    before = len(world.ledger.log)
+
+    again = world.asked(old, new)
+    other = world.asked(old, claim("a", version, result(2)))
+    stored = claim("a", version, result(0))
+    patched(stored, first)
+    by_another_hook = world.asked(old, stored)
+
+    assert (again["patch"], again["allowed"]) == (first["patch"], True)
+    assert devices(stored) == ["gpu-1"]
+    elsewhere = claim("a", version, result(2))
+    patched(elsewhere, other)
+    assert devices(elsewhere) == ["gpu-1"]
+    assert by_another_hook["allowed"]
+    assert "patch" not in by_another_hook
+    assert len(world.ledger.log) == before
+
+
+def test_a_claim_of_a_class_that_is_not_known_gets_what_was_written(world: World) -> None:
+    """Or nothing: it may select by what names the single device."""
+    world.write("a", result(0))
+
+    assert not world.write("b", result(0))["allowed"]
+    world.classes[DRIVER] = ('device.attributes["x"].uuid == "GPU-0"',)
+    assert not world.write("b", result(0))["allowed"]
 
 
 def test_what_the_watch_showed_is_free_at_once(world: World) -> None:

@@ -296,7 +296,7 @@ HELD = {
 
 @pytest.mark.parametrize("held", HELD.values(), ids=list(HELD))
 def test_who_holds_a_card_is_told_with_what_it_lacks(held: Any) -> None:  # noqa: ANN401 - an event
-    """Whoever that is; a claim is not counted against itself."""
+    """Whoever that is."""
     state = fold([(1, node(devices=(gpu(0),))), (2, held)])["uid-n-1"]
 
     taken = first_taken(state, (share(0, 50, gib=1),))
@@ -305,7 +305,6 @@ def test_who_holds_a_card_is_told_with_what_it_lacks(held: Any) -> None:  # noqa
     assert [each.pod_uid for each in taken.holders] == [held.pod_uid]
     assert holders_of(state, taken.device) == taken.holders
     assert first_taken(state, (share(0, 40, gib=1),)) is None
-    assert first_taken(state, (share(0, 50, gib=1),), claim_uid=held.pod_uid) is None
     assert first_taken(state, (share(7, 1, gib=1),)) is not None
 
 
