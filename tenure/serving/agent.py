@@ -144,7 +144,8 @@ async def serve_agent(options: AgentOptions) -> None:
         else:
             assert kubelet is not None
             told = words_of(options.holdings, session, kubelet, registry, tasks)
-            holdings, beside = told.held, told.lines
+            _check_node(options, told.node)
+            holdings, beside = told.held, told.words.lines
             if options.witness is not None:
                 gate = Gate(told.held, options.holdings.state)
         check = options.has_slots and options.runtime and RuntimeCheck(Runtime(options.runtime))
@@ -222,12 +223,22 @@ def _check(options: AgentOptions) -> None:
         raise with_next(InputError(fact, field="--isolation"), "show cards by slots: --mode plugin")
     if options.reporting is not None:
         return
+    if isinstance(options.holdings, ServiceOptions):
+        fact = "nobody would tell the service what runs here: what Pods held would never end"
+        raise with_next(InputError(fact, field="--node"), "name this machine's Node: --node")
     if options.isolation is not Provider.NONE:
         fact = "nobody tells how large the node's cards are"
         raise with_next(InputError(fact, field="--isolation"), "name the node: --node")
     if options.mode is AgentMode.GPUSHARE:
         fact = "nobody tells which cards the node has"
         raise with_next(InputError(fact, field="--mode"), "name the node: --node")
+
+
+def _check_node(options: AgentOptions, of_token: str) -> None:
+    """Refuse to report another Node than the one that our token is of."""
+    if options.reporting is not None and options.reporting.node != of_token:
+        fact = f"our token is of another Node: value={options.reporting.node}, token={of_token}"
+        raise with_next(InputError(fact, field="--node"), "name the one that we run on")
 
 
 def _served(

@@ -220,7 +220,7 @@ async def reporting(
         objects=objects,
         node_name=options.node,
         clock=time.monotonic,
-        now=_now,
+        now=now_text,
         isolation=node.isolation,
     )
     if options.share_unit is not None:
@@ -394,5 +394,6 @@ class _Said:
             self._problems.labels(problem.reason).inc()
 
 
-def _now() -> str:
+def now_text() -> str:
+    """Return the time of day as the API writes it."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -6,16 +6,17 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from agent.checkpoint import FILE_NAME
+from agent.decide.believing import Source
 from agent.discover.host_files import HostFiles
 from agent.discover.machine import Card, Kind, Probe
 from agent.plugin.files import CheckpointFile, SpecFolder
+from agent.report.condition import Condition, NodeCondition
 from agent.report.reporter import DEVICES, Applier
 from agent.witness.asking import PodResources, Runtime
 from agent.witness.confirmer import (
@@ -27,13 +28,13 @@ from agent.witness.confirmer import (
     Historian,
     Sources,
 )
-from agent.witness.history import BAD, Judged, Verdict
+from agent.witness.history import BAD, Verdict
 from agent.witness.keeping import Quarantine
 from ledger.domain.annotations.checkpoints import DeviceCheckpoint as GivenDevices
 from ledger.domain.annotations.checkpoints import encode_devices_checkpoints
 from ledger.domain.resources import ANNOTATION_DEVICES_CHECKPOINTS
 from ledger.signing import PublicKey
-from tenure.serving.agent_reporting import Looks
+from tenure.serving.agent_reporting import Looks, now_text
 from tenure.serving.agent_words import Told
 from tenure.serving.background import Tasks, every
 
@@ -41,6 +42,11 @@ HISTORY_SECONDS: Final = 4.0
 """A ledger that is another one is noticed within 10 s."""
 CONDITION: Final = "TenureLedger"
 MANAGER: Final = "tenure-agent-witness"
+AWAY_CONDITION: Final = "TenureServiceAway"
+AWAY_MANAGER: Final = "tenure-agent-words"
+AWAY_SECONDS: Final = 10.0
+"""A service that another replica takes over is away for less."""
+AWAY_LOOK_SECONDS: Final = 5.0
 ASIDE: Final = "aside"
 GIVEN_SECONDS: Final = 600.0
 GIVEN_BYTES_MAX: Final = 100_000
@@ -155,6 +161,7 @@ def witness(
             return
 
     tasks.append(every(0, "look", look, failures))
+    tasks.append(every(AWAY_LOOK_SECONDS, "words", _whose_word(node), failures))
     if options.ledger_keys:
         keeper = Historian(link, node.state / NOTE_FILE, options.ledger_keys)
         ask = _watched(keeper, node, registry)
@@ -202,6 +209,36 @@ class GivenOnDevice:
         self._said, self._looked = text, now
 
 
+def _whose_word(node: Node) -> Callable[[], Awaitable[None]]:
+    """Return what tells on the Node whose word counts while it is not the service's."""
+    words = node.told.words
+    kept = NodeCondition(
+        objects=node.objects,
+        node=node.name,
+        kind=AWAY_CONDITION,
+        manager=AWAY_MANAGER,
+        clock=time.monotonic,
+        now=now_text,
+    )
+    since: float | None = None
+
+    async def look() -> None:
+        nonlocal since
+        source = words.source()
+        if source is Source.SERVICE:
+            since = None
+            await kept.tell(None)
+            return
+        now = time.monotonic()
+        since = now if since is None else since
+        if now - since >= AWAY_SECONDS:
+            reason = f"By{source.value.capitalize()}"
+            said = "; ".join(words.lines())
+            await kept.tell(Condition(status="True", reason=reason, message=said))
+
+    return look
+
+
 def _watched(
     keeper: Historian, node: Node, registry: CollectorRegistry
 ) -> Callable[[], Awaitable[None]]:
@@ -214,37 +251,25 @@ def _watched(
     )
     for each in Verdict:
         verdicts.labels(each).set(0)
-    told = ""
+    kept = NodeCondition(
+        objects=node.objects,
+        node=node.name,
+        kind=CONDITION,
+        manager=MANAGER,
+        clock=time.monotonic,
+        now=now_text,
+    )
 
     async def ask() -> None:
-        nonlocal told
         await keeper.round()
         last = keeper.last
         assert last is not None, "it was answered"
         for each in Verdict:
             verdicts.labels(each).set(each is last.verdict)
-        now = last.verdict if last.verdict in BAD else Verdict.GROWN
-        if now != told:
-            await _tell(node, last)
-            told = now
+        said = last.verdict if last.verdict in BAD else Verdict.GROWN
+        status = "False" if last.verdict in BAD else "True"
+        await kept.tell(
+            Condition(status=status, reason=said.value.capitalize(), message=last.words)
+        )
 
     return ask
-
-
-async def _tell(node: Node, last: Judged) -> None:
-    """Say it on the Node. Raises ApiError: it is not said; it is tried again."""
-    condition = {
-        "type": CONDITION,
-        "status": "False" if last.verdict in BAD else "True",
-        "reason": last.verdict.value.capitalize(),
-        "message": last.words,
-        "lastTransitionTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-    }
-    body = {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": node.name},
-        "status": {"conditions": [condition]},
-    }
-    path = f"/api/v1/nodes/{node.name}/status"
-    await node.objects.apply(path, body, manager=MANAGER, force=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,15 +54,17 @@ class Told:
     What is known of this node's holdings.
 
     Attributes:
-        lines: whose word it is, for people.
+        words: whose word it is, for people.
         own_pod: UID of the Pod that we run in; empty = in none.
+        node: name of the Node that our token is of.
     """
 
     held: HeldHere
     link: ServiceLink
     pods: PodsHere
-    lines: Callable[[], Sequence[str]]
+    words: Words
     own_pod: str
+    node: str
 
 
 def words_of(
@@ -105,4 +106,4 @@ def words_of(
     words.register(registry)
     tasks += [link.run(), keeper.run(link), pods.run()]
     own_pod = pod_of_token(options.token)
-    return Told(held=held, link=link, pods=pods, lines=words.lines, own_pod=own_pod)
+    return Told(held=held, link=link, pods=pods, words=words, own_pod=own_pod, node=name)

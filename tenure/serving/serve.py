@@ -494,7 +494,7 @@ def agent(
         Path,
         typer.Option(
             envvar="TENURE_AGENT_POD_RESOURCES",
-            help="With --service and --node: kubelet's socket that tells who was given what.",
+            help="With --service: kubelet's socket that tells who was given what.",
         ),
     ] = Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
     ledger_keys: Annotated[
@@ -535,7 +535,8 @@ def agent(
         str,
         typer.Option(
             envvar="TENURE_AGENT_NODE",
-            help="Name of this machine's Node: report its devices. Default: somebody else does.",
+            help="Name of this machine's Node: report its devices. Default, without --service"
+            " alone: somebody else does.",
             show_default=False,
         ),
     ] = "",
@@ -554,7 +555,7 @@ def agent(
         Path,
         typer.Option(
             envvar="TENURE_AGENT_STATE",
-            help="With --node or --service: folder of what outlives the agent.",
+            help="With --node: folder of what outlives the agent.",
         ),
     ] = Path("/var/lib/tenure"),
     machine: Annotated[

@@ -19,6 +19,7 @@ import yaml
 from agent.decide.node_holdings import HeldByPod
 from agent.discover.faults import CardFault, Faults, marked, recovered
 from agent.discover.machine import Card, Discovery, Fault
+from agent.report.condition import LOOK_SECONDS, Condition, NodeCondition
 from agent.report.held import Asked
 from agent.report.reporter import DEVICES, NODES, Reported, Reporter
 from ledger.domain.annotations.proof import ProvenContainer, ProvenDevice
@@ -546,3 +547,44 @@ def _until_known(plane: ControlPlane, node: str, *, known: bool) -> Reported:
     report = Agent(plane, node).report()
     assert reasons(report) == ([] if known else ["FieldNotKnown"])
     return report
+
+
+def test_a_condition_of_ours_is_repaired_and_taken_away_whole(own: ControlPlane, node: str) -> None:
+    """Also where somebody edited it, who then owns a part of it; the others' stay."""
+    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}
+    as_kubelet(own, node, {"conditions": [ready]})
+    path = f"{NODES}/{node}"
+    want = Condition(status="True", reason="ByCopy", message="holdings: by copy")
+
+    def conditions() -> dict[str, str]:
+        found = own.api().get(path).body["status"].get("conditions", [])
+        return {one["type"]: one.get("message", "") for one in found}
+
+    def edit() -> None:
+        edited = {"type": "TenureServiceAway", "status": "False", "message": "all is well"}
+        body = {"status": {"conditions": [edited]}}
+        kind = "application/strategic-merge-patch+json"
+        assert own.api().patch(f"{path}/status?fieldManager=kubectl-edit", body, kind).ok
+
+    async def run() -> None:
+        seconds = 0.0
+        async with connected(str(own.kubeconfig(ADMIN))) as objects:
+            kept = NodeCondition(
+                objects=objects,
+                node=node,
+                kind="TenureServiceAway",
+                manager="tenure-agent-words",
+                clock=lambda: seconds,
+                now=lambda: NOW,
+            )
+            await kept.tell(want)
+            assert conditions() == {"Ready": "", "TenureServiceAway": want.message}
+            await asyncio.to_thread(edit)
+            seconds += LOOK_SECONDS
+            await kept.tell(want)
+            assert conditions()["TenureServiceAway"] == want.message
+            await asyncio.to_thread(edit)
+            await kept.tell(None)
+            assert conditions() == {"Ready": ""}
+
+    asyncio.run(run())

@@ -27,6 +27,7 @@ from ledger.domain.resources import ANNOTATION_TENURE_PROOF, SLOT
 from ledger.signing import published
 from tests.support.kube.control_plane import free_port
 from tests.support.kubelets import FakeKubelet
+from tests.support.machines_found import TWO_CARDS, write_machine
 from tests.support.process import COMMAND, environment
 from tests.support.proofs import KEY, held, holds, word
 
@@ -35,6 +36,13 @@ pytestmark = pytest.mark.integration
 SECONDS: Final = 60.0
 POD: Final = held("p", 30, holds("0", "GPU-a"))
 LATER: Final = held("q", 50, holds("0", "GPU-b"))
+NOWHERE: Final = {
+    "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
+    "users": [{"name": "u", "user": {"token": "t"}}],
+    "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+    "current-context": "c",
+}
+"""No API server: what is reported of the machine is nobody's here."""
 HEARD, AWAY = "holdings: by service", "holdings: by copy"
 
 
@@ -106,10 +114,16 @@ class World:
         claims = {"kubernetes.io": {"node": {"name": "a", "uid": "uid-a"}}}
         body = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
         (folder / "token").write_text(f"e30.{body}.c2ln")
+        (folder / "kubeconfig").write_text(json.dumps(NOWHERE))
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start the agent, and wait until kubelet may call it."""
+        self.begin()
+        until(lambda: self.ready().startswith("ok\n"), "it does not get ready")
+
+    def begin(self, **other: object) -> None:
+        """Start it, with some options otherwise."""
         url = f"https://127.0.0.1:{self.port}"
         said = {
             "service": url,
@@ -125,7 +139,11 @@ class World:
             "cdi": self.folder / "cdi",
             "slots": 3,
             "runtime": "",
+            "node": "a",
+            "kubeconfig": self.folder / "kubeconfig",
+            "machine": write_machine(self.folder / "machine.json", TWO_CARDS),
             "probes": f"127.0.0.1:{self.probes}",
+            **other,
         }
         words = [word for name, value in said.items() for word in (f"--{name}", str(value))]
         with (self.folder / "agent.log").open("ab") as log:
@@ -135,7 +153,6 @@ class World:
                 env=environment(),
                 stderr=log,
             )
-        until(lambda: self.ready().startswith("ok\n"), "it does not get ready")
 
     def kill(self) -> None:
         """End it without a word."""
@@ -272,3 +289,22 @@ def test_nobody_is_there_to_ask_and_then_one_after_the_other(world: World) -> No
         Listener.pods = {"p": POD.proof, "q": LATER.proof}
         kubelet.start("slot-0001")
         assert world.shown(second) == {"env": ["CARD=b"]}
+
+
+@pytest.mark.parametrize(
+    ("node", "words"),
+    [
+        pytest.param("", "what Pods held would never end", id="none"),
+        pytest.param("b", "our token is of another Node: value=b, token=a", id="another"),
+    ],
+)
+def test_an_agent_of_no_node_or_of_another_than_its_token_is_refused(
+    world: World, node: str, words: str
+) -> None:
+    """It would tell nobody what is gone, and every release of the node would wait for ever."""
+    world.begin(node=node)
+    assert world.process is not None
+    assert world.process.wait(SECONDS) == 2
+    log = (world.folder / "agent.log").read_text()
+    assert words in log
+    assert "--node" in log

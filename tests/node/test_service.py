@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ledger.domain.resources import SLOT
+from tenure.serving.agent_witness import AWAY_CONDITION
 from tests.support.kube.bursts import eventually
 from tests.support.node.agents import agent
 from tests.support.node.clusters import Cluster
@@ -80,13 +81,10 @@ def test_a_pod_has_the_card_that_the_service_gave_it_also_after_a_reboot(
         assert "by copy" in own.whose_word()
 
 
-def condition(machine: Node) -> str:
-    """Return what the Node says of the ledger."""
-    found = [
-        one["status"]
-        for one in machine.status().get("conditions", ())
-        if one["type"] == "TenureLedger"
-    ]
+def condition(machine: Node, kind: str = "TenureLedger") -> str:
+    """Return what the Node says of the ledger, or in another condition; empty = nothing."""
+    conditions = machine.status().get("conditions", ())
+    found = [one["status"] for one in conditions if one["type"] == kind]
     return str(found[0]) if found else ""
 
 
@@ -104,12 +102,15 @@ def test_a_ledger_that_was_put_back_is_told_by_its_nodes(cluster: Cluster, tmp_p
             lambda: own.verdicts() in (["first"], ["grown"]) and condition(machine) == "True"
         )
         old = size()
+        assert condition(machine, AWAY_CONDITION) == ""
         served.kill()
+        eventually(lambda: condition(machine, AWAY_CONDITION) == "True")
         files = [tmp_path / f"ledger.db{end}" for end in ("", "-wal", "-shm")]
         copies = {file: file.read_bytes() for file in files if file.exists()}
         with cluster.served(remembered=True) as served:
             eventually(lambda: size() > old)
             assert own.verdicts() == ["grown"]
+            eventually(lambda: condition(machine, AWAY_CONDITION) == "")
             served.kill()
         for file in files:
             file.unlink(missing_ok=True)
