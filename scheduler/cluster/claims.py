@@ -6,12 +6,12 @@ The card of a device is resolved here, so that nobody who reads an event has to 
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from ledger.domain.dialects.dra.drivers import names_a_card
 from ledger.domain.systems import (
     DRA,
     Claimant,
@@ -20,8 +20,6 @@ from ledger.domain.systems import (
     SystemCard,
     SystemPart,
 )
-
-_CARD: Final = re.compile(r"accel|dcu|gaudi|gcu|gpu|mig|mlu|neuron|npu|tpu|xpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +195,7 @@ def given_by_claims(dra: Dra, placed: Mapping[str, str]) -> Given:
 
 
 def _is_card(device: DraDevice) -> bool:
-    return bool(_CARD.search(device.kind or device.driver.partition(".")[0]))
+    return names_a_card(device.kind or device.driver.partition(".")[0])
 
 
 def _first(parts: Sequence[DraDevice]) -> DraDevice:
@@ -240,5 +238,5 @@ def _system_part(
         memory_mib=memory,
         whole=device is not None and device is first and not part.is_part,
         is_card=first is not None
-        or (device is None and bool(_CARD.search(part.driver.partition(".")[0]))),
+        or (device is None and names_a_card(part.driver.partition(".")[0])),
     )

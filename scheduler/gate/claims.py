@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,7 +19,7 @@ _NO_SNAPSHOT: Final = PodSnapshot()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocated:
     """
-    What a claim has of the listed drivers.
+    What a claim has of the drivers that are looked at.
 
     Attributes:
         node_name: the one node that it is tied to; empty where it is to none or to several.
@@ -36,7 +36,7 @@ class ClaimSeen:
 
     Attributes:
         version: its resourceVersion, which grows with every write of any object.
-        allocated: None where it has nothing of the listed drivers.
+        allocated: None where it has nothing of drivers that are looked at.
         is_allocated: it has something, of whichever driver.
         consumers: the Pods that it is reserved for.
     """
@@ -56,9 +56,9 @@ class ClaimSeen:
         return f"{self.namespace}/{self.name}"
 
 
-def claim_seen(item: Mapping[str, object], drivers: Collection[str]) -> ClaimSeen:
+def claim_seen(item: Mapping[str, object], drivers: Container[str]) -> ClaimSeen:
     """
-    Read a claim object; what drivers that are not listed gave of it is passed over.
+    Read a claim object; what drivers that are not looked at gave of it is passed over.
 
     Raises:
         InputError: it is not as the API describes it.

@@ -8,7 +8,13 @@ from typing import Final
 from msgspec import structs
 
 from ledger.domain.devices import GPU, WHOLE_PERCENT, DeviceRecord, DeviceShare
-from ledger.domain.log.events import ClaimBound, ClaimConsumed, ClaimEvent, ClaimObserved
+from ledger.domain.log.events import (
+    ClaimBound,
+    ClaimConsumed,
+    ClaimEvent,
+    ClaimObserved,
+    ClaimReserved,
+)
 from ledger.domain.systems import Claimant
 from scheduler.gate.claims import ClaimSeen
 from scheduler.gate.decide import (
@@ -21,6 +27,8 @@ from scheduler.gate.decide import (
 
 SOURCE: Final = "resourceclaim"
 DELETED: Final = "deleted"
+REWRITTEN: Final = "rewritten"
+"""The source of what is stored otherwise than it was let through."""
 NAMED: Final = "its devices are known now"
 
 
@@ -37,7 +45,8 @@ def follow(
     Return what is to be recorded of a claim as the watch shows it.
 
     What is allocated and was reserved otherwise, or not at all, got past the gate: it is observed,
-    outside of the constraint. What is taken away past the gate is held while a Pod runs with it.
+    outside of the constraint. What was reserved, or is used by a Pod that runs, is held beside it
+    until the allocation goes. What is taken away past the gate is held while a Pod runs with it.
 
     Args:
         consumers: as the ledger has them.
@@ -52,7 +61,8 @@ def follow(
     if standing is not None and standing.opening.results == seen.allocated.results:
         opening, found = standing.opening, list[ClaimEvent]()
         if isinstance(opening, ClaimObserved) and opening.unknown_types:
-            named = observed_of(seen, accounts, attempts + 1)
+            beside = opening if opening.source == REWRITTEN else None
+            named = observed_of(seen, accounts, attempts + 1, beside=beside)
             if named is not None and not named.unknown_types:
                 return (end_of(standing, NAMED), named)
         uid, attempt, node_uid = opening.claim_uid, opening.attempt, opening.node_uid
@@ -68,12 +78,29 @@ def follow(
     if standing is not None and seen.version <= standing.fence:
         return ()  # what was shown late
     ended = () if standing is None else (end_of(standing, DEALLOCATED),)
-    observed = observed_of(seen, accounts, attempts + 1)
+    stays = standing is not None and (not standing.stored or _is_used(standing, consumers, runs))
+    observed = observed_of(
+        seen,
+        accounts,
+        attempts + 1,
+        beside=standing.opening if standing is not None and stays else None,
+    )
     return (*ended, observed) if observed is not None else ended
 
 
-def observed_of(seen: ClaimSeen, accounts: Accounts, attempt: int) -> ClaimObserved | None:
-    """Return that a claim holds what no gate let through; None of a node that is not known."""
+def observed_of(
+    seen: ClaimSeen,
+    accounts: Accounts,
+    attempt: int,
+    *,
+    beside: ClaimReserved | ClaimObserved | None = None,
+) -> ClaimObserved | None:
+    """
+    Return that a claim holds what no gate let through; None of a node that is not known.
+
+    Args:
+        beside: what it holds besides, where that is on the same node.
+    """
     assert seen.allocated is not None, "it holds something"
     node = accounts.node(seen.allocated.node_name)
     if node is None:
@@ -81,6 +108,16 @@ def observed_of(seen: ClaimSeen, accounts: Accounts, attempt: int) -> ClaimObser
     found = accounts.account(seen.allocated)
     known = found if isinstance(found, Accounted) else Accounted(shares=(), models=())
     sizes = {(one.device_type, one.device_id): one for one in node.devices}
+    held = {
+        _account(one): (_at_most(one, sizes.get((one.device_type, one.device_id))), model)
+        for one, model in zip(known.shares, known.models, strict=True)
+    }
+    is_more = beside is not None and beside.node_uid == node.uid
+    if beside is not None and is_more:
+        for one, model in zip(beside.shares, beside.device_models, strict=True):
+            also = held.get(_account(one))
+            held[_account(one)] = (one if also is None else _greater(one, also[0]), model)
+    in_order = [held[account] for account in sorted(held)]
     return ClaimObserved(
         claim_uid=seen.uid,
         attempt=attempt,
@@ -89,15 +126,28 @@ def observed_of(seen: ClaimSeen, accounts: Accounts, attempt: int) -> ClaimObser
         claim_name=seen.name,
         node_name=node.name,
         results=seen.allocated.results,
-        shares=tuple(
-            _at_most(one, sizes.get((one.device_type, one.device_id))) for one in known.shares
-        ),
-        device_models=known.models,
+        shares=tuple(one for one, _ in in_order),
+        device_models=tuple(model for _, model in in_order),
         unknown_types=() if known is found else (GPU,),
         consumers=seen.consumers,
         resource_version=str(seen.version),
         snapshot=seen.snapshot,
-        source=SOURCE,
+        source=REWRITTEN if is_more else SOURCE,
+    )
+
+
+def _account(share: DeviceShare) -> tuple[str, int, str]:
+    return share.device_type, share.minor, share.device_id
+
+
+def _greater(one: DeviceShare, other: DeviceShare) -> DeviceShare:
+    """Return the greater of two holdings of one account."""
+    return structs.replace(
+        one,
+        core_percent=max(one.core_percent, other.core_percent),
+        memory_bytes=max(one.memory_bytes, other.memory_bytes),
+        memory_ratio_percent=max(one.memory_ratio_percent, other.memory_ratio_percent),
+        exclusive=one.exclusive or other.exclusive,
     )
 
 

@@ -9,6 +9,8 @@ from typing import Protocol
 
 from certs.ports import Object
 from ledger.domain.annotations.signed import Checker
+from ledger.domain.dialects.dra.accounts import UntoldDevices
+from ledger.domain.dialects.dra.drivers import CardDrivers
 from ledger.domain.log.state import NodeState
 from scheduler.cluster.templates import InText
 from scheduler.decide.claims import place_claim
@@ -89,23 +91,18 @@ class Assembly:
     proofs: ProofBook
     reconciling: Reconciling
     templates: Templates
-    slices: SliceBook | None = None
-    claims: ClaimBook | None = None
-    classes: ClassBook | None = None
-    gate: Gate | None = None
+    slices: SliceBook
+    claims: ClaimBook
+    classes: ClassBook
+    gate: Gate
 
     def sinks(self) -> dict[str, Sink]:
         """Return who is to be told of which collection of the API."""
         nodes = self.view.nodes
-        listed: dict[str, Sink] = {}
-        if self.slices is not None and self.claims is not None and self.classes is not None:
-            listed = {
-                "resourceslices": self.slices,
-                "resourceclaims": self.claims,
-                "deviceclasses": self.classes,
-            }
         return {
-            **listed,
+            "resourceslices": self.slices,
+            "resourceclaims": self.claims,
+            "deviceclasses": self.classes,
             "nodes": Each((nodes.nodes, self.agents.ready)),
             "devices": nodes.devices,
             "noderesourcetopologies": nodes.topologies,
@@ -147,7 +144,8 @@ class Ports:
         trusted: tells whether nodes trust the key of a proof; None = Pods carry no proofs.
         skew: seconds that our clock is ahead of the API server's.
         evicts: of a gang that missed its deadline nobody stays.
-        drivers: whose devices claims are guarded of; none = claims are not looked at.
+        drivers: whose devices pass the gate; claims of every other driver of cards are observed.
+        untold: what becomes of devices of which no metal can be told.
         attempts: asks the ledger for the newest holdings of claims, ended or not.
     """
 
@@ -168,6 +166,7 @@ class Ports:
     skew: Callable[[], float] = float
     evicts: bool = False
     drivers: tuple[str, ...] = ()
+    untold: UntoldDevices = "refuse"
     attempts: Callable[[Sequence[str]], Awaitable[Mapping[str, int]]] = _no_attempts
 
 
@@ -280,6 +279,7 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
             cluster=ports.origin,
             skew=ports.skew,
             why_not=ports.freshness.why_not,
+            past_gate=claims.past_gate,
         ),
         templates=templates,
         slices=slices,
@@ -291,10 +291,9 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
 
 def _gated(
     begun: Beginning, ports: Ports, view: ClusterView, books: LiveBooks, telling: Telling
-) -> tuple[SliceBook | None, ClaimBook | None, ClassBook | None, Gate | None]:
-    """Return what guards claims; nothing where no driver is listed."""
-    if not ports.drivers:
-        return None, None, None, None
+) -> tuple[SliceBook, ClaimBook, ClassBook, Gate]:
+    """Return what looks at claims, and guards those of listed drivers."""
+    drivers = CardDrivers(frozenset(ports.drivers))
 
     def runs(pod_uid: str) -> bool:
         seen = view.pods.seen.get(pod_uid)
@@ -304,8 +303,9 @@ def _gated(
         uid = view.uid(name)
         return None if uid is None else view.recorded(uid)
 
-    slices = SliceBook(ports.drivers, view.nodes.note)
-    claims, classes = ClaimBook(ports.drivers, begun.claims), ClassBook()
+    slices = SliceBook(drivers, view.nodes.note, untold=ports.untold)
+    claims = ClaimBook(drivers, begun.claims, guarded=drivers.listed)
+    classes = ClassBook()
 
     def place(
         on: NodeState, units: Sequence[Unit], kept: Collection[int]
@@ -316,6 +316,7 @@ def _gated(
     view.tellers.append(lambda _position, event, _holding: claims.take(event))
     works = GateWorks(
         book=claims,
+        slices=slices,
         accounts=LiveAccounts(slices, node),
         recorded=books.recorded,
         recorder=ports.recorder,
@@ -329,4 +330,4 @@ def _gated(
         classes=classes.selectors,
         place=place,
     )
-    return slices, claims, classes, Gate(works, drivers=ports.drivers, words=lambda: books.words)
+    return slices, claims, classes, Gate(works, drivers=drivers, words=lambda: books.words)

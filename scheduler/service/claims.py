@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
 from certs.ports import Object
 from ledger.domain.errors import InputError
+from ledger.domain.log.drift import REWRITTEN_AFTER_GATE, UNGATED
 from ledger.domain.log.events import (
     ClaimBound,
     ClaimConsumed,
     ClaimObserved,
     ClaimReleased,
     ClaimReserved,
+    ClaimResult,
     ClaimVoided,
     LedgerEvent,
 )
@@ -22,6 +24,7 @@ from ledger.domain.log.state import Holding
 from ledger.domain.systems import Claimant
 from scheduler.gate.claims import ClaimSeen, claim_seen
 from scheduler.gate.decide import Standing
+from scheduler.gate.follow import REWRITTEN
 
 _log: Final = logging.getLogger("tenure.scheduler.claims")
 
@@ -39,25 +42,31 @@ class ClaimBook:
 
     Args:
         drivers: whose devices are looked at.
+        guarded: whose of them pass the gate.
 
     Attributes:
         seen: UID -> the claim as it is.
         unreadable: UID -> why a claim can't be read.
         changed: UIDs of claims that changed since somebody took them, or are gone.
+        listing: UIDs of claims that went while a list is being read; None = none is.
     """
 
     def __init__(
         self,
-        drivers: Collection[str],
+        drivers: Container[str],
         opened: Iterable[tuple[ClaimReserved | ClaimObserved, Holding]] = (),
+        *,
+        guarded: Container[str] = (),
     ) -> None:
-        self._drivers = frozenset(drivers)
+        self._guarded = guarded
+        self._drivers = drivers
         self._standing: dict[str, Standing] = {}
         self._consumers: dict[str, tuple[Claimant, ...]] = {}
         self._attempts: dict[str, int] = {}
         self.seen: dict[str, ClaimSeen] = {}
         self.unreadable: dict[str, str] = {}
         self.changed: dict[str, None] = {}
+        self.listing: set[str] | None = None
         for event, holding in opened:
             self.take(event)
             self._consumers[event.claim_uid] = holding.consumers
@@ -84,12 +93,21 @@ class ClaimBook:
 
     def drop(self, uid: str) -> None:
         """Take note that a claim is gone."""
+        if self.listing is not None:
+            self.listing.add(uid)
         self.seen.pop(uid, None)
         self.unreadable.pop(uid, None)
         if uid in self._standing:
             self.changed[uid] = None
         else:
             self._attempts.pop(uid, None)
+
+    def take_list(self, listed: Object) -> None:
+        """Take all there is at one moment, but for what is gone since."""
+        for item in listed.get("items", ()):
+            uid = item["metadata"]["uid"]
+            if uid not in (self.listing or ()):
+                self.put(uid, item)
 
     def is_past_us(self) -> bool:
         """Tell whether a claim that changed holds what the ledger does not have of it."""
@@ -132,6 +150,19 @@ class ClaimBook:
     def standing_uids(self) -> frozenset[str]:
         """Return the UIDs of the claims that hold something."""
         return frozenset(self._standing)
+
+    def past_gate(self, uid: str) -> str:
+        """Return by which kind of drift a claim has what no gate let through; empty = by none."""
+        standing = self._standing.get(uid)
+        if standing is None or not isinstance(standing.opening, ClaimObserved):
+            return ""
+        if standing.opening.source == REWRITTEN:
+            return REWRITTEN_AFTER_GATE
+        return UNGATED if self.is_guarded(standing.opening.results) else ""
+
+    def is_guarded(self, results: Iterable[ClaimResult]) -> bool:
+        """Tell whether a device of these passes the gate."""
+        return any(one.driver in self._guarded for one in results)
 
     def consumers(self, uid: str) -> tuple[Claimant, ...]:
         """Return who uses a claim, as the ledger has it."""

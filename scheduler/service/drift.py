@@ -93,6 +93,8 @@ class Sight:
         unread: by UID, why a Pod can't be recorded, in words.
         open: ids of drift that is open: what a recovery found that does not fit stays so.
         is_under_way: whether a Pod is being bound or settled.
+        past_gate: by which kind of drift a claim has what no gate let through, by its UID; empty
+            where none had to.
     """
 
     name: str
@@ -109,6 +111,7 @@ class Sight:
     unread: Mapping[str, str] = field(default_factory=dict)
     open: AbstractSet[str] = frozenset()
     is_under_way: Callable[[str], bool] = lambda _: False
+    past_gate: Callable[[str], str] = lambda _: drift.UNGATED
 
 
 def proven(text: str, check: Checker) -> Proven:
@@ -142,17 +145,18 @@ def disagreements(sight: Sight) -> list[Disagreement]:
                 found += _of_holding(sight, use, holding, known.get(holding.pod_uid))
         found += _of_devices(use)
         found += _of_cpus(state, there)
-        found += _of_claims(state)
+        found += _of_claims(sight, state)
     found += _without_holding(sight, held)
     found += _fault(sight, found)
     return found
 
 
-def _of_claims(state: NodeState) -> Iterator[Disagreement]:
+def _of_claims(sight: Sight, state: NodeState) -> Iterator[Disagreement]:
     """Yield the claims that got past the gate, and those that nobody uses."""
     for _, one in sorted(state.claims.items()):
+        past = sight.past_gate(one.pod_uid) if one.kind == OBSERVED else ""
         kinds = {
-            drift.UNGATED: one.kind == OBSERVED and bool(one.consumers),
+            past: bool(past) and (bool(one.consumers) or past != drift.UNGATED),
             drift.IDLE_CLAIM: one.phase != RESERVED and not one.consumers,
         }
         for kind in (kind for kind, is_so in kinds.items() if is_so and not _is_lost(one)):

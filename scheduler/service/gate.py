@@ -12,10 +12,10 @@ import base64
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -35,6 +35,7 @@ from ledger.domain.resources import ANNOTATION_TENURE_FENCED
 from ledger.store.writing.commands import Command, Recorded
 from scheduler.gate.claims import ClaimSeen, claim_seen
 from scheduler.gate.decide import (
+    DRIVER_UNLISTED,
     STALE_WRITE,
     Accounts,
     Barred,
@@ -52,6 +53,7 @@ from scheduler.service.answering import NotNowError
 from scheduler.service.claims import CLAIMS, ClaimBook, claim_path
 from scheduler.service.ports import Api, Clock, Recorder
 from scheduler.service.refusing import namespace_budgets
+from scheduler.service.slices import SLICES
 from scheduler.service.telling import Telling, about_pod
 
 NOT_YET: Final = "ClaimsNotListed"
@@ -78,12 +80,28 @@ class _Review(Struct):
     request: _Request
 
 
+class Listing(Protocol):
+    """
+    A sink that may be told of all there is at one moment, beside a watch.
+
+    Attributes:
+        listing: UIDs of what went while a list is being read; None = none is.
+    """
+
+    listing: set[str] | None
+
+    def take_list(self, listed: Object) -> None:
+        """Take a list."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateWorks:
     """
     What a gate works with.
 
     Attributes:
+        slices: told of all there are before the first answer.
         recorded: told of events that are durable, the first at that position.
         attempts: asks the ledger for the newest holdings of claims, ended or not.
         runs: tells of a Pod's UID whether it has a node and has not ended.
@@ -94,6 +112,7 @@ class GateWorks:
     """
 
     book: ClaimBook
+    slices: Listing
     accounts: Accounts
     recorded: Callable[[Sequence[NewEvent], int], None]
     recorder: Recorder
@@ -112,12 +131,12 @@ class Gate:
     """
     Answers writes of claims' allocations, and records what the watch shows of them.
 
-    It answers from when it has been called once, and a list that was read after that call was
-    recorded: whoever is called knows that its configuration is in force, and so what that list
-    lacks will pass here.
+    It answers from when it has been called once, and lists of claims and slices that were read
+    after that call were recorded: whoever is called knows that its configuration is in force, and
+    so what that list lacks will pass here.
 
     Args:
-        drivers: whose devices are guarded.
+        drivers: whose devices are looked at; which of them are guarded, the book of claims knows.
         words: what every reservation repeats.
 
     Attributes:
@@ -126,9 +145,10 @@ class Gate:
     """
 
     def __init__(
-        self, works: GateWorks, *, drivers: Collection[str], words: Callable[[], DecidedBy]
+        self, works: GateWorks, *, drivers: Container[str], words: Callable[[], DecidedBy]
     ) -> None:
         self._book = works.book
+        self._slices = works.slices
         self._accounts = works.accounts
         self._record_at = works.recorded
         self._recorder = works.recorder
@@ -141,7 +161,7 @@ class Gate:
         self._actor = works.actor
         self._classes = works.classes
         self._place = works.place
-        self._drivers = frozenset(drivers)
+        self._drivers = drivers
         self._words = words
         self._budgets = namespace_budgets(works.clock.monotonic)
         self._locks: dict[str, asyncio.Lock] = {}
@@ -172,9 +192,10 @@ class Gate:
             raise InputError(str(error), field="body") from error
         old = claim_seen(request.old_object, self._drivers)
         new = claim_seen(request.object, self._drivers)
-        appears = new.allocated is not None and not old.is_allocated
+        given = () if new.allocated is None or old.is_allocated else new.allocated.results
+        is_ours = bool(given) and all(self._book.is_guarded((one,)) for one in given)
         spec = request.object.get("spec") or {}
-        free = exchangeable(spec, self._classes) if appears else frozenset[str]()
+        free = exchangeable(spec, self._classes) if is_ours else frozenset[str]()
         write = Write(old=old, new=new, free=free)
         self._check_now()
         await self._list_claims()
@@ -238,7 +259,11 @@ class Gate:
         return bool(self._book.changed) or self._settling.locked()
 
     def _decide(self, write: Write) -> Through | Barred:
-        claim = write.new
+        claim, given = write.new, write.new.allocated
+        appears = given is not None and not write.old.is_allocated
+        if appears and given is not None and not self._book.is_guarded(given.results):
+            fact = f"claim {claim.full_name} has devices of drivers that are not listed here alone"
+            return Barred(reason=DRIVER_UNLISTED, message=fact)
         return decide(
             write,
             self._accounts,
@@ -360,7 +385,7 @@ class Gate:
 
     async def _list_claims(self) -> None:
         """
-        Read all claims once since the first call, and record what they have.
+        Read all slices and claims once since the first call, and record what claims have.
 
         Raises:
             NotNowError: the API server does not list them now.
@@ -370,15 +395,23 @@ class Gate:
         async with self._listing:
             if self._listed:
                 return
-            try:
-                listed = await self._api.read(CLAIMS)
-            except ApiError as error:
-                raise NotNowError(f"{NOT_YET}: {error}") from error
-            for item in () if listed is None else listed.get("items", ()):
-                self._book.put(item["metadata"]["uid"], item)
+            for path, book in ((SLICES, self._slices), (CLAIMS, self._book)):
+                await self._list(path, book)
             await self._learn()
             await self.settle()
             self._listed = True
+
+    async def _list(self, path: str, book: Listing) -> None:
+        """Tell a book of all there is; what its watch tells as gone meanwhile stays gone."""
+        book.listing = set()
+        try:
+            listed = await self._api.read(path)
+            if listed is not None:
+                book.take_list(listed)
+        except ApiError as error:
+            raise NotNowError(f"{NOT_YET}: {error}") from error
+        finally:
+            book.listing = None
 
     async def _learn(self) -> None:
         """Learn what claims held before this process began; those that come later held nothing."""

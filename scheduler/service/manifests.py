@@ -170,7 +170,7 @@ def _tenure(options: SchedulerManifests) -> list[Thing]:
         _may(["get"], "", ["namespaces"], names=["kube-system"]),
         _may(["list", "watch"], "", ["configmaps"], names=[GPU_TEMPLATES_NAME]),
         _may(["create", "patch"], "events.k8s.io", ["events"]),
-        *(_of_claims() if options.drivers else ()),
+        *_of_claims(is_gate=bool(options.drivers)),
     ]
     ports = [{"name": "extender", "port": 443, "targetPort": 8443}]
     if options.drivers:
@@ -196,12 +196,12 @@ def _tenure(options: SchedulerManifests) -> list[Thing]:
     ]
 
 
-def _of_claims() -> list[Thing]:
-    """Return the rights to follow claims and slices, and to move a claim's version."""
-    group = "resource.k8s.io"
+def _of_claims(*, is_gate: bool) -> list[Thing]:
+    """Return the rights to follow claims and slices, and for a gate to move a claim's version."""
+    group, gate = "resource.k8s.io", ["patch"] * is_gate
     return [
         _may(["list", "watch"], group, ["deviceclasses", "resourceslices"]),
-        _may(["get", "list", "watch", "patch"], group, ["resourceclaims"]),
+        _may(["get", "list", "watch", *gate], group, ["resourceclaims"]),
     ]
 
 

@@ -100,6 +100,7 @@ class Reconciling:
         cluster: the origin of the ledger, which proofs are for.
         skew: seconds that our clock is ahead of the API server's.
         why_not: why nothing may be decided now, empty when it may.
+        past_gate: by which kind of drift a claim has what no gate let through, by its UID.
 
     Attributes:
         lasting: what was seen, and what of it is recorded.
@@ -120,6 +121,7 @@ class Reconciling:
         cluster: str,
         skew: Callable[[], float],
         why_not: Callable[[], str],
+        past_gate: Callable[[str], str],
     ) -> None:
         self._view = view
         self._books = books
@@ -132,6 +134,7 @@ class Reconciling:
         self._cluster = cluster if trusted is not None else ""
         self._skew = skew
         self._why_not = why_not
+        self._past_gate = past_gate
         self._soon: dict[str, float] = {}  # name of a node -> when to look at it
         self._again: dict[str, float] = {}
         self._sweep: list[str] = []
@@ -279,6 +282,7 @@ class Reconciling:
             unread=self._releasing.faults,
             open=self.lasting.open(name),
             is_under_way=self._binder.is_under_way,
+            past_gate=self._past_gate,
         )
 
     def _proof_of(self, seen: PodSeen, pod: Object) -> dict[str, Proven]:

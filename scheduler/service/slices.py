@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Mapping
 from typing import Final
 
 from certs.ports import Object
-from ledger.domain.devices import GPU, DeviceRecord
-from ledger.domain.dialects.dra.accounts import Listed, NodeAccounts, accounts_of
+from ledger.domain.devices import DeviceRecord
+from ledger.domain.dialects.dra.accounts import Listed, NodeAccounts, UntoldDevices, accounts_of
 from ledger.domain.dialects.dra.alike import likeness
 from ledger.domain.dialects.dra.objects import Pool, ResourceSlice, pools_of, read_slice
-from ledger.domain.dialects.dra.shares import Untold, shares_of
+from ledger.domain.dialects.dra.shares import UNLISTED, Untold, shares_of
 from ledger.domain.errors import InputError
 from ledger.domain.log.state import NodeState
 from scheduler.gate.claims import Allocated
@@ -33,15 +33,21 @@ class SliceBook:
     Args:
         drivers: whose slices are looked at.
         changed: told the names of the nodes whose devices are others now.
+        untold: what becomes of a device of which no metal can be told.
 
     Attributes:
         faults: UID of a slice -> why it can't be read.
+        listing: UIDs of slices that went while a list is being read; None = none is.
     """
 
     def __init__(
-        self, drivers: Collection[str], changed: Callable[[Collection[str]], None]
+        self,
+        drivers: Container[str],
+        changed: Callable[[Collection[str]], None],
+        *,
+        untold: UntoldDevices = "refuse",
     ) -> None:
-        self._listed = Listed(types=dict.fromkeys(drivers, GPU))
+        self._listed = Listed(drivers=drivers, untold=untold)
         self._changed = changed
         self._slices: dict[str, ResourceSlice] = {}
         self._parts: dict[tuple[str, str], dict[str, ResourceSlice]] = {}  # of a pool, by UID
@@ -49,21 +55,33 @@ class SliceBook:
         self._by_node: dict[str, dict[tuple[str, str], Pool]] = {}
         self._accounts: dict[str, tuple[tuple[DeviceRecord, ...], NodeAccounts]] = {}
         self._alike: dict[str, tuple[NodeAccounts, Mapping[Device, tuple[Alike, ...]]]] = {}
+        self._versions: dict[str, int] = {}
         self.faults: dict[str, str] = {}
+        self.listing: set[str] | None = None
 
     def put(self, uid: str, item: Object) -> None:
-        """Take a slice that came or changed; one that can't be read is none."""
+        """
+        Take a slice that came or changed; one that can't be read is none.
+
+        What is older than what is known is passed over: lists and watches tell side by side.
+        """
+        version = _version(item)
+        if version < self._versions.get(uid, 0):
+            return
         try:
             now = read_slice(item)
         except InputError as error:
-            self.drop(uid)
+            self._forget(uid)
+            self._versions[uid] = version
             self.faults[uid] = str(error)
             _log.warning("unreadable slice", extra={"slice": uid, "reason": str(error)})
             return
+        self._versions[uid] = version
         self.faults.pop(uid, None)
         before = self._slices.get(uid)
         if before is not None and (before.driver, before.pool) != (now.driver, now.pool):
-            self.drop(uid)
+            self._forget(uid)
+            self._versions[uid] = version
         if self._listed.type_of(now.driver) is None:
             return
         self._slices[uid] = now
@@ -72,12 +90,36 @@ class SliceBook:
 
     def drop(self, uid: str) -> None:
         """Forget a slice that is gone."""
+        if self.listing is not None:
+            self.listing.add(uid)
+        self._forget(uid)
+
+    def _forget(self, uid: str) -> None:
         self.faults.pop(uid, None)
+        self._versions.pop(uid, None)
         gone = self._slices.pop(uid, None)
         if gone is not None:
             key = (gone.driver, gone.pool)
             del self._parts[key][uid]
             self._settle(key)
+
+    def take_list(self, listed: Object) -> None:
+        """Take all there is at one moment: what a watch did not tell yet, or not yet as gone."""
+        at, gone = _version(listed), self.listing or ()
+        items = {item["metadata"]["uid"]: item for item in listed.get("items", ())}
+        for uid in [uid for uid, version in self._versions.items() if version <= at]:
+            if uid not in items:
+                self._forget(uid)
+        for uid, item in items.items():
+            if uid not in gone:
+                self.put(uid, item)
+
+    def is_whole(self, driver: str, pool: str) -> bool:
+        """Tell whether all of a pool's newest generation is there."""
+        parts = self._parts.get((driver, pool), {}).values()
+        newest = max((each.generation for each in parts), default=-1)
+        known = self._pools.get((driver, pool))
+        return known is not None and known.generation == newest
 
     def _settle(self, key: tuple[str, str]) -> None:
         parts = self._parts[key]
@@ -188,6 +230,10 @@ class LiveAccounts:
         if state is None:
             fact = f"the ledger has no node {allocated.node_name}"
             return Unaccounted(reason=NOT_RECORDED, message=fact)
+        for one in allocated.results:
+            if not self._slices.is_whole(one.driver, one.pool):
+                fact = f"not all of pool {one.driver} {one.pool} is told in its newest generation"
+                return Unaccounted(reason=UNLISTED, message=fact)
         accounts = self._slices.accounts(allocated.node_name, state.devices)
         try:
             found = shares_of(allocated.results, accounts)
@@ -232,3 +278,9 @@ class ClassBook:
     def drop(self, uid: str) -> None:
         """Forget a class that is gone."""
         self.selectors.pop(self._names.pop(uid, ""), None)
+
+
+def _version(item: Object) -> int:
+    """Return an object's or a list's resourceVersion; 0 of one that is no number."""
+    text = item.get("metadata", {}).get("resourceVersion", "")
+    return int(text) if isinstance(text, str) and text.isdecimal() else 0

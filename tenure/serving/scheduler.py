@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from scheduler.decide.settings import SchedulingSettings
 from scheduler.record.events import DecidedBy
 from scheduler.service.agents import SILENT_SECONDS
 from scheduler.service.api.http import LateRoutes
-from scheduler.service.assembly import Assembly, Ports, assemble
+from scheduler.service.assembly import Ports, assemble
 from scheduler.service.beginning import Beginning
 from scheduler.service.freshness import AWAY, Freshness
 from scheduler.service.http import BODY_BYTES_MAX, Calls, extender_app
@@ -35,7 +34,7 @@ from tenure.serving.scheduling.agents import agent_routes
 from tenure.serving.scheduling.api import answer_discovery, answer_people
 from tenure.serving.scheduling.certificates import ServingFolder
 from tenure.serving.scheduling.cluster import origin_of, reflectors
-from tenure.serving.scheduling.gate import attempts_in, guarding
+from tenure.serving.scheduling.gate import attempts_in, guarding, observe_claims
 from tenure.serving.scheduling.label import label_the_leader
 from tenure.serving.scheduling.ledger import ProbedLane, beginning_of, refusals_told
 from tenure.serving.scheduling.options import ProcessClock, SchedulerOptions
@@ -86,6 +85,7 @@ async def serve_scheduler(options: SchedulerOptions) -> None:
         process.repeat(LOOK_SECONDS, "holds", as_coroutine(process.live.holds.expire))
         if started.late is not None:
             answer_people(process, started.late, agent_routes(process, standing))
+        observe_claims(process)
         process.tasks.start()
         if options.gate is not None:
             await stack.enter_async_context(guarding(process, options.gate))
@@ -212,6 +212,7 @@ async def _opened(
         skew=lambda: objects.skew().total_seconds(),
         evicts=options.evict_partial_gangs,
         drivers=() if options.gate is None else options.gate.drivers,
+        untold=options.untold,
         attempts=attempts_in(options.ledger),
     )
     live = assemble(settings, begun, ports)
@@ -266,14 +267,15 @@ def _show(process: Process) -> None:
         ("tenure_soft_holds_ended", "Soft holds, by why they ended.", "why", live.holds.ended),
         ("tenure_bind_acts", "Acts of binding, with their outcome.", "act", live.binder.counts),
         ("tenure_agent_words", "What agents confirmed, by result.", "what", live.agents.counts),
-        ("tenure_claim_writes", "Writes of claims, by what was answered.", "what", _written(live)),
+        (
+            "tenure_claim_writes",
+            "Writes of claims, by what was answered.",
+            "what",
+            live.gate.counts,
+        ),
         ("tenure_kubernetes_events", "Events for people, by fate.", "what", live.telling.counts),
     ):
         metrics.count(name, words, label, counts.copy)
-
-
-def _written(live: Assembly) -> Counter[str]:
-    return Counter() if live.gate is None else live.gate.counts
 
 
 def _follow(process: Process) -> Reflector:

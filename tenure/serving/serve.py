@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -225,6 +225,14 @@ def scheduler(
             show_default=False,
         ),
     ] = None,
+    untold_devices: Annotated[
+        Literal["refuse", "record"],
+        typer.Option(
+            envvar="TENURE_SCHEDULER_UNTOLD_DEVICES",
+            help="Devices of drivers that no UUID, address or counter tells apart: `refuse` claims"
+            " for them, or `record` them by name.",
+        ),
+    ] = "refuse",
     config: Annotated[
         Path | None,
         typer.Option(envvar="TENURE_SCHEDULER_CONFIG", help="SchedulerConfiguration file."),
@@ -379,6 +387,7 @@ def scheduler(
         drain_seconds=drain_seconds,
         api=people or None,
         gate=guard or None,
+        untold=untold_devices,
         card_metrics=card_metrics,
         evict_partial_gangs=evict_partial_gangs,
     )

@@ -42,6 +42,7 @@ NODE_UNREADABLE: Final = "NodeUnreadable"
 NODE_UNRECORDED: Final = "NodeNotRecorded"
 UNKNOWN_HOLDERS: Final = "NodeHasUnknownHolders"
 UNGATED: Final = "Ungated"
+REWRITTEN_AFTER_GATE: Final = "RewrittenAfterGate"
 IDLE_CLAIM: Final = "IdleClaim"
 CLOCK_SKEW: Final = "ClockSkew"
 
@@ -222,6 +223,14 @@ _ALL: Final = (
         meaning="a claim has devices that were allocated before the gate was asked, or past it",
         repair="they are observed, and given to nobody else",
         mend="delete the Pods that use the claim; a claim that is allocated anew passes the gate",
+    ),
+    DriftKind(
+        name=REWRITTEN_AFTER_GATE,
+        meaning="a claim has other devices than the gate let through: a webhook behind it, or a"
+        " write past it",
+        repair="both are held, and given to nobody else",
+        mend="take the webhook away that writes claims' status behind the gate, and delete the Pods"
+        " that use the claim",
     ),
     DriftKind(
         name=IDLE_CLAIM,

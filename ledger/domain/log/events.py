@@ -381,7 +381,8 @@ class ClaimObserved(_OpensClaim, frozen=True, kw_only=True, gc=False):
     An allocation is stored that no gate let through: outside the capacity constraint, and counted.
 
     Attributes:
-        source: where it was read, `resourceclaim`.
+        source: where it was read, `resourceclaim`; `rewritten` where it is held beside what the
+            gate let through, or what a Pod still runs with.
         unknown_types: device types that it holds of devices which nobody can name.
     """
 

@@ -38,6 +38,13 @@ def attempts_in(url: str) -> Attempts:
     return attempts
 
 
+def observe_claims(process: Process) -> None:
+    """Record what the watch shows of claims, with a gate before them or without."""
+    gate = process.live.gate
+    process.repeat(SETTLE_SECONDS, "claims", gate.settle, fatal=FATAL)
+    process.repeat(LOOK_SECONDS, "claims again", as_coroutine(gate.look_again))
+
+
 @asynccontextmanager
 async def guarding(process: Process, options: GateListener) -> AsyncIterator[None]:
     """
@@ -47,8 +54,6 @@ async def guarding(process: Process, options: GateListener) -> AsyncIterator[Non
         InputError: the authority of callers can't be read.
         CertificateError: the certificates can't be served.
     """
-    gate = process.live.gate
-    assert gate is not None, "there are drivers to guard"
     callers = None if options.clients is None else content_of(options.clients)
     serving = Serving(clients=callers)
     folder = Folder(
@@ -59,10 +64,8 @@ async def guarding(process: Process, options: GateListener) -> AsyncIterator[Non
     )
     folder.look()
     process.repeat(LOOK_SECONDS, "gate certificates", as_coroutine(folder.look))
-    process.repeat(SETTLE_SECONDS, "claims", gate.settle, fatal=FATAL)
-    process.repeat(LOOK_SECONDS, "claims again", as_coroutine(gate.look_again))
     process.tasks.start()
-    connections, calls = Connections(), GateCalls(gate.answer, process.metrics)
+    connections, calls = Connections(), GateCalls(process.live.gate.answer, process.metrics)
     app = gate_app(calls, connections.answering, process.leading.is_silent)
     async with announced(app, options.where, "gate", connections, serving.context):
         yield

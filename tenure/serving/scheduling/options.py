@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from ledger.domain.dialects.dra.accounts import UntoldDevices
 from ledger.domain.log.clock import Reading
 from scheduler.service.api.agents import AGENT
 from scheduler.service.api.refusals import WEBHOOK
@@ -72,6 +73,8 @@ class SchedulerOptions:
         evict_partial_gangs: of a gang that missed its deadline bound members are evicted.
         api: where people, agents and webhooks are answered; None = nowhere.
         gate: where the API server asks about claims; None = nowhere.
+        untold: devices of drivers of which neither counters nor UUID can be told are refused with
+            that reason, or recorded by name.
     """
 
     ledger: str
@@ -92,6 +95,7 @@ class SchedulerOptions:
     drain_seconds: float = 5.0
     api: ApiOptions | None = None
     gate: GateListener | None = None
+    untold: UntoldDevices = "refuse"
     card_metrics: bool = False
     evict_partial_gangs: bool = False
 

@@ -316,7 +316,7 @@ def remove_claims(plane: ControlPlane, namespace: str) -> None:
         api.delete(f"{pods_in(namespace)}/{one['metadata']['name']}")
     for one in api.get(claims_in(namespace)).body["items"]:
         api.delete(f"{claims_in(namespace)}/{one['metadata']['name']}")
-    until = time.monotonic() + 60
+    until = time.monotonic() + 300
     while any(
         one.get("status", {}).get("allocation")
         for one in api.get(claims_in(namespace)).body["items"]

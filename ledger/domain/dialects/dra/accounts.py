@@ -20,7 +20,7 @@ Two that consume slice 1 are refused by the account of slice 1, whatever the car
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from re import compile as pattern
@@ -43,6 +43,7 @@ _CORE_COUNTERS: Final = ("multiprocessors", CORES)
 _NUMBER: Final = pattern(r"(\d{1,4})$")
 _NUMA: Final = pattern(r"\d{1,4}")
 
+UntoldDevices = Literal["refuse", "record"]
 Key = tuple[str, str, str]
 """What an allocation calls a device: driver, pool, name."""
 
@@ -53,17 +54,16 @@ class Listed:
     Whose devices are accounted for, and how those are of which no metal can be told.
 
     Attributes:
-        types: driver -> device type of its accounts; a driver that is not in it is not looked at.
-            None: every driver, all as GPUs.
+        drivers: whose devices are looked at, all as GPUs; None = every driver's.
         untold: `refuse` a device that is known by its name alone, or `record` it by that name.
     """
 
-    types: Mapping[str, str] | None = None
-    untold: Literal["refuse", "record"] = "refuse"
+    drivers: Container[str] | None = None
+    untold: UntoldDevices = "refuse"
 
     def type_of(self, driver: str) -> str | None:
         """Return the device type of a driver's accounts, None where it is not listed."""
-        return GPU if self.types is None else self.types.get(driver)
+        return GPU if self.drivers is None or driver in self.drivers else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from ledger.domain.log.events import (
 )
 from ledger.domain.systems import Claimant
 from scheduler.gate.decide import STILL_USED, Barred, Standing, Through, decide
-from scheduler.gate.follow import follow, gone
+from scheduler.gate.follow import REWRITTEN, follow, gone
 from tests.support.gated import CARD_BYTES, FoldedAccounts, appears, result, seen
 
 TRAIN = (Claimant(name="train", uid="uid-train"),)
@@ -88,13 +88,41 @@ def test_what_got_past_the_gate_is_observed() -> None:
     assert [each.device_id for each in event.shares] == ["GPU-0"]
 
 
-def test_what_was_stored_otherwise_than_reserved_is_observed_as_stored() -> None:
-    """A webhook behind ours rewrote it: what was reserved is void, for its version is over."""
+def test_what_was_stored_otherwise_than_reserved_is_held_beside_it() -> None:
+    """A webhook behind ours rewrote it: whoever prepares devices may have read either."""
     voided, observed = followed(standing(5), 6, result(1))
 
     assert isinstance(voided, ClaimVoided)
     assert isinstance(observed, ClaimObserved)
-    assert [each.device_id for each in observed.shares] == ["GPU-1"]
+    assert [each.device_id for each in observed.shares] == ["GPU-0", "GPU-1"]
+    assert [each.device for each in observed.results] == ["gpu-1"]
+    assert observed.source == REWRITTEN
+    held = Standing(opening=observed, stored=True)
+    assert followed(held, 7, result(1)) == ()
+    (released,) = followed(held, 8, pods=())
+    assert isinstance(released, ClaimReleased)
+
+
+def test_of_a_card_that_was_rewritten_to_less_or_more_the_greater_is_held() -> None:
+    """On one card it is one holding, not two."""
+    _, observed = followed(standing(5), 6, result(0, memory="4Gi"))
+
+    assert isinstance(observed, ClaimObserved)
+    assert [each.memory_bytes for each in observed.shares] == [CARD_BYTES]
+
+
+def test_what_a_pod_runs_with_is_held_beside_what_was_written_past_the_gate() -> None:
+    """It was taken away and another allocated while nobody asked us; the Pod was not told."""
+    before = standing(5, stored=True)
+    shown = seen("a", 9, result(1), pods=("train",))
+
+    *_, kept = follow(shown, before, TRAIN, FoldedAccounts(), attempts=1, runs=lambda _: True)
+    *_, alone = follow(shown, before, TRAIN, FoldedAccounts(), attempts=1)
+
+    assert isinstance(kept, ClaimObserved)
+    assert isinstance(alone, ClaimObserved)
+    assert [each.device_id for each in kept.shares] == ["GPU-0", "GPU-1"]
+    assert [each.device_id for each in alone.shares] == ["GPU-1"]
 
 
 def test_what_is_shown_late_ends_no_reservation() -> None:

@@ -233,6 +233,14 @@ CASES: dict[str, tuple[str, Sight]] = {
         drift.UNGATED,
         sight(state(claims={"c/1": claimed(kind=OBSERVED, consumers=(CONSUMER,))}), pods={}),
     ),
+    "a claim with other devices than were let through": (
+        drift.REWRITTEN_AFTER_GATE,
+        sight(
+            state(claims={"c/1": claimed(kind=OBSERVED, consumers=(CONSUMER,))}),
+            pods={},
+            past_gate=lambda _: drift.REWRITTEN_AFTER_GATE,
+        ),
+    ),
     "a claim that nobody uses": (
         drift.IDLE_CLAIM,
         sight(state(claims={"c/1": claimed()}), pods={}),

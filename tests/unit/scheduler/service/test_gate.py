@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ledger.domain.errors import InputError, LedgerError
+from ledger.domain.log import drift
 from ledger.domain.log.events import (
     ClaimBound,
     ClaimObserved,
@@ -25,7 +26,9 @@ from scheduler.decide.settings import SchedulingSettings
 from scheduler.service.answering import NotNowError
 from scheduler.service.claims import CLAIMS, ClaimBook, claim_path
 from scheduler.service.gate import Gate, GateWorks
+from scheduler.service.slices import SLICES, SliceBook
 from scheduler.service.telling import Telling
+from tests.support.dra import card, resource_slice
 from tests.support.fake_api import ApiClient, ApiServer
 from tests.support.gated import DRIVER, DRIVERS, FoldedAccounts, claim, result
 from tests.support.live import WORDS, MemoryLedger, StillClock
@@ -47,11 +50,13 @@ class World:
 
     def start(self, opened: Sequence[Any] = ()) -> None:
         """Let a process begin, which has heard of no claim."""
-        self.book = ClaimBook(DRIVERS, opened)
+        self.book = ClaimBook(DRIVERS, opened, guarded=DRIVERS)
+        self.slices = SliceBook(DRIVERS, lambda _: None)
         self.api = ApiClient(self.server, self.clock.sleep)
         self.telling = Telling(api=self.api, clock=self.clock, reporter="test")
         works = GateWorks(
             book=self.book,
+            slices=self.slices,
             accounts=self.accounts,
             recorded=self._recorded,
             recorder=self.ledger,
@@ -85,7 +90,9 @@ class World:
         return stored
 
     def _list(self) -> None:
-        items = [each for place, each in self.server.objects.items() if place != CLAIMS]
+        items = [
+            each for place, each in self.server.objects.items() if place not in {CLAIMS, SLICES}
+        ]
         self.server.objects[CLAIMS] = {"metadata": {"resourceVersion": "0"}, "items": items}
 
     def show(self, item: dict[str, Any]) -> None:
@@ -331,15 +338,59 @@ def test_what_was_allocated_before_the_first_call_is_observed_first(world: World
     assert isinstance(world.ledger.log[0], ClaimObserved)
 
 
-def test_nothing_is_granted_while_claims_can_not_be_listed(world: World) -> None:
+@pytest.mark.parametrize("answers", [[500], ["answered", 500]], ids=["no slices", "no claims"])
+def test_nothing_is_granted_while_slices_and_claims_can_not_be_listed(
+    world: World, answers: list[str | int]
+) -> None:
     """An API server that does not answer is asked again by the next call."""
-    world.api.fate = lambda _: 500
+    world.api.fate = lambda _: answers.pop(0)
 
     with pytest.raises(NotNowError, match="ClaimsNotListed"):
         world.write("a", result(0))
 
     world.api.fate = lambda _: "answered"
     assert world.write("a", result(0))["allowed"]
+
+
+def test_what_is_listed_counts_before_a_watch_told_it(world: World) -> None:
+    """The slices, too: who is refused by what a watch is late with is refused for nothing."""
+    assert not world.slices.is_whole(DRIVER, "n-1")
+    item = resource_slice([card("gpu-0", "GPU-0")], driver=DRIVER)
+    item["metadata"] = {"uid": "s", "resourceVersion": "1"}
+    world.server.objects[SLICES] = {"metadata": {"resourceVersion": "1"}, "items": [item]}
+    world.write("a", result(0))
+    assert world.slices.is_whole(DRIVER, "n-1")
+    assert world.slices.listing is None
+
+
+def test_a_claim_that_went_while_all_were_listed_holds_nothing(world: World) -> None:
+    """The watch tells that it is gone before the list that has it yet is read."""
+    listed = {"items": [claim("a", 3, result(0))]}
+    world.book.listing = set()
+    world.book.drop("claim-a")
+    world.book.take_list(listed)
+    assert not world.book.seen
+
+
+def test_what_no_gate_had_to_let_through_is_no_drift(world: World) -> None:
+    """Claims of drivers that are not guarded are observed, and that is all."""
+    world.show(claim("a", 7, result(0)))
+    assert world.book.past_gate("claim-a") == drift.UNGATED
+
+    world.book = ClaimBook(DRIVERS)
+    for event in world.accounts.events:
+        world.book.take(event)
+    assert world.book.past_gate("claim-a") == ""
+
+
+def test_what_was_rewritten_behind_the_gate_is_drift_of_its_own(world: World) -> None:
+    """Both are held, so that neither is given to anybody else."""
+    world.write("a", result(0))
+    world.show(claim("a", 20, result(1)))
+    assert world.book.past_gate("claim-a") == drift.REWRITTEN_AFTER_GATE
+    for number in (0, 1):
+        assert not world.write(f"b{number}", result(number))["allowed"]
+    assert world.write("c", result(2))["allowed"]
 
 
 def test_what_got_past_the_gate_is_observed(world: World) -> None:
