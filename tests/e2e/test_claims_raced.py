@@ -138,7 +138,7 @@ def test_what_the_gate_is_asked_about_and_what_it_answers(
             return api.replace(f"{path}/{name}/status{'?dryRun=All' * dry_run}", body)
 
         for name, driver in (("a", DRIVER), ("b", DRIVER), ("nic", OTHER_DRIVER)):
-            body = {"metadata": {"name": name}, "spec": request(driver=driver)}
+            body = {"metadata": {"name": name}, "spec": request(driver=driver, uuid=UUIDS[name])}
             made = api.create(path, body)
             assert made.ok, made.message
         first = forged("card-0", 0)
@@ -172,6 +172,10 @@ def test_what_the_gate_is_asked_about_and_what_it_answers(
         assert api.replace(f"{path}/{name}/status", write_off).ok
         api.delete(f"{path}/{name}")
     api.delete(f"{GROUP}/deviceclasses/{OTHER_DRIVER}")
+
+
+UUIDS = {"a": "", "b": "GPU-card-0-0", "nic": ""}
+"""Which card a claim wants: for one that names it no other is taken."""
 
 
 def forged(node: str, number: int, *, driver: str = DRIVER) -> dict[str, Any]:

@@ -115,12 +115,19 @@ def add_class(plane: ControlPlane, driver: str = DRIVER) -> None:
 
 
 def request(
-    *, share: Mapping[str, str] | None = None, count: int = 1, driver: str = DRIVER
+    *,
+    share: Mapping[str, str] | None = None,
+    count: int = 1,
+    driver: str = DRIVER,
+    uuid: str = "",
 ) -> dict[str, Any]:
-    """Return a claim's spec: so many cards, whole or this much of each."""
+    """Return a claim's spec: so many cards, whole or this much of each, or the one with this id."""
     exactly: dict[str, Any] = {"deviceClassName": driver, "count": count}
     if share is not None:
         exactly["capacity"] = {"requests": dict(share)}
+    if uuid:
+        named = f'device.attributes["{driver}"].uuid == "{uuid}"'
+        exactly["selectors"] = [{"cel": {"expression": named}}]
     return {"devices": {"requests": [{"name": "g", "exactly": exactly}]}}
 
 
