@@ -20,6 +20,7 @@ from agent.service.wire import (
     read_checkpoint,
     read_holdings,
     read_reason,
+    read_sequence,
     read_verdicts,
 )
 from agent.witness.history import Shown
@@ -62,6 +63,7 @@ class ServiceLink:
     Attributes:
         state: where we stand with it.
         changed: called after each answer and each failure; must be quick.
+        sequence: of the last message of this node that was taken; None = messages have no numbers.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class ServiceLink:
         self._heard_at = None if age_seconds is None else clock() - age_seconds
         self.state = Following(known=known)
         self.changed: list[Callable[[], None]] = []
+        self.sequence: int | None = None
 
     @property
     def holdings(self) -> NodeHoldings | None:
@@ -117,20 +120,28 @@ class ServiceLink:
         observed: Iterable[Observed] = (),
         here: Iterable[str] = (),
         runs: Iterable[str] | None = None,
+        after: int | None = None,
     ) -> Verdicts:
         """
         Confirm what containers were given, of which Pods nothing is left, and what others gave.
+
+        Args:
+            after: `sequence` as it was before anybody looked: it does not count if another message
+                was taken since.
 
         Raises:
             NoAnswerError, RefusedError: say it again later.
             InputError: we have no token, or the answer can't be read.
         """
-        body = confirmation(assigned, gone, observed, here, runs)
+        number = None if after is None else after + 1
+        body = confirmation(assigned, gone, observed, here, runs, sequence=number)
         path = f"{PATH}/confirmations"
         answer = await self._caller.call(path, seconds=CALL_SECONDS, body=body)
         if answer.status != _GOOD:
             raise RefusedError(f"{answer.status}: {read_reason(answer.body)}")
-        return read_verdicts(answer.body)
+        verdicts = read_verdicts(answer.body)
+        self.sequence = read_sequence(answer.body)
+        return verdicts
 
     async def checkpoint(self, kept: str) -> Shown:
         """
@@ -158,11 +169,15 @@ class ServiceLink:
             if answer.status != _GOOD:
                 words = read_reason(answer.body)
                 return refused(state, answer.status, words, retry_after=answer.retry_after)
+            sequence = read_sequence(answer.body)
             if after is None:
-                return told_all(state, *read_holdings(answer.body))
-            return told_changes(state, *read_changes(answer.body))
+                told = told_all(state, *read_holdings(answer.body))
+            else:
+                told = told_changes(state, *read_changes(answer.body))
         except (NoAnswerError, InputError) as error:
             return failed(state, str(error))
+        self.sequence = sequence
+        return told
 
     def _become(self, state: Following) -> None:
         before, self.state = self.state, state

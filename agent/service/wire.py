@@ -92,12 +92,22 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class Verdicts(msgspec.Struct, frozen=True):
-    """What came of a confirmation, in the order of what was confirmed."""
+    """
+    What came of a confirmation, in the order of what was confirmed.
 
+    Attributes:
+        taken: it counts; else another message of this node was taken since we knew its number.
+    """
+
+    taken: bool = True
     assigned: tuple[Verdict, ...] = ()
     gone: tuple[Verdict, ...] = ()
     observed: tuple[Verdict, ...] = ()
     cleared: tuple[str, ...] = ()
+
+
+class _Numbered(msgspec.Struct):
+    sequence: int | None = None
 
 
 class _Checkpoint(msgspec.Struct):
@@ -118,6 +128,7 @@ def _parsed(kind: type, value: object) -> object:
 _HOLDINGS: Final = msgspec.json.Decoder(_Holdings, dec_hook=_parsed)
 _CHANGES: Final = msgspec.json.Decoder(_Changes, dec_hook=_parsed)
 _VERDICTS: Final = msgspec.json.Decoder(Verdicts)
+_NUMBERED: Final = msgspec.json.Decoder(_Numbered)
 _CHECKPOINT: Final = msgspec.json.Decoder(_Checkpoint)
 _REASON: Final = msgspec.json.Decoder(_Reason)
 
@@ -163,6 +174,14 @@ def read_verdicts(body: bytes) -> Verdicts:
         raise InputError(f"not an answer to a confirmation: {error}") from error
 
 
+def read_sequence(body: bytes) -> int | None:
+    """Return the number of the last message that was taken; None = the service does not number."""
+    try:
+        return _NUMBERED.decode(body).sequence
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"not an answer of the service: {error}") from error
+
+
 def read_reason(body: bytes) -> str:
     """Return the words of a refusal, as far as it has any."""
     try:
@@ -177,6 +196,8 @@ def confirmation(
     observed: Iterable[Observed] = (),
     here: Iterable[str] = (),
     runs: Iterable[str] | None = None,
+    *,
+    sequence: int | None = None,
 ) -> bytes:
     """
     Return the message of a confirmation.
@@ -187,6 +208,7 @@ def confirmation(
         observed: what others gave Pods.
         here: UIDs of Pods of which it was said that they are gone, and that may start.
         runs: UIDs of all Pods that run here; None = that is not known.
+        sequence: its number; None = the service does not number messages.
     """
     listed = [
         {"pod_uid": uid, "attempt": attempt, "containers": [_plain(one) for one in containers]}
@@ -196,6 +218,8 @@ def confirmation(
     body["observed"] = [_observed(each) for each in observed]
     if runs is not None:
         body["runs"] = list(runs)
+    if sequence is not None:
+        body["sequence"] = sequence
     return msgspec.json.encode(body)
 
 

@@ -162,6 +162,7 @@ class Confirmer:
         Raises:
             OSError: whom we call gone can't be kept, so nobody was called so.
         """
+        before = self._link.sequence  # what is said of this look follows nothing newer
         self._gate.soon.clear()
         self._gate.passed.clear()
         self._hear_other()
@@ -172,7 +173,8 @@ class Confirmer:
         if self._is_without_us(found):
             problems.append(Fault(reason=SOURCE_AWAY, message="kubelet tells not even of our Pod"))
         known = self._link.holdings
-        if known is None or not self._link.is_heard:
+        is_numbered = before is not None or self._link.sequence is None
+        if known is None or not self._link.is_heard or not is_numbered:
             self.problems = tuple(problems)
             return
         if self._gate.forgot:
@@ -192,13 +194,18 @@ class Confirmer:
                     observed=message.observed,
                     here=message.here,
                     runs=message.runs,
+                    after=before,
                 )
             except (NoAnswerError, RefusedError, InputError) as error:
                 self._gate.state = unanswered(state, message)
                 problems.append(Fault(reason=UNHEARD, message=str(error)))
             else:
-                held = {uid for uid, _ in known.held}
-                self._become(answered(state, message, held | wants))
+                if verdicts.taken:
+                    held = {uid for uid, _ in known.held}
+                    self._become(answered(state, message, held | wants))
+                else:  # another message of this node was taken since the look
+                    self._gate.state = unanswered(state, message)
+                    self._gate.soon.set()
                 _tell(verdicts.assigned, verdicts.observed, verdicts.cleared)
         self._gate.wanted &= self._gate.state.gone  # whoever else waited may start
         self.problems = tuple(problems)

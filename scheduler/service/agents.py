@@ -50,6 +50,8 @@ CHANGES_MAX: Final = 256
 """Changes that are kept of each node; who lags further behind asks for all again."""
 CONFIRMED_MAX: Final = 512
 """Pods of one message."""
+_OF_EPOCH: Final = 1 << 32
+"""Numbers of messages of one epoch: those of another one are others."""
 
 ASSIGNED, DIFFERENT, UNKNOWN, LATER, AMISS = "assigned", "different", "unknown", "later", "refused"
 NOTED, NOTHING = "noted", "nothing"
@@ -189,6 +191,7 @@ class Agents:
             if state and any(one.phase == LOST for one in state.holdings.values())
         }
         self._waits: dict[str, asyncio.Event] = {}
+        self._taken: dict[str, int] = {}  # UID of the node -> the last message that was taken
         self.ready = Ready()
         self.first: Callable[[str], None] = lambda _: None
         self.confirmed: Callable[[str], None] = lambda _: None
@@ -328,6 +331,27 @@ class Agents:
                 self._gone.pop(uid, None)
 
     # --- what is confirmed ----------------------------------------------------------------------
+
+    def taken(self, node_uid: str) -> int:
+        """Return the number of the last message of a node's agents that was taken."""
+        return max(self._taken.get(node_uid, 0), self._recorder.epoch * _OF_EPOCH)
+
+    def take(self, node_uid: str, number: int | None) -> int | None:
+        """
+        Take a message, and return its number; None = it is late, and nothing of it counts.
+
+        Whoever looked at the node knew the number before it. So what a message says was seen after
+        everything that counts of the messages before it, whichever agent said them.
+
+        Args:
+            number: None = of an agent that does not number its messages: it is as late as it is.
+        """
+        following = self.taken(node_uid) + 1
+        if number is not None and number != following:
+            self.counts["late"] += 1
+            return None
+        self._taken[node_uid] = following
+        return following
 
     def gone(self, node_uid: str, pod_uids: Sequence[str]) -> dict[str, str]:
         """Take note of Pods of which nothing is left on a node, as far as they hold something."""

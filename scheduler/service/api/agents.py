@@ -16,12 +16,20 @@ from aiohttp import web
 
 from ledger.domain.annotations.checkpoints import DeviceCheckpoint
 from ledger.domain.annotations.proof import ProvenContainer, containers_of
-from ledger.domain.bounds import Name, Number
+from ledger.domain.bounds import Count, Name, Number
 from ledger.domain.errors import InputError
 from ledger.domain.log.codec import decode_value, plain_value
 from ledger.domain.log.state import Holding
 from ledger.domain.resources import CALLER_NODE_NAME, CALLER_NODE_UID
-from scheduler.service.agents import CONFIRMED_MAX, Agents, Change, Given, SeenPod, TooOldError
+from scheduler.service.agents import (
+    CONFIRMED_MAX,
+    LATER,
+    Agents,
+    Change,
+    Given,
+    SeenPod,
+    TooOldError,
+)
 from scheduler.service.api.callers import Caller
 from scheduler.service.api.http import RefusedError, Route, json_answer
 from scheduler.service.view import ClusterView
@@ -72,6 +80,7 @@ class Confirmation:
         gone: UIDs of Pods of which no container and no process is left.
         here: UIDs of Pods that may start, though it was said that they are gone.
         runs: UIDs of all Pods of which a container or process is there; None = it can't tell.
+        sequence: number of the message; None = of an agent that does not number them.
     """
 
     assigned: tuple[ConfirmedPod, ...] = ()
@@ -79,6 +88,7 @@ class Confirmation:
     observed: tuple[ObservedPod, ...] = ()
     here: tuple[str, ...] = ()
     runs: tuple[str, ...] | None = None
+    sequence: Count | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +184,9 @@ class AgentRoutes:
         """Take what the caller's node confirms."""
         name, uid = self._node(caller)
         said = read_confirmation(await request.read())
+        number = self._agents.take(uid, said.sequence)
+        if number is None:
+            return self._answer(name, uid, self._view.position, taken=False)
         # What needs no ledger comes before the first wait: while this message waits, its agent may
         # give it up and say by the next one that a Pod is here again.
         self._agents.here(uid, said.here)
@@ -186,12 +199,16 @@ class AgentRoutes:
         results = []
         for one in said.assigned:
             given = Given(pod_uid=one.pod_uid, attempt=one.attempt, containers=one.containers)
-            result, why = await self._agents.assigned(uid, given)
+            result, why = LATER, "a newer message of this node was taken meanwhile"
+            if self._agents.taken(uid) == number:
+                result, why = await self._agents.assigned(uid, given)
             words = {"pod_uid": one.pod_uid, "attempt": one.attempt}
             results.append({**words, "result": result, "why": why})
-        cleared = [] if said.runs is None else await self._agents.runs(uid, set(said.runs))
+        cleared = []
+        if said.runs is not None and self._agents.taken(uid) == number:
+            cleared = await self._agents.runs(uid, set(said.runs))
         results_of = {"assigned": results, "gone": listed, "observed": seen, "cleared": cleared}
-        return self._answer(name, uid, self._view.position, **results_of)
+        return self._answer(name, uid, self._view.position, taken=True, **results_of)
 
     async def checkpoint(self, request: web.Request, caller: Caller) -> web.StreamResponse:
         """
@@ -241,6 +258,7 @@ class AgentRoutes:
                 "incarnation": self._proofs.incarnation(),
             },
             "position": position,
+            "sequence": self._agents.taken(uid),
         }
         return json_answer({**said, **parts})
 

@@ -589,6 +589,33 @@ def test_what_a_mirror_holds_is_not_gone_while_its_static_pod_runs(
     world.run(act)
 
 
+def test_what_was_seen_before_another_message_was_taken_is_seen_again(world: World) -> None:
+    """Of two agents at an upgrade: the other one said more since the look began."""
+    world.scene.hold("p")
+
+    async def act(link: ServiceLink) -> None:
+        confirmer = world.confirmer(link)
+        asked = world.kubelet.given
+
+        async def meanwhile() -> tuple[Given, ...]:
+            before = link.sequence
+            await link.confirm(here=["pod-p"], after=before)
+            link.sequence = before  # the other agent's answer is not ours
+            return await asked()
+
+        world.kubelet.given = meanwhile  # type: ignore[method-assign]
+        await confirmer.round()
+        assert world.scene.word().gone == frozenset()
+        assert world.scene.agents.counts["late"] == 1
+        assert not world.gate.state.may_start("pod-p")
+        assert world.gate.soon.is_set()
+        world.kubelet.given = asked  # type: ignore[method-assign]
+        await confirmer.round()
+        assert world.scene.word().gone == {"pod-p"}
+
+    world.run(act)
+
+
 def test_the_last_checkpoint_is_kept_and_a_shorter_ledger_is_named(tmp_path: Path) -> None:
     """Over a restart of the agent; what does not follow is never kept."""
     key = PrivateKey.new("k")

@@ -548,3 +548,65 @@ def test_a_message_that_waits_for_the_ledger_takes_back_nothing_that_is_said_mea
     asyncio.run(asking())
     assert scene.assigned == ["pod-q"]
     assert scene.word().gone == frozenset()
+
+
+def test_a_message_that_is_late_counts_for_nothing() -> None:
+    """That a Pod is gone, said before it was taken back; each message counts once."""
+    scene = Scene()
+    scene.hold("p")
+    _, told = scene.get("holdings")
+    first = told["sequence"] + 1
+    _, answer = scene.confirm(gone=[], sequence=first)
+    assert (answer["taken"], answer["sequence"]) == (True, first)
+    for sequence in (first - 1, first, first + 2):
+        status, late = scene.confirm(gone=["pod-p"], sequence=sequence)
+        assert (status, late["taken"], late["sequence"]) == (200, False, first)
+        assert "gone" not in late
+    assert scene.word().gone == frozenset()
+    assert scene.agents.counts["late"] == 3
+    assert scene.confirm(gone=["pod-p"], sequence=first + 1)[1]["taken"]
+    assert scene.word().gone == {"pod-p"}
+
+
+def test_a_message_without_a_number_counts_and_makes_those_before_it_late() -> None:
+    """Of an agent of an earlier release; each node has numbers of its own, and so has an epoch."""
+    scene = Scene()
+    scene.hold("p")
+    first = scene.get("holdings")[1]["sequence"] + 1
+    assert scene.confirm(gone=["pod-p"])[1]["taken"]
+    assert not scene.confirm(here=["pod-p"], sequence=first)[1]["taken"]
+    scene.known.caller = agent_of("b")
+    assert scene.confirm(sequence=first)[1]["taken"]
+    scene.known.caller = agent_of("a")
+    scene.live.ledger.epoch += 1
+    assert scene.get("changes?after=999999")[0] == 410
+    assert scene.get("holdings")[1]["sequence"] > first + 1
+    assert not scene.confirm(here=["pod-p"], sequence=first + 1)[1]["taken"]
+
+
+def test_what_is_left_of_a_message_that_waits_counts_not_after_a_newer_one() -> None:
+    """Whom it calls assigned is called gone meanwhile, and stays so."""
+    scene = Scene()
+    for name in ("p", "q"):
+        scene.hold(name)
+    slow = SlowLedger(scene.live.ledger)
+    scene.agents._recorder = slow
+    first = scene.get("holdings")[1]["sequence"] + 1
+    words = {"assigned": [given("p"), given("q")], "runs": ["pod-p"], "sequence": first}
+
+    async def both() -> Json:
+        async with TestClient(TestServer(scene.app())) as client:
+            path = "/agents/v1/confirmations"
+            older = asyncio.create_task(client.post(path, json=words))
+            await slow.waits.wait()
+            body = {"gone": ["pod-q"], "sequence": first + 1}
+            async with client.post(path, json=body) as newer:
+                assert (await newer.json())["taken"]
+            slow.goes_on.set()
+            async with await older as answer:
+                told: Json = await answer.json()
+        return told
+
+    told = asyncio.run(both())
+    assert [one["result"] for one in told["assigned"]] == ["assigned", "later"]
+    assert scene.word().gone == {"pod-q"}
