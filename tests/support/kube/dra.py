@@ -48,10 +48,15 @@ def add_claim_node(
     ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
     status = {"status": {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}}
     assert plane.api().patch(f"/api/v1/nodes/{name}/status", status).ok
-    made = plane.api().create(
-        f"{GROUP}/resourceslices",
-        slice_of(name, cards=cards, driver=driver, generation=generation),
-    )
+    add_slice(plane, name, cards=cards, driver=driver, generation=generation)
+
+
+def add_slice(
+    plane: ControlPlane, node: str, *, cards: int = 8, driver: str = DRIVER, generation: int = 1
+) -> None:
+    """Make the slice in which a driver tells a node's cards."""
+    body = slice_of(node, cards=cards, driver=driver, generation=generation)
+    made = plane.api().create(f"{GROUP}/resourceslices", body)
     assert made.ok, made.message
 
 
