@@ -63,13 +63,13 @@ def picture_of_ledger(source: Ledger, at_us: int | None, sight: Sight = EVERYBOD
     until = INTEGER_MAX if at_us is None else position_at(source, at_us)
     with nullcontext() if connection.in_transaction() else connection.begin():
         described, labels = _said_of_nodes(source, until)
-        granted = queries.granted_rows(connection, when, nodes=labels)
-        cut = {uid for uid, facts in described.items() if has_others(facts, labels.get(uid, {}))}
-        observed = (
-            (row, pod_of(row))
-            for row in queries.unknown_rows(connection, when)
-            if sight.sees(row.namespace)
-        )
+        granted = list(queries.granted_rows(connection, when, nodes=labels))
+        others = {uid for uid, facts in described.items() if has_others(facts, labels.get(uid, {}))}
+        observed = queries.unknown_rows(connection, when)
+        pods = [
+            *((row, pod_of(row)) for row in observed),
+            *((row, asking_pod(row)) for row in granted),
+        ]
         held = queries.device_holders(connection, when)
         picture = cluster_now_of_ledger(
             queries.nodes(connection, until=until),
@@ -77,16 +77,15 @@ def picture_of_ledger(source: Ledger, at_us: int | None, sight: Sight = EVERYBOD
             [holder for holder in held if sight.sees(holder.namespace)],
             closed_at(queries.health_changes(connection), at_us),
             [
-                *(
-                    structs.replace(pod, faults=(_ARCHIVED,))
-                    if row.body is None and (pod.unknown_types or row.node_uid in cut)
-                    else pod
-                    for row, pod in observed
-                ),
-                *(asking_pod(row) for row in granted if sight.sees(row.namespace)),
+                structs.replace(pod, faults=(_ARCHIVED,))
+                if row.body is None and (pod.unknown_types or row.node_uid in others)
+                else pod
+                for row, pod in pods
+                if sight.sees(row.namespace)
             ],
             described=described,
             labels=labels,
+            cut={row.node_uid for row, _ in pods if row.body is None},
         )
     return picture if sight.whole else held_alone(picture, sight.sees)
 
@@ -221,6 +220,14 @@ def _said_of_nodes(
     offering = {uid for uid, facts in described.items() if facts.systems.there()}
     labels = labels_of(connection, offering, until) if offering else {}
     return described, {uid: labels.get(uid, {}) for uid in offering}
+
+
+def not_counted_words(pods: Sequence[str]) -> str:
+    """Say whose hours of cards are not known, by path."""
+    shown, more = ", ".join(pods[:_SHOWN_MAX]), len(pods) - _SHOWN_MAX
+    rest = f" and {more} more" if more > 0 else ""
+    fact = "not counted: cards by number or claim of Pods whose events are in an archive"
+    return one_line(f"{fact}: {shown}{rest}; the segment files have them")
 
 
 def many_text(number: Many) -> str:

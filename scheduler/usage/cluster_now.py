@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ledger.domain.devices import WHOLE_PERCENT, DeviceRecord, DeviceShare, level_percent
@@ -46,6 +46,7 @@ from scheduler.usage.picture import (
     DeviceNow,
     Double,
     HolderNow,
+    Many,
     Mode,
     NodeNow,
     Picture,
@@ -98,6 +99,7 @@ class _NodeParts:
     systems: DeviceSystems = NO_SYSTEMS
     asked: Counter[str] = field(default_factory=Counter)
     labels: Mapping[str, str] = field(default_factory=dict)
+    is_cut: bool = False
 
     @property
     def offers(self) -> Mapping[str, int]:
@@ -182,6 +184,7 @@ def cluster_now_of_ledger(
     *,
     described: Mapping[str, RecordedNode] | None = None,
     labels: Mapping[str, Mapping[str, str]] | None = None,
+    cut: Iterable[str] = (),
 ) -> Picture:
     """
     Return the cards of a ledger at the moment that `holders` and `pods` were asked for.
@@ -191,6 +194,7 @@ def cluster_now_of_ledger(
         pods: who was seen to run there, and of those who were granted something what they ask for.
         described: node UID -> what was said of the node last, as far as it was.
         labels: likewise its labels, of nodes that offer devices by number.
+        cut: UIDs of the nodes with Pods of which nobody can say what they hold by number or claim.
     """
     nodes, described = list(nodes), described or {}
     created = {uid: facts.created for uid, facts in described.items()}
@@ -227,6 +231,9 @@ def cluster_now_of_ledger(
             there = parts[granting[machines[event.node_uid]]]
             there.strangers.append(event)
             there.asked.update(extended.held(event.snapshot))
+    for uid in cut:
+        if uid in machines:
+            parts[granting[machines[uid]]].is_cut = True
     told = {
         node.node_name: described[node.node_uid].faults
         for node in nodes
@@ -439,6 +446,8 @@ def _node(part: _NodeParts, vocabulary: Vocabulary) -> NodeNow:
         *dra_groups(part.systems, part.strangers, is_open=is_open),
         *volcano_groups(part.systems, part.strangers, is_open=is_open),
     )
+    if part.is_cut:
+        groups = tuple(map(_at_least, groups))
     looked_at = {name for group in groups for name in group.units}
     return NodeNow(
         name=part.name,
@@ -446,7 +455,7 @@ def _node(part: _NodeParts, vocabulary: Vocabulary) -> NodeNow:
         closed_because=part.closed_because,
         groups=groups,
         not_looked_at={
-            name: Units(allocatable=amount, held=part.asked[name])
+            name: Units(allocatable=amount, held=part.asked[name], is_least=part.is_cut)
             for name, amount in sorted(part.offers.items())
             if name not in looked_at
             and extended.is_device(name, vocabulary)
@@ -454,6 +463,21 @@ def _node(part: _NodeParts, vocabulary: Vocabulary) -> NodeNow:
         }
         | dict(dra_not_looked_at(part.systems, part.strangers)),
         sums=_sums(groups, unplaced.get(TYPE_GPU, ()), is_open) if kinds[TYPE_GPU] > 1 else None,
+    )
+
+
+def _at_least(group: CardGroup) -> CardGroup:
+    """Return a group of which more may be held than anybody can say; an inventory's is known."""
+    units = {name: replace(each, is_least=True) for name, each in group.units.items()}
+    if group.is_inventoried:
+        return replace(group, units=units)
+    held = group.held or exactly(sum(1 for card in group.devices if card.holders))
+    return replace(
+        group,
+        units=units,
+        free=replace(group.free, least=0),
+        gettable=replace(group.gettable, least=0),
+        held=Many(least=held.least, most=group.cards.most),
     )
 
 

@@ -146,10 +146,16 @@ class Unplaced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Units:
-    """What a node offers of one resource, and what the Pods on it ask of it together."""
+    """
+    What a node offers of one resource, and what the Pods on it ask of it together.
+
+    Attributes:
+        is_least: of some Pods nobody can say what they ask of it.
+    """
 
     allocatable: int
     held: int
+    is_least: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

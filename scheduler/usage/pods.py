@@ -14,18 +14,17 @@ from ledger.domain.log.events import (
     decode_event,
     skim_event,
 )
-from ledger.store.reading.report_rows import UnknownRow, UnplacedRow
+from ledger.store.reading.report_rows import UnknownRow
 
 
-def pod_of(row: UnknownRow | UnplacedRow) -> PodObserved:
+def pod_of(row: UnknownRow) -> PodObserved:
     """
     Return a Pod that somebody else placed; a claim that no gate let through is told as one.
 
     Of one whose event is in an archive no more than rows say: GPUs by number.
     """
-    if isinstance(row, UnknownRow) and row.body is None:
+    if row.body is None:
         return _archived(row)
-    assert row.body is not None, row
     if row.holder == CLAIM:
         claim = decode_event(ClaimObserved.event_type, row.body)
         assert isinstance(claim, ClaimObserved), row
@@ -51,8 +50,13 @@ def _archived(row: UnknownRow) -> PodObserved:
 
 
 def asking_pod(row: UnknownRow, *, without: str = "") -> PodObserved:
-    """Return what a Pod asked for that was granted something, but of one resource."""
-    assert row.body is not None, row
+    """
+    Return what a Pod asked for that was granted something, but of one resource.
+
+    Nothing of one whose event is in an archive.
+    """
+    if row.body is None:
+        return _archived(row)
     event = skim_event(PodReserved.event_type, row.body)
     assert isinstance(event, PodReserved), row
     asked = {

@@ -9,10 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ledger.domain.devices import WHOLE_PERCENT
-from ledger.domain.log.unnamed import unnamed_cards
 from ledger.store.reading.report_rows import UnplacedRow, UsageRecord
 from scheduler.usage.machines import DeviceKey
-from scheduler.usage.pods import pod_of
 
 HOUR_US: Final = 3_600_000_000.0
 
@@ -59,9 +57,8 @@ class _Shared:
 def unlisted(rows: Iterable[UnplacedRow]) -> Iterator[Unlisted]:
     """Yield what Pods held on cards of the inventory that nobody can name."""
     for row in rows:
-        cards = unnamed_cards(pod_of(row))
-        if cards:
-            yield Unlisted(row=row, cards=cards, percent=WHOLE_PERCENT * cards)
+        if row.gpu_count > 0:
+            yield Unlisted(row=row, cards=row.gpu_count, percent=WHOLE_PERCENT * row.gpu_count)
 
 
 def counted_us(

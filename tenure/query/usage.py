@@ -19,7 +19,8 @@ from tenure.options import (
     Out,
     Since,
 )
-from tenure.output import Column, DataFormat, OutputFormat, one_line, write_answer
+from tenure.output import Column, DataFormat, OutputFormat, write_answer
+from tenure.picture import not_counted_words
 from tenure.times import LedgerTime, iso_time
 from tenure.units import MICROSECONDS, format_time
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 
 LABEL: Final = "label:"
-_SHOWN_MAX: Final = 4
 GROUPS: Final = ("namespace", "owner", "model")
 
 
@@ -86,7 +86,7 @@ def usage(
         answer = Answer()
         used = _used(source, question, EVERYBODY, answer)
     if used.not_counted:
-        answer.note(_not_counted(used.not_counted))
+        answer.note(not_counted_words(used.not_counted))
     say(answer)
     parquet.write(used.records, [column.key for column in _COLUMNS])
 
@@ -144,17 +144,10 @@ def answer_usage(source: Ledger, question: UsageQuestion, sight: Sight) -> Answe
         words = ", ".join(f"{name} {part} %" for name, part in shown.items())
         answer.out.write(f"GPU capacity, mean: {words}\n")
     if used.not_counted:
-        answer.note(_not_counted(used.not_counted))
+        answer.note(not_counted_words(used.not_counted))
     if not used.has_time:
         answer.note("every decision was made at one moment, so nothing lasted for hours")
     return answer
-
-
-def _not_counted(pods: Sequence[str]) -> str:
-    shown, more = ", ".join(pods[:_SHOWN_MAX]), len(pods) - _SHOWN_MAX
-    rest = f" and {more} more" if more > 0 else ""
-    fact = "not counted: cards by number or claim of Pods whose events are in an archive"
-    return one_line(f"{fact}: {shown}{rest}; the segment files have them")
 
 
 def _used(source: Ledger, question: UsageQuestion, sight: Sight, answer: Answer) -> _Used:

@@ -30,7 +30,7 @@ from scheduler.usage.model import CapacityPoint, History
 from scheduler.usage.others import OthersRows
 from scheduler.usage.unplaced import Unlisted, counted_us, unlisted, with_unplaced
 from tenure.exits import with_next
-from tenure.picture import picture_of_ledger, rows_of_ledgers_others
+from tenure.picture import not_counted_words, picture_of_ledger, rows_of_ledgers_others
 from tenure.report.model import FailureRow, Report, ReportSource, Totals, UsageRow
 from tenure.report.models import models_in
 from tenure.report.page import render
@@ -130,6 +130,7 @@ def read_report(
         )
         told = events_of(connection, SettingsChanged)
         usage = _usage(ledger, span, window)
+        missing = not_counted(ledger, span, window)
         capacity, mean = _capacity(ledger, history)
         picture = None if period != ALL else picture_of_ledger(ledger, None)
     if picture is None:  # what was is the same in any transaction
@@ -154,6 +155,7 @@ def read_report(
         failures=failures,
         waits=waits_within(waits, history.start, history.end),
         usage=usage,
+        notes=(not_counted_words(missing),) if missing else (),
     )
 
 

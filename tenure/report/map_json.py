@@ -85,7 +85,11 @@ def _group(group: CardGroup) -> Record:
 
 def _units(units: Mapping[str, Units]) -> Record:
     return {
-        name: {"allocatable": each.allocatable, "held": each.held} for name, each in units.items()
+        name: {
+            "allocatable": each.allocatable,
+            "held": {"min": each.held, "max": None} if each.is_least else each.held,
+        }
+        for name, each in units.items()
     }
 
 

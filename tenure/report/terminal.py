@@ -15,6 +15,7 @@ from ledger.domain.resources import TYPE_GPU
 from scheduler.usage.picture import (
     NONE,
     DeviceNow,
+    Many,
     NodeNow,
     Picture,
     cards_of,
@@ -305,14 +306,15 @@ def _draw_notes(text: Text, picture: Picture, width: int) -> None:
         if len(found) > _UNKNOWN_MAX:
             text.append(f"{what}: {len(found) - _UNKNOWN_MAX} more\n", _UNKNOWN)
     nodes: Counter[str] = Counter()
-    held: Counter[str] = Counter()
+    held: dict[str, Many] = {}
     for node in picture.nodes:
         for name, units in node.not_looked_at.items():
             nodes[name] += 1
-            held[name] += units.held
+            more = Many(least=units.held, most=None if units.is_least else units.held)
+            held[name] = held.get(name, NONE) + more
     if nodes:
         listed = ", ".join(
-            f"{one_line(name)} ({nodes_text(count)}, {held[name]:,} held)"
+            f"{one_line(name)} ({nodes_text(count)}, {many_text(held[name])} held)"
             for name, count in sorted(nodes.items())
         )
         _wrapped(text, f"not looked at: {listed}", width, _QUIET)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
@@ -28,6 +28,7 @@ from ledger.domain.log.events import (
 )
 from ledger.domain.log.recorded_node import recorded_node
 from ledger.domain.request.card_names import stands_for_cards
+from ledger.domain.request.requests import PodSnapshot
 from ledger.store.ddl.audit_views import is_card_name
 from ledger.store.ddl.words import Database
 from ledger.store.mending.correcting import correct
@@ -40,7 +41,15 @@ from scheduler.cluster.model import Cluster
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.record import events
 from scheduler.usage.capacity import capacity_at, capacity_between
-from scheduler.usage.picture import Picture, counted_percent, shared_out, sums_of
+from scheduler.usage.picture import (
+    Many,
+    Picture,
+    Units,
+    counted_percent,
+    exactly,
+    shared_out,
+    sums_of,
+)
 from tenure.asking import EVERYBODY
 from tenure.manifests import read_manifests
 from tenure.output import OutputFormat
@@ -724,10 +733,14 @@ def test_what_only_an_archived_event_tells_is_said_not_to_be_known(
         [
             object_node("ts", allocatable=offered, labels=labels),
             object_node("plain", allocatable={**offered, "nvidia.com/gpu": 4}),
+            object_node("nic", allocatable={**offered, "nvidia.com/gpu": 0, "rdma/hca": 4}),
             running("p", "ts", {"nvidia.com/gpu": 1}),
             running("q", "plain", {"nvidia.com/gpu": 2}),
         ]
     )
+    nic = next(each for each in cluster.nodes if each.name == "nic")
+    asks = PodSnapshot(original={"c.rdma/hca": "3"})
+    granted = structs.replace(reserved("g", node="nic"), node_uid=nic.uid, snapshot=asks)
     clock, question = Clock(), UsageQuestion(output=OutputFormat.JSON)
 
     def asked_now() -> tuple[Any, str, Picture]:
@@ -744,21 +757,68 @@ def test_what_only_an_archived_event_tells_is_said_not_to_be_known(
             writer.append([events.inventoried(each, MONDAY_US), described])
         for held in cluster.adopted:
             writer.append([events.observed(structs.replace(held, request=None), MONDAY_US)])
+        writer.append([clock.new(granted, at_us=MONDAY_US + 1)])
         later = [clock.new(refused(f"r{n}"), at_us=MONDAY_US + HOUR_US) for n in range(300)]
         writer.append(later)
-    before, said, _ = asked_now()
+    before, said, picture = asked_now()
     assert (before["not_counted"], "archive" in said) == ([], False)
+    assert said_of(picture) == {
+        "ts": (exactly(1), {}),
+        "plain": (exactly(2), {}),
+        "nic": (exactly(0), {"rdma/hca": Units(allocatable=4, held=3)}),
+    }
     with store.open() as ledger:
         move(ledger, tmp_path)
 
     told, said, picture = asked_now()
 
+    assert said_of(picture) == {
+        "ts": (Many(least=0, most=2), {}),
+        "plain": (exactly(2), {}),
+        "nic": (exactly(0), {"rdma/hca": Units(allocatable=4, held=0, is_least=True)}),
+    }
     assert told["not_counted"] == ["ml/p"]
     assert "whose events are in an archive: ml/p; the segment files have them" in said
     assert {each.object for each in picture.contradictions} == {"Pod ml/p", "Pod ml/q"}
     (plain,) = (each for each in picture.nodes if each.name == "plain")
     assert sums_of(plain).free.exact == 2
     assert [pod.path for group in plain.groups for pod in group.unplaced] == ["ml/q"]
+
+
+def said_of(picture: Picture) -> dict[str, tuple[Many, Mapping[str, Units]]]:
+    """Node -> its free cards, and what nobody looked at."""
+    return {node.name: (sums_of(node).free, node.not_looked_at) for node in picture.nodes}
+
+
+def test_what_was_held_before_an_archive_is_told_of_that_time(store: Store, tmp_path: Path) -> None:
+    """Of cards held by number, on the page and by the map of then, though the Pod is gone."""
+    clock = Clock()
+    with store.open() as ledger:
+        writer = start(ledger)
+        writer.append([clock.new(node(gpus=4), at_us=MONDAY_US)])
+        writer.append([clock.new(unnamed("x", 2), at_us=MONDAY_US + HOUR_US)])
+        later = [clock.new(refused(f"r{n}"), at_us=MONDAY_US + 2 * HOUR_US) for n in range(300)]
+        writer.append([*later, clock.new(released("x"), at_us=MONDAY_US + 3 * HOUR_US)])
+    asked_for = MONDAY_US + 2 * HOUR_US
+
+    def told() -> tuple[Any, ...]:
+        with store.open("read") as ledger:
+            report = read_report(ledger, proof=None, command="")
+            picture = picture_of_ledger(ledger, asked_for)
+        history = report.history
+        holds = [(hold.card, hold.opened, hold.closed) for hold in history.holds]
+        return holds, history.pods, report.usage, picture.nodes
+
+    before = told()
+    assert [card for card, *_ in before[0]] == [2, 3]
+    with store.open() as ledger:
+        move(ledger, tmp_path)
+
+    holds, pods, usage, nodes = told()
+
+    assert (holds, pods, usage) == before[:3]
+    assert [sums_of(each).free for each in nodes] == [exactly(2)]
+    assert [pod.amount for each in nodes for pod in each.groups[0].unplaced] == [2]
 
 
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])

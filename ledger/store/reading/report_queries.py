@@ -77,7 +77,6 @@ from ledger.store.schema import (
 UNKNOWN: Final = "unknown/"
 """What the slot of a holder on an unknown device begins with; its type follows."""
 
-_UNPLACED: Final = '%"unknown_types":["%'
 _BY_COUNT: Final = f'%"source":"{BY_COUNT}"%'
 """In the canonical text of an event: nothing that a stranger writes has such a name."""
 
@@ -130,6 +129,16 @@ DRIFT: Final = _view(
 EVENTS: Final = _view("audit_events", "position at_us event_type actor body")
 _UNKNOWN_COLUMNS: Final = tuple(
     EVENTS.c.body if name == "body" else RESERVATIONS.c[name] for name in UnknownRow._fields[:-1]
+)
+_NAMED: Final = (
+    select(func.count())
+    .where(HOLDINGS.c.position == RESERVATIONS.c.position, HOLDINGS.c.device_type == GPU)
+    .scalar_subquery()
+)
+"""How many GPUs of a reservation somebody can name."""
+_UNPLACED_COLUMNS: Final = (
+    *(RESERVATIONS.c[name] for name in UnplacedRow._fields[:-1]),
+    RESERVATIONS.c.gpu_count - _NAMED,
 )
 LOST: Final = _view("audit_unknown_ranges", "position opened_at_us closed_at_us")
 
@@ -566,12 +575,11 @@ def unknown_rows(
 
 def _unknown_slots(connection: Connection, positions: Sequence[int]) -> dict[int, tuple[str, int]]:
     """Return position -> the types of devices held there that nobody can name, GPUs by number."""
-    s, r, h = ledger_slot_holdings.c, RESERVATIONS.c, HOLDINGS.c
-    named = select(func.count()).where(h.position == r.position, h.device_type == GPU)
+    s, r = ledger_slot_holdings.c, RESERVATIONS.c
     found: dict[int, tuple[str, int]] = {}
     for start in range(0, len(positions), _PODS_PER_QUERY):
         query = (
-            select(s.position, s.slot, r.gpu_count - named.scalar_subquery())
+            select(s.position, s.slot, r.gpu_count - _NAMED)
             .join_from(ledger_slot_holdings, RESERVATIONS, r.position == s.position)
             .where(s.position.in_(positions[start : start + _PODS_PER_QUERY]))
             .where(s.slot.startswith(UNKNOWN))
@@ -589,7 +597,7 @@ def archived_holders(
     connection: Connection, since_us: int, until_us: int, *, namespace: str | None = None
 ) -> list[tuple[str, str]]:
     """
-    Return node UID and path of whom others placed in a window and whose event is in an archive.
+    Return node UID and path of the Pods of a window whose event is in an archive.
 
     By position, each holding once.
     """
@@ -597,7 +605,7 @@ def archived_holders(
     query = (
         select(r.c.node_uid, r.c.namespace, r.c.pod_name)
         .join_from(r, e, e.c.position == r.c.position, isouter=True)
-        .where(e.c.position.is_(None), r.c.kind == "observed", _in_window(r, since_us, until_us))
+        .where(e.c.position.is_(None), _in_window(r, since_us, until_us))
         .order_by(r.c.position)
     )
     rows = _rows(connection, _matching(query, r, {"namespace": namespace}))
@@ -607,12 +615,16 @@ def archived_holders(
 def granted_rows(
     connection: Connection, when: When, *, nodes: Iterable[str]
 ) -> Iterator[UnknownRow]:
-    """Yield who was granted something on these nodes, by UID, with what they asked for."""
+    """
+    Yield who was granted something on these nodes, by UID, with what they asked for.
+
+    Nothing of that where the event is in an archive.
+    """
     r, e, wanted = RESERVATIONS, EVENTS, sorted(nodes)
     for start in range(0, len(wanted), _NODES_PER_QUERY):
         query = (
             select(*_UNKNOWN_COLUMNS)
-            .join_from(r, e, e.c.position == r.c.position)
+            .join_from(r, e, e.c.position == r.c.position, isouter=True)
             .where(when.condition(r), r.c.kind == "granted", r.c.holder == POD)
             .where(r.c.node_uid.in_(wanted[start : start + _NODES_PER_QUERY]))
             .order_by(r.c.position)
@@ -622,13 +634,12 @@ def granted_rows(
 
 
 def unplaced_rows(connection: Connection, *, namespace: str | None = None) -> Iterator[UnplacedRow]:
-    """Yield the Pods that ever held devices which nobody can name, by position."""
-    r, e = RESERVATIONS, EVENTS
-    columns = [e.c.body if name == "body" else r.c[name] for name in UnplacedRow._fields]
+    """Yield the Pods that ever held GPUs which nobody can name, by position."""
+    r, s = RESERVATIONS, ledger_slot_holdings
     query = (
-        select(*columns)
-        .join_from(r, e, e.c.position == r.c.position)
-        .where(r.c.kind == "observed", e.c.body.like(_UNPLACED))
+        select(*_UNPLACED_COLUMNS)
+        .join_from(r, s, s.c.position == r.c.position)
+        .where(s.c.slot == f"{UNKNOWN}{GPU}", r.c.kind == "observed")
         .order_by(r.c.position)
     )
     for row in rows_of(connection, _matching(query, r, {"namespace": namespace})):
@@ -637,12 +648,10 @@ def unplaced_rows(connection: Connection, *, namespace: str | None = None) -> It
 
 def opened_rows(connection: Connection, positions: Iterable[int]) -> Iterator[UnplacedRow]:
     """Yield the reservations that were opened at these positions, in order."""
-    r, e, wanted = RESERVATIONS, EVENTS, sorted(positions)
-    columns = [e.c.body if name == "body" else r.c[name] for name in UnplacedRow._fields]
+    r, wanted = RESERVATIONS, sorted(positions)
     for start in range(0, len(wanted), _NODES_PER_QUERY):
         query = (
-            select(*columns)
-            .join_from(r, e, e.c.position == r.c.position)
+            select(*_UNPLACED_COLUMNS)
             .where(r.c.position.in_(wanted[start : start + _NODES_PER_QUERY]))
             .order_by(r.c.position)
         )

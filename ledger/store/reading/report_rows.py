@@ -240,7 +240,7 @@ class HoldingRow(NamedTuple):
 
 
 class UnplacedRow(NamedTuple):
-    """A Pod that held devices which nobody can name; `body` is its event's JSON, with how many."""
+    """A Pod that held devices which nobody can name; `gpu_count` is how many of these are GPUs."""
 
     position: int
     node_uid: str
@@ -254,8 +254,7 @@ class UnplacedRow(NamedTuple):
     closed_position: int | None
     end_reason: str | None
     counted_until_us: int | None
-    body: str
-    holder: str
+    gpu_count: int
 
 
 class PlacingRow(NamedTuple):

@@ -46,8 +46,7 @@ def rows(groups: Iterable[CardGroup]) -> OthersRows:
         closed_position=None,
         end_reason=None,
         counted_until_us=None,
-        body="",
-        holder="pod",
+        gpu_count=0,
     )
     picture = Picture(nodes=(NodeNow(name="n", uid="n", groups=tuple(groups)),))
     return rows_of_others(picture, {5: row}, [], Span(first_at_us=0, last_at_us=9, last_position=9))

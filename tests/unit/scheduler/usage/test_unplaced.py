@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-from ledger.domain.log.codec import encode_value
-from ledger.domain.log.events import PodObserved
 from ledger.store.reading.report_rows import Device, Node, Span, UnplacedRow, UsageRecord
 from scheduler.usage.history import UNNAMED, history_of
 from scheduler.usage.machines import once_per_machine
@@ -47,23 +45,12 @@ def device(minor: int, *, on: str = "a", number: int = 0, device_id: str = "") -
 
 def held(cards: int, opened: int, closed: int | None, *, position: int = 5) -> UnplacedRow:
     """A Pod that holds so many cards of node a by their number."""
-    event = PodObserved(
-        pod_uid=f"u{position}",
-        attempt=1,
-        namespace="ml",
-        pod_name=f"x{position}",
-        node_uid="a",
-        node_name="a",
-        source="",
-        unknown_types=("gpu",),
-        counted={"gpu": cards},
-    )
     return UnplacedRow(
         position=position,
         node_uid="a",
         namespace="ml",
-        pod_name=event.pod_name,
-        pod_uid=event.pod_uid,
+        pod_name=f"x{position}",
+        pod_uid=f"u{position}",
         owner="job/x",
         labels="{}",
         opened_at_us=opened,
@@ -71,8 +58,7 @@ def held(cards: int, opened: int, closed: int | None, *, position: int = 5) -> U
         closed_position=None if closed is None else position + 1,
         end_reason=None,
         counted_until_us=closed,
-        body=encode_value(event),
-        holder="pod",
+        gpu_count=cards,
     )
 
 
