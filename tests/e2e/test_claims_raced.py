@@ -14,7 +14,6 @@ from tests.support.kube.api import Reply
 from tests.support.kube.bursts import eventually
 from tests.support.kube.control_plane import ControlPlane, free_port
 from tests.support.kube.dra import (
-    CARD_GIB,
     DRIVER,
     GROUP,
     OTHER_DRIVER,
@@ -28,6 +27,7 @@ from tests.support.kube.dra import (
     claiming,
     claims_in,
     doubled,
+    forged,
     given,
     held,
     remove_claims,
@@ -176,18 +176,3 @@ def test_what_the_gate_is_asked_about_and_what_it_answers(
 
 UUIDS = {"a": "", "b": "GPU-card-0-0", "nic": ""}
 """Which card a claim wants: for one that names it no other is taken."""
-
-
-def forged(node: str, number: int, *, driver: str = DRIVER) -> dict[str, Any]:
-    """Return a status that allocates a whole card, as kube-scheduler writes it."""
-    result = {
-        "request": "g",
-        "driver": driver,
-        "pool": node,
-        "device": f"gpu-{number}",
-        "shareID": "b3803050-d2e8-4c9d-9dff-44bd85bb3b81",
-        "consumedCapacity": {"memory": f"{CARD_GIB}Gi", "cores": "100"},
-    }
-    named = {"key": "metadata.name", "operator": "In", "values": [node]}
-    selector = {"nodeSelectorTerms": [{"matchFields": [named]}]}
-    return {"allocation": {"devices": {"results": [result]}, "nodeSelector": selector}}

@@ -260,6 +260,21 @@ def given(api: Api, namespace: str = "") -> dict[tuple[str, str], list[Given]]:
     return cards
 
 
+def forged(node: str, number: int, *, driver: str = DRIVER) -> dict[str, Any]:
+    """Return a status that allocates a whole card, as kube-scheduler writes it."""
+    result = {
+        "request": "g",
+        "driver": driver,
+        "pool": node,
+        "device": f"gpu-{number}",
+        "shareID": "b3803050-d2e8-4c9d-9dff-44bd85bb3b81",
+        "consumedCapacity": {"memory": f"{CARD_GIB}Gi", "cores": "100"},
+    }
+    named = {"key": "metadata.name", "operator": "In", "values": [node]}
+    selector = {"nodeSelectorTerms": [{"matchFields": [named]}]}
+    return {"allocation": {"devices": {"results": [result]}, "nodeSelector": selector}}
+
+
 def held(ledger: str) -> dict[tuple[str, str], int]:
     """Return how many bytes which claims hold of which cards, by the ledger."""
     with open_ledger(ledger, mode="read") as opened:
