@@ -172,6 +172,7 @@ def decide(
     on_their_way: Iterable[ClaimReserved | ClaimObserved] = (),
     runs: Callable[[str], bool] = lambda _: False,
     place: Place | None = None,
+    may_be_none: Callable[[ClaimResult, str], bool] = lambda *_: False,
     settings_hash: str = "",
     tenure_version: str = "",
 ) -> Through | Barred:
@@ -186,6 +187,7 @@ def decide(
         on_their_way: openings that are being recorded.
         runs: tells of a Pod's UID whether it has a node and has not ended.
         place: which of the devices that are alike is to be stored; None = as they were written.
+        may_be_none: tells of a result whether none of a capacity is what was asked for.
     """
     old, new = write.old, write.new
     if old.is_allocated and new.is_allocated:
@@ -202,7 +204,7 @@ def decide(
     if old.version < max(seen, 0 if standing is None else standing.fence):
         fact = f"claim {new.full_name} was written since: version={old.version}"
         return Barred(reason=STALE_WRITE, message=fact)
-    zero = _zero(new.allocated.results)
+    zero = _zero(new.allocated.results, may_be_none)
     if zero:
         return Barred(reason=ZERO_SHARE, message=zero)
     node = accounts.node(new.allocated.node_name) if new.allocated.node_name else None
@@ -322,7 +324,7 @@ def end_of(standing: Standing, reason: str) -> ClaimReleased | ClaimVoided:
     )
 
 
-def _zero(results: Sequence[ClaimResult]) -> str:
+def _zero(results: Sequence[ClaimResult], may_be_none: Callable[[ClaimResult, str], bool]) -> str:
     """Return which share is of nothing, empty where none is."""
     for one in results:
         for name, amount in sorted(one.consumed.items()):
@@ -330,6 +332,6 @@ def _zero(results: Sequence[ClaimResult]) -> str:
                 is_none = a_quantity(amount, name).nanos <= 0
             except InputError as error:
                 return str(error)
-            if is_none:
+            if is_none and not may_be_none(one, name):
                 return f"a share of {name} {amount} of {one.driver} {one.pool}/{one.device}"
     return ""

@@ -10,8 +10,10 @@ from typing import Protocol
 from certs.ports import Object
 from ledger.domain.annotations.signed import Checker
 from ledger.domain.dialects.dra.accounts import UntoldDevices
+from ledger.domain.dialects.dra.asking import Giver
 from ledger.domain.dialects.dra.drivers import CardDrivers
 from ledger.domain.log.state import NodeState
+from ledger.domain.vocabulary import Vocabulary
 from scheduler.cluster.templates import InText
 from scheduler.decide.claims import place_claim
 from scheduler.decide.settings import SchedulingSettings
@@ -23,6 +25,7 @@ from scheduler.service.answering import Extender
 from scheduler.service.beginning import Beginning
 from scheduler.service.binding import Binder, Proofs
 from scheduler.service.books import LiveBooks
+from scheduler.service.claim_templates import ClaimTemplates, TemplateWorks
 from scheduler.service.claims import ClaimBook
 from scheduler.service.freshness import Freshness
 from scheduler.service.gangs import Gangs
@@ -95,6 +98,7 @@ class Assembly:
     claims: ClaimBook
     classes: ClassBook
     gate: Gate
+    claim_templates: ClaimTemplates
 
     def sinks(self) -> dict[str, Sink]:
         """Return who is to be told of which collection of the API."""
@@ -115,6 +119,7 @@ class Assembly:
                     self.books,
                     self.proofs,
                     self.refusing,
+                    self.claim_templates,
                 )
             ),
             "namespaces": self.releasing.namespaces,
@@ -243,7 +248,9 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
         documents_in=ports.documents_in,
     )
 
-    slices, claims, classes, gate = _gated(begun, ports, view, books, telling)
+    slices, claims, classes, gate, claim_templates = _guarding(
+        begun, ports, view, books, telling, vocabulary=settings.vocabulary
+    )
 
     def decides(words: DecidedBy) -> None:
         books.words = refusing.words = words
@@ -286,14 +293,24 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
         claims=claims,
         classes=classes,
         gate=gate,
+        claim_templates=claim_templates,
     )
 
 
-def _gated(
-    begun: Beginning, ports: Ports, view: ClusterView, books: LiveBooks, telling: Telling
-) -> tuple[SliceBook, ClaimBook, ClassBook, Gate]:
+def _guarding(
+    begun: Beginning,
+    ports: Ports,
+    view: ClusterView,
+    books: LiveBooks,
+    telling: Telling,
+    *,
+    vocabulary: Vocabulary,
+) -> tuple[SliceBook, ClaimBook, ClassBook, Gate, ClaimTemplates]:
     """Return what looks at claims, and guards those of listed drivers."""
     drivers = CardDrivers(frozenset(ports.drivers))
+
+    def giver() -> Giver:
+        return slices.giver(next(iter(ports.drivers), ""))
 
     def runs(pod_uid: str) -> bool:
         seen = view.pods.seen.get(pod_uid)
@@ -329,5 +346,17 @@ def _gated(
         actor=ports.actor,
         classes=classes.selectors,
         place=place,
+        pod=view.pods.pending,
+        giver=giver,
+        vocabulary=vocabulary,
     )
-    return slices, claims, classes, Gate(works, drivers=drivers, words=lambda: books.words)
+    keeping = TemplateWorks(
+        api=ports.api,
+        clock=ports.clock,
+        pod=view.pods.pending,
+        giver=giver,
+        why_not=ports.leading.why_not,
+        vocabulary=vocabulary,
+    )
+    gate = Gate(works, drivers=drivers, words=lambda: books.words)
+    return slices, claims, classes, gate, ClaimTemplates(keeping)

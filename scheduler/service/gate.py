@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from certs.ports import ApiError, ConflictError, Object
 from ledger.domain.bounds import NAME_MAX, Name
+from ledger.domain.dialects.dra.asking import Asking, Giver
 from ledger.domain.errors import FencedError, InputError, LedgerError
 from ledger.domain.log.events import (
     ClaimEvent,
@@ -32,6 +33,7 @@ from ledger.domain.log.events import (
 )
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.resources import ANNOTATION_TENURE_FENCED
+from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 from ledger.store.writing.commands import Command, Recorded
 from scheduler.gate.claims import ClaimSeen, claim_seen
 from scheduler.gate.decide import (
@@ -46,10 +48,18 @@ from scheduler.gate.decide import (
 )
 from scheduler.gate.exchange import Place
 from scheduler.gate.follow import follow, gone
+from scheduler.gate.own import (
+    TEMPLATE_NOT_OURS,
+    OwnAccounts,
+    asked_of,
+    may_be_none,
+    owner_of,
+)
 from scheduler.gate.selectors import Selectors, exchangeable
 from scheduler.record import events
 from scheduler.record.events import DecidedBy
 from scheduler.service.answering import NotNowError
+from scheduler.service.binding import pod_path
 from scheduler.service.claims import CLAIMS, ClaimBook, claim_path
 from scheduler.service.ports import Api, Clock, Recorder
 from scheduler.service.refusing import namespace_budgets
@@ -106,6 +116,8 @@ class GateWorks:
         attempts: asks the ledger for the newest holdings of claims, ended or not.
         runs: tells of a Pod's UID whether it has a node and has not ended.
         why_not: why nothing may be given out now, empty when it may.
+        pod: a Pod that has no node, by UID; None where none is known.
+        giver: whose cards serve the claims of Pods whose request admission wrote as one.
         actor: whose doing the events are.
         classes: what DeviceClasses select by.
         place: which of devices that are alike a claim gets.
@@ -125,6 +137,9 @@ class GateWorks:
     actor: str
     classes: Selectors
     place: Place
+    pod: Callable[[str], Mapping[str, Any] | None]
+    giver: Callable[[], Giver]
+    vocabulary: Vocabulary = DEFAULT_VOCABULARY
 
 
 class Gate:
@@ -161,6 +176,7 @@ class Gate:
         self._actor = works.actor
         self._classes = works.classes
         self._place = works.place
+        self._works = works
         self._drivers = drivers
         self._words = words
         self._budgets = namespace_budgets(works.clock.monotonic)
@@ -199,16 +215,17 @@ class Gate:
         write = Write(old=old, new=new, free=free)
         self._check_now()
         await self._list_claims()
+        asked = await self._asked(request.object, write)
         if write.new.allocated is not None:
             self.look_again(write.new.allocated.node_name)
         if self._has_news() and (
-            isinstance(self._decide(write), Barred) or self._book.is_past_us()
+            isinstance(self._decide(write, asked), Barred) or self._book.is_past_us()
         ):
             await self.settle()  # what the watch showed already frees cards, or takes them
         async with self._alone(write.new.uid):
             untrue = await self._untrue(write)
             self._check_now()
-            answer = untrue or await self._decided(write, is_dry=bool(request.dry_run))
+            answer = untrue or await self._decided(write, asked, is_dry=bool(request.dry_run))
         return _response(request.uid, answer, self._patch(request.object, answer))
 
     def _patch(self, claim: Object, answer: Through | Barred) -> list[Object]:
@@ -255,18 +272,46 @@ class Gate:
         fact = f"claim {old.full_name} is not as it is said to be: version={old.version}"
         return Barred(reason=STALE_WRITE, message=fact)
 
+    async def _asked(self, claim: Object, write: Write) -> Asking | Barred | None:
+        """
+        Return what its Pod asks for by a claim of ours, None by any other; or that it is not ours.
+
+        Raises:
+            NotNowError: the API server can't be asked for the Pod.
+        """
+        owner = None if write.new.allocated is None else owner_of(claim)
+        if owner is None:
+            return None
+        pod = self._works.pod(owner.uid)
+        if pod is None:
+            try:
+                pod = await self._api.read(pod_path(write.new.namespace, owner.name))
+            except ApiError as error:
+                raise NotNowError(str(error)) from error
+        if pod is None or pod["metadata"]["uid"] != owner.uid:
+            fact = f"the Pod {write.new.namespace}/{owner.name} of claim {write.new.name} is gone"
+            return Barred(reason=TEMPLATE_NOT_OURS, message=fact)
+        found = asked_of(claim, pod, self._works.giver(), self._works.vocabulary)
+        if isinstance(found, str):
+            fact = f"claim {write.new.full_name}: {found}"
+            return Barred(reason=TEMPLATE_NOT_OURS, message=fact)
+        return found
+
     def _has_news(self) -> bool:
         return bool(self._book.changed) or self._settling.locked()
 
-    def _decide(self, write: Write) -> Through | Barred:
+    def _decide(self, write: Write, asked: Asking | Barred | None) -> Through | Barred:
         claim, given = write.new, write.new.allocated
+        if isinstance(asked, Barred):
+            return asked
         appears = given is not None and not write.old.is_allocated
         if appears and given is not None and not self._book.is_guarded(given.results):
             fact = f"claim {claim.full_name} has devices of drivers that are not listed here alone"
             return Barred(reason=DRIVER_UNLISTED, message=fact)
+        own: dict[str, Any] = {} if asked is None else {"may_be_none": may_be_none(asked)}
         return decide(
             write,
-            self._accounts,
+            self._accounts if asked is None else OwnAccounts(self._accounts, asked),
             self._book.standing(claim.uid),
             seen=self._book.version(claim.uid),
             attempts=self._book.attempts(claim.uid),
@@ -276,10 +321,13 @@ class Gate:
             place=self._place,
             settings_hash=self._words().settings_hash,
             tenure_version=self._words().tenure_version,
+            **own,
         )
 
-    async def _decided(self, write: Write, *, is_dry: bool) -> Through | Barred:
-        claim, answer = write.new, self._decide(write)
+    async def _decided(
+        self, write: Write, asked: Asking | Barred | None, *, is_dry: bool
+    ) -> Through | Barred:
+        claim, answer = write.new, self._decide(write, asked)
         if is_dry:
             self.counts["dry run"] += 1
             return answer

@@ -197,11 +197,17 @@ def _tenure(options: SchedulerManifests) -> list[Thing]:
 
 
 def _of_claims(*, is_gate: bool) -> list[Thing]:
-    """Return the rights to follow claims and slices, and for a gate to move a claim's version."""
+    """
+    Return the rights to follow claims and slices.
+
+    For a gate also those to move a claim's version, and to keep templates.
+    """
     group, gate = "resource.k8s.io", ["patch"] * is_gate
+    keep = _may(["get", "list", "create", "delete"], group, ["resourceclaimtemplates"])
     return [
         _may(["list", "watch"], group, ["deviceclasses", "resourceslices"]),
         _may(["get", "list", "watch", *gate], group, ["resourceclaims"]),
+        *([keep] if is_gate else []),
     ]
 
 

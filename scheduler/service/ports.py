@@ -57,6 +57,10 @@ class Api(Protocol):
         """Apply a JSON patch whole or not at all; a failing `test` is a conflict."""
         ...
 
+    async def remove(self, path: str) -> None:
+        """Delete an object; one that is gone already is no error."""
+        ...
+
 
 class Clock(Protocol):
     """Time, and waiting for it."""

@@ -10,7 +10,15 @@ from certs.ports import Object
 from ledger.domain.devices import DeviceRecord
 from ledger.domain.dialects.dra.accounts import Listed, NodeAccounts, UntoldDevices, accounts_of
 from ledger.domain.dialects.dra.alike import likeness
-from ledger.domain.dialects.dra.objects import Pool, ResourceSlice, pools_of, read_slice
+from ledger.domain.dialects.dra.asking import Giver
+from ledger.domain.dialects.dra.objects import (
+    CORES,
+    MEMORY,
+    Pool,
+    ResourceSlice,
+    pools_of,
+    read_slice,
+)
 from ledger.domain.dialects.dra.shares import UNLISTED, Untold, shares_of
 from ledger.domain.errors import InputError
 from ledger.domain.log.state import NodeState
@@ -48,6 +56,7 @@ class SliceBook:
         untold: UntoldDevices = "refuse",
     ) -> None:
         self._listed = Listed(drivers=drivers, untold=untold)
+        self._givers: dict[str, Giver] = {}
         self._changed = changed
         self._slices: dict[str, ResourceSlice] = {}
         self._parts: dict[tuple[str, str], dict[str, ResourceSlice]] = {}  # of a pool, by UID
@@ -131,6 +140,7 @@ class SliceBook:
         now_there = self._pools.get(key)
         if now_there == before:
             return
+        self._givers.clear()
         nodes = {
             device.node
             for pool in (before, now_there)
@@ -148,6 +158,24 @@ class SliceBook:
             if not pools:
                 del self._by_node[node]
         self._changed(nodes)
+
+    def giver(self, driver: str) -> Giver:
+        """Return what a driver's cards are, for claims of ours: by the class of its name."""
+        if driver not in self._givers:
+            cards = [
+                device
+                for (name, _), pool in self._pools.items()
+                if name == driver
+                for device in pool.devices
+                if device.is_shared
+            ]
+            self._givers[driver] = Giver(
+                driver=driver,
+                device_class=driver,
+                sizes=tuple(sorted({card.capacity.get(MEMORY, 0) for card in cards} - {0})),
+                has_cores=any(CORES in card.capacity for card in cards),
+            )
+        return self._givers[driver]
 
     def accounts(self, node: str, inventory: Collection[DeviceRecord]) -> NodeAccounts:
         """Return the accounts of a node's pools, beside what is known of it already."""

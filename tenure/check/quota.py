@@ -62,6 +62,13 @@ def translate(
     domain: Annotated[
         QuotaDomain, typer.Option(help="Domain of the names that are added.")
     ] = QuotaDomain.KOORDINATOR,
+    device_class: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="DeviceClass of the claims that are counted too, for namespaces in mode dra.",
+        ),
+    ] = "",
     output: Annotated[
         QuotaFormat, typer.Option("--output", "-o", help="Form of the answer.")
     ] = QuotaFormat.YAML,
@@ -73,7 +80,12 @@ def translate(
 
     Everything else in them is kept. Other kinds in the input are left out.
     """
-    answer_translate(files, domain=domain.value, as_json=output is QuotaFormat.JSON)
+    answer_translate(
+        files,
+        domain=domain.value,
+        device_class=device_class,
+        as_json=output is QuotaFormat.JSON,
+    )
 
 
 def answer_translate(
@@ -81,6 +93,7 @@ def answer_translate(
     *,
     domain: str,
     as_json: bool,
+    device_class: str = "",
     stdin: BinaryIO | None = None,
     out: TextIO | None = None,
 ) -> None:
@@ -103,7 +116,7 @@ def answer_translate(
     left_out = len(documents) - len(quotas)
     if left_out:
         warn(f"objects of other kinds left out: {left_out}")
-    result = [_translated(document, DomainSetting(domain)) for document in quotas]
+    result = [_translated(document, DomainSetting(domain), device_class) for document in quotas]
     target = out or sys.stdout
     if as_json:
         write_json({"apiVersion": "v1", "kind": "List", "items": result}, target)
@@ -114,11 +127,11 @@ def answer_translate(
         write_yaml(quota, target)
 
 
-def _translated(document: Document, domain: DomainSetting) -> dict[str, Any]:
+def _translated(document: Document, domain: DomainSetting, device_class: str) -> dict[str, Any]:
     from webhook.decide.validating.quota import translate_quota
 
     try:
-        quota = translate_quota(document.body, domain)
+        quota = translate_quota(document.body, domain, device_class)
     except InputError as error:
         raise document.blame(error) from None
     if quota == document.body:

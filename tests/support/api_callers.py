@@ -101,6 +101,10 @@ class Cluster:
         """Nobody writes."""
         raise AssertionError(path, operations)
 
+    async def remove(self, path: str) -> None:
+        """Nobody deletes."""
+        raise AssertionError(path)
+
     def _answers(self) -> None:
         if self.away:
             raise ApiError("the API did not answer")

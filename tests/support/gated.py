@@ -151,12 +151,14 @@ class FoldedAccounts:
             memory = one.consumed.get("memory")
             amount = int(memory.removesuffix("Gi")) * GIB if memory else CARD_BYTES
             before = shares.get(minor)
+            amount += before.memory_bytes if before else 0
             shares[minor] = DeviceShare(
                 device_type=GPU,
                 minor=minor,
                 device_id=f"GPU-{minor}",
                 core_percent=(before.core_percent if before else 0) + (0 if memory else 100),
-                memory_bytes=(before.memory_bytes if before else 0) + amount,
+                memory_bytes=amount,
+                memory_ratio_percent=amount * 100 // CARD_BYTES,
                 exclusive=not memory,
             )
         ordered = tuple(shares[minor] for minor in sorted(shares))

@@ -28,6 +28,8 @@ from webhook.decide.settings import AdmissionSettings, DomainSetting
 
 REQUESTS: Final = "requests."
 _LIMITS: Final = "limits."
+CLAIMED_DEVICES: Final = ".deviceclass.resource.k8s.io/devices"
+"""What a quota counts claims' devices by, behind the name of their class."""
 
 _GPUS: Final = DEFAULT_VOCABULARY  # what names GPUs is the same in every vocabulary
 _NUMBERS: Final = frozenset(name for each in READERS for name in each.words.card_numbers)
@@ -67,6 +69,22 @@ def evaded(
             missing = _uncounted(quota.hard, _stored(container, settings, rewrites=ours))
             if missing:
                 yield Evaded(quota=quota, container=container, missing=missing)
+
+
+def uncounted_by_claims(spec: PodSpec, facts: NamespaceFacts) -> Iterator[Evaded]:
+    """
+    Yield every container whose cards a quota of the namespace names, and none counts as claims.
+
+    Rule: Kubernetes API, ResourceQuota: `<class>.deviceclass.resource.k8s.io/devices`.
+    """
+    if any(key.endswith(CLAIMED_DEVICES) for quota in facts.quotas for key in quota.hard):
+        return
+    quota = next((one for one in facts.quotas if card_names(one.hard)), None)
+    if quota is None:
+        return
+    for container in spec.containers:
+        if any(quantity and is_card_name(name) for name, quantity in container.requests.items()):
+            yield Evaded(quota=quota, container=container, missing=(CLAIMED_DEVICES,))
 
 
 def is_card_name(name: str) -> bool:

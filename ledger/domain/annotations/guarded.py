@@ -24,6 +24,7 @@ from ledger.domain.resources import (
     ANNOTATION_RESOURCE_STATUS,
     ANNOTATION_TENURE_ADMITTED,
     ANNOTATION_TENURE_ALLOCATED_PREFIX,
+    ANNOTATION_TENURE_CLAIMED,
     ANNOTATION_TENURE_ORIGINAL,
     ANNOTATION_TENURE_VISIBLE_PREFIX,
     DOMAIN_TENURE,
@@ -51,7 +52,12 @@ ALLOCATION_PREFIXES: Final = (
 """What starts so is ours too: one key a container, and whatever else is in our own domain."""
 
 ADMISSION_ANNOTATIONS: Final = frozenset(
-    {ANNOTATION_TENURE_ADMITTED, ANNOTATION_TENURE_ORIGINAL, TENURE_ISOLATION}
+    {
+        ANNOTATION_TENURE_ADMITTED,
+        ANNOTATION_TENURE_CLAIMED,
+        ANNOTATION_TENURE_ORIGINAL,
+        TENURE_ISOLATION,
+    }
 )
 """What our webhook itself writes on a new Pod, under the name of whoever creates it."""
 

@@ -28,10 +28,12 @@ from ledger.domain.resources import (
     ANNOTATION_TENURE_SEARCH_CUT,
     ANNOTATION_TENURE_VISIBLE_PREFIX,
     LABEL_TENURE_MANAGED,
+    LABEL_TENURE_MODE,
     TENURE_ISOLATION,
 )
 
 _NO_ISOLATION: Final = "none"
+_BY_CLAIMS: Final = "dra"
 _PLACE: Final = re.compile(r"(?:init-)?(?:0|[1-9][0-9]{0,3})")
 
 
@@ -153,7 +155,9 @@ def is_admitted(annotations: Mapping[str, str]) -> bool:
 #    "schedulerName":"volcano"}
 
 
-def encode_original(original: OriginalRequest) -> dict[str, str]:
+def encode_original(
+    original: OriginalRequest, key: str = ANNOTATION_TENURE_ORIGINAL
+) -> dict[str, str]:
     """
     Write what admission has replaced; nothing replaced writes no annotation.
 
@@ -166,7 +170,7 @@ def encode_original(original: OriginalRequest) -> dict[str, str]:
         for name, part in original.containers.items()
     }
     fields = {"containers": containers, "schedulerName": original.scheduler_name}
-    return {ANNOTATION_TENURE_ORIGINAL: dump(present(fields))}
+    return {key: dump(present(fields))}
 
 
 def _stored(amounts: Mapping[str, str]) -> dict[str, str]:
@@ -178,17 +182,19 @@ def _stored(amounts: Mapping[str, str]) -> dict[str, str]:
     return written
 
 
-def read_original(annotations: Mapping[str, str]) -> OriginalRequest:
+def read_original(
+    annotations: Mapping[str, str], key: str = ANNOTATION_TENURE_ORIGINAL
+) -> OriginalRequest:
     """
     Return what admission has replaced in a Pod.
 
     Raises:
         InputError: not JSON, or of another shape.
     """
-    text = annotations.get(ANNOTATION_TENURE_ORIGINAL)
+    text = annotations.get(key)
     if text is None:
         return OriginalRequest()
-    path = annotation_path(ANNOTATION_TENURE_ORIGINAL)
+    path = annotation_path(key)
     value = an_object(load(text, path), path)
     containers = an_object(value.get("containers"), f"{path}.containers")
     return OriginalRequest(
@@ -236,6 +242,14 @@ def as_namespace_says(
     """Return a Pod's annotations with its namespace's word on isolation, and no other."""
     left = {key: text for key, text in annotations.items() if key != TENURE_ISOLATION}
     return left | encode_waived() if waives_isolation(namespace_labels) else left
+
+
+# tenure.sh/mode: "dra", a label of a Namespace
+
+
+def gives_claims(namespace_labels: Mapping[str, str]) -> bool:
+    """Tell whether Pods of a Namespace are given claims in place of their devices' resources."""
+    return namespace_labels.get(LABEL_TENURE_MODE) == _BY_CLAIMS
 
 
 # tenure.sh/released-at: "2026-01-05T14:05:09.250000Z"

@@ -14,11 +14,12 @@ from ledger.domain.adopted.cards import Asker, Found
 from ledger.domain.devices import DeviceRecord
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.dialects.words import DialectWords
+from ledger.domain.errors import FieldError
 from ledger.domain.kube.pod_spec import PodSpec
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.quantity import Quantity
 from ledger.domain.request.asked import NOTHING, TypeRequest
-from ledger.domain.request.requests import MatchExpression
+from ledger.domain.request.requests import MatchExpression, PodRequest
 from ledger.domain.vocabulary import Vocabulary
 
 Labels = Mapping[str, str]
@@ -101,6 +102,11 @@ class Uncounted:
     memory: str
     cards: str
     least: int
+
+
+def nothing_unclaimable(_request: PodRequest) -> Iterator[FieldError]:
+    """Say all that the dialect asks for by a claim."""
+    yield from ()
 
 
 def no_adverts(_units: Callable[[str], int], _vocabulary: Vocabulary) -> Adverts | None:
@@ -198,6 +204,7 @@ class DialectReader:
         on_node: a Node with what only this dialect reads of its labels.
         node_warnings: what is wrong with a Node in this dialect, by its labels, its quantities and
             the devices of its Device object (None without one).
+        unclaimable: which wishes of the dialect's own no claim can say (docs/adr/0028).
     """
 
     dialect: Dialect
@@ -226,3 +233,4 @@ class DialectReader:
     node_warnings: Callable[[Labels, Quantities, Sequence[DeviceRecord] | None], Iterator[str]] = (
         no_warnings
     )
+    unclaimable: Callable[[PodRequest], Iterator[FieldError]] = nothing_unclaimable

@@ -21,6 +21,8 @@ from tenure.sources.text import content_of
 LOOK_SECONDS: Final = 2.0
 SETTLE_SECONDS: Final = 0.05
 """How long changes of claims gather before they are recorded."""
+TEMPLATES_SECONDS: Final = 0.1
+CLEAN_SECONDS: Final = 3_600.0
 
 Attempts = Callable[[Sequence[str]], Awaitable[Mapping[str, int]]]
 
@@ -64,6 +66,9 @@ async def guarding(process: Process, options: GateListener) -> AsyncIterator[Non
     )
     folder.look()
     process.repeat(LOOK_SECONDS, "gate certificates", as_coroutine(folder.look))
+    templates = process.live.claim_templates
+    process.repeat(TEMPLATES_SECONDS, "claim templates", templates.make)
+    process.repeat(CLEAN_SECONDS, "unused claim templates", templates.clean)
     process.tasks.start()
     connections, calls = Connections(), GateCalls(process.live.gate.answer, process.metrics)
     app = gate_app(calls, connections.answering, process.leading.is_silent)

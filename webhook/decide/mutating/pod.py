@@ -22,6 +22,7 @@ from ledger.domain.resources import GATE_TENURE_GANG, TAINT_TENURE_OWNED, TENURE
 from webhook.decide.answers import ALLOWED, AdmissionAnswer, Refusal, refuse, unreadable
 from webhook.decide.counting import evaded
 from webhook.decide.facts import NamespaceFacts
+from webhook.decide.mutating.claims import claiming
 from webhook.decide.mutating.defaults import with_defaults, with_profiles
 from webhook.decide.mutating.dialects import filled, rewrite
 from webhook.decide.mutating.environment import with_environment, with_slot, with_void
@@ -38,6 +39,7 @@ from webhook.decide.mutating.parts import (
 )
 from webhook.decide.mutating.takeover import (
     asks_for_ours,
+    is_given_claims,
     is_left_alone,
     taken_over,
 )
@@ -115,7 +117,9 @@ def mutated(
     pod = with_defaults(profiled, settings.defaults)
     spec = spec if profiled is pod else _read(pod, namespace, settings)
     before = scheduler_of(pod)
-    if not is_left_alone(pod, settings):
+    if is_given_claims(pod, settings, facts.labels):
+        pod = claiming(_told_of_isolation(pod, facts), settings, facts, namespace=namespace)
+    elif not is_left_alone(pod, settings):
         if taken_over(pod, settings, facts.labels) and before != settings.scheduler_name:
             pod = with_spec(pod, {"schedulerName": settings.scheduler_name})
         if scheduler_of(pod) == settings.scheduler_name:

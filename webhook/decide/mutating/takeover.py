@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from ledger.domain.annotations.qos import QosClass, read_qos_class
+from ledger.domain.annotations.tenure import gives_claims
 from ledger.domain.annotations.wire import FALSE, TRUE, a_list, an_object
 from ledger.domain.dialects.names import FOREIGN_WORDS
 from ledger.domain.kube.pod_spec import PodSpec
@@ -80,7 +81,9 @@ def given_by(pod: Pod, settings: AdmissionSettings) -> str:
 
 def taken_over(pod: Pod, settings: AdmissionSettings, namespace_labels: Mapping[str, str]) -> bool:
     """Tell whether a Pod that asks for something of ours gets our scheduler by the rule."""
-    wish = labels_of(pod).get(LABEL_TENURE_TAKEOVER, namespace_labels.get(LABEL_TENURE_TAKEOVER))
+    if gives_claims(namespace_labels):
+        return False
+    wish = _wish(pod, namespace_labels)
     match settings.takeover.rule:
         case TakeoverRule.DEVICES:
             return wish != FALSE
@@ -88,6 +91,26 @@ def taken_over(pod: Pod, settings: AdmissionSettings, namespace_labels: Mapping[
             return wish == TRUE
         case TakeoverRule.NONE:
             return False
+
+
+def is_given_claims(
+    pod: Pod, settings: AdmissionSettings, namespace_labels: Mapping[str, str]
+) -> bool:
+    """
+    Tell whether what a Pod asks for is written as a claim; whoever it names schedules it.
+
+    Rule: docs/adr/0028. Who names our scheduler, or is out of takeover, is as everywhere.
+    """
+    return (
+        gives_claims(namespace_labels)
+        and scheduler_of(pod) != settings.scheduler_name
+        and not is_left_alone(pod, settings)
+        and _wish(pod, namespace_labels) != FALSE
+    )
+
+
+def _wish(pod: Pod, namespace_labels: Mapping[str, str]) -> str | None:
+    return labels_of(pod).get(LABEL_TENURE_TAKEOVER, namespace_labels.get(LABEL_TENURE_TAKEOVER))
 
 
 def is_placed_by_us(

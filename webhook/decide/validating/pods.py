@@ -8,20 +8,29 @@ from typing import Final
 from ledger.domain.annotations.tenure import is_admitted
 from ledger.domain.annotations.wire import annotation_path, label_path
 from ledger.domain.devices import WHOLE_PERCENT
-from ledger.domain.errors import FieldError
+from ledger.domain.errors import FieldError, InputError
+from ledger.domain.request.claimed import as_asked, is_claimed
 from ledger.domain.request.isolation import provider_of
 from ledger.domain.request.requests import DeviceDemand, PodRequest
 from ledger.domain.request.rule_names import Rule
+from ledger.domain.request.rules import forbidden, under
 from ledger.domain.resources import (
     ANNOTATION_DEVICE_ALLOCATE_HINT,
     ANNOTATION_GPU_PARTITION_SPEC,
+    ANNOTATION_TENURE_CLAIMED,
     LABEL_GPU_GROUP_NAME,
     LABEL_GPU_ISOLATION_PROVIDER,
     TYPE_GPU,
 )
 from webhook.decide.dialects.registry import ADMISSIONS, admission_of
 from webhook.decide.facts import NamespaceFacts
-from webhook.decide.mutating.takeover import asks_for_ours, given_by, is_placed_by_us
+from webhook.decide.mutating.claims import is_as_claimed, unclaimed
+from webhook.decide.mutating.takeover import (
+    asks_for_ours,
+    given_by,
+    is_given_claims,
+    is_placed_by_us,
+)
 from webhook.decide.review import CREATE, AdmissionRequest
 from webhook.decide.settings import AdmissionSettings
 from webhook.decide.validating import forgery, near_misses, owned, quota, visible
@@ -77,7 +86,7 @@ def check_create(
     """
     pod = request.obj or {}
     managed = is_managed(pod, settings, facts)
-    examined = examine(pod, settings.vocabulary, request.namespace)
+    examined = examine(_asked(pod), settings.vocabulary, request.namespace)
     return FoundViolations(
         errors=(
             *forgery.check_allocations(request, settings),
@@ -125,12 +134,43 @@ def _managed_errors(
         return
     if examined.asks_gpus:
         yield from visible.check_visible(pod)
+    if is_claimed(pod) or is_given_claims(pod, settings, facts.labels):
+        yield from _claimed_errors(request, settings, facts, examined)
+        return
     ours = is_placed_by_us(pod, settings, facts.labels)
     asked = examined.request
     if ours and asked is not None and asked.dialect is not None:
         check = admission_of(asked.dialect).violations
         yield from check(asked, labels_of(pod), facts)
     yield from quota.check_counted(examined.spec, settings, facts, ours=ours)
+
+
+def _asked(pod: Json) -> Json:
+    """Return a Pod as its user wrote it, where its request is a claim now."""
+    try:
+        return as_asked(pod)
+    except InputError:  # said below
+        return pod
+
+
+def _claimed_errors(
+    request: AdmissionRequest,
+    settings: AdmissionSettings,
+    facts: NamespaceFacts,
+    examined: Examined,
+) -> Iterator[FieldError]:
+    """Yield what speaks against a Pod whose request is a claim, or can't be made one."""
+    pod = request.obj or {}
+    if examined.spec is None or not asks_for_ours(examined.spec):
+        if not is_claimed(pod):
+            return
+    elif not examined.errors:
+        yield from unclaimed(pod, examined.request, settings)
+        yield from quota.check_claims_counted(examined.spec, facts)
+    if is_claimed(pod) and not is_as_claimed(pod, settings, namespace=request.namespace):
+        path = annotation_path(ANNOTATION_TENURE_CLAIMED)
+        fact = "the claim of the pod is not what this request gives; take it out, and the claim"
+        yield from under(Rule.FORGED_ALLOCATION, [forbidden(path, fact)])
 
 
 def _by_itself(

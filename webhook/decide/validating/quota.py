@@ -21,6 +21,7 @@ from ledger.domain.resources import (
 )
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 from webhook.decide.counting import (
+    CLAIMED_DEVICES,
     REQUESTS,
     Evaded,
     card_names,
@@ -29,6 +30,7 @@ from webhook.decide.counting import (
     in_sums,
     is_card_name,
     resource_of,
+    uncounted_by_claims,
 )
 from webhook.decide.facts import NamespaceFacts
 from webhook.decide.settings import AdmissionSettings, DomainSetting
@@ -64,12 +66,17 @@ def translated(hard: Amounts, domain: DomainSetting = DomainSetting.KEPT) -> dic
 
 
 def translate_quota(
-    quota: Mapping[str, object], domain: DomainSetting = DomainSetting.KEPT
+    quota: Mapping[str, object],
+    domain: DomainSetting = DomainSetting.KEPT,
+    device_class: str = "",
 ) -> dict[str, object]:
     """
     Return a ResourceQuota that counts cards under the names that others ask for them by, too.
 
     What it has is kept: `nvidia.com/gpu` still counts Pods that nobody rewrites.
+
+    Args:
+        device_class: by which claims ask for cards, which are counted by number; empty = none are.
 
     Raises:
         InputError: a wrong type, a bad or negative quantity, with its field path.
@@ -83,6 +90,9 @@ def translate_quota(
         else:
             hard[name] = a_quantity(value, f"{_HARD}[{name}]")
     added = {name: str(amount) for name, amount in translated(hard, domain).items()}
+    cards, claimed = in_cards(hard, GPU_SHARED), f"{device_class}{CLAIMED_DEVICES}"
+    if device_class and cards is not None and claimed not in hard:
+        added[claimed] = str(cards)
     return {**quota, "spec": {**spec, "hard": {**items, **added}}} if added else dict(quota)
 
 
@@ -101,6 +111,22 @@ def check_counted(
     for one in evaded(spec, settings, facts, ours=ours):
         first = next(name for name in one.container.requests if is_card_name(name))
         yield forbidden(one.container.field(first), _fact(one, settings.domain))
+
+
+@of_rule(Rule.QUOTA_EVADED)
+def check_claims_counted(spec: PodSpec, facts: NamespaceFacts) -> Iterator[FieldError]:
+    """Yield every request for cards that becomes a claim, where a quota counts cards alone."""
+    for one in uncounted_by_claims(spec, facts):
+        first = next(name for name in one.container.requests if is_card_name(name))
+        counted = card_names(one.quota.hard)[0]
+        cards = in_cards(one.quota.hard, GPU_SHARED)
+        fact = (
+            f"ResourceQuota {shown(one.quota.name)} counts {counted} but no claims, which cards are"
+            f" given by here; add to its {_HARD}: <DeviceClass>{CLAIMED_DEVICES}: "
+            f"{_SOME if cards is None else cards}"
+        )
+        how = " (`tenure quota translate --device-class` writes it)"
+        yield forbidden(one.container.field(first), fact if cards is None else fact + how)
 
 
 def _fact(one: Evaded, domain: DomainSetting) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from ledger.domain.annotations.wire import TRUE
+from ledger.domain.annotations.wire import TRUE, annotation_path
 from ledger.domain.devices import WHOLE_PERCENT, DeviceRecord
 from ledger.domain.dialects.mgpu.adopted import (
     GPU_INDEX_CONTAINER,
@@ -16,11 +16,14 @@ from ledger.domain.dialects.mgpu.adopted import (
 )
 from ledger.domain.dialects.mgpu.annotations import (
     MgpuNodeKind,
+    MgpuPolicy,
     read_mgpu_node_kind,
     read_node_compute_policy,
 )
 from ledger.domain.dialects.mgpu.demands import MIB, mgpu_demands
 from ledger.domain.dialects.mgpu.words import (
+    ANNOTATION_MGPU_COMPUTE_POLICY,
+    ANNOTATION_MGPU_CONTAINER_MULTIPLE,
     LABEL_MGPU_COMPUTE_POLICY,
     LABEL_MGPU_NODE,
     MGPU_CORE,
@@ -29,9 +32,12 @@ from ledger.domain.dialects.mgpu.words import (
 )
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.dialects.protocol import Adverts, CardLeft, DialectReader, GpuAsked, Uncounted
+from ledger.domain.errors import FieldError
 from ledger.domain.kube.pod_spec import PodSpec
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.quantity import ZERO, Quantity
+from ledger.domain.request.requests import PodRequest
+from ledger.domain.request.rules import unsupported
 from ledger.domain.resources import LABEL_TENURE_OWNED, TYPE_GPU
 from ledger.domain.vocabulary import Vocabulary
 
@@ -114,6 +120,16 @@ def _amounts(percent: int | None, size: int | None, _vocabulary: Vocabulary) -> 
     return core if size is None else core | {MGPU_MEMORY: str(-(-size // MIB))}
 
 
+def _unclaimable(request: PodRequest) -> Iterator[FieldError]:
+    """Yield a policy by which a node would have to share compute out, and shares over cards."""
+    if request.mgpu_policy not in {"", MgpuPolicy.FIXED_SHARE}:
+        field = annotation_path(ANNOTATION_MGPU_COMPUTE_POLICY)
+        yield unsupported(field, f"compute policy {request.mgpu_policy} by a claim")
+    if request.mgpu_multi:
+        field = annotation_path(ANNOTATION_MGPU_CONTAINER_MULTIPLE)
+        yield unsupported(field, "a container's share of several cards by a claim")
+
+
 READER: Final = DialectReader(
     dialect=Dialect.MGPU,
     words=WORDS,
@@ -130,4 +146,5 @@ READER: Final = DialectReader(
     uncounted=(Uncounted(memory=MGPU_MEMORY, cards=MGPU_CORE, least=WHOLE_PERCENT),),
     on_node=on_node,
     node_warnings=node_warnings,
+    unclaimable=_unclaimable,
 )

@@ -32,6 +32,7 @@ from tests.support.dra import card, resource_slice
 from tests.support.fake_api import ApiClient, ApiServer
 from tests.support.gated import DRIVER, DRIVERS, FoldedAccounts, claim, result
 from tests.support.live import WORDS, MemoryLedger, StillClock
+from tests.support.owning import GIVER, by_claim, own_claim
 
 
 class World:
@@ -45,6 +46,7 @@ class World:
         self.why = ""
         self.running: set[str] = set()
         self.classes: dict[str, tuple[str, ...]] = {}
+        self.pods: dict[str, dict[str, Any]] = {}
         self.listed = 0
         self.start()
 
@@ -69,6 +71,8 @@ class World:
             actor="scheduler/test",
             classes=self.classes,
             place=partial(place_claim, facts=None, settings=SchedulingSettings()),
+            pod=self.pods.get,
+            giver=lambda: GIVER,
         )
         self.gate = Gate(works, drivers=DRIVERS, words=lambda: WORDS)
 
@@ -574,3 +578,81 @@ def test_what_is_no_review_is_an_error(world: World, body: bytes) -> None:
     """It is never taken for a yes."""
     with pytest.raises(InputError):
         asyncio.run(world.gate.answer(body))
+
+
+HALF = {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory": "8Gi"}
+
+
+def own(
+    world: World, name: str, limits: Mapping[str, str], *results: dict[str, Any], **spec: object
+) -> dict[str, Any]:
+    """Ask for what a Pod's claim of ours is given, of which the spec may be another one."""
+    world.pods[f"uid-{name}"] = by_claim(name, limits)
+    old = own_claim(name, 0, limits)
+    old["spec"] |= spec
+    old = world.store(old)
+    new = own_claim(name, int(old["metadata"]["resourceVersion"]), limits, *results)
+    new["spec"] |= spec
+    return world.asked(old, new)
+
+
+def test_a_claim_of_ours_holds_what_its_request_asks_for(world: World) -> None:
+    """A whole card is held alone, as by every other way to ask for it."""
+    assert own(world, "a", {"nvidia.com/gpu": "1"}, result(0, request="g0"))["allowed"]
+
+    [reserved] = [one for one in world.ledger.log if isinstance(one, ClaimReserved)]
+    assert [share.exclusive for share in reserved.shares] == [True]
+
+
+@pytest.mark.parametrize(
+    ("results", "spec", "reason"),
+    [
+        ([result(0, memory="8Gi", request="g0")], {"devices": {}}, "TemplateNotOurs"),
+        ([result(0, memory="4Gi", request="g0")], {}, "LessThanAsked"),
+        ([result(0, memory="8Gi", request="other")], {}, "TemplateNotOurs"),
+    ],
+    ids=["another spec", "less than asked", "a request that there is not"],
+)
+def test_what_a_pods_request_does_not_give_is_refused(
+    world: World, results: list[dict[str, Any]], spec: dict[str, Any], reason: str
+) -> None:
+    """Whoever wrote the template, and whoever wrote the status."""
+    limits = {"aliyun.com/gpu-mem": "8192"}
+    response = own(world, "a", limits, *results, **spec)
+
+    assert response["status"]["message"].startswith(reason)
+    assert not [one for one in world.ledger.log if isinstance(one, ClaimReserved)]
+
+
+def test_a_claim_of_ours_without_its_pod_is_refused(world: World) -> None:
+    """Nobody knows what it may have; the API server is asked for a Pod that is not known."""
+    limits = {"nvidia.com/gpu": "1"}
+    old = world.store(own_claim("a", 0, limits))
+    version = int(old["metadata"]["resourceVersion"])
+    new = own_claim("a", version, limits, result(0, request="g0"))
+    assert world.asked(old, new)["status"]["message"].startswith("TemplateNotOurs")
+
+    world.server.objects["/api/v1/namespaces/ml/pods/a"] = by_claim("a", limits)
+    assert world.asked(old, new)["allowed"]
+
+
+def test_none_of_what_nobody_asked_for_is_no_share_of_nothing(world: World) -> None:
+    """Memory without compute is asked for in some dialects; of a claim of others it is refused."""
+    limits = {"aliyun.com/gpu-mem": "8192"}
+    consumed = {"memory": "8Gi", "cores": "0"}
+    part = {**result(0, memory="8Gi", request="g0"), "consumedCapacity": consumed}
+
+    assert own(world, "a", limits, part)["allowed"]
+    refused = world.write("b", {**result(1, memory="8Gi"), "consumedCapacity": consumed})
+    assert refused["status"]["message"].startswith("ZeroShare")
+
+
+def test_a_claim_that_kube_scheduler_makes_for_an_extended_resource_passes_like_any(
+    world: World,
+) -> None:
+    """Its Pod names nothing of ours."""
+    old = world.store(claim("a", 0))
+    old["metadata"]["annotations"] = {"resource.kubernetes.io/extended-resource-claim": "true"}
+    new = claim("a", int(old["metadata"]["resourceVersion"]), result(0), pods=["a"])
+
+    assert world.asked(old, new)["allowed"]

@@ -65,6 +65,10 @@ class Reviews:
         """Nobody writes."""
         raise AssertionError(path, operations)
 
+    async def remove(self, path: str) -> None:
+        """Nobody deletes."""
+        raise AssertionError(path)
+
 
 def who(
     *headers: tuple[str, str],

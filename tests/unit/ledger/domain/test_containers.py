@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from scheduler.decide.cards.shares import containers_on
+from ledger.domain.request.containers import containers_on
 from tests.support.cards import need
 
 

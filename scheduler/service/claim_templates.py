@@ -1,0 +1,181 @@
+"""
+The templates of the claims that admission names: made when a Pod waits for one, else taken away.
+
+Rule: docs/adr/0028. A template is named by what it asks for, so that Pods of one request share it,
+and there is nothing to take back where a Pod was refused.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from certs.ports import ApiError, ConflictError, Object
+from ledger.domain.dialects.dra.asking import (
+    CLAIM,
+    TEMPLATE_PREFIX,
+    Giver,
+    claim_spec,
+    says_the_same,
+)
+from ledger.domain.errors import InputError
+from ledger.domain.request.claimed import asked_by_claim, is_claimed, template_named
+from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
+from scheduler.service.ports import Api, Clock
+
+AGAIN_SECONDS: Final = 5.0
+"""A template is looked at again while a Pod waits for its claim: somebody may have deleted it."""
+UNUSED_SECONDS: Final = 24 * 3_600.0
+"""For so long no Pod has named a template that is taken away."""
+_LABEL: Final = "app.kubernetes.io/managed-by"
+_OURS: Final = "tenure"
+_GROUP: Final = "/apis/resource.k8s.io/v1"
+ALL_TEMPLATES: Final = f"{_GROUP}/resourceclaimtemplates?labelSelector={_LABEL}%3D{_OURS}"
+
+_log: Final = logging.getLogger("tenure.scheduler.claim_templates")
+
+Place = tuple[str, str]
+"""Namespace and name of a template."""
+
+
+def templates_in(namespace: str) -> str:
+    """Return the path of a namespace's templates."""
+    return f"{_GROUP}/namespaces/{namespace}/resourceclaimtemplates"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemplateWorks:
+    """
+    What templates are kept with.
+
+    Attributes:
+        pod: a Pod that has no node, by UID; None where none is known.
+        giver: whose cards they ask for.
+        why_not: why nothing may be done now, empty when it may.
+    """
+
+    api: Api
+    clock: Clock
+    pod: Callable[[str], Mapping[str, Any] | None]
+    giver: Callable[[], Giver]
+    why_not: Callable[[], str]
+    vocabulary: Vocabulary = DEFAULT_VOCABULARY
+
+
+class ClaimTemplates:
+    """A sink of Pods that keeps the templates that they name."""
+
+    def __init__(self, works: TemplateWorks) -> None:
+        self._works = works
+        self._named: dict[str, Place] = {}  # by UID of the Pods that are there
+        self._users: Counter[Place] = Counter()
+        self._waiting: dict[str, None] = {}  # UIDs of those whose claim is not there
+        self._looked: dict[Place, float] = {}
+        self._unused: dict[Place, float] = {}
+
+    def put(self, uid: str, item: Object) -> None:
+        """Take a Pod that came or changed."""
+        self.drop(uid)
+        try:
+            name = template_named(item) if is_claimed(item) else ""
+        except InputError:
+            return
+        if not name.startswith(TEMPLATE_PREFIX):
+            return
+        place = self._named[uid] = (str(item["metadata"]["namespace"]), name)
+        self._users[place] += 1
+        if not item["spec"].get("nodeName") and not _has_claim(item):
+            self._waiting[uid] = None
+
+    def drop(self, uid: str) -> None:
+        """Forget a Pod that is gone."""
+        place = self._named.pop(uid, None)
+        self._waiting.pop(uid, None)
+        if place is not None:
+            self._users[place] -= 1
+            if not self._users[place]:
+                del self._users[place]
+
+    async def make(self) -> None:
+        """
+        Make the templates that Pods wait for.
+
+        Raises:
+            ApiError: the API server does not answer.
+        """
+        now = self._works.clock.monotonic()
+        for uid in list(self._waiting):
+            place = self._named.get(uid)
+            if place is None or self._works.why_not():
+                continue
+            if now - self._looked.get(place, now - AGAIN_SECONDS) < AGAIN_SECONDS:
+                continue
+            spec = self._spec(uid)
+            if spec is not None:
+                await self._make(place, spec)
+                self._looked[place] = now
+
+    def _spec(self, uid: str) -> dict[str, object] | None:
+        """Return what the claim of a Pod is to ask for, None where no claim of ours is."""
+        pod = self._works.pod(uid)
+        try:
+            asking = None if pod is None else asked_by_claim(pod, self._works.vocabulary)
+        except InputError:
+            return None
+        return None if asking is None else claim_spec(asking, self._works.giver())
+
+    async def _make(self, place: Place, spec: dict[str, object]) -> None:
+        namespace, name = place
+        path = templates_in(namespace)
+        there = await self._works.api.read(f"{path}/{name}")
+        if there is not None:
+            if says_the_same((there.get("spec") or {}).get("spec") or {}, spec):
+                return
+            await self._works.api.remove(f"{path}/{name}")  # of other cards, or somebody else's
+        body = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaimTemplate",
+            "metadata": {"name": name, "namespace": namespace, "labels": {_LABEL: _OURS}},
+            "spec": {"spec": spec},
+        }
+        try:
+            await self._works.api.create(path, body)
+        except ConflictError:
+            return  # it is looked at again
+        _log.info("template made", extra={"namespace": namespace, "template": name})
+
+    async def clean(self) -> None:
+        """
+        Take away the templates that no Pod has named for a day.
+
+        Raises:
+            ApiError: the API server does not answer.
+        """
+        if self._works.why_not():
+            return
+        listed = await self._works.api.read(ALL_TEMPLATES)
+        there = {
+            (str(item["metadata"]["namespace"]), str(item["metadata"]["name"]))
+            for item in (listed or {}).get("items", ())
+        }
+        now = self._works.clock.monotonic()
+        self._looked = {place: at for place, at in self._looked.items() if place in self._users}
+        unused = {place for place in there if place not in self._users}
+        self._unused = {place: self._unused.get(place, now) for place in unused}
+        for place, since in list(self._unused.items()):
+            if now - since < UNUSED_SECONDS or place in self._users:
+                continue
+            namespace, name = place
+            try:
+                await self._works.api.remove(f"{templates_in(namespace)}/{name}")
+            except ApiError as error:
+                _log.warning("template stays", extra={"template": name, "reason": str(error)})
+
+
+def _has_claim(pod: Object) -> bool:
+    """Tell whether the claim of a Pod's entry was made."""
+    statuses = (pod.get("status") or {}).get("resourceClaimStatuses") or ()
+    return any(one.get("name") == CLAIM and one.get("resourceClaimName") for one in statuses)
