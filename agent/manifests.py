@@ -7,13 +7,19 @@ write Nodes and Devices; a policy in the API server narrows that to the node tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from agent.decide.env_proof import COMMAND, NAME, SCHEDULER
 from agent.decide.isolation import LIBRARY, Provider
 from ledger.domain.dialects.gpushare.words import ANNOTATION_GPUSHARE_ASSIGNED
-from ledger.domain.resources import CALLER_NODE_NAME, LABEL_TENURE_OWNED, TAINT_TENURE_OWNED
+from ledger.domain.resources import (
+    CALLER_NODE_NAME,
+    ENV_NVIDIA_VISIBLE,
+    LABEL_TENURE_OWNED,
+    TAINT_TENURE_OWNED,
+)
 
 ACCOUNT: Final = "tenure-agent"
 PORT: Final = 8080
@@ -42,6 +48,8 @@ class AgentManifests:
         runtime_class: of a runtime that gives a container the driver's library.
         marks_pods: the mode gpushare marks Pods of its node.
         isolation: what keeps containers to their parts of cards; its library is in `LIBRARY`.
+        by_environment: the mode env, which a Pod of the agent's own proves on each node.
+        probe_runtime_class: of that Pod, and of those that hold cards; empty = they name none.
     """
 
     image: str
@@ -55,11 +63,15 @@ class AgentManifests:
     runtime_class: str = "nvidia"
     marks_pods: bool = False
     isolation: Provider = Provider.NONE
+    by_environment: bool = False
+    probe_runtime_class: str = ""
 
 
 def manifests(options: AgentManifests) -> list[Thing]:
     """Return all objects, the policy before what it narrows."""
-    return [*_policy(options), *_rights(options), *_files(options), _daemon_set(options)]
+    probing = (*_probe_policies(options), *_probe_rights(options)) if options.by_environment else ()
+    guarded = (*_policy(options), *probing)
+    return [*guarded, *_rights(options), *_files(options), _daemon_set(options)]
 
 
 def _policy(options: AgentManifests) -> Iterator[Thing]:
@@ -86,7 +98,33 @@ def _policy(options: AgentManifests) -> Iterator[Thing]:
             f"{no_pod} || ({_marked_alone()})",
         ),
     ]
-    name = ACCOUNT
+    yield from _guard(
+        options,
+        name=ACCOUNT,
+        things=things,
+        operations=["CREATE", "UPDATE", "DELETE"],
+        rules=[
+            ("an agent writes what is of its own node alone", mine),
+            *(same if options.marks_pods else same[:1]),
+        ],
+    )
+
+
+def _guard(
+    options: AgentManifests,
+    *,
+    name: str,
+    things: Iterable[tuple[str, list[str], list[str]]],
+    operations: list[str],
+    rules: Iterable[tuple[str, str]],
+) -> Iterator[Thing]:
+    """
+    Yield a policy on what agents write, with its binding.
+
+    Args:
+        things: group, resources and versions.
+        rules: what is told whom a rule refuses, and the rule; `variables.node` is the token's.
+    """
     yield {
         "apiVersion": _ADMISSION,
         "kind": "ValidatingAdmissionPolicy",
@@ -98,7 +136,7 @@ def _policy(options: AgentManifests) -> Iterator[Thing]:
                     {
                         "apiGroups": [group],
                         "apiVersions": versions,
-                        "operations": ["CREATE", "UPDATE", "DELETE"],
+                        "operations": operations,
                         "resources": resources,
                     }
                     for group, resources, versions in things
@@ -120,16 +158,14 @@ def _policy(options: AgentManifests) -> Iterator[Thing]:
                     " mounts",
                     "reason": "Forbidden",
                 },
-                {
-                    "expression": mine,
-                    "messageExpression": "'an agent writes what is of its own node alone: '"
-                    " + variables.node",
-                    "message": "an agent writes what is of its own node alone",
-                    "reason": "Forbidden",
-                },
                 *(
-                    {"expression": expression, "message": message, "reason": "Forbidden"}
-                    for message, expression in (same if options.marks_pods else same[:1])
+                    {
+                        "expression": expression,
+                        "messageExpression": f'"{message}: node=" + variables.node',
+                        "message": message,
+                        "reason": "Forbidden",
+                    }
+                    for message, expression in rules
                 ),
             ],
         },
@@ -139,6 +175,91 @@ def _policy(options: AgentManifests) -> Iterator[Thing]:
         "kind": "ValidatingAdmissionPolicyBinding",
         "metadata": {"name": name},
         "spec": {"policyName": name, "validationActions": ["Deny"]},
+    }
+
+
+def _probe_policies(options: AgentManifests) -> Iterator[Thing]:
+    """
+    Yield what narrows the right to make a Pod to the one that proves the mode env on a node.
+
+    Rule: ADR 0028. One name, in the agents' namespace, and bound to that node; what runs in it is
+    our own command without a volume, a token or a privilege: whoever has the token of one node gets
+    nothing by it, there or elsewhere.
+    """
+    own = f"'{NAME}' + variables.node"
+    here = f"request.namespace == '{options.namespace}'"
+    yield from _guard(
+        options,
+        name=f"{ACCOUNT}-probe",
+        things=[("", ["pods"], ["v1"])],
+        operations=["CREATE", "DELETE"],
+        rules=[
+            ("an agent makes and deletes its own probe alone", f"{here} && request.name == {own}"),
+            (
+                "an agent's probe is as its manifests say",
+                f"request.operation == 'DELETE' || ({_is_probe(options)})",
+            ),
+        ],
+    )
+    yield from _guard(
+        options,
+        name=f"{ACCOUNT}-probe-binding",
+        things=[("", ["pods/binding"], ["v1"])],
+        operations=["CREATE"],
+        rules=[
+            (
+                "an agent binds its own probe to its own node alone",
+                f"{here} && request.name == {own} && object.target.name == variables.node",
+            )
+        ],
+    )
+
+
+def _is_probe(options: AgentManifests) -> str:
+    """Return that a Pod is what `ProbePod` makes, whatever a token's holder would like in it."""
+    spec, one = "object.spec", "c.securityContext"
+    absent = (
+        *("initContainers", "ephemeralContainers", "volumes", "nodeName", "hostPID", "hostIPC"),
+        *("resourceClaims", "priorityClassName"),
+    )
+    bare = ("args", "volumeMounts", "volumeDevices", "envFrom", "lifecycle", "ports")
+    probes = ("livenessProbe", "readinessProbe", "startupProbe")
+    command = ", ".join(f"'{word}'" for word in COMMAND)
+    of_entry = f"e.name == '{ENV_NVIDIA_VISIBLE}' && has(e.valueFrom) && has(e.valueFrom.fieldRef)"
+    of_container = [
+        f"c.image == '{options.image}'",
+        f"has(c.command) && c.command == [{command}]",
+        *(f"!has(c.{field})" for field in (*bare, *probes)),
+        f"has(c.env) && c.env.all(e, {of_entry})",
+        f"has({one}) && has({one}.allowPrivilegeEscalation) && !{one}.allowPrivilegeEscalation",
+        f"(!has({one}.privileged) || !{one}.privileged)",
+        f"has({one}.capabilities) && !has({one}.capabilities.add)",
+    ]
+    rules = [
+        *(f"!has({spec}.{field})" for field in absent),
+        f"{spec}.schedulerName == '{SCHEDULER}'",
+        f"{spec}.?runtimeClassName.orValue('') == '{options.probe_runtime_class}'",
+        f"{spec}.?serviceAccountName.orValue('default') == 'default'",
+        f"{spec}.?automountServiceAccountToken.orValue(true) == false",
+        f"{spec}.containers.all(c, {' && '.join(of_container)})",
+    ]
+    return " && ".join(rules)
+
+
+def _probe_rights(options: AgentManifests) -> Iterator[Thing]:
+    """Yield the right to make, bind and delete Pods in the agents' own namespace."""
+    named = {"name": f"{ACCOUNT}-probe", "namespace": options.namespace}
+    rules = [
+        _may(["create", "delete"], "", "pods"),
+        _may(["create"], "", "pods/binding"),
+    ]
+    yield {"apiVersion": f"{_RBAC}/v1", "kind": "Role", "metadata": named, "rules": rules}
+    yield {
+        "apiVersion": f"{_RBAC}/v1",
+        "kind": "RoleBinding",
+        "metadata": named,
+        "roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": named["name"]},
+        "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": options.namespace}],
     }
 
 
@@ -246,6 +367,10 @@ def _container(options: AgentManifests) -> Thing:
         args += ["--kubelet-ca", f"{_ETC}/kubelet.crt"]
     if options.marks_pods:
         args += ["--mode", "gpushare"]
+    if options.by_environment:
+        args += ["--mode", "env", "--probe-image", options.image]
+        args += ["--probe-namespace", options.namespace]
+        args += ["--probe-runtime-class", options.probe_runtime_class]
     if options.isolation is not Provider.NONE:
         args += ["--isolation", str(options.isolation)]
     environment: list[Thing] = [

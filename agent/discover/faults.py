@@ -11,7 +11,9 @@ from ledger.domain.bounds import Name
 
 IGNORED: Final = frozenset(f"Xid{number}" for number in (13, 31, 43, 45, 68, 109))
 """A fault of the program that ran, not of the card (Koordinator contract 9.1)."""
-PASSING: Final = frozenset({MIG_NOT_SERVED})
+ENVIRONMENT_UNPROVED: Final = "EnvironmentUnproved"
+"""Nobody has shown yet that this node's runtime shows containers the cards of their annotations."""
+PASSING: Final = frozenset({MIG_NOT_SERVED, ENVIRONMENT_UNPROVED})
 """States that a card is in, and gets out of by itself."""
 CARD_FAULTS_MAX: Final = 16
 """Kept of one card: a broken one has a new Xid every minute, and the first tell why."""
@@ -78,11 +80,17 @@ def recovered(faults: Faults, uuid: str) -> Faults:
     return Faults(kept=tuple(one for one in faults.kept if one.uuid != uuid))
 
 
-def marked(found: Discovery, faults: Faults) -> Discovery:
-    """Return what was found, each card with everything that counts against it."""
+def marked(found: Discovery, faults: Faults, on_all: Iterable[Fault] = ()) -> Discovery:
+    """
+    Return what was found, each card with everything that counts against it.
+
+    Args:
+        on_all: what is wrong with the node's way to show any card.
+    """
+    everywhere = tuple(on_all)
 
     def with_faults(card: Card) -> Card:
-        now = {fault.reason: fault for fault in (*card.faults, *faults.of(card.uuid))}
+        now = {one.reason: one for one in (*card.faults, *faults.of(card.uuid), *everywhere)}
         return replace(card, faults=tuple(now[reason] for reason in sorted(now)))
 
     return replace(found, cards=tuple(map(with_faults, found.cards)))

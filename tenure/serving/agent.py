@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -13,8 +14,10 @@ import aiohttp
 from prometheus_client import CollectorRegistry, Counter
 
 from agent.checkpoint import FILE_NAME
+from agent.decide.env_proof import ProbePod
 from agent.decide.isolation import LIBRARY, Provider
 from agent.discover.host_files import HostFiles
+from agent.discover.sysfs import read_identity
 from agent.https import Authority, Caller
 from agent.kubelet.pods import KubeletPods
 from agent.plugin.files import CardFiles, CheckpointFile, SpecFolder
@@ -32,6 +35,8 @@ from agent.witness.confirmer import Gate
 from ledger.domain.errors import InputError
 from tenure.exits import with_next
 from tenure.kube.objects import KubeObjects, connected
+from tenure.serving.agent_environment import FILE_NAME as FILE_NAME_OF_PROOF
+from tenure.serving.agent_environment import Prover, proving, stamp_of
 from tenure.serving.agent_mode import AgentMode, ShareUnit
 from tenure.serving.agent_reporting import NodeToTell, ReportingOptions, cards_probe, reporting
 from tenure.serving.agent_sharing import Marker
@@ -63,6 +68,22 @@ class KubeletOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeOptions:
+    """
+    The Pod that proves the mode `env` on a node.
+
+    Attributes:
+        image: has the command `tenure`; empty = none is named.
+        namespace: where the agent's account may make that Pod.
+        runtime_class: of Pods that hold cards; empty = the node's own runtime.
+    """
+
+    image: str = ""
+    namespace: str = "tenure-system"
+    runtime_class: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AgentOptions:
     """
     What the process is told at its start.
@@ -82,6 +103,7 @@ class AgentOptions:
         mode: how containers are shown their cards.
         share_unit: what GPU share counts memory in.
         witness: who is asked who is on the cards; with the service and a node to report alone.
+        probe: in the mode `env`, with a node to report: what proves it.
     """
 
     probes: tuple[str, int]
@@ -98,6 +120,7 @@ class AgentOptions:
     mode: AgentMode = AgentMode.PLUGIN
     share_unit: ShareUnit = ShareUnit.MIB
     witness: WitnessOptions | None = None
+    probe: ProbeOptions = ProbeOptions()
 
     @property
     def has_slots(self) -> bool:
@@ -169,6 +192,7 @@ async def serve_agent(options: AgentOptions) -> None:
             if isinstance(served, GpuShare | ShareSlots):
                 node = replace(node, heard=served.saw)
                 _mark(objects, options.reporting.node, served, registry, tasks)
+            node = _proven(node, options, objects, kubelet, registry=registry, tasks=tasks)
             await reporting(options.reporting, node, objects, registry, tasks)
             if options.witness is not None and told is not None and gate is not None:
                 here = Node(
@@ -204,6 +228,38 @@ def _mark(
     tasks.append(every(0, "marks", Marker(objects, node, served).round, failed))
 
 
+def _proven(
+    node: NodeToTell,
+    options: AgentOptions,
+    objects: KubeObjects,
+    kubelet: KubeletPods | None,
+    *,
+    registry: CollectorRegistry,
+    tasks: Tasks,
+) -> NodeToTell:
+    """Return the node whose cards are closed, in the mode `env`, until that mode is proved."""
+    told, probe = options.reporting, options.probe
+    if options.mode is not AgentMode.ENV:
+        return node
+    assert kubelet is not None
+    assert told is not None
+    boot_id = read_identity(HostFiles(root=told.host)).boot_id
+    prover = Prover(
+        objects=objects,
+        pods=kubelet,
+        pod=ProbePod(
+            node=told.node,
+            namespace=probe.namespace,
+            image=probe.image,
+            runtime_class=probe.runtime_class,
+        ),
+        stamp=partial(stamp_of, boot_id, options.runtime),
+        file=told.state / FILE_NAME_OF_PROOF,
+    )
+    tasks.append(proving(prover, registry))
+    return replace(node, heard=prover.saw, closes=prover.closes)
+
+
 def _check(options: AgentOptions) -> None:
     """Refuse what can't work in a mode."""
     folders = []
@@ -222,6 +278,10 @@ def _check(options: AgentOptions) -> None:
         fact = f"the mode {options.mode} can't bring a library into containers"
         raise with_next(InputError(fact, field="--isolation"), "show cards by slots: --mode plugin")
     if options.reporting is not None:
+        if options.mode is AgentMode.ENV and not (options.probe.image and options.kubelet):
+            fact = "the mode env is proved by a Pod of our own"
+            what = "--probe-image" if options.kubelet else "--kubelet"
+            raise with_next(InputError(fact, field=what), "name the image that has `tenure`")
         return
     if isinstance(options.holdings, ServiceOptions):
         fact = "nobody would tell the service what runs here: what Pods held would never end"

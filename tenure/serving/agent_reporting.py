@@ -92,12 +92,14 @@ class NodeToTell:
             at keeps its own.
         isolation: what keeps containers to their parts of cards.
         heard: is told what the machine has, at each round.
+        closes: what closes all of its cards at this moment; asked again and again.
     """
 
     held: NodeWord
     sizes: dict[str, int]
     isolation: Provider
     heard: Callable[[Discovery], None] = lambda _: None
+    closes: Callable[[], tuple[Fault, ...]] = tuple
 
 
 def offered(names: Iterable[str], option: str) -> frozenset[Dialect]:
@@ -244,8 +246,8 @@ async def reporting(
             if kept.become(after_events(kept.faults, await reporter.closed())):
                 soon.set()  # and then it is saved
             kept.is_whole = True
-        now = marked(found, kept.faults)
-        node.heard(now)
+        node.heard(marked(found, kept.faults))
+        now = marked(found, kept.faults, node.closes())
         told = await reporter.report(now, pods, node.held.asked())
         said.round(told, (*unsaved, *unread))
         for device in told.recovered:
@@ -254,7 +256,7 @@ async def reporting(
                 soon.set()
 
     tasks.append(_rounds(options.seconds, soon, report, failures))
-    tasks.append(every(HELD_SECONDS, "held", _watching(node.held, soon), failures))
+    tasks.append(every(HELD_SECONDS, "held", _watching(node, soon), failures))
     if options.machine is None:
         tasks.append(every(options.seconds, "events", _listening(host, kept, soon), failures))
 
@@ -267,13 +269,13 @@ def _held(held: NodeWord) -> tuple[Sequence[HeldByPod] | None, tuple[Fault, ...]
         return None, (Fault(reason=HOLDINGS_UNKNOWN, message=str(error)),)
 
 
-def _watching(held: NodeWord, soon: asyncio.Event) -> Callable[[], Awaitable[None]]:
-    """Return what has a round begin when somebody holds something else."""
-    known = held.version()
+def _watching(node: NodeToTell, soon: asyncio.Event) -> Callable[[], Awaitable[None]]:
+    """Return what has a round begin when somebody holds something else, or cards open or close."""
+    known = (node.held.version(), node.closes())
 
     async def look() -> None:
         nonlocal known
-        now = held.version()
+        now = (node.held.version(), node.closes())
         if now != known:
             known = now
             soon.set()

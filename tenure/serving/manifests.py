@@ -339,6 +339,16 @@ def agent(
     gpushare: Annotated[
         bool, typer.Option("--gpushare", help="Also what the mode gpushare needs: to mark Pods.")
     ] = False,
+    by_environment: Annotated[
+        bool, typer.Option("--env", help="The mode env, and what it needs: a Pod that proves it.")
+    ] = False,
+    probe_runtime_class: Annotated[
+        str,
+        typer.Option(
+            help="With --env: the RuntimeClass of Pods that hold cards. Default: they name none.",
+            show_default=False,
+        ),
+    ] = "",
     isolation: Annotated[
         str, typer.Option(help="What keeps containers to their parts of cards, as for the agent.")
     ] = "none",
@@ -358,6 +368,11 @@ def agent(
         raise InputError(f"a token is sent by https alone: value={service!r}", field="--service")
     if not cards.startswith("/var/run/cdi/"):
         raise InputError(f"not in /var/run/cdi: value={cards!r}", field="--cards")
+    if by_environment and gpushare:
+        raise InputError("a cluster has one mode: --gpushare is another", field="--env")
+    if by_environment and Provider.named(isolation) is not Provider.NONE:
+        fact = "the mode env can't bring a library into containers"
+        raise InputError(fact, field="--isolation")
     options = AgentManifests(
         image=image,
         authority=content_of(api_ca).decode(),
@@ -370,6 +385,8 @@ def agent(
         runtime_class=runtime_class,
         marks_pods=gpushare,
         isolation=Provider.named(isolation),
+        by_environment=by_environment,
+        probe_runtime_class=probe_runtime_class,
     )
     _print(manifests(options))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal
@@ -23,6 +24,7 @@ def register(app: typer.Typer) -> None:
     SERVE.command("webhook")(webhook)
     SERVE.command("scheduler")(scheduler)
     SERVE.command("agent")(agent)
+    SERVE.command("inside", hidden=True)(inside)
     app.add_typer(SERVE)
 
 
@@ -530,6 +532,29 @@ def agent(
             help="With --isolation: the node's path of its library, with a folder locks beside it.",
         ),
     ] = "/usr/local/vgpu/libvgpu.so",
+    probe_image: Annotated[
+        str,
+        typer.Option(
+            envvar="TENURE_AGENT_PROBE_IMAGE",
+            metavar="IMAGE",
+            help="In the mode env, with --node: has `tenure`, for the Pod that proves the mode.",
+            show_default=False,
+        ),
+    ] = "",
+    probe_namespace: Annotated[
+        str,
+        typer.Option(
+            envvar="TENURE_AGENT_PROBE_NAMESPACE", help="Likewise: where that Pod may be made."
+        ),
+    ] = "tenure-system",
+    probe_runtime_class: Annotated[
+        str,
+        typer.Option(
+            envvar="TENURE_AGENT_PROBE_RUNTIME_CLASS",
+            help="Likewise: the RuntimeClass of Pods that hold cards. Default: they name none.",
+            show_default=False,
+        ),
+    ] = "",
     offers: Annotated[
         list[str],
         typer.Option(
@@ -622,6 +647,7 @@ def agent(
         from tenure.serving.agent import (
             AgentOptions,
             KubeletOptions,
+            ProbeOptions,
             provider_of,
             serve_agent,
         )
@@ -681,6 +707,16 @@ def agent(
         )
         if node and service
         else None,
+        probe=ProbeOptions(
+            image=probe_image, namespace=probe_namespace, runtime_class=probe_runtime_class
+        ),
     )
     set_up_logs(debug=debug)
     run_service(serve_agent(options))
+
+
+def inside() -> None:
+    """Say what this container sees of the node's cards: the agent's probe Pod runs it."""
+    from agent.inside import TOLD, say
+
+    say(os.environ, devices=Path("/dev"), told=TOLD)

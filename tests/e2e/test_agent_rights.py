@@ -11,6 +11,7 @@ import pytest
 from agent.manifests import ACCOUNT, AgentManifests, manifests
 from ledger.domain.dialects.gpushare.words import ANNOTATION_GPUSHARE_ASSIGNED as MARK
 from ledger.signing import published
+from tests.support.kube.agents import agent_token
 from tests.support.kube.api import Api
 from tests.support.kube.bursts import eventually
 from tests.support.kube.control_plane import ControlPlane
@@ -41,19 +42,6 @@ class Agents:
     unbound: Api
 
 
-def token(plane: ControlPlane, bound: dict[str, Any] | None) -> str:
-    """Return a token of the agents' account, bound to a Pod if one is given."""
-    spec: dict[str, Any] = {"expirationSeconds": 3600}
-    if bound is not None:
-        named = {"name": bound["metadata"]["name"], "uid": bound["metadata"]["uid"]}
-        spec["boundObjectRef"] = {"apiVersion": "v1", "kind": "Pod", **named}
-    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
-    path = f"/api/v1/namespaces/{OURS}/serviceaccounts/{ACCOUNT}/token"
-    made = plane.api().create(path, body)
-    assert made.ok, made.message
-    return str(made.body["status"]["token"])
-
-
 @pytest.fixture(scope="module")
 def agents(plane: ControlPlane) -> Iterator[Agents]:
     """Everything that is printed, applied, and in force."""
@@ -75,8 +63,8 @@ def agents(plane: ControlPlane) -> Iterator[Agents]:
         other = plane.api().create(pods_in(OURS), body)
         assert other.ok, other.message
     found = Agents(
-        mine=Api(plane.url, ca_file=plane.ca_file, token=token(plane, running.body)),
-        unbound=Api(plane.url, ca_file=plane.ca_file, token=token(plane, None)),
+        mine=Api(plane.url, ca_file=plane.ca_file, token=agent_token(plane, OURS, running.body)),
+        unbound=Api(plane.url, ca_file=plane.ca_file, token=agent_token(plane, OURS, None)),
     )
 
     def is_in_force() -> bool:

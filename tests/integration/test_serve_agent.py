@@ -23,8 +23,9 @@ from agent.plugin.holdings_file import HoldingsFile
 from agent.witness import said
 from ledger.domain.errors import InputError
 from ledger.domain.resources import SLOT
-from tenure.serving.agent import AgentOptions, serve_agent
+from tenure.serving.agent import AgentOptions, KubeletOptions, serve_agent
 from tenure.serving.agent_mode import AgentMode
+from tenure.serving.agent_reporting import ReportingOptions
 from tests.support.kube.control_plane import free_port
 from tests.support.kubelets import FakeKubelet
 from tests.support.process import COMMAND, environment
@@ -314,6 +315,10 @@ def test_an_agent_whose_driver_hangs_ends_when_it_is_told_to(world: World) -> No
             {"isolation": Provider.HAMI_CORE, "mode": AgentMode.ENV},
             "--isolation: the mode env can't bring a library into containers",
         ),
+        (
+            {"mode": AgentMode.ENV, "reporting": ReportingOptions(node="n")},
+            "--probe-image: the mode env is proved by a Pod of our own",
+        ),
     ],
     ids=[
         "too many slots",
@@ -322,6 +327,7 @@ def test_an_agent_whose_driver_hangs_ends_when_it_is_told_to(world: World) -> No
         "no cards",
         "parts of cards whose size nobody tells",
         "a mode without mounts",
+        "nothing that proves the mode",
     ],
 )
 def test_what_cannot_work_is_said_at_the_start(
@@ -335,6 +341,7 @@ def test_what_cannot_work_is_said_at_the_start(
         cards=(world.folder / "vendor.json",),
         holdings=world.folder / "holdings.json",
         slots=3,
+        kubelet=KubeletOptions(url="https://a", authority=Path("a"), token=Path("t")),
     )
 
     with pytest.raises(InputError) as refusal:

@@ -8,12 +8,16 @@ from typing import Any
 
 import pytest
 
+from agent.decide.env_proof import NAME
 from ledger.domain.annotations.tenure import visible_key
 from ledger.domain.dialects.gpushare.annotations import GpuShareAnswer, encode_gpushare_answer
 from ledger.domain.dialects.gpushare.words import GPUSHARE_MEMORY
 from tests.support.kube.inventory import DEVICES
-from tests.support.node.agents import CARDS, Agent, agent
-from tests.support.node.node import BY_ENVIRONMENT, NODE_NAME, Node
+from tests.support.kube.pods import pods_in
+from tests.support.node.agents import CARDS, Agent, agent, shows
+from tests.support.node.clusters import OURS, Cluster
+from tests.support.node.node import BLIND, BY_ENVIRONMENT, NODE_NAME, Node
+from tests.support.node.own_image import OWN, own_image
 from tests.support.node.pods import Pods, container
 
 UNITS = 15
@@ -70,6 +74,72 @@ def test_a_container_sees_what_its_annotation_says_when_it_is_made(
     assert cards_of(pods, "env", "blind") == [[]]
     pods.kill(pods.get("env"))
     assert cards_of(pods, "env", runs=2) == [["card-a", "card-c"]] * 2
+
+
+def closed_by(machine: Node) -> list[str]:
+    """Return why each card of the node is closed, by its Device object; none if it is open."""
+    found = machine.plane.api().get(f"{DEVICES}/{NODE_NAME}")
+    cards = found.body["spec"]["devices"] if found.ok else []
+    return [
+        one["reason"] for card in cards for one in card["conditions"] if one["type"] == "Healthy"
+    ]
+
+
+def test_no_card_is_given_by_the_environment_before_a_pod_has_shown_that_it_is_read(
+    cluster: Cluster, machine: Node, pods: Pods, handler: str, tmp_path: Path
+) -> None:
+    """
+    While the runtime reads nothing, all cards are closed, and a Pod waits.
+
+    Tried by the agent's own rights, with its own command in a container of its image; once the
+    runtime reads the variable, the Pod that waited is placed, and sees its card.
+    """
+    machine.load(own_image(tmp_path))
+    told = cluster.told(probe=OWN, runtime=handler)
+    blind = machine.room.folder / BLIND
+    blind.touch()
+    holder = by_environment("main", "0")
+    whole = {"koordinator.sh/gpu": "100"}
+    asking = {**holder, "resources": {"limits": whole, "requests": whole}}
+
+    def is_so(*words: str) -> bool:
+        return condition(machine, "TenureEnvironment") == words
+
+    with (
+        cluster.served() as served,
+        cluster.scheduling(served),
+        agent(machine, tmp_path, told=told, registers=False) as own,
+    ):
+        machine.until(lambda: is_so("False", "CardNotShown"), f"not told\n{own.words()}")
+        closed = ["EnvironmentUnproved"] * len(CARDS)
+        machine.until(lambda: closed_by(machine) == closed, "not closed")
+        pods.make("waits", [asking], runtime=handler, scheduler="tenure")
+        machine.until(
+            lambda: "Insufficient koordinator.sh/gpu" in why_it_waits(pods, "waits"), "it is placed"
+        )
+
+        blind.unlink()
+
+        pods.running("waits")
+        assert is_so("True", "Proved")
+        [[card]] = cards_of(pods, "waits")
+        assert card == shows(pods.get("waits")["metadata"]["annotations"][visible_key("0")])
+        assert "EnvironmentUnproved" not in closed_by(machine)
+        assert not machine.plane.api().get(f"{pods_in(OURS)}/{NAME}{NODE_NAME}").ok
+        pods.remove_all()
+    machine.plane.api().delete(f"{DEVICES}/{NODE_NAME}")
+
+
+def condition(machine: Node, kind: str) -> tuple[str, str]:
+    """Return status and reason of a condition of the Node."""
+    found = [one for one in machine.status().get("conditions", ()) if one["type"] == kind]
+    return (found[0]["status"], found[0]["reason"]) if found else ("", "")
+
+
+def why_it_waits(pods: Pods, name: str) -> str:
+    """Return what kube-scheduler says of a Pod that it could not place."""
+    found = pods.get(name).get("status", {}).get("conditions", ())
+    return " ".join(one.get("message", "") for one in found if one["type"] == "PodScheduled")
 
 
 @pytest.fixture

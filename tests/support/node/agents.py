@@ -243,12 +243,14 @@ def agent(
     isolated: Isolated | None = None,
     shares: int = 0,
     told: tuple[str, ...] = (),
+    registers: bool = True,
 ) -> Iterator[Agent]:
     """
     Run an agent until the block ends, or a plugin that gives its names again.
 
     Args:
         shares: so many GiB of GPU share, in place of slots.
+        registers: kubelet is to know it; else it is started and not waited for.
     """
     devices = [
         {
@@ -278,7 +280,10 @@ def agent(
     )
     if shares:
         running.find()
-    running.start()
+    if registers:
+        running.start()
+    else:
+        running.begin()
     try:
         yield running
     finally:

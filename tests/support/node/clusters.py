@@ -9,6 +9,7 @@ from typing import Any, Final
 from agent.discover.machine import Card, Discovery
 from agent.manifests import ACCOUNT, AgentManifests, manifests
 from ledger.signing import PrivateKey, published
+from tests.support.kube.agents import agent_token
 from tests.support.kube.control_plane import ControlPlane, free_port
 from tests.support.kube.pods import pod as plain_pod
 from tests.support.kube.pods import pods_in
@@ -35,15 +36,27 @@ class Cluster:
         made = tenure("ledger", "init", "--ledger", self.url, cwd=folder)
         assert made.returncode == 0, made.stderr
 
-    def told(self) -> tuple[str, ...]:
-        """Return the agent's options, once its account and token are there."""
+    def told(self, *, probe: str = "", runtime: str = "") -> tuple[str, ...]:
+        """
+        Return the agent's options, once its account and token are there.
+
+        Args:
+            probe: the image by which it proves the mode `env`; empty = another mode.
+            runtime: the RuntimeClass of that, and of Pods that hold cards.
+        """
         for name in ("state", "keys"):
             (self.folder / name).mkdir()
         key = PrivateKey.parse((self.identities.keys / "proof.key").read_text())
         for name, text in published([key.public]).items():
             (self.folder / "keys" / name).write_text(text)
         ledger = PrivateKey.parse((self.identities.keys / "ledger.key").read_text())
-        options = AgentManifests(image="none", authority="", namespace=OURS)
+        options = AgentManifests(
+            image=probe or "none",
+            authority="",
+            namespace=OURS,
+            by_environment=bool(probe),
+            probe_runtime_class=runtime,
+        )
         rights = [one for one in manifests(options) if one["kind"] != "DaemonSet"]
         apply(self.plane, rights)
         (self.folder / "token").write_text(self._token())
@@ -64,6 +77,11 @@ class Cluster:
             *("--kubelet-ca", str(kubelet), "--node", NODE_NAME, "--report-seconds", "1"),
             *("--kubeconfig", str(self._kubeconfig()), "--machine", str(machine)),
             *("--pod-resources", str(resources), "--ledger-key", str(ledger.public)),
+            *(
+                ("--mode", "env", "--probe-image", probe, "--probe-namespace", OURS)
+                if probe
+                else ()
+            ),
         )
 
     def _kubeconfig(self) -> Path:
@@ -83,17 +101,7 @@ class Cluster:
         words = plain_pod("agent", {}, nodeName=NODE_NAME, serviceAccountName=ACCOUNT)
         reply = self.plane.api().create(pods_in(OURS), words)
         assert reply.ok, reply.message
-        named = {"name": "agent", "uid": reply.body["metadata"]["uid"]}
-        bound = {"apiVersion": "v1", "kind": "Pod", **named}
-        body = {
-            "apiVersion": "authentication.k8s.io/v1",
-            "kind": "TokenRequest",
-            "spec": {"expirationSeconds": 3600, "boundObjectRef": bound},
-        }
-        path = f"/api/v1/namespaces/{OURS}/serviceaccounts/{ACCOUNT}/token"
-        made = self.plane.api().create(path, body)
-        assert made.ok, made.message
-        return str(made.body["status"]["token"])
+        return agent_token(self.plane, OURS, reply.body)
 
     def served(self, **more: Any) -> Any:  # noqa: ANN401 - a context of Served
         """Run the service until the block ends; with more, as `extender` takes it."""

@@ -62,10 +62,12 @@ SystemdCgroup = false
 """
 BY_ENVIRONMENT: Final = "by-environment"
 """A handler that shows the cards which NVIDIA_VISIBLE_DEVICES names, as NVIDIA's runtime does."""
+BLIND: Final = "blind"
+"""A file in the room's folder, with which that handler reads no variable."""
 _SHOWS_BY_ENVIRONMENT: Final = """\
 #!{python} -IS
 import json, os, sys
-if "--bundle" in sys.argv:
+if "--bundle" in sys.argv and not os.path.exists({blind!r}):
     bundle = os.path.join(sys.argv[sys.argv.index("--bundle") + 1], "config.json")
     with open(bundle) as file:
         config = json.load(file)
@@ -73,9 +75,10 @@ if "--bundle" in sys.argv:
             if one.startswith("NVIDIA_VISIBLE_DEVICES=")]
     for card in (said or [""])[-1].split(","):
         if card.startswith("GPU-"):
-            path = "/dev/card-" + card.rpartition("-")[2]
-            node = {{"path": path, "type": "c", "major": 1, "minor": 3}}
-            config["linux"].setdefault("devices", []).append(node)
+            name = card.rpartition("-")[2]
+            for path in ("/dev/card-" + name, "/dev/nvidia%d" % "abc".index(name)):
+                node = {{"path": path, "type": "c", "major": 1, "minor": 3}}
+                config["linux"].setdefault("devices", []).append(node)
     with open(bundle, "w") as file:
         json.dump(config, file)
 os.execv({runc!r}, [{runc!r}, *sys.argv[1:]])
@@ -319,7 +322,9 @@ def _containerd(folder: Path, cdi: Path, programs: Path) -> Path:
     (folder / "cni" / "none.conflist").write_text(json.dumps(network))
     wrapper = folder / BY_ENVIRONMENT
     runc = str(programs / RUNTIME)
-    wrapper.write_text(_SHOWS_BY_ENVIRONMENT.format(python=sys.executable, runc=runc))
+    wrapper.write_text(
+        _SHOWS_BY_ENVIRONMENT.format(python=sys.executable, runc=runc, blind=str(folder / BLIND))
+    )
     wrapper.chmod(0o755)
     path = folder / "containerd.toml"
     path.write_text(

@@ -65,6 +65,25 @@ def test_every_mount_and_every_right_has_its_reason_in_the_docs() -> None:
     assert not missing
 
 
+PROBING: Final = replace(OPTIONS, by_environment=True, probe_runtime_class="nvidia")
+
+
+def test_pods_are_made_where_a_probe_is_needed_and_in_no_other_mode() -> None:
+    """In its own namespace alone; the agent is told of whom it makes one, and policies hold it."""
+    kinds = [one["kind"] for one in manifests(OPTIONS)]
+    assert "Role" not in kinds
+    [role] = (one for one in manifests(PROBING) if one["kind"] == "Role")
+    assert role["metadata"]["namespace"] == PROBING.namespace
+    assert [(one["resources"], one["verbs"]) for one in role["rules"]] == [
+        (["pods"], ["create", "delete"]),
+        (["pods/binding"], ["create"]),
+    ]
+    args = container(PROBING)["args"]
+    named = ("--mode", "--probe-image", "--probe-namespace", "--probe-runtime-class")
+    assert [args[args.index(one) + 1] for one in named] == ["env", "i", "tenure-system", "nvidia"]
+    assert "--probe-image" not in container()["args"]
+
+
 def test_an_upgrade_starts_the_new_one_before_the_old_one_ends() -> None:
     """So neither may want a port of the node."""
     spec = of_kind("DaemonSet")["spec"]
