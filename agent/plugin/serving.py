@@ -31,6 +31,8 @@ KUBELET_SOCKET: Final = "kubelet.sock"
 PATH_MAX: Final = 107
 """The longest path of a Unix socket on Linux."""
 LOOK_SECONDS: Final = 1.0
+UPGRADE_SECONDS: Final = 0.1
+"""Beside another of us: until we have registered again, kubelet refuses what starts, and waits."""
 SWEEP_SECONDS: Final = 10.0
 WAIT_SECONDS: Final = 20.0
 """How long a container's start waits for what is not known yet: kubelet gives up after 30 s."""
@@ -138,7 +140,7 @@ class DevicePlugin:
                 if time.monotonic() - swept > SWEEP_SECONDS:
                     swept = time.monotonic()
                     self._sweep()
-                await asyncio.sleep(LOOK_SECONDS)
+                await asyncio.sleep(UPGRADE_SECONDS if self._others else LOOK_SECONDS)
         finally:
             await self._stop()
 

@@ -188,11 +188,17 @@ async def serve_agent(options: AgentOptions) -> None:
             config = options.reporting.kubeconfig
             connecting = connected(None if config is None else str(config))
             objects = await stack.enter_async_context(connecting)
-            node = NodeToTell(held=holdings, sizes=sizes, isolation=options.isolation)
+            node = _proven(
+                NodeToTell(held=holdings, sizes=sizes, isolation=options.isolation),
+                options,
+                objects,
+                kubelet,
+                registry=registry,
+                tasks=tasks,
+            )
             if isinstance(served, GpuShare | ShareSlots):
                 node = replace(node, heard=served.saw)
                 _mark(objects, options.reporting.node, served, registry, tasks)
-            node = _proven(node, options, objects, kubelet, registry=registry, tasks=tasks)
             await reporting(options.reporting, node, objects, registry, tasks)
             if options.witness is not None and told is not None and gate is not None:
                 here = Node(

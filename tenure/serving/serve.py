@@ -716,7 +716,11 @@ def agent(
 
 
 def inside() -> None:
-    """Say what this container sees of the node's cards: the agent's probe Pod runs it."""
+    """
+    Say what this container sees of the node's cards: the agent's probe Pod runs it.
+
+    Example: tenure serve inside
+    """
     from agent.inside import TOLD, say
 
     say(os.environ, devices=Path("/dev"), told=TOLD)

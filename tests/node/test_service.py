@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -117,7 +118,10 @@ def test_a_ledger_that_was_put_back_is_told_by_its_nodes(cluster: Cluster, tmp_p
         for file, content in copies.items():
             file.write_bytes(content)
 
+        began = time.monotonic()
         with cluster.served(remembered=True, ready=False):
             eventually(lambda: own.verdicts() in (["restored"], ["rewritten"]))
             eventually(lambda: condition(machine) == "False")
+            seconds = time.monotonic() - began
+        sys.stdout.write(f"\na ledger put back was told {seconds:.1f} s after its service began\n")
         assert size() > old

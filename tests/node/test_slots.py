@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -163,17 +165,27 @@ def test_a_pod_whose_holding_comes_late_waits_for_it(one_slot: Agent, pods: Pods
 def test_an_upgrade_with_two_agents_at_once_leaves_kubelet_with_one(
     one_slot: Agent, pods: Pods, how: signal.Signals
 ) -> None:
-    """The old one ends last, and kubelet takes that for the end of the new one."""
+    """
+    The old one ends last, and kubelet takes that for the end of the new one.
+
+    A container that ends in that moment starts by the new one, which registers once more.
+    """
     start(pods, one_slot, "before", "GPU-a")
     new = Agent(node=one_slot.node, folder=one_slot.folder, slots=1, held=one_slot.held)
     new.start()
     try:
         assert one_slot.process is not None
         with new.registering():
+            began = time.monotonic()
             one_slot.process.send_signal(how)
+            pods.kill(pods.get("before"))
             one_slot.process.wait(30)
-        pods.kill(pods.get("before"))
         pods.running("before", restarts=1)
+        waited = time.monotonic() - began
+        sys.stdout.write(
+            f"\n{how.name}: a container that ended with its agent waited {waited:.1f} s\n"
+        )
+        assert new.words().count("registered with kubelet") == 3  # its log is the old one's too
         pods.remove("before")
         start(pods, new, "after", "GPU-b")
 

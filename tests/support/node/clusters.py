@@ -77,11 +77,8 @@ class Cluster:
             *("--kubelet-ca", str(kubelet), "--node", NODE_NAME, "--report-seconds", "1"),
             *("--kubeconfig", str(self._kubeconfig()), "--machine", str(machine)),
             *("--pod-resources", str(resources), "--ledger-key", str(ledger.public)),
-            *(
-                ("--mode", "env", "--probe-image", probe, "--probe-namespace", OURS)
-                if probe
-                else ()
-            ),
+            *(("--mode", "env", "--probe-image", probe) if probe else ()),
+            *(("--probe-runtime-class", runtime) if runtime else ()),
         )
 
     def _kubeconfig(self) -> Path:
