@@ -12,8 +12,8 @@ from typer.core import TyperGroup
 from ledger.domain.errors import InputError
 from tenure import demo
 from tenure.admin import ledger, verify
+from tenure.check import doctor, quota
 from tenure.check import options as check
-from tenure.check import quota
 from tenure.commands import Commands
 from tenure.exits import run, with_next
 from tenure.live import release
@@ -79,6 +79,7 @@ for verb in (
     status,
     top,
     drift,
+    doctor,
     release,
     defrag,
     fleet_map,

@@ -11,6 +11,7 @@ from ledger.domain.errors import InputError
 
 TIMEOUT_SECONDS: Final = 5
 PATH: Final = "/claims"
+WEBHOOK: Final = "claims.dra.tenure.sh"
 DRIVERS_MAX: Final = 32
 _NAME_MAX: Final = 63
 """The API server's own bound on the name of a driver."""
@@ -74,7 +75,7 @@ def configuration(options: GateOptions) -> dict[str, Any]:
         "metadata": {"name": options.name, "labels": {"app.kubernetes.io/name": "tenure"}},
         "webhooks": [
             {
-                "name": "claims.dra.tenure.sh",
+                "name": WEBHOOK,
                 "clientConfig": client,
                 "admissionReviewVersions": ["v1"],
                 "sideEffects": "NoneOnDryRun",

@@ -36,6 +36,8 @@ class Deployed:
         keys: Secret with the signer keys `proof.key` and `ledger.key`.
         storage: of the claim.
         config: ConfigMap whose `config.yaml` is the settings file; empty = the defaults.
+        host_network: they listen on their nodes' addresses, which a control plane outside of the
+            cluster's network reaches.
     """
 
     image: str
@@ -45,6 +47,7 @@ class Deployed:
     keys: str = "tenure-scheduler-keys"
     storage: str = "10Gi"
     config: str = ""
+    host_network: bool = False
 
     def __post_init__(self) -> None:
         assert self.replicas == 1 or self.ledger, "one file, one writer"
@@ -133,7 +136,9 @@ def _pod(deployed: Deployed, name: str, labels: Thing, args: list[str]) -> Thing
         "whenUnsatisfiable": "ScheduleAnyway",
         "labelSelector": {"matchLabels": labels},
     }
+    network = {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
     return {
+        **(network if deployed.host_network else {}),
         "serviceAccountName": name,
         "priorityClassName": "system-cluster-critical",
         "securityContext": {"fsGroup": _USER},

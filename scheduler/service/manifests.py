@@ -70,6 +70,7 @@ class SchedulerManifests:
         api: None = nobody but kube-scheduler is answered.
         evict_partial_gangs: as the scheduler's option, with the right that it needs.
         drivers: whose claims it guards, with the rights and the port that this needs.
+        gate_port: where it is asked about claims.
     """
 
     name: str = "tenure"
@@ -83,6 +84,7 @@ class SchedulerManifests:
     deployed: Deployed | None = None
     evict_partial_gangs: bool = False
     drivers: Sequence[str] = ()
+    gate_port: int = GATE_PORT
 
 
 def extender(url: str, folder: str) -> Thing:
@@ -174,7 +176,8 @@ def _tenure(options: SchedulerManifests) -> list[Thing]:
     ]
     ports = [{"name": "extender", "port": 443, "targetPort": 8443}]
     if options.drivers:
-        ports.append({"name": "gate", "port": GATE_PORT, "targetPort": GATE_PORT})
+        port = options.gate_port
+        ports.append({"name": "gate", "port": port, "targetPort": port})
     return [
         _account(account, options.namespace),
         _role("ClusterRole", name, "", rules),
@@ -219,7 +222,7 @@ def _deployed(options: SchedulerManifests, name: str) -> list[Thing]:
     if options.evict_partial_gangs:
         args += ["--evict-partial-gangs"]
     if options.drivers:
-        args += ["--gate", f"0.0.0.0:{GATE_PORT}"]
+        args += ["--gate", f"0.0.0.0:{options.gate_port}"]
         args += [part for driver in options.drivers for part in ("--driver", driver)]
         args += ["--gate-name", f"{options.service}.{options.namespace}.svc"]
     if options.api is not None:

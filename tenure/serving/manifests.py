@@ -189,6 +189,18 @@ def scheduler(
             help="DRA driver whose claims it guards (`manifests dra`); may be given again."
         ),
     ] = None,
+    gate_port: Annotated[
+        int,
+        typer.Option(
+            min=1, max=65_535, help="With --driver: port of the gate, of Pods and Service."
+        ),
+    ] = 8445,
+    host_network: Annotated[
+        bool,
+        typer.Option(
+            "--host-network", help="With --image: replicas listen on their nodes' addresses."
+        ),
+    ] = False,
     evict_partial_gangs: Annotated[
         bool,
         typer.Option(
@@ -219,6 +231,7 @@ def scheduler(
         "--replicas": replicas > 1,
         "--ledger-secret": ledger_secret,
         "--config-map": config_map,
+        "--host-network": host_network,
     }
     option = next((name for name, is_given in of_image.items() if is_given), "")
     if option and not image:
@@ -236,11 +249,18 @@ def scheduler(
         api=ApiManifests(authority=content_of(api_ca) if api_ca else b"")
         if api or api_service
         else None,
-        deployed=Deployed(image=image, replicas=replicas, ledger=ledger_secret, config=config_map)
+        deployed=Deployed(
+            image=image,
+            replicas=replicas,
+            ledger=ledger_secret,
+            config=config_map,
+            host_network=host_network,
+        )
         if image
         else None,
         evict_partial_gangs=evict_partial_gangs,
         drivers=tuple(driver or ()),
+        gate_port=gate_port,
     )
     _print(manifests(options))
 

@@ -19,7 +19,7 @@ from ledger.store.reading.kept import events_of
 from ledger.store.reading.timetravel import load_state
 from tests.support.kube.api import Api, Reply
 from tests.support.kube.bursts import eventually
-from tests.support.kube.control_plane import ControlPlane, free_port
+from tests.support.kube.control_plane import ADMIN, ControlPlane, free_port
 from tests.support.kube.dra import (
     DRIVER,
     GROUP,
@@ -329,6 +329,22 @@ def test_more_than_a_card_has_is_refused_whoever_writes_it(
     refused = scene.write(where, "twice", status)
     assert (refused.status, "ZeroShare" in refused.message) == (409, True), refused.message
     assert not scene.holders(where)
+
+
+def test_the_doctor_proves_the_way_by_a_dry_run(scene: Scene) -> None:
+    """Through the API server and back, reserving nothing; and says what is not as it should be."""
+    config = str(scene.plane.kubeconfig(ADMIN))
+    words = ("doctor", "--kubeconfig", config, "-o", "json")
+    done = tenure(*words, "--driver", DRIVER, cwd=scene.plane.folder)
+    found = {one["check"]: one for one in json.loads(done.stdout)}
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the gate answered: NodeUnknown" in found["dry run"]["says"]
+    assert {found[each]["state"] for each in ("configuration", "authority", "own Pods")} == {"ok"}
+    assert found["callers"]["state"] == "not known"
+    assert not scene.api.get(claims_in("tenure-system")).body["items"]
+
+    other = tenure(*words, "--driver", "gpu.nvidia.com", cwd=scene.plane.folder)
+    assert (other.returncode, "the service guards gpu.nvidia.com" in other.stdout) == (1, True)
 
 
 def test_a_card_and_its_partitions_are_never_both_given(scene: Scene, namespace: Namespace) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from agent.manifests import AgentManifests
+from agent.manifests import manifests as agent_manifests
 from scheduler.service.api.agents import AGENT
 from scheduler.service.api.words import AGENT_ACCOUNT
 from scheduler.service.deployment import Deployed
@@ -67,6 +69,42 @@ def test_who_guards_claims_may_ask_whether_one_is_there() -> None:
     assert set(verbs) == {"get", "list", "watch", "patch"}
 
 
+def test_the_gate_listens_where_the_control_plane_reaches_it() -> None:
+    """A private control plane opens few ports, and may see nodes alone."""
+    options = replace(
+        OPTIONS,
+        drivers=("gpu.example.com",),
+        gate_port=9443,
+        deployed=Deployed(image="tenure", host_network=True),
+    )
+    things = {(thing["kind"], thing["metadata"]["name"]): thing for thing in manifests(options)}
+    ports = things["Service", "tenure-scheduler"]["spec"]["ports"]
+    assert {"name": "gate", "port": 9443, "targetPort": 9443} in ports
+    spec = things["Deployment", "tenure-scheduler"]["spec"]["template"]["spec"]
+    assert (spec["hostNetwork"], spec["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
+    assert "0.0.0.0:9443" in spec["containers"][0]["args"]
+
+
+def test_our_own_pods_use_no_claim() -> None:
+    """Who answers the gate must not wait for it."""
+    own = [
+        *manifests(replace(OPTIONS, drivers=("gpu.nvidia.com",), deployed=Deployed(image="t"))),
+        *agent_manifests(AgentManifests(image="t", authority="PEM")),
+    ]
+    pods = [
+        thing["spec"]["template"]["spec"]
+        for thing in own
+        if thing["kind"] in {"Deployment", "DaemonSet"}
+    ]
+    assert len(pods) == 3
+    for pod in pods:
+        assert "resourceClaims" not in pod
+        for one in (*pod.get("initContainers", ()), *pod["containers"]):
+            asked = one.get("resources", {})
+            names = {name for part in asked.values() for name in part}
+            assert names <= {"cpu", "memory", "ephemeral-storage"}
+
+
 def test_no_right_has_a_wildcard_and_none_reads_secrets() -> None:
     """Each right is one that `tenure serve scheduler` or kube-scheduler uses."""
     for thing in manifests(replace(OPTIONS, api=ApiManifests(authority=b"PEM"))):
@@ -79,7 +117,7 @@ def test_every_collection_that_is_followed_may_be_listed_and_watched() -> None:
     """One that may not would leave the view stale for good."""
     granted = {
         (group, resource)
-        for thing in manifests(replace(OPTIONS, drivers=["gpu.example.com"]))
+        for thing in manifests(OPTIONS)
         if thing["metadata"]["name"] == "tenure-scheduler"
         for rule in thing.get("rules", ())
         if {"list", "watch"} <= set(rule["verbs"])
