@@ -208,6 +208,8 @@ ANNOTATION_TENURE_RELEASED_AT: Final = "tenure.sh/released-at"  # on Nodes
 ANNOTATION_TENURE_FENCED: Final = "tenure.sh/fenced"
 ANNOTATION_TENURE_SEARCH_CUT: Final = "tenure.sh/search-cut"  # on Pods, why there may be better
 TAINT_TENURE_OWNED: Final = "tenure.sh/owned"
+TAINT_TENURE_HELD: Final = "tenure.sh/held"  # of devices, by a DeviceTaintRule
+LABEL_TENURE_PASSED_OVER: Final = "tenure.sh/passed-over"  # on DeviceTaintRules of ours
 LABEL_TENURE_OWNED: Final = TAINT_TENURE_OWNED  # the same key, value "true", for selectors
 
 ENV_NVIDIA_VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from certs.ports import Object
+from certs.ports import Object, Objects
 from ledger.domain.annotations.signed import Checker
 from ledger.domain.dialects.dra.accounts import UntoldDevices
 from ledger.domain.dialects.dra.asking import Giver
@@ -34,12 +34,14 @@ from scheduler.service.groups import LiveGroups
 from scheduler.service.holds import ASKED_AGAIN, Holds
 from scheduler.service.inventory import Inventory
 from scheduler.service.leading import Leading
-from scheduler.service.ports import Api, Clock, Recorder, Start
+from scheduler.service.ports import Clock, Recorder, Start
 from scheduler.service.reconciling import Reconciling
 from scheduler.service.refusing import History, Refusing
 from scheduler.service.releasing import Releasing
 from scheduler.service.saying import Saying
 from scheduler.service.slices import ClassBook, LiveAccounts, SliceBook
+from scheduler.service.tainting import VERSIONS as RULE_VERSIONS
+from scheduler.service.tainting import RuleBook, Tainting
 from scheduler.service.telling import Telling
 from scheduler.service.templates import Templates
 from scheduler.service.view import ClusterView
@@ -97,6 +99,8 @@ class Assembly:
     slices: SliceBook
     claims: ClaimBook
     classes: ClassBook
+    rules: RuleBook
+    tainting: Tainting
     gate: Gate
     claim_templates: ClaimTemplates
 
@@ -107,6 +111,7 @@ class Assembly:
             "resourceslices": self.slices,
             "resourceclaims": self.claims,
             "deviceclasses": self.classes,
+            **{f"devicetaintrules {version}": self.rules for version in RULE_VERSIONS},
             "nodes": Each((nodes.nodes, self.agents.ready)),
             "devices": nodes.devices,
             "noderesourcetopologies": nodes.topologies,
@@ -156,7 +161,7 @@ class Ports:
 
     origin: str
     recorder: Recorder
-    api: Api
+    api: Objects
     clock: Clock
     freshness: Freshness
     leading: Leading
@@ -248,9 +253,7 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
         documents_in=ports.documents_in,
     )
 
-    slices, claims, classes, gate, claim_templates = _guarding(
-        begun, ports, view, books, telling, vocabulary=settings.vocabulary
-    )
+    guard = _guarding(begun, ports, view, books, telling, vocabulary=settings.vocabulary)
 
     def decides(words: DecidedBy) -> None:
         books.words = refusing.words = words
@@ -286,15 +289,21 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
             cluster=ports.origin,
             skew=ports.skew,
             why_not=ports.freshness.why_not,
-            past_gate=claims.past_gate,
+            past_gate=guard.claims.past_gate,
         ),
         templates=templates,
-        slices=slices,
-        claims=claims,
-        classes=classes,
-        gate=gate,
-        claim_templates=claim_templates,
+        **guard._asdict(),
     )
+
+
+class _Guard(NamedTuple):
+    slices: SliceBook
+    claims: ClaimBook
+    classes: ClassBook
+    rules: RuleBook
+    tainting: Tainting
+    gate: Gate
+    claim_templates: ClaimTemplates
 
 
 def _guarding(
@@ -305,7 +314,7 @@ def _guarding(
     telling: Telling,
     *,
     vocabulary: Vocabulary,
-) -> tuple[SliceBook, ClaimBook, ClassBook, Gate, ClaimTemplates]:
+) -> _Guard:
     """Return what looks at claims, and guards those of listed drivers."""
     drivers = CardDrivers(frozenset(ports.drivers))
 
@@ -322,7 +331,17 @@ def _guarding(
 
     slices = SliceBook(drivers, view.nodes.note, untold=ports.untold)
     claims = ClaimBook(drivers, begun.claims, guarded=drivers.listed)
-    classes = ClassBook()
+    classes, rules = ClassBook(), RuleBook()
+    accounts = LiveAccounts(slices, node, rules.bars)
+    tainting = Tainting(
+        rules,
+        accounts,
+        ports.api,
+        ports.clock,
+        node_of=slices.node_of,
+        is_shown=claims.is_shown,
+        why_not=ports.leading.why_not,
+    )
 
     def place(
         on: NodeState, units: Sequence[Unit], kept: Collection[int]
@@ -334,7 +353,7 @@ def _guarding(
     works = GateWorks(
         book=claims,
         slices=slices,
-        accounts=LiveAccounts(slices, node),
+        accounts=accounts,
         recorded=books.recorded,
         recorder=ports.recorder,
         api=ports.api,
@@ -346,6 +365,7 @@ def _guarding(
         actor=ports.actor,
         classes=classes.selectors,
         place=place,
+        refused=tainting.refused,
         pod=view.pods.pending,
         giver=giver,
         vocabulary=vocabulary,
@@ -359,4 +379,4 @@ def _guarding(
         vocabulary=vocabulary,
     )
     gate = Gate(works, drivers=drivers, words=lambda: books.words)
-    return slices, claims, classes, gate, ClaimTemplates(keeping)
+    return _Guard(slices, claims, classes, rules, tainting, gate, ClaimTemplates(keeping))

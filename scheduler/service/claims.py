@@ -130,6 +130,11 @@ class ClaimBook:
             return bool(seen.allocated.node_name)
         return isinstance(held.opening, ClaimObserved) and bool(held.opening.unknown_types)
 
+    def is_shown(self, uid: str) -> bool:
+        """Tell whether the API shows a claim allocated: every scheduler knows what it has."""
+        seen = self.seen.get(uid)
+        return seen is not None and seen.is_allocated
+
     def version(self, uid: str) -> int:
         """Return the newest version of a claim that was seen; 0 of one that was not."""
         seen = self.seen.get(uid)

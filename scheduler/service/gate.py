@@ -35,8 +35,10 @@ from ledger.domain.log.recorded import NewEvent
 from ledger.domain.resources import ANNOTATION_TENURE_FENCED
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 from ledger.store.writing.commands import Command, Recorded
-from scheduler.gate.claims import ClaimSeen, claim_seen
+from scheduler.gate.claims import Allocated, ClaimSeen, claim_seen
 from scheduler.gate.decide import (
+    DEVICE_CLOSED,
+    DEVICE_TAKEN,
     DRIVER_UNLISTED,
     STALE_WRITE,
     Accounts,
@@ -73,6 +75,8 @@ TOGETHER: Final = 200
 STAGE: Final = "claim"
 LEDGER_REFUSED: Final = "LedgerRefused"
 TEXT_MAX: Final = 1_024
+SHOWN_MAX: Final = 64
+"""Claims that are shown one by one, of those that were refused most often."""
 _TOLD_MAX: Final = 10_000
 """Claims of which it is remembered why they were refused last."""
 
@@ -121,6 +125,7 @@ class GateWorks:
         actor: whose doing the events are.
         classes: what DeviceClasses select by.
         place: which of devices that are alike a claim gets.
+        refused: told what was refused for want of room.
     """
 
     book: ClaimBook
@@ -140,6 +145,7 @@ class GateWorks:
     pod: Callable[[str], Mapping[str, Any] | None]
     giver: Callable[[], Giver]
     vocabulary: Vocabulary = DEFAULT_VOCABULARY
+    refused: Callable[[Allocated], None] = lambda _: None
 
 
 class Gate:
@@ -177,6 +183,7 @@ class Gate:
         self._classes = works.classes
         self._place = works.place
         self._works = works
+        self._pass_over = works.refused
         self._drivers = drivers
         self._words = words
         self._budgets = namespace_budgets(works.clock.monotonic)
@@ -336,7 +343,7 @@ class Gate:
             if error is not None:
                 answer = Barred(reason=LEDGER_REFUSED, message=str(error))
         if isinstance(answer, Barred):
-            await self._refuse(claim, answer)
+            await self._refuse(claim, answer, is_free=bool(write.free))
         else:
             self.counts["granted" if answer.events else "let through"] += 1
             if answer.events and answer.results is not None:
@@ -366,7 +373,15 @@ class Gate:
             if opening is not None:
                 self._on_their_way.pop(opening.claim_uid, None)
 
-    async def _refuse(self, claim: ClaimSeen, answer: Barred) -> None:
+    def most_refused(self) -> Mapping[str, int]:
+        """Return how often the claims were refused that were so most often and wait still."""
+        return {
+            seen.full_name: times
+            for uid, times in self.refused.most_common(SHOWN_MAX)
+            if (seen := self._book.seen.get(uid)) is not None and not seen.is_allocated
+        }
+
+    async def _refuse(self, claim: ClaimSeen, answer: Barred, *, is_free: bool) -> None:
         """Say why a claim was refused: to the ledger once for the same words, and to its Pods."""
         self.counts[f"refused {answer.reason}"] += 1
         self.refused[claim.uid] += 1
@@ -374,12 +389,12 @@ class Gate:
             del self.refused[next(iter(self.refused))]
         if answer.fence:
             await self._fence(claim)
+        if answer.reason in {DEVICE_CLOSED, DEVICE_TAKEN} and claim.allocated is not None:
+            self._pass_over(claim.allocated)
         for pod in claim.consumers:
             subject = about_pod(claim.namespace, pod.name, pod.uid)
             times = self.refused[claim.uid]
-            note = f"claim {claim.name}: {answer.message}"
-            if answer.taken:
-                note += ". It is to be had once its holder ends"
+            note = f"claim {claim.name}: {answer.message}. {_way_out(answer, is_free=is_free)}"
             self._telling.tell(subject, REFUSED, f"{note} (refused {times} times)", action="Gate")
         if self._told.get(claim.uid) == answer.message or not self._budgets.take(claim.namespace):
             return
@@ -551,6 +566,16 @@ def _node_name(seen: ClaimSeen | None, standing: Standing | None) -> str:
     if seen is not None and seen.allocated is not None:
         return seen.allocated.node_name
     return "" if standing is None else standing.opening.node_name
+
+
+def _way_out(answer: Barred, *, is_free: bool) -> str:
+    """Return what would free a Pod that waits for a refused claim."""
+    if answer.reason not in {DEVICE_CLOSED, DEVICE_TAKEN}:
+        return "It is asked again"
+    words = "once its holder ends" if answer.taken else "once it is open again"
+    if is_free:
+        return f"It is to be had {words}, or another one like it is free"
+    return f"It is to be had {words}; the claim may name this very device, so no other is tried"
 
 
 def _refusal(claim: ClaimSeen, answer: Barred) -> RequestRefused:

@@ -201,15 +201,17 @@ def _tenure(options: SchedulerManifests) -> list[Thing]:
 
 def _of_claims(*, is_gate: bool) -> list[Thing]:
     """
-    Return the rights to follow claims and slices.
+    Return the rights to follow claims and what there is for them.
 
-    For a gate also those to move a claim's version, and to keep templates.
+    For a gate also those to move a claim's version, to keep templates, and to let schedulers pass
+    over a device.
     """
-    group, gate = "resource.k8s.io", ["patch"] * is_gate
+    group, gate, rules = "resource.k8s.io", ["patch"] * is_gate, ["create", "delete"] * is_gate
     keep = _may(["get", "list", "create", "delete"], group, ["resourceclaimtemplates"])
     return [
         _may(["list", "watch"], group, ["deviceclasses", "resourceslices"]),
         _may(["get", "list", "watch", *gate], group, ["resourceclaims"]),
+        _may(["list", "watch", *rules], group, ["devicetaintrules"]),
         *([keep] if is_gate else []),
     ]
 

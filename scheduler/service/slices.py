@@ -123,6 +123,12 @@ class SliceBook:
             if uid not in gone:
                 self.put(uid, item)
 
+    def node_of(self, device: Device) -> str:
+        """Return the name of a device's node, empty of one that is in no whole pool."""
+        pool = self._pools.get(device[:2])
+        there = () if pool is None else pool.devices
+        return next((each.node for each in there if each.name == device[2]), "")
+
     def is_whole(self, driver: str, pool: str) -> bool:
         """Tell whether all of a pool's newest generation is there."""
         parts = self._parts.get((driver, pool), {}).values()
@@ -242,11 +248,18 @@ class LiveAccounts:
 
     Args:
         node: what the ledger has of the Node of a name, None where it has none that is there.
+        bars: tells whether a rule keeps newcomers off a device.
     """
 
-    def __init__(self, slices: SliceBook, node: Callable[[str], NodeState | None]) -> None:
+    def __init__(
+        self,
+        slices: SliceBook,
+        node: Callable[[str], NodeState | None],
+        bars: Callable[[Device], bool] = lambda _: False,
+    ) -> None:
         self._slices = slices
         self._node = node
+        self._bars = bars
 
     def node(self, name: str) -> NodeState | None:
         """Return what the ledger has of the Node of this name."""
@@ -277,7 +290,10 @@ class LiveAccounts:
         if state is None:
             return ()
         accounts = self._slices.accounts(node, state.devices)
-        return self._slices.alike(node, accounts).get(device, ())
+        found, own = self._slices.alike(node, accounts).get(device, ()), device[2]
+        return tuple(
+            one for one in found if one.name == own or not self._bars((*device[:2], one.name))
+        )
 
 
 class ClassBook:

@@ -273,9 +273,15 @@ def _show(process: Process) -> None:
             "what",
             live.gate.counts,
         ),
+        (
+            "tenure_claim_refusals",
+            "Refusals of claims that wait, of those refused most.",
+            "claim",
+            live.gate.most_refused,
+        ),
         ("tenure_kubernetes_events", "Events for people, by fate.", "what", live.telling.counts),
     ):
-        metrics.count(name, words, label, counts.copy)
+        metrics.count(name, words, label, counts if callable(counts) else counts.copy)
 
 
 def _follow(process: Process) -> Reflector:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Final
 
 import pytest
 
+from scheduler.service.tainting import rules_path
 from tests.support.kube.api import Api
+from tests.support.kube.binaries import programs
 from tests.support.kube.bursts import eventually
-from tests.support.kube.control_plane import ControlPlane, free_port
+from tests.support.kube.control_plane import ControlPlane, control_plane, free_port
 from tests.support.kube.dra import (
     DRIVER,
     GROUP,
@@ -26,6 +29,7 @@ from tests.support.kube.dra import (
     claims_in,
     given,
     remove_claims,
+    request,
     settled_claims,
     stock_schedulers,
     submit,
@@ -39,6 +43,7 @@ from tests.support.kube.schedulers import (
     extender,
     remove_node,
 )
+from tests.support.kube.webhooks import NAMESPACE
 
 NODE: Final = "placed"
 CARDS: Final = 4
@@ -48,14 +53,19 @@ Namespace = Callable[..., str]
 @pytest.fixture
 def node(plane: ControlPlane) -> Iterator[str]:
     """A node whose cards a Device object and a driver's slice tell of."""
+    add_cards(plane)
+    yield NODE
+    plane.api().delete(f"{GROUP}/resourceslices/{NODE}-{DRIVER}")
+    remove_node(plane, NODE)
+
+
+def add_cards(plane: ControlPlane) -> None:
+    """Make the node."""
     know(plane, DEVICES, "Device")
     know(plane, TOPOLOGIES, "NodeResourceTopology")
     add_class(plane)
     add_gpu_node(plane, NODE, gpus=CARDS)
     add_slice(plane, NODE, cards=CARDS)
-    yield NODE
-    plane.api().delete(f"{GROUP}/resourceslices/{NODE}-{DRIVER}")
-    remove_node(plane, NODE)
 
 
 def hold(api: Api, where: str, minor: int) -> None:
@@ -134,3 +144,52 @@ def test_parts_go_to_the_fuller_card(
         assert sorted(given(api, where)) == [(node, "gpu-1")]
         remove_claims(plane, where)
         assert api.get(claims_in(where)).ok
+
+
+GATES: Final = "--feature-gates=DRADeviceTaintRules=true"
+RULES: Final = rules_path("v1beta2")
+
+
+@pytest.mark.parametrize("ledger", ["sqlite"], indirect=True)
+def test_a_device_that_is_tried_in_vain_is_tainted_until_its_holder_ends(
+    tmp_path: Path, ledger: str, identities: Identities
+) -> None:
+    """
+    Where rules of taints are served: a claim that gets no other card from the gate.
+
+    Its selector reads the UUID, so that the gate exchanges nothing. kube-scheduler tries the first
+    card, which somebody has whom claims do not show, until it is told to pass it over.
+    """
+    served_too = "--runtime-config=resource.k8s.io/v1beta2=true"
+    port, where, template = free_port(), "team", "any-but-one"
+    folder = tmp_path / "plane"
+    folder.mkdir()
+    with control_plane(folder, programs(), GATES, served_too) as plane:
+        api = plane.api()
+        for name in (NAMESPACE, where):
+            assert api.create("/api/v1/namespaces", {"metadata": {"name": name}}).ok
+        add_cards(plane)
+        spec = request()
+        named = {"cel": {"expression": f'device.attributes["{DRIVER}"].uuid != "GPU-none"'}}
+        spec["devices"]["requests"][0]["exactly"]["selectors"] = [named]
+        body = {"metadata": {"name": template}, "spec": {"spec": spec}}
+        assert api.create(f"{GROUP}/namespaces/{where}/resourceclaimtemplates", body).ok
+        hold(api, where, 0)
+        with (
+            extender(plane, ledger, identities, gate=port, drivers=[DRIVER]) as served,
+            asked(plane, identities, port),
+            stock_schedulers(plane, SCHEDULERS[:1], GATES),
+        ):
+            submit(plane, where, [claiming("late", template=template)])
+            eventually(lambda: written(served, "refused DeviceTaken"))
+            [rule] = eventually(lambda: api.get(RULES).body["items"])
+            about = {"driver": DRIVER, "pool": NODE, "device": "gpu-0"}
+            assert rule["spec"]["deviceSelector"] == about
+            eventually(lambda: sorted(given(api, where)) == [(NODE, "gpu-1")])
+            eventually(lambda: api.get(f"{pods_in(where)}/late").body["spec"].get("nodeName"))
+
+            api.delete(f"{pods_in(where)}/before?gracePeriodSeconds=0")
+            eventually(lambda: not api.get(RULES).body["items"])
+            submit(plane, where, [claiming("later", template=template)])
+            eventually(lambda: len(given(api, where)) == 2)
+            assert sorted(given(api, where)) == [(NODE, "gpu-0"), (NODE, "gpu-1")]

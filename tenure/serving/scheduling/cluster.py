@@ -14,6 +14,8 @@ from ledger.domain.resources import (
 from scheduler.service.assembly import Assembly
 from scheduler.service.claims import CLAIMS
 from scheduler.service.slices import CLASSES, SLICES
+from scheduler.service.tainting import VERSIONS as RULE_VERSIONS
+from scheduler.service.tainting import rules_path
 from tenure.kube.objects import KubeObjects
 from tenure.kube.reflector import Reflector
 
@@ -27,6 +29,7 @@ PATHS: Final = {
     "resourceslices": SLICES,
     "resourceclaims": CLAIMS,
     "deviceclasses": CLASSES,
+    **{f"devicetaintrules {version}": rules_path(version) for version in RULE_VERSIONS},
     "devices": "/apis/scheduling.koordinator.sh/v1alpha1/devices",
     "noderesourcetopologies": "/apis/topology.node.k8s.io/v1alpha1/noderesourcetopologies",
 }

@@ -19,6 +19,8 @@ from tenure.serving.scheduling.process import FATAL, Process
 from tenure.sources.text import content_of
 
 LOOK_SECONDS: Final = 2.0
+TAINT_SECONDS: Final = 0.5
+"""How long a device is tried in vain at most, where schedulers can be told to pass it over."""
 SETTLE_SECONDS: Final = 0.05
 """How long changes of claims gather before they are recorded."""
 TEMPLATES_SECONDS: Final = 0.1
@@ -69,6 +71,7 @@ async def guarding(process: Process, options: GateListener) -> AsyncIterator[Non
     templates = process.live.claim_templates
     process.repeat(TEMPLATES_SECONDS, "claim templates", templates.make)
     process.repeat(CLEAN_SECONDS, "unused claim templates", templates.clean)
+    process.repeat(TAINT_SECONDS, "device taints", process.live.tainting.settle)
     process.tasks.start()
     connections, calls = Connections(), GateCalls(process.live.gate.answer, process.metrics)
     app = gate_app(calls, connections.answering, process.leading.is_silent)

@@ -182,9 +182,12 @@ class Program:
 
 
 @contextlib.contextmanager
-def control_plane(folder: Path, programs: Path) -> Iterator[ControlPlane]:
+def control_plane(folder: Path, programs: Path, *arguments: str) -> Iterator[ControlPlane]:
     """
     Run etcd and kube-apiserver with their files in `folder` until the block ends.
+
+    Args:
+        arguments: of kube-apiserver, besides those that every test needs.
 
     Raises:
         AssertionError: one of them ended or did not get ready; with the end of its log.
@@ -203,7 +206,7 @@ def control_plane(folder: Path, programs: Path) -> Iterator[ControlPlane]:
         port = free_port()
         users, proxies = _authority("users"), _authority("proxies")
         server = _api_server(programs, folder, etcd_port=client, port=port)
-        server += _certificates(folder, users, proxies)
+        server += [*_certificates(folder, users, proxies), *arguments]
         with _running(server, folder / "apiserver.log") as running:
             plane = ControlPlane(
                 url=f"https://127.0.0.1:{port}",

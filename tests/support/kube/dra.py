@@ -162,14 +162,20 @@ def claiming(
 
 @contextlib.contextmanager
 def stock_schedulers(
-    plane: ControlPlane, names: Sequence[str] = SCHEDULERS, *, backoff: int = 1
+    plane: ControlPlane, names: Sequence[str] = SCHEDULERS, *arguments: str, backoff: int = 1
 ) -> Iterator[list[Program]]:
-    """Run stock kube-schedulers of these names, and the controller of claims, on one API server."""
+    """
+    Run stock kube-schedulers of these names, and the controller of claims, on one API server.
+
+    Args:
+        arguments: of each kube-scheduler.
+    """
     with contextlib.ExitStack() as stack:
         stack.enter_context(plane.claim_controller())
+        configured = [(name, _configuration(plane, name, backoff)) for name in names]
         programs = [
-            stack.enter_context(plane.scheduler(_configuration(plane, name, backoff), name=name))
-            for name in names
+            stack.enter_context(plane.scheduler(config, *arguments, name=name))
+            for name, config in configured
         ]
         for name in names:
             _wait_for(plane, name)
