@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 
 BY_RULES: Final = "a refusal by rules, which the Pod's manifest decides"
+BY_GATE: Final = "an answer of the gate: kube-scheduler chooses what claims are allocated"
 RECOVERED: Final = "a reservation that a recovery read off its Pod"
 ON_ANOTHER: Final = "no choice of cards and CPUs, and this ledger is of a cluster at work"
 NOT_SAID: Final = "a reservation that does not say on which position it was decided"
@@ -204,7 +205,13 @@ def _walk(source: Ledger, replay: Replay, position: int | None, head: int) -> _S
 
 def _why_not(recorded: RecordedEvent, *, simulated: bool) -> str:
     """Return why what looks like a decision is not decided again, empty for other events."""
-    from ledger.domain.log.events import GroupPlanned, PlanDropped, PodReserved, RequestRefused
+    from ledger.domain.log.events import (
+        ClaimReserved,
+        GroupPlanned,
+        PlanDropped,
+        PodReserved,
+        RequestRefused,
+    )
     from ledger.domain.log.recorded import is_recovered
     from scheduler.record.events import STAGE
 
@@ -213,6 +220,8 @@ def _why_not(recorded: RecordedEvent, *, simulated: bool) -> str:
             return RECOVERED
         case PodReserved():
             return NOT_SAID
+        case ClaimReserved() | RequestRefused(stage="claim"):
+            return BY_GATE
         case RequestRefused(stage=stage) if stage != STAGE:
             return BY_RULES
         case RequestRefused() | GroupPlanned() | PlanDropped() if not simulated:

@@ -465,6 +465,10 @@ def _write_story(story: PodStory, now_us: int, out: TextIO) -> None:
             out.write(f"{one_line(story.note)}\n")
     rows = [shown(holder_record(holder, now_us=now_us)) for holder in story.holders]
     columns = [c for c in HOLDER_COLUMNS if not c.wide and any(row.get(c.key) for row in rows)]
+    from ledger.domain.log.events import CLAIM
+
+    if all(holder.holder == CLAIM for holder in story.holders):
+        columns = [replace(c, title="CLAIM") if c.title == "POD" else c for c in columns]
     write_table(rows, columns, out)
 
 

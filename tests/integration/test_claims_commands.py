@@ -57,6 +57,7 @@ def line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> CommandLine:
         pytest.param(["pods"], ["train", "old", "lost"], id="pods"),
         pytest.param(["ledger", "state"], ["train", "old", "lost"], id="state"),
         pytest.param(["verify"], ["ok"], id="verify"),
+        pytest.param(["why", "team-c/train"], ["CLAIM", "team-c/train"], id="why"),
         pytest.param(["ledger", "rebuild"], [], id="rebuild"),
     ],
 )
