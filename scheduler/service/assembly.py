@@ -13,12 +13,14 @@ from ledger.domain.dialects.dra.accounts import UntoldDevices
 from ledger.domain.dialects.dra.asking import Giver
 from ledger.domain.dialects.dra.drivers import CardDrivers
 from ledger.domain.log.state import NodeState
+from ledger.domain.nodes import NodeFacts
 from ledger.domain.vocabulary import Vocabulary
 from scheduler.cluster.templates import InText
 from scheduler.decide.claims import place_claim
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.gate.exchange import Device as ClaimedDevice
 from scheduler.gate.exchange import Unit
+from scheduler.gate.modes import Mode, closed_to_pods, mode_of
 from scheduler.record.events import DecidedBy
 from scheduler.service.agents import Agents
 from scheduler.service.answering import Extender
@@ -329,7 +331,16 @@ def _guarding(
         uid = view.uid(name)
         return None if uid is None else view.recorded(uid)
 
-    slices = SliceBook(drivers, view.nodes.note, untold=ports.untold)
+    def changed(names: Collection[str]) -> None:
+        view.nodes.note(names)
+        view.modes_changed(names)
+
+    def mode(facts: NodeFacts | None) -> Mode:
+        if facts is None:
+            return Mode.EXTENDER
+        return mode_of(facts.taints, has_pool=slices.has_pool(facts.name, drivers.listed))
+
+    slices = SliceBook(drivers, changed, untold=ports.untold)
     claims = ClaimBook(drivers, begun.claims, guarded=drivers.listed)
     classes, rules = ClassBook(), RuleBook()
     accounts = LiveAccounts(slices, node, rules.bars)
@@ -349,6 +360,7 @@ def _guarding(
         return place_claim(on, units, kept, facts=view.facts(on.name), settings=view.settings)
 
     view.listed = slices.records
+    view.mode_fault = lambda facts: closed_to_pods(mode(facts))
     view.tellers.append(lambda _position, event, _holding: claims.take(event))
     works = GateWorks(
         book=claims,
@@ -368,6 +380,7 @@ def _guarding(
         refused=tainting.refused,
         pod=view.pods.pending,
         giver=giver,
+        mode=lambda name: mode(view.facts(name)),
         vocabulary=vocabulary,
     )
     keeping = TemplateWorks(

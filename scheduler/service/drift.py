@@ -95,6 +95,7 @@ class Sight:
         is_under_way: whether a Pod is being bound or settled.
         past_gate: by which kind of drift a claim has what no gate let through, by its UID; empty
             where none had to.
+        is_of_two_modes: it is ours, and a listed driver gives its cards by claims.
     """
 
     name: str
@@ -112,6 +113,7 @@ class Sight:
     open: AbstractSet[str] = frozenset()
     is_under_way: Callable[[str], bool] = lambda _: False
     past_gate: Callable[[str], str] = lambda _: drift.UNGATED
+    is_of_two_modes: bool = False
 
 
 def proven(text: str, check: Checker) -> Proven:
@@ -146,6 +148,7 @@ def disagreements(sight: Sight) -> list[Disagreement]:
         found += _of_devices(use)
         found += _of_cpus(state, there)
         found += _of_claims(sight, state)
+        found += _of_modes(sight, state)
     found += _without_holding(sight, held)
     found += _fault(sight, found)
     return found
@@ -167,6 +170,13 @@ def _of_claims(sight: Sight, state: NodeState) -> Iterator[Disagreement]:
                 about=one.pod_uid,
                 node_uid=state.uid,
             )
+
+
+def _of_modes(sight: Sight, state: NodeState) -> Iterator[Disagreement]:
+    if sight.is_of_two_modes:
+        kind = drift.TWO_MODES
+        words = f"{state.name}: {drift.DRIFT_KINDS[kind].meaning}"
+        yield Disagreement(kind=kind, words=words, about="modes", node_uid=state.uid)
 
 
 def contradicted(found: Contradiction) -> Disagreement:

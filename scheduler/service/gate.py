@@ -24,6 +24,7 @@ from certs.ports import ApiError, ConflictError, Object
 from ledger.domain.bounds import NAME_MAX, Name
 from ledger.domain.dialects.dra.asking import Asking, Giver
 from ledger.domain.errors import FencedError, InputError, LedgerError
+from ledger.domain.log.drift import DRIFT_KINDS, TWO_MODES
 from ledger.domain.log.events import (
     ClaimEvent,
     ClaimObserved,
@@ -50,6 +51,7 @@ from scheduler.gate.decide import (
 )
 from scheduler.gate.exchange import Place
 from scheduler.gate.follow import follow, gone
+from scheduler.gate.modes import Mode
 from scheduler.gate.own import (
     TEMPLATE_NOT_OURS,
     OwnAccounts,
@@ -122,6 +124,7 @@ class GateWorks:
         why_not: why nothing may be given out now, empty when it may.
         pod: a Pod that has no node, by UID; None where none is known.
         giver: whose cards serve the claims of Pods whose request admission wrote as one.
+        mode: who gives the devices of the node of a name.
         actor: whose doing the events are.
         classes: what DeviceClasses select by.
         place: which of devices that are alike a claim gets.
@@ -144,6 +147,7 @@ class GateWorks:
     place: Place
     pod: Callable[[str], Mapping[str, Any] | None]
     giver: Callable[[], Giver]
+    mode: Callable[[str], Mode]
     vocabulary: Vocabulary = DEFAULT_VOCABULARY
     refused: Callable[[Allocated], None] = lambda _: None
 
@@ -315,6 +319,9 @@ class Gate:
         if appears and given is not None and not self._book.is_guarded(given.results):
             fact = f"claim {claim.full_name} has devices of drivers that are not listed here alone"
             return Barred(reason=DRIVER_UNLISTED, message=fact)
+        if appears and given is not None and self._works.mode(given.node_name) is Mode.BOTH:
+            meaning = DRIFT_KINDS[TWO_MODES].meaning
+            return Barred(reason=TWO_MODES, message=f"{given.node_name}: {meaning}")
         own: dict[str, Any] = {} if asked is None else {"may_be_none": may_be_none(asked)}
         return decide(
             write,

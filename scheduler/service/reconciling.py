@@ -266,7 +266,7 @@ class Reconciling:
             if pod is not None:
                 now = pods[uid] = pod_seen(pod, view.device_names)
                 proofs = {**proofs, **self._proof_of(now, pod)}
-        fault = view.fault(name)
+        fault, facts = view.fault(name), view.facts(name)
         return Sight(
             name=name,
             node_uid=view.nodes.uid(name),
@@ -283,6 +283,7 @@ class Reconciling:
             open=self.lasting.open(name),
             is_under_way=self._binder.is_under_way,
             past_gate=self._past_gate,
+            is_of_two_modes=facts is not None and view.mode_fault(facts) == drift.TWO_MODES,
         )
 
     def _proof_of(self, seen: PodSeen, pod: Object) -> dict[str, Proven]:

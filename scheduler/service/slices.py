@@ -165,6 +165,10 @@ class SliceBook:
                 del self._by_node[node]
         self._changed(nodes)
 
+    def has_pool(self, node: str, drivers: Container[str]) -> bool:
+        """Tell whether one of these drivers has a pool with a device of a node."""
+        return any(driver in drivers for driver, _ in self._by_node.get(node, ()))
+
     def giver(self, driver: str) -> Giver:
         """Return what a driver's cards are, for claims of ours: by the class of its name."""
         if driver not in self._givers:

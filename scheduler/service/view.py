@@ -8,7 +8,7 @@ never an annotation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -84,6 +84,7 @@ class ClusterView:
         given_back: told the UIDs of Pods whose soft holds went with a node.
         listed: a node's name, its own devices and those that were recorded -> its own, with those
             that claims alone give.
+        mode_fault: why the mode of a node closes it to Pods, empty where it does not.
         tellers: told every event that is new, once it is folded in, with its position and the
             holding that it is about as it was before; None without one.
         numbers: UID of a node -> its number in the engine.
@@ -108,6 +109,7 @@ class ClusterView:
         self.listed: Callable[
             [str, Sequence[DeviceRecord], Sequence[DeviceRecord]], tuple[DeviceRecord, ...]
         ] = lambda _name, own, _recorded: tuple(own)
+        self.mode_fault: Callable[[NodeFacts], str] = lambda _: ""
         self.tellers: list[Callable[[int, LedgerEvent, Holding | None], None]] = []
         self._ahead: set[int] = set()
         self._fold = Folding()
@@ -307,10 +309,18 @@ class ClusterView:
             self.directory.close(name, self._faults[name])
         elif uid is None:
             self.directory.drop(name)
+        elif mode := self.mode_fault(self._facts[uid]):
+            self.directory.close(name, mode)
         elif self._has_strangers(name, uid):
             self.directory.close(name, STRANGERS)
         else:
             self.directory.put(self.numbers[uid], name)
+
+    def modes_changed(self, names: Iterable[str]) -> None:
+        """Open or close nodes whose cards others give now, or no more."""
+        for name in names:
+            if name in self._named:
+                self._open_or_close(name)
 
     def _has_strangers(self, name: str, uid: str) -> bool:
         there = self.pods.holding_on(name)

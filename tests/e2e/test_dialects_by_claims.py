@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -15,24 +14,32 @@ from ledger.store.reading.timetravel import load_state
 from scheduler.decide.engine import Engine
 from scheduler.decide.outcome import Placement
 from scheduler.decide.settings import SchedulingSettings
+from tests.support.kube.api import Api
 from tests.support.kube.bursts import eventually
 from tests.support.kube.control_plane import ControlPlane, free_port
 from tests.support.kube.dra import (
     DRIVER,
     GROUP,
     SCHEDULERS,
-    add_claim_node,
     add_class,
     asked,
-    claims_in,
     request,
     slice_of,
     stock_schedulers,
 )
+from tests.support.kube.inventory import DEVICES, TOPOLOGIES, know
 from tests.support.kube.pods import pod, pods_in
-from tests.support.kube.schedulers import Identities, extender
+from tests.support.kube.schedulers import (
+    Identities,
+    Served,
+    add_gpu_node,
+    extender,
+    remove_node,
+)
+from tests.support.kube.schedulers import asking as asking_extender
 from tests.support.kube.webhooks import serving
 from tests.support.mixed import node_with_device
+from tests.support.process import tenure
 
 Namespace = Callable[..., str]
 Share = tuple[str, int, int, bool]
@@ -90,91 +97,153 @@ def held(ledger: str) -> list[Share]:
     )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cards(plane: ControlPlane) -> Iterator[None]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """A cluster of one node, whose cards a driver gives, with gate and webhook."""
+
+    plane: ControlPlane
+    ledger: str
+    served: Served
+    identities: Identities
+
+    @property
+    def api(self) -> Api:
+        """Return an administrator's client."""
+        return self.plane.api()
+
+    def is_bound(self, where: str, name: str) -> bool:
+        """Tell whether a Pod has a node."""
+        return bool(self.api.get(f"{pods_in(where)}/{name}").body["spec"].get("nodeName"))
+
+    def bound(self, where: str, made: Mapping[str, Any]) -> list[Share]:
+        """Make a Pod, and return what is held once it is bound."""
+        name = made["metadata"]["name"]
+        reply = self.api.create(pods_in(where), made)
+        assert reply.ok, reply.message
+        try:
+            eventually(lambda: self.is_bound(where, name))
+        except AssertionError as error:
+            raise AssertionError(self.words(where, name) + self.served.words()) from error
+        return held(self.ledger)
+
+    def remove(self, where: str, name: str) -> None:
+        """Delete a Pod, and wait until nothing is held."""
+        self.api.delete(f"{pods_in(where)}/{name}?gracePeriodSeconds=0")
+        eventually(lambda: not held(self.ledger))
+
+    def words(self, where: str, name: str) -> str:
+        """Return why a Pod waits."""
+        events = self.api.get(f"/api/v1/namespaces/{where}/events").body["items"]
+        found = [one["message"] for one in events if one["involvedObject"]["name"] == name]
+        return " ".join(found)
+
+
+@pytest.fixture(scope="module")
+def scene(
+    plane: ControlPlane, identities: Identities, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Scene]:
     """Eight cards that a driver gives in parts, of which a part may have no cores."""
+    folder = tmp_path_factory.mktemp("by-claims")
+    ledger = f"sqlite:///{folder / 'live.db'}"
+    made = tenure("ledger", "init", "--ledger", ledger, cwd=folder)
+    assert made.returncode == 0, made.stderr
+    know(plane, DEVICES, "Device")
+    know(plane, TOPOLOGIES, "NodeResourceTopology")
     add_class(plane)
     named = {"spec": {"extendedResourceName": EXTENDED}}
     assert plane.api().patch(f"{GROUP}/deviceclasses/{DRIVER}", named).ok
-    add_claim_node(plane, NODE, cards=0)
+    add_gpu_node(plane, NODE)
     body = slice_of(NODE)
     for one in body["spec"]["devices"]:
         one["capacity"]["cores"]["requestPolicy"]["validRange"]["min"] = "0"
-    path = f"{GROUP}/resourceslices"
-    plane.api().delete(f"{path}/{body['metadata']['name']}")
-    made = plane.api().create(path, body)
-    assert made.ok, made.message
-    labels = {"koordinator.sh/gpu-isolation-provider": "HAMi-core"}
-    assert plane.api().patch(f"/api/v1/nodes/{NODE}", {"metadata": {"labels": labels}}).ok
-    yield
-    plane.api().delete(f"/api/v1/nodes/{NODE}")
-    plane.api().delete(f"{GROUP}/deviceclasses/{DRIVER}")
-    plane.api().delete(f"{path}/{body['metadata']['name']}")
-
-
-def words(plane: ControlPlane, where: str, name: str) -> str:
-    """Return why a Pod waits."""
-    events = plane.api().get(f"/api/v1/namespaces/{where}/events").body["items"]
-    found = [one["message"] for one in events if one["involvedObject"]["name"] == name]
-    claims = plane.api().get(claims_in(where)).body["items"]
-    return f"{found[-3:]} {claims}"
-
-
-@pytest.mark.parametrize("ledger", ["sqlite"], indirect=True)
-def test_every_dialects_pod_is_bound_by_the_default_scheduler_alone(
-    plane: ControlPlane, namespace: Namespace, ledger: str, identities: Identities
-) -> None:
-    """With the shares in the accounts that the extender would give it; and gives them back."""
-    port = free_port()
-    where = namespace(**{"tenure.sh/mode": "dra"})
-    api, path = plane.api(), pods_in(where)
+    slices, port = f"{GROUP}/resourceslices", free_port()
+    reply = plane.api().create(slices, body)
+    assert reply.ok, reply.message
     with (
         serving(plane),
         extender(plane, ledger, identities, gate=port, drivers=[DRIVER]) as served,
         asked(plane, identities, port),
         stock_schedulers(plane, SCHEDULERS[:1]),
     ):
-
-        def is_bound(name: str) -> bool:
-            return bool(api.get(f"{path}/{name}").body["spec"].get("nodeName"))
-
-        for name in DIALECTS:
-            made = api.create(path, asking(name))
-            assert made.ok, made.message
-            assert made.body["spec"]["schedulerName"] == "default-scheduler"
-            try:
-                eventually(partial(is_bound, name))
-            except AssertionError as error:
-                raise AssertionError(words(plane, where, name) + served.words()) from error
-            assert held(ledger) == by_the_extender(name), name
-            sys.stderr.write(f"{name}: {held(ledger)}\n")
-            api.delete(f"{path}/{name}?gracePeriodSeconds=0")
-            eventually(lambda: not held(ledger))
-
-        refuses_another_template(plane, where, ledger)
-        eventually(lambda: not held(ledger))
-
-        open_to_all = namespace(managed=False)
-        extended = pods_in(open_to_all)
-        made = api.create(extended, pod("plain", {EXTENDED: "1"}))
-        assert made.ok, made.message
-        eventually(lambda: bool(api.get(f"{extended}/plain").body["spec"].get("nodeName")))
-        assert [share[1] for share in held(ledger)] == [100], "by nobody's words but kube-scheduler"
-        api.delete(f"{extended}/plain?gracePeriodSeconds=0")
-        eventually(lambda: not held(ledger))
+        yield Scene(plane=plane, ledger=ledger, served=served, identities=identities)
+    plane.api().delete(f"{slices}/{body['metadata']['name']}")
+    plane.api().delete(f"{GROUP}/deviceclasses/{DRIVER}")
+    remove_node(plane, NODE)
 
 
-def refuses_another_template(plane: ControlPlane, where: str, ledger: str) -> None:
-    """Somebody makes the template that a Pod will name, for more than the Pod asks for."""
-    api, templates = plane.api(), f"{GROUP}/namespaces/{where}/resourceclaimtemplates"
-    probe = api.create(f"{pods_in(where)}?dryRun=All", pod("p", {"nvidia.com/gpu": "3"})).body
+@pytest.fixture
+def where(namespace: Namespace) -> str:
+    """A namespace whose Pods are given claims."""
+    return namespace(**{"tenure.sh/mode": "dra"})
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_every_dialects_pod_is_bound_by_the_default_scheduler_alone(
+    scene: Scene, where: str, name: str
+) -> None:
+    """With the shares in the accounts that the extender would give it; and gives them back."""
+    assert scene.bound(where, asking(name)) == by_the_extender(name)
+    assert scene.api.get(f"{pods_in(where)}/{name}").body["spec"]["schedulerName"] == SCHEDULERS[0]
+    scene.remove(where, name)
+
+
+def test_a_template_that_somebody_else_made_gives_nothing(scene: Scene, where: str) -> None:
+    """It asks for more than the Pod that will name it."""
+    api, templates = scene.api, f"{GROUP}/namespaces/{where}/resourceclaimtemplates"
+    wanted = pod("p", {"nvidia.com/gpu": "3"})
+    probe = api.create(f"{pods_in(where)}?dryRun=All", wanted).body
     name = probe["spec"]["resourceClaims"][0]["resourceClaimTemplateName"]
-    spec = {**request(count=5)}
+    spec = request(count=5)
     spec["devices"]["requests"][0]["name"] = "g0"
     made = api.create(templates, {"metadata": {"name": name}, "spec": {"spec": spec}})
     assert made.ok, made.message
-    assert api.create(pods_in(where), pod("p", {"nvidia.com/gpu": "3"})).ok
-    eventually(lambda: "TemplateNotOurs" in words(plane, where, "p"))
-    assert not held(ledger)
-    api.delete(f"{pods_in(where)}/p?gracePeriodSeconds=0")
-    api.delete(f"{templates}/{name}")
+    assert api.create(pods_in(where), wanted).ok
+
+    eventually(lambda: "TemplateNotOurs" in scene.words(where, "p"))
+    assert not held(scene.ledger)
+    scene.remove(where, "p")
+
+
+def test_a_pod_by_a_class_of_a_resources_name_passes_like_any(
+    scene: Scene, namespace: Namespace
+) -> None:
+    """Nobody opted in: it is unchanged, and kube-scheduler makes its claim."""
+    where = namespace(managed=False)
+    assert [share[1] for share in scene.bound(where, pod("plain", {EXTENDED: "1"}))] == [100]
+    scene.remove(where, "plain")
+
+
+def test_a_node_gives_by_claims_or_by_the_extender_and_by_neither_where_it_is_of_both(
+    scene: Scene, namespace: Namespace
+) -> None:
+    """The extender gives nothing of it; with our taint claims give nothing either, in words."""
+    api, node = scene.api, f"/api/v1/nodes/{NODE}"
+    ours = namespace()
+    with scene.plane.scheduler(asking_extender(scene.plane, scene.served, scene.identities)):
+        reply = api.create(pods_in(ours), pod("ours", {"nvidia.com/gpu": "1"}))
+        assert reply.ok, reply.message
+        eventually(lambda: "NodeGivesByClaims" in scene.words(ours, "ours"))
+    scene.remove(ours, "ours")
+
+    taint = {"key": "tenure.sh/owned", "effect": "NoExecute"}
+    tolerated = {"key": "tenure.sh/owned", "operator": "Exists"}
+    assert api.patch(node, {"spec": {"taints": [taint]}}).ok
+    eventually(lambda: "TwoModes" in drift(scene.ledger))
+    spare = namespace(managed=False)
+    reply = api.create(pods_in(spare), pod("p", {EXTENDED: "1"}, tolerations=[tolerated]))
+    assert reply.ok, reply.message
+    eventually(lambda: "TwoModes" in scene.words(spare, "p"))
+    assert not held(scene.ledger)
+
+    assert api.patch(node, {"spec": {"taints": None}}).ok
+    eventually(lambda: scene.is_bound(spare, "p"))
+    scene.remove(spare, "p")
+
+
+def drift(ledger: str) -> set[str]:
+    """Return the kinds of drift that are open."""
+    with open_ledger(ledger, mode="read") as opened:
+        rows = opened.connection.exec_driver_sql(
+            "SELECT kind FROM audit_drift WHERE closed_at_us IS NULL"
+        )
+        return {str(row[0]) for row in rows}

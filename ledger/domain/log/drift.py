@@ -44,6 +44,7 @@ UNKNOWN_HOLDERS: Final = "NodeHasUnknownHolders"
 UNGATED: Final = "Ungated"
 REWRITTEN_AFTER_GATE: Final = "RewrittenAfterGate"
 IDLE_CLAIM: Final = "IdleClaim"
+TWO_MODES: Final = "TwoModes"
 CLOCK_SKEW: Final = "ClockSkew"
 
 
@@ -237,6 +238,12 @@ _ALL: Final = (
         meaning="a claim has devices and no Pod uses it",
         repair="they are held, and given to nobody else",
         mend="delete the claim, or use it",
+    ),
+    DriftKind(
+        name=TWO_MODES,
+        meaning="a node has the taint `tenure.sh/owned`, and a listed driver gives its cards too",
+        repair="nothing new is given of it, neither by the extender nor by claims",
+        mend="take the taint off, or the driver",
     ),
     DriftKind(
         name=CLOCK_SKEW,

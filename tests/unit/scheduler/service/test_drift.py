@@ -245,6 +245,10 @@ CASES: dict[str, tuple[str, Sight]] = {
         drift.IDLE_CLAIM,
         sight(state(claims={"c/1": claimed()}), pods={}),
     ),
+    "a node of ours whose cards a driver gives": (
+        drift.TWO_MODES,
+        sight(state(), pods={}, is_of_two_modes=True),
+    ),
     "an object that can't be read": (
         drift.NODE_UNREADABLE,
         sight(fault=(drift.NODE_UNREADABLE, "spec.devices[0].id: must be text")),

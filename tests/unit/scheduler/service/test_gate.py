@@ -23,6 +23,7 @@ from ledger.domain.log.events import (
 from ledger.domain.log.recorded import NewEvent
 from scheduler.decide.claims import place_claim
 from scheduler.decide.settings import SchedulingSettings
+from scheduler.gate.modes import Mode
 from scheduler.service.answering import NotNowError
 from scheduler.service.claims import CLAIMS, ClaimBook, claim_path
 from scheduler.service.gate import Gate, GateWorks
@@ -45,6 +46,7 @@ class World:
         self.accounts = FoldedAccounts()
         self.why = ""
         self.running: set[str] = set()
+        self.mode = Mode.CLAIMS
         self.classes: dict[str, tuple[str, ...]] = {}
         self.pods: dict[str, dict[str, Any]] = {}
         self.listed = 0
@@ -73,6 +75,7 @@ class World:
             place=partial(place_claim, facts=None, settings=SchedulingSettings()),
             pod=self.pods.get,
             giver=lambda: GIVER,
+            mode=lambda _: self.mode,
         )
         self.gate = Gate(works, drivers=DRIVERS, words=lambda: WORDS)
 
@@ -656,3 +659,15 @@ def test_a_claim_that_kube_scheduler_makes_for_an_extended_resource_passes_like_
     new = claim("a", int(old["metadata"]["resourceVersion"]), result(0), pods=["a"])
 
     assert world.asked(old, new)["allowed"]
+
+
+def test_a_node_of_two_modes_gives_nothing_new_and_takes_back(world: World) -> None:
+    """What is held is released as ever."""
+    assert world.write("a", result(0))["allowed"]
+    world.show(world.now("a"))
+    world.mode = Mode.BOTH
+
+    assert world.write("b", result(1))["status"]["message"].startswith("TwoModes")
+    assert world.write("a")["allowed"], "it is given back"
+    world.mode = Mode.CLAIMS
+    assert world.write("b", result(1))["allowed"]

@@ -409,3 +409,21 @@ def test_a_card_that_claims_alone_are_given_is_none_to_place_on_and_closes_none(
     live.settle()
     live.record(_claim("c", share(7, 100, device_id="GPU-only-sliced", gib=80, exclusive=True)))
     assert live.passing(_pod("q"), "a") == ["a"]
+
+
+def test_a_node_whose_cards_claims_give_takes_no_pod_and_keeps_what_it_holds() -> None:
+    """As soon as its mode is another one, whatever else is told of it, and until it is back."""
+    live = Live()
+    live.add_node("a", 2)
+    live.settle()
+    live.reserve(live.placement(_pod("p"), "a"))
+    modes = {"a": "NodeGivesByClaims"}
+    live.view.mode_fault = lambda facts: modes.get(facts.name, "")
+    live.view.modes_changed(["a", "nobody"])
+
+    assert live.passing(_pod("q"), "a") == []
+    assert live.view.directory.closed("a") == "NodeGivesByClaims"
+    assert set(live.view.holdings("uid-a")) == {"pod-p/1"}
+    modes.clear()
+    live.view.modes_changed(["a"])
+    assert live.passing(_pod("q"), "a") == ["a"]
