@@ -19,7 +19,7 @@ from scheduler.decide.nodes.pins import CpuPins
 from scheduler.decide.numa.state import NumaLoad
 from scheduler.decide.outcome import NodeReasons, ReasonCount, Unfit
 from scheduler.decide.refusal import reasons
-from scheduler.decide.refusal.never import able_nodes, never
+from scheduler.decide.refusal.never import THERE_IS_NONE, able_nodes, never
 from scheduler.decide.refusal.possible import FREEING
 from scheduler.decide.refusal.reasons import Reason
 from scheduler.decide.refusal.shortfalls import (
@@ -166,7 +166,9 @@ class ReasonCounter:
         _, _, instead = remedy.partition(" or ")
         if remedy.startswith(FREEING) and able.any() and instead:
             return row, detail, instead
-        return row, detail, f"ask for less: {never(self._arrays, request, where, _AMONG_THESE)}"
+        fact = never(self._arrays, request, where, _AMONG_THESE)
+        instead = "add a node that has it" if fact.endswith(THERE_IS_NONE) else "ask for less"
+        return row, detail, f"{instead}: {fact}"
 
     def _by_node(self, texts: Texts, codes: Codes, used: Sequence[int]) -> NodeReasons:
         """Return the reasons node by node; in the same state codes are the same, however made."""

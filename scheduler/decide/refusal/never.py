@@ -6,6 +6,8 @@ Nobody is told to release anything there. Cards count that are closed now, for t
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from ledger.domain.devices import GPU
@@ -13,6 +15,8 @@ from ledger.domain.request.requests import DeviceDemand, PodRequest
 from scheduler.decide.nodes.arrays import BoolArray, IntArray, row_counts
 from scheduler.decide.nodes.node_arrays import NodeArrays
 from scheduler.decide.refusal.amounts import cores, size, size_down
+
+THERE_IS_NONE: Final = "there is none"
 
 
 def able_nodes(arrays: NodeArrays, request: PodRequest) -> BoolArray:
@@ -48,7 +52,7 @@ def never(arrays: NodeArrays, request: PodRequest, among: BoolArray, where: str)
     for name, amount in request.extended:
         most = max(arrays.extended.cap(row, name) for row in np.flatnonzero(among).tolist())
         if most < amount:
-            return f"no node {where} has {amount} {name}; the most is {most}"
+            return f"no node {where} has {amount} {name}; {_at_most(most)}"
     return f"no node {where} has all of it together"
 
 
@@ -57,8 +61,7 @@ def _too_few_cards(arrays: NodeArrays, demand: DeviceDemand, among: BoolArray, w
     devices = arrays.devices.get(demand.device_type, arrays.no_devices)
     present = _most(row_counts(devices.present), among)
     if present < demand.count:
-        most = f"the most is {present}" if present else "there is none"
-        return f"no node {where} has {demand.count} {kind}; {most}"
+        return f"no node {where} has {demand.count} {kind}; {_at_most(present)}"
     if _most(row_counts(_cards_large_enough(arrays, demand)), among) >= demand.count:
         return ""
     largest = int((devices.memory_cap * devices.present)[among].max())
@@ -69,6 +72,10 @@ def _too_few_cards(arrays: NodeArrays, demand: DeviceDemand, among: BoolArray, w
             return f"no {card} {where} is known by its memory, and {asked} is asked"
         return f"no {card} {where} has {asked}; the largest has {size_down(largest)}"
     return f"no node {where} has {demand.count} {kind} as large as this"
+
+
+def _at_most(most: int) -> str:
+    return f"the most is {most}" if most else THERE_IS_NONE
 
 
 def _cards_large_enough(arrays: NodeArrays, demand: DeviceDemand) -> BoolArray:

@@ -306,6 +306,16 @@ def test_a_node_that_could_never_serve_is_no_advice() -> None:
         assert answer.never == never
 
 
+def test_nobody_is_told_to_ask_for_less_than_one() -> None:
+    """Of what no node has at all."""
+    answer = refused(engine(gpu_node("a")), pod("p", nic(100)))
+    fact = "has 1 RDMA; there is none"
+    assert answer.never == f"no node in this cluster {fact}"
+    assert [reason.remedy for reason in answer.reasons] == [
+        f"add a node that has it: no node among these {fact}"
+    ]
+
+
 def test_what_no_card_has_is_said_with_the_largest() -> None:
     """80Gi of one card, where the largest has 32510Mi."""
     cluster = engine(gpu_node("a", card_bytes=20_000 * MIB), gpu_node("b", card_bytes=32_510 * MIB))
