@@ -34,14 +34,15 @@ class CheckpointFault(StrEnum):
     NOT_JSON = "not JSON"
     OTHER_SHAPE = "not of kubelet's shape"
     WRONG_CHECKSUM = "its checksum is another"
+    OTHER_VERSION = "of a version that nobody knows"
 
 
 class CheckpointError(InputError):
     """The file can't be trusted: torn, changed by hand, or of a kubelet that nobody knows."""
 
-    def __init__(self, fault: CheckpointFault, detail: str) -> None:
+    def __init__(self, fault: CheckpointFault, detail: str, *, name: str = FILE_NAME) -> None:
         self.fault = fault
-        super().__init__(f"{fault}: {detail}", place=FILE_NAME)
+        super().__init__(f"{fault}: {detail}", place=name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

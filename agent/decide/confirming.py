@@ -8,11 +8,12 @@ that is taken back. Pure: looks in, messages out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from agent.decide.claim_ends import ClaimsHere, EndingClaim, ended
 from agent.decide.node_holdings import GRANTED, LOST, HeldByPod, NodeHoldings
 from ledger.domain.annotations.proof import EVERY, ProvenContainer, ProvenDevice
 from ledger.domain.resources import TYPE_GPU
@@ -53,6 +54,7 @@ class Look:
         blind: there is such a card, whether or not it is held, or may be.
         started: containers that the runtime made -> ids of the devices that they were given by us.
         observed: what others gave.
+        claims: what kubelet has of claims; None = nobody could look.
     """
 
     places: Mapping[str, Mapping[str, str]] | None
@@ -62,6 +64,7 @@ class Look:
     blind: bool = False
     started: Mapping[ContainerKey, frozenset[str]] = field(default_factory=dict)
     observed: tuple[Observed, ...] = ()
+    claims: ClaimsHere | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +75,7 @@ class Said:
     Attributes:
         assigned: UID, attempt and what the containers were given.
         runs: all Pods that run here; None = not known.
+        claims: those of which the service asked, and of which nothing is left.
     """
 
     assigned: tuple[tuple[str, int, tuple[ProvenContainer, ...]], ...] = ()
@@ -79,11 +83,12 @@ class Said:
     here: tuple[str, ...] = ()
     observed: tuple[Observed, ...] = ()
     runs: tuple[str, ...] | None = None
+    claims: tuple[EndingClaim, ...] = ()
 
     @property
     def is_empty(self) -> bool:
         """Tell whether there is nothing to say."""
-        lists = (self.assigned, self.gone, self.here, self.observed)
+        lists = (self.assigned, self.gone, self.here, self.observed, self.claims)
         return not any(lists) and self.runs is None
 
 
@@ -117,6 +122,7 @@ def said(
     now: float,
     wants: AbstractSet[str] = frozenset(),
     gated: bool = True,
+    asked: Collection[EndingClaim] = (),
 ) -> tuple[Confirming, Said]:
     """
     Return what is to be said now, and what we know once it was sent, whatever comes of it.
@@ -125,11 +131,15 @@ def said(
         known: the service's own word; an older one of a copy says nothing of what to confirm.
         wants: Pods of which a container waits to start.
         gated: none starts without us; else one that is not known to have run may come yet.
+        asked: claims of which the service asked before the look.
     """
     held = known.pods()
     runs_here = _there(look)
     back = tuple(sorted(state.gone & (runs_here | wants)))[:PODS_MAX]
     room = PODS_MAX - len(back)
+    sure = look.complete and look.places is not None
+    claims = ended(asked, look.claims if sure else None, runs_here | wants)[:room]
+    room -= len(claims)
     ran_once = [one for one in held if gated or one.phase in {ASSIGNED, OBSERVED}]
     unsure = frozenset(one.pod_uid for one in held if _is_hidden(one, look))
     gone = _gone(ran_once, look, wants | unsure)[:room]
@@ -166,6 +176,7 @@ def said(
         here=back,
         observed=look.observed[: max(0, room)],
         runs=runs,
+        claims=claims,
     )
     return after, message
 

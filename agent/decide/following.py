@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from agent.decide.claim_ends import NOTHING_ASKED, AskedClaims
 from agent.decide.node_holdings import (
     Change,
     HeldByPod,
@@ -60,6 +61,7 @@ class Following:
         retry_after: seconds that the service wants to be left alone.
         problem: why the last question was not answered.
         settles: the last answer told changes, and its position has not come to them.
+        asked: of which claims that end the last answer asked.
     """
 
     known: NodeHoldings | None = None
@@ -69,6 +71,7 @@ class Following:
     retry_after: float = 0.0
     problem: str = ""
     settles: bool = False
+    asked: AskedClaims = NOTHING_ASKED
 
     def ask(self) -> Ask:
         """Return what is to be asked next, and when."""
@@ -92,7 +95,11 @@ def told_all(
 
 
 def told_changes(
-    state: Following, origin: Origin, position: int, changes: Iterable[Change]
+    state: Following,
+    origin: Origin,
+    position: int,
+    changes: Iterable[Change],
+    asked: AskedClaims = NOTHING_ASKED,
 ) -> Following:
     """Take an answer with changes; where they do not follow, ask for all holdings."""
     known, told = state.known, tuple(changes)
@@ -100,7 +107,7 @@ def told_changes(
     if after is None:
         return failed(replace(state, again=True), "the ledger is another one: asking for all again")
     settles = any(change.position > position for change in told)
-    return Following(known=after, is_heard=True, again=False, settles=settles)
+    return Following(known=after, is_heard=True, again=False, settles=settles, asked=asked)
 
 
 def refused(state: Following, status: int, message: str, *, retry_after: float = 0.0) -> Following:

@@ -12,6 +12,7 @@ from typing import Final
 import yaml
 
 from agent.checkpoint import BYTES_MAX, DeviceCheckpoint, read_device_checkpoint
+from agent.claim_checkpoint import PreparedClaim, read_claim_checkpoint
 from agent.decide.slots import is_name
 from agent.decide.slots_cdi import CardEdits, devices_shown, read_cards
 from agent.documents import json_document, yaml_document
@@ -160,6 +161,17 @@ class CheckpointFile:
         if self._last is None or self._last[0] != content:
             self._last = (content, read_device_checkpoint(content))
         return self._last[1]
+
+
+def claims_in(path: Path) -> tuple[PreparedClaim, ...]:
+    """
+    Return what kubelet's record of claims says now.
+
+    Raises:
+        CheckpointError: it can't be trusted.
+        OSError: there is none, or it can't be read.
+    """
+    return read_claim_checkpoint(read_file(path))
 
 
 def read_file(path: Path) -> bytes:

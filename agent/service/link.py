@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from agent.decide.claim_ends import EndingClaim
 from agent.decide.confirming import Observed
 from agent.decide.following import WAIT_SECONDS, Following, failed, refused, told_all, told_changes
 from agent.decide.node_holdings import NodeHoldings
@@ -64,6 +65,7 @@ class ServiceLink:
         state: where we stand with it.
         changed: called after each answer and each failure; must be quick.
         sequence: of the last message of this node that was taken; None = messages have no numbers.
+        reads_claims: we see what kubelet has of claims, and may be asked; set before we ask.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class ServiceLink:
         self._draw = draw
         self._heard_at = None if age_seconds is None else clock() - age_seconds
         self.state = Following(known=known)
+        self.reads_claims = False
         self.changed: list[Callable[[], None]] = []
         self.sequence: int | None = None
 
@@ -121,9 +124,12 @@ class ServiceLink:
         here: Iterable[str] = (),
         runs: Iterable[str] | None = None,
         after: int | None = None,
+        claims: Iterable[EndingClaim] = (),
     ) -> Verdicts:
         """
-        Confirm what containers were given, of which Pods nothing is left, and what others gave.
+        Confirm what containers were given, of which Pods and claims nothing is left.
+
+        And what others gave, and what runs.
 
         Args:
             after: `sequence` as it was before anybody looked: it does not count if another message
@@ -134,7 +140,7 @@ class ServiceLink:
             InputError: we have no token, or the answer can't be read.
         """
         number = None if after is None else after + 1
-        body = confirmation(assigned, gone, observed, here, runs, sequence=number)
+        body = confirmation(assigned, gone, observed, here, runs, sequence=number, claims=claims)
         path = f"{PATH}/confirmations"
         answer = await self._caller.call(path, seconds=CALL_SECONDS, body=body)
         if answer.status != _GOOD:
@@ -163,6 +169,8 @@ class ServiceLink:
         path, seconds = f"{PATH}/holdings", CALL_SECONDS
         if after is not None:
             path = f"{PATH}/changes?after={after}&seconds={WAIT_SECONDS}"
+            if self.reads_claims:
+                path += f"&claims={state.asked.version}"
             seconds += WAIT_SECONDS
         try:
             answer = await self._caller.call(path, seconds=seconds)

@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from agent.decide.claim_ends import NONE, AskedClaims, EndingClaim
 from agent.decide.confirming import Observed
 from agent.decide.node_holdings import Change, HeldByPod, NodeHoldings, Origin
 from agent.witness.history import Shown
@@ -75,8 +76,22 @@ class _Holdings(_Answer, kw_only=True):
     holdings: tuple[_Holding, ...]
 
 
+class _Ending(msgspec.Struct):
+    claim_uid: str
+    attempt: int
+    namespace: str
+    name: str
+    pods: tuple[str, ...] = ()
+
+
+class _Asked(msgspec.Struct):
+    version: str = NONE
+    ends: tuple[_Ending, ...] = ()
+
+
 class _Changes(_Answer, kw_only=True):
     changes: tuple[_Change, ...]
+    claims: _Asked = msgspec.field(default_factory=_Asked)
 
 
 _T = TypeVar("_T", bound=_Answer)
@@ -144,9 +159,9 @@ def read_holdings(body: bytes) -> tuple[Origin, int, tuple[HeldByPod, ...]]:
     return _origin(answer), answer.position, tuple(map(_held, answer.holdings))
 
 
-def read_changes(body: bytes) -> tuple[Origin, int, tuple[Change, ...]]:
+def read_changes(body: bytes) -> tuple[Origin, int, tuple[Change, ...], AskedClaims]:
     """
-    Return whose changes an answer says, up to which position they are all, and which.
+    Return whose changes an answer says, up to which position they are all, which, and what it asks.
 
     Raises:
         InputError: as `read_holdings`.
@@ -163,7 +178,8 @@ def read_changes(body: bytes) -> tuple[Origin, int, tuple[Change, ...]]:
         )
         for one in answer.changes
     )
-    return _origin(answer), answer.position, tuple(changes)
+    asked = AskedClaims(version=answer.claims.version, ends=tuple(map(_ending, answer.claims.ends)))
+    return _origin(answer), answer.position, tuple(changes), asked
 
 
 def read_verdicts(body: bytes) -> Verdicts:
@@ -198,6 +214,7 @@ def confirmation(
     runs: Iterable[str] | None = None,
     *,
     sequence: int | None = None,
+    claims: Iterable[EndingClaim] = (),
 ) -> bytes:
     """
     Return the message of a confirmation.
@@ -209,6 +226,7 @@ def confirmation(
         here: UIDs of Pods of which it was said that they are gone, and that may start.
         runs: UIDs of all Pods that run here; None = that is not known.
         sequence: its number; None = the service does not number messages.
+        claims: of which nothing is left.
     """
     listed = [
         {"pod_uid": uid, "attempt": attempt, "containers": [_plain(one) for one in containers]}
@@ -216,11 +234,24 @@ def confirmation(
     ]
     body: dict[str, Any] = {"assigned": listed, "gone": list(gone), "here": list(here)}
     body["observed"] = [_observed(each) for each in observed]
+    body["claims"] = [
+        {"claim_uid": one.claim_uid, "attempt": one.attempt, "pods": one.pods} for one in claims
+    ]
     if runs is not None:
         body["runs"] = list(runs)
     if sequence is not None:
         body["sequence"] = sequence
     return msgspec.json.encode(body)
+
+
+def _ending(said: _Ending) -> EndingClaim:
+    return EndingClaim(
+        claim_uid=said.claim_uid,
+        attempt=said.attempt,
+        namespace=said.namespace,
+        name=said.name,
+        pods=said.pods,
+    )
 
 
 def _observed(pod: Observed) -> dict[str, Any]:

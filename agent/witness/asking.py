@@ -14,7 +14,7 @@ from agent.decide.runtime_cdi import RuntimeSaid
 from agent.discover.host_files import HostFiles
 from agent.witness import said
 from agent.witness.cgroups import Place, place_of
-from agent.witness.said import EXITED, Given, Inside, Listed
+from agent.witness.said import EXITED, Inside, KubeletSaid, Listed
 from ledger.domain.errors import InputError, TenureError
 
 CALL_SECONDS: Final = 10.0
@@ -34,9 +34,9 @@ class PodResources:
     def __init__(self, socket: Path) -> None:
         self._socket = socket
 
-    async def given(self) -> tuple[Given, ...]:
+    async def answer(self) -> KubeletSaid:
         """
-        Return what the containers of this node were given.
+        Return what the containers of this node were given, and of which claims.
 
         Raises:
             AwayError: kubelet does not answer.
@@ -46,7 +46,7 @@ class PodResources:
             answer = await _answer(
                 channel, call, said.ListPodResourcesRequest(), said.ListPodResourcesResponse
             )
-        return said.given_by_kubelet(answer)
+        return said.said_by_kubelet(answer)
 
 
 class Runtime:

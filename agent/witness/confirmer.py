@@ -12,6 +12,9 @@ from typing import Final, Protocol, TypeVar
 import msgspec
 
 from agent.checkpoint import FILE_NAME, CheckpointError, DeviceCheckpoint
+from agent.claim_checkpoint import FILE_NAME as CLAIMS_FILE_NAME
+from agent.claim_checkpoint import PreparedClaim
+from agent.decide.claim_ends import ClaimsHere
 from agent.decide.confirming import Confirming, Look, Observed, answered, said, unanswered
 from agent.decide.node_holdings import NodeHoldings
 from agent.decide.slots import KIND
@@ -35,6 +38,8 @@ from ledger.domain.resources import NVIDIA_GPU, SLOT, TYPE_GPU
 from ledger.signing import PublicKey
 
 LOOK_SECONDS: Final = 10.0
+ENDING_SECONDS: Final = 1.0
+"""While the service waits for our word of a claim."""
 SOON_SECONDS: Final = 0.5
 """Between two rounds, whoever waits."""
 GONE_FILE: Final = "gone.json"
@@ -58,7 +63,13 @@ class Discoveries(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """What is asked of the node; `aside`: where files are kept that can't be trusted."""
+    """
+    What is asked of the node.
+
+    Attributes:
+        claims: reads kubelet's record of claims; None = that is not looked at.
+        aside: where files are kept that can't be trusted.
+    """
 
     cards: Discoveries
     checkpoint: Callable[[], DeviceCheckpoint]
@@ -69,6 +80,8 @@ class Sources:
     host: HostFiles
     specifications: SpecFolder
     aside: Quarantine
+    claims: Callable[[], tuple[PreparedClaim, ...]] | None = None
+    claims_path: Path = Path("/nowhere")
 
 
 class Gate:
@@ -149,11 +162,23 @@ class Confirmer:
         self._clock = clock
         self._gated = gated
         self._own_pod = own_pod
+        self._asked = ""
+        link.changed.append(self._hear)
         self.problems: tuple[Fault, ...] = ()
         self.seen: Seen | None = None
         self.given: tuple[GivenDevices, ...] | None = None
         self.cards: tuple[Card, ...] = ()
         self._all_known = False  # the driver told all cards once
+
+    def _hear(self) -> None:
+        """Look soon where the service asks something else than before."""
+        if self.is_asked and self._link.state.asked.version != self._asked:
+            self._gate.soon.set()
+
+    @property
+    def is_asked(self) -> bool:
+        """Tell whether the service waits for our word of a claim."""
+        return bool(self._link.state.asked.ends)
 
     async def round(self) -> None:
         """
@@ -166,7 +191,9 @@ class Confirmer:
         self._gate.soon.clear()
         self._gate.passed.clear()
         self._hear_other()
-        read, faults = await self._read()
+        asked = self._link.state.asked
+        self._asked = asked.version
+        read, claims, faults = await self._read()
         found = self.seen = seen(self.cards, read, is_card=lambda name: name == NVIDIA_GPU)
         self.given = _given(read, found)
         problems = [*faults, *found.disagreements]
@@ -180,10 +207,16 @@ class Confirmer:
         if self._gate.forgot:
             self._become(replace(self._gate.state, gone=frozenset(uid for uid, _ in known.held)))
             self._gate.forgot = False
-        look = self._look(known, read, found)
+        look = replace(self._look(known, read, found), claims=claims)
         wants = frozenset(self._gate.passed | self._gate.wanted)
         state, message = said(
-            self._gate.state, known, look, now=self._clock(), wants=wants, gated=self._gated
+            self._gate.state,
+            known,
+            look,
+            now=self._clock(),
+            wants=wants,
+            gated=self._gated,
+            asked=asked.ends,
         )
         if not message.is_empty:
             self._become(state)
@@ -195,6 +228,7 @@ class Confirmer:
                     here=message.here,
                     runs=message.runs,
                     after=before,
+                    claims=message.claims,
                 )
             except (NoAnswerError, RefusedError, InputError) as error:
                 self._gate.state = unanswered(state, message)
@@ -227,7 +261,7 @@ class Confirmer:
 
     # --- looks ----------------------------------------------------------------------------------
 
-    async def _read(self) -> tuple[Read, list[Fault]]:
+    async def _read(self) -> tuple[Read, ClaimsHere | None, list[Fault]]:
         """Ask all sources: who may start first, and who runs then."""
         faults: list[Fault] = []
         sources = self._sources
@@ -237,20 +271,49 @@ class Confirmer:
         before = () if are_all else (card for card in self.cards if card.uuid not in told)
         self.cards = (*cards, *(replace(card, processes=None) for card in before))
         self._all_known = self._all_known or are_all
-        given = await _or_none(sources.kubelet.given())
+        answer = await _or_none(sources.kubelet.answer())
         runtime = sources.runtime
         there = None if runtime is None else await _or_none(runtime.containers())
         pids = [one.pid for card in self.cards for one in card.processes or ()]
         read = Read(
             checkpoint=self._checkpoint(faults),
-            given=given,
+            given=None if answer is None else answer.given,
             containers=None if there is None else there[0],
             inside={} if there is None else there[1],
             places=await asyncio.to_thread(places, sources.host, pids),
             driver=are_all,
             all_known=self._all_known,
         )
-        return read, faults
+        prepared = self._prepared(faults)
+        claims = None
+        if prepared is not None and answer is not None:
+            claims = ClaimsHere(prepared=prepared, listed=answer.claims)
+        return read, claims, faults
+
+    def _prepared(self, faults: list[Fault]) -> tuple[PreparedClaim, ...] | None:
+        """Return kubelet's claims; a kubelet that knows claims always has that file."""
+        sources = self._sources
+        if sources.claims is None:
+            return None
+        try:
+            return sources.claims()
+        except CheckpointError as error:
+            self._keep_aside(error, CLAIMS_FILE_NAME, sources.claims_path, faults)
+        except OSError as error:
+            faults.append(Fault(reason=CHECKPOINT_CORRUPT, message=str(error)))
+        return None
+
+    def _keep_aside(
+        self, error: CheckpointError, name: str, path: Path, faults: list[Fault]
+    ) -> None:
+        fact = str(error)
+        try:
+            kept = self._sources.aside.keep(name, read_file(path))
+        except OSError as failure:
+            fact += f"; not kept aside: {failure}"
+        else:
+            fact += f"; kept aside: {kept}" if kept else ""
+        faults.append(Fault(reason=CHECKPOINT_CORRUPT, message=fact))
 
     def _checkpoint(self, faults: list[Fault]) -> DeviceCheckpoint | None:
         """Return kubelet's file; one that can't be trusted is kept aside and said."""
@@ -258,14 +321,7 @@ class Confirmer:
         try:
             return sources.checkpoint()
         except CheckpointError as error:
-            fact = str(error)
-            try:
-                kept = sources.aside.keep(FILE_NAME, read_file(sources.checkpoint_path))
-            except OSError as failure:
-                fact += f"; not kept aside: {failure}"
-            else:
-                fact += f"; kept aside: {kept}" if kept else ""
-            faults.append(Fault(reason=CHECKPOINT_CORRUPT, message=fact))
+            self._keep_aside(error, FILE_NAME, sources.checkpoint_path, faults)
         except FileNotFoundError:
             return DeviceCheckpoint(entries=(), registered={})  # no container was given anything
         except OSError as error:

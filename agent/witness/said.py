@@ -38,7 +38,12 @@ _OF_KUBELET: Final[Tables] = {
         (2, "namespace", "string"),
         (3, "containers", "every ContainerResources"),
     ),
-    "ContainerResources": ((1, "name", "string"), (2, "devices", "every ContainerDevices")),
+    "ContainerResources": (
+        (1, "name", "string"),
+        (2, "devices", "every ContainerDevices"),
+        (5, "dynamic_resources", "every DynamicResource"),
+    ),
+    "DynamicResource": ((2, "claim_name", "string"), (3, "claim_namespace", "string")),
     "ContainerDevices": ((1, "resource_name", "string"), (2, "device_ids", "every string")),
 }
 _OF_RUNTIME: Final[Tables] = {
@@ -86,6 +91,19 @@ class Given:
     container: str
     resource: str
     ids: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubeletSaid:
+    """
+    Kubelet's answer about the containers of its Pods.
+
+    Attributes:
+        claims: namespaces and names of the claims that containers have something of.
+    """
+
+    given: tuple[Given, ...] = ()
+    claims: frozenset[tuple[str, str]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,18 +184,21 @@ class _Info(msgspec.Struct):
 _INFO: Final = msgspec.json.Decoder(_Info)
 
 
-def given_by_kubelet(answer: Any) -> tuple[Given, ...]:  # noqa: ANN401 - a message
+def said_by_kubelet(answer: Any) -> KubeletSaid:  # noqa: ANN401 - a message
     """Return what a ListPodResourcesResponse says; kubelet says a resource's ids in parts."""
     found: dict[tuple[tuple[str, str], str, str], frozenset[str]] = {}
+    claims: set[tuple[str, str]] = set()
     for pod in answer.pod_resources:
         for container in pod.containers:
+            claims |= {(one.claim_namespace, one.claim_name) for one in container.dynamic_resources}
             for devices in container.devices:
                 key = ((pod.namespace, pod.name), container.name, devices.resource_name)
                 found[key] = found.get(key, frozenset()) | set(devices.device_ids)
-    return tuple(
+    given = tuple(
         Given(pod=pod, container=container, resource=resource, ids=ids)
         for (pod, container, resource), ids in found.items()
     )
+    return KubeletSaid(given=given, claims=frozenset(claims))
 
 
 def listed(answer: Any) -> tuple[Listed, ...]:  # noqa: ANN401 - a message

@@ -206,6 +206,7 @@ ANNOTATION_TENURE_MACHINE: Final = "tenure.sh/machine"  # on Devices, the host's
 ANNOTATION_TENURE_RECOVERED: Final = "tenure.sh/recovered"  # on Devices, cards that are whole again
 ANNOTATION_TENURE_RELEASED_AT: Final = "tenure.sh/released-at"  # on Nodes
 ANNOTATION_TENURE_FENCED: Final = "tenure.sh/fenced"
+ANNOTATION_TENURE_CONFIRMED: Final = "tenure.sh/confirmed"
 ANNOTATION_TENURE_SEARCH_CUT: Final = "tenure.sh/search-cut"  # on Pods, why there may be better
 TAINT_TENURE_OWNED: Final = "tenure.sh/owned"
 TAINT_TENURE_HELD: Final = "tenure.sh/held"  # of devices, by a DeviceTaintRule

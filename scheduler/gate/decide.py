@@ -36,6 +36,7 @@ from scheduler.gate.exchange import (
     may_stand_for,
     units_of,
 )
+from scheduler.gate.leaving import ON_LOST_NODE, Stays
 from scheduler.gate.room import NoRoom, expecting, no_room
 
 NOT_STORED: Final = "not stored"
@@ -51,7 +52,6 @@ DRIVER_UNLISTED: Final = "DriverUnlisted"
 STALE_WRITE: Final = "StaleWrite"
 OUTCOME_OPEN: Final = "OutcomeOpen"
 ALLOCATION_CHANGED: Final = "AllocationChanged"
-STILL_USED: Final = "StillUsed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +66,16 @@ class Standing:
 
     opening: ClaimReserved | ClaimObserved
     stored: bool
+
+    @property
+    def key(self) -> str:
+        """Return the holding's key."""
+        return f"{self.opening.claim_uid}/{self.opening.attempt}"
+
+    @property
+    def full_name(self) -> str:
+        """Return namespace and name of the claim."""
+        return f"{self.opening.namespace}/{self.opening.claim_name}"
 
     @property
     def fence(self) -> int:
@@ -153,12 +163,14 @@ class Barred:
         reason: one word.
         taken: somebody holds the device: it is to be had once they end.
         fence: the claim's version is to be moved, so that what is open is decided.
+        asks: it is let through once the node says that nothing of the claim is left.
     """
 
     reason: str
     message: str
     taken: bool = False
     fence: bool = False
+    asks: bool = False
 
 
 def decide(
@@ -170,7 +182,7 @@ def decide(
     attempts: int = 0,
     consumers: Sequence[Claimant] = (),
     on_their_way: Iterable[ClaimReserved | ClaimObserved] = (),
-    runs: Callable[[str], bool] = lambda _: False,
+    kept: Callable[[Sequence[Claimant]], Stays | None] = lambda _: None,
     place: Place | None = None,
     may_be_none: Callable[[ClaimResult, str], bool] = lambda *_: False,
     settings_hash: str = "",
@@ -185,7 +197,7 @@ def decide(
         attempts: the number of the claim's newest holding, ended or not.
         consumers: who uses the claim, as the ledger has them.
         on_their_way: openings that are being recorded.
-        runs: tells of a Pod's UID whether it has a node and has not ended.
+        kept: tells why what the claim has stays, given who uses it.
         place: which of the devices that are alike is to be stored; None = as they were written.
         may_be_none: tells of a result whether none of a capacity is what was asked for.
     """
@@ -196,8 +208,12 @@ def decide(
         fact = f"the allocation of claim {new.full_name} is another one: deallocate it first"
         return Barred(reason=ALLOCATION_CHANGED, message=fact)
     if not new.is_allocated:
-        used = _used(old, () if old.allocated is None else old.consumers, runs)
-        return Through() if used is None else used
+        if old.allocated is None:
+            return Through()
+        why = kept(tuple(dict.fromkeys((*consumers, *old.consumers))))
+        if why is None or why.reason == ON_LOST_NODE:  # of a Node that is gone it is held on
+            return Through()
+        return _stays(why)
     if new.allocated is None:
         fact = f"claim {new.full_name} has devices of drivers that are not listed here alone"
         return Barred(reason=DRIVER_UNLISTED, message=fact)
@@ -216,9 +232,10 @@ def decide(
         return Barred(reason=found.reason, message=found.message)
     if standing is not None and not standing.stored and old.version == standing.fence:
         return _again(write, standing, node, accounts)
-    used = _used(old, consumers, runs) if standing is not None and standing.stored else None
-    if used is not None:  # it was taken away past us
-        return used
+    if standing is not None and standing.stored:
+        why = kept(consumers)
+        if why is not None:  # it was taken away past us
+            return _stays(why)
     there = expecting(node, on_their_way, without=new.uid)
     had = _had(write, found, there, accounts, place)
     if isinstance(had, NoRoom):
@@ -300,16 +317,8 @@ def _had(
     return (written, found) if lacking is None else lacking
 
 
-def _used(
-    old: ClaimSeen, consumers: Iterable[Claimant], runs: Callable[[str], bool]
-) -> Barred | None:
-    """Return that what a claim has stays, for somebody runs with it; None where nobody does."""
-    running = [one for one in consumers if runs(one.uid)]
-    if not running:
-        return None
-    names = ", ".join(f"{old.namespace}/{one.name}" for one in running)
-    fact = f"claim {old.full_name} is used by Pods that run: {names}"
-    return Barred(reason=STILL_USED, message=fact)
+def _stays(why: Stays) -> Barred:
+    return Barred(reason=why.reason, message=why.message, asks=why.asks)
 
 
 def end_of(standing: Standing, reason: str) -> ClaimReleased | ClaimVoided:

@@ -24,6 +24,7 @@ from scheduler.gate.decide import (
     Standing,
     end_of,
 )
+from scheduler.gate.leaving import Stays
 
 SOURCE: Final = "resourceclaim"
 DELETED: Final = "deleted"
@@ -39,23 +40,26 @@ def follow(
     accounts: Accounts,
     *,
     attempts: int,
+    kept: Stays | None = None,
     runs: Callable[[str], bool] = lambda _: False,
 ) -> tuple[ClaimEvent, ...]:
     """
     Return what is to be recorded of a claim as the watch shows it.
 
     What is allocated and was reserved otherwise, or not at all, got past the gate: it is observed,
-    outside of the constraint. What was reserved, or is used by a Pod that runs, is held beside it
-    until the allocation goes. What is taken away past the gate is held while a Pod runs with it.
+    outside of the constraint. What was reserved, or may be in use yet, is held beside it until the
+    allocation goes. What is taken away past the gate is held while something of it may be left, and
+    a Pod that runs uses a claim also where somebody took it off the claim's list.
 
     Args:
         consumers: as the ledger has them.
         attempts: the number of the claim's newest holding, ended or not.
+        kept: why what the claim has stays.
         runs: tells of a Pod's UID whether it has a node and has not ended.
     """
     if seen.allocated is None:
         is_past = standing is not None and seen.version > standing.fence
-        if standing is None or not is_past or _is_used(standing, consumers, runs):
+        if standing is None or not is_past or (standing.stored and kept is not None):
             return ()
         return (end_of(standing, DEALLOCATED),)
     if standing is not None and standing.opening.results == seen.allocated.results:
@@ -68,17 +72,17 @@ def follow(
         uid, attempt, node_uid = opening.claim_uid, opening.attempt, opening.node_uid
         if not standing.stored:
             found.append(ClaimBound(claim_uid=uid, attempt=attempt, node_uid=node_uid))
-        if consumers != seen.consumers:
+        still = (one for one in consumers if one not in seen.consumers and runs(one.uid))
+        using = (*seen.consumers, *still)
+        if consumers != using:
             found.append(
-                ClaimConsumed(
-                    claim_uid=uid, attempt=attempt, node_uid=node_uid, consumers=seen.consumers
-                )
+                ClaimConsumed(claim_uid=uid, attempt=attempt, node_uid=node_uid, consumers=using)
             )
         return tuple(found)
     if standing is not None and seen.version <= standing.fence:
         return ()  # what was shown late
     ended = () if standing is None else (end_of(standing, DEALLOCATED),)
-    stays = standing is not None and (not standing.stored or _is_used(standing, consumers, runs))
+    stays = standing is not None and (not standing.stored or kept is not None)
     observed = observed_of(
         seen,
         accounts,
@@ -165,21 +169,11 @@ def _at_most(share: DeviceShare, card: DeviceRecord | None) -> DeviceShare:
     )
 
 
-def gone(
-    standing: Standing, consumers: tuple[Claimant, ...], runs: Callable[[str], bool]
-) -> tuple[ClaimEvent, ...]:
+def gone(standing: Standing, kept: Stays | None) -> tuple[ClaimEvent, ...]:
     """
-    Return the end of what a claim had that is gone; none while one of its Pods runs on.
+    Return the end of what a claim had that is gone; none while something of it may be left.
 
     Also of one that no watch showed stored: it may have come and gone while nobody looked, and a
     Pod runs with what was.
     """
-    if any(runs(each.uid) for each in consumers):
-        return ()
-    return (end_of(standing, DELETED),)
-
-
-def _is_used(
-    standing: Standing, consumers: tuple[Claimant, ...], runs: Callable[[str], bool]
-) -> bool:
-    return standing.stored and any(runs(each.uid) for each in consumers)
+    return (end_of(standing, DELETED),) if kept is None else ()

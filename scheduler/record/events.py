@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -298,12 +299,19 @@ def voided(event: PodVoided, at_us: int) -> NewEvent:
 
 
 def of_claim(event: ClaimEvent, at_us: int, version: int) -> NewEvent:
-    """Return an event of a claim's holding; those of who uses it differ by the claim's version."""
+    """
+    Return an event of a claim's holding.
+
+    Those of who uses it differ by the claim's version, and by whom they name: one that was taken
+    off the claim's list runs on, and ends without another version.
+    """
     verb = event.event_type.split(".")[1]
     key = f"claim-{verb}:{event.claim_uid}:{event.attempt}"
     attempt = f"{event.claim_uid}/{event.attempt}"
     about = f"node/{event.node_uid}"
-    key = f"{key}:{version}" if isinstance(event, ClaimConsumed) else key
+    if isinstance(event, ClaimConsumed):
+        users = " ".join(sorted(one.uid for one in event.consumers))
+        key = f"{key}:{version}:{hashlib.sha256(users.encode()).hexdigest()[:16]}"
     return _new(about, event, key, at_us, about=attempt)
 
 

@@ -36,6 +36,7 @@ from ledger.domain.log.state import GRANTED, LOST, OBSERVED, Holding, NodeState,
 from ledger.store.writing.commands import Command, Recorded
 from scheduler.record import events
 from scheduler.service.books import LiveBooks
+from scheduler.service.claim_ends import ClaimEnds
 from scheduler.service.ending import NodeWord
 from scheduler.service.ports import Clock, Recorder
 from scheduler.service.view import ClusterView
@@ -158,6 +159,7 @@ class Agents:
         first: told the name of a node whose agent reports for the first time.
         confirmed: told the name of a node of which a Pod is gone.
         counts: what became of what agents confirmed.
+        claims: what is asked and said of claims that end.
     """
 
     def __init__(
@@ -188,7 +190,7 @@ class Agents:
         self._lost = {
             uid
             for uid, state in states
-            if state and any(one.phase == LOST for one in state.holdings.values())
+            if state and any(one.phase == LOST for one in state.everyone())
         }
         self._waits: dict[str, asyncio.Event] = {}
         self._taken: dict[str, int] = {}  # UID of the node -> the last message that was taken
@@ -196,6 +198,8 @@ class Agents:
         self.first: Callable[[str], None] = lambda _: None
         self.confirmed: Callable[[str], None] = lambda _: None
         self.counts: Counter[str] = Counter()
+        self.claims = ClaimEnds(clock.monotonic)
+        self.claims.asked = self._wake
         view.tellers.append(self._took)
 
     @property
@@ -289,7 +293,13 @@ class Agents:
             if self._waits.get(node_uid) is mine:
                 del self._waits[node_uid]
 
+    def _wake(self, node_uid: str) -> None:
+        waits = self._waits.get(node_uid)
+        if waits is not None:
+            waits.set()
+
     def _took(self, position: int, event: LedgerEvent, _holding: Holding | None) -> None:
+        self.claims.take(event)
         if isinstance(event, EpochStarted):  # agents have spoken to another replica so far
             self._began = self._clock.monotonic()
             self._gone.clear()  # and may have told that one who is here again
@@ -308,9 +318,7 @@ class Agents:
                 self._since[uid] = position
         else:
             self._note(uid, position, what, event)
-        waits = self._waits.get(uid)
-        if waits is not None:
-            waits.set()
+        self._wake(uid)
 
     def _note(self, uid: str, position: int, what: str, event: LedgerEvent) -> None:
         kept = self._changes.setdefault(uid, deque())
@@ -483,8 +491,8 @@ class Agents:
             other = self._view.recorded(uid)
             if other is None or not _same_machine(state, other):
                 continue
-            lost = [one for one in other.holdings.values() if one.phase == LOST]
-            if not lost or any(one.pod_uid in pod_uids for one in lost):
+            lost = [one for one in other.everyone() if one.phase == LOST]
+            if not lost or any(_is_there(one, pod_uids) for one in lost):
                 continue
             position = max(one.opened_position for one in lost)
             new = events.cleared_by_agent(other, node_uid, position, self._clock.wall_us())
@@ -500,6 +508,11 @@ class Agents:
     def seen(self, node_uid: str) -> Mapping[str, SeenPod]:
         """Return what a node's agent sees Pods have that others gave them, by UID of the Pod."""
         return self._seen.get(node_uid, {})
+
+
+def _is_there(holding: Holding, pod_uids: AbstractSet[str]) -> bool:
+    """Tell whether one of these Pods has what is held: its own, or a claim's that it uses."""
+    return holding.pod_uid in pod_uids or any(one.uid in pod_uids for one in holding.consumers)
 
 
 def _same_machine(one: NodeState, other: NodeState) -> bool:

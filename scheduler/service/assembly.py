@@ -36,6 +36,7 @@ from scheduler.service.groups import LiveGroups
 from scheduler.service.holds import ASKED_AGAIN, Holds
 from scheduler.service.inventory import Inventory
 from scheduler.service.leading import Leading
+from scheduler.service.leaving import Leaving
 from scheduler.service.ports import Clock, Recorder, Start
 from scheduler.service.reconciling import Reconciling
 from scheduler.service.refusing import History, Refusing
@@ -255,7 +256,9 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
         documents_in=ports.documents_in,
     )
 
-    guard = _guarding(begun, ports, view, books, telling, vocabulary=settings.vocabulary)
+    guard = _guarding(
+        begun, ports, view, books, telling, agents=agents, vocabulary=settings.vocabulary
+    )
 
     def decides(words: DecidedBy) -> None:
         books.words = refusing.words = words
@@ -292,6 +295,8 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
             skew=ports.skew,
             why_not=ports.freshness.why_not,
             past_gate=guard.claims.past_gate,
+            claims_end=guard.gate.waiting,
+            is_claim_gone=guard.claims.is_gone,
         ),
         templates=templates,
         **guard._asdict(),
@@ -315,6 +320,7 @@ def _guarding(
     books: LiveBooks,
     telling: Telling,
     *,
+    agents: Agents,
     vocabulary: Vocabulary,
 ) -> _Guard:
     """Return what looks at claims, and guards those of listed drivers."""
@@ -322,10 +328,6 @@ def _guarding(
 
     def giver() -> Giver:
         return slices.giver(next(iter(ports.drivers), ""))
-
-    def runs(pod_uid: str) -> bool:
-        seen = view.pods.seen.get(pod_uid)
-        return seen is not None and bool(seen.node) and not seen.ended
 
     def node(name: str) -> NodeState | None:
         uid = view.uid(name)
@@ -372,7 +374,7 @@ def _guarding(
         clock=ports.clock,
         telling=telling,
         attempts=ports.attempts,
-        runs=runs,
+        leaving=Leaving(view, agents),
         why_not=ports.leading.why_not,
         actor=ports.actor,
         classes=classes.selectors,
@@ -392,4 +394,21 @@ def _guarding(
         vocabulary=vocabulary,
     )
     gate = Gate(works, drivers=drivers, words=lambda: books.words)
+
+    def answered(node_uid: str) -> None:
+        state = view.recorded(node_uid)
+        if state is not None:
+            gate.look_again(state.name)
+
+    agents.claims.answered = answered
+    view.pods.moved = _both(view.pods.moved, gate.look_again)
+    agents.ready.changed = _both(agents.ready.changed, gate.look_again)
     return _Guard(slices, claims, classes, rules, tainting, gate, ClaimTemplates(keeping))
+
+
+def _both(one: Callable[[str], None], other: Callable[[str], None]) -> Callable[[str], None]:
+    def told(name: str) -> None:
+        one(name)
+        other(name)
+
+    return told

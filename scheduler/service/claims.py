@@ -19,8 +19,10 @@ from ledger.domain.log.events import (
     ClaimResult,
     ClaimVoided,
     LedgerEvent,
+    NodeCleared,
+    NodeLost,
 )
-from ledger.domain.log.state import Holding
+from ledger.domain.log.state import LOST, Holding
 from ledger.domain.systems import Claimant
 from scheduler.gate.claims import ClaimSeen, claim_seen
 from scheduler.gate.decide import Standing
@@ -63,6 +65,7 @@ class ClaimBook:
         self._standing: dict[str, Standing] = {}
         self._consumers: dict[str, tuple[Claimant, ...]] = {}
         self._attempts: dict[str, int] = {}
+        self._lost: set[str] = set()  # UIDs of claims whose node was lost with what they hold
         self.seen: dict[str, ClaimSeen] = {}
         self.unreadable: dict[str, str] = {}
         self.changed: dict[str, None] = {}
@@ -72,6 +75,8 @@ class ClaimBook:
             self._consumers[event.claim_uid] = holding.consumers
             if holding.phase != "reserved":
                 self._stored(event.claim_uid, event.attempt)
+            if holding.phase == LOST:
+                self._lost.add(event.claim_uid)
 
     # --- the API --------------------------------------------------------------------------------
 
@@ -128,12 +133,19 @@ class ClaimBook:
             return held is not None and held.stored
         if held is None:
             return bool(seen.allocated.node_name)
+        if self._consumers.get(uid) != seen.consumers:
+            return True  # one that was taken off its list runs on
         return isinstance(held.opening, ClaimObserved) and bool(held.opening.unknown_types)
 
     def is_shown(self, uid: str) -> bool:
         """Tell whether the API shows a claim allocated: every scheduler knows what it has."""
         seen = self.seen.get(uid)
         return seen is not None and seen.is_allocated
+
+    def is_gone(self, uid: str) -> bool:
+        """Tell whether a claim is not there, or not allocated, that the ledger has stored."""
+        seen, held = self.seen.get(uid), self._standing.get(uid)
+        return held is not None and held.stored and (seen is None or seen.allocated is None)
 
     def version(self, uid: str) -> int:
         """Return the newest version of a claim that was seen; 0 of one that was not."""
@@ -207,12 +219,27 @@ class ClaimBook:
             case ClaimReleased() | ClaimVoided():
                 standing = self._standing.get(event.claim_uid)
                 if standing is not None and standing.opening.attempt == event.attempt:
-                    del self._standing[event.claim_uid]
-                    self._consumers.pop(event.claim_uid, None)
-                    if event.claim_uid not in self.seen:
-                        self._attempts.pop(event.claim_uid, None)
+                    self._ended(event.claim_uid)
+            case NodeLost():
+                self._lost |= {
+                    uid
+                    for uid, standing in self._standing.items()
+                    if standing.opening.node_uid == event.node_uid
+                }
+            case NodeCleared():
+                for uid in [*self._lost]:
+                    if self._standing[uid].opening.node_uid == event.node_uid:
+                        self._ended(uid)
+                        self.changed[uid] = None
             case _:
                 pass
+
+    def _ended(self, uid: str) -> None:
+        del self._standing[uid]
+        self._consumers.pop(uid, None)
+        self._lost.discard(uid)
+        if uid not in self.seen:
+            self._attempts.pop(uid, None)
 
     def _stored(self, uid: str, attempt: int) -> None:
         standing = self._standing.get(uid)

@@ -91,6 +91,7 @@ class Sight:
         cluster: the origin of the ledger; empty where Pods carry no proofs.
         waiting: keys of holdings that have ended and wait for their node.
         unread: by UID, why a Pod can't be recorded, in words.
+        is_claim_gone: whether a claim, by its UID, is gone or has what it holds no more.
         open: ids of drift that is open: what a recovery found that does not fit stays so.
         is_under_way: whether a Pod is being bound or settled.
         past_gate: by which kind of drift a claim has what no gate let through, by its UID; empty
@@ -110,6 +111,7 @@ class Sight:
     cluster: str = ""
     waiting: Collection[str] = ()
     unread: Mapping[str, str] = field(default_factory=dict)
+    is_claim_gone: Callable[[str], bool] = lambda _: False
     open: AbstractSet[str] = frozenset()
     is_under_way: Callable[[str], bool] = lambda _: False
     past_gate: Callable[[str], str] = lambda _: drift.UNGATED
@@ -155,11 +157,13 @@ def disagreements(sight: Sight) -> list[Disagreement]:
 
 
 def _of_claims(sight: Sight, state: NodeState) -> Iterator[Disagreement]:
-    """Yield the claims that got past the gate, and those that nobody uses."""
-    for _, one in sorted(state.claims.items()):
+    """Yield the claims that got past the gate, those that nobody uses, and those that end."""
+    for key, one in sorted(state.claims.items()):
         past = sight.past_gate(one.pod_uid) if one.kind == OBSERVED else ""
         kinds = {
             past: bool(past) and (bool(one.consumers) or past != drift.UNGATED),
+            drift.CLAIM_GONE: sight.is_claim_gone(one.pod_uid),
+            drift.RELEASE_UNCONFIRMED: key in sight.waiting,
             drift.IDLE_CLAIM: one.phase != RESERVED and not one.consumers,
         }
         for kind in (kind for kind, is_so in kinds.items() if is_so and not _is_lost(one)):

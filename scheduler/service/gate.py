@@ -33,7 +33,8 @@ from ledger.domain.log.events import (
     RequestRefused,
 )
 from ledger.domain.log.recorded import NewEvent
-from ledger.domain.resources import ANNOTATION_TENURE_FENCED
+from ledger.domain.resources import ANNOTATION_TENURE_CONFIRMED, ANNOTATION_TENURE_FENCED
+from ledger.domain.systems import Claimant
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 from ledger.store.writing.commands import Command, Recorded
 from scheduler.gate.claims import Allocated, ClaimSeen, claim_seen
@@ -51,6 +52,7 @@ from scheduler.gate.decide import (
 )
 from scheduler.gate.exchange import Place
 from scheduler.gate.follow import follow, gone
+from scheduler.gate.leaving import ON_LOST_NODE, Stays
 from scheduler.gate.modes import Mode
 from scheduler.gate.own import (
     TEMPLATE_NOT_OURS,
@@ -111,6 +113,28 @@ class Listing(Protocol):
         ...
 
 
+class Leaves(Protocol):
+    """Who says that what a claim has may go; see `scheduler.service.leaving`."""
+
+    def runs(self, pod_uid: str) -> bool:
+        """Tell whether a Pod has a node and has not ended."""
+        ...
+
+    def kept(
+        self, name: str, standing: Standing | None, consumers: Sequence[Claimant]
+    ) -> Stays | None:
+        """Return why what a claim has stays, given who uses it or did so last."""
+        ...
+
+    def ask(self, standing: Standing, consumers: Sequence[Claimant]) -> None:
+        """Ask the node of a claim whether nothing of it is left."""
+        ...
+
+    def forget(self, claim_uid: str) -> None:
+        """Ask no more of a claim."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateWorks:
     """
@@ -120,7 +144,7 @@ class GateWorks:
         slices: told of all there are before the first answer.
         recorded: told of events that are durable, the first at that position.
         attempts: asks the ledger for the newest holdings of claims, ended or not.
-        runs: tells of a Pod's UID whether it has a node and has not ended.
+        leaving: says whether what claims have may go.
         why_not: why nothing may be given out now, empty when it may.
         pod: a Pod that has no node, by UID; None where none is known.
         giver: whose cards serve the claims of Pods whose request admission wrote as one.
@@ -140,7 +164,7 @@ class GateWorks:
     clock: Clock
     telling: Telling
     attempts: Callable[[Sequence[str]], Awaitable[Mapping[str, int]]]
-    runs: Callable[[str], bool]
+    leaving: Leaves
     why_not: Callable[[], str]
     actor: str
     classes: Selectors
@@ -181,7 +205,7 @@ class Gate:
         self._clock = works.clock
         self._telling = works.telling
         self._attempts = works.attempts
-        self._runs = works.runs
+        self._leaving = works.leaving
         self._why_not = works.why_not
         self._actor = works.actor
         self._classes = works.classes
@@ -197,8 +221,11 @@ class Gate:
         self._told: dict[str, str] = {}  # UID of a claim -> why it was refused last
         self._listing, self._settling = asyncio.Lock(), asyncio.Lock()
         self._listed = False
-        self._learned = False
-        self._again: dict[str, str] = {}  # UID of a claim that has to be looked at again -> node
+        self._epoch = 0  # in which we have looked at all that is held
+        self._again: dict[str, dict[str, None]] = {}  # name of a node -> claims to look at again
+        self._held_back: set[str] = set()  # UIDs of claims whose release was refused
+        self._unlooked: set[str] = set()  # UIDs of claims that held something as we began
+        self._waits: dict[str, tuple[str, str, float]] = {}  # claim -> node, holding, since when
         self.counts: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
 
@@ -313,6 +340,7 @@ class Gate:
 
     def _decide(self, write: Write, asked: Asking | Barred | None) -> Through | Barred:
         claim, given = write.new, write.new.allocated
+        standing = self._book.standing(claim.uid)
         if isinstance(asked, Barred):
             return asked
         appears = given is not None and not write.old.is_allocated
@@ -323,15 +351,19 @@ class Gate:
             meaning = DRIFT_KINDS[TWO_MODES].meaning
             return Barred(reason=TWO_MODES, message=f"{given.node_name}: {meaning}")
         own: dict[str, Any] = {} if asked is None else {"may_be_none": may_be_none(asked)}
+
+        def kept(consumers: Sequence[Claimant]) -> Stays | None:
+            return self._leaving.kept(claim.full_name, standing, consumers)
+
         return decide(
             write,
             self._accounts if asked is None else OwnAccounts(self._accounts, asked),
-            self._book.standing(claim.uid),
+            standing,
             seen=self._book.version(claim.uid),
             attempts=self._book.attempts(claim.uid),
             consumers=self._book.consumers(claim.uid),
             on_their_way=list(self._on_their_way.values()),
-            runs=self._runs,
+            kept=kept,
             place=self._place,
             settings_hash=self._words().settings_hash,
             tenure_version=self._words().tenure_version,
@@ -398,6 +430,9 @@ class Gate:
             await self._fence(claim)
         if answer.reason in {DEVICE_CLOSED, DEVICE_TAKEN} and claim.allocated is not None:
             self._pass_over(claim.allocated)
+        if answer.asks:  # it is asked for again once the node has confirmed
+            self._held_back.add(claim.uid)
+            self._book.changed[claim.uid] = None
         for pod in claim.consumers:
             subject = about_pod(claim.namespace, pod.name, pod.uid)
             times = self.refused[claim.uid]
@@ -422,21 +457,28 @@ class Gate:
 
     async def _fence(self, claim: ClaimSeen) -> None:
         """Move the claim's version, so that a write on the one before is stored nowhere."""
-        place = f"/metadata/annotations/{ANNOTATION_TENURE_FENCED.replace('/', '~1')}"
-        where = claim_path(claim.namespace, claim.name)
         version = str(claim.version)
         same: Object = {"op": "test", "path": "/metadata/resourceVersion", "value": version}
-        note: Object = {"op": "add", "path": place, "value": version}
+        await self._annotate(claim, ANNOTATION_TENURE_FENCED, version, same)
+
+    async def _annotate(self, claim: ClaimSeen, key: str, value: str, only: Object) -> bool:
+        """Write an annotation of a claim that is as is said; tell whether it needs no more."""
+        where = claim_path(claim.namespace, claim.name)
+        place = f"/metadata/annotations/{key.replace('/', '~1')}"
+        note: Object = {"op": "add", "path": place, "value": value}
         first: Object = {"op": "add", "path": "/metadata/annotations", "value": {}}
-        for operations in ([same, note], [same, first, note]):  # it may have no annotations
+        for operations in ([only, note], [only, first, note]):  # it may have no annotations
             try:
                 await self._api.patch(where, operations)
             except ConflictError:
                 continue  # it has no annotations, or has moved by itself
             except ApiError as error:
-                _log.warning("not fenced", extra={"claim": claim.full_name, "reason": str(error)})
+                words = {"claim": claim.full_name, "reason": str(error), "annotation": key}
+                _log.warning("not annotated", extra=words)
+                return False
             else:
-                return
+                break
+        return True
 
     @asynccontextmanager
     async def _alone(self, uid: str) -> AsyncIterator[None]:
@@ -499,10 +541,11 @@ class Gate:
         if self._why_not():
             return
         async with self._settling:
-            if not self._learned:
-                await self._learn()
-                unseen = self._book.standing_uids() - self._book.seen.keys()
-                self._book.changed.update(dict.fromkeys(unseen))
+            await self._learn()
+            if self._epoch != self._recorder.epoch:
+                self._epoch = self._recorder.epoch
+                self._unlooked = set(self._book.standing_uids())
+                self._book.changed.update(dict.fromkeys(self._unlooked))
             uids = self._book.take_changed()
             for start in range(0, len(uids), TOGETHER):
                 part = uids[start : start + TOGETHER]
@@ -531,7 +574,13 @@ class Gate:
     async def _record_news(self, uid: str) -> None:
         book = self._book
         seen, standing = book.seen.get(uid), book.standing(uid)
+        if standing is None:
+            self._end_wait(uid)
+            if seen is None:
+                return
         consumers = book.consumers(uid)
+        users = consumers if seen is None else (*dict.fromkeys((*consumers, *seen.consumers)),)
+        kept = None if standing is None else self._leaving.kept(standing.full_name, standing, users)
         if seen is not None:
             found = follow(
                 seen,
@@ -539,34 +588,97 @@ class Gate:
                 consumers,
                 self._accounts,
                 attempts=book.attempts(uid),
-                runs=self._runs,
+                kept=kept,
+                runs=self._leaving.runs,
             )
-        elif standing is not None:
-            found = gone(standing, consumers, self._runs)
-            if not found or not await self._is_gone(standing):
-                book.changed[uid] = None  # one of its Pods runs on, or it is looked at as it is
-                return
         else:
-            return
+            assert standing is not None, "else there is nothing to look at"
+            found = gone(standing, kept)
+            if found and not await self._is_gone(standing):
+                self._look_again_at(uid, standing.opening.node_name)
+                return
         error = await self._record(found, book.version(uid)) if found else None
         if error is not None:
             _log.error("not recorded", extra={"claim": uid, "reason": str(error)})
-        if error is not None or book.is_open(uid):
-            self._again[uid] = _node_name(seen, standing)
+        waits = await self._ask_node(uid, seen, users, kept)
+        if error is not None or waits or book.is_open(uid):
+            self._look_again_at(uid, _node_name(seen, standing))
+
+    async def _ask_node(
+        self, uid: str, seen: ClaimSeen | None, users: Sequence[Claimant], kept: Stays | None
+    ) -> bool:
+        """
+        Ask a claim's node where its end waits for that; tell whether it is to be looked at again.
+
+        Its controller tries again at ever longer delays, so it is woken once the node has answered.
+        What was refused before we began nobody remembers: whatever could wait so is asked about.
+        """
+        standing, is_new = self._book.standing(uid), uid in self._unlooked
+        self._unlooked.discard(uid)
+        is_new = is_new and standing is not None and self._book.is_guarded(standing.opening.results)
+        if standing is None:
+            self._end_wait(uid)
+            return False
+        is_stored = seen is not None and seen.allocated is not None
+        if kept is not None and kept.asks and (is_new or not is_stored or uid in self._held_back):
+            if is_stored:
+                self._held_back.add(uid)
+            self._leaving.ask(standing, users)
+            _, before, since = self._waits.get(uid, ("", "", 0.0))
+            if before != standing.key:
+                since = self._clock.monotonic()
+            self._waits[uid] = standing.opening.node_name, standing.key, since
+            return True
+        self._wait_no_more(uid)
+        if seen is None:
+            return True
+        if uid in self._held_back:
+            self._held_back.discard(uid)
+            may_go = kept is None or kept.reason == ON_LOST_NODE
+            if may_go and is_stored and not await self._wake_controller(seen):
+                self._held_back.add(uid)
+                return True
+        return False
+
+    async def _wake_controller(self, seen: ClaimSeen) -> bool:
+        """Let the claim's controller try at once; tell whether it needs no more."""
+        same: Object = {"op": "test", "path": "/metadata/uid", "value": seen.uid}
+        version = str(seen.version)
+        return await self._annotate(seen, ANNOTATION_TENURE_CONFIRMED, version, same)
+
+    def _wait_no_more(self, uid: str) -> None:
+        self._waits.pop(uid, None)
+        self._leaving.forget(uid)
+
+    def _end_wait(self, uid: str) -> None:
+        self._held_back.discard(uid)
+        self._wait_no_more(uid)
+
+    def waiting(self, node: str = "") -> dict[str, float]:
+        """
+        Return the keys of what is to end and waits for its node, and since when, by our clock.
+
+        Args:
+            node: whose; empty = of all.
+        """
+        return {key: since for name, key, since in self._waits.values() if node in {"", name}}
+
+    def _look_again_at(self, uid: str, node: str) -> None:
+        self._again.setdefault(node, {})[uid] = None
 
     def look_again(self, node: str = "") -> None:
         """
         Let claims be looked at again that the ledger has otherwise than the watch showed them.
 
-        Their node or their devices were not known, a Pod runs with what they gave back, or the
-        ledger refused: nothing of the claim itself needs to change until that is over.
+        Their node or their devices were not known, a Pod runs with what they gave back, their node
+        was asked, or the ledger refused: nothing of the claim itself needs to change until that is
+        over. What ends it calls this, and a clock does so besides.
 
         Args:
             node: whose; empty = of all.
         """
-        for uid in [uid for uid, name in self._again.items() if node in {"", name}]:
-            self._book.changed[uid] = None
-            del self._again[uid]
+        for name in [node] if node else [*self._again]:
+            self._book.changed.update(self._again.pop(name, {}))
 
 
 def _node_name(seen: ClaimSeen | None, standing: Standing | None) -> str:

@@ -101,6 +101,8 @@ class Reconciling:
         skew: seconds that our clock is ahead of the API server's.
         why_not: why nothing may be decided now, empty when it may.
         past_gate: by which kind of drift a claim has what no gate let through, by its UID.
+        claims_end: keys of what claims have on a node and what ends once that confirms it.
+        is_claim_gone: whether a claim, by its UID, is gone or has what it holds no more.
 
     Attributes:
         lasting: what was seen, and what of it is recorded.
@@ -122,6 +124,8 @@ class Reconciling:
         skew: Callable[[], float],
         why_not: Callable[[], str],
         past_gate: Callable[[str], str],
+        claims_end: Callable[[str], Mapping[str, float]],
+        is_claim_gone: Callable[[str], bool],
     ) -> None:
         self._view = view
         self._books = books
@@ -135,6 +139,8 @@ class Reconciling:
         self._skew = skew
         self._why_not = why_not
         self._past_gate = past_gate
+        self._claims_end = claims_end
+        self._is_claim_gone = is_claim_gone
         self._soon: dict[str, float] = {}  # name of a node -> when to look at it
         self._again: dict[str, float] = {}
         self._sweep: list[str] = []
@@ -267,6 +273,7 @@ class Reconciling:
                 now = pods[uid] = pod_seen(pod, view.device_names)
                 proofs = {**proofs, **self._proof_of(now, pod)}
         fault, facts = view.fault(name), view.facts(name)
+        waiting = self._releasing.waiting.get(name, {})
         return Sight(
             name=name,
             node_uid=view.nodes.uid(name),
@@ -278,7 +285,8 @@ class Reconciling:
             otherwise=self._agents.otherwise,
             proven=proofs,
             cluster=self._cluster,
-            waiting=self._releasing.waiting.get(name, ()),
+            waiting=waiting.keys() | self._claims_end(name).keys(),
+            is_claim_gone=self._is_claim_gone,
             unread=self._releasing.faults,
             open=self.lasting.open(name),
             is_under_way=self._binder.is_under_way,

@@ -198,8 +198,10 @@ class Releasing:
         self._wakes.forget(AGO_SECONDS_MAX)
 
     def _held_on(self, name: str) -> set[str]:
-        states = self.states(name)
-        return {holding.pod_uid for state in states for holding in state.holdings.values()}
+        """Return the UIDs of the Pods that hold something on a node, or use what a claim holds."""
+        everyone = [one for state in self.states(name) for one in state.everyone()]
+        used = {each.uid for one in everyone for each in one.consumers}
+        return used.union(one.pod_uid for one in everyone)
 
     # --- the ledger -----------------------------------------------------------------------------
 
@@ -247,7 +249,7 @@ class Releasing:
         )
         if any(map(self._binder.is_under_way, there)):
             self.look_at(name)
-        pods.forget_gone(name, held)
+        pods.forget_gone(name, self._held_on(name))
         before, now = self.waiting.pop(name, {}), self._clock.monotonic()
         if found.waiting:
             self.waiting[name] = {key: before.get(key, now) for key in found.waiting}

@@ -6,20 +6,23 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from agent.checkpoint import FILE_NAME
+from agent.claim_checkpoint import FILE_NAME as CLAIMS_FILE_NAME
 from agent.decide.believing import Source
 from agent.discover.host_files import HostFiles
 from agent.discover.machine import Card, Kind, Probe
-from agent.plugin.files import CheckpointFile, SpecFolder
+from agent.plugin.files import CheckpointFile, SpecFolder, claims_in
 from agent.report.condition import Condition, NodeCondition
 from agent.report.reporter import DEVICES, Applier
 from agent.witness.asking import PodResources, Runtime
 from agent.witness.confirmer import (
+    ENDING_SECONDS,
     LOOK_SECONDS,
     NOTE_FILE,
     SOON_SECONDS,
@@ -62,12 +65,14 @@ class WitnessOptions:
         pod_resources: kubelet's socket of that API.
         runtime: the container runtime's, of CRI; None = it is not asked, so that nobody is called
             gone.
+        kubelet_root: kubelet's own folder, with its record of claims; None = it is not read.
         ledger_keys: which checkpoints of the ledger are believed; none = none is asked for.
     """
 
     pod_resources: Path
     runtime: Path | None
     ledger_keys: tuple[PublicKey, ...] = ()
+    kubelet_root: Path | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -111,6 +116,8 @@ def witness(
     tasks: Tasks,
 ) -> None:
     """Add the tasks that look, confirm, and watch the ledger."""
+    root = options.kubelet_root
+    claims = Path("/nowhere") if root is None else root / CLAIMS_FILE_NAME
     sources = Sources(
         cards=ProbedCards(looks=Looks(probe=node.probe)),
         checkpoint=CheckpointFile(node.plugins / FILE_NAME).read,
@@ -121,8 +128,11 @@ def witness(
         host=node.host,
         specifications=node.specifications,
         aside=Quarantine(node.state / ASIDE),
+        claims=None if root is None else partial(claims_in, claims),
+        claims_path=claims,
     )
     link = node.told.link
+    link.reads_claims = root is not None
     confirmer = Confirmer(
         link,
         sources,
@@ -155,7 +165,7 @@ def witness(
             problems.labels(one.reason).inc()
         await asyncio.sleep(SOON_SECONDS)
         try:
-            async with asyncio.timeout(LOOK_SECONDS):
+            async with asyncio.timeout(ENDING_SECONDS if confirmer.is_asked else LOOK_SECONDS):
                 await gate.soon.wait()
         except TimeoutError:
             return

@@ -286,15 +286,26 @@ def dra(
     url: Annotated[
         str, typer.Option(help="Base URL of a server outside the cluster, instead of the Service.")
     ] = "",
+    releaser: Annotated[
+        list[str],
+        typer.Option(
+            metavar="USER",
+            help="Another kube-scheduler's user, who may let go of allocated claims too; may be"
+            " given again.",
+            show_default=False,
+        ),
+    ] = [],  # noqa: B006 - typer's, never changed
 ) -> None:
     """
     Print the gate of `tenure serve scheduler --gate` before every claim: it fails closed.
+
+    And a policy: nobody but Kubernetes itself takes the finalizer off an allocated claim.
 
     The drivers are those that the service is started with. Remove it before the service.
 
     Example: tenure manifests dra --driver gpu.nvidia.com --ca tls/ca.crt | kubectl apply -f -
     """
-    from scheduler.gate.configuration import GateOptions, configuration
+    from scheduler.gate.configuration import GateOptions, configuration, policies
     from tenure.sources.text import content_of
 
     if url and not url.startswith("https://"):
@@ -308,8 +319,9 @@ def dra(
         port=port,
         url=url.rstrip("/"),
         authority=content_of(ca),
+        releasers=releaser,
     )
-    _print([configuration(options)])
+    _print([configuration(options), *policies(options)])
 
 
 def agent(

@@ -248,7 +248,9 @@ def _show(process: Process) -> None:
         faults=lambda: len(live.inventory.faults),
         position=lambda: live.view.position,
         holds=lambda: len(live.holds),
-        unconfirmed=lambda: sum(map(len, live.releasing.waiting.values())),
+        unconfirmed=lambda: (
+            sum(map(len, live.releasing.waiting.values())) + len(live.gate.waiting())
+        ),
         quarantined=lambda: bool(process.freshness.quarantine),
         broken_templates=lambda: bool(live.templates.fault),
         unrecorded=lambda: len(live.releasing.faults),
@@ -257,7 +259,7 @@ def _show(process: Process) -> None:
         binding=live.binder.under_way,
         epoch=lambda: leading.epoch,
         answering=lambda: not leading.why_not(),
-        oldest_unconfirmed_seconds=live.releasing.oldest_seconds,
+        oldest_unconfirmed_seconds=lambda: _oldest_seconds(process),
         agents=lambda: len(live.agents.reported),
         silent_agents=lambda: sum(each >= SILENT_SECONDS for each in live.agents.seconds()),
     )
@@ -267,6 +269,7 @@ def _show(process: Process) -> None:
         ("tenure_soft_holds_ended", "Soft holds, by why they ended.", "why", live.holds.ended),
         ("tenure_bind_acts", "Acts of binding, with their outcome.", "act", live.binder.counts),
         ("tenure_agent_words", "What agents confirmed, by result.", "what", live.agents.counts),
+        ("tenure_claim_words", "What agents said of claims.", "what", live.agents.claims.counts),
         (
             "tenure_claim_writes",
             "Writes of claims, by what was answered.",
@@ -282,6 +285,12 @@ def _show(process: Process) -> None:
         ("tenure_kubernetes_events", "Events for people, by fate.", "what", live.telling.counts),
     ):
         metrics.count(name, words, label, counts if callable(counts) else counts.copy)
+
+
+def _oldest_seconds(process: Process) -> float:
+    live, now = process.live, process.clock.monotonic()
+    claims = (now - since for since in live.gate.waiting().values())
+    return max((live.releasing.oldest_seconds(), *claims))
 
 
 def _follow(process: Process) -> Reflector:

@@ -585,6 +585,15 @@ def agent(
     host: Annotated[
         Path, typer.Option(envvar="TENURE_AGENT_HOST", help="Where the machine's own / is.")
     ] = Path("/"),
+    kubelet_root: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="TENURE_AGENT_KUBELET_ROOT",
+            help="With --service and --node: kubelet's own folder; its record of claims says which"
+            " have ended here. Default: claims end without this node's word.",
+            show_default=False,
+        ),
+    ] = None,
     state: Annotated[
         Path,
         typer.Option(
@@ -704,6 +713,7 @@ def agent(
             pod_resources=pod_resources,
             runtime=Path(runtime) if runtime else None,
             ledger_keys=tuple(map(public_key, ledger_keys or ())),
+            kubelet_root=kubelet_root,
         )
         if node and service
         else None,

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
-import ssl
 import subprocess
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -37,41 +33,15 @@ from tests.support.kube.schedulers import (
     issue,
     remove_node,
 )
+from tests.support.kube.service_api import AGENT, OURS, Service, agents_token, token_of
 from tests.support.kube.webhooks import apply, remove
 from tests.support.process import tenure
 from tests.support.relay import Relay, relay_to
 
 NODE: Final = "confirmed"
-OURS: Final = "tenure-system"
-ACCOUNTS: Final = f"/api/v1/namespaces/{OURS}/serviceaccounts"
 RBAC: Final = "rbac.authorization.k8s.io"
-AGENT, WEBHOOK, OPERATOR = "tenure-agent", "tenure-webhook", "operator"
+WEBHOOK, OPERATOR = "tenure-webhook", "operator"
 GPU: Final = {"koordinator.sh/gpu": "100"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Service:
-    """Where the live service listens, and whose certificate that is."""
-
-    port: int
-    authority: Path
-
-    def call(
-        self, path: str, token: str, body: object = None, *, seconds: float = 30
-    ) -> tuple[int, dict[str, Any]]:
-        """Call it with a bearer token, and wait so long for an answer."""
-        context = ssl.create_default_context(cafile=str(self.authority))
-        context.check_hostname = False
-        data = None if body is None else json.dumps(body).encode()
-        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-        url = f"https://127.0.0.1:{self.port}{path}"
-        request = urllib.request.Request(url, data=data, headers=headers)
-        try:
-            with urllib.request.urlopen(request, timeout=seconds, context=context) as answer:
-                return answer.status, json.loads(answer.read())
-        except urllib.error.HTTPError as refusal:
-            with refusal:
-                return refusal.code, json.loads(refusal.read())
 
 
 @pytest.fixture(scope="module")
@@ -110,27 +80,6 @@ def accounts() -> list[dict[str, Any]]:
         }
     )
     return made
-
-
-def token_of(plane: ControlPlane, account: str, bound: dict[str, Any] | None = None) -> str:
-    """Return a token of a ServiceAccount, bound to a Pod if one is given."""
-    spec: dict[str, Any] = {"expirationSeconds": 3600}
-    if bound is not None:
-        metadata = bound["metadata"]
-        named = {"name": metadata["name"], "uid": metadata["uid"]}
-        spec["boundObjectRef"] = {"apiVersion": "v1", "kind": "Pod", **named}
-    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
-    made = plane.api().create(f"{ACCOUNTS}/{account}/token", body)
-    assert made.ok, made.message
-    return str(made.body["status"]["token"])
-
-
-def agents_token(plane: ControlPlane, node: str) -> str:
-    """Let an agent's Pod run on a node; return its token."""
-    agent = pod("agent", {"cpu": "10m"}, nodeName=node, serviceAccountName=AGENT)
-    reply = plane.api().create(pods_in(OURS), agent)
-    assert reply.ok, reply.message
-    return token_of(plane, AGENT, reply.body)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

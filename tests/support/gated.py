@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ledger.domain.devices import GPU, DeviceRecord, DeviceShare
 from ledger.domain.log.events import LedgerEvent
 from ledger.domain.log.state import Folding, NodeState
+from ledger.domain.systems import Claimant
 from scheduler.gate.claims import Allocated, ClaimSeen, claim_seen
-from scheduler.gate.decide import Accounted, Unaccounted, Write
+from scheduler.gate.decide import Accounted, Standing, Unaccounted, Write
 from scheduler.gate.exchange import Alike, Device
+from scheduler.gate.leaving import Life, NodeOfClaim, Stays, stays
 
 DRIVER: Final = "gpu.example.com"
 DRIVERS: Final = frozenset({DRIVER})
@@ -104,6 +106,42 @@ def appears(
 def goes(name: str, version: int, *results: Mapping[str, Any], pods: Iterable[str] = ()) -> Write:
     """Return the write by which an allocation goes."""
     return Write(old=seen(name, version, *results, pods=pods), new=seen(name, version))
+
+
+@dataclass(slots=True, kw_only=True)
+class Leaving:
+    """
+    Who says that what claims have may go.
+
+    Attributes:
+        lives: UID of a Pod -> what the API says of it; without a word it is gone.
+        witness: what is known of the node.
+        asked: UID of a claim -> the Pods that its node is asked about it with.
+    """
+
+    lives: dict[str, Life] = field(default_factory=dict)
+    witness: NodeOfClaim = field(default_factory=lambda: NodeOfClaim(name=NODE))
+    asked: dict[str, set[str]] = field(default_factory=dict)
+
+    def runs(self, pod_uid: str) -> bool:
+        """Tell whether a Pod runs."""
+        return self.lives.get(pod_uid) is Life.RUNS
+
+    def kept(
+        self, name: str, _standing: Standing | None, consumers: Sequence[Claimant]
+    ) -> Stays | None:
+        """Return why what a claim has stays."""
+        lives = {one: self.lives.get(one.uid, Life.GONE) for one in consumers}
+        return stays(name, lives, self.witness)
+
+    def ask(self, standing: Standing, consumers: Sequence[Claimant]) -> None:
+        """Ask the node of a claim."""
+        there = {one.uid for one in consumers if self.lives.get(one.uid) is not Life.UNBOUND}
+        self.asked[standing.opening.claim_uid] = there
+
+    def forget(self, claim_uid: str) -> None:
+        """Ask no more."""
+        self.asked.pop(claim_uid, None)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -250,6 +250,8 @@ class Service:
         self.holds.freed = self.groups.plans.freed = self.releasing.freed
         self.reconciling = Reconciling(
             past_gate=lambda _: "",
+            claims_end=lambda _: {},
+            is_claim_gone=lambda _: False,
             view=self.view,
             books=self.books,
             binder=self.binder,

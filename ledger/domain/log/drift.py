@@ -45,6 +45,7 @@ UNGATED: Final = "Ungated"
 REWRITTEN_AFTER_GATE: Final = "RewrittenAfterGate"
 IDLE_CLAIM: Final = "IdleClaim"
 TWO_MODES: Final = "TwoModes"
+CLAIM_GONE: Final = "ClaimGone"
 CLOCK_SKEW: Final = "ClockSkew"
 
 
@@ -244,6 +245,13 @@ _ALL: Final = (
         meaning="a node has the taint `tenure.sh/owned`, and a listed driver gives its cards too",
         repair="nothing new is given of it, neither by the extender nor by claims",
         mend="take the taint off, or the driver",
+    ),
+    DriftKind(
+        name=CLAIM_GONE,
+        meaning="a claim is gone, or has its devices no more, and no gate let them go",
+        repair="they are held until its Pods have ended and the node has confirmed it",
+        mend="look at the node's agent; the API server's audit log says who took the claim's"
+        " finalizer or allocation",
     ),
     DriftKind(
         name=CLOCK_SKEW,

@@ -32,6 +32,7 @@ from scheduler.service.agents import (
 )
 from scheduler.service.api.callers import Caller
 from scheduler.service.api.http import RefusedError, Route, json_answer
+from scheduler.service.claim_ends import EndingClaim
 from scheduler.service.view import ClusterView
 
 FORMAT: Final = 1
@@ -72,6 +73,15 @@ class ObservedPod:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConfirmedClaim:
+    """A claim of which nothing is left, and beside which Pods that was asked."""
+
+    claim_uid: Name
+    attempt: Number
+    pods: tuple[Name, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Confirmation:
     """
     What an agent confirms.
@@ -81,6 +91,7 @@ class Confirmation:
         here: UIDs of Pods that may start, though it was said that they are gone.
         runs: UIDs of all Pods of which a container or process is there; None = it can't tell.
         sequence: number of the message; None = of an agent that does not number them.
+        claims: claims of which it was asked, and of which nothing is left.
     """
 
     assigned: tuple[ConfirmedPod, ...] = ()
@@ -89,6 +100,7 @@ class Confirmation:
     here: tuple[str, ...] = ()
     runs: tuple[str, ...] | None = None
     sequence: Count | None = None
+    claims: tuple[ConfirmedClaim, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,15 +182,16 @@ class AgentRoutes:
         name, uid = self._node(caller)
         after = _count(request, "after", None)
         seconds = min(float(_count(request, "seconds", 0)), self.seconds_max)
+        known = request.query.get("claims")
+        self._agents.claims.heard(uid, reads=known is not None)
         position, found = self._changed(uid, after)
-        if not found and seconds:
+        if not found and seconds and known in {None, self._agents.claims.told(uid)[0]}:
             await self._agents.wait(uid, seconds)
             if self._node(caller) != (name, uid):
                 raise RefusedError(410, "Expired", "the Node is another one now: ask for holdings")
             position, found = self._changed(uid, after)
-        return self._answer(
-            name, uid, position, changes=[self._change(each, uid) for each in found]
-        )
+        changes = [self._change(each, uid) for each in found]
+        return self._answer(name, uid, position, changes=changes, **self._ends(uid, known))
 
     async def confirm(self, request: web.Request, caller: Caller) -> web.StreamResponse:
         """Take what the caller's node confirms."""
@@ -192,6 +205,11 @@ class AgentRoutes:
         self._agents.here(uid, said.here)
         gone = self._agents.gone(uid, said.gone)
         listed = [{"pod_uid": pod, "result": result} for pod, result in gone.items()]
+        ended = self._agents.claims.said(uid, list(map(_ending, said.claims)))
+        claims = [
+            {"claim_uid": one.claim_uid, "attempt": one.attempt, "result": result}
+            for one, result in zip(said.claims, ended, strict=True)
+        ]
         seen = []
         for pod in said.observed:
             result, why = self._agents.observed(uid, _seen(pod))
@@ -208,7 +226,7 @@ class AgentRoutes:
         if said.runs is not None and self._agents.taken(uid) == number:
             cleared = await self._agents.runs(uid, set(said.runs))
         results_of = {"assigned": results, "gone": listed, "observed": seen, "cleared": cleared}
-        return self._answer(name, uid, self._view.position, taken=True, **results_of)
+        return self._answer(name, uid, self._view.position, taken=True, claims=claims, **results_of)
 
     async def checkpoint(self, request: web.Request, caller: Caller) -> web.StreamResponse:
         """
@@ -262,6 +280,13 @@ class AgentRoutes:
         }
         return json_answer({**said, **parts})
 
+    def _ends(self, uid: str, known: str | None) -> dict[str, Any]:
+        """Return what is asked of claims, of an agent that reads what kubelet has of them."""
+        if known is None:
+            return {}
+        version, ends = self._agents.claims.told(uid)
+        return {"claims": {"version": version, "ends": [plain_value(each) for each in ends]}}
+
     def _holding(self, holding: Holding, node_uid: str) -> dict[str, Any]:
         return {**holding_body(holding), "proof": self._proofs.proof(holding, node_uid)}
 
@@ -302,7 +327,7 @@ def read_confirmation(body: bytes) -> Confirmation:
         InputError: another shape, or too much at once.
     """
     said: Confirmation = decode_value(Confirmation, _object(body), "body")
-    lists = (said.assigned, said.gone, said.observed, said.here, said.runs or ())
+    lists = (said.assigned, said.gone, said.observed, said.here, said.runs or (), said.claims)
     if sum(map(len, lists)) > CONFIRMED_MAX:
         raise InputError(f"too many Pods at once: most={CONFIRMED_MAX}", field="body")
     for number, pod in enumerate(said.observed):
@@ -321,6 +346,10 @@ def _object(body: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InputError("expected an object", field="body")
     return value
+
+
+def _ending(claim: ConfirmedClaim) -> EndingClaim:
+    return EndingClaim(claim_uid=claim.claim_uid, attempt=claim.attempt, pods=claim.pods)
 
 
 def _seen(pod: ObservedPod) -> SeenPod:

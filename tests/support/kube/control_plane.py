@@ -121,10 +121,16 @@ class ControlPlane:
             yield program
 
     @contextlib.contextmanager
-    def claim_controller(self) -> Iterator[Program]:
-        """Run kube-controller-manager's controller of resource claims until the block ends."""
+    def claim_controller(self, *others: str) -> Iterator[Program]:
+        """
+        Run kube-controller-manager's controller of resource claims until the block ends.
+
+        Args:
+            others: controllers that run beside it.
+        """
         command = [
-            *(str(self.programs / CONTROLLERS), "--controllers", "resourceclaim-controller"),
+            *(str(self.programs / CONTROLLERS), "--controllers"),
+            ",".join(("resourceclaim-controller", *others)),
             *("--kubeconfig", str(self.kubeconfig(CONTROLLER_MANAGER)), "--leader-elect=false"),
             *("--use-service-account-credentials", "--kube-api-qps=500", "--kube-api-burst=1000"),
             *("--authentication-skip-lookup", "--bind-address", "127.0.0.1"),

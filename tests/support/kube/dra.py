@@ -15,7 +15,7 @@ import yaml
 
 from ledger.store.open import open_ledger
 from ledger.store.reading.timetravel import load_state
-from scheduler.gate.configuration import GateOptions, configuration
+from scheduler.gate.configuration import GateOptions, configuration, policies
 from tests.support.kube.api import Api
 from tests.support.kube.control_plane import ControlPlane, Program
 from tests.support.kube.pods import pod, pods_in
@@ -162,16 +162,21 @@ def claiming(
 
 @contextlib.contextmanager
 def stock_schedulers(
-    plane: ControlPlane, names: Sequence[str] = SCHEDULERS, *arguments: str, backoff: int = 1
+    plane: ControlPlane,
+    names: Sequence[str] = SCHEDULERS,
+    *arguments: str,
+    backoff: int = 1,
+    controllers: Sequence[str] = (),
 ) -> Iterator[list[Program]]:
     """
     Run stock kube-schedulers of these names, and the controller of claims, on one API server.
 
     Args:
         arguments: of each kube-scheduler.
+        controllers: others that run beside that of claims.
     """
     with contextlib.ExitStack() as stack:
-        stack.enter_context(plane.claim_controller())
+        stack.enter_context(plane.claim_controller(*controllers))
         configured = [(name, _configuration(plane, name, backoff)) for name in names]
         programs = [
             stack.enter_context(plane.scheduler(config, *arguments, name=name))
@@ -221,11 +226,12 @@ def asked(plane: ControlPlane, identities: Identities, port: int) -> Iterator[No
         url=f"https://127.0.0.1:{port}",
         authority=(identities.server / "ca.crt").read_bytes(),
     )
-    apply(plane, [configuration(options)])
+    objects = [configuration(options), *policies(options)]
+    apply(plane, objects)
     try:
         yield
     finally:
-        remove(plane, [configuration(options)])
+        remove(plane, objects)
 
 
 def submit(plane: ControlPlane, namespace: str, pods: Sequence[Mapping[str, Any]]) -> None:

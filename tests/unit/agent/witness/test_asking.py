@@ -28,8 +28,20 @@ def test_kubelet_is_asked_who_was_given_what(tmp_path: Path) -> None:
     assert len(whole) > 4 << 20
     socket = tmp_path / "s"
     with serving(socket, "v1.PodResourcesLister", {"List": lambda *_: whole}):
-        [found] = asyncio.run(PodResources(socket).given())
+        [found] = asyncio.run(PodResources(socket).answer()).given
     assert (found.pod, len(found.ids)) == (("ml", "p"), 120_000)
+
+
+def test_kubelet_tells_the_claims_that_containers_have_something_of(tmp_path: Path) -> None:
+    """By namespace and name, once however many containers share one."""
+    claim = {"claim_namespace": "ml", "claim_name": "train-gpu-x7"}
+    containers = [{"name": name, "dynamic_resources": [claim]} for name in ("a", "b")]
+    pod = {"name": "p", "namespace": "ml", "containers": containers}
+    whole = said.ListPodResourcesResponse(pod_resources=[pod]).SerializeToString()
+    socket = tmp_path / "s"
+    with serving(socket, "v1.PodResourcesLister", {"List": lambda *_: whole}):
+        answer = asyncio.run(PodResources(socket).answer())
+    assert answer == said.KubeletSaid(claims=frozenset({("ml", "train-gpu-x7")}))
 
 
 def test_the_runtime_is_asked_once_about_each_container(tmp_path: Path) -> None:
@@ -75,13 +87,13 @@ def test_who_is_not_there_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """No socket, no such service, an answer that is none; never a wait without end."""
     monkeypatch.setattr(asking, "CALL_SECONDS", 5.0)
     with pytest.raises(AwayError, match="UNAVAILABLE"):
-        asyncio.run(PodResources(tmp_path / "none").given())
+        asyncio.run(PodResources(tmp_path / "none").answer())
     socket = tmp_path / "s"
     with serving(socket, "v1.PodResourcesLister", {"List": lambda *_: b"\xff\xff"}):
         with pytest.raises(AwayError, match="UNIMPLEMENTED"):
             asyncio.run(Runtime(socket).containers())
         with pytest.raises(AwayError, match="not an answer"):
-            asyncio.run(PodResources(socket).given())
+            asyncio.run(PodResources(socket).answer())
 
 
 def test_processes_are_placed_by_the_hosts_own_files(tmp_path: Path) -> None:

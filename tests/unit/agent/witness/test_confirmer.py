@@ -34,7 +34,7 @@ from agent.witness.confirmer import (
 )
 from agent.witness.history import Shown, Verdict
 from agent.witness.keeping import Quarantine
-from agent.witness.said import RUNNING, Given, Inside, Listed
+from agent.witness.said import RUNNING, Given, Inside, KubeletSaid, Listed
 from ledger.domain.annotations.proof import ProvenContainer, ProvenDevice
 from ledger.domain.proofs.merkle import EMPTY_ROOT
 from ledger.signing import Checkpoint, PrivateKey, sign_note
@@ -51,13 +51,14 @@ class Kubelet(PodResources):
 
     def __init__(self) -> None:
         super().__init__(Path("/nowhere"))
-        self.answer: tuple[Given, ...] | None = ()
+        self.given: tuple[Given, ...] | None = ()
+        self.claims: frozenset[tuple[str, str]] = frozenset()
 
-    async def given(self) -> tuple[Given, ...]:
+    async def answer(self) -> KubeletSaid:
         """Return it, or be away."""
-        if self.answer is None:
+        if self.given is None:
             raise AwayError("away")
-        return self.answer
+        return KubeletSaid(given=self.given, claims=self.claims)
 
 
 class Containers(Runtime):
@@ -220,7 +221,7 @@ def test_what_runs_since_before_tenure_is_told_and_what_we_gave_is_confirmed(wor
     world.kept = (replace(kept("old", "GPU-a-1"), pod_uid="pod-old"),)
     pod = ("ml", "old")
     given = Given(pod=pod, container="main", resource=PLAIN, ids=frozenset({"GPU-a-1"}))
-    world.kubelet.answer = (given,)
+    world.kubelet.given = (given,)
     world.runtime.run("old", Inside(visible="GPU-a-1"))
 
     async def act(link: ServiceLink) -> None:
@@ -530,11 +531,11 @@ def test_nothing_is_called_gone_where_a_source_is_away(world: World) -> None:
     world.scene.hold("p")
 
     async def act(link: ServiceLink) -> None:
-        world.kubelet.answer = None
+        world.kubelet.given = None
         confirmer = world.confirmer(link)
         await confirmer.round()
         assert [one.reason for one in confirmer.problems] == ["SourceAway"]
-        world.kubelet.answer = ()
+        world.kubelet.given = ()
         world.fault = CheckpointError(CheckpointFault.NOT_JSON, "torn")
         await confirmer.round()
         assert [one.reason for one in confirmer.problems] == [CHECKPOINT_CORRUPT, "SourceAway"]
@@ -595,21 +596,21 @@ def test_what_was_seen_before_another_message_was_taken_is_seen_again(world: Wor
 
     async def act(link: ServiceLink) -> None:
         confirmer = world.confirmer(link)
-        asked = world.kubelet.given
+        asked = world.kubelet.answer
 
-        async def meanwhile() -> tuple[Given, ...]:
+        async def meanwhile() -> KubeletSaid:
             before = link.sequence
             await link.confirm(here=["pod-p"], after=before)
             link.sequence = before  # the other agent's answer is not ours
             return await asked()
 
-        world.kubelet.given = meanwhile  # type: ignore[method-assign]
+        world.kubelet.answer = meanwhile  # type: ignore[method-assign]
         await confirmer.round()
         assert world.scene.word().gone == frozenset()
         assert world.scene.agents.counts["late"] == 1
         assert not world.gate.state.may_start("pod-p")
         assert world.gate.soon.is_set()
-        world.kubelet.given = asked  # type: ignore[method-assign]
+        world.kubelet.answer = asked  # type: ignore[method-assign]
         await confirmer.round()
         assert world.scene.word().gone == {"pod-p"}
 

@@ -16,9 +16,9 @@ from agent.witness.said import (
     ListContainersResponse,
     Listed,
     ListPodResourcesResponse,
-    given_by_kubelet,
     inside,
     listed,
+    said_by_kubelet,
 )
 from ledger.domain.errors import InputError
 from tests.support.witnessing import LABELS, status
@@ -45,7 +45,7 @@ def test_what_kubelet_answered_is_read_whole(path: Path) -> None:
         for devices in container.get("devices", ())
         for device in devices["device_ids"]
     }
-    found = given_by_kubelet(answer_in(path))
+    found = said_by_kubelet(answer_in(path)).given
     assert {(*one.pod, one.container, each) for one in found for each in one.ids} == wanted
 
 
@@ -55,7 +55,7 @@ def test_file_and_answer_of_one_kubelet_say_the_same(name: str) -> None:
     record = KUBELET / f"kubelet_internal_checkpoint.{name}.json"
     answer = answer_in(KUBELET / "podresources" / f"podresources.{name}.json")
     kept = read_device_checkpoint(record.read_bytes())
-    assert sorted(sorted(one.ids) for one in given_by_kubelet(answer)) == sorted(
+    assert sorted(sorted(one.ids) for one in said_by_kubelet(answer).given) == sorted(
         sorted(one.ids()) for one in kept.entries
     )
 

@@ -20,7 +20,7 @@ from agent.witness.said import (
     Inside,
     Listed,
     ListPodResourcesResponse,
-    given_by_kubelet,
+    said_by_kubelet,
 )
 from agent.witness.seen import Read, Seen, Source, seen
 from tests.support.witnessing import card, given, kept, listed, look, made_with, read
@@ -178,9 +178,9 @@ def test_captured_answers_of_a_real_kubelet_agree(name: str) -> None:
         (KUBELET / f"kubelet_internal_checkpoint.{name}.json").read_bytes()
     )
     said = json.loads((KUBELET / "podresources" / f"podresources.{name}.json").read_text())
-    answer = given_by_kubelet(
+    answer = said_by_kubelet(
         ParseDict(said["List"], ListPodResourcesResponse(), ignore_unknown_fields=True)
-    )
+    ).given
     ids = sorted({each for ids in record.registered.values() for each in ids})
     cards = tuple(
         Card(uuid=each, minor=number, memory_bytes=1, processes=())

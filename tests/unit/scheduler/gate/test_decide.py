@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ from ledger.domain.log.events import (
     ClaimVoided,
     PodReserved,
 )
+from ledger.domain.systems import Claimant
 from scheduler.gate.claims import claim_seen
 from scheduler.gate.decide import (
     ALLOCATION_CHANGED,
@@ -25,13 +27,21 @@ from scheduler.gate.decide import (
     NOT_STORED,
     OUTCOME_OPEN,
     STALE_WRITE,
-    STILL_USED,
     ZERO_SHARE,
     Barred,
     Standing,
     Through,
     Write,
     decide,
+)
+from scheduler.gate.leaving import (
+    NOT_CONFIRMED,
+    ON_LOST_NODE,
+    STILL_USED,
+    Life,
+    NodeOfClaim,
+    Stays,
+    stays,
 )
 from tests.support.gated import (
     CARD_BYTES,
@@ -44,6 +54,20 @@ from tests.support.gated import (
     result,
     seen,
 )
+
+NO_NODE = NodeOfClaim()
+
+
+def kept(
+    node: NodeOfClaim = NO_NODE, *, runs: Collection[str] = ()
+) -> Callable[[Sequence[Claimant]], Stays | None]:
+    """Return why claim a stays, of which these Pods run and the others are gone."""
+
+    def tell(consumers: Sequence[Claimant]) -> Stays | None:
+        lives = {one: Life.RUNS if one.uid in runs else Life.GONE for one in consumers}
+        return stays("ml/a", lives, node)
+
+    return tell
 
 
 def reserved(write: Write, accounts: FoldedAccounts, standing: Standing | None = None) -> Standing:
@@ -254,11 +278,43 @@ def test_an_allocation_stays_while_one_of_its_pods_runs() -> None:
     """An administrator can't free a card under a Pod."""
     write = goes("a", 2, result(0), pods=["train", "other"])
 
-    answer = barred(decide(write, FoldedAccounts(), None, runs="uid-train".__eq__))
+    answer = barred(decide(write, FoldedAccounts(), None, kept=kept(runs={"uid-train"})))
 
-    assert answer.reason == STILL_USED
-    assert "ml/train" in answer.message
-    assert "ml/other" not in answer.message
+    assert (answer.reason, answer.asks) == (STILL_USED, False)
+    assert answer.message == "claim ml/a is used by Pods that run: train"
+
+
+def test_who_emptied_the_list_of_users_first_frees_nothing_under_a_pod() -> None:
+    """The ledger has who used the claim, and the Pod runs on."""
+    write, users = goes("a", 2, result(0)), (Claimant(name="train", uid="uid-train"),)
+
+    answer = decide(write, FoldedAccounts(), None, consumers=users, kept=kept(runs={"uid-train"}))
+
+    assert barred(answer).reason == STILL_USED
+
+
+def test_an_allocation_stays_until_its_node_has_confirmed() -> None:
+    """Where an agent reports what kubelet has of claims."""
+    write = goes("a", 2, result(0), pods=["train"])
+    node = NodeOfClaim(name="n1", has_witness=True, agent_ready=True)
+
+    answer = barred(decide(write, FoldedAccounts(), None, kept=kept(node)))
+
+    assert (answer.reason, answer.asks) == (NOT_CONFIRMED, True)
+    told = replace(node, confirmed=frozenset({"uid-train"}))
+    assert decide(write, FoldedAccounts(), None, kept=kept(told)) == Through()
+
+
+def test_the_allocation_of_a_lost_node_goes_and_the_ledger_holds_on() -> None:
+    """The claim's controller waits for nobody; the claim gets nothing else before it is over."""
+    node, accounts = NodeOfClaim(name="n1", is_lost=True), FoldedAccounts()
+    standing = replace(reserved(appears("a", 1, result(0)), accounts), stored=True)
+    lost = kept(node)
+
+    assert decide(goes("a", 2, result(0)), accounts, standing, kept=lost) == Through()
+
+    again = decide(appears("a", 3, result(1)), accounts, standing, attempts=1, kept=lost)
+    assert barred(again).reason == ON_LOST_NODE
 
 
 def test_consumers_that_come_and_go_are_let_through() -> None:
@@ -288,7 +344,7 @@ def test_what_unlisted_drivers_gave_may_go() -> None:
     """Nothing is known of it, so nothing is held."""
     write = goes("a", 1, result(0, driver="nic.example.com"), pods=["train"])
 
-    assert decide(write, FoldedAccounts(), None, runs=lambda _: True) == Through()
+    assert decide(write, FoldedAccounts(), None, kept=kept(runs={"uid-train"})) == Through()
 
 
 def test_only_what_listed_drivers_gave_is_reserved() -> None:

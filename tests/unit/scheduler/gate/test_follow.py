@@ -15,11 +15,13 @@ from ledger.domain.log.events import (
     LedgerEvent,
 )
 from ledger.domain.systems import Claimant
-from scheduler.gate.decide import STILL_USED, Barred, Standing, Through, decide
+from scheduler.gate.decide import Barred, Standing, Through, decide
 from scheduler.gate.follow import REWRITTEN, follow, gone
+from scheduler.gate.leaving import STILL_USED, Stays
 from tests.support.gated import CARD_BYTES, FoldedAccounts, appears, result, seen
 
 TRAIN = (Claimant(name="train", uid="uid-train"),)
+USED = Stays(reason=STILL_USED, message="it is used")
 
 
 def standing(version: int = 5, *, stored: bool = False) -> Standing:
@@ -60,6 +62,21 @@ def test_consumers_that_came_later_are_recorded() -> None:
     assert [each.name for each in more.consumers] == ["train", "other"]
     assert isinstance(none, ClaimConsumed)
     assert none.consumers == ()
+
+
+def test_a_pod_that_runs_uses_its_claim_also_once_it_was_taken_off_the_list() -> None:
+    """Who empties the list first and deallocates then frees nothing: the ledger has its users."""
+    shown, before = seen("a", 7, result(0), pods=["other"]), standing(stored=True)
+
+    def told(*, runs: bool) -> tuple[LedgerEvent, ...]:
+        return follow(shown, before, TRAIN, FoldedAccounts(), attempts=1, runs=lambda _: runs)
+
+    (event,), (after,) = told(runs=True), told(runs=False)
+
+    assert isinstance(event, ClaimConsumed)
+    assert isinstance(after, ClaimConsumed)
+    assert [each.name for each in event.consumers] == ["other", "train"]
+    assert [each.name for each in after.consumers] == ["other"]
 
 
 def test_a_reservation_is_void_once_its_claim_moved_on_without_it() -> None:
@@ -116,7 +133,7 @@ def test_what_a_pod_runs_with_is_held_beside_what_was_written_past_the_gate() ->
     before = standing(5, stored=True)
     shown = seen("a", 9, result(1), pods=("train",))
 
-    *_, kept = follow(shown, before, TRAIN, FoldedAccounts(), attempts=1, runs=lambda _: True)
+    *_, kept = follow(shown, before, TRAIN, FoldedAccounts(), attempts=1, kept=USED)
     *_, alone = follow(shown, before, TRAIN, FoldedAccounts(), attempts=1)
 
     assert isinstance(kept, ClaimObserved)
@@ -144,27 +161,27 @@ def test_a_claim_that_is_gone_is_held_while_its_pod_runs() -> None:
     """Its finalizer was stripped, or a store put back."""
     before = replace(standing(), stored=True)
 
-    assert gone(before, TRAIN, lambda _: True) == ()
+    assert gone(before, USED) == ()
 
-    (event,) = gone(before, TRAIN, lambda _: False)
+    (event,) = gone(before, None)
     assert isinstance(event, ClaimReleased)
 
-    (event,) = gone(standing(), TRAIN, lambda _: False)
+    (event,) = gone(standing(), None)
     assert isinstance(event, ClaimVoided)
 
 
 def test_a_claim_that_came_and_went_while_nobody_looked_is_held_while_its_pod_runs() -> None:
     """No watch showed it stored: the Pod that runs with it does."""
-    assert gone(standing(), TRAIN, lambda _: True) == ()
+    assert gone(standing(), USED) == ()
 
 
 def test_what_is_taken_away_past_the_gate_is_held_while_its_pod_runs() -> None:
     """The configuration was removed for a while, and a Pod was not asked."""
     before, shown = standing(stored=True), seen("a", 9)
 
-    assert follow(shown, before, TRAIN, FoldedAccounts(), attempts=1, runs=lambda _: True) == ()
+    assert follow(shown, before, TRAIN, FoldedAccounts(), attempts=1, kept=USED) == ()
 
-    (event,) = follow(shown, before, TRAIN, FoldedAccounts(), attempts=1, runs=lambda _: False)
+    (event,) = follow(shown, before, TRAIN, FoldedAccounts(), attempts=1)
     assert isinstance(event, ClaimReleased)
 
 
@@ -173,7 +190,7 @@ def test_an_allocation_in_the_place_of_one_that_a_pod_runs_with_is_refused() -> 
     write = appears("a", 9, result(1), pods=["late"])
     before = standing(stored=True)
 
-    refused = decide(write, FoldedAccounts(), before, consumers=TRAIN, runs=lambda _: True)
+    refused = decide(write, FoldedAccounts(), before, consumers=TRAIN, kept=lambda _: USED)
 
     assert isinstance(refused, Barred)
     assert refused.reason == STILL_USED

@@ -241,6 +241,16 @@ CASES: dict[str, tuple[str, Sight]] = {
             past_gate=lambda _: drift.REWRITTEN_AFTER_GATE,
         ),
     ),
+    "a claim that is gone": (
+        drift.CLAIM_GONE,
+        sight(
+            state(claims={"c/1": claimed(consumers=(CONSUMER,))}), pods={}, is_claim_gone="c".__eq__
+        ),
+    ),
+    "the end of a claim that its node has not confirmed": (
+        drift.RELEASE_UNCONFIRMED,
+        sight(state(claims={"c/1": claimed(consumers=(CONSUMER,))}), pods={}, waiting=("c/1",)),
+    ),
     "a claim that nobody uses": (
         drift.IDLE_CLAIM,
         sight(state(claims={"c/1": claimed()}), pods={}),

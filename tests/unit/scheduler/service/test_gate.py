@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,11 +19,14 @@ from ledger.domain.log.events import (
     ClaimObserved,
     ClaimReleased,
     ClaimReserved,
+    NodeCleared,
+    NodeLost,
     RequestRefused,
 )
 from ledger.domain.log.recorded import NewEvent
 from scheduler.decide.claims import place_claim
 from scheduler.decide.settings import SchedulingSettings
+from scheduler.gate.leaving import Life, NodeOfClaim
 from scheduler.gate.modes import Mode
 from scheduler.service.answering import NotNowError
 from scheduler.service.claims import CLAIMS, ClaimBook, claim_path
@@ -31,7 +35,7 @@ from scheduler.service.slices import SLICES, SliceBook
 from scheduler.service.telling import Telling
 from tests.support.dra import card, resource_slice
 from tests.support.fake_api import ApiClient, ApiServer
-from tests.support.gated import DRIVER, DRIVERS, FoldedAccounts, claim, result
+from tests.support.gated import DRIVER, DRIVERS, FoldedAccounts, Leaving, claim, result
 from tests.support.live import WORDS, MemoryLedger, StillClock
 from tests.support.owning import GIVER, by_claim, own_claim
 
@@ -45,8 +49,8 @@ class World:
         self.clock = StillClock()
         self.accounts = FoldedAccounts()
         self.why = ""
-        self.running: set[str] = set()
         self.mode = Mode.CLAIMS
+        self.leaving = Leaving()
         self.classes: dict[str, tuple[str, ...]] = {}
         self.pods: dict[str, dict[str, Any]] = {}
         self.listed = 0
@@ -68,7 +72,7 @@ class World:
             clock=self.clock,
             telling=self.telling,
             attempts=self._attempts,
-            runs=self.running.__contains__,
+            leaving=self.leaving,
             why_not=lambda: self.why,
             actor="scheduler/test",
             classes=self.classes,
@@ -428,15 +432,207 @@ def test_a_claim_that_is_deleted_frees_its_card_once_no_pod_runs_with_it(world: 
     """Its finalizer was stripped: what the API says of its Pods is what is left to go by."""
     world.write("a", result(0), pods=["train"])
     world.show(world.now("a"))
-    world.running.add("uid-train")
+    world.leaving.lives["uid-train"] = Life.RUNS
     world.delete("a")
     asyncio.run(world.gate.settle())
     assert kinds(world)[-1] == "claim.bound"
+    assert not world.book.changed, "it is looked at again once its Pod ended"
 
-    world.running.clear()
+    world.leaving.lives.clear()
+    world.gate.look_again("n1")
     asyncio.run(world.gate.settle())
 
     assert isinstance(world.ledger.log[-1], ClaimReleased)
+
+
+WATCHED = NodeOfClaim(name="n1", has_witness=True, agent_ready=True, kubelet_ready=True)
+
+
+def confirmed(world: World, *uids: str) -> None:
+    """Let the node's agent say that nothing is left beside these Pods."""
+    world.leaving.witness = replace(WATCHED, confirmed=frozenset(uids))
+    world.gate.look_again("n1")
+    asyncio.run(world.gate.settle())
+
+
+def used(world: World) -> dict[str, Any]:
+    """Return claim a, which Pod train uses on a node with an agent; the Pod is gone."""
+    world.leaving.witness = WATCHED
+    world.write("a", result(0), pods=["train"])
+    world.show(world.now("a"))
+    return world.now("a")
+
+
+def goes(world: World) -> dict[str, Any]:
+    """Ask to take claim a's allocation away; it is stored if it may."""
+    old = world.now("a")
+    new = claim("a", int(old["metadata"]["resourceVersion"]))
+    response = world.asked(old, new)
+    if response["allowed"]:
+        world.show(world.store(new))
+    return response
+
+
+def test_a_release_waits_for_the_node_and_then_for_nobody(world: World) -> None:
+    """The claim's controller retries at doubling delays: one annotation wakes it."""
+    before = used(world)["metadata"]["resourceVersion"]
+
+    refused = goes(world)
+    asyncio.run(world.gate.settle())
+
+    assert refused["status"]["message"].startswith("ReleaseNotConfirmed: node n1 has not confirmed")
+    assert world.leaving.asked == {"claim-a": {"uid-train"}}
+    assert list(world.gate.waiting("n1")) == ["claim-a/1"]
+    assert not world.write("b", result(0))["allowed"]
+    assert world.now("a")["metadata"]["resourceVersion"] == before
+
+    confirmed(world, "uid-train")
+
+    woken = world.now("a")["metadata"]
+    assert woken["annotations"] == {"tenure.sh/confirmed": before}
+    assert int(woken["resourceVersion"]) > int(before)
+    assert world.leaving.asked == {}
+    confirmed(world, "uid-train")
+    assert world.now("a")["metadata"] == woken, "it is woken once"
+    assert goes(world)["allowed"]
+    assert kinds(world)[-1] == "claim.released"
+    assert not world.gate.waiting()
+    assert world.write("b", result(0))["allowed"]
+
+
+def test_a_wake_that_got_no_answer_is_tried_again(world: World) -> None:
+    """The API server was away for a moment: nobody waits for a backoff."""
+    used(world)
+    goes(world)
+    world.api.fate = lambda _: 500
+    confirmed(world, "uid-train")
+    assert "annotations" not in world.now("a")["metadata"]
+
+    world.api.fate = lambda _: "answered"
+    world.gate.look_again()
+    asyncio.run(world.gate.settle())
+
+    assert "tenure.sh/confirmed" in world.now("a")["metadata"]["annotations"]
+
+
+def test_a_word_beside_other_pods_frees_nothing(world: World) -> None:
+    """Another Pod used the claim since the node was asked."""
+    used(world)
+    goes(world)
+    path = claim_path("ml", "a")
+    more = claim("a", 0, result(0), pods=["train", "late"])
+    world.show(world.store(more))
+    confirmed(world, "uid-train")
+
+    assert "annotations" not in world.server.objects[path]["metadata"]
+    assert world.leaving.asked == {"claim-a": {"uid-train", "uid-late"}}
+    assert not goes(world)["allowed"]
+
+
+def test_whose_pod_runs_again_by_the_api_is_asked_of_no_node(world: World) -> None:
+    """An administrator wrote it: the Pod's own end will let the controller try."""
+    used(world)
+    world.leaving.lives["uid-train"] = Life.RUNS
+
+    assert "StillUsed" in goes(world)["status"]["message"]
+    confirmed(world, "uid-train")
+
+    assert world.leaving.asked == {}
+    assert "annotations" not in world.now("a")["metadata"]
+
+
+def test_a_claim_that_is_gone_is_held_until_its_node_has_confirmed(world: World) -> None:
+    """Its finalizer was stripped, or etcd put back, and no Pod runs by the API."""
+    used(world)
+    world.delete("a")
+    asyncio.run(world.gate.settle())
+    assert kinds(world)[-1] == "claim.bound"
+    assert world.book.is_gone("claim-a")
+    assert world.leaving.asked == {"claim-a": {"uid-train"}}
+    assert not world.write("b", result(0))["allowed"]
+
+    confirmed(world, "uid-train")
+
+    assert kinds(world)[-1] == "claim.released"
+    assert not world.book.is_gone("claim-a")
+    assert world.write("b", result(0))["allowed"]
+
+
+def test_what_was_taken_away_past_the_gate_is_held_until_its_node_has_confirmed(
+    world: World,
+) -> None:
+    """The configuration was removed for a while; the same claim gets nothing else meanwhile."""
+    used(world)
+    world.show(world.store(claim("a", 0)))
+    assert world.book.is_gone("claim-a")
+    assert "ReleaseNotConfirmed" in world.write("a", result(1))["status"]["message"]
+
+    confirmed(world, "uid-train")
+
+    assert kinds(world)[-1] == "claim.released"
+    assert world.write("a", result(1))["allowed"]
+
+
+def test_what_waited_before_a_start_is_asked_again_and_woken(world: World) -> None:
+    """The release was refused by a process that is gone: its controller may wait for minutes."""
+    stored = used(world)
+    goes(world)
+    state = world.accounts.node("n1")
+    assert state is not None
+    opening = world.ledger.log[0]
+    world.start([(opening, state.claims["claim-a/1"])])
+    world.leaving.asked.clear()
+
+    world.show(stored)
+
+    assert world.leaving.asked == {"claim-a": {"uid-train"}}
+    confirmed(world, "uid-train")
+    assert "tenure.sh/confirmed" in world.now("a")["metadata"]["annotations"]
+
+
+def test_a_claim_in_use_is_asked_of_nobody(world: World) -> None:
+    """Only what ends is."""
+    used(world)
+    world.leaving.lives["uid-train"] = Life.RUNS
+    world.show(world.store(claim("a", 0, result(0), pods=["train", "more"])))
+
+    assert world.leaving.asked == {}
+    assert not world.gate.waiting()
+
+
+def test_what_a_lost_node_holds_stays_while_its_claim_goes(world: World) -> None:
+    """The API forgets it; the ledger frees it with the machine, and not before."""
+    used(world)
+    world.leaving.witness = replace(WATCHED, is_lost=True)
+    world.accounts.events.append(NodeLost(node_uid="node-1", node_name="n1", reason="deleted"))
+    world.book.take(world.accounts.events[-1])
+
+    assert goes(world)["allowed"]
+    assert kinds(world)[-1] == "claim.bound"
+    assert "HeldOnLostNode" in world.write("a", result(1))["status"]["message"]
+
+    cleared = NodeCleared(node_uid="node-1", node_name="n1", evidence="agent")
+    world.accounts.events.append(cleared)
+    world.book.take(cleared)
+    world.leaving.witness = WATCHED
+
+    assert world.write("a", result(0))["allowed"]
+    assert kinds(world)[-1] == "claim.reserved"
+
+
+def test_a_pod_that_runs_keeps_its_claim_though_it_is_off_its_list(world: World) -> None:
+    """Who empties `reservedFor` and then deallocates frees nothing, with an agent or without."""
+    world.leaving.lives["uid-train"] = Life.RUNS
+    world.write("a", result(0), pods=["train"])
+    world.show(world.now("a"))
+    world.show(world.store(claim("a", 0, result(0))))
+
+    assert "StillUsed" in goes(world)["status"]["message"]
+
+    world.leaving.lives.clear()
+    world.gate.look_again("n1")
+    assert goes(world)["allowed"]
+    assert kinds(world)[-1] == "claim.released"
 
 
 def test_a_claim_that_was_gone_before_its_reservation_was_recorded_holds_nothing(
@@ -538,12 +734,12 @@ def test_what_was_taken_away_past_the_gate_is_released_once_its_pod_ended(world:
     """The Pod's end changes nothing of the claim: it is looked at again."""
     world.write("a", result(0), pods=["train"])
     world.show(world.now("a"))
-    world.running.add("uid-train")
+    world.leaving.lives["uid-train"] = Life.RUNS
     world.show(world.store(claim("a", 0)))
     assert kinds(world)[-1] == "claim.bound"
     assert not world.write("b", result(0))["allowed"]
 
-    world.running.clear()
+    world.leaving.lives.clear()
 
     assert world.write("b", result(0))["allowed"]
 
