@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from ledger.domain.log.recorded_node import RecordedNode
     from ledger.domain.vocabulary import Vocabulary
     from ledger.store.open import Ledger
-    from ledger.store.reading.report_queries import When
     from ledger.store.reading.report_rows import Device, Span
+    from ledger.store.reading.views import When
     from scheduler.cluster.model import Cluster
     from scheduler.usage.others import OfOthers, OthersRows
     from scheduler.usage.picture import Many, NodeNow, Picture
@@ -52,8 +52,9 @@ def picture_of_ledger(source: Ledger, at_us: int | None, sight: Sight = EVERYBOD
 
     from ledger.domain.proofs.canonical import INTEGER_MAX
     from ledger.store.reading import report_queries as queries
-    from ledger.store.reading.report_queries import When
+    from ledger.store.reading import unnamed_queries
     from ledger.store.reading.timetravel import position_at
+    from ledger.store.reading.views import When
     from scheduler.usage.cluster_now import closed_at, cluster_now_of_ledger
     from scheduler.usage.others import has_others
     from scheduler.usage.picture import held_alone
@@ -63,9 +64,9 @@ def picture_of_ledger(source: Ledger, at_us: int | None, sight: Sight = EVERYBOD
     until = INTEGER_MAX if at_us is None else position_at(source, at_us)
     with nullcontext() if connection.in_transaction() else connection.begin():
         described, labels = _said_of_nodes(source, until)
-        granted = list(queries.granted_rows(connection, when, nodes=labels))
+        granted = list(unnamed_queries.granted_rows(connection, when, nodes=labels))
         others = {uid for uid, facts in described.items() if has_others(facts, labels.get(uid, {}))}
-        observed = queries.unknown_rows(connection, when)
+        observed = unnamed_queries.unknown_rows(connection, when)
         pods = [
             *((row, pod_of(row)) for row in observed),
             *((row, asking_pod(row)) for row in granted),
@@ -104,12 +105,15 @@ def others_of_ledger(source: Ledger, when: When) -> list[OfOthers]:
 def rows_of_ledgers_others(source: Ledger, span: Span) -> OthersRows:
     """Return the cards that no inventory has, and what was ever held of them, as rows."""
     from ledger.store.reading import report_queries as queries
-    from ledger.store.reading.report_queries import When
+    from ledger.store.reading import unnamed_queries
+    from ledger.store.reading.views import When
     from scheduler.usage.others import others_of, rows_of_others
 
     picture = _picture_of_others(source, When(ever=True))
     positions = {each.position for each in others_of(picture)}
-    opened = {row.position: row for row in queries.opened_rows(source.connection, positions)}
+    opened = {
+        row.position: row for row in unnamed_queries.opened_rows(source.connection, positions)
+    }
     uids = {node.uid for node in picture.nodes}
     devices = [each for each in queries.devices(source.connection) if each.node_uid in uids]
     return rows_of_others(picture, opened, devices, span)
@@ -179,6 +183,7 @@ def _picture_of_others(source: Ledger, when: When) -> Picture:
     from ledger.domain.proofs.canonical import INTEGER_MAX
     from ledger.domain.resources import NVIDIA_GPU
     from ledger.store.reading import report_queries as queries
+    from ledger.store.reading import unnamed_queries
     from scheduler.usage.cluster_now import cluster_now_of_ledger
     from scheduler.usage.others import POSITION, has_others
     from scheduler.usage.picture import Picture
@@ -189,10 +194,13 @@ def _picture_of_others(source: Ledger, when: When) -> Picture:
     cut = {uid for uid, facts in described.items() if has_others(facts, labels.get(uid, {}))}
     if not cut:
         return Picture()
-    observed = (row for row in queries.unknown_rows(connection, when) if row.node_uid in cut)
-    granted = queries.granted_rows(connection, when, nodes=cut)  # NVIDIA's have rows of devices
+    observed = (
+        row for row in unnamed_queries.unknown_rows(connection, when) if row.node_uid in cut
+    )
+    granted = unnamed_queries.granted_rows(connection, when, nodes=cut)
     rows = [
         *((row.position, pod_of(row)) for row in observed),
+        # NVIDIA's have rows of devices
         *((row.position, asking_pod(row, without=NVIDIA_GPU)) for row in granted),
     ]
     nodes = [node for node in queries.nodes(connection) if node.node_uid in cut]

@@ -27,12 +27,8 @@ from ledger.domain.log.state import Holding, LedgerState, NodeState
 from ledger.domain.nodes import NodeFacts
 from ledger.store.open import Ledger
 from ledger.store.reading.kept import each_at, each_of, events_at, events_of, seldom_of, times_of
-from ledger.store.reading.report_queries import (
-    last_refusals,
-    lives_of_pods,
-    open_drifts,
-    voided_attempts,
-)
+from ledger.store.reading.pod_queries import last_refusals, lives_of_pods, voided_attempts
+from ledger.store.reading.report_queries import open_drifts
 from ledger.store.reading.timetravel import load_state
 from scheduler.cluster.rebuilt import node_of, opening_of
 from scheduler.record.refusing import Told

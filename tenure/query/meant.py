@@ -131,11 +131,12 @@ class _InLedger:
         return _is_known(self._source, name, self._sight)
 
     def there(self) -> tuple[Sequence[str], Sequence[str]]:
+        from ledger.store.reading import pod_queries
         from ledger.store.reading import report_queries as queries
 
         connection, sight = self._source.connection, self._sight
         nodes = [node.node_name for node in queries.nodes(connection)] if sight.whole else []
-        pods = queries.pods(connection, namespace=sight.namespace or None)
+        pods = pod_queries.pods(connection, namespace=sight.namespace or None)
         return nodes, list(dict.fromkeys(f"{pod.namespace}/{pod.pod_name}" for pod in pods))
 
 
@@ -170,16 +171,17 @@ def _of_others(source: Ledger) -> Iterator[tuple[str, SystemCard]]:
 
 
 def _pods_called(source: Ledger, name: str, sight: Sight) -> Iterator[Name]:
-    from ledger.store.reading import report_queries as queries
+    from ledger.store.reading import pod_queries
 
-    found = queries.pods(source.connection, name=name, namespace=sight.namespace or None)
+    found = pod_queries.pods(source.connection, name=name, namespace=sight.namespace or None)
     for namespace in dict.fromkeys(pod.namespace for pod in found):
         yield PodName(namespace=namespace, name=name)
 
 
 def _is_known(source: Ledger, name: Name, sight: Sight) -> bool:
+    from ledger.store.reading import pod_queries
     from ledger.store.reading import report_queries as queries
-    from ledger.store.reading.report_queries import When
+    from ledger.store.reading.views import When
 
     match name:
         case NodeName(node=node):
@@ -202,12 +204,14 @@ def _is_known(source: Ledger, name: Name, sight: Sight) -> bool:
             return queries.has_cpus(source.connection, node=node, cpus=cpus)
         case PodName(namespace=namespace, name=pod):
             return sight.sees(namespace) and bool(
-                queries.pods(source.connection, pod=(namespace, pod))
+                pod_queries.pods(source.connection, pod=(namespace, pod))
             )
         case OwnerName(namespace=namespace):
             within = namespace or sight.namespace
             return sight.sees(within) and bool(
-                queries.pods(source.connection, owner=owner_text(name), namespace=within or None)
+                pod_queries.pods(
+                    source.connection, owner=owner_text(name), namespace=within or None
+                )
             )
 
 

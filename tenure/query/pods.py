@@ -113,8 +113,9 @@ _COLUMNS: Final = (
 
 
 def _records(source: Ledger, sight: Sight, now_us: int) -> Iterator[dict[str, Any]]:
+    from ledger.store.reading import pod_queries
     from ledger.store.reading import report_queries as queries
-    from ledger.store.reading.report_queries import When
+    from ledger.store.reading.views import When
     from scheduler.usage.picture import unplaced_on
     from tenure.picture import picture_of_ledger
 
@@ -132,12 +133,12 @@ def _records(source: Ledger, sight: Sight, now_us: int) -> Iterator[dict[str, An
     for node in picture_of_ledger(source, None).nodes:
         for stranger in unplaced_on(node):
             cards[stranger.uid] += stranger.cards
-    found = queries.pods(connection, namespace=namespace)
+    found = pod_queries.pods(connection, namespace=namespace)
     newest = {pod.refused_position for pod in found}
     reserved = {pod.pod_uid: pod.reserved_position for pod in found}
     last: dict[int, RefusalRow] = {}
     first_us: dict[str, int] = {}
-    for each in queries.refusals(connection):
+    for each in pod_queries.refusals(connection):
         if each.position in newest:
             last[each.position] = each
         if each.position > reserved.get(each.pod_uid, 0):

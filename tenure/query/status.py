@@ -51,6 +51,7 @@ def _shown(key: str, value: object) -> object:
 def status_record(source: Ledger) -> dict[str, Any]:
     """Return where a ledger stands, as one record."""
     from ledger.store.mending.recover import incarnations
+    from ledger.store.reading import pod_queries
     from ledger.store.reading import report_queries as queries
     from scheduler.service.api.words import WEBHOOK_ACTOR
     from scheduler.usage.picture import NONE, cards_of, gpu_groups, held_cards
@@ -58,7 +59,7 @@ def status_record(source: Ledger) -> dict[str, Any]:
 
     head = source.head()
     with source.connection.begin():
-        counts = queries.counts(source.connection, admission=WEBHOOK_ACTOR)
+        counts = pod_queries.counts(source.connection, admission=WEBHOOK_ACTOR)
         ahead_us = queries.ahead_us(source.connection)
         picture = picture_of_ledger(source, None)
     groups = [group for node in picture.nodes for group in gpu_groups(node)]

@@ -53,8 +53,8 @@ from tenure.times import iso_or_none
 if TYPE_CHECKING:
     from ledger.domain.log.events import PodObserved
     from ledger.store.open import Ledger
-    from ledger.store.reading.report_queries import When
     from ledger.store.reading.report_rows import Device, HolderRow
+    from ledger.store.reading.views import When
     from scheduler.usage.others import OfOthers
 
 
@@ -170,7 +170,7 @@ def answer_who(source: Ledger, question: WhoQuestion, sight: Sight) -> Answer:
 
 def _find(source: Ledger, question: WhoQuestion, sight: Sight, answer: Answer) -> _Found:
     """Return who holds what, from one state of the ledger."""
-    from ledger.store.reading.report_queries import When
+    from ledger.store.reading.views import When
 
     if question.history and question.at is not None:
         raise InputError("--history and --at exclude each other", field="--at")
@@ -236,6 +236,7 @@ class Others:
 def _find_holders(
     source: Ledger, name: Name, when: When, sight: Sight, others: Others
 ) -> list[HolderRow]:
+    from ledger.store.reading import pod_queries
     from ledger.store.reading import report_queries as queries
 
     match name:
@@ -263,7 +264,7 @@ def _find_holders(
             named = held or any(holder.device_type for holder in whole)
             return held + (_beside_cards(whole) if named else whole)
         case OwnerName():
-            pods = queries.pods(
+            pods = pod_queries.pods(
                 source.connection,
                 owner=owner_text(name),
                 namespace=name.namespace or sight.namespace or None,
@@ -344,13 +345,14 @@ def unknown_lines(
 ) -> tuple[str, ...]:
     """Return a line for each Pod that may hold a card, with how many of the node's it holds."""
     from ledger.store.reading import report_queries as queries
+    from ledger.store.reading import unnamed_queries
     from scheduler.usage.machines import GONE
     from scheduler.usage.pods import pod_of
 
     strangers = [each for each in holders if each.unknown_types and each.kind == "observed"]
     if not isinstance(name, CardName) or not strangers:
         return ()
-    rows = queries.unknown_rows(source.connection, when, node=name.node)
+    rows = unnamed_queries.unknown_rows(source.connection, when, node=name.node)
     seen = {row.position: pod_of(row) for row in rows}
     devices = queries.devices(source.connection, node=name.node, device_type=name.device_type)
     present = [device for device in devices if device.closed_reason != GONE]
@@ -415,7 +417,7 @@ def _free_devices(source: Ledger, name: Name, holders: Sequence[HolderRow]) -> l
 
 def _last_before(source: Ledger, name: Name, at_us: int | None, sight: Sight) -> HolderRow | None:
     """Return who held it last before it was free."""
-    from ledger.store.reading.report_queries import When
+    from ledger.store.reading.views import When
 
     ever = find_holders(source, name, When(ever=True), sight)
     ended = [

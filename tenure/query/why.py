@@ -169,7 +169,7 @@ def answer_why(
     Raises:
         InputError: the ledger knows no such name, or it is no name of a Pod, a node or a card.
     """
-    from ledger.store.reading import report_queries as queries
+    from ledger.store.reading import pod_queries
 
     answer, output = Answer(), question.output
     readings = parse_name(question.name)
@@ -182,7 +182,9 @@ def answer_why(
                 stories = _meant(_stories(source, pod=(namespace, pod)))
             case OwnerName(kind=kind, name=owner, namespace=namespace):
                 within = namespace or sight.namespace or None
-                found = queries.pods(source.connection, owner=f"{kind}/{owner}", namespace=within)
+                found = pod_queries.pods(
+                    source.connection, owner=f"{kind}/{owner}", namespace=within
+                )
                 stories = [_story(source, each) for each in found]
             case CardName(node=node, device_type=device_type, minor=minor):
                 sight.expect_whole("why a card is not free")
@@ -274,9 +276,9 @@ def _prospects(
 
 
 def _stories(source: Ledger, *, pod: tuple[str, str]) -> list[PodStory]:
-    from ledger.store.reading import report_queries as queries
+    from ledger.store.reading import pod_queries
 
-    return [_story(source, found) for found in queries.pods(source.connection, pod=pod)]
+    return [_story(source, found) for found in pod_queries.pods(source.connection, pod=pod)]
 
 
 def _meant(stories: Sequence[PodStory]) -> list[PodStory]:
@@ -286,8 +288,8 @@ def _meant(stories: Sequence[PodStory]) -> list[PodStory]:
 
 
 def _story(source: Ledger, pod: PodSummary) -> PodStory:
-    from ledger.store.reading import report_queries as queries
-    from ledger.store.reading.report_queries import When
+    from ledger.store.reading import pod_queries
+    from ledger.store.reading.views import When
 
     path = PodName(namespace=pod.namespace, name=pod.pod_name)
     ever = [
@@ -297,13 +299,13 @@ def _story(source: Ledger, pod: PodSummary) -> PodStory:
     ]
     refusal = None
     if pod.refused_position:
-        refusal = next(queries.refusals(source.connection, position=pod.refused_position), None)
+        refusal = next(pod_queries.refusals(source.connection, position=pod.refused_position), None)
     return PodStory(
         pod=pod,
         state=state_of(pod, refusal, held=any(each.closed_at_us is None for each in ever)),
         holders=tuple(ever),
         refusal=refusal,
-        refusals=queries.refusal_count(source.connection, pod_uid=pod.pod_uid),
+        refusals=pod_queries.refusal_count(source.connection, pod_uid=pod.pod_uid),
     )
 
 
@@ -497,7 +499,7 @@ def _why_devices(
     minor: int | None = None,
 ) -> None:
     from ledger.store.reading import report_queries as queries
-    from ledger.store.reading.report_queries import When
+    from ledger.store.reading.views import When
     from scheduler.usage.machines import GONE
 
     devices = [

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from ledger.domain.errors import InputError
 from ledger.domain.log.events import NodeDescribed, RequestRefused, SettingsChanged, decode_event
-from ledger.store.reading import gpu_hours
+from ledger.store.reading import gpu_hours, pod_queries, unnamed_queries
 from ledger.store.reading import report_queries as queries
 from ledger.store.reading.gpu_hours import CapacityChange, GpuGroup
 from ledger.store.reading.kept import each_of, events_of
@@ -121,10 +121,10 @@ def read_report(
         if period != ALL:
             history = within(history, *window)
         counts = _counts(ledger, period, window)
-        failures = failure_rows(_within(queries.refusals(connection), period, window))
+        failures = failure_rows(_within(pod_queries.refusals(connection), period, window))
         waits = waits_of(
-            queries.refusals(connection),
-            queries.placing_rows(connection),
+            pod_queries.refusals(connection),
+            pod_queries.placing_rows(connection),
             axis=history.axis,
             nodes={node.node_uid: node.node_name for node in queries.nodes(connection)},
         )
@@ -215,10 +215,10 @@ def _counts(ledger: Ledger, period: Period, window: tuple[int, int]) -> Counts:
     """Return the counts of the headline; whoever waits at the end may have begun before."""
     connection = ledger.connection
     if period == ALL:
-        return queries.counts(connection, admission=WEBHOOK_ACTOR)
+        return pod_queries.counts(connection, admission=WEBHOOK_ACTOR)
     since, until = window
-    ended = queries.counts(connection, admission=WEBHOOK_ACTOR, until_us=until)
-    counts = queries.counts(connection, admission=WEBHOOK_ACTOR, since_us=since, until_us=until)
+    ended = pod_queries.counts(connection, admission=WEBHOOK_ACTOR, until_us=until)
+    counts = pod_queries.counts(connection, admission=WEBHOOK_ACTOR, since_us=since, until_us=until)
     return replace(counts, waiting=ended.waiting, at_admission=ended.at_admission)
 
 
@@ -294,7 +294,7 @@ def not_counted(
     ledger: Ledger, span: Span, window: tuple[int, int], *, namespace: str | None = None
 ) -> list[str]:
     """Return the paths of those of whom `usage_of` can't know what they held, by first holding."""
-    archived = queries.archived_holders(ledger.connection, *window, namespace=namespace)
+    archived = unnamed_queries.archived_holders(ledger.connection, *window, namespace=namespace)
     nodes = rows_of_ledgers_others(ledger, span).nodes if archived else frozenset[str]()
     return list(dict.fromkeys(path for node, path in archived if node in nodes))
 
@@ -302,7 +302,7 @@ def not_counted(
 def _of_inventory(ledger: Ledger, others: OthersRows) -> Iterator[Unlisted]:
     """Yield what Pods held of cards of the inventory that nobody can name."""
     told = {each.row.position for each in others.unplaced}
-    rows = queries.unplaced_rows(ledger.connection)
+    rows = unnamed_queries.unplaced_rows(ledger.connection)
     yield from unlisted(row for row in rows if row.position not in told)
 
 

@@ -10,8 +10,9 @@ from ledger.domain.cpuset import parse_cpuset
 from ledger.domain.devices import DeviceTopology
 from ledger.domain.errors import InputError, LedgerError
 from ledger.store.open import Ledger
+from ledger.store.reading import pod_queries
 from ledger.store.reading import report_queries as queries
-from ledger.store.reading.report_queries import When
+from ledger.store.reading.views import When
 from tests.support.stores import Clock, Store, gpu, node, reserved, share, start
 
 _COUNTING = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n)"
@@ -56,7 +57,7 @@ def test_cpus_cards_and_pods_are_found_by_lists_ids_and_bare_names(store: Store)
             assert card.minor == 1
         assert queries.devices_at(asked, "0000:3b:00.0", node="n-2") == []
         assert queries.devices_at(asked, "0000:5e:00.0") == []
-        assert [pod.namespace for pod in queries.pods(asked, name="p-1")] == ["team-a"]
+        assert [pod.namespace for pod in pod_queries.pods(asked, name="p-1")] == ["team-a"]
         assert queries.lost_ranges(asked) == []
 
 

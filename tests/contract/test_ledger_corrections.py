@@ -32,6 +32,7 @@ from ledger.store.proving.verify import verify
 from ledger.store.reading import report_queries as queries
 from ledger.store.reading.query import run_sql
 from ledger.store.reading.timetravel import position_at
+from ledger.store.reading.views import When
 from tests.support.archives import afterwards, history, move
 from tests.support.cli import CommandLine
 from tests.support.forging import forge
@@ -92,7 +93,7 @@ def gpu_hours(ledger: Ledger) -> float:
 
 def holders(ledger: Ledger, at_us: int) -> list[str]:
     """Return who had card 0 at a moment."""
-    when = queries.When(at_us=at_us)
+    when = When(at_us=at_us)
     with ledger.connection.begin():
         found = queries.device_holders(ledger.connection, when, node="n-1", minor=0)
     return [each.pod_name for each in found]

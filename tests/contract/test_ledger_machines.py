@@ -23,13 +23,13 @@ from ledger.domain.log.events import (
 from ledger.store.projections.known import load_nodes
 from ledger.store.projections.rebuild import rebuild
 from ledger.store.reading.report_queries import (
-    When,
     cpu_holders,
     device_holders,
     devices,
     pod_holders,
     usage,
 )
+from ledger.store.reading.views import When
 from tests.support.recorded import Recorded
 from tests.support.stores import (
     MONDAY_US,

@@ -17,7 +17,7 @@ from ledger.domain.log.events import (
 )
 from ledger.domain.log.recorded_node import recorded_node
 from ledger.domain.nodes import NodeFacts
-from ledger.store.reading.report_queries import voided_attempts
+from ledger.store.reading.pod_queries import voided_attempts
 from ledger.store.writing.append import Writer
 from scheduler.record.refusing import Told
 from scheduler.service.beginning import as_told, begin, told_refusals

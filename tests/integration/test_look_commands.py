@@ -11,7 +11,7 @@ from ledger.domain.errors import InputError
 from ledger.store.open import open_ledger
 from ledger.store.proving.verify import verify
 from ledger.store.reading import report_queries as queries
-from ledger.store.reading.report_queries import When
+from ledger.store.reading.views import When
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.usage.model import History
 from tenure.report.build import write_report

@@ -64,6 +64,18 @@ class ReasonCounts:
     never: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What `ReasonCounter.answer` is to put into words."""
+
+    request: PodRequest
+    texts: Texts
+    codes: Codes
+    short: npt.NDArray[np.int32]
+    tried: Mapping[int, Unfit]
+    helps: Callable[[int, str], bool]
+
+
 class ReasonCounter:
     """
     Puts codes per node into words.
@@ -97,47 +109,55 @@ class ReasonCounter:
             texts, codes = _with_tried(texts, codes, tried)
         numbers: list[int] = np.bincount(codes, minlength=len(texts)).tolist()
         used = [code for code, number in enumerate(numbers) if number and texts[code] != _ABSENT]
+        able = able_nodes(self._arrays, request)
+        asked = _Asked(
+            request=request, texts=texts, codes=codes, short=short, tried=tried, helps=helps
+        )
         by_name: dict[str, tuple[Reason, list[int]]] = {}
         for code in used:
             for reason in texts[code]:
                 by_name.setdefault(reason.name, (reason, []))[1].append(code)
-        counts: list[ReasonCount] = []
-        nearest: set[int] = set()
-        able = able_nodes(self._arrays, request)
-        for reason, members in by_name.values():
-            where = _any_of(codes, members)
-
-            def look(some: BoolArray, reason: Reason = reason) -> tuple[int, str, str]:
-                row, detail, remedy = self._nearest(request, reason, some, short, tried)
-                if not remedy:  # in the words that are true of this node: taints differ in effect
-                    told = texts[codes.item(row)]
-                    remedy = next(each.remedy for each in told if each.name == reason.name)
-                return row, detail, remedy
-
-            row, detail, remedy = self._helpful(request, where, where & able, look, helps)
-            nearest.add(row)
-            counts.append(
-                ReasonCount(
-                    reason=reason.name,
-                    nodes=sum([numbers[code] for code in members]),
-                    nearest_node=self._arrays.nodes[row].name,
-                    detail=detail,
-                    remedy=remedy,
-                )
-            )
-        counts.sort(key=lambda count: (-count.nodes, count.reason))
+        found = [
+            (*self._count(asked, reason, _any_of(codes, members), able), reason.text)
+            for reason, members in by_name.values()
+        ]
+        found.sort(key=lambda each: (-each[0].nodes, each[0].reason))
         everywhere = _any_of(codes, used)  # rows of nodes that went are no nodes
-        words = {name: reason.text for name, (reason, _) in by_name.items()}
-        listed = [(words[count.reason], count.nodes) for count in counts]
         return ReasonCounts(
-            message=reasons.message(self._arrays.count, listed),
-            counts=tuple(counts),
+            message=reasons.message(
+                self._arrays.count, [(text, count.nodes) for count, _, text in found]
+            ),
+            counts=tuple([count for count, _, _ in found]),
             nodes=self._by_node(texts, codes, used),
-            nearest=frozenset(nearest),
+            nearest=frozenset([row for _, row, _ in found]),
             never=""
             if not used or (able & everywhere).any()
             else never(self._arrays, request, everywhere, _IN_CLUSTER),
         )
+
+    def _count(
+        self, asked: _Asked, reason: Reason, where: BoolArray, able: BoolArray
+    ) -> tuple[ReasonCount, int]:
+        """Return a reason with the nodes that gave it, and the row of the closest of them."""
+
+        def look(some: BoolArray) -> tuple[int, str, str]:
+            row, detail, remedy = self._nearest(
+                asked.request, reason, some, asked.short, asked.tried
+            )
+            if not remedy:  # in the words that are true of this node: taints differ in effect
+                told = asked.texts[asked.codes.item(row)]
+                remedy = next(each.remedy for each in told if each.name == reason.name)
+            return row, detail, remedy
+
+        row, detail, remedy = self._helpful(asked.request, where, where & able, look, asked.helps)
+        count = ReasonCount(
+            reason=reason.name,
+            nodes=int(np.count_nonzero(where)),
+            nearest_node=self._arrays.nodes[row].name,
+            detail=detail,
+            remedy=remedy,
+        )
+        return count, row
 
     def _helpful(
         self,

@@ -9,7 +9,7 @@ from typing import Final
 
 from certs.serving import Folder, Serving
 from ledger.store.open import open_ledger
-from ledger.store.reading.report_queries import newest_attempts
+from ledger.store.reading.pod_queries import newest_attempts
 from ledger.store.threaded import in_thread
 from scheduler.service.http import GateCalls, gate_app
 from tenure.serving.background import as_coroutine

@@ -1,0 +1,246 @@
+"""What people ask of Pods: where they have a place, why they wait, and what they lived through."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    Subquery,
+    case,
+    func,
+    literal_column,
+    or_,
+    select,
+    tuple_,
+    union_all,
+)
+
+from ledger.domain.log.events import BY_COUNT
+from ledger.store.reading.bounds import rows_of
+from ledger.store.reading.report_rows import (
+    Counts,
+    PlacingRow,
+    PodLifeRow,
+    PodSummary,
+    RefusalRow,
+)
+from ledger.store.reading.views import (
+    EVENTS,
+    REFUSALS,
+    RESERVATIONS,
+    each_row,
+    matching,
+    of_pod,
+)
+from ledger.store.schema import (
+    ledger_events,
+    ledger_nodes,
+    ledger_refusals,
+    ledger_reservations,
+)
+
+_BY_COUNT: Final = f'%"source":"{BY_COUNT}"%'
+"""In the canonical text of an event: nothing that a stranger writes has such a name."""
+
+_PODS_PER_QUERY: Final = 200
+
+
+def pods(
+    connection: Connection,
+    *,
+    pod: tuple[str, str] | None = None,
+    owner: str | None = None,
+    namespace: str | None = None,
+    name: str | None = None,
+) -> list[PodSummary]:
+    """
+    Return where Pods stand, by namespace and name; two UIDs of one name in order of age.
+
+    `owner` also matches what the ReplicaSets of a Deployment are called: its name and a hash.
+    """
+    seen = _seen()
+    query = _grouped(seen)
+    if owner is not None:
+        query = query.where(_is_owner(seen, owner))
+    given = {"namespace": namespace or None, "pod_name": name, **of_pod(pod)}
+    query = matching(query, seen, given)
+    newest = func.max(seen.c.reserved_position + seen.c.refused_position)
+    query = query.order_by(seen.c.namespace, seen.c.pod_name, newest)
+    return [PodSummary(**row) for row in each_row(connection, query)]
+
+
+def refusals(connection: Connection, *, position: int | None = None) -> Iterator[RefusalRow]:
+    """Yield refusals by position, or the one at `position`."""
+    f, e = REFUSALS, EVENTS
+    query = select(f, e.c.body, e.c.actor).join_from(f, e, e.c.position == f.c.position)
+    query = matching(query.order_by(f.c.position), f, {"position": position})
+    for row in each_row(connection, query):
+        yield RefusalRow(**row)
+
+
+def refusal_count(connection: Connection, *, pod_uid: str) -> int:
+    """Return how many refusals of one Pod are recorded."""
+    query = select(func.count()).select_from(REFUSALS).where(REFUSALS.c.pod_uid == pod_uid)
+    return int(connection.execute(query).scalar_one())
+
+
+def last_refusals(
+    connection: Connection, pod_uids: Sequence[str]
+) -> dict[str, tuple[int, int, bool]]:
+    """
+    Return how often these Pods were refused, where last, and whether that is their last word.
+
+    It is not where a place was reserved for the Pod since. Pods without a refusal are left out.
+    """
+    f, r = ledger_refusals.c, ledger_reservations.c
+    refused = (
+        select(f.pod_uid, func.count(), func.max(f.position))
+        .where(f.pod_uid.in_(pod_uids))
+        .group_by(f.pod_uid)
+    )
+    placed = (
+        select(r.pod_uid, func.max(r.position)).where(r.pod_uid.in_(pod_uids)).group_by(r.pod_uid)
+    )
+    since: dict[str, int] = dict(map(tuple, connection.execute(placed)))
+    return {
+        uid: (number, position, since.get(uid, 0) < position)
+        for uid, number, position in connection.execute(refused)
+    }
+
+
+def placing_rows(connection: Connection) -> Iterator[PlacingRow]:
+    """Yield the places that Pods got which were refused at some time, by position."""
+    r = RESERVATIONS
+    refused = select(REFUSALS.c.pod_uid)
+    columns = (r.c[name] for name in PlacingRow._fields)
+    query = select(*columns).where(r.c.pod_uid.in_(refused)).order_by(r.c.position)
+    for row in rows_of(connection, query):
+        yield PlacingRow._make(row)
+
+
+def voided_attempts(connection: Connection) -> dict[str, int]:
+    """Return Pod UID -> the newest attempt that was voided, of Pods of which one was."""
+    r = ledger_reservations.c
+    voided: ColumnElement[str] = literal_column("'voided'")  # a value would hide the index
+    query = select(r.pod_uid, func.max(r.attempt)).where(r.phase == voided).group_by(r.pod_uid)
+    return dict(map(tuple, connection.execute(query)))
+
+
+def newest_attempts(connection: Connection, uids: Iterable[str]) -> dict[str, int]:
+    """Return the number of the newest holding of each of these holders, ended or not."""
+    r, wanted = ledger_reservations.c, sorted(uids)
+    found: dict[str, int] = {}
+    for start in range(0, len(wanted), _PODS_PER_QUERY):
+        part = r.pod_uid.in_(wanted[start : start + _PODS_PER_QUERY])
+        query = select(r.pod_uid, func.max(r.attempt)).where(part).group_by(r.pod_uid)
+        found.update(map(tuple, connection.execute(query)))
+    return found
+
+
+def lives_of_pods(connection: Connection, pods: Iterable[tuple[str, str]]) -> list[PodLifeRow]:
+    """Return all that was reserved for these Pods, by namespace and name, in order."""
+    r, n, wanted = ledger_reservations.c, ledger_nodes.c, sorted(pods)
+    found: list[PodLifeRow] = []
+    for start in range(0, len(wanted), _PODS_PER_QUERY):
+        part = wanted[start : start + _PODS_PER_QUERY]
+        query = (
+            select(r.pod_uid, r.attempt, n.node_uid, r.phase, r.phase_position)
+            .add_columns(r.position, r.lost_position, r.closed_position)
+            .join_from(ledger_reservations, ledger_nodes, r.node_no == n.node_no)
+            .where(tuple_(r.namespace, r.pod_name).in_(part), r.kind == "granted")
+            .order_by(r.position)
+        )
+        for uid, attempt, node_uid, phase, phase_position, *positions in connection.execute(query):
+            is_bound = phase in {"bound", "assigned"}
+            found.append(
+                PodLifeRow(
+                    pod_uid=uid,
+                    attempt=attempt,
+                    node_uid=node_uid,
+                    bound_position=phase_position if is_bound else None,
+                    positions=tuple(positions),
+                )
+            )
+    return found
+
+
+def counts(
+    connection: Connection, *, admission: str, since_us: int = 0, until_us: int | None = None
+) -> Counts:
+    """
+    Return the counts of the headline.
+
+    A Pod that was only adopted was not decided, one placed by count was.
+
+    Args:
+        admission: the actor of refusals at admission: what has such a last word never was there.
+        since_us, until_us: of what was said between these moments alone.
+    """
+    seen = _seen(decided_only=True, since_us=since_us, until_us=until_us)
+    pod = _grouped(seen).subquery("pod")
+    reserved, refused = pod.c.reserved_position, pod.c.refused_position
+    e = ledger_events.c
+    never_was = func.coalesce(e.actor, "") == admission
+    query = select(
+        func.count().label("decided"),
+        _how_many(reserved > 0).label("placed"),
+        _how_many(refused > 0).label("refused"),
+        _how_many((refused > reserved) & ~never_was).label("waiting"),
+        _how_many((refused > reserved) & never_was).label("at_admission"),
+    ).select_from(pod.outerjoin(ledger_events, e.position == refused))
+    return Counts(**next(each_row(connection, query)))
+
+
+def _seen(
+    *, decided_only: bool = False, since_us: int = 0, until_us: int | None = None
+) -> Subquery:
+    """Return each reservation and each refusal of a Pod with its position."""
+    r, f = RESERVATIONS, REFUSALS
+    reserved = select(
+        *(r.c.pod_uid, r.c.namespace, r.c.pod_name, r.c.owner),
+        r.c.position.label("reserved_position"),
+        literal_column("0").label("refused_position"),
+    )
+    if decided_only:
+        by_count = select(EVENTS.c.position).where(
+            EVENTS.c.event_type.like("pod.observed.%"), EVENTS.c.body.like(_BY_COUNT)
+        )
+        reserved = reserved.where(or_(r.c.kind == "granted", r.c.position.in_(by_count)))
+    refused = select(
+        *(f.c.pod_uid, f.c.namespace, f.c.pod_name, f.c.owner),
+        literal_column("0").label("reserved_position"),
+        f.c.position.label("refused_position"),
+    )
+    if since_us:
+        reserved = reserved.where(r.c.opened_at_us >= since_us)
+        refused = refused.where(f.c.at_us >= since_us)
+    if until_us is not None:
+        reserved = reserved.where(r.c.opened_at_us <= until_us)
+        refused = refused.where(f.c.at_us <= until_us)
+    return union_all(reserved, refused).subquery("seen")
+
+
+def _grouped(seen: Subquery) -> Select[Any]:
+    pod = (seen.c.pod_uid, seen.c.namespace, seen.c.pod_name)
+    return select(
+        *pod,
+        func.max(seen.c.owner).label("owner"),
+        func.max(seen.c.reserved_position).label("reserved_position"),
+        func.max(seen.c.refused_position).label("refused_position"),
+    ).group_by(*pod)
+
+
+def _is_owner(seen: Subquery, owner: str) -> ColumnElement[bool]:
+    kind, _, name = owner.partition("/")
+    same = seen.c.owner == owner
+    if kind != "deployment":
+        return same
+    return or_(same, seen.c.owner.startswith(f"replicaset/{name}-", autoescape=True))
+
+
+def _how_many(condition: ColumnElement[bool]) -> ColumnElement[int]:
+    return func.coalesce(func.sum(case((condition, 1), else_=0)), 0)

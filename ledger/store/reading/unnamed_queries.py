@@ -1,0 +1,173 @@
+"""Who holds devices that nobody can name, or that no row of a device has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from sqlalchemy import (
+    Connection,
+    func,
+    select,
+)
+
+from ledger.domain.devices import GPU
+from ledger.domain.log.events import POD
+from ledger.store.reading.bounds import rows_of
+from ledger.store.reading.report_rows import (
+    UnknownRow,
+    UnplacedRow,
+)
+from ledger.store.reading.views import (
+    EVENTS,
+    HOLDINGS,
+    NODES,
+    NOW,
+    RESERVATIONS,
+    When,
+    each_row,
+    in_window,
+    machines_of,
+    matching,
+)
+from ledger.store.schema import (
+    ledger_slot_holdings,
+)
+
+UNKNOWN: Final = "unknown/"
+"""What the slot of a holder on an unknown device begins with; its type follows."""
+
+_PODS_PER_QUERY: Final = 200
+
+_NODES_PER_QUERY: Final = 500
+
+_UNKNOWN_COLUMNS: Final = tuple(
+    EVENTS.c.body if name == "body" else RESERVATIONS.c[name] for name in UnknownRow._fields[:-1]
+)
+
+_NAMED: Final = (
+    select(func.count())
+    .where(HOLDINGS.c.position == RESERVATIONS.c.position, HOLDINGS.c.device_type == GPU)
+    .scalar_subquery()
+)
+"""How many GPUs of a reservation somebody can name."""
+
+_UNPLACED_COLUMNS: Final = (
+    *(RESERVATIONS.c[name] for name in UnplacedRow._fields[:-1]),
+    RESERVATIONS.c.gpu_count - _NAMED,
+)
+
+
+def unknown_rows(
+    connection: Connection, when: When = NOW, *, node: str | None = None
+) -> list[UnknownRow]:
+    """
+    Return the Pods that may hold devices which nobody can name, by position.
+
+    Of one whose event is in an archive what the rows still say.
+    """
+    r, e = RESERVATIONS, EVENTS
+    query = (
+        select(*_UNKNOWN_COLUMNS)
+        .join_from(r, e, e.c.position == r.c.position, isouter=True)
+        .where(when.condition(r), r.c.kind == "observed")
+        .order_by(r.c.position)
+    )
+    if node is not None:
+        names = select(NODES.c.node_name).where(NODES.c.machine_no.in_(machines_of(node)))
+        query = query.where(r.c.node_name.in_(names))
+    rows = [UnknownRow._make((*row, "")) for row in rows_of(connection, query)]
+    archived = [row.position for row in rows if row.body is None]
+    slots = _unknown_slots(connection, archived)
+    return [
+        row._replace(unknown_types=slots[row.position][0], gpu_count=slots[row.position][1])
+        if row.position in slots
+        else row
+        for row in rows
+    ]
+
+
+def _unknown_slots(connection: Connection, positions: Sequence[int]) -> dict[int, tuple[str, int]]:
+    """Return position -> the types of devices held there that nobody can name, GPUs by number."""
+    s, r = ledger_slot_holdings.c, RESERVATIONS.c
+    found: dict[int, tuple[str, int]] = {}
+    for start in range(0, len(positions), _PODS_PER_QUERY):
+        query = (
+            select(s.position, s.slot, r.gpu_count - _NAMED)
+            .join_from(ledger_slot_holdings, RESERVATIONS, r.position == s.position)
+            .where(s.position.in_(positions[start : start + _PODS_PER_QUERY]))
+            .where(s.slot.startswith(UNKNOWN))
+            .order_by(s.position, s.slot)
+        )
+        for position, slot, number in connection.execute(query):
+            before = found.get(position)
+            device_type = slot.removeprefix(UNKNOWN)
+            types = device_type if before is None else f"{before[0]},{device_type}"
+            found[position] = (types, number)
+    return found
+
+
+def archived_holders(
+    connection: Connection, since_us: int, until_us: int, *, namespace: str | None = None
+) -> list[tuple[str, str]]:
+    """
+    Return node UID and path of the Pods of a window whose event is in an archive.
+
+    By position, each holding once.
+    """
+    r, e = RESERVATIONS, EVENTS
+    query = (
+        select(r.c.node_uid, r.c.namespace, r.c.pod_name)
+        .join_from(r, e, e.c.position == r.c.position, isouter=True)
+        .where(e.c.position.is_(None), in_window(r, since_us, until_us))
+        .order_by(r.c.position)
+    )
+    rows = each_row(connection, matching(query, r, {"namespace": namespace}))
+    return [(row["node_uid"], f"{row['namespace']}/{row['pod_name']}") for row in rows]
+
+
+def granted_rows(
+    connection: Connection, when: When, *, nodes: Iterable[str]
+) -> Iterator[UnknownRow]:
+    """
+    Yield who was granted something on these nodes, by UID, with what they asked for.
+
+    Nothing of that where the event is in an archive.
+    """
+    r, e, wanted = RESERVATIONS, EVENTS, sorted(nodes)
+    for start in range(0, len(wanted), _NODES_PER_QUERY):
+        query = (
+            select(*_UNKNOWN_COLUMNS)
+            .join_from(r, e, e.c.position == r.c.position, isouter=True)
+            .where(when.condition(r), r.c.kind == "granted", r.c.holder == POD)
+            .where(r.c.node_uid.in_(wanted[start : start + _NODES_PER_QUERY]))
+            .order_by(r.c.position)
+        )
+        for row in rows_of(connection, query):
+            yield UnknownRow._make((*row, ""))
+
+
+def unplaced_rows(connection: Connection, *, namespace: str | None = None) -> Iterator[UnplacedRow]:
+    """Yield the Pods that ever held GPUs which nobody can name, by position."""
+    r, s = RESERVATIONS, ledger_slot_holdings
+    query = (
+        select(*_UNPLACED_COLUMNS)
+        .join_from(r, s, s.c.position == r.c.position)
+        .where(s.c.slot == f"{UNKNOWN}{GPU}", r.c.kind == "observed")
+        .order_by(r.c.position)
+    )
+    for row in rows_of(connection, matching(query, r, {"namespace": namespace})):
+        yield UnplacedRow._make(row)
+
+
+def opened_rows(connection: Connection, positions: Iterable[int]) -> Iterator[UnplacedRow]:
+    """Yield the reservations that were opened at these positions, in order."""
+    r, wanted = RESERVATIONS, sorted(positions)
+    for start in range(0, len(wanted), _NODES_PER_QUERY):
+        query = (
+            select(*_UNPLACED_COLUMNS)
+            .where(r.c.position.in_(wanted[start : start + _NODES_PER_QUERY]))
+            .order_by(r.c.position)
+        )
+        for row in rows_of(connection, query):
+            yield UnplacedRow._make(row)
