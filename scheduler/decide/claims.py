@@ -47,7 +47,7 @@ def place_claim(
     """
     if not units:
         return
-    view = NodeView(facts=_facts(node, facts), cards=tuple(cards_of(node)))
+    view = NodeView(facts=_facts(node, facts, units), cards=tuple(cards_of(node)))
     barred = set(kept)
     for _ in range(TRIES_MAX):
         chosen = _chosen(units, view, barred, settings)
@@ -57,9 +57,9 @@ def place_claim(
         barred.update(one.minor for one in chosen.values())
 
 
-def _facts(node: NodeState, facts: NodeFacts | None) -> NodeFacts:
+def _facts(node: NodeState, facts: NodeFacts | None, units: Sequence[Unit]) -> NodeFacts:
     found = NodeFacts(uid=node.uid, name=node.name) if facts is None else facts
-    if found.links is None and found.derived_links is None:
+    if len(units) > 1 and found.links is None and found.derived_links is None:
         found = replace(found, derived_links=derive_links(node.devices))
     return found
 

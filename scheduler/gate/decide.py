@@ -117,11 +117,14 @@ class Accounts(Protocol):
         """Return what these results are of, by whole pools in their newest generation alone."""
         ...
 
-    def alike(self, node: str, device: Device) -> tuple[Alike, ...]:
+    def alike(self, node: str, device: Device, *, anywhere: bool = False) -> tuple[Alike, ...]:
         """
         Return the devices on this node that are like one of its, itself included, by name.
 
         None where it is a part of a card, or of several.
+
+        Args:
+            anywhere: wherever on the node they are, by PCIe root or NUMA node.
         """
         ...
 

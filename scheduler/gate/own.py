@@ -105,9 +105,9 @@ class OwnAccounts:
         """Return what the ledger has of the Node of this name."""
         return self.accounts.node(name)
 
-    def alike(self, node: str, device: Device) -> tuple[Alike, ...]:
-        """Return the devices on this node that are like one of its, itself included."""
-        return self.accounts.alike(node, device)
+    def alike(self, node: str, device: Device, *, anywhere: bool = True) -> tuple[Alike, ...]:
+        """Return the devices like one of a node's: nothing of ours says where they have to be."""
+        return self.accounts.alike(node, device, anywhere=anywhere)
 
     def account(self, allocated: Allocated) -> Accounted | Unaccounted:
         """Return what these results are of; less than was asked for is nothing."""

@@ -55,18 +55,24 @@ def class_selectors(item: Mapping[str, object]) -> tuple[str, ...]:
     return _expressions(spec.get("selectors"), "spec.selectors")
 
 
-def exchangeable(spec: Mapping[str, object], classes: Selectors) -> frozenset[str]:
+def exchangeable(
+    spec: Mapping[str, object], classes: Selectors, *, is_ours: bool = False
+) -> frozenset[str]:
     """
     Return the requests of a claim for which one device is as good as one that is like it.
 
     Those that are clear, ask for a number of devices, and neither select nor are constrained by
     what names the single device. Alternatives are called `<request>/<alternative>`, as in results.
+
+    Args:
+        is_ours: the claim was written for a Pod's request: that its devices differ in what names
+            the single one says that they are several, as they are in any exchange.
     """
     try:
         devices = an_object(spec.get("devices"), "spec.devices")
         if not _DEVICES_FIELDS.issuperset(devices):
             return frozenset()
-        constrained = frozenset(_constrained(devices))
+        constrained = frozenset(_constrained(devices, is_ours=is_ours))
         found = [
             (name, parent)
             for name, parent, body in _requests(devices)
@@ -94,9 +100,11 @@ def _requests(
                 yield f"{name}/{a_text(other.get('name'), 'name')}", name, other
 
 
-def _constrained(devices: Mapping[str, object]) -> Iterator[str]:
+def _constrained(devices: Mapping[str, object], *, is_ours: bool) -> Iterator[str]:
     """Yield the requests that are constrained by what may name one device; empty = all of them."""
     for one in each(devices.get("constraints"), "spec.devices.constraints", an_object):
+        if is_ours and set(one) == {"distinctAttribute"}:
+            continue
         attributes = [one[name] for name in ("distinctAttribute", "matchAttribute") if name in one]
         is_clear = _CONSTRAINT_FIELDS.issuperset(one) and attributes
         if is_clear and not any(may_name_one(a_text(each, "constraint")) for each in attributes):

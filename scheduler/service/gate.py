@@ -14,7 +14,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -254,6 +254,8 @@ class Gate:
         self._check_now()
         await self._list_claims()
         asked = await self._asked(request.object, write)
+        if isinstance(asked, Asking) and is_ours:
+            write = replace(write, free=exchangeable(spec, self._classes, is_ours=True))
         if write.new.allocated is not None:
             self.look_again(write.new.allocated.node_name)
         if self._has_news() and (

@@ -31,6 +31,8 @@ SLICES: Final = "/apis/resource.k8s.io/v1/resourceslices"
 CLASSES: Final = "/apis/resource.k8s.io/v1/deviceclasses"
 NOT_RECORDED: Final = "NodeNotRecorded"
 
+_AlikeTo = Mapping[Device, tuple[Alike, ...]]
+
 _log: Final = logging.getLogger("tenure.scheduler.slices")
 
 
@@ -63,7 +65,7 @@ class SliceBook:
         self._pools: dict[tuple[str, str], Pool] = {}
         self._by_node: dict[str, dict[tuple[str, str], Pool]] = {}
         self._accounts: dict[str, tuple[tuple[DeviceRecord, ...], NodeAccounts]] = {}
-        self._alike: dict[str, tuple[NodeAccounts, Mapping[Device, tuple[Alike, ...]]]] = {}
+        self._alike: dict[tuple[str, bool], tuple[NodeAccounts, _AlikeTo]] = {}
         self._versions: dict[str, int] = {}
         self.faults: dict[str, str] = {}
         self.listing: set[str] | None = None
@@ -156,7 +158,8 @@ class SliceBook:
         }
         for node in nodes:
             self._accounts.pop(node, None)
-            self._alike.pop(node, None)
+            for anywhere in (False, True):
+                self._alike.pop((node, anywhere), None)
             pools = self._by_node.setdefault(node, {})
             pools.pop(key, None)
             if now_there is not None and any(each.node == node for each in now_there.devices):
@@ -199,12 +202,13 @@ class SliceBook:
         self._accounts[node] = known, found
         return found
 
-    def alike(self, node: str, accounts: NodeAccounts) -> Mapping[Device, tuple[Alike, ...]]:
+    def alike(self, node: str, accounts: NodeAccounts, *, anywhere: bool) -> _AlikeTo:
         """Return the devices that are like each of a node's, with the cards that they are."""
-        before = self._alike.get(node)
+        before = self._alike.get((node, anywhere))
         if before is None or before[0] is not accounts:
-            found = _alike(node, self._by_node.get(node, {}).values(), accounts)
-            before = self._alike[node] = accounts, found
+            pools = self._by_node.get(node, {}).values()
+            before = accounts, _alike(node, pools, accounts, anywhere=anywhere)
+            self._alike[node, anywhere] = before
         return before[1]
 
     def records(
@@ -225,16 +229,14 @@ class SliceBook:
         return tuple(sorted((*own, *found), key=lambda each: each.key))
 
 
-def _alike(
-    node: str, pools: Iterable[Pool], accounts: NodeAccounts
-) -> Mapping[Device, tuple[Alike, ...]]:
+def _alike(node: str, pools: Iterable[Pool], accounts: NodeAccounts, *, anywhere: bool) -> _AlikeTo:
     """Return by each device that is one card, or is given in shares of one, those alike."""
     found: dict[Device, tuple[Alike, ...]] = {}
     for pool in pools:
         groups: dict[Hashable, list[Alike]] = {}
         for device in sorted(pool.devices, key=lambda each: each.name):
             of = accounts.devices.get((*pool.key, device.name))
-            same = likeness(pool.driver, device)
+            same = likeness(pool.driver, device, anywhere=anywhere)
             if device.node != node or of is None or same is None or len(of.parts) != 1:
                 continue
             (part,) = of.parts
@@ -288,13 +290,14 @@ class LiveAccounts:
             return Unaccounted(reason=found.reason, message=str(found))
         return Accounted(shares=found.shares, models=found.models)
 
-    def alike(self, node: str, device: Device) -> tuple[Alike, ...]:
+    def alike(self, node: str, device: Device, *, anywhere: bool = False) -> tuple[Alike, ...]:
         """Return the devices on this node that are like one of its, itself included, by name."""
         state = self._node(node)
         if state is None:
             return ()
         accounts = self._slices.accounts(node, state.devices)
-        found, own = self._slices.alike(node, accounts).get(device, ()), device[2]
+        found = self._slices.alike(node, accounts, anywhere=anywhere).get(device, ())
+        own = device[2]
         return tuple(
             one for one in found if one.name == own or not self._bars((*device[:2], one.name))
         )

@@ -202,9 +202,9 @@ class FoldedAccounts:
         ordered = tuple(shares[minor] for minor in sorted(shares))
         return Accounted(shares=ordered, models=("T4",) * len(ordered))
 
-    def alike(self, node: str, device: Device) -> tuple[Alike, ...]:
-        """Return all cards of the node: they are like one another."""
-        assert node == NODE
+    def alike(self, node: str, device: Device, *, anywhere: bool = False) -> tuple[Alike, ...]:
+        """Return all cards of the node: they are like one another, wherever they are."""
+        assert node == NODE, anywhere
         minors = [each.minor for each in self.devices]
         found = [Alike(name=f"gpu-{each}", minor=each) for each in minors]
         kept = tuple(each for each in found if each.name not in self.gone)

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Final
 
-from ledger.domain.dialects.dra.objects import PCI_BUS_ID, SlicedDevice
+from ledger.domain.dialects.dra.objects import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT, SlicedDevice
 
 _OF_ANY: Final = frozenset({"uuid", "index", "minor", "pciBusID", "pcieBusID", "pciAddress"})
 _OF_DRIVER: Final[Mapping[str, frozenset[str]]] = {
@@ -27,6 +27,9 @@ _OF_DRIVER: Final[Mapping[str, frozenset[str]]] = {
     "gpu.intel.com": frozenset({"uid"}),
 }
 """What names the single device, by driver, besides what does so wherever it is said."""
+
+_WHERE: Final = frozenset({PCIE_ROOT, NUMA_NODE})
+_WHERE_NAMES: Final = frozenset(name.rpartition("/")[2] for name in _WHERE)
 
 _ALL: Final = _OF_ANY.union(*_OF_DRIVER.values())
 
@@ -44,15 +47,26 @@ def names_one(driver: str, attribute: str) -> bool:
     return domain in {"", driver} and (name in _OF_ANY or name in _OF_DRIVER.get(driver, ()))
 
 
-def likeness(driver: str, device: SlicedDevice) -> Hashable:
+def says_where(driver: str, attribute: str) -> bool:
+    """Tell whether an attribute says where on its node a device is."""
+    domain, _, name = attribute.rpartition("/")
+    return attribute in _WHERE or (domain in {"", driver} and name in _WHERE_NAMES)
+
+
+def likeness(driver: str, device: SlicedDevice, *, anywhere: bool = False) -> Hashable:
     """
     Return what two devices of one pool have in common that differ in their names alone.
 
     None where a device says of itself what is not known here: it is like nobody.
+
+    Args:
+        anywhere: wherever on the node they are, too.
     """
     if not device.traits:
         return None
     shared = frozenset(
-        (name, value) for name, value in device.attributes.items() if not names_one(driver, name)
+        (name, value)
+        for name, value in device.attributes.items()
+        if not (names_one(driver, name) or (anywhere and says_where(driver, name)))
     )
     return device.traits, device.node, shared

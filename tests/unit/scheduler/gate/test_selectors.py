@@ -149,6 +149,15 @@ def test_each_alternative_and_request_is_told_by_itself() -> None:
     assert exchangeable(asked, CLASSES) == {"h"}
 
 
+def test_a_claim_of_ours_may_ask_for_several_devices() -> None:
+    """Which they stay in any exchange: each device is exchanged for one."""
+    several = spec({"distinctAttribute": "gpu.nvidia.com/uuid"}, count=2)
+    assert exchangeable(several, CLASSES) == frozenset()
+    assert exchangeable(several, CLASSES, is_ours=True) == {"g"}
+    same = spec({"matchAttribute": "gpu.nvidia.com/uuid"})
+    assert exchangeable(same, CLASSES, is_ours=True) == frozenset()
+
+
 def test_a_class_says_its_expressions() -> None:
     """In order, none where it selects everything."""
     assert class_selectors({"spec": {"selectors": cel("true")}}) == ("true",)
