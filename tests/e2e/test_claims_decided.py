@@ -371,8 +371,9 @@ def test_a_card_and_its_partitions_are_never_both_given(scene: Scene, namespace:
         for one in allocation.get("devices", {}).get("results", ()):
             found.setdefault(one["pool"], []).append(one["device"])
     assert found
-    for devices in found.values():
+    for pool, devices in found.items():
         assert len(devices) == len(set(devices)), found
-        assert devices == ["gpu-0"] or "gpu-0" not in devices, found
+        if pool.startswith("cut-"):  # others have more cards than one
+            assert devices == ["gpu-0"] or "gpu-0" not in devices, found
     remove_claims(scene.plane, where)
     eventually(lambda: not held(scene.ledger))

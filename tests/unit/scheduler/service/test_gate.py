@@ -205,6 +205,48 @@ def test_a_refusal_is_a_conflict_that_names_the_holder(world: World) -> None:
     assert "held by claim ml/a" in event["note"]
 
 
+def test_refusals_are_counted_claim_by_claim_while_it_waits(world: World) -> None:
+    """One that gets a card, or that nobody has seen, is not shown any more."""
+    world.write("a", result(0))
+    for _ in range(2):
+        world.write("b", result(0), pods=["late"])
+    world.write("c", result(0), pods=["later"])
+    for name in ("b", "c"):
+        world.show(world.now(name))
+
+    assert world.gate.most_refused() == {"ml/b": 2, "ml/c": 1}
+    world.write("b", result(1), pods=["late"])
+    world.delete("c")
+    assert world.gate.most_refused() == {}
+
+
+@pytest.mark.parametrize(
+    ("selects", "words"),
+    [
+        ((), "once its holder ends, or another one like it is free (refused 1 times)"),
+        (('device.attributes["x"].uuid == "y"',), "the claim may name this very device"),
+    ],
+)
+def test_a_refused_pod_is_told_what_would_free_it(
+    world: World, selects: tuple[str, ...], words: str
+) -> None:
+    """And whether the claim itself keeps it from another card."""
+    world.classes[DRIVER] = selects
+    for number in range(4):
+        assert world.write(f"a-{number}", result(number))["allowed"]
+
+    assert not world.write("b", result(0), pods=["late"])["allowed"]
+
+    asyncio.run(world.telling.send())
+    [note] = [
+        each["note"]
+        for path, each in world.server.objects.items()
+        if "/namespaces/ml/events/" in path
+    ]
+    assert "held by claim ml/a-0" in note
+    assert words in note
+
+
 def test_a_dry_run_is_answered_and_leaves_nothing(world: World) -> None:
     """Neither where it may be, nor where it may not."""
     assert world.write("a", result(0), dry_run=True)["allowed"]
