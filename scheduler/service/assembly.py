@@ -14,7 +14,6 @@ from ledger.domain.dialects.dra.asking import Giver
 from ledger.domain.dialects.dra.drivers import CardDrivers
 from ledger.domain.log.state import NodeState
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.vocabulary import Vocabulary
 from scheduler.cluster.templates import InText
 from scheduler.decide.claims import place_claim
 from scheduler.decide.settings import SchedulingSettings
@@ -27,6 +26,7 @@ from scheduler.service.answering import Extender
 from scheduler.service.beginning import Beginning
 from scheduler.service.binding import Binder, Proofs
 from scheduler.service.books import LiveBooks
+from scheduler.service.claim_places import ClaimPlaces, PlaceWorks
 from scheduler.service.claim_templates import ClaimTemplates, TemplateWorks
 from scheduler.service.claims import ClaimBook
 from scheduler.service.freshness import Freshness
@@ -106,6 +106,7 @@ class Assembly:
     tainting: Tainting
     gate: Gate
     claim_templates: ClaimTemplates
+    claim_places: ClaimPlaces
 
     def sinks(self) -> dict[str, Sink]:
         """Return who is to be told of which collection of the API."""
@@ -128,6 +129,7 @@ class Assembly:
                     self.proofs,
                     self.refusing,
                     self.claim_templates,
+                    self.claim_places,
                 )
             ),
             "namespaces": self.releasing.namespaces,
@@ -256,9 +258,7 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
         documents_in=ports.documents_in,
     )
 
-    guard = _guarding(
-        begun, ports, view, books, telling, agents=agents, vocabulary=settings.vocabulary
-    )
+    guard = _guarding(begun, ports, view, books, telling, agents=agents, settings=settings)
 
     def decides(words: DecidedBy) -> None:
         books.words = refusing.words = words
@@ -311,6 +311,7 @@ class _Guard(NamedTuple):
     tainting: Tainting
     gate: Gate
     claim_templates: ClaimTemplates
+    claim_places: ClaimPlaces
 
 
 def _guarding(
@@ -321,7 +322,7 @@ def _guarding(
     telling: Telling,
     *,
     agents: Agents,
-    vocabulary: Vocabulary,
+    settings: SchedulingSettings,
 ) -> _Guard:
     """Return what looks at claims, and guards those of listed drivers."""
     drivers = CardDrivers(frozenset(ports.drivers))
@@ -383,7 +384,7 @@ def _guarding(
         pod=view.pods.pending,
         giver=giver,
         mode=lambda name: mode(view.facts(name)),
-        vocabulary=vocabulary,
+        vocabulary=settings.vocabulary,
     )
     keeping = TemplateWorks(
         api=ports.api,
@@ -391,7 +392,25 @@ def _guarding(
         pod=view.pods.pending,
         giver=giver,
         why_not=ports.leading.why_not,
-        vocabulary=vocabulary,
+        vocabulary=settings.vocabulary,
+    )
+
+    def giving() -> list[str]:
+        return [name for name in slices.nodes() if mode(view.facts(name)) is Mode.CLAIMS]
+
+    def known(name: str) -> tuple[NodeFacts, NodeState] | None:
+        facts, state = view.facts(name), node(name)
+        return None if facts is None or state is None else (facts, state)
+
+    places = PlaceWorks(
+        api=ports.api,
+        clock=ports.clock,
+        pod=view.pods.pending,
+        names=giving,
+        node=known,
+        users=claims.users,
+        why_not=ports.leading.why_not,
+        settings=settings,
     )
     gate = Gate(works, drivers=drivers, words=lambda: books.words)
 
@@ -403,7 +422,16 @@ def _guarding(
     agents.claims.answered = answered
     view.pods.moved = _both(view.pods.moved, gate.look_again)
     agents.ready.changed = _both(agents.ready.changed, gate.look_again)
-    return _Guard(slices, claims, classes, rules, tainting, gate, ClaimTemplates(keeping))
+    return _Guard(
+        slices=slices,
+        claims=claims,
+        classes=classes,
+        rules=rules,
+        tainting=tainting,
+        gate=gate,
+        claim_templates=ClaimTemplates(keeping),
+        claim_places=ClaimPlaces(places),
+    )
 
 
 def _both(one: Callable[[str], None], other: Callable[[str], None]) -> Callable[[str], None]:

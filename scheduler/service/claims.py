@@ -185,6 +185,10 @@ class ClaimBook:
         """Return who uses a claim, as the ledger has it."""
         return self._consumers.get(uid, ())
 
+    def users(self) -> frozenset[str]:
+        """Return the UIDs of the Pods that use claims, as the ledger has it."""
+        return frozenset(each.uid for some in self._consumers.values() for each in some)
+
     def attempts(self, uid: str) -> int:
         """Return the number of a claim's newest holding, ended or not; 0 without one."""
         return self._attempts.get(uid, 0)

@@ -172,6 +172,10 @@ class SliceBook:
         """Tell whether one of these drivers has a pool with a device of a node."""
         return any(driver in drivers for driver, _ in self._by_node.get(node, ()))
 
+    def nodes(self) -> list[str]:
+        """Return the names of the nodes that have a pool, in order."""
+        return sorted(self._by_node)
+
     def giver(self, driver: str) -> Giver:
         """Return what a driver's cards are, for claims of ours: by the class of its name."""
         if driver not in self._givers:

@@ -23,12 +23,17 @@ from ledger.domain.kube.object_fields import text_at, text_map
 from ledger.domain.request.isolation import provider_of
 from ledger.domain.request.normalise import examine_pod
 from ledger.domain.request.requests import PlacementRules
-from ledger.domain.resources import ANNOTATION_TENURE_CLAIMED, LABEL_GPU_ISOLATION_PROVIDER
+from ledger.domain.resources import (
+    ANNOTATION_TENURE_CLAIMED,
+    GATE_TENURE_PLACE,
+    LABEL_GPU_ISOLATION_PROVIDER,
+)
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 
 _SECTIONS: Final = ("requests", "limits")
 _LISTS: Final = ("initContainers", "containers")
 _CLAIMS: Final = "resourceClaims"
+_GATES: Final = "schedulingGates"
 
 Body = Mapping[str, object]
 
@@ -70,6 +75,10 @@ def as_asked(pod: Body) -> Body:
     spec = {key: value for key, value in spec.items() if key != _CLAIMS}
     if claims:
         spec[_CLAIMS] = claims
+    gates = [one for one in _gates(spec) if one.get("name") != GATE_TENURE_PLACE]
+    spec.pop(_GATES, None)
+    if gates:
+        spec[_GATES] = gates
     own = {key: text for key, text in annotations.items() if key != ANNOTATION_TENURE_CLAIMED}
     return {**pod, "metadata": {**metadata, "annotations": own}, "spec": spec}
 
@@ -105,6 +114,7 @@ def with_claim(pod: Body, asking: Asking, rules: PlacementRules, vocabulary: Voc
     spec = _changed(pod, claiming)
     ours = {"name": CLAIM, "resourceClaimTemplateName": template_name(asking)}
     spec[_CLAIMS] = [*_claims(spec.get(_CLAIMS)), ours]
+    spec[_GATES] = [*_gates(spec), {"name": GATE_TENURE_PLACE}]
     provider = provider_of(rules)
     if provider:
         selector = an_object(spec.get("nodeSelector"), "spec.nodeSelector")
@@ -141,6 +151,10 @@ def template_named(pod: Body) -> str:
         if one.get("name") == CLAIM:
             return text_at(one, "resourceClaimTemplateName", f"spec.{_CLAIMS}")
     return ""
+
+
+def _gates(spec: Body) -> list[dict[str, object]]:
+    return [an_object(one, _GATES) for one in a_list(spec.get(_GATES), f"spec.{_GATES}")]
 
 
 def _claims(value: object) -> list[dict[str, object]]:

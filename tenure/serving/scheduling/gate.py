@@ -70,6 +70,7 @@ async def guarding(process: Process, options: GateListener) -> AsyncIterator[Non
     process.repeat(LOOK_SECONDS, "gate certificates", as_coroutine(folder.look))
     templates = process.live.claim_templates
     process.repeat(TEMPLATES_SECONDS, "claim templates", templates.make)
+    process.repeat(TEMPLATES_SECONDS, "places of claims", process.live.claim_places.send)
     process.repeat(CLEAN_SECONDS, "unused claim templates", templates.clean)
     process.repeat(TAINT_SECONDS, "device taints", process.live.tainting.settle)
     process.tasks.start()
