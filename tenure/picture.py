@@ -71,6 +71,11 @@ def picture_of_ledger(source: Ledger, at_us: int | None, sight: Sight = EVERYBOD
             *((row, pod_of(row)) for row in observed),
             *((row, asking_pod(row)) for row in granted),
         ]
+        cut: dict[str, bool] = {}
+        own = {row.position for row in granted if row.gpu_count}  # a Pod has cards of one kind
+        for row, _ in pods:
+            if row.body is None:
+                cut[row.node_uid] = cut.get(row.node_uid, False) or row.position not in own
         held = queries.device_holders(connection, when)
         picture = cluster_now_of_ledger(
             queries.nodes(connection, until=until),
@@ -79,14 +84,16 @@ def picture_of_ledger(source: Ledger, at_us: int | None, sight: Sight = EVERYBOD
             closed_at(queries.health_changes(connection), at_us),
             [
                 structs.replace(pod, faults=(_ARCHIVED,))
-                if row.body is None and (pod.unknown_types or row.node_uid in others)
+                if row.body is None
+                and row.position not in own
+                and (pod.unknown_types or row.node_uid in others)
                 else pod
                 for row, pod in pods
                 if sight.sees(row.namespace)
             ],
             described=described,
             labels=labels,
-            cut={row.node_uid for row, _ in pods if row.body is None},
+            cut=cut,
         )
     return picture if sight.whole else held_alone(picture, sight.sees)
 

@@ -100,6 +100,7 @@ class _NodeParts:
     asked: Counter[str] = field(default_factory=Counter)
     labels: Mapping[str, str] = field(default_factory=dict)
     is_cut: bool = False
+    hides_cards: bool = False
 
     @property
     def offers(self) -> Mapping[str, int]:
@@ -184,7 +185,7 @@ def cluster_now_of_ledger(
     *,
     described: Mapping[str, RecordedNode] | None = None,
     labels: Mapping[str, Mapping[str, str]] | None = None,
-    cut: Iterable[str] = (),
+    cut: Mapping[str, bool] | None = None,
 ) -> Picture:
     """
     Return the cards of a ledger at the moment that `holders` and `pods` were asked for.
@@ -194,7 +195,8 @@ def cluster_now_of_ledger(
         pods: who was seen to run there, and of those who were granted something what they ask for.
         described: node UID -> what was said of the node last, as far as it was.
         labels: likewise its labels, of nodes that offer devices by number.
-        cut: UIDs of the nodes with Pods of which nobody can say what they hold by number or claim.
+        cut: UIDs of the nodes with Pods of which nobody can say what they hold by number or claim,
+            and whether that may be cards.
     """
     nodes, described = list(nodes), described or {}
     created = {uid: facts.created for uid, facts in described.items()}
@@ -231,9 +233,10 @@ def cluster_now_of_ledger(
             there = parts[granting[machines[event.node_uid]]]
             there.strangers.append(event)
             there.asked.update(extended.held(event.snapshot))
-    for uid in cut:
+    for uid, has_cards in (cut or {}).items():
         if uid in machines:
-            parts[granting[machines[uid]]].is_cut = True
+            part = parts[granting[machines[uid]]]
+            part.is_cut, part.hides_cards = True, part.hides_cards or has_cards
     told = {
         node.node_name: described[node.node_uid].faults
         for node in nodes
@@ -447,7 +450,7 @@ def _node(part: _NodeParts, vocabulary: Vocabulary) -> NodeNow:
         *volcano_groups(part.systems, part.strangers, is_open=is_open),
     )
     if part.is_cut:
-        groups = tuple(map(_at_least, groups))
+        groups = tuple(_at_least(group, part) for group in groups)
     looked_at = {name for group in groups for name in group.units}
     return NodeNow(
         name=part.name,
@@ -466,10 +469,10 @@ def _node(part: _NodeParts, vocabulary: Vocabulary) -> NodeNow:
     )
 
 
-def _at_least(group: CardGroup) -> CardGroup:
+def _at_least(group: CardGroup, part: _NodeParts) -> CardGroup:
     """Return a group of which more may be held than anybody can say; an inventory's is known."""
     units = {name: replace(each, is_least=True) for name, each in group.units.items()}
-    if group.is_inventoried:
+    if group.is_inventoried or not part.hides_cards:
         return replace(group, units=units)
     held = group.held or exactly(sum(1 for card in group.devices if card.holders))
     return replace(

@@ -729,9 +729,12 @@ def test_what_only_an_archived_event_tells_is_said_not_to_be_known(
     """No card that a Pod runs on is free, and no hours are left out in silence."""
     offered = {"cpu": "8", "memory": "8Gi", "pods": "110", "nvidia.com/gpu": 8}
     labels = {"nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.count": "2"}
+    sick = object_node("ill", allocatable={**offered, "nvidia.com/gpu": 3})
+    sick["status"]["capacity"] = {**offered, "nvidia.com/gpu": 4}
     cluster = told_of(
         [
             object_node("ts", allocatable=offered, labels=labels),
+            sick,
             object_node("plain", allocatable={**offered, "nvidia.com/gpu": 4}),
             object_node("nic", allocatable={**offered, "nvidia.com/gpu": 0, "rdma/hca": 4}),
             running("p", "ts", {"nvidia.com/gpu": 1}),
@@ -740,7 +743,11 @@ def test_what_only_an_archived_event_tells_is_said_not_to_be_known(
     )
     nic = next(each for each in cluster.nodes if each.name == "nic")
     asks = PodSnapshot(original={"c.rdma/hca": "3"})
-    granted = structs.replace(reserved("g", node="nic"), node_uid=nic.uid, snapshot=asks)
+    ill = next(each for each in cluster.nodes if each.name == "ill")
+    granted = [
+        structs.replace(reserved("g", node="nic"), node_uid=nic.uid, snapshot=asks),
+        structs.replace(reserved("h", share(0, 50, gib=0, device_id="")), node_uid=ill.uid),
+    ]
     clock, question = Clock(), UsageQuestion(output=OutputFormat.JSON)
 
     def asked_now() -> tuple[Any, str, Picture]:
@@ -757,7 +764,7 @@ def test_what_only_an_archived_event_tells_is_said_not_to_be_known(
             writer.append([events.inventoried(each, MONDAY_US), described])
         for held in cluster.adopted:
             writer.append([events.observed(structs.replace(held, request=None), MONDAY_US)])
-        writer.append([clock.new(granted, at_us=MONDAY_US + 1)])
+        writer.append([clock.new(each, at_us=MONDAY_US + 1) for each in granted])
         later = [clock.new(refused(f"r{n}"), at_us=MONDAY_US + HOUR_US) for n in range(300)]
         writer.append(later)
     before, said, picture = asked_now()
@@ -765,6 +772,7 @@ def test_what_only_an_archived_event_tells_is_said_not_to_be_known(
     assert said_of(picture) == {
         "ts": (exactly(1), {}),
         "plain": (exactly(2), {}),
+        "ill": (exactly(2), {}),
         "nic": (exactly(0), {"rdma/hca": Units(allocatable=4, held=3)}),
     }
     with store.open() as ledger:
@@ -775,6 +783,7 @@ def test_what_only_an_archived_event_tells_is_said_not_to_be_known(
     assert said_of(picture) == {
         "ts": (Many(least=0, most=2), {}),
         "plain": (exactly(2), {}),
+        "ill": (exactly(2), {}),
         "nic": (exactly(0), {"rdma/hca": Units(allocatable=4, held=0, is_least=True)}),
     }
     assert told["not_counted"] == ["ml/p"]

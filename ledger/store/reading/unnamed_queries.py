@@ -8,6 +8,7 @@ from typing import Final
 from sqlalchemy import (
     Connection,
     func,
+    or_,
     select,
 )
 
@@ -111,15 +112,16 @@ def archived_holders(
     connection: Connection, since_us: int, until_us: int, *, namespace: str | None = None
 ) -> list[tuple[str, str]]:
     """
-    Return node UID and path of the Pods of a window whose event is in an archive.
+    Return node UID and path of the Pods of a window of whose cards only archived events tell.
 
-    By position, each holding once.
+    By position, each holding once. Who was granted cards of the inventory has no others.
     """
     r, e = RESERVATIONS, EVENTS
     query = (
         select(r.c.node_uid, r.c.namespace, r.c.pod_name)
         .join_from(r, e, e.c.position == r.c.position, isouter=True)
         .where(e.c.position.is_(None), in_window(r, since_us, until_us))
+        .where(or_(r.c.kind == "observed", r.c.gpu_count == 0))
         .order_by(r.c.position)
     )
     rows = each_row(connection, matching(query, r, {"namespace": namespace}))
