@@ -24,6 +24,7 @@ from ledger.domain.dialects.dra.asking import (
     sizes_in,
 )
 from ledger.domain.dialects.dra.objects import CORES, MEMORY
+from ledger.domain.errors import InputError
 from ledger.domain.log.events import ClaimResult
 from ledger.domain.log.state import NodeState
 from ledger.domain.request.claimed import asked_by_claim, is_claimed
@@ -69,7 +70,10 @@ def asked_of(
     """
     if not is_claimed(pod):
         return None
-    asking = asked_by_claim(pod, vocabulary)
+    try:
+        asking = asked_by_claim(pod, vocabulary)
+    except InputError as error:
+        return str(error)
     if asking is None:
         return "its Pod names another template than its request has"
     spec = an_object(claim.get("spec"), "spec")

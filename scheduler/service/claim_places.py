@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any, Final
 
 from certs.ports import ApiError, ConflictError, Object
-from ledger.domain.errors import InputError
+from ledger.domain.errors import InputError, RefusedError
 from ledger.domain.log.state import NodeState
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.claimed import as_asked, is_claimed
@@ -109,7 +109,8 @@ class ClaimPlaces:
                 path = pod_path(metadata["namespace"], metadata["name"])
                 await self._works.api.patch(path, sent_to(pod, name))
             except ConflictError:
-                continue  # it changed: it is looked at again
+                self._gated[uid] = self._gated.pop(uid, None)  # it changed: looked at again
+                continue
             except ApiError:
                 self._gated[uid] = self._gated.pop(uid, None)  # perhaps of this Pod alone
                 raise
@@ -123,8 +124,8 @@ class ClaimPlaces:
             return None
         try:
             request = decode_pod(as_asked(pod), self._works.settings.vocabulary)
-        except InputError:
-            return None
+        except (InputError, RefusedError):
+            return None  # whoever wrote it: it goes without a wish
         names = self._works.names()
         begin = self._begin % len(names) if len(names) > NODES_MAX else 0
         self._begin = begin + NODES_MAX

@@ -115,8 +115,8 @@ class ClaimTemplates:
                 continue
             spec = self._spec(uid)
             if spec is not None:
+                self._looked[place] = now  # also where it fails: others wait, too
                 await self._make(place, spec)
-                self._looked[place] = now
 
     def _spec(self, uid: str) -> dict[str, object] | None:
         """Return what the claim of a Pod is to ask for, None where no claim of ours is."""

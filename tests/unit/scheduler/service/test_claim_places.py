@@ -126,6 +126,22 @@ def test_a_pod_that_changed_is_looked_at_again() -> None:
     assert world.wish("p") == "a"
 
 
+@pytest.mark.parametrize(
+    "said",
+    ['{"containers":{"main":{"limits":{"nvidia.com/gpu":"0.5"}}}}', "{", '{"containers":[]}'],
+)
+def test_a_pod_whose_request_is_none_goes_without_a_wish(said: str) -> None:
+    """Anybody may write our annotation where nobody opted in."""
+    world = World("a")
+    made = by_claim("p", WHOLE)
+    made["metadata"]["annotations"]["tenure.sh/claimed-request"] = said
+    world.server.put(path_of(made), made)
+    world.come("q")
+    world.send()
+
+    assert (world.wish("p"), world.wish("q")) == ("", "a")
+
+
 def test_what_a_pod_wishes_itself_stays() -> None:
     """Ours is one more; other gates stay."""
     made = by_claim("p", WHOLE)

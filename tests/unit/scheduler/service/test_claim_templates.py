@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from certs.ports import ApiError
 from ledger.domain.dialects.dra.asking import Giver
 from scheduler.service.claim_templates import (
     ALL_TEMPLATES,
@@ -103,6 +105,23 @@ def test_a_template_that_somebody_deleted_is_made_again_while_a_pod_waits(world:
     world.clock.now += 10.0
     world.make()
     assert path not in world.server.objects
+
+
+def test_a_template_that_the_api_server_refuses_holds_up_no_other(world: World) -> None:
+    """Its namespace may be going."""
+    refused = world.put("a", {"nvidia.com/gpu": "1"})
+    other = world.put("b", {"nvidia.com/gpu": "2"})
+    fates: Iterator[str | int] = iter(["answered", 403])
+    world.api.fate = lambda _: next(fates, "answered")
+    with pytest.raises(ApiError):
+        world.make()
+    world.make()
+
+    assert other in world.server.objects
+    assert refused not in world.server.objects
+    world.clock.now += 10.0
+    world.make()
+    assert refused in world.server.objects
 
 
 def test_a_ratio_waits_for_a_card(world: World) -> None:

@@ -877,6 +877,18 @@ def test_a_claim_of_ours_without_its_pod_is_refused(world: World) -> None:
     assert world.asked(old, new)["allowed"]
 
 
+def test_a_claim_of_ours_whose_pod_says_nothing_legible_is_refused(world: World) -> None:
+    """In words, and not as a review that is none."""
+    limits = {"nvidia.com/gpu": "1"}
+    old = world.store(own_claim("a", 0, limits))
+    made = by_claim("a", limits)
+    made["metadata"]["annotations"]["tenure.sh/claimed-request"] = "{"
+    world.server.objects["/api/v1/namespaces/ml/pods/a"] = made
+    new = own_claim("a", int(old["metadata"]["resourceVersion"]), limits, result(0, request="g0"))
+
+    assert world.asked(old, new)["status"]["message"].startswith("TemplateNotOurs")
+
+
 def test_none_of_what_nobody_asked_for_is_no_share_of_nothing(world: World) -> None:
     """Memory without compute is asked for in some dialects; of a claim of others it is refused."""
     limits = {"aliyun.com/gpu-mem": "8192"}
