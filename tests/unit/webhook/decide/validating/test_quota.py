@@ -269,17 +269,14 @@ def test_translating_twice_changes_nothing() -> None:
 
 def test_claims_are_counted_by_the_class_that_is_named() -> None:
     """As many devices as cards; what is counted already, or in no cards, stays."""
-    key = "gpu.example.com.deviceclass.resource.k8s.io/devices"
-    once = translate_quota(quota({CARDS: "4"}), device_class="gpu.example.com")
-    plain = translate_quota(quota({CARDS: "4"}))
+    name, key = "gpu.example.com", "gpu.example.com.deviceclass.resource.k8s.io/devices"
+    once = translate_quota(quota({CARDS: "4"}), device_class=name)
+    lower = translate_quota(quota({CARDS: "4", key: "2"}), device_class=name)
 
-    assert once["spec"]["hard"] == {**plain["spec"]["hard"], key: "4"}  # type: ignore[index] - JSON
-    assert translate_quota(once, device_class="gpu.example.com") == once
-    set_lower = quota({CARDS: "4", key: "2"})
-    assert translate_quota(set_lower, device_class="gpu.example.com")["spec"]["hard"][key] == "2"  # type: ignore[index] - JSON
-    assert translate_quota(quota({"cpu": "4"}), device_class="gpu.example.com") == quota(
-        {"cpu": "4"}
-    )
+    assert f"'{key}': '4'" in str(once)
+    assert f"'{key}': '2'" in str(lower)
+    assert translate_quota(once, device_class=name) == once
+    assert translate_quota(quota({"cpu": "4"}), device_class=name) == quota({"cpu": "4"})
 
 
 @pytest.mark.parametrize(
