@@ -1,8 +1,10 @@
 """
 What `tenure serve agent` costs a node that is quiet: its share of a core, and its memory.
 
-The process runs as on a node: a kubelet's socket, its record of 110 Pods with a slot each, who hold
-shares of 8 GPUs, and it reports to a real API server. Its processor time is the kernel's.
+The process runs as on a node. A kubelet's sockets and listener, its record of 110 Pods with a slot
+each, and their containers by CRI with a process each on 8 GPUs, of a file; a service that says who
+holds what, with proofs; a real API server that it reports to. It looks at all of it every 10 s.
+Its processor time is the kernel's.
 
     .venv/bin/python -m benchmarks.agent [--seconds 300]
 """
@@ -16,24 +18,39 @@ import subprocess
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
 from agent.checkpoint import FILE_NAME
-from agent.discover.machine import Discovery
+from agent.decide.node_holdings import HeldByPod
+from agent.decide.slots_cdi import CardEdits, specification_of
+from agent.discover.machine import Card, CardProcess, Discovery
+from agent.plugin.files import SpecFolder
+from agent.witness import said
+from ledger.domain.annotations.proof import ProvenContainer, ProvenDevice
 from ledger.domain.resources import SLOT
+from ledger.signing import published
 from tests.support.kube.binaries import programs
 from tests.support.kube.control_plane import ADMIN, ControlPlane, control_plane, free_port
 from tests.support.kubelets import FakeKubelet, checkpoint_of, entry
 from tests.support.machines_found import card, write_machine
 from tests.support.process import COMMAND, environment, tenure
+from tests.support.proofs import KEY, held, word
+from tests.support.sockets import serving
+from tests.support.told_agents import Listener, listening, token_of
+from tests.support.witnessing import LABELS
 
 GPUS: Final = 8
 PODS: Final = 110
-NODE: Final = "quiet"
+NODE: Final = "a"
+WAIT_SECONDS: Final = 20.0
+"""As long as an agent asks to be kept waiting for changes."""
 DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 DEVICE: Final = f"/apis/scheduling.koordinator.sh/v1alpha1/devices/{NODE}"
 _CARDS: Final = tuple(card(minor) for minor in range(GPUS))
@@ -51,9 +68,8 @@ def main() -> None:
         (folder / "plane").mkdir()
         with control_plane(folder / "plane", programs()) as plane:
             _define(plane, folder)
-            kubelet = _node(folder)
-            with kubelet.running():
-                _measure(plane, folder, seconds)
+            with _node(folder) as port:
+                _measure(plane, folder, port, seconds)
 
 
 def _define(plane: ControlPlane, folder: Path) -> None:
@@ -67,9 +83,10 @@ def _define(plane: ControlPlane, folder: Path) -> None:
     assert made.ok, made.message
 
 
-def _node(folder: Path) -> FakeKubelet:
-    """Make what the agent reads on its node, and return the kubelet."""
-    for name in ("plugins", "cdi", "state"):
+@contextmanager
+def _node(folder: Path) -> Iterator[int]:
+    """Make what the agent reads on its node, and play who answers it; yields the port."""
+    for name in ("plugins", "cdi", "state", "keys"):
         (folder / name).mkdir()
     devices = [
         {"name": one.uuid, "containerEdits": {"deviceNodes": [{"path": f"/dev/nvidia{one.minor}"}]}}
@@ -77,36 +94,133 @@ def _node(folder: Path) -> FakeKubelet:
     ]
     vendor = {"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": devices}
     (folder / "cards.json").write_text(json.dumps(vendor))
-    (folder / "holdings.json").write_text(
-        json.dumps({"format": 1, "holdings": [_holding(number) for number in range(PODS)]})
-    )
-    start = "0123456789abcdef"
-    slots = [f"slot-{number:04}" for number in range(PODS)]
-    record = checkpoint_of(
-        entry(f"pod-{number}", "main", slot, f"{SLOT}={slot}.{start}.{number}")
-        for number, slot in enumerate(slots)
-    )
+    for name, text in published([KEY.public]).items():
+        (folder / "keys" / name).write_text(text)
+    token_of(folder, NODE)
+    pods = [_Pod(number=number) for number in range(PODS)]
+    record = checkpoint_of(entry(one.uid, "main", one.slot, f"{SLOT}={one.name}") for one in pods)
     (folder / "plugins" / FILE_NAME).write_bytes(record)
-    write_machine(folder / "machine.json", Discovery(driver_version="550.90", cards=_CARDS))
-    return FakeKubelet(folder / "plugins")
+    written = SpecFolder(folder / "cdi")
+    for one in pods:
+        edits = [CardEdits(edits={"deviceNodes": [{"path": f"/dev/nvidia{one.card.minor}"}]})]
+        specification = specification_of(one.name, edits, devices=[one.card.uuid])
+        written.write(one.name, specification)
+        cgroup = folder / "host" / "proc" / str(one.pid) / "cgroup"
+        cgroup.parent.mkdir(parents=True)
+        cgroup.write_text(f"0::/kubepods/pod{one.uid}/{one.container}\n")
+    cards = tuple(
+        replace(card, processes=tuple(CardProcess(pid=one.pid) for one in pods if one.card is card))
+        for card in _CARDS
+    )
+    write_machine(folder / "machine.json", Discovery(driver_version="550.90", cards=cards))
+    resources = said.ListPodResourcesResponse(pod_resources=[one.resources for one in pods])
+    listed = said.ListContainersResponse(containers=[one.listed for one in pods])
+    statuses: dict[str, bytes] = {one.container: one.status.SerializeToString() for one in pods}
 
+    def status(request: bytes, _: object) -> bytes:
+        key: str = said.ContainerStatusRequest.FromString(request).container_id
+        return statuses[key]
 
-def _holding(number: int) -> dict[str, Any]:
-    held = _CARDS[number % GPUS]
-    device = {
-        "device_id": held.uuid,
-        "minor": held.minor,
-        "core_percent": _PERCENT,
-        "memory_bytes": held.memory_bytes * _PERCENT // 100,
+    kubelets = {"List": lambda *_: resources.SerializeToString()}
+    runtimes = {
+        "ListContainers": lambda *_: listed.SerializeToString(),
+        "ContainerStatus": status,
+        "Version": lambda *_: said.VersionResponse(
+            runtime_name="containerd", runtime_version="v2.1.0"
+        ).SerializeToString(),
+        "Status": lambda *_: said.StatusResponse(
+            info={said.CONFIG: json.dumps({"enableCDI": True})}
+        ).SerializeToString(),
     }
-    pod = {"pod_uid": f"pod-{number}", "namespace": "ml", "pod_name": f"pod-{number}"}
-    return {**pod, "containers": [{"name": "main", "devices": [device]}]}
+    with (
+        listening(folder) as port,
+        FakeKubelet(folder / "plugins").running(),
+        serving(folder / "resources.sock", "v1.PodResourcesLister", kubelets),
+        serving(folder / "runtime.sock", "runtime.v1.RuntimeService", runtimes),
+    ):
+        Listener.known = word(PODS, *(one.held for one in pods))
+        Listener.pods = {one.uid: one.held.proof for one in pods}
+        Listener.waits = WAIT_SECONDS
+        yield port
 
 
-def _measure(plane: ControlPlane, folder: Path, seconds: float) -> None:
+@dataclass(frozen=True, kw_only=True)
+class _Pod:
+    """A Pod with one container and its process."""
+
+    number: int
+
+    @property
+    def uid(self) -> str:
+        return f"{self.number:08x}-0000-4000-8000-{self.number:012x}"
+
+    @property
+    def slot(self) -> str:
+        return f"slot-{self.number:04}"
+
+    @property
+    def name(self) -> str:
+        return f"{self.slot}.0123456789abcdef0123.{self.number}"
+
+    @property
+    def container(self) -> str:
+        return f"{self.number:064x}"
+
+    @property
+    def pid(self) -> int:
+        return 1_000_000 + self.number
+
+    @property
+    def card(self) -> Card:
+        return _CARDS[self.number % GPUS]
+
+    @cached_property
+    def held(self) -> HeldByPod:
+        device = ProvenDevice(
+            device_type="gpu",
+            device_id=self.card.uuid,
+            minor=self.card.minor,
+            core_percent=_PERCENT,
+            memory_bytes=self.card.memory_bytes * _PERCENT // 100,
+        )
+        container = ProvenContainer(index="0", devices=(device,))
+        return held(self.uid, self.number + 1, container, phase="assigned")
+
+    @property
+    def resources(self) -> dict[str, Any]:
+        devices = [{"resource_name": SLOT, "device_ids": [self.slot]}]
+        container = {"name": "main", "devices": devices}
+        return {"name": self.uid, "namespace": "ml", "containers": [container]}
+
+    @property
+    def listed(self) -> dict[str, Any]:
+        labels = {
+            f"{LABELS}.pod.uid": self.uid,
+            f"{LABELS}.pod.name": self.uid,
+            f"{LABELS}.pod.namespace": "ml",
+            f"{LABELS}.container.name": "main",
+        }
+        return {"id": self.container, "state": said.RUNNING, "labels": labels}
+
+    @property
+    def status(self) -> Any:  # noqa: ANN401 - a message
+        info = {"config": {"CDI_devices": [{"name": f"{SLOT}={self.name}"}]}}
+        return said.ContainerStatusResponse(
+            status={"id": self.container}, info={said.INFO: json.dumps(info)}
+        )
+
+
+def _measure(plane: ControlPlane, folder: Path, port: int, seconds: float) -> None:
     probes = free_port()
     options = {
-        "holdings": "holdings.json",
+        "service": f"https://127.0.0.1:{port}",
+        "kubelet": f"https://127.0.0.1:{port}",
+        "ca": "ca.crt",
+        "kubelet-ca": "ca.crt",
+        "token": "token",
+        "proof-keys": "keys",
+        "host": "host",
+        "pod-resources": "resources.sock",
         "cards": "cards.json",
         "plugins": "plugins",
         "cdi": "cdi",
@@ -115,7 +229,7 @@ def _measure(plane: ControlPlane, folder: Path, seconds: float) -> None:
         "machine": "machine.json",
         "kubeconfig": plane.kubeconfig(ADMIN),
         "probes": f"127.0.0.1:{probes}",
-        "runtime": "",
+        "runtime": "runtime.sock",
     }
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     command = [*COMMAND, "serve", "agent", *words]
@@ -123,7 +237,7 @@ def _measure(plane: ControlPlane, folder: Path, seconds: float) -> None:
         process = subprocess.Popen(command, cwd=folder, env=environment(), stderr=log)
     try:
         _until(lambda: _is_ready(probes), folder)
-        _until(lambda: _told(plane) == PODS, folder)
+        _until(lambda: _told(plane) == PODS and Listener.confirmed > 0, folder)
         time.sleep(5)
         before, began = _processor_seconds(process.pid), time.monotonic()
         time.sleep(seconds)
@@ -150,7 +264,7 @@ def _told(plane: ControlPlane) -> int:
 def _is_ready(probes: int) -> bool:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{probes}/readyz", timeout=5) as answer:
-            return bool(answer.read() == b"ok\n")
+            return bool(answer.read().startswith(b"ok\n"))
     except OSError:
         return False
 

@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import ssl
 import subprocess
-import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
 import grpc
 import pytest
 
-from agent.decide.node_holdings import NodeHoldings
-from agent.service.wire import written
-from certs.material import issue_authority, issue_leaf
-from ledger.domain.resources import ANNOTATION_TENURE_PROOF, SLOT
+from ledger.domain.resources import SLOT
 from ledger.signing import published
 from tests.support.kube.control_plane import free_port
 from tests.support.kubelets import FakeKubelet
 from tests.support.machines_found import TWO_CARDS, write_machine
 from tests.support.process import COMMAND, environment
 from tests.support.proofs import KEY, held, holds, word
+from tests.support.told_agents import Listener, listening, token_of
 
 pytestmark = pytest.mark.integration
 
@@ -54,47 +46,6 @@ def until(holds: Callable[[], bool], what: str) -> None:
         time.sleep(0.02)
 
 
-class Listener(BaseHTTPRequestHandler):
-    """Answers as the service and as kubelet, as far as they are up."""
-
-    known: NodeHoldings | None = None
-    pods: dict[str, str] | None = None
-
-    def do_GET(self) -> None:
-        """Answer one question."""
-        if self.path.startswith("/agents/v1/"):
-            is_new = self.path.endswith("/holdings")
-            known = type(self).known
-            if not is_new and known is not None:
-                time.sleep(0.05)
-                self._answer(410 if f"after={known.position}&" not in self.path else 200, known)
-            else:
-                self._answer(503 if known is None else 200, known)
-        elif type(self).pods is None:
-            self.send_error(401)
-        else:
-            pods = [pod(uid, proof) for uid, proof in (type(self).pods or {}).items()]
-            self._send(200, json.dumps({"items": pods}).encode())
-
-    def _answer(self, status: int, known: NodeHoldings | None) -> None:
-        self._send(status, b"{}" if known is None else written(known, changes=[]))
-
-    def _send(self, status: int, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
-def pod(uid: str, proof: str) -> dict[str, Any]:
-    """Return a Pod with one container."""
-    metadata = {"uid": uid, "name": uid, "annotations": {ANNOTATION_TENURE_PROOF: proof}}
-    return {"metadata": metadata, "spec": {"containers": [{"name": "main"}]}}
-
-
 class World:
     """A node's folders, with a listener for service and kubelet, and a kubelet's sockets."""
 
@@ -111,9 +62,7 @@ class World:
         (folder / "vendor.json").write_text(json.dumps(vendor))
         for name, text in published([KEY.public]).items():
             (folder / "keys" / name).write_text(text)
-        claims = {"kubernetes.io": {"node": {"name": "a", "uid": "uid-a"}}}
-        body = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
-        (folder / "token").write_text(f"e30.{body}.c2ln")
+        token_of(folder, "a")
         (folder / "kubeconfig").write_text(json.dumps(NOWHERE))
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -184,38 +133,6 @@ class World:
         """Return the edits that a name means."""
         path = self.folder / "cdi" / f"tenure-{name.removeprefix(f'{SLOT}=')}.json"
         return json.loads(path.read_text())["devices"][0]["containerEdits"]
-
-
-class Server(ThreadingHTTPServer):
-    """Whose callers may go at any time."""
-
-    daemon_threads = True
-
-    def handle_error(self, *_: object) -> None:
-        """Say nothing."""
-
-
-@contextmanager
-def listening(folder: Path) -> Iterator[int]:
-    """Listen as service and kubelet until the block ends."""
-    now, day = datetime.now(UTC), timedelta(days=1)
-    authority = issue_authority("test", now=now, lifetime=day)
-    leaf = issue_leaf(authority, ["127.0.0.1", "a"], now=now, lifetime=day)
-    (folder / "ca.crt").write_bytes(authority.certificate)
-    (folder / "tls.crt").write_bytes(leaf.certificate)
-    (folder / "tls.key").write_bytes(leaf.key)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
-    Listener.known, Listener.pods = None, None
-    server = Server(("127.0.0.1", 0), Listener)
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield server.server_address[1]
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 @pytest.fixture
