@@ -211,6 +211,8 @@ ANNOTATION_TENURE_CONFIRMED: Final = "tenure.sh/confirmed"
 ANNOTATION_TENURE_SEARCH_CUT: Final = "tenure.sh/search-cut"  # on Pods, why there may be better
 TAINT_TENURE_OWNED: Final = "tenure.sh/owned"
 TAINT_TENURE_HELD: Final = "tenure.sh/held"  # of devices, by a DeviceTaintRule
+ANNOTATION_TENURE_EXCHANGED: Final = "tenure.sh/exchanged"  # on the DeviceClass of that name
+WAKING_CLASS: Final = "tenure-exchanged"
 LABEL_TENURE_PASSED_OVER: Final = "tenure.sh/passed-over"  # on DeviceTaintRules of ours
 LABEL_TENURE_OWNED: Final = TAINT_TENURE_OWNED  # the same key, value "true", for selectors
 

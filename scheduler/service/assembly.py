@@ -48,6 +48,7 @@ from scheduler.service.tainting import RuleBook, Tainting
 from scheduler.service.telling import Telling
 from scheduler.service.templates import Templates
 from scheduler.service.view import ClusterView
+from scheduler.service.waking import Waking
 from scheduler.service.witnesses import ProofBook
 
 
@@ -104,6 +105,7 @@ class Assembly:
     classes: ClassBook
     rules: RuleBook
     tainting: Tainting
+    waking: Waking
     gate: Gate
     claim_templates: ClaimTemplates
     claim_places: ClaimPlaces
@@ -309,6 +311,7 @@ class _Guard(NamedTuple):
     classes: ClassBook
     rules: RuleBook
     tainting: Tainting
+    waking: Waking
     gate: Gate
     claim_templates: ClaimTemplates
     claim_places: ClaimPlaces
@@ -357,6 +360,10 @@ def _guarding(
         why_not=ports.leading.why_not,
     )
 
+    waking = Waking(
+        ports.api, ports.clock, waiting=view.pods.waiting, why_not=ports.leading.why_not
+    )
+
     def place(
         on: NodeState, units: Sequence[Unit], kept: Collection[int]
     ) -> Iterator[Mapping[ClaimedDevice, str]]:
@@ -381,6 +388,7 @@ def _guarding(
         classes=classes.selectors,
         place=place,
         refused=tainting.refused,
+        exchanged=waking.exchanged,
         pod=view.pods.pending,
         giver=giver,
         mode=lambda name: mode(view.facts(name)),
@@ -428,6 +436,7 @@ def _guarding(
         classes=classes,
         rules=rules,
         tainting=tainting,
+        waking=waking,
         gate=gate,
         claim_templates=ClaimTemplates(keeping),
         claim_places=ClaimPlaces(places),

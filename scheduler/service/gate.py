@@ -153,6 +153,7 @@ class GateWorks:
         classes: what DeviceClasses select by.
         place: which of devices that are alike a claim gets.
         refused: told what was refused for want of room.
+        exchanged: told that a claim got another device than was written.
     """
 
     book: ClaimBook
@@ -174,6 +175,7 @@ class GateWorks:
     mode: Callable[[str], Mode]
     vocabulary: Vocabulary = DEFAULT_VOCABULARY
     refused: Callable[[Allocated], None] = lambda _: None
+    exchanged: Callable[[], None] = lambda: None
 
 
 class Gate:
@@ -389,6 +391,7 @@ class Gate:
             self.counts["granted" if answer.events else "let through"] += 1
             if answer.events and answer.results is not None:
                 self.counts["granted on another device"] += 1
+                self._works.exchanged()
             self.refused.pop(claim.uid, None)
             self._told.pop(claim.uid, None)
         return answer

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ledger.domain.annotations.wire import TRUE
-from ledger.domain.resources import GPU_TEMPLATES_NAME, LABEL_TENURE_LEADER
+from ledger.domain.resources import GPU_TEMPLATES_NAME, LABEL_TENURE_LEADER, WAKING_CLASS
 from scheduler.service.api.words import (
     AGENT_ACCOUNT,
     FORCE,
@@ -203,16 +203,18 @@ def _of_claims(*, is_gate: bool) -> list[Thing]:
     """
     Return the rights to follow claims and what there is for them.
 
-    For a gate also those to move a claim's version, to keep templates, and to let schedulers pass
-    over a device.
+    For a gate also those to move a claim's version, to keep templates, to let schedulers pass
+    over a device, and to have them try Pods again.
     """
     group, gate, rules = "resource.k8s.io", ["patch"] * is_gate, ["create", "delete"] * is_gate
     keep = _may(["get", "list", "create", "delete"], group, ["resourceclaimtemplates"])
+    classes = ["deviceclasses"]
     return [
-        _may(["list", "watch"], group, ["deviceclasses", "resourceslices"]),
+        _may(["list", "watch"], group, [*classes, "resourceslices"]),
         _may(["get", "list", "watch", *gate], group, ["resourceclaims"]),
         _may(["list", "watch", *rules], group, ["devicetaintrules"]),
-        *([keep] if is_gate else []),
+        *([keep, _may(["create"], group, classes)] if is_gate else []),
+        *([_may(["patch"], group, classes, names=[WAKING_CLASS])] if is_gate else []),
     ]
 
 

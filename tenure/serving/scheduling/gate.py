@@ -73,6 +73,7 @@ async def guarding(process: Process, options: GateListener) -> AsyncIterator[Non
     process.repeat(TEMPLATES_SECONDS, "places of claims", process.live.claim_places.send)
     process.repeat(CLEAN_SECONDS, "unused claim templates", templates.clean)
     process.repeat(TAINT_SECONDS, "device taints", process.live.tainting.settle)
+    process.repeat(TAINT_SECONDS, "Pods to be tried again", process.live.waking.settle)
     process.tasks.start()
     connections, calls = Connections(), GateCalls(process.live.gate.answer, process.metrics)
     app = gate_app(calls, connections.answering, process.leading.is_silent)

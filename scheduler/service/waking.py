@@ -1,0 +1,95 @@
+"""
+Has kube-scheduler try again those Pods that found no device while one was counted twice.
+
+Rule: docs/adr/0027. Until a scheduler has written a claim it counts the device that it chose; of a
+claim that was stored with another one it counts both for a moment. A Pod that it turns away by
+then waits until something changes that it listens to, which a claim's being bound is not. A change
+of any DeviceClass is: there is one of ours for it, which selects nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from certs.ports import ApiError, ConflictError, Object, Objects
+from ledger.domain.resources import ANNOTATION_TENURE_EXCHANGED, WAKING_CLASS
+from scheduler.service.ports import Clock
+from scheduler.service.slices import CLASSES
+
+WAVES: Final = (1.0, 5.0)
+"""Seconds after an exchange by which a scheduler has bound its Pod, or surely has."""
+
+_log: Final = logging.getLogger("tenure.scheduler.waking")
+
+
+class Waking:
+    """
+    Wakes Pods after exchanges.
+
+    Args:
+        waiting: how many Pods have no node.
+        why_not: why nothing may be given out now, empty when it may.
+    """
+
+    def __init__(
+        self,
+        api: Objects,
+        clock: Clock,
+        *,
+        waiting: Callable[[], int],
+        why_not: Callable[[], str],
+    ) -> None:
+        self._api = api
+        self._clock = clock
+        self._waiting = waiting
+        self._why_not = why_not
+        self._last = self._woken = 0.0
+        self._wave = len(WAVES)
+
+    def exchanged(self) -> None:
+        """Take note that a claim is stored with another device than was written."""
+        self._last = self._clock.monotonic()
+        self._wave = 0
+
+    async def settle(self) -> None:
+        """Let Pods be tried again, a while after an exchange, and while there are ever more."""
+        now = self._clock.monotonic()
+        if self._wave >= len(WAVES) or self._why_not():
+            return
+        is_over = now >= self._last + WAVES[self._wave]
+        if not is_over and now < self._woken + WAVES[-1]:
+            return
+        self._woken = now
+        if self._waiting() and not await self._wake():
+            return
+        if is_over:
+            self._wave += 1
+
+    async def _wake(self) -> bool:
+        said = {ANNOTATION_TENURE_EXCHANGED: str(self._clock.wall_us())}
+        change: Object = {"op": "add", "path": "/metadata/annotations", "value": said}
+        try:
+            await self._api.patch(f"{CLASSES}/{WAKING_CLASS}", [change])
+        except ConflictError:
+            return await self._make()
+        except ApiError as error:
+            _log.warning("nobody woken", extra={"reason": str(error)})
+            return False
+        return True
+
+    async def _make(self) -> bool:
+        nothing = {"cel": {"expression": "false"}}
+        body = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "DeviceClass",
+            "metadata": {"name": WAKING_CLASS},
+            "spec": {"selectors": [nothing]},
+        }
+        try:
+            await self._api.create(CLASSES, body)
+        except (ApiError, ConflictError) as error:
+            _log.warning("nobody woken", extra={"reason": str(error)})
+            return False
+        return True
