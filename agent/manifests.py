@@ -27,6 +27,8 @@ _RBAC: Final = "rbac.authorization.k8s.io"
 _ADMISSION: Final = "admissionregistration.k8s.io/v1"
 _KOORDINATOR: Final = "scheduling.koordinator.sh"
 _ETC: Final = "/etc/tenure"
+_KUBELET: Final = "kubelet"
+_KUBELET_ROOT: Final = "/var/lib/kubelet"
 
 Thing = dict[str, Any]
 
@@ -47,6 +49,7 @@ class AgentManifests:
             cluster's.
         runtime_class: of a runtime that gives a container the driver's library.
         marks_pods: the mode gpushare marks Pods of its node.
+        reads_claims: it confirms the ends of claims, by kubelet's own folder.
         isolation: what keeps containers to their parts of cards; its library is in `LIBRARY`.
         by_environment: the mode env, which a Pod of the agent's own proves on each node.
         probe_runtime_class: of that Pod, and of those that hold cards; empty = they name none.
@@ -62,6 +65,7 @@ class AgentManifests:
     kubelet_authority: str = "/var/lib/kubelet/pki/kubelet.crt"
     runtime_class: str = "nvidia"
     marks_pods: bool = False
+    reads_claims: bool = False
     isolation: Provider = Provider.NONE
     by_environment: bool = False
     probe_runtime_class: str = ""
@@ -371,6 +375,8 @@ def _container(options: AgentManifests) -> Thing:
         args += ["--mode", "env", "--probe-image", options.image]
         args += ["--probe-namespace", options.namespace]
         args += ["--probe-runtime-class", options.probe_runtime_class]
+    if options.reads_claims:
+        args += ["--kubelet-root", f"/host{_KUBELET_ROOT}"]
     if options.isolation is not Provider.NONE:
         args += ["--isolation", str(options.isolation)]
     environment: list[Thing] = [
@@ -411,7 +417,7 @@ def _container(options: AgentManifests) -> Thing:
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "volumeMounts": [
-            {"name": name, "mountPath": path, "readOnly": is_read_only}
+            {"name": name, "mountPath": path, "readOnly": is_read_only, **_followed(name)}
             for name, _, path, is_read_only in _mounts(options)
         ],
     }
@@ -430,6 +436,8 @@ def _mounts(options: AgentManifests) -> Iterator[tuple[str, Thing, str, bool]]:
     yield "sys", _host("/sys", "Directory"), "/host/sys", True
     yield "proc", _host("/proc", "Directory"), "/host/proc", True
     yield "machine-id", _host("/etc/machine-id", "File"), "/host/etc/machine-id", True
+    if options.reads_claims:  # the folder, for the record is another file after each change
+        yield _KUBELET, _host(_KUBELET_ROOT, "Directory"), f"/host{_KUBELET_ROOT}", True
     if options.isolation is not Provider.NONE:
         folder = LIBRARY.rpartition("/")[0]
         yield "isolation", _host(folder, "Directory"), f"/host{folder}", True
@@ -437,6 +445,11 @@ def _mounts(options: AgentManifests) -> Iterator[tuple[str, Thing, str, bool]]:
         yield "kubelet-ca", _host(options.kubelet_authority, "File"), f"{_ETC}/kubelet.crt", True
     for what in ("ca", "proof-keys"):
         yield what, {"configMap": {"name": f"{ACCOUNT}-{what}"}}, f"{_ETC}/{what}", True
+
+
+def _followed(name: str) -> Thing:
+    """Return that what the host unmounts there is unmounted for us too: no volume stays busy."""
+    return {"mountPropagation": "HostToContainer"} if name == _KUBELET else {}
 
 
 def _host(path: str, kind: str) -> Thing:

@@ -74,6 +74,8 @@ from scheduler.service.telling import Telling, about_pod
 
 NOT_YET: Final = "ClaimsNotListed"
 REFUSED: Final = "DevicesRefused"
+OPEN_SECONDS: Final = 30.0
+"""A write that was let through and is not seen by then is lost, or late: its claim is moved on."""
 TOGETHER: Final = 200
 """Claims of which is recorded at once what the watch showed."""
 STAGE: Final = "claim"
@@ -227,6 +229,7 @@ class Gate:
         self._again: dict[str, dict[str, None]] = {}  # name of a node -> claims to look at again
         self._held_back: set[str] = set()  # UIDs of claims whose release was refused
         self._unlooked: set[str] = set()  # UIDs of claims that held something as we began
+        self._open: dict[str, tuple[str, float]] = {}  # claim -> holding, since when it is not seen
         self._waits: dict[str, tuple[str, str, float]] = {}  # claim -> node, holding, since when
         self.counts: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
@@ -394,6 +397,8 @@ class Gate:
                 self._works.exchanged()
             self.refused.pop(claim.uid, None)
             self._told.pop(claim.uid, None)
+            if answer.events and claim.allocated is not None:
+                self._look_again_at(claim.uid, claim.allocated.node_name)
         return answer
 
     async def _record(self, found: Sequence[ClaimEvent], version: int) -> LedgerError | None:
@@ -606,8 +611,30 @@ class Gate:
         if error is not None:
             _log.error("not recorded", extra={"claim": uid, "reason": str(error)})
         waits = await self._ask_node(uid, seen, users, kept)
+        waits = await self._let_open(uid, seen) or waits
         if error is not None or waits or book.is_open(uid):
             self._look_again_at(uid, _node_name(seen, standing))
+
+    async def _let_open(self, uid: str, seen: ClaimSeen | None) -> bool:
+        """
+        Move on a claim whose write was let through and is stored nowhere; tell whether it is open.
+
+        Else nobody might ever write it again, and what was reserved be held for good.
+        """
+        standing = self._book.standing(uid)
+        is_open = standing is not None and not standing.stored and seen is not None
+        if not is_open or standing is None or seen is None or seen.allocated is not None:
+            self._open.pop(uid, None)
+            return False
+        key, since = self._open.get(uid, ("", 0.0))
+        if key != standing.key:
+            key, since = standing.key, self._clock.monotonic()
+        self._open[uid] = key, since
+        if self._clock.monotonic() - since >= OPEN_SECONDS and self._book.is_guarded(
+            standing.opening.results
+        ):
+            await self._fence(seen)
+        return True
 
     async def _ask_node(
         self, uid: str, seen: ClaimSeen | None, users: Sequence[Claimant], kept: Stays | None

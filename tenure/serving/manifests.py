@@ -371,6 +371,10 @@ def agent(
     gpushare: Annotated[
         bool, typer.Option("--gpushare", help="Also what the mode gpushare needs: to mark Pods.")
     ] = False,
+    claims: Annotated[
+        bool,
+        typer.Option("--claims", help="Confirm the ends of claims, by kubelet's own folder."),
+    ] = False,
     by_environment: Annotated[
         bool, typer.Option("--env", help="The mode env, and what it needs: a Pod that proves it.")
     ] = False,
@@ -416,6 +420,7 @@ def agent(
         kubelet_authority=kubelet_ca,
         runtime_class=runtime_class,
         marks_pods=gpushare,
+        reads_claims=claims,
         isolation=Provider.named(isolation),
         by_environment=by_environment,
         probe_runtime_class=probe_runtime_class,

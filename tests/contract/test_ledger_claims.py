@@ -6,10 +6,17 @@ import pytest
 
 from ledger.domain.devices import DeviceRecord, DeviceShare
 from ledger.domain.errors import CapacityError
-from ledger.domain.log.events import ClaimConsumed, ClaimVoided, LedgerEvent
+from ledger.domain.log.events import (
+    ClaimConsumed,
+    ClaimVoided,
+    LedgerEvent,
+    NodeCleared,
+    NodeLost,
+)
 from ledger.domain.systems import Claimant
 from ledger.store.projections.rebuild import rebuild
 from ledger.store.proving.verify import verify
+from scheduler.record.events import by, of_claim
 from tests.support.folding import fold
 from tests.support.stores import (
     GIB,
@@ -170,3 +177,43 @@ def test_memory_is_held_by_claims_and_pods_together(store: Store) -> None:
         )
         with pytest.raises(CapacityError, match=f"has {10 * GIB} of {80 * GIB} bytes memory left"):
             writer.append([clock.new(claim("b", share(0, 0, gib=11)))])
+
+
+def test_who_uses_a_claim_changes_also_without_another_version_of_it(store: Store) -> None:
+    """One that was taken off the list runs on; its end is told at the same version, and once."""
+    clock, version = Clock(), 7
+    both = (Claimant(name="a-pod", uid="uid-a-pod"), Claimant(name="x", uid="ux"))
+    with store.open() as ledger:
+        writer = start(ledger)
+        writer.append([clock.new(node(devices=(gpu(0),)))])
+        writer.append(clock.all(claim("a", WHOLE), claim_bound("a")))
+        for consumers in (both, both[:1], (), ()):
+            event = ClaimConsumed(
+                claim_uid="uid-a", attempt=1, node_uid="uid-n-1", consumers=consumers
+            )
+            writer.append([by("test", of_claim(event, clock.now_us, version))])
+        told = [one.event for one in ledger.read_events() if isinstance(one.event, ClaimConsumed)]
+        assert [len(one.consumers) for one in told] == [2, 1, 0]
+        with pytest.raises(CapacityError):
+            writer.append([clock.new(claim("b", HALF))])
+        assert verify(ledger).findings == ()
+        assert rebuild(ledger).equal
+
+
+def test_a_claim_with_something_on_a_lost_node_takes_nothing_before_that_is_over(
+    store: Store,
+) -> None:
+    """The API has forgotten it; a claim has one holding, and that is freed with the machine."""
+    clock = Clock()
+    lost = NodeLost(node_uid="uid-n-1", node_name="n-1", reason="deleted")
+    cleared = NodeCleared(node_uid="uid-n-1", node_name="n-1", evidence="act", reason="rebooted")
+    again = claim("a", share(0, 50, gib=40, node="n-2"), node="n-2", attempt=2)
+    with store.open() as ledger:
+        writer = start(ledger)
+        writer.append(clock.all(node(gpus=1), node("n-2", gpus=1)))
+        writer.append(clock.all(claim("a", WHOLE), claim_bound("a"), lost))
+        with pytest.raises(CapacityError, match="the claim already holds a reservation"):
+            writer.append([clock.new(again)])
+        writer.append(clock.all(cleared, again))
+        assert verify(ledger).findings == ()
+        assert rebuild(ledger).equal

@@ -55,10 +55,24 @@ def test_the_library_of_isolation_is_looked_at_where_the_node_has_it() -> None:
     assert mounts["/host/usr/local/vgpu"]["readOnly"]
 
 
+READING: Final = replace(OPTIONS, reads_claims=True)
+
+
+def test_kubelets_own_folder_is_mounted_only_where_claims_are_confirmed() -> None:
+    """For reading alone, and so that no volume of a Pod's stays mounted because of it."""
+    assert "--kubelet-root" not in container()["args"]
+    args = container(READING)["args"]
+    root = args[args.index("--kubelet-root") + 1]
+    [mount] = (one for one in container(READING)["volumeMounts"] if one["mountPath"] == root)
+    assert mount["readOnly"]
+    assert mount["mountPropagation"] == "HostToContainer"
+
+
 def test_every_mount_and_every_right_has_its_reason_in_the_docs() -> None:
     """Whoever installs it reads what it gets."""
     words = (ROOT / "docs" / "agent.md").read_text()
-    sources = of_kind("DaemonSet", ISOLATED)["spec"]["template"]["spec"]["volumes"]
+    all_of_it = replace(ISOLATED, reads_claims=True)
+    sources = of_kind("DaemonSet", all_of_it)["spec"]["template"]["spec"]["volumes"]
     hosts = [one["hostPath"]["path"] for one in sources if "hostPath" in one]
     rights = [one["resources"][0] for one in of_kind("ClusterRole")["rules"]]
     missing = [one for one in (*hosts, *rights) if f"`{one}`" not in words]

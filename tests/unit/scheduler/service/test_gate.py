@@ -30,7 +30,7 @@ from scheduler.gate.leaving import Life, NodeOfClaim
 from scheduler.gate.modes import Mode
 from scheduler.service.answering import NotNowError
 from scheduler.service.claims import CLAIMS, ClaimBook, claim_path
-from scheduler.service.gate import Gate, GateWorks
+from scheduler.service.gate import OPEN_SECONDS, Gate, GateWorks
 from scheduler.service.slices import SLICES, SliceBook
 from scheduler.service.telling import Telling
 from tests.support.dra import card, resource_slice
@@ -675,6 +675,25 @@ def test_a_pod_that_runs_keeps_its_claim_though_it_is_off_its_list(world: World)
     world.gate.look_again("n1")
     assert goes(world)["allowed"]
     assert kinds(world)[-1] == "claim.released"
+
+
+def test_a_reservation_that_is_stored_nowhere_does_not_stay_for_good(world: World) -> None:
+    """The answer came too late, its Pod is gone, and nobody writes the claim any more."""
+    old = world.store(claim("a", 0))
+    version = int(old["metadata"]["resourceVersion"])
+    assert world.asked(old, claim("a", version, result(0), pods=["train"]))["allowed"]
+    world.gate.look_again()
+    asyncio.run(world.gate.settle())
+    assert "annotations" not in world.now("a")["metadata"], "it may be stored any moment"
+
+    world.clock.now += OPEN_SECONDS
+    world.gate.look_again()
+    asyncio.run(world.gate.settle())
+    assert world.now("a")["metadata"]["annotations"] == {"tenure.sh/fenced": str(version)}
+    world.show(world.now("a"))
+
+    assert kinds(world) == ["claim.reserved", "claim.voided"]
+    assert world.write("b", result(0))["allowed"]
 
 
 def test_a_claim_that_was_gone_before_its_reservation_was_recorded_holds_nothing(
