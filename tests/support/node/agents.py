@@ -233,6 +233,26 @@ def _device(card: str, core_percent: int, memory_bytes: int) -> dict[str, Any]:
     }
 
 
+def vendors() -> str:
+    """Return the vendor's CDI specification of the cards."""
+    devices = [
+        {
+            "name": card,
+            "containerEdits": {
+                "deviceNodes": [{"path": f"/dev/{shows(card)}", "hostPath": "/dev/null"}]
+            },
+        }
+        for card in CARDS
+    ]
+    vendor = {
+        "cdiVersion": "0.6.0",
+        "kind": "vendor.test/card",
+        "containerEdits": {"env": ["SHOWN_BY=vendor"]},
+        "devices": devices,
+    }
+    return json.dumps(vendor)
+
+
 @contextmanager
 def agent(
     node: Node,
@@ -252,22 +272,7 @@ def agent(
         shares: so many GiB of GPU share, in place of slots.
         registers: kubelet is to know it; else it is started and not waited for.
     """
-    devices = [
-        {
-            "name": card,
-            "containerEdits": {
-                "deviceNodes": [{"path": f"/dev/{shows(card)}", "hostPath": "/dev/null"}]
-            },
-        }
-        for card in CARDS
-    ]
-    vendor = {
-        "cdiVersion": "0.6.0",
-        "kind": "vendor.test/card",
-        "containerEdits": {"env": ["SHOWN_BY=vendor"]},
-        "devices": devices,
-    }
-    (folder / "vendor.json").write_text(json.dumps(vendor))
+    (folder / "vendor.json").write_text(vendors())
     (folder / "holdings.json").write_text('{"format": 1, "holdings": []}')
     running = Agent(
         node=node,

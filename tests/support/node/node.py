@@ -166,9 +166,14 @@ class Node:
     def load(self, image_file: Path) -> None:
         """Let containers be made of an image."""
         socket = self.room.folder / "containerd.sock"
-        load = (self.programs / "ctr", "-a", socket, "-n", "k8s.io", "images", "import", image_file)
+        self.run(
+            self.programs / "ctr", "-a", socket, "-n", "k8s.io", "images", "import", image_file
+        )
+
+    def run(self, *command: str | Path) -> None:
+        """Run a command in the room to its end."""
         done = subprocess.run(
-            self.room.within(*load), capture_output=True, text=True, timeout=SECONDS, check=False
+            self.room.within(*command), capture_output=True, text=True, timeout=SECONDS, check=False
         )
         assert done.returncode == 0, done.stderr
 
