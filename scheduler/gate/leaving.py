@@ -94,7 +94,7 @@ def stays(name: str, lives: Mapping[Claimant, Life], node: NodeOfClaim) -> Stays
         return None
     if node.confirmed is not None and node.confirmed >= {one.uid for one in there}:
         return None
-    is_told = all(life is Life.OVER for life in there.values())
+    is_told = bool(there) and all(life is Life.OVER for life in there.values())
     if not node.agent_ready and node.kubelet_ready and is_told:
         return None
     fact = f"node {node.name} has not confirmed that nothing of claim {name} is left"

@@ -90,6 +90,10 @@ class ClaimEnds:
             if not ends:
                 del self._ends[node_uid]
 
+    def deny(self, claim_uid: str) -> None:
+        """Let no word about a claim count: one of its Pods runs."""
+        self._confirmed.pop(claim_uid, None)
+
     def waiting(self) -> Collection[str]:
         """Return the UIDs of the claims of which a node is asked."""
         return self._node

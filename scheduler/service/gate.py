@@ -52,7 +52,7 @@ from scheduler.gate.decide import (
 )
 from scheduler.gate.exchange import Place
 from scheduler.gate.follow import follow, gone
-from scheduler.gate.leaving import ON_LOST_NODE, Stays
+from scheduler.gate.leaving import ON_LOST_NODE, STILL_USED, Stays
 from scheduler.gate.modes import Mode
 from scheduler.gate.own import (
     TEMPLATE_NOT_OURS,
@@ -134,6 +134,10 @@ class Leaves(Protocol):
 
     def forget(self, claim_uid: str) -> None:
         """Ask no more of a claim."""
+        ...
+
+    def deny(self, claim_uid: str) -> None:
+        """Let no word about a claim count: one of its Pods runs."""
         ...
 
 
@@ -662,6 +666,8 @@ class Gate:
             self._waits[uid] = standing.opening.node_name, standing.key, since
             return True
         self._wait_no_more(uid)
+        if kept is not None and kept.reason == STILL_USED:
+            self._leaving.deny(uid)  # it may have been asked of before that was known
         if seen is None:
             return True
         if uid in self._held_back:

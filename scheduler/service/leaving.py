@@ -54,6 +54,10 @@ class Leaving:
             ),
         )
 
+    def deny(self, claim_uid: str) -> None:
+        """Let no word about a claim count: one of its Pods runs."""
+        self.asks.deny(claim_uid)
+
     def forget(self, claim_uid: str) -> None:
         """Ask no more of a claim."""
         self.asks.forget(claim_uid)

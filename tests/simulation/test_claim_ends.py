@@ -127,6 +127,10 @@ class Leaves:
             ),
         )
 
+    def deny(self, claim_uid: str) -> None:
+        """Let no word count."""
+        self.ends.deny(claim_uid)
+
     def forget(self, claim_uid: str) -> None:
         """Ask no more."""
         self.ends.forget(claim_uid)
@@ -333,7 +337,14 @@ class Simulation:
                 self.store(claim(name, version, *results, pods=left))
 
     def meddle(self) -> None:
-        """Let an administrator empty a list of users, deallocate, or delete a claim at once."""
+        """
+        Let an administrator empty a list of users, deallocate, or delete a claim at once.
+
+        The watch is quicker than people: docs/adr/0030 says what it is without that.
+        """
+        self.announce()
+        while self.pod_news or self.claim_news:
+            self.watch()
         allocated = [name for name, item in self.claims().items() if "allocation" in item["status"]]
         if not allocated:
             return

@@ -139,6 +139,9 @@ class Leaving:
         there = {one.uid for one in consumers if self.lives.get(one.uid) is not Life.UNBOUND}
         self.asked[standing.opening.claim_uid] = there
 
+    def deny(self, claim_uid: str) -> None:
+        """Take note of nothing: words here are of the whole node."""
+
     def forget(self, claim_uid: str) -> None:
         """Ask no more."""
         self.asked.pop(claim_uid, None)

@@ -44,7 +44,7 @@ def said(*uids: str, node: NodeOfClaim = WATCHED) -> NodeOfClaim:
         (said(), Life.UNBOUND, ""),
         (WATCHED, Life.UNBOUND, NOT_CONFIRMED),
         (SILENT, Life.OVER, ""),
-        (SILENT, Life.UNBOUND, ""),
+        (SILENT, Life.UNBOUND, NOT_CONFIRMED),
         (SILENT, Life.GONE, NOT_CONFIRMED),
         (said("t", node=SILENT), Life.GONE, ""),
         (DARK, Life.OVER, NOT_CONFIRMED),
@@ -79,5 +79,5 @@ def test_a_claim_that_nobody_uses_is_asked_of_its_node_too() -> None:
     """Somebody may have emptied the list of its users while they ran."""
     assert stays("ml/a", {}, WATCHED) is not None
     assert stays("ml/a", {}, said()) is None
-    assert stays("ml/a", {}, SILENT) is None
+    assert stays("ml/a", {}, SILENT) is not None, "no Pod tells kubelet's word"
     assert stays("ml/a", {}, ALONE) is None
