@@ -1,7 +1,7 @@
 """
 Which node a Pod whose request is a claim would best run on; kube-scheduler is asked for it.
 
-Rule: docs/adr/0030. A wish and no promise: the gate decides, and a Pod goes on where it can.
+Rule: docs/adr/0031. A wish and no promise: the gate decides, and a Pod goes on where it can.
 """
 
 from __future__ import annotations

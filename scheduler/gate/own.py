@@ -1,7 +1,7 @@
 """
 A claim that a Pod has by our template: whether the Pod's request gives it, and is given by it.
 
-Rule: docs/adr/0030, docs/contracts/dra.md, 7.
+Rule: docs/adr/0031, docs/contracts/dra.md, 7.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """
 Sends Pods whose request is a claim to the node that the policy would choose, and lets them go.
 
-Rule: docs/adr/0030. One patch a Pod: the node is preferred, and our gate is off. Whoever fits
+Rule: docs/adr/0031. One patch a Pod: the node is preferred, and our gate is off. Whoever fits
 nowhere goes without a wish, so that kube-scheduler says why it waits.
 """
 

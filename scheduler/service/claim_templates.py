@@ -1,7 +1,7 @@
 """
 The templates of the claims that admission names: made when a Pod waits for one, else taken away.
 
-Rule: docs/adr/0030. A template is named by what it asks for, so that Pods of one request share it,
+Rule: docs/adr/0031. A template is named by what it asks for, so that Pods of one request share it,
 and there is nothing to take back where a Pod was refused.
 """
 

@@ -3,7 +3,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,13 @@ from tests.support.cli import CommandLine
 from tests.support.objects import Object
 from tests.support.process import ROOT, tenure
 from tests.support.simulating import NOW, Simulate
+
+
+@pytest.fixture
+def sockets() -> Iterator[Path]:
+    """Make a folder whose path leaves room for a socket's name, however deep the test's own is."""
+    with tempfile.TemporaryDirectory(prefix="tenure-") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

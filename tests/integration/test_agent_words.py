@@ -49,12 +49,12 @@ def until(holds: Callable[[], bool], what: str) -> None:
 class World:
     """A node's folders, with a listener for service and kubelet, and a kubelet's sockets."""
 
-    def __init__(self, folder: Path, port: int) -> None:
+    def __init__(self, folder: Path, port: int, sockets: Path) -> None:
         self.folder, self.port = folder, port
         self.probes = free_port()
-        for name in ("plugins", "cdi", "state", "keys", "host"):
+        for name in ("cdi", "state", "keys", "host"):
             (folder / name).mkdir()
-        self.kubelet = FakeKubelet(folder / "plugins")
+        self.kubelet = FakeKubelet(sockets)
         devices = [
             {"name": f"GPU-{one}", "containerEdits": {"env": [f"CARD={one}"]}} for one in "ab"
         ]
@@ -84,7 +84,7 @@ class World:
             "state": self.folder / "state",
             "host": self.folder / "host",
             "cards": self.folder / "vendor.json",
-            "plugins": self.folder / "plugins",
+            "plugins": self.kubelet.folder,
             "cdi": self.folder / "cdi",
             "slots": 3,
             "runtime": "",
@@ -136,10 +136,10 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(tmp_path: Path, sockets: Path) -> Iterator[World]:
     """A node whose agent can be started."""
     with listening(tmp_path) as port:
-        made = World(tmp_path, port)
+        made = World(tmp_path, port, sockets)
         yield made
         made.kill()
 

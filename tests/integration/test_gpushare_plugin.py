@@ -95,9 +95,9 @@ class World:
             time.sleep(0.02)
 
 
-def test_kubelet_is_answered_as_the_contract_says(tmp_path: Path) -> None:
+def test_kubelet_is_answered_as_the_contract_says(sockets: Path) -> None:
     """Registered once cards and Node are known; crashes in between give nobody another's card."""
-    world = World(kubelet=FakeKubelet(tmp_path))
+    world = World(kubelet=FakeKubelet(sockets))
     kubelet = world.kubelet
     with kubelet.running():
         with world.agent() as share:

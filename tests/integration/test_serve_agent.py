@@ -92,15 +92,14 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
+def world(tmp_path: Path, sockets: Path) -> World:
     """Return folders with a vendor's specification of one card."""
-    plugins, cdi = tmp_path / "plugins", tmp_path / "cdi"
-    plugins.mkdir()
+    cdi = tmp_path / "cdi"
     cdi.mkdir()
     devices = [{"name": "GPU-a", "containerEdits": {"env": ["CARD=a"]}}]
     vendor = {"cdiVersion": "0.6.0", "kind": "vendor.test/card", "devices": devices}
     (tmp_path / "vendor.json").write_text(json.dumps(vendor))
-    made = World(folder=tmp_path, kubelet=FakeKubelet(plugins), cdi=cdi)
+    made = World(folder=tmp_path, kubelet=FakeKubelet(sockets), cdi=cdi)
     made.hold("nobody", "GPU-a")
     return made
 

@@ -204,7 +204,7 @@ class DialectReader:
         on_node: a Node with what only this dialect reads of its labels.
         node_warnings: what is wrong with a Node in this dialect, by its labels, its quantities and
             the devices of its Device object (None without one).
-        unclaimable: which wishes of the dialect's own no claim can say (docs/adr/0030).
+        unclaimable: which wishes of the dialect's own no claim can say (docs/adr/0031).
     """
 
     dialect: Dialect

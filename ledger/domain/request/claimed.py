@@ -1,7 +1,7 @@
 """
 A Pod whose request admission wrote as a claim, and the same Pod as its user wrote it.
 
-Rule: docs/adr/0030. Nothing in here grants anything: what a claim may have is asked of its Pod.
+Rule: docs/adr/0031. Nothing in here grants anything: what a claim may have is asked of its Pod.
 """
 
 from __future__ import annotations

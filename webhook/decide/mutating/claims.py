@@ -21,7 +21,7 @@ def claiming(
     """
     Return a Pod with a claim in place of its devices' resources.
 
-    Rule: docs/adr/0030. One that breaks rules, or asks for what no claim can say, stays as it is:
+    Rule: docs/adr/0031. One that breaks rules, or asks for what no claim can say, stays as it is:
     validation refuses it in the words of its user.
     """
     if is_claimed(pod):

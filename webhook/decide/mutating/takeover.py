@@ -99,7 +99,7 @@ def is_given_claims(
     """
     Tell whether what a Pod asks for is written as a claim; whoever it names schedules it.
 
-    Rule: docs/adr/0030. Who names our scheduler, or is out of takeover, is as everywhere.
+    Rule: docs/adr/0031. Who names our scheduler, or is out of takeover, is as everywhere.
     """
     return (
         gives_claims(namespace_labels)

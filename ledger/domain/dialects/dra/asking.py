@@ -1,7 +1,7 @@
 """
 A Pod's request in any dialect as one claim: its devices' requests, and who uses which of them.
 
-Rule: docs/adr/0030, docs/contracts/dra.md, 7.
+Rule: docs/adr/0031, docs/contracts/dra.md, 7.
 
 Worked example. Container `a` asks for half of a card's cores and 8 GiB of it, `b` for two whole
 cards, by nvidia.com/gpu in a dialect that has both:
