@@ -6,14 +6,15 @@ Rule: docs/adr/0031, docs/contracts/dra.md, 7.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from msgspec import structs
 
 from ledger.domain.annotations.wire import an_object, each
-from ledger.domain.devices import GPU, WHOLE_PERCENT, DeviceShare
+from ledger.domain.devices import GPU, DeviceShare
 from ledger.domain.dialects.dra.asking import (
     CLAIM,
     Asking,
@@ -83,6 +84,20 @@ def asked_of(
     return asking
 
 
+def miscounted(asking: Asking, results: Sequence[ClaimResult]) -> tuple[str, str] | None:
+    """Return by a word and in words for which request there are not as many cards as it asks."""
+    given = Counter(result.request.partition("/")[0] for result in results)
+    asked = {one.name: one.count for one in asking.requests}
+    for name, has in sorted(given.items()):
+        if has > asked.get(name, 0):
+            fact = f"request {name} has {has} cards, and its Pod asks for {asked.get(name, 0)}"
+            return TEMPLATE_NOT_OURS, fact
+    for name, wants in asked.items():
+        if given[name] < wants:
+            return LESS_THAN_ASKED, f"request {name} has {given[name]} cards of {wants}"
+    return None
+
+
 def may_be_none(asking: Asking) -> Callable[[ClaimResult, str], bool]:
     """Return what tells whether a share of none of a capacity is what its request asks for."""
 
@@ -118,7 +133,7 @@ class OwnAccounts:
         found = self.accounts.account(allocated)
         if isinstance(found, Unaccounted):
             return found
-        alone: set[tuple[str, str]] = set()
+        cards, alone = set[str](), set[str]()
         for result in allocated.results:
             asked = _of(self.asking, result)
             if asked is None:
@@ -132,11 +147,15 @@ class OwnAccounts:
                     if _is_less(share, asked):
                         fact = f"{result.device} gives less than request {asked.name} asks for"
                         return Unaccounted(reason=LESS_THAN_ASKED, message=fact)
+                    if share.device_id in cards:
+                        fact = f"{result.device} is of a card that another result is of"
+                        return Unaccounted(reason=LESS_THAN_ASKED, message=fact)
+                    cards.add(share.device_id)
                     if asked.exclusive:
-                        alone.add((share.device_type, share.device_id))
+                        alone.add(share.device_id)
         shares = tuple(
             structs.replace(one, exclusive=True)
-            if (one.device_type, one.device_id) in alone
+            if one.device_type == GPU and one.device_id in alone
             else one
             for one in found.shares
         )
@@ -146,7 +165,9 @@ class OwnAccounts:
 def _is_less(share: DeviceShare, asked: CardsAsked) -> bool:
     if share.core_percent < asked.core_percent or share.memory_bytes < asked.memory_bytes:
         return True
-    return asked.all_memory and share.memory_ratio_percent < WHOLE_PERCENT
+    # a part by ratio is rounded down twice: to bytes of its card, and to percent of that again
+    ratio = asked.memory_ratio_percent - (0 if asked.all_memory else 1)
+    return share.memory_ratio_percent < ratio
 
 
 def _of(asking: Asking, result: ClaimResult) -> CardsAsked | None:

@@ -8,6 +8,7 @@ and there is nothing to take back where a Pod was refused.
 from __future__ import annotations
 
 import logging
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ AGAIN_SECONDS: Final = 5.0
 """A template is looked at again while a Pod waits for its claim: somebody may have deleted it."""
 UNUSED_SECONDS: Final = 24 * 3_600.0
 """For so long no Pod has named a template that is taken away."""
+_NAME: Final = re.compile(rf"{TEMPLATE_PREFIX}[0-9a-f]{{32}}")
 _LABEL: Final = "app.kubernetes.io/managed-by"
 _OURS: Final = "tenure"
 _GROUP: Final = "/apis/resource.k8s.io/v1"
@@ -72,7 +74,7 @@ class ClaimTemplates:
         self._works = works
         self._named: dict[str, Place] = {}  # by UID of the Pods that are there
         self._users: Counter[Place] = Counter()
-        self._waiting: dict[str, None] = {}  # UIDs of those whose claim is not there
+        self._waiting: dict[str, float] = {}  # UIDs of those without a claim: not before when
         self._looked: dict[Place, float] = {}
         self._unused: dict[Place, float] = {}
 
@@ -88,7 +90,7 @@ class ClaimTemplates:
         place = self._named[uid] = (str(item["metadata"]["namespace"]), name)
         self._users[place] += 1
         if not item["spec"].get("nodeName") and not _has_claim(item):
-            self._waiting[uid] = None
+            self._waiting[uid] = float("-inf")
 
     def drop(self, uid: str) -> None:
         """Forget a Pod that is gone."""
@@ -107,25 +109,36 @@ class ClaimTemplates:
             ApiError: the API server does not answer.
         """
         now = self._works.clock.monotonic()
-        for uid in list(self._waiting):
+        for uid, begins in list(self._waiting.items()):
             place = self._named.get(uid)
-            if place is None or self._works.why_not():
+            if place is None or now < begins or self._works.why_not():
                 continue
             if now - self._looked.get(place, now - AGAIN_SECONDS) < AGAIN_SECONDS:
                 continue
             spec = self._spec(uid)
-            if spec is not None:
+            if spec is None and uid in self._waiting:
+                self._waiting[uid] = now + AGAIN_SECONDS  # of this Pod alone: reading it takes time
+            elif spec is not None:
                 self._looked[place] = now  # also where it fails: others wait, too
                 await self._make(place, spec)
 
     def _spec(self, uid: str) -> dict[str, object] | None:
-        """Return what the claim of a Pod is to ask for, None where no claim of ours is."""
+        """
+        Return what the claim of a Pod is to ask for, None where no claim of ours is, or not yet.
+
+        A claim keeps what it was made with, so no part is asked for before a card tells of what.
+        """
         pod = self._works.pod(uid)
         try:
             asking = None if pod is None else asked_by_claim(pod, self._works.vocabulary)
         except InputError:
             return None
-        return None if asking is None else claim_spec(asking, self._works.giver())
+        giver = self._works.giver()
+        if asking is None or not (
+            giver.sizes or giver.has_cores or all(one.is_whole for one in asking.requests)
+        ):
+            return None
+        return claim_spec(asking, giver)
 
     async def _make(self, place: Place, spec: dict[str, object]) -> None:
         namespace, name = place
@@ -160,6 +173,7 @@ class ClaimTemplates:
         there = {
             (str(item["metadata"]["namespace"]), str(item["metadata"]["name"]))
             for item in (listed or {}).get("items", ())
+            if _NAME.fullmatch(str(item["metadata"]["name"]))
         }
         now = self._works.clock.monotonic()
         self._looked = {place: at for place, at in self._looked.items() if place in self._users}
@@ -171,7 +185,7 @@ class ClaimTemplates:
             namespace, name = place
             try:
                 await self._works.api.remove(f"{templates_in(namespace)}/{name}")
-            except ApiError as error:
+            except (ApiError, ConflictError) as error:
                 _log.warning("template stays", extra={"template": name, "reason": str(error)})
 
 

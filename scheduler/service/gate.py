@@ -59,6 +59,7 @@ from scheduler.gate.own import (
     OwnAccounts,
     asked_of,
     may_be_none,
+    miscounted,
     owner_of,
 )
 from scheduler.gate.selectors import Selectors, exchangeable
@@ -328,8 +329,9 @@ class Gate:
         Raises:
             NotNowError: the API server can't be asked for the Pod.
         """
-        owner = None if write.new.allocated is None else owner_of(claim)
-        if owner is None:
+        given = None if write.old.is_allocated else write.new.allocated
+        owner = None if given is None else owner_of(claim)
+        if given is None or owner is None:
             return None
         pod = self._works.pod(owner.uid)
         if pod is None:
@@ -344,6 +346,10 @@ class Gate:
         if isinstance(found, str):
             fact = f"claim {write.new.full_name}: {found}"
             return Barred(reason=TEMPLATE_NOT_OURS, message=fact)
+        wrong = None if found is None else miscounted(found, given.results)
+        if wrong is not None:
+            reason, fact = wrong
+            return Barred(reason=reason, message=f"claim {write.new.full_name}: {fact}")
         return found
 
     def _has_news(self) -> bool:

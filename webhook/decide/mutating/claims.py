@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
 from ledger.domain.dialects.dra.asking import Asking, asking_of
 from ledger.domain.dialects.registry import reader_of
 from ledger.domain.errors import FieldError, InputError
@@ -13,6 +18,8 @@ from webhook.decide.facts import NamespaceFacts
 from webhook.decide.mutating.parts import Pod
 from webhook.decide.review import readable_pod
 from webhook.decide.settings import AdmissionSettings
+
+_SETS: Final = frozenset({"claims", "resourceClaims", "schedulingGates"})
 
 
 def claiming(
@@ -67,4 +74,15 @@ def is_as_claimed(pod: Pod, settings: AdmissionSettings, *, namespace: str) -> b
         wanted = with_claim(asked, asking, request.placement, settings.vocabulary)
     except InputError:
         return False
-    return wanted.get("spec") == pod.get("spec")
+    return _in_order(wanted.get("spec")) == _in_order(pod.get("spec"))
+
+
+def _in_order(value: object, key: str = "") -> object:
+    """Return a spec with what is a set in it in one order: others may add to it behind us."""
+    if isinstance(value, Mapping):
+        return {name: _in_order(item, name) for name, item in value.items()}
+    if not isinstance(value, list):
+        return value
+    if key in _SETS:
+        return sorted(value, key=lambda item: msgspec.json.encode(item, order="deterministic"))
+    return [_in_order(item) for item in value]

@@ -133,11 +133,55 @@ def test_a_ratio_waits_for_a_card(world: World) -> None:
     assert path not in world.server.objects
 
     world.giver, world.why = giver, "another replica leads"
+    world.clock.now += 10.0
     world.make()
     assert path not in world.server.objects
 
     world.why = ""
     world.make()
+    assert path in world.server.objects
+
+
+def test_a_part_waits_until_a_card_that_is_given_in_parts_is_told_of(world: World) -> None:
+    """A claim keeps its template's spec: written too early it would lack cores for good."""
+    giver, world.giver = world.giver, Giver(driver=DRIVER, device_class=DRIVER, has_cores=False)
+    part = world.put("a", {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory": "8Gi"})
+    whole = world.put("b", {"nvidia.com/gpu": "1"})
+    world.make()
+    assert whole in world.server.objects, "it says no amounts"
+    assert part not in world.server.objects
+
+    world.giver = giver
+    world.clock.now += 10.0
+    world.make()
+    [request] = world.server.objects[part]["spec"]["spec"]["devices"]["requests"]
+    assert "cores" in request["exactly"]["capacity"]["requests"]
+
+
+def test_a_pod_that_can_have_no_template_yet_is_read_again_after_a_while(world: World) -> None:
+    """Ten times a second would be all that a service with a thousand of them does."""
+    giver, world.giver = world.giver, Giver(driver=DRIVER, device_class=DRIVER, has_cores=False)
+    path = world.put("a", {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory": "8Gi"})
+    world.make()
+    world.giver = giver
+    world.make()
+    assert path not in world.server.objects
+
+    world.put("b", {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory": "8Gi"})
+    world.make()
+    assert path in world.server.objects, "who comes then waits for nobody else"
+
+
+def test_a_template_of_somebody_elses_is_not_taken_away(world: World) -> None:
+    """By its name, and whatever label it has: a chart may be called as we are."""
+    path = f"{templates_in('ml')}/theirs"
+    labels = {"app.kubernetes.io/managed-by": "tenure"}
+    metadata = {"name": "theirs", "namespace": "ml", "uid": "theirs", "labels": labels}
+    world.server.put(path, {"metadata": metadata, "spec": {}})
+    world.clean()
+    world.clock.now += 2 * UNUSED_SECONDS
+    world.clean()
+
     assert path in world.server.objects
 
 

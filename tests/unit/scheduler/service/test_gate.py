@@ -870,8 +870,9 @@ def test_a_claim_of_ours_holds_what_its_request_asks_for(world: World) -> None:
         ([result(0, memory="8Gi", request="g0")], {"devices": {}}, "TemplateNotOurs"),
         ([result(0, memory="4Gi", request="g0")], {}, "LessThanAsked"),
         ([result(0, memory="8Gi", request="other")], {}, "TemplateNotOurs"),
+        ([result(each, memory="8Gi", request="g0") for each in (0, 1)], {}, "TemplateNotOurs"),
     ],
-    ids=["another spec", "less than asked", "a request that there is not"],
+    ids=["another spec", "less than asked", "a request that there is not", "two cards of one"],
 )
 def test_what_a_pods_request_does_not_give_is_refused(
     world: World, results: list[dict[str, Any]], spec: dict[str, Any], reason: str
@@ -882,6 +883,37 @@ def test_what_a_pods_request_does_not_give_is_refused(
 
     assert response["status"]["message"].startswith(reason)
     assert not [one for one in world.ledger.log if isinstance(one, ClaimReserved)]
+
+
+PARTS = {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "4096"}
+RATIO = {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "50"}
+OF_16 = f"g0/m{16 << 30}"
+
+
+@pytest.mark.parametrize(
+    ("limits", "results"),
+    [
+        ({"nvidia.com/gpu": "2"}, [result(0, request="g0")]),
+        (PARTS, [result(0, memory="4Gi", share_id=each, request="g0") for each in ("a", "b")]),
+        (RATIO, [result(0, memory="7Gi", request=OF_16)]),
+    ],
+    ids=["one card of two", "two parts of one card", "less than its ratio"],
+)
+def test_cards_that_are_not_as_many_or_as_large_as_asked_for_are_refused(
+    world: World, limits: dict[str, str], results: list[dict[str, Any]]
+) -> None:
+    """No scheduler writes that; whoever may write a status may."""
+    response = own(world, "a", limits, *results)
+
+    assert response["status"]["message"].startswith("LessThanAsked")
+    assert not [one for one in world.ledger.log if isinstance(one, ClaimReserved)]
+
+
+def test_cards_that_are_as_asked_for_are_let_through(world: World) -> None:
+    """Parts of two cards, and a ratio of the size that its alternative is for."""
+    parts = [result(each, memory="4Gi", request="g0") for each in (0, 1)]
+    assert own(world, "a", PARTS, *parts)["allowed"]
+    assert own(world, "b", RATIO, result(2, memory="8Gi", request=OF_16))["allowed"]
 
 
 def test_a_claim_of_ours_without_its_pod_is_refused(world: World) -> None:

@@ -137,6 +137,19 @@ def test_what_no_claim_can_say_is_refused_and_not_forgotten(asked: Object, field
     assert rules_of(answer) == {field: "NotSupported"}
 
 
+def test_gates_and_claims_that_others_add_behind_us_are_no_forgery() -> None:
+    """A queue adds its gate after our webhook; in which order they stand says nothing."""
+    made = claimed(gpu_pod(HALF))
+    made["spec"]["schedulingGates"].append({"name": "kueue.x-k8s.io/admission"})
+    theirs = {"name": "net", "resourceClaimName": "nic"}
+    made["spec"]["resourceClaims"].append(theirs)
+    made["spec"]["containers"][0]["resources"]["claims"].append({"name": "net"})
+
+    assert judged(made, facts=CLAIMS).allowed
+    made["spec"]["schedulingGates"].append({"name": "tenure.sh/place"})
+    assert not judged(made, facts=CLAIMS).allowed
+
+
 def test_a_claim_that_its_request_does_not_give_is_refused() -> None:
     """Whoever writes the annotation gets what it says, or nothing."""
     forged = claimed(gpu_pod(HALF))
