@@ -428,6 +428,7 @@ def _guarding(
             gate.look_again(state.name)
 
     agents.claims.answered = answered
+    view.pods.ran = agents.claims.ran
     view.pods.moved = _both(view.pods.moved, gate.look_again)
     agents.ready.changed = _both(agents.ready.changed, gate.look_again)
     return _Guard(

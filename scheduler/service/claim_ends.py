@@ -16,6 +16,7 @@ import msgspec
 
 from ledger.domain.bounds import Name, Number
 from ledger.domain.log.events import (
+    ClaimBound,
     ClaimConsumed,
     ClaimReleased,
     ClaimVoided,
@@ -94,6 +95,15 @@ class ClaimEnds:
         """Let no word about a claim count: one of its Pods runs."""
         self._confirmed.pop(claim_uid, None)
 
+    def ran(self, pod_uid: str) -> None:
+        """Let no word count that names a Pod of which the API shows only now that it runs."""
+        for uid, (_, pods) in list(self._confirmed.items()):
+            if pod_uid in pods:
+                self.deny(uid)
+        for uid, node_uid in list(self._node.items()):
+            if pod_uid in self._ends[node_uid][uid].pods:
+                self.forget(uid)  # it is asked again where its end waits still
+
     def waiting(self) -> Collection[str]:
         """Return the UIDs of the claims of which a node is asked."""
         return self._node
@@ -159,7 +169,7 @@ class ClaimEnds:
                 _, pods = self._confirmed.get(event.claim_uid, (0, frozenset()))
                 if not pods >= {one.uid for one in event.consumers}:
                     self._confirmed.pop(event.claim_uid, None)
-            case ClaimReleased() | ClaimVoided():
+            case ClaimBound() | ClaimReleased() | ClaimVoided():
                 self._confirmed.pop(event.claim_uid, None)
                 self.forget(event.claim_uid)
             case _:

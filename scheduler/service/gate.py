@@ -655,14 +655,20 @@ class Gate:
         Its controller tries again at ever longer delays, so it is woken once the node has answered.
         What was refused before we began nobody remembers: whatever could wait so is asked about.
         """
-        standing, is_new = self._book.standing(uid), uid in self._unlooked
-        self._unlooked.discard(uid)
-        is_new = is_new and standing is not None and self._book.is_guarded(standing.opening.results)
+        standing = self._book.standing(uid)
         if standing is None:
+            self._unlooked.discard(uid)
             self._end_wait(uid)
             return False
         is_stored = seen is not None and seen.allocated is not None
-        if kept is not None and kept.asks and (is_new or not is_stored or uid in self._held_back):
+        asks = kept is not None and kept.asks
+        if asks and not is_stored and not await self._is_taken(standing, seen):
+            return True  # its Pods may start yet: a word of now would say nothing of them
+        is_new = is_stored and uid in self._unlooked
+        is_new = is_new and self._book.is_guarded(standing.opening.results)
+        if is_stored:
+            self._unlooked.discard(uid)
+        if asks and (is_new or not is_stored or uid in self._held_back):
             if is_stored:
                 self._held_back.add(uid)
             self._leaving.ask(standing, users)
@@ -683,6 +689,13 @@ class Gate:
                 self._held_back.add(uid)
                 return True
         return False
+
+    async def _is_taken(self, standing: Standing, seen: ClaimSeen | None) -> bool:
+        """Tell whether what a claim had was taken away for good, not only unseen so far."""
+        if seen is not None:
+            return standing.stored and seen.version > standing.fence
+        _, waits, _ = self._waits.get(standing.opening.claim_uid, ("", "", 0.0))
+        return waits == standing.key or await self._is_gone(standing)
 
     async def _wake_controller(self, seen: ClaimSeen) -> bool:
         """Let the claim's controller try at once; tell whether it needs no more."""

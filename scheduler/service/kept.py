@@ -215,6 +215,7 @@ class PodBook:
     Attributes:
         seen: by UID.
         gone: name of a node -> who was there, as seen last, by UID, until somebody forgets them.
+        ran: told the UID of a Pod that runs now, by the API.
         moved: told the node of a Pod that came there, left it, has ended or is gone.
         reworded: told the node of a Pod whose annotations say otherwise what it has.
         proofs: by UID, the proofs of Pods with a node that nobody has looked at yet.
@@ -227,6 +228,7 @@ class PodBook:
         self._changed = changed
         self.seen: dict[str, PodSeen] = {}
         self.gone: dict[str, dict[str, PodSeen]] = {}
+        self.ran: Callable[[str], None] = lambda _: None
         self.moved: Callable[[str], None] = lambda _: None
         self.reworded: Callable[[str], None] = lambda _: None
         self.proofs: dict[str, str] = {}
@@ -241,6 +243,8 @@ class PodBook:
             self._on.setdefault(pod.node, {})[uid] = None
         self._tell(before, pod)
         if before is None or _life(before) != _life(pod):
+            if pod.node and not pod.ended:
+                self.ran(uid)
             for node in {pod.node, "" if before is None else before.node} - {""}:
                 self.moved(node)
         if pod.proof and (before is None or before.proof != pod.proof):

@@ -112,6 +112,38 @@ def test_an_agent_is_asked_what_waits_and_its_word_ends_it(guarded: Guarded) -> 
     assert guarded.ends.confirmed("c", 1) is None
 
 
+@pytest.mark.parametrize("said", [True, False], ids=["its word came", "its word is on its way"])
+def test_a_word_of_before_its_pod_ran_counts_no_more(guarded: Guarded, *, said: bool) -> None:
+    """Our watch may tell late that a Pod was bound: its node was asked before kubelet heard."""
+    guarded.live.view.pods.ran = guarded.ends.ran
+    guarded.ask()
+    if said:
+        guarded.scene.confirm(claims=[WORD])
+        assert guarded.why() == ""
+
+    guarded.run()
+    guarded.live.view.pods.drop("uid-train")
+    if not said:
+        guarded.scene.confirm(claims=[WORD])
+
+    assert guarded.why() == "ReleaseNotConfirmed"
+    guarded.ask()
+    guarded.scene.confirm(claims=[WORD])
+    assert guarded.why() == "", "it is asked again"
+
+
+def test_a_word_of_before_the_claim_was_stored_counts_no_more(guarded: Guarded) -> None:
+    """None of its Pods could run by then."""
+    guarded.ask()
+    guarded.scene.confirm(claims=[WORD])
+    assert guarded.why() == ""
+
+    guarded.ends.take(ClaimBound(claim_uid="c", attempt=1, node_uid="uid-a"))
+
+    assert guarded.why() == "ReleaseNotConfirmed"
+    assert guarded.changes()["claims"] == {"version": NONE, "ends": []}
+
+
 @pytest.mark.parametrize(
     "word",
     [{**WORD, "claim_uid": "other"}, {**WORD, "attempt": 2}, None],

@@ -615,6 +615,25 @@ def test_what_was_taken_away_past_the_gate_is_held_until_its_node_has_confirmed(
     assert world.write("a", result(1))["allowed"]
 
 
+def test_of_a_claim_that_no_watch_shows_yet_nobody_is_asked(world: World) -> None:
+    """Its Pod may start yet; once the API itself has no such claim, its node is asked."""
+    world.leaving.witness = WATCHED
+    assert world.write("b", result(1))["allowed"], "claims are listed before it"
+    assert world.write("a", result(0), pods=["train"])["allowed"]
+    assert world.book.seen.get("claim-a") is None
+    world.gate.look_again()
+    asyncio.run(world.gate.settle())
+    assert "claim-a" not in world.leaving.asked
+
+    world.delete("a")
+    world.gate.look_again()
+    asyncio.run(world.gate.settle())
+
+    assert world.leaving.asked == {"claim-a": {"uid-train"}}
+    confirmed(world, "uid-train")
+    assert kinds(world)[-1] == "claim.voided"
+
+
 def test_what_waited_before_a_start_is_asked_again_and_woken(world: World) -> None:
     """The release was refused by a process that is gone: its controller may wait for minutes."""
     stored = used(world)
