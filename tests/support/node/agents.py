@@ -23,6 +23,7 @@ from tests.support.node.pods import container
 from tests.support.process import COMMAND, ROOT, environment
 
 _REGISTERED: Final = "registered with kubelet"
+_UPDATED: Final = "Processed device updates for resource"
 CARDS: Final = ("GPU-a", "GPU-b", "GPU-c")
 
 
@@ -141,14 +142,26 @@ class Agent:
 
     @contextmanager
     def registering(self) -> Iterator[None]:
-        """Wait after the block until it has registered anew, and the scheduler knows all slots."""
+        """
+        Wait after the block until it has registered anew, and kubelet and scheduler know all slots.
+
+        The Node's own number is no sign of it: it may be that of kubelet's life before.
+        """
         before = self.words().count(_REGISTERED)
+        said = self.node.kubelet.log.stat().st_size
         yield
         self.node.until(
             lambda: self.words().count(_REGISTERED) > before,
             f"the agent does not register\n{self.words()}",
         )
         resource, count = (GPUSHARE_MEMORY, self.shares) if self.shares else (SLOT, self.slots)
+
+        def knows() -> bool:
+            lines = self.node.kubelet.words_after(said).splitlines()
+            updates = [line for line in lines if _UPDATED in line and f'"{resource}"' in line]
+            return any(f"healthyCount={count}" in line for line in updates)
+
+        self.node.until(knows, "kubelet does not take the ids")
         self.node.until(
             lambda: self.node.allocatable(resource) == count, "kubelet does not tell the ids"
         )

@@ -134,6 +134,12 @@ class Inside:
         """Return the end of what it logged."""
         return self.log.read_text(errors="replace")[-4_000:]
 
+    def words_after(self, place: int) -> str:
+        """Return what it logged after a number of bytes."""
+        with self.log.open("rb") as log:
+            log.seek(place)
+            return log.read().decode(errors="replace")
+
 
 @dataclass(slots=True, kw_only=True)
 class Node:
@@ -191,9 +197,7 @@ class Node:
         wanted = [f'"SyncPod enter" pod="{one["namespace"]}/{one["name"]}"' for one in metas]
 
         def admitted() -> bool:
-            with self.kubelet.log.open("rb") as log:
-                log.seek(said)
-                words = log.read().decode(errors="replace")
+            words = self.kubelet.words_after(said)
             return all(one in words for one in wanted)
 
         self.until(admitted, "kubelet does not know its Pods")
