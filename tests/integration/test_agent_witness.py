@@ -12,7 +12,13 @@ from agent.discover.host_files import HostFiles
 from agent.plugin.files import SpecFolder
 from agent.report.reporter import DEVICES
 from ledger.domain.annotations.checkpoints import DeviceCheckpoint, read_devices_checkpoints
-from tenure.serving.agent_witness import GIVEN_SECONDS, MANAGER, GivenOnDevice, Node
+from tenure.serving.agent_witness import (
+    GIVEN_SECONDS,
+    HISTORY_SECONDS,
+    MANAGER,
+    GivenOnDevice,
+    Node,
+)
 
 Json = dict[str, Any]
 GIVEN = DeviceCheckpoint(
@@ -84,3 +90,8 @@ def test_what_kubelet_gave_is_on_the_device_object_and_written_where_it_differs(
     absent = Objects(None)
     asyncio.run(told_to(absent, tmp_path, clock).tell((GIVEN,)))
     assert absent.written == []
+
+
+def test_another_ledger_is_noticed_within_ten_seconds_of_its_first_answer() -> None:
+    """One question tells it (`test_confirmer`); should one fail, the next is still in time."""
+    assert 2 * HISTORY_SECONDS < 10

@@ -12,6 +12,7 @@ from agent.decide.env_proof import NAME
 from ledger.domain.annotations.tenure import visible_key
 from ledger.domain.dialects.gpushare.annotations import GpuShareAnswer, encode_gpushare_answer
 from ledger.domain.dialects.gpushare.words import GPUSHARE_MEMORY
+from ledger.domain.resources import SLOT
 from tests.support.kube.inventory import DEVICES
 from tests.support.kube.pods import pods_in
 from tests.support.node.agents import CARDS, Agent, agent, shows
@@ -21,6 +22,7 @@ from tests.support.node.own_image import OWN, own_image
 from tests.support.node.pods import Pods, container
 
 UNITS = 15
+CARD_MIB = 16276
 ASSIGNED = "ALIYUN_COM_GPU_MEM_ASSIGNED"
 
 
@@ -142,30 +144,87 @@ def why_it_waits(pods: Pods, name: str) -> str:
     return " ".join(one.get("message", "") for one in found if one["type"] == "PodScheduled")
 
 
-@pytest.fixture
-def sharing(machine: Node, tmp_path: Path) -> Iterator[Agent]:
-    """Run an agent that gives GiB of its cards."""
-    with agent(machine, tmp_path, shares=UNITS * len(CARDS)) as running:
-        yield running
-    machine.plane.api().delete(f"{DEVICES}/{NODE_NAME}")  # else its closed card stays closed
-
-
 def share(
-    agent: Agent, pods: Pods, name: str, *units: int, card: int, after_ns: int, runtime: str = ""
+    agent: Agent,
+    pods: Pods,
+    name: str,
+    *units: int,
+    card: int,
+    after_ns: int,
+    card_units: int = UNITS,
+    runtime: str = "",
 ) -> None:
     """Make a Pod with a share of a card, as admission and Binding leave it."""
     answer = GpuShareAnswer(
-        card=card, pod_units=sum(units), card_units=UNITS, assume_time_ns=10**18 + after_ns
+        card=card, pod_units=sum(units), card_units=card_units, assume_time_ns=10**18 + after_ns
     )
     annotations = encode_gpushare_answer(answer)
     containers = []
     for number, amount in enumerate(units):
         annotations[visible_key(str(number))] = CARDS[card]
         made = by_environment(f"c{number}", str(number))
-        limits = {GPUSHARE_MEMORY: str(amount)}
+        limits = {GPUSHARE_MEMORY: str(amount), **({SLOT: "1"} if agent.in_mib else {})}
         containers.append({**made, "resources": {"limits": limits, "requests": limits}})
     pod = pods.make(name, containers, annotations=annotations, runtime=runtime)
     agent.hold(pod, **{f"c{number}": [CARDS[card]] for number in range(len(units))})
+
+
+def told_of_share(card: int, pod_units: int, units: int, card_units: int) -> dict[str, str]:
+    """Return what the proposal tells a container of its share."""
+    return {
+        "NVIDIA_VISIBLE_DEVICES": CARDS[card],
+        "ALIYUN_COM_GPU_MEM_IDX": str(card),
+        "ALIYUN_COM_GPU_MEM_POD": str(pod_units),
+        "ALIYUN_COM_GPU_MEM_CONTAINER": str(units),
+        "ALIYUN_COM_GPU_MEM_DEV": str(card_units),
+    }
+
+
+@pytest.fixture
+def in_mib(machine: Node, tmp_path: Path) -> Iterator[Agent]:
+    """Run an agent that gives MiB of its cards, by slots."""
+    with agent(machine, tmp_path, slots=4, in_mib=True) as running:
+        yield running
+    machine.plane.api().delete(f"{DEVICES}/{NODE_NAME}")
+
+
+def test_mebibytes_of_cards_are_the_nodes_capacity_and_a_container_is_known_by_its_slot(
+    in_mib: Agent, pods: Pods
+) -> None:
+    """
+    Too many for ids: kubelet counts what is patched, and CDI shows the card with its words.
+
+    Before the test of GiB: kubelet offers none of what a plugin gave for 5 minutes after its end.
+    """
+    total = CARD_MIB * len(CARDS)
+    pods.node.until(
+        lambda: pods.node.allocatable(GPUSHARE_MEMORY) == total, "the Node does not offer them"
+    )
+    share(in_mib, pods, "late", 2048, 3072, card=1, after_ns=2, card_units=CARD_MIB)
+    share(in_mib, pods, "early", 2048, 3072, card=2, after_ns=1, card_units=CARD_MIB)
+
+    for name, card in (("late", 1), ("early", 2)):
+        pod = pods.running(name)
+        for number, units in enumerate((2048, 3072)):
+            (seen,) = pods.node.seen(pod, f"c{number}")
+            told = told_of_share(card, 5120, units, CARD_MIB)
+            assert {key: seen["environment"].get(key) for key in told} == told
+            assert seen["cards"] == [shows(CARDS[card])]
+
+    def marks() -> list[str]:
+        return [pods.get(name)["metadata"]["annotations"][ASSIGNED] for name in ("late", "early")]
+
+    pods.node.until(lambda: marks() == ["true", "true"], f"not marked\n{in_mib.words()}")
+    pods.kill(pods.get("late"), "c0")
+    assert cards_of(pods, "late", "c0", runs=2) == [[shows(CARDS[1])]] * 2
+
+
+@pytest.fixture
+def sharing(machine: Node, tmp_path: Path) -> Iterator[Agent]:
+    """Run an agent that gives GiB of its cards."""
+    with agent(machine, tmp_path, shares=UNITS * len(CARDS)) as running:
+        yield running
+    machine.plane.api().delete(f"{DEVICES}/{NODE_NAME}")  # else its closed card stays closed
 
 
 def test_shares_of_cards_are_given_as_the_proposal_says(
@@ -179,13 +238,7 @@ def test_shares_of_cards_are_given_as_the_proposal_says(
         pod = pods.running(name)
         for number, units in enumerate((2, 3)):
             (seen,) = pods.node.seen(pod, f"c{number}")
-            told = {
-                "NVIDIA_VISIBLE_DEVICES": CARDS[card],
-                "ALIYUN_COM_GPU_MEM_IDX": str(card),
-                "ALIYUN_COM_GPU_MEM_POD": "5",
-                "ALIYUN_COM_GPU_MEM_CONTAINER": str(units),
-                "ALIYUN_COM_GPU_MEM_DEV": str(UNITS),
-            }
+            told = told_of_share(card, 5, units, UNITS)
             assert {key: seen["environment"].get(key) for key in told} == told
             assert seen["cards"] == [f"card-{CARDS[card].rpartition('-')[2]}"]
 

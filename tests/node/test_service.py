@@ -13,10 +13,12 @@ from typing import Any, Final
 from ledger.domain.resources import SLOT
 from tenure.serving.agent_witness import AWAY_CONDITION
 from tests.support.kube.bursts import eventually
-from tests.support.node.agents import agent
+from tests.support.node.agents import CARDS, Agent, agent, shows
 from tests.support.node.clusters import Cluster
 from tests.support.node.node import Node
 from tests.support.node.pods import Pods, container
+from tests.support.process import tenure
+from tests.support.recount import held_by_ledger
 
 WHOLE: Final = {"koordinator.sh/gpu": 100, SLOT: 1}
 
@@ -34,52 +36,115 @@ def card_of(pods: Pods, name: str, *, runs: int = 1) -> str:
     return str(card)
 
 
+def reboot(cluster: Cluster, own: Agent, pods: Pods) -> None:
+    """
+    Let the node be as after a start of the machine, with neither kubelet nor an agent yet.
+
+    Another boot id for both, no container and no meaning of a name; kubelet's checkpoint and the
+    agent's copy are left. The API server goes on, and nobody tells it anything.
+    """
+    machine = cluster.machine
+    own.kill()
+    machine.kubelet.end()
+    for pod in pods.all():
+        for pid in machine.processes(pod):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    for name in own.specifications():
+        (machine.cdi / name).unlink()
+    machine.room.boot()
+    cluster.host()
+
+
+def begin_and_register(own: Agent) -> None:
+    """Start the agent, and wait until kubelet knows it; the API server is not asked."""
+    registered = own.words().count("registered with kubelet")
+    own.begin()
+    end = time.monotonic() + 120
+    while own.words().count("registered with kubelet") == registered:
+        assert time.monotonic() < end, own.words()
+        time.sleep(0.05)
+
+
+def holders(cluster: Cluster) -> set[str]:
+    """Return the UIDs of the Pods that hold something by the ledger."""
+    return {uid for uid, _, _ in held_by_ledger(cluster.url)}
+
+
 def test_a_pod_has_the_card_that_the_service_gave_it_also_after_a_reboot(
     cluster: Cluster, pods: Pods, tmp_path: Path
 ) -> None:
     """
     Decided by the service, known by its API, shown by the agent; then nothing of ours is up.
 
-    The node starts again with no container and no meaning of any name, with kubelet's checkpoint
-    and the agent's copy. One Pod was bound while the node was down: of it, its own proof tells.
+    Where the agent is there before kubelet knows its Pods, each has its own cards: by the agent's
+    copy, or by its own proof, if it was bound while the node was down. Where kubelet is first it
+    rejects them all, and none starts. What they hold is free once the service is back and the node
+    has confirmed it; those that are made in their place have the cards.
     """
     machine, plane = cluster.machine, cluster.plane
-    with cluster.served() as served, agent(machine, tmp_path, slots=3, told=cluster.told()) as own:
-        eventually(lambda: "by service" in own.whose_word())
-        with cluster.scheduling(served):
-            for name in ("first", "second"):
-                make(pods, name)
-                pods.running(name)
-            before = {name: card_of(pods, name) for name in ("first", "second")}
-            assert len(set(before.values())) == 2
+    names = ["first", "second", "third"]
+    with contextlib.ExitStack() as until_the_end:
+        with cluster.served() as served:
+            own = until_the_end.enter_context(
+                agent(machine, tmp_path, slots=3, told=cluster.told(boots=True))
+            )
+            eventually(lambda: "by service" in own.whose_word())
+            with cluster.scheduling(served):
+                for name in names[:2]:
+                    make(pods, name)
+                    pods.running(name)
+                before = {name: card_of(pods, name) for name in names[:2]}
+                assert len(set(before.values())) == 2
 
-            own.kill()
-            machine.kubelet.end()
-            make(pods, "third")
-            eventually(lambda: pods.get("third")["spec"].get("nodeName"))
-        served.kill()
-        for name in before:
-            for pid in machine.processes(pods.get(name)):
-                os.kill(pid, signal.SIGKILL)
-        for name in own.specifications():
-            (machine.cdi / name).unlink()
+                reboot(cluster, own, pods)
+                make(pods, "third")
+                eventually(lambda: pods.get("third")["spec"].get("nodeName"))
+            served.kill()
 
-        registered = own.words().count("registered with kubelet")
-        with plane.server.frozen():
+        with plane.server.frozen():  # so that kubelet has its Pods once the agent is there
             machine.kubelet.start()
-            own.begin()
-            end = time.monotonic() + 120
-            while own.words().count("registered with kubelet") == registered:
-                assert time.monotonic() < end, own.words()
-                time.sleep(0.05)
+            begin_and_register(own)
 
-        for name in before:
+        for name in names[:2]:
             pods.running(name, restarts=1)
         pods.running("third")
-        after = {name: card_of(pods, name, runs=2) for name in before}
+        after = {name: card_of(pods, name, runs=2) for name in names[:2]}
         assert after == before
         assert card_of(pods, "third") not in before.values()
         assert "by copy" in own.whose_word()
+        assert '"boot":"an earlier one"' in own.words()
+
+        runs = {name: len(machine.logs(pods.get(name), "main")) for name in names}
+        reboot(cluster, own, pods)
+        machine.kubelet.start()
+        rejected = [("Failed", "UnexpectedAdmissionError")] * 3
+
+        def became() -> list[tuple[str, str]]:
+            found = [pods.get(name)["status"] for name in names]
+            return [(one.get("phase", ""), one.get("reason", "")) for one in found]
+
+        machine.until(lambda: became() == rejected, f"not rejected: {became()}")
+        begin_and_register(own)
+        for name, before_that in runs.items():
+            assert len(machine.logs(pods.get(name), "main")) <= before_that
+            assert not machine.processes(pods.get(name))
+        rejects = {pods.get(name)["metadata"]["uid"] for name in names}
+        assert holders(cluster) == rejects
+        boot_id = machine.room.boot_id.read_text().strip()
+        machine.until(lambda: machine.status()["nodeInfo"]["bootID"] == boot_id, "no other boot")
+
+        with cluster.served(remembered=True) as served, cluster.scheduling(served):
+            for name in names:
+                make(pods, f"{name}-again")
+            for name in names:
+                pods.running(f"{name}-again")
+            cards = {card_of(pods, f"{name}-again") for name in names}
+            assert cards == {shows(one) for one in CARDS}
+            assert not holders(cluster) & rejects
+            drift = tenure("drift", "--ledger", cluster.url, cwd=tmp_path)
+            assert drift.returncode == 0, drift.stdout
+            pods.remove_all()
 
 
 def condition(machine: Node, kind: str = "TenureLedger") -> str:

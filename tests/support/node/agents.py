@@ -59,6 +59,7 @@ class Agent:
     slots: int
     naive: bool = False
     shares: int = 0
+    in_mib: bool = False
     isolated: Isolated | None = None
     told: tuple[str, ...] = ()
     held: dict[str, dict[str, list[tuple[str, int, int]]]] = field(default_factory=dict)
@@ -115,7 +116,7 @@ class Agent:
         if self.isolated is not None:
             arguments += self._isolating(self.isolated)
         command = [*COMMAND, *arguments]
-        if self.shares:
+        if self.shares or self.in_mib:
             command += self._sharing()
         if self.naive:
             folders = map(str, (self.folder, self.node.plugins, self.node.cdi))
@@ -167,12 +168,13 @@ class Agent:
         )
 
     def _sharing(self) -> list[str]:
-        """Return the options of the mode `gpushare`, in GiB, with a machine in a file."""
+        """Return the options of the mode `gpushare`, with a machine in a file."""
         admin = self.node.plane.kubeconfig("admin")
         (self.folder / "token").write_text(self.node.plane.tokens["admin"])
         authority = self.node.room.folder / "kubelet-certs" / "kubelet.crt"
         return [
-            *("--mode", "gpushare", "--gpushare-unit", "GiB", "--node", NODE_NAME),
+            *("--mode", "gpushare", "--gpushare-unit", "MiB" if self.in_mib else "GiB"),
+            *("--node", NODE_NAME),
             *("--machine", str(self.folder / "machine.json"), "--state", str(self.folder)),
             *("--kubeconfig", str(admin), "--report-seconds", "1"),
             *("--kubelet", f"https://127.0.0.1:{self.node.port}"),
@@ -275,6 +277,7 @@ def agent(
     naive: bool = False,
     isolated: Isolated | None = None,
     shares: int = 0,
+    in_mib: bool = False,
     told: tuple[str, ...] = (),
     registers: bool = True,
 ) -> Iterator[Agent]:
@@ -282,7 +285,7 @@ def agent(
     Run an agent until the block ends, or a plugin that gives its names again.
 
     Args:
-        shares: so many GiB of GPU share, in place of slots.
+        shares: so many GiB of GPU share, in place of slots; `in_mib`: its MiB, by slots.
         registers: kubelet is to know it; else it is started and not waited for.
     """
     (folder / "vendor.json").write_text(vendors())
@@ -294,9 +297,10 @@ def agent(
         naive=naive,
         isolated=isolated,
         shares=shares,
+        in_mib=in_mib,
         told=told,
     )
-    if shares:
+    if shares or in_mib:
         running.find()
     if registers:
         running.start()

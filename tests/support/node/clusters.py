@@ -36,13 +36,14 @@ class Cluster:
         made = tenure("ledger", "init", "--ledger", self.url, cwd=folder)
         assert made.returncode == 0, made.stderr
 
-    def told(self, *, probe: str = "", runtime: str = "") -> tuple[str, ...]:
+    def told(self, *, probe: str = "", runtime: str = "", boots: bool = False) -> tuple[str, ...]:
         """
         Return the agent's options, once its account and token are there.
 
         Args:
             probe: the image by which it proves the mode `env`; empty = another mode.
             runtime: the RuntimeClass of that, and of Pods that hold cards.
+            boots: the machine's own files are those of `host`.
         """
         for name in ("state", "keys"):
             (self.folder / name).mkdir()
@@ -77,9 +78,23 @@ class Cluster:
             *("--kubelet-ca", str(kubelet), "--node", NODE_NAME, "--report-seconds", "1"),
             *("--kubeconfig", str(self._kubeconfig()), "--machine", str(machine)),
             *("--pod-resources", str(resources), "--ledger-key", str(ledger.public)),
+            *(("--host", str(self.host())) if boots else ()),
             *(("--mode", "env", "--probe-image", probe) if probe else ()),
             *(("--probe-runtime-class", runtime) if runtime else ()),
         )
+
+    def host(self) -> Path:
+        """Bring what the agent takes for the machine's own files to what they are in the room."""
+        host = self.folder / "host"
+        boot_id = host / "proc/sys/kernel/random/boot_id"
+        for of_machine in ("etc/machine-id", "sys/class/dmi/id/product_uuid"):
+            there = Path("/", of_machine)
+            if there.exists():
+                (host / of_machine).parent.mkdir(parents=True, exist_ok=True)
+                (host / of_machine).write_text(there.read_text())
+        boot_id.parent.mkdir(parents=True, exist_ok=True)
+        boot_id.write_text(self.machine.room.boot_id.read_text())
+        return host
 
     def _kubeconfig(self) -> Path:
         """Let the agent reach the API by its own token, with the rights that are printed."""

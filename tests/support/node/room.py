@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,7 @@ _SYSCTLS: Final = (
     "kernel/panic_on_oops",
 )
 """What kubelet sets for the whole machine; in the room it sets files of the room's."""
+_BOOT_ID: Final = "kernel/random/boot_id"
 
 
 class NoRoomError(Exception):
@@ -58,6 +60,15 @@ class Room:
     cgroup: str
     lib: Path
 
+    @property
+    def boot_id(self) -> Path:
+        """Return the file of what kubelet takes for this start of the machine."""
+        return self.folder / _BOOT_ID.replace("/", "-")
+
+    def boot(self) -> None:
+        """Let what starts from now on believe that the machine has started anew."""
+        self.boot_id.write_text(f"{uuid.uuid4()}\n")
+
     def within(self, *command: str | Path) -> list[str]:
         """Return the command that runs another one in the room."""
         entered = ("nsenter", "--target", str(self.pid), "--mount", "--pid", "--")
@@ -78,7 +89,7 @@ def room(folder: Path) -> Iterator[Room]:
         made.mkdir()
     lines = ["set -e", *(f"mount --bind '{made}' {at}" for at, made in binds.items())]
     lines.append("mount -t tmpfs none /run")
-    for name in _SYSCTLS:
+    for name in (*_SYSCTLS, _BOOT_ID):
         copy = folder / name.replace("/", "-")
         copy.write_text(Path("/proc/sys", name).read_text())
         lines.append(f"mount --bind '{copy}' /proc/sys/{name}")
