@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from agent.decide.env_proof import COMMAND, NAME, SCHEDULER
+from agent.decide.env_proof import COMMAND, NAME, SCHEDULER, SECONDS_MAX
 from agent.decide.isolation import LIBRARY, Provider
 from ledger.domain.dialects.gpushare.words import ANNOTATION_GPUSHARE_ASSIGNED
 from ledger.domain.resources import (
@@ -226,6 +226,7 @@ def _is_probe(options: AgentManifests) -> str:
         *("initContainers", "ephemeralContainers", "volumes", "nodeName", "hostPID", "hostIPC"),
         *("resourceClaims", "priorityClassName"),
     )
+    unowned = ("labels", "ownerReferences", "finalizers")
     bare = ("args", "volumeMounts", "volumeDevices", "envFrom", "lifecycle", "ports")
     probes = ("livenessProbe", "readinessProbe", "startupProbe")
     command = ", ".join(f"'{word}'" for word in COMMAND)
@@ -240,7 +241,11 @@ def _is_probe(options: AgentManifests) -> str:
         f"has({one}.capabilities) && !has({one}.capabilities.add)",
     ]
     rules = [
+        # By labels or an owner it would be a Service's or a controller's, for the whole cluster.
+        *(f"!has(object.metadata.{field})" for field in unowned),
         *(f"!has({spec}.{field})" for field in absent),
+        f"{spec}.restartPolicy == 'Never'",
+        f"{spec}.?activeDeadlineSeconds.orValue(0) == {SECONDS_MAX}",
         f"{spec}.schedulerName == '{SCHEDULER}'",
         f"{spec}.?runtimeClassName.orValue('') == '{options.probe_runtime_class}'",
         f"{spec}.?serviceAccountName.orValue('default') == 'default'",

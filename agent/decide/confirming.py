@@ -138,7 +138,8 @@ def said(
     back = tuple(sorted(state.gone & (runs_here | wants)))[:PODS_MAX]
     room = PODS_MAX - len(back)
     sure = look.complete and look.places is not None
-    claims = ended(asked, look.claims if sure else None, runs_here | wants)[:room]
+    of_claims = None if look.blind or not sure else look.claims  # what a claim holds we don't know
+    claims = ended(asked, of_claims, runs_here | wants)[:room]
     room -= len(claims)
     ran_once = [one for one in held if gated or one.phase in {ASSIGNED, OBSERVED}]
     unsure = frozenset(one.pod_uid for one in held if _is_hidden(one, look))

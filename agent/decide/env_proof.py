@@ -19,6 +19,8 @@ from ledger.domain.resources import ENV_NVIDIA_VISIBLE
 
 NAME: Final = "tenure-agent-probe-"
 """What its Pod is called, before the node's name."""
+SECONDS_MAX: Final = 120
+"""Kubelet ends it then, whoever should have deleted it; its agent waits for less."""
 COMMAND: Final = ("tenure", "serve", "inside")
 SCHEDULER: Final = "tenure-agent"
 """No scheduler has this name: the agent binds its Pod itself, as the service binds others."""
@@ -91,6 +93,7 @@ class ProbePod:
             "containers": [self._container(name) for name in _PLACES],
             "schedulerName": SCHEDULER,
             "restartPolicy": "Never",
+            "activeDeadlineSeconds": SECONDS_MAX,
             "hostNetwork": True,
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,

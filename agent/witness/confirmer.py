@@ -199,6 +199,9 @@ class Confirmer:
         problems = [*faults, *found.disagreements]
         if self._is_without_us(found):
             problems.append(Fault(reason=SOURCE_AWAY, message="kubelet tells not even of our Pod"))
+        if self._is_unlisted(read):
+            words = "the container runtime lists not even our Pod"
+            problems.append(Fault(reason=SOURCE_AWAY, message=words))
         known = self._link.holdings
         is_numbered = before is not None or self._link.sequence is None
         if known is None or not self._link.is_heard or not is_numbered:
@@ -333,6 +336,16 @@ class Confirmer:
         uids = {pod["metadata"]["uid"] for pod in self._sources.pods.pods}
         return self._own_pod in found.live and self._own_pod not in uids
 
+    def _is_unlisted(self, read: Read) -> bool:
+        """Tell whether the runtime does not list our Pod, of which kubelet says that it runs."""
+        own = (pod for pod in self._sources.pods.pods if pod["metadata"]["uid"] == self._own_pod)
+        runs = any(
+            _in(one, "state", "running") is not None
+            for pod in own
+            for one in _list(_in(pod, "status", "containerStatuses"))
+        )
+        return runs and all(one.pod_uid != self._own_pod for one in read.containers or ())
+
     def _look(self, known: NodeHoldings, read: Read, found: Seen) -> Look:
         pods = self._sources.pods
         runs = [pod for pod in pods.pods if _phase(pod) not in _ENDED]
@@ -345,7 +358,7 @@ class Confirmer:
             if pods.problem or self._is_without_us(found)
             else {uid: {} if word is None else dict(word.places) for uid, word in words.items()},
             live=found.live | mirrors | {uid for uid, _ in _outside(found, read)},
-            complete=found.complete,
+            complete=found.complete and not self._is_unlisted(read),
             hidden=frozenset(hidden_cards(known, found)),
             blind=found.blind,
             started=dict(self._started(read)),
@@ -506,6 +519,10 @@ def _source(pod: object) -> str:
 def _name(pod: object) -> tuple[str, str]:
     namespace, name = _in(pod, "metadata", "namespace"), _in(pod, "metadata", "name")
     return str(namespace or ""), str(name or "")
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
 
 
 def _in(value: object, *path: str) -> object:

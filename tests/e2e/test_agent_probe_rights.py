@@ -104,6 +104,11 @@ def _security(**fields: Any) -> Callable[[Json], object]:  # noqa: ANN401 - JSON
     return lambda made: made["spec"]["containers"][1]["securityContext"].update(fields)
 
 
+def _metadata(**fields: Any) -> Callable[[Json], object]:  # noqa: ANN401 - JSON
+    return lambda made: made["metadata"].update(fields)
+
+
+OWNER: Final = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u"}
 SECRET: Final = {"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"secretKeyRef": {}}}
 FILES: Final = {"name": "host", "hostPath": {"path": "/"}}
 
@@ -116,6 +121,12 @@ FILES: Final = {"name": "host", "hostPath": {"path": "/"}}
             lambda made: made["metadata"].update(name="tenure-agent-probe-agent-b"),
             id="another node's name",
         ),
+        pytest.param(_metadata(labels={"app": "tenure"}), id="behind a Service of ours"),
+        pytest.param(_metadata(ownerReferences=[OWNER]), id="as another's replica"),
+        pytest.param(_metadata(finalizers=["a.test/b"]), id="one that stays"),
+        pytest.param(_spec(restartPolicy="Always"), id="one that runs again and again"),
+        pytest.param(_spec(activeDeadlineSeconds=None), id="one without an end"),
+        pytest.param(_spec(activeDeadlineSeconds=86400), id="one that ends late"),
         pytest.param(_spec(nodeName="agent-a"), id="bound as it is made"),
         pytest.param(_spec(schedulerName="default-scheduler"), id="for a scheduler"),
         pytest.param(_spec(volumes=[FILES]), id="the host's files"),

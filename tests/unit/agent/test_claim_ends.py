@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from agent.claim_checkpoint import PreparedClaim
@@ -11,6 +13,7 @@ from agent.decide.node_holdings import Origin, all_holdings
 
 GONE = EndingClaim(claim_uid="c", attempt=2, namespace="ml", name="gpu", pods=("p",))
 NOTHING = ClaimsHere(prepared=())
+WHOLE = Look(places={}, live=frozenset(), complete=True, claims=NOTHING)
 
 
 def prepared(uid: str, name: str = "gpu", *pods: str) -> PreparedClaim:
@@ -51,17 +54,18 @@ def test_what_is_gone(here: ClaimsHere | None, there: set[str], *, is_gone: bool
 @pytest.mark.parametrize(
     ("look", "wants", "says"),
     [
-        (Look(places={}, live=frozenset(), complete=True, claims=NOTHING), set(), True),
+        (WHOLE, set(), True),
         (Look(places={}, live=frozenset(), complete=False, claims=NOTHING), set(), False),
         (Look(places=None, live=frozenset(), complete=True, claims=NOTHING), set(), False),
         (Look(places={}, live=frozenset(), complete=True), set(), False),
+        (replace(WHOLE, blind=True), set(), False),
         (Look(places={"p": {}}, live=frozenset(), complete=True, claims=NOTHING), set(), False),
         (Look(places={}, live=frozenset("p"), complete=True, claims=NOTHING), set(), False),
         (Look(places={}, live=frozenset(), complete=True, claims=NOTHING), {"p"}, False),
     ],
 )
 def test_a_look_that_is_not_whole_says_nothing(look: Look, wants: set[str], *, says: bool) -> None:
-    """A source was away, kubelet did not tell its Pods, or a container waits to start."""
+    """A source or a card was away, kubelet told no Pods, or a container waits to start."""
     known = all_holdings(Origin(node_name="a", node_uid="uid-a"), 1, ())
 
     _, message = said(Confirming(), known, look, now=0.0, wants=wants, asked=[GONE])

@@ -402,6 +402,25 @@ def test_a_kubelet_that_began_and_knows_no_pods_yet_says_nothing(world: World) -
     world.run(act)
 
 
+def test_a_runtime_that_does_not_list_us_says_nothing(world: World) -> None:
+    """Kubelet says that we run, and the runtime lists nobody for a moment: others run, too."""
+    world.scene.hold("p")
+    running: Any = [{"name": "main", "state": {"running": {}}}]
+    world.create("agent", containerStatuses=running)
+
+    async def act(link: ServiceLink) -> None:
+        confirmer = world.confirmer(link, own_pod="pod-agent")
+        await confirmer.round()
+        assert world.scene.word().gone == frozenset()
+        assert confirmer._gate.state.ran is None
+        assert [one.reason for one in confirmer.problems] == ["SourceAway"]
+        world.runtime.run("agent", Inside())
+        await confirmer.round()
+        assert world.scene.word().gone == {"pod-p"}
+
+    world.run(act)
+
+
 @pytest.mark.parametrize("since", ["the agent began", "a moment"])
 def test_a_card_that_is_lost_keeps_back_who_holds_it_and_nobody_else(
     world: World, since: str
