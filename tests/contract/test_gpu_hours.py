@@ -59,7 +59,7 @@ from tenure.query.usage import UsageQuestion, answer_usage
 from tenure.report.build import read_report
 from tests.support.archives import move
 from tests.support.cards_of_others import a_cluster, claim, running, sliced
-from tests.support.examples import examples
+from tests.support.examples import examples, seeds
 from tests.support.objects import Object
 from tests.support.objects import node as object_node
 from tests.support.stores import (
@@ -487,7 +487,7 @@ def lived(ledger: Ledger, seed: int) -> Oracle:
     return oracle
 
 
-@pytest.mark.parametrize("seed", range(examples(12) // 3))
+@pytest.mark.parametrize("seed", seeds(2, 12))
 def test_every_figure_of_a_random_ledger_is_the_one_by_hand(store: Store, seed: int) -> None:
     """Of namespaces and cards, by day, in windows, and now."""
     with store.open() as ledger:

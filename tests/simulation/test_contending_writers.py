@@ -60,7 +60,7 @@ def rows(store: Store, query: str) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize(
     ("reservations", "seed"),
     [
-        pytest.param(160, 1, id="160 reservations", marks=pytest.mark.campaign_sample),
+        pytest.param(100, 1, id="100 reservations", marks=pytest.mark.campaign_sample),
         pytest.param(1_000, 1, id="1000 reservations", marks=pytest.mark.slow),
         pytest.param(20_000, 2, id="20000 reservations", marks=pytest.mark.slow),
     ],

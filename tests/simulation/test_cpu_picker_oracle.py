@@ -9,13 +9,13 @@ import pytest
 from tests.oracles.cpu_campaign import case_of, disagreements, told
 from tests.support.campaign import print_figures
 
-SAMPLE = 20_000
+SAMPLE = 10_000
 WHOLE = 1_000_000
 BATCH = 50_000
 
 
 @pytest.mark.campaign_sample
-def test_twenty_thousand_picks_are_those_of_the_contract() -> None:
+def test_ten_thousand_picks_are_those_of_the_contract() -> None:
     """A bounded sample of the campaign below."""
     _agree(range(SAMPLE))
 

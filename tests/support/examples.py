@@ -1,9 +1,12 @@
-"""How many examples a property test tries: a part in `make test`, all of them in `make slow`."""
+"""How many examples and seeds a test tries: a part in `make test`, all of them in `make slow`."""
 
 from __future__ import annotations
 
 import os
 from typing import Final
+
+import pytest
+from _pytest.mark import ParameterSet
 
 VARIABLE: Final = "TENURE_TEST_EXAMPLES"
 ALL: Final = "all"
@@ -16,3 +19,10 @@ def examples(whole: int) -> int:
     if os.environ.get(VARIABLE) == ALL:
         return whole
     return min(whole, max(_LEAST, whole // _PART))
+
+
+def seeds(some: int, whole: int) -> list[ParameterSet]:
+    """Return the seeds of a test as its cases: the first few, and those of `make slow`."""
+    return [
+        pytest.param(seed, marks=pytest.mark.slow if seed >= some else ()) for seed in range(whole)
+    ]
