@@ -288,6 +288,9 @@ def _check(options: AgentOptions) -> None:
             fact = "the mode env is proved by a Pod of our own"
             what = "--probe-image" if options.kubelet else "--kubelet"
             raise with_next(InputError(fact, field=what), "name the image that has `tenure`")
+        if options.mode is AgentMode.ENV and options.runtime is None:
+            fact = "a proof of the mode env ends with the runtime that gave it, and none is watched"
+            raise with_next(InputError(fact, field="--runtime"), "name the runtime's socket")
         return
     if isinstance(options.holdings, ServiceOptions):
         fact = "nobody would tell the service what runs here: what Pods held would never end"

@@ -23,7 +23,7 @@ from agent.plugin.holdings_file import HoldingsFile
 from agent.witness import said
 from ledger.domain.errors import InputError
 from ledger.domain.resources import SLOT
-from tenure.serving.agent import AgentOptions, KubeletOptions, serve_agent
+from tenure.serving.agent import AgentOptions, KubeletOptions, ProbeOptions, serve_agent
 from tenure.serving.agent_mode import AgentMode
 from tenure.serving.agent_reporting import ReportingOptions
 from tests.support.kube.control_plane import free_port
@@ -318,6 +318,14 @@ def test_an_agent_whose_driver_hangs_ends_when_it_is_told_to(world: World) -> No
             {"mode": AgentMode.ENV, "reporting": ReportingOptions(node="n")},
             "--probe-image: the mode env is proved by a Pod of our own",
         ),
+        (
+            {
+                "mode": AgentMode.ENV,
+                "reporting": ReportingOptions(node="n"),
+                "probe": ProbeOptions(image="i"),
+            },
+            "--runtime: a proof of the mode env ends with the runtime that gave it",
+        ),
     ],
     ids=[
         "too many slots",
@@ -327,6 +335,7 @@ def test_an_agent_whose_driver_hangs_ends_when_it_is_told_to(world: World) -> No
         "parts of cards whose size nobody tells",
         "a mode without mounts",
         "nothing that proves the mode",
+        "a proof that no other runtime ends",
     ],
 )
 def test_what_cannot_work_is_said_at_the_start(

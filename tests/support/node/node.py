@@ -187,14 +187,16 @@ class Node:
         """
         End kubelet without a word, start it again, and wait until it has admitted these Pods.
 
-        A Pod that it finds without a running container before its plugins are back is rejected:
-        kubelet's own race.
+        A Pod that it finds without a running container before its plugins are back is rejected,
+        and so is one that it hears of with the first Pods of the API: what ended Pods had counts as
+        taken until then. Kubelet's own races.
         """
         self.kubelet.end()
         said = self.kubelet.log.stat().st_size
         self.kubelet.start()
         metas = [pod["metadata"] for pod in pods]
         wanted = [f'"SyncPod enter" pod="{one["namespace"]}/{one["name"]}"' for one in metas]
+        wanted.append('"SyncLoop ADD" source="api"')
 
         def admitted() -> bool:
             words = self.kubelet.words_after(said)
