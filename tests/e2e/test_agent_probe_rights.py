@@ -16,7 +16,7 @@ from tests.support.kube.api import Api
 from tests.support.kube.bursts import eventually
 from tests.support.kube.control_plane import ControlPlane
 from tests.support.kube.pods import pod, pods_in
-from tests.support.kube.webhooks import apply, collection_of, remove
+from tests.support.kube.webhooks import apply, expect_taken, remove
 from tests.support.proofs import KEY
 
 OURS: Final = "tenure-probing"
@@ -70,11 +70,7 @@ def made_by(change: Callable[[Json], object]) -> Json:
 def test_the_api_server_takes_all_that_is_printed(plane: ControlPlane, mine: Api) -> None:
     """The policies compile without a warning."""
     assert mine
-    for one in manifests(OPTIONS):
-        found = plane.api().get(f"{collection_of(one)}/{one['metadata']['name']}")
-        assert found.ok, found.message
-        status = found.body.get("status", {})
-        assert not status.get("typeChecking", {}).get("expressionWarnings"), status
+    expect_taken(plane, manifests(OPTIONS))
 
 
 def test_an_agent_makes_binds_and_deletes_its_own_probe(plane: ControlPlane, mine: Api) -> None:

@@ -17,7 +17,7 @@ from tests.support.kube.bursts import eventually
 from tests.support.kube.control_plane import ControlPlane
 from tests.support.kube.inventory import DEVICES, know
 from tests.support.kube.pods import pod, pods_in
-from tests.support.kube.webhooks import apply, collection_of, remove
+from tests.support.kube.webhooks import apply, expect_taken, remove
 from tests.support.proofs import KEY
 
 OURS: Final = "tenure-agents"
@@ -106,11 +106,7 @@ def writes(name: str) -> list[tuple[str, dict[str, Any]]]:
 def test_the_api_server_takes_all_that_is_printed(plane: ControlPlane, agents: Agents) -> None:
     """The policy compiles without a warning; the DaemonSet is what it takes for one."""
     assert agents
-    for one in manifests(OPTIONS):
-        found = plane.api().get(f"{collection_of(one)}/{one['metadata']['name']}")
-        assert found.ok, found.message
-        status = found.body.get("status", {})
-        assert not status.get("typeChecking", {}).get("expressionWarnings"), status
+    expect_taken(plane, manifests(OPTIONS))
 
 
 def test_an_agent_writes_what_is_of_its_own_node(agents: Agents) -> None:

@@ -13,7 +13,7 @@ from tests.support.kube.api import JSON_PATCH
 from tests.support.kube.control_plane import MALLORY, SCHEDULER_ACCOUNT, ControlPlane
 from tests.support.kube.pods import HALF, binding, pod, pods_in
 from tests.support.kube.policies import in_force, let_schedule
-from tests.support.kube.webhooks import collection_of
+from tests.support.kube.webhooks import expect_taken
 from webhook.decide.settings import DEFAULT_ADMISSION, Takeover
 from webhook.manifests.policies import policies
 from webhook.manifests.policy import PolicyOptions
@@ -51,10 +51,7 @@ def test_every_policy_compiles_without_a_warning(plane: ControlPlane) -> None:
     """The API server checks types of what it knows."""
     made = [one for one in policies(PolicyOptions()) if one["kind"].endswith("Policy")]
     assert len(made) == 14
-    for policy in made:
-        found = plane.api().get(f"{collection_of(policy)}/{policy['metadata']['name']}").body
-        status = found.get("status", {})
-        assert not status.get("typeChecking", {}).get("expressionWarnings"), status
+    expect_taken(plane, made)
 
 
 @pytest.mark.parametrize("key", FORGED.values(), ids=FORGED)

@@ -5,20 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from sqlalchemy import (
-    Connection,
-    func,
-    or_,
-    select,
-)
+from sqlalchemy import Connection, func, or_, select
 
 from ledger.domain.devices import GPU
 from ledger.domain.log.events import POD
 from ledger.store.reading.bounds import rows_of
-from ledger.store.reading.report_rows import (
-    UnknownRow,
-    UnplacedRow,
-)
+from ledger.store.reading.report_rows import UnknownRow, UnplacedRow
 from ledger.store.reading.views import (
     EVENTS,
     HOLDINGS,
@@ -31,9 +23,7 @@ from ledger.store.reading.views import (
     machines_of,
     matching,
 )
-from ledger.store.schema import (
-    ledger_slot_holdings,
-)
+from ledger.store.schema import ledger_slot_holdings
 
 UNKNOWN: Final = "unknown/"
 """What the slot of a holder on an unknown device begins with; its type follows."""

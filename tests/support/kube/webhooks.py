@@ -6,7 +6,7 @@ import contextlib
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -35,6 +35,15 @@ def apply(plane: ControlPlane, things: list[dict[str, Any]]) -> None:
     for thing in things:
         reply = plane.api().create(collection_of(thing), thing)
         assert reply.status in (201, 409), (thing["kind"], reply.status, reply.message)
+
+
+def expect_taken(plane: ControlPlane, things: Iterable[dict[str, Any]]) -> None:
+    """Expect objects to be there, and policies among them to compile without a warning."""
+    for thing in things:
+        found = plane.api().get(f"{collection_of(thing)}/{thing['metadata']['name']}")
+        assert found.ok, found.message
+        status = found.body.get("status", {})
+        assert not status.get("typeChecking", {}).get("expressionWarnings"), status
 
 
 def remove(plane: ControlPlane, things: list[dict[str, Any]]) -> None:
