@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 import urllib.error
 import urllib.request
@@ -16,10 +15,10 @@ import pytest
 
 from ledger.domain.resources import SLOT
 from ledger.signing import published
+from tests.support.forked import Forked
 from tests.support.kube.control_plane import free_port
 from tests.support.kubelets import FakeKubelet
 from tests.support.machines_found import TWO_CARDS, write_machine
-from tests.support.process import COMMAND, environment
 from tests.support.proofs import KEY, held, holds, word
 from tests.support.told_agents import Listener, listening, token_of
 
@@ -64,7 +63,7 @@ class World:
             (folder / "keys" / name).write_text(text)
         token_of(folder, "a")
         (folder / "kubeconfig").write_text(json.dumps(NOWHERE))
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Forked | None = None
 
     def start(self) -> None:
         """Start the agent, and wait until kubelet may call it."""
@@ -95,13 +94,8 @@ class World:
             **other,
         }
         words = [word for name, value in said.items() for word in (f"--{name}", str(value))]
-        with (self.folder / "agent.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [*COMMAND, "serve", "agent", *words],
-                cwd=self.folder,
-                env=environment(),
-                stderr=log,
-            )
+        command, log = ["serve", "agent", *words], self.folder / "agent.log"
+        self.process = Forked(command, log, cwd=self.folder)
 
     def kill(self) -> None:
         """End it without a word."""

@@ -8,7 +8,7 @@ import pytest
 from tenure.cli import app
 from tenure.exits import run
 from tests.support.cli import CommandLine
-from tests.support.process import tenure
+from tests.support.forked import forked
 
 pytestmark = pytest.mark.integration
 
@@ -270,7 +270,7 @@ def test_a_new_run_does_not_write_into_a_ledger(ledger: Path, cli: CommandLine) 
 
     again = cli.ask("simulate", "in.yaml")
     (ledger.parent / "tenure.db").write_bytes(before)
-    aside = tenure("simulate", "in.yaml", cwd=ledger.parent, env={"TENURE_LEDGER": str(ledger)})
+    aside = forked("simulate", "in.yaml", cwd=ledger.parent, env={"TENURE_LEDGER": str(ledger)})
 
     assert again.code == 2
     assert "--resume" in again.err.splitlines()[-1]
@@ -283,7 +283,7 @@ def test_an_error_names_stdin_as_stdin(tmp_path: Path) -> None:
     """What came through a pipe has lines, too."""
     text = json.dumps({"kind": "Pod", "metadata": {"name": 3}}, indent=1)
 
-    done = tenure("simulate", "-", cwd=tmp_path, stdin=text)
+    done = forked("simulate", "-", cwd=tmp_path, stdin=text)
 
     assert done.stderr.startswith("error: stdin:4: Pod: metadata.name: must be text")
 
@@ -291,7 +291,7 @@ def test_an_error_names_stdin_as_stdin(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", ["map", "check", "simulate"])
 def test_a_pipe_that_brings_nothing_is_not_an_empty_cluster(command: str, tmp_path: Path) -> None:
     """The command before it failed, most likely."""
-    done = tenure(command, "-", cwd=tmp_path, stdin=" \n")
+    done = forked(command, "-", cwd=tmp_path, stdin=" \n")
 
     assert (done.returncode, done.stdout) == (2, "")
     assert "error: stdin: nothing came in" in done.stderr

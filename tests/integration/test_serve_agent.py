@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -26,9 +25,9 @@ from ledger.domain.resources import SLOT
 from tenure.serving.agent import AgentOptions, KubeletOptions, ProbeOptions, serve_agent
 from tenure.serving.agent_mode import AgentMode
 from tenure.serving.agent_reporting import ReportingOptions
+from tests.support.forked import Forked
 from tests.support.kube.control_plane import free_port
 from tests.support.kubelets import FakeKubelet
-from tests.support.process import COMMAND, environment
 from tests.support.sockets import serving
 
 pytestmark = pytest.mark.integration
@@ -104,24 +103,22 @@ def world(tmp_path: Path, sockets: Path) -> World:
     return made
 
 
+def begin(world: World, words: Path, *more: str) -> Forked:
+    """Start an agent."""
+    command = ["serve", "agent", *world.options(), *more]
+    return Forked(command, words, cwd=world.folder)
+
+
 @pytest.fixture
-def agent(world: World) -> Iterator[subprocess.Popen[bytes]]:
+def agent(world: World) -> Iterator[Forked]:
     """Run the agent, with its words in `agent.log`."""
-    with (world.folder / "agent.log").open("wb") as words:
-        process = subprocess.Popen(
-            [*COMMAND, "serve", "agent", *world.options()],
-            cwd=world.folder,
-            env=environment(),
-            stderr=words,
-        )
+    process = begin(world, world.folder / "agent.log")
     yield process
     process.kill()
     process.wait()
 
 
-def test_a_container_starts_with_what_its_pod_holds(
-    world: World, agent: subprocess.Popen[bytes]
-) -> None:
+def test_a_container_starts_with_what_its_pod_holds(world: World, agent: Forked) -> None:
     """Registered once kubelet is there, and again after its restart; told to stop, it goes."""
     kubelet = world.kubelet
     with kubelet.running():
@@ -152,9 +149,7 @@ def test_a_container_starts_with_what_its_pod_holds(
     assert agent.wait(SECONDS) == 0
 
 
-def test_the_agent_registers_again_when_its_socket_is_gone(
-    world: World, agent: subprocess.Popen[bytes]
-) -> None:
+def test_the_agent_registers_again_when_its_socket_is_gone(world: World, agent: Forked) -> None:
     """And takes away what an agent that was killed left, but nothing that is listened on."""
     assert agent.poll() is None
     kubelet = world.kubelet
@@ -173,7 +168,7 @@ def test_the_agent_registers_again_when_its_socket_is_gone(
 
 
 def test_the_agent_registers_again_when_kubelet_drops_its_stream(
-    world: World, agent: subprocess.Popen[bytes]
+    world: World, agent: Forked
 ) -> None:
     """Kubelet calls no plugin of which it has lost the list."""
     assert agent.poll() is None
@@ -185,9 +180,7 @@ def test_the_agent_registers_again_when_kubelet_drops_its_stream(
         until(lambda: len(kubelet.registered) == 2, "it does not register again")
 
 
-def test_of_two_agents_the_one_that_stays_registers_again(
-    world: World, agent: subprocess.Popen[bytes]
-) -> None:
+def test_of_two_agents_the_one_that_stays_registers_again(world: World, agent: Forked) -> None:
     """
     As at an upgrade: kubelet takes the end of the old one for that of the new.
 
@@ -197,13 +190,7 @@ def test_of_two_agents_the_one_that_stays_registers_again(
     with kubelet.running():
         until(lambda: len(kubelet.registered) == 1, "it does not register")
         assert kubelet.slots()
-        with (world.folder / "second.log").open("wb") as words:
-            second = subprocess.Popen(
-                [*COMMAND, "serve", "agent", *world.options()],
-                cwd=world.folder,
-                env=environment(),
-                stderr=words,
-            )
+        second = begin(world, world.folder / "second.log")
         try:
             until(lambda: len(kubelet.registered) == 2, "the second does not register")
             kubelet.drop()
@@ -218,9 +205,7 @@ def test_of_two_agents_the_one_that_stays_registers_again(
             second.wait(20)
 
 
-def test_a_start_waits_for_a_holding_that_comes_late(
-    world: World, agent: subprocess.Popen[bytes]
-) -> None:
+def test_a_start_waits_for_a_holding_that_comes_late(world: World, agent: Forked) -> None:
     """Kubelet's call is kept meanwhile; a torn checkpoint is not believed, and waited out too."""
     assert agent.poll() is None
     kubelet = world.kubelet
@@ -249,10 +234,9 @@ def test_a_runtime_without_cdi_keeps_kubelet_from_knowing_the_slots(world: World
     with (
         world.kubelet.running(),
         serving(Path(world.runtime), "runtime.v1.RuntimeService", calls),
-        words.open("wb") as log,
     ):
-        command = [*COMMAND, "serve", "agent", *world.options()]
-        process = subprocess.Popen(command, cwd=world.folder, env=environment(), stderr=log)
+        words.touch()
+        process = begin(world, words)
         try:
             until(lambda: "the runtime has no CDI: containerd 1.6.20~ds1" in words.read_text(), "")
             assert not world.kubelet.registered
@@ -261,7 +245,7 @@ def test_a_runtime_without_cdi_keeps_kubelet_from_knowing_the_slots(world: World
             process.wait(20)
 
         version.runtime_version = "2.4.2"
-        process = subprocess.Popen(command, cwd=world.folder, env=environment(), stderr=log)
+        process = begin(world, words)
         try:
             until(lambda: len(world.kubelet.registered) == 1, words.read_text())
         finally:
@@ -280,11 +264,7 @@ def test_an_agent_whose_driver_hangs_ends_when_it_is_told_to(world: World) -> No
     kubeconfig.write_text(json.dumps({**made, "current-context": "c"}))
     reports = {"node": "n", "machine": machine, "state": world.folder, "kubeconfig": kubeconfig}
     more = [word for name, value in reports.items() for word in (f"--{name}", str(value))]
-    process = subprocess.Popen(
-        [*COMMAND, "serve", "agent", *world.options(), *more],
-        cwd=world.folder,
-        env=environment(),
-    )
+    process = begin(world, world.folder / "agent.log", *more)
     try:
         writer: list[int] = []
 

@@ -7,7 +7,6 @@ import json
 import resource
 import signal
 import ssl
-import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -22,9 +21,9 @@ from certs.material import KeyPair, facts_of, issue_authority, issue_leaf
 from certs.record import read_record
 from tenure.cli import app
 from tenure.exits import run
+from tests.support.forked import Forked, forked
 from tests.support.kube.control_plane import free_port
 from tests.support.kube.fake_api import HANG, Canned, FakeApi, fake_api
-from tests.support.process import COMMAND, environment, tenure
 from tests.support.reviews import review
 
 pytestmark = pytest.mark.integration
@@ -61,7 +60,7 @@ def write(folder: Path, *, authority: KeyPair, leaf: KeyPair) -> None:
 class Running:
     """One process with the API server that it asks, and its two ports."""
 
-    process: subprocess.Popen[str]
+    process: Forked
     api: FakeApi
     hooks: int
     probes: int
@@ -152,34 +151,22 @@ def trusting(bundle: bytes) -> ssl.SSLContext:
 @asynccontextmanager
 async def running(tmp_path: Path, *arguments: str, first: str = "") -> AsyncIterator[Running]:
     """Run the service against a fake API server; at the end it is gone."""
-    *python, main = COMMAND
     async with fake_api() as api:
         api.add_namespace("ml")
         hooks, probes = free_port(), free_port()
         log = tmp_path / "log"
         command = [
-            *(
-                *python,
-                f"{first}\n{main}",
-                "serve",
-                "webhook",
-                "--kubeconfig",
-                str(api.kubeconfig(tmp_path)),
-            ),
+            *("serve", "webhook", "--kubeconfig", str(api.kubeconfig(tmp_path))),
             *("--listen", f"127.0.0.1:{hooks}", "--probes", f"127.0.0.1:{probes}"),
             *("--name", "127.0.0.1", "--replica", "one", *arguments),
         ]
-        process = _started(command, log)
+        log.touch()
+        process = Forked(command, log, cwd=tmp_path, first=first)
         try:
             yield Running(process=process, api=api, hooks=hooks, probes=probes, log=log)
         finally:
             process.kill()
             process.wait()
-
-
-def _started(command: list[str], log: Path) -> subprocess.Popen[str]:
-    with log.open("w") as words:
-        return subprocess.Popen(command, cwd=log.parent, env=environment(), stderr=words, text=True)
 
 
 async def ask(session: aiohttp.ClientSession, port: int, namespace: str = "ml") -> dict[str, Any]:
@@ -414,7 +401,7 @@ def test_what_it_can_not_start_with_is_one_clear_error(
     """Exit 2, no traceback."""
     kubeconfig = FakeApi(url="http://127.0.0.1:1").kubeconfig(tmp_path)
     given = ["--kubeconfig", str(kubeconfig), *arguments]
-    done = tenure("serve", "webhook", *given, cwd=tmp_path)
+    done = forked("serve", "webhook", *given, cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert fact in done.stderr.replace("\n", " ")
     assert "Traceback" not in done.stderr

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from tests.support.cli import CommandLine
+from tests.support.forked import forked
 from tests.support.objects import container, device, gpu_device, node, pod
-from tests.support.process import tenure
 
 pytestmark = pytest.mark.integration
 
@@ -224,7 +224,7 @@ def test_the_order_of_equal_nodes_does_not_mix_up_reasons(tmp_path: Path) -> Non
     (tmp_path / "r.csv").write_text("sn,rank\nsmall,1\nbig,0\n", encoding="utf-8")
     files = ("--openb-nodes", "n.csv", "--openb-pods", "p.csv", "--openb-node-rank", "r.csv")
 
-    done = tenure("simulate", *files, "-o", "json", cwd=tmp_path)
+    done = forked("simulate", *files, "-o", "json", cwd=tmp_path)
 
     document = json.loads(done.stdout)
     assert document["placements"][0]["unschedulable"]["nodes"] == {
@@ -242,7 +242,7 @@ def test_a_pipe_feeds_it(line: CommandLine, tmp_path: Path) -> None:
     """`kubectl get ... -o json | tenure simulate -` gives the answer of the file."""
     text = (tmp_path / "in.json").read_text(encoding="utf-8")
 
-    done = tenure("simulate", "-", *NOW, "-o", "json", cwd=tmp_path, stdin=text)
+    done = forked("simulate", "-", *NOW, "-o", "json", cwd=tmp_path, stdin=text)
 
     assert json.loads(done.stdout) == answer(line)
 

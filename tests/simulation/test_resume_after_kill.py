@@ -11,7 +11,7 @@ import pytest
 
 from ledger.store.open import open_ledger
 from tests.support.cli import Answer, CommandLine
-from tests.support.process import start_tenure
+from tests.support.forked import Forked
 
 pytestmark = pytest.mark.integration
 
@@ -54,17 +54,17 @@ def positions(ledger: Path) -> int:
 
 def kill_in_the_middle(folder: Path, ledger: str, batch: int) -> None:
     """Start the run and kill it as soon as it has decided some hundred Pods, and not all."""
-    deadline = time.monotonic() + SECONDS_MAX
+    deadline, words = time.monotonic() + SECONDS_MAX, folder / "words"
     while time.monotonic() < deadline:
-        child = start_tenure(*command(ledger, batch), cwd=folder)
+        child = Forked(command(ledger, batch), words, cwd=folder, stdout=folder / "out")
         while positions(folder / ledger) < NODES + 300 and child.poll() is None:
             assert time.monotonic() < deadline
             time.sleep(0.01)
         child.send_signal(signal.SIGKILL)
-        said = child.communicate()
+        child.wait(SECONDS_MAX)
         if child.returncode == -signal.SIGKILL:
             return
-        assert child.returncode == 0, said
+        assert child.returncode == 0, words.read_text("utf-8")
         for path in folder.glob(f"{ledger}*"):  # on a busy machine it may end before we look
             path.unlink()
     raise AssertionError("it always ended before it was killed")

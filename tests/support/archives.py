@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ledger.domain.log.recorded import NewEvent
 from ledger.signing import PrivateKey, sign_note
 from ledger.store.archives.archive import Archived, archive
 from ledger.store.open import Ledger
@@ -33,6 +34,8 @@ from tests.support.stores import (
 )
 
 KEY = PrivateKey.new("archive")
+TOGETHER = 60
+"""Events of one commit: each has its own price, and what is in the log is the same."""
 
 
 def history(ledger: Ledger, clock: Clock, events: int = 560) -> Writer:
@@ -55,14 +58,19 @@ def history(ledger: Ledger, clock: Clock, events: int = 560) -> Writer:
             refused("big"),
         )
     )
-    number = 0
-    while writer.head.position < events:
+    number, batch = 0, list[NewEvent]()
+    while writer.head.position + len(batch) < events:
         number += 1
         pod = f"p{number}"
-        writer.append(clock.all(reserved(pod, share(2, 25), cpus=(2, 3)), bound(pod)))
-        writer.append(clock.all(released(pod), refused(f"r{number}")))
+        batch += clock.all(reserved(pod, share(2, 25), cpus=(2, 3)), bound(pod))
+        batch += clock.all(released(pod), refused(f"r{number}"))
         if number == 40:
-            writer.append(clock.all(health(3, healthy=False)))
+            batch += clock.all(health(3, healthy=False))
+        if len(batch) >= TOGETHER:
+            writer.append(batch)
+            batch = []
+    if batch:
+        writer.append(batch)
     return writer
 
 

@@ -12,9 +12,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
+
+from tests.support.process import SECONDS_MAX, environment
 
 Point = tuple[str, int]
 """Where it kills itself, and at the how manieth time; see `tests.support.killed_scheduler`."""
@@ -24,7 +27,10 @@ _FORKS.set_forkserver_preload(
     [
         "__main__",
         "tenure.cli",
+        "tenure.serving.agent",
         "tenure.serving.scheduler",
+        "tenure.serving.webhook",
+        "tenure.simulate.command",
         "tests.support.killed_scheduler",
         __name__,
     ]
@@ -32,11 +38,40 @@ _FORKS.set_forkserver_preload(
 
 
 class Forked:
-    """A running process, as `subprocess.Popen` shows one."""
+    """
+    A running process, as `subprocess.Popen` shows one.
 
-    def __init__(self, arguments: Sequence[str], log: Path, point: Point | None) -> None:
-        self._process = _FORKS.Process(target=_run, args=(tuple(arguments), str(log), point))
+    Args:
+        words: what it writes to stderr is added to this file.
+        cwd: where it runs, with nothing of Tenure's in its environment but `more`; None = where and
+            as the tests do.
+        first: a program that is run before the command.
+        stdin, stdout: files; None = those of the tests.
+    """
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        words: Path,
+        point: Point | None = None,
+        *,
+        cwd: Path | None = None,
+        more: Mapping[str, str] | None = None,
+        first: str = "",
+        stdin: Path | None = None,
+        stdout: Path | None = None,
+    ) -> None:
+        there = None if cwd is None else (cwd, environment(**(more or {})))
+        streams = {0: stdin, 1: stdout, 2: words}
+        work = (tuple(arguments), streams, there, point, first)
+        self._process = _FORKS.Process(target=_run, args=work)
         self._process.start()
+
+    @property
+    def pid(self) -> int:
+        """Return its id."""
+        assert self._process.pid is not None, "it was started"
+        return self._process.pid
 
     @property
     def returncode(self) -> int | None:
@@ -49,8 +84,8 @@ class Forked:
 
     def send_signal(self, number: int) -> None:
         """Send it a signal."""
-        if self._process.pid is not None and self.poll() is None:
-            os.kill(self._process.pid, number)
+        if self.poll() is None:
+            os.kill(self.pid, number)
 
     def terminate(self) -> None:
         """Tell it to end."""
@@ -60,22 +95,63 @@ class Forked:
         """End it without a word."""
         self.send_signal(signal.SIGKILL)
 
-    def wait(self, timeout: float) -> int:
+    def wait(self, timeout: float | None = None) -> int:
         """Return how it ended; raises TimeoutExpired as Popen does."""
         self._process.join(timeout)
         if self.returncode is None:
-            raise subprocess.TimeoutExpired("tenure", timeout)
+            raise subprocess.TimeoutExpired("tenure", timeout or 0)
         return self.returncode
 
 
-def _run(arguments: Sequence[str], log: str, point: Point | None) -> None:
+def forked(
+    *arguments: str | Path,
+    cwd: Path,
+    stdin: str = "",
+    env: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run `tenure` to its end, as `tests.support.process.tenure` does."""
+    with tempfile.TemporaryDirectory() as name:
+        files = [Path(name, each) for each in ("stdin", "stdout", "stderr")]
+        files[0].write_text(stdin, "utf-8")
+        process = Forked(
+            list(map(str, arguments)),
+            files[2],
+            cwd=cwd,
+            more=env,
+            stdin=files[0],
+            stdout=files[1],
+        )
+        try:
+            code = process.wait(SECONDS_MAX)
+        finally:
+            process.kill()
+        out, err = (each.read_text("utf-8") for each in files[1:])
+    return subprocess.CompletedProcess(("tenure", *map(str, arguments)), code, out, err)
+
+
+def _run(
+    arguments: Sequence[str],
+    streams: Mapping[int, Path | None],
+    there: tuple[Path, Mapping[str, str]] | None,
+    point: Point | None,
+    first: str,
+) -> None:
     """Be `tenure` with these arguments."""
-    with Path(log).open("ab") as words:
-        os.dup2(words.fileno(), 2)
+    for number, path in streams.items():
+        if path is not None:
+            with path.open("ab" if number else "rb") as file:
+                os.dup2(file.fileno(), number)
+    if streams[0] is not None:
+        sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)
+    if there is not None:
+        os.chdir(there[0])
+        os.environ.clear()
+        os.environ.update(there[1])
     if point is not None:
         from tests.support import killed_scheduler
 
         killed_scheduler.watch(killed_scheduler.Point(*point))
+    exec(first, {})
     sys.argv = ["tenure", *arguments]
     from tenure.cli import main
 

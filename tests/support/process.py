@@ -37,15 +37,3 @@ def tenure(
         timeout=SECONDS_MAX,
         check=False,
     )
-
-
-def start_tenure(*arguments: str | Path, cwd: Path) -> subprocess.Popen[str]:
-    """Start `tenure` and return while it runs."""
-    return subprocess.Popen(
-        [*COMMAND, *map(str, arguments)],
-        cwd=cwd,
-        env=environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
