@@ -2,54 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from certs.ports import Object, Objects
-from ledger.domain.annotations.signed import Checker
-from ledger.domain.dialects.dra.accounts import UntoldDevices
-from ledger.domain.dialects.dra.asking import Giver
-from ledger.domain.dialects.dra.drivers import CardDrivers
-from ledger.domain.log.state import NodeState
-from ledger.domain.nodes import NodeFacts
-from scheduler.cluster.templates import InText
-from scheduler.decide.claims import place_claim
+from certs.ports import Object
 from scheduler.decide.settings import SchedulingSettings
-from scheduler.gate.exchange import Device as ClaimedDevice
-from scheduler.gate.exchange import Unit
-from scheduler.gate.modes import Mode, closed_to_pods, mode_of
 from scheduler.record.events import DecidedBy
 from scheduler.service.agents import Agents
 from scheduler.service.answering import Extender
 from scheduler.service.beginning import Beginning
-from scheduler.service.binding import Binder, Proofs
+from scheduler.service.binding import Binder
 from scheduler.service.books import LiveBooks
-from scheduler.service.claim_places import ClaimPlaces, PlaceWorks
-from scheduler.service.claim_templates import ClaimTemplates, TemplateWorks
-from scheduler.service.claims import ClaimBook
-from scheduler.service.freshness import Freshness
 from scheduler.service.gangs import Gangs
-from scheduler.service.gate import Gate, GateWorks
 from scheduler.service.groups import LiveGroups
+from scheduler.service.guard import Guard, guard_claims
 from scheduler.service.holds import ASKED_AGAIN, Holds
 from scheduler.service.inventory import Inventory
-from scheduler.service.leading import Leading
-from scheduler.service.leaving import Leaving
-from scheduler.service.ports import Clock, Recorder, Start
 from scheduler.service.reconciling import Reconciling
-from scheduler.service.refusing import History, Refusing
+from scheduler.service.refusing import Refusing
 from scheduler.service.releasing import Releasing
 from scheduler.service.saying import Saying
-from scheduler.service.slices import ClassBook, LiveAccounts, SliceBook
 from scheduler.service.tainting import VERSIONS as RULE_VERSIONS
-from scheduler.service.tainting import RuleBook, Tainting
 from scheduler.service.telling import Telling
 from scheduler.service.templates import Templates
 from scheduler.service.view import ClusterView
-from scheduler.service.waking import Waking
 from scheduler.service.witnesses import ProofBook
+from scheduler.service.world import Ports
 
 
 class Sink(Protocol):
@@ -100,24 +80,16 @@ class Assembly:
     proofs: ProofBook
     reconciling: Reconciling
     templates: Templates
-    slices: SliceBook
-    claims: ClaimBook
-    classes: ClassBook
-    rules: RuleBook
-    tainting: Tainting
-    waking: Waking
-    gate: Gate
-    claim_templates: ClaimTemplates
-    claim_places: ClaimPlaces
+    guard: Guard
 
     def sinks(self) -> dict[str, Sink]:
         """Return who is to be told of which collection of the API."""
-        nodes = self.view.nodes
+        nodes, guard = self.view.nodes, self.guard
         return {
-            "resourceslices": self.slices,
-            "resourceclaims": self.claims,
-            "deviceclasses": self.classes,
-            **{f"devicetaintrules {version}": self.rules for version in RULE_VERSIONS},
+            "resourceslices": guard.slices,
+            "resourceclaims": guard.claims,
+            "deviceclasses": guard.classes,
+            **{f"devicetaintrules {version}": guard.rules for version in RULE_VERSIONS},
             "nodes": Each((nodes.nodes, self.agents.ready)),
             "devices": nodes.devices,
             "noderesourcetopologies": nodes.topologies,
@@ -130,61 +102,14 @@ class Assembly:
                     self.books,
                     self.proofs,
                     self.refusing,
-                    self.claim_templates,
-                    self.claim_places,
+                    guard.templates,
+                    guard.places,
                 )
             ),
             "namespaces": self.releasing.namespaces,
             "poddisruptionbudgets": self.view.disruptions,
             "templates": self.templates,
         }
-
-
-async def _no_attempts(_: Sequence[str]) -> Mapping[str, int]:
-    return {}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ports:
-    """
-    What a live scheduler works with.
-
-    Attributes:
-        origin: whose ledger it is: `ledger/<cluster uid>`.
-        leading: nothing is given out but by who leads; ends are recorded whoever does.
-        words: what every reservation repeats.
-        told: what the ledger says of why Pods waited.
-        documents_in: the YAML documents of a text.
-        proofs: made once the view is there, which knows machines.
-        wake: told whenever a node changed.
-        actor: whose doing the events are.
-        trusted: tells whether nodes trust the key of a proof; None = Pods carry no proofs.
-        skew: seconds that our clock is ahead of the API server's.
-        evicts: of a gang that missed its deadline nobody stays.
-        drivers: whose devices pass the gate; claims of every other driver of cards are observed.
-        untold: what becomes of devices of which no metal can be told.
-        attempts: asks the ledger for the newest holdings of claims, ended or not.
-    """
-
-    origin: str
-    recorder: Recorder
-    api: Objects
-    clock: Clock
-    freshness: Freshness
-    leading: Leading
-    words: DecidedBy
-    proofs: Callable[[ClusterView], Proofs]
-    told: History
-    documents_in: InText
-    start: Start
-    wake: Callable[[], None]
-    actor: str
-    trusted: Checker | None = None
-    skew: Callable[[], float] = float
-    evicts: bool = False
-    drivers: tuple[str, ...] = ()
-    untold: UntoldDevices = "refuse"
-    attempts: Callable[[Sequence[str]], Awaitable[Mapping[str, int]]] = _no_attempts
 
 
 def give_way(view: ClusterView, books: LiveBooks, holds: Holds, groups: LiveGroups) -> None:
@@ -259,8 +184,7 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
         said=begun.settings,
         documents_in=ports.documents_in,
     )
-
-    guard = _guarding(begun, ports, view, books, telling, agents=agents, settings=settings)
+    guard = guard_claims(begun, ports, view, books, telling, agents=agents)
 
     def decides(words: DecidedBy) -> None:
         books.words = refusing.words = words
@@ -301,152 +225,5 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
             is_claim_gone=guard.claims.is_gone,
         ),
         templates=templates,
-        **guard._asdict(),
+        guard=guard,
     )
-
-
-class _Guard(NamedTuple):
-    slices: SliceBook
-    claims: ClaimBook
-    classes: ClassBook
-    rules: RuleBook
-    tainting: Tainting
-    waking: Waking
-    gate: Gate
-    claim_templates: ClaimTemplates
-    claim_places: ClaimPlaces
-
-
-def _guarding(
-    begun: Beginning,
-    ports: Ports,
-    view: ClusterView,
-    books: LiveBooks,
-    telling: Telling,
-    *,
-    agents: Agents,
-    settings: SchedulingSettings,
-) -> _Guard:
-    """Return what looks at claims, and guards those of listed drivers."""
-    drivers = CardDrivers(frozenset(ports.drivers))
-
-    def giver() -> Giver:
-        return slices.giver(next(iter(ports.drivers), ""))
-
-    def node(name: str) -> NodeState | None:
-        uid = view.uid(name)
-        return None if uid is None else view.recorded(uid)
-
-    def changed(names: Collection[str]) -> None:
-        view.nodes.note(names)
-        view.modes_changed(names)
-
-    def mode(facts: NodeFacts | None) -> Mode:
-        if facts is None:
-            return Mode.EXTENDER
-        return mode_of(facts.taints, has_pool=slices.has_pool(facts.name, drivers.listed))
-
-    slices = SliceBook(drivers, changed, untold=ports.untold)
-    claims = ClaimBook(drivers, begun.claims, guarded=drivers.listed)
-    classes, rules = ClassBook(), RuleBook()
-    accounts = LiveAccounts(slices, node, rules.bars)
-    tainting = Tainting(
-        rules,
-        accounts,
-        ports.api,
-        ports.clock,
-        node_of=slices.node_of,
-        is_shown=claims.is_shown,
-        why_not=ports.leading.why_not,
-    )
-
-    waking = Waking(
-        ports.api, ports.clock, waiting=view.pods.waiting, why_not=ports.leading.why_not
-    )
-
-    def place(
-        on: NodeState, units: Sequence[Unit], kept: Collection[int]
-    ) -> Iterator[Mapping[ClaimedDevice, str]]:
-        return place_claim(on, units, kept, facts=view.facts(on.name), settings=view.settings)
-
-    view.listed = slices.records
-    view.mode_fault = lambda facts: closed_to_pods(mode(facts))
-    view.tellers.append(lambda _position, event, _holding: claims.take(event))
-    works = GateWorks(
-        book=claims,
-        slices=slices,
-        accounts=accounts,
-        recorded=books.recorded,
-        recorder=ports.recorder,
-        api=ports.api,
-        clock=ports.clock,
-        telling=telling,
-        attempts=ports.attempts,
-        leaving=Leaving(view, agents),
-        why_not=ports.leading.why_not,
-        actor=ports.actor,
-        classes=classes.selectors,
-        place=place,
-        refused=tainting.refused,
-        exchanged=waking.exchanged,
-        pod=view.pods.pending,
-        giver=giver,
-        mode=lambda name: mode(view.facts(name)),
-        vocabulary=settings.vocabulary,
-    )
-    keeping = TemplateWorks(
-        api=ports.api,
-        clock=ports.clock,
-        pod=view.pods.pending,
-        giver=giver,
-        why_not=ports.leading.why_not,
-        vocabulary=settings.vocabulary,
-    )
-
-    def giving() -> list[str]:
-        return [name for name in slices.nodes() if mode(view.facts(name)) is Mode.CLAIMS]
-
-    def known(name: str) -> tuple[NodeFacts, NodeState] | None:
-        facts, state = view.facts(name), node(name)
-        return None if facts is None or state is None else (facts, state)
-
-    places = PlaceWorks(
-        api=ports.api,
-        clock=ports.clock,
-        pod=view.pods.pending,
-        names=giving,
-        node=known,
-        users=claims.users,
-        why_not=ports.leading.why_not,
-        settings=settings,
-    )
-    gate = Gate(works, drivers=drivers, words=lambda: books.words)
-
-    def answered(node_uid: str) -> None:
-        state = view.recorded(node_uid)
-        if state is not None:
-            gate.look_again(state.name)
-
-    agents.claims.answered = answered
-    view.pods.ran = agents.claims.ran
-    view.pods.moved = _both(view.pods.moved, gate.look_again)
-    agents.ready.changed = _both(agents.ready.changed, gate.look_again)
-    return _Guard(
-        slices=slices,
-        claims=claims,
-        classes=classes,
-        rules=rules,
-        tainting=tainting,
-        waking=waking,
-        gate=gate,
-        claim_templates=ClaimTemplates(keeping),
-        claim_places=ClaimPlaces(places),
-    )
-
-
-def _both(one: Callable[[str], None], other: Callable[[str], None]) -> Callable[[str], None]:
-    def told(name: str) -> None:
-        one(name)
-        other(name)
-
-    return told

@@ -17,13 +17,14 @@ from scheduler.decide.settings import SchedulingSettings
 from scheduler.record.events import DecidedBy
 from scheduler.service.agents import SILENT_SECONDS
 from scheduler.service.api.http import LateRoutes
-from scheduler.service.assembly import Ports, assemble
+from scheduler.service.assembly import assemble
 from scheduler.service.beginning import Beginning
 from scheduler.service.freshness import AWAY, Freshness
 from scheduler.service.http import BODY_BYTES_MAX, Calls, extender_app
 from scheduler.service.leading import Leading
 from scheduler.service.metrics import Metrics
 from scheduler.service.replica import Replica
+from scheduler.service.world import Ports
 from tenure.config import read_settings
 from tenure.kube.objects import KubeObjects, connected
 from tenure.kube.reflector import Reflector, SetBackError
@@ -249,7 +250,7 @@ def _show(process: Process) -> None:
         position=lambda: live.view.position,
         holds=lambda: len(live.holds),
         unconfirmed=lambda: (
-            sum(map(len, live.releasing.waiting.values())) + len(live.gate.waiting())
+            sum(map(len, live.releasing.waiting.values())) + len(live.guard.gate.waiting())
         ),
         quarantined=lambda: bool(process.freshness.quarantine),
         broken_templates=lambda: bool(live.templates.fault),
@@ -274,13 +275,13 @@ def _show(process: Process) -> None:
             "tenure_claim_writes",
             "Writes of claims, by what was answered.",
             "what",
-            live.gate.counts,
+            live.guard.gate.counts,
         ),
         (
             "tenure_claim_refusals",
             "Refusals of claims that wait, of those refused most.",
             "claim",
-            live.gate.most_refused,
+            live.guard.gate.most_refused,
         ),
         ("tenure_kubernetes_events", "Events for people, by fate.", "what", live.telling.counts),
     ):
@@ -289,7 +290,7 @@ def _show(process: Process) -> None:
 
 def _oldest_seconds(process: Process) -> float:
     live, now = process.live, process.clock.monotonic()
-    claims = (now - since for since in live.gate.waiting().values())
+    claims = (now - since for since in live.guard.gate.waiting().values())
     return max((live.releasing.oldest_seconds(), *claims))
 
 

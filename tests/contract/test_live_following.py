@@ -12,11 +12,12 @@ from ledger.domain.log.events import PodVoided, SettingsChanged
 from ledger.store.open import Ledger
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.record.refusing import Told
-from scheduler.service.assembly import Assembly, Ports, assemble
+from scheduler.service.assembly import Assembly, assemble
 from scheduler.service.beginning import Beginning, begin
 from scheduler.service.freshness import Freshness
 from scheduler.service.leading import Leading
 from scheduler.service.replica import Replica
+from scheduler.service.world import Ports
 from tenure.sources.yaml_text import yaml_documents
 from tests.support.binding import Tasks, Unsigned
 from tests.support.fake_api import ApiClient, ApiServer

@@ -17,11 +17,12 @@ from ledger.signing import PrivateKey, published, trusting
 from ledger.store.open import Ledger
 from ledger.store.writing.commands import Command, Outcome, record
 from scheduler.decide.settings import SchedulingSettings
-from scheduler.service.assembly import Assembly, Ports, assemble
+from scheduler.service.assembly import Assembly, assemble
 from scheduler.service.beginning import Beginning, begin
 from scheduler.service.freshness import Freshness
 from scheduler.service.ports import BindCall
 from scheduler.service.proofs import Signing
+from scheduler.service.world import Ports
 from tenure.sources.yaml_text import yaml_documents
 from tests.support import fake_api, objects
 from tests.support.binding import Tasks

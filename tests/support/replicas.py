@@ -20,11 +20,12 @@ from ledger.domain.errors import FencedError, LedgerError, OverloadedError
 from ledger.store.open import open_ledger
 from ledger.store.writing.append import Writer
 from ledger.store.writing.commands import Command, Outcome
-from scheduler.service.assembly import Ports, assemble
+from scheduler.service.assembly import assemble
 from scheduler.service.beginning import begin
 from scheduler.service.freshness import Freshness
 from scheduler.service.leading import Leading
 from scheduler.service.replica import Replica
+from scheduler.service.world import Ports
 from tenure.kube.lease import SKEW_MAX, Leadership, LeaseSettings
 from tenure.sources.yaml_text import yaml_documents
 from tests.support.binding import LoopClock, Tasks, Unsigned

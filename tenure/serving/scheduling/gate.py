@@ -44,7 +44,7 @@ def attempts_in(url: str) -> Attempts:
 
 def observe_claims(process: Process) -> None:
     """Record what the watch shows of claims, with a gate before them or without."""
-    gate = process.live.gate
+    gate = process.live.guard.gate
     process.repeat(SETTLE_SECONDS, "claims", gate.settle, fatal=FATAL)
     process.repeat(LOOK_SECONDS, "claims again", as_coroutine(gate.look_again))
 
@@ -68,14 +68,14 @@ async def guarding(process: Process, options: GateListener) -> AsyncIterator[Non
     )
     folder.look()
     process.repeat(LOOK_SECONDS, "gate certificates", as_coroutine(folder.look))
-    templates = process.live.claim_templates
+    templates = process.live.guard.templates
     process.repeat(TEMPLATES_SECONDS, "claim templates", templates.make)
-    process.repeat(TEMPLATES_SECONDS, "places of claims", process.live.claim_places.send)
+    process.repeat(TEMPLATES_SECONDS, "places of claims", process.live.guard.places.send)
     process.repeat(CLEAN_SECONDS, "unused claim templates", templates.clean)
-    process.repeat(TAINT_SECONDS, "device taints", process.live.tainting.settle)
-    process.repeat(TAINT_SECONDS, "Pods to be tried again", process.live.waking.settle)
+    process.repeat(TAINT_SECONDS, "device taints", process.live.guard.tainting.settle)
+    process.repeat(TAINT_SECONDS, "Pods to be tried again", process.live.guard.waking.settle)
     process.tasks.start()
-    connections, calls = Connections(), GateCalls(process.live.gate.answer, process.metrics)
+    connections, calls = Connections(), GateCalls(process.live.guard.gate.answer, process.metrics)
     app = gate_app(calls, connections.answering, process.leading.is_silent)
     async with announced(app, options.where, "gate", connections, serving.context):
         yield

@@ -1,0 +1,65 @@
+"""What one live scheduler works with, handed in as one; a simulation hands in virtual parts."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from certs.ports import Objects
+from ledger.domain.annotations.signed import Checker
+from ledger.domain.dialects.dra.accounts import UntoldDevices
+from scheduler.cluster.templates import InText
+from scheduler.record.events import DecidedBy
+from scheduler.service.binding import Proofs
+from scheduler.service.freshness import Freshness
+from scheduler.service.leading import Leading
+from scheduler.service.ports import Clock, Recorder, Start
+from scheduler.service.refusing import History
+from scheduler.service.view import ClusterView
+
+
+async def _no_attempts(_: Sequence[str]) -> Mapping[str, int]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """
+    What a live scheduler works with.
+
+    Attributes:
+        origin: whose ledger it is: `ledger/<cluster uid>`.
+        leading: nothing is given out but by who leads; ends are recorded whoever does.
+        words: what every reservation repeats.
+        told: what the ledger says of why Pods waited.
+        documents_in: the YAML documents of a text.
+        proofs: made once the view is there, which knows machines.
+        wake: told whenever a node changed.
+        actor: whose doing the events are.
+        trusted: tells whether nodes trust the key of a proof; None = Pods carry no proofs.
+        skew: seconds that our clock is ahead of the API server's.
+        evicts: of a gang that missed its deadline nobody stays.
+        drivers: whose devices pass the gate; claims of every other driver of cards are observed.
+        untold: what becomes of devices of which no metal can be told.
+        attempts: asks the ledger for the newest holdings of claims, ended or not.
+    """
+
+    origin: str
+    recorder: Recorder
+    api: Objects
+    clock: Clock
+    freshness: Freshness
+    leading: Leading
+    words: DecidedBy
+    proofs: Callable[[ClusterView], Proofs]
+    told: History
+    documents_in: InText
+    start: Start
+    wake: Callable[[], None]
+    actor: str
+    trusted: Checker | None = None
+    skew: Callable[[], float] = float
+    evicts: bool = False
+    drivers: tuple[str, ...] = ()
+    untold: UntoldDevices = "refuse"
+    attempts: Callable[[Sequence[str]], Awaitable[Mapping[str, int]]] = _no_attempts
