@@ -14,8 +14,9 @@ from ledger.domain.errors import InputError
 
 ROUND_SECONDS: Final = 30.0
 """Also what keeps our token known to kubelet, which remembers whom it let in for 2 to 5 minutes."""
-SOON_SECONDS: Final = 0.2
-"""Kubelet is asked no more often, whoever waits."""
+SOON_SECONDS: Final = 0.02
+SOON_SECONDS_MAX: Final = 0.2
+"""Kubelet is asked no more often, whoever waits; the longer somebody does, the less often."""
 
 _log: Final = logging.getLogger("tenure.agent.kubelet")
 
@@ -51,12 +52,19 @@ class PodsHere:
             self._wanted.set()
         return found
 
+    def somebody_came(self) -> None:
+        """Have kubelet asked soon: a Pod is new here, whichever."""
+        self._wanted.set()
+
     async def run(self) -> None:
         """Ask kubelet again and again, until cancelled."""
+        seconds = SOON_SECONDS
         while True:
             self._wanted.clear()
             await self.look()
-            await asyncio.sleep(SOON_SECONDS)
+            await asyncio.sleep(seconds)
+            waits = self._wanted.is_set()
+            seconds = min(2 * seconds, SOON_SECONDS_MAX) if waits else SOON_SECONDS
             try:
                 async with asyncio.timeout(ROUND_SECONDS):
                     await self._wanted.wait()

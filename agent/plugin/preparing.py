@@ -168,18 +168,25 @@ class SlotPlugin:
     allocate_seconds = 0.0
     prefers = False
 
-    def __init__(self, slots: Slots, why_not: Callable[[], str] = str) -> None:
+    def __init__(
+        self,
+        slots: Slots,
+        why_not: Callable[[], str] = str,
+        came: Callable[[], None] = lambda: None,
+    ) -> None:
         """
         Begin.
 
         Args:
             why_not: why no container could be shown a card now; nothing when it could.
+            came: hears that a Pod has come, whichever: kubelet admits it, and can tell of it.
 
         Raises:
             InputError: kubelet could not take the list of slots.
         """
         self._slots = slots
         self._why_not = why_not
+        self._came = came
         devices = [{"ID": each, "health": "Healthy"} for each in slots.ids]
         self._all = messages.ListAndWatchResponse(devices=devices)
         if self._all.ByteSize() > MESSAGE_MAX:
@@ -200,6 +207,7 @@ class SlotPlugin:
     async def allocate(self, ids: Sequence[str]) -> Allocated:
         """Answer with a name of its own. Raises InputError: not our slots."""
         name = self._slots.name_for(ids)
+        self._came()
         return Allocated(
             answer={"cdi_devices": [{"name": qualified(name)}]}, told={"cdi_name": name}
         )

@@ -36,7 +36,9 @@ UPGRADE_SECONDS: Final = 0.1
 SWEEP_SECONDS: Final = 10.0
 WAIT_SECONDS: Final = 20.0
 """How long a container's start waits for what is not known yet: kubelet gives up after 30 s."""
-AGAIN_SECONDS: Final = 0.1
+AGAIN_SECONDS: Final = 0.005
+AGAIN_SECONDS_MAX: Final = 0.1
+"""Between two tries, of which each waits twice as long as the one before."""
 IDS_SAID_MAX: Final = 4
 CALL_SECONDS: Final = 10.0
 STOP_SECONDS: Final = 2.0
@@ -377,7 +379,7 @@ class DevicePlugin:
         self, act: Callable[[], Awaitable[_T]], seconds: float, ids: Sequence[str]
     ) -> _T | _Refusal:
         """Act until what is needed is known, no longer than so; return why it can't be done."""
-        until, waits = time.monotonic() + seconds, False
+        until, waits, again = time.monotonic() + seconds, False, AGAIN_SECONDS
         while True:
             try:
                 return await act()
@@ -389,7 +391,8 @@ class DevicePlugin:
                     _log.info("container waits", extra={"ids": _few(ids), "reason": str(error)})
             except (TenureError, OSError, ValueError) as error:
                 return _Refusal(code=grpc.StatusCode.FAILED_PRECONDITION, reason=str(error))
-            await asyncio.sleep(AGAIN_SECONDS)
+            await asyncio.sleep(again)
+            again = min(2 * again, AGAIN_SECONDS_MAX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -223,13 +223,14 @@ class ShareSlots(SlotPlugin):
         self,
         slots: Slots,
         why_not: Callable[[], str] = str,
+        came: Callable[[], None] = lambda: None,
         *,
         pods: PodsOfKubelet,
         checkpoint: Callable[[], DeviceCheckpoint],
         holdings: Holdings,
     ) -> None:
         """Begin. Raises InputError: kubelet could not take the list of slots."""
-        super().__init__(slots, why_not)
+        super().__init__(slots, why_not, came)
         self._pods = pods
         self._checkpoint = checkpoint
         self._holdings = holdings

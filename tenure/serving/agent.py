@@ -175,7 +175,15 @@ async def serve_agent(options: AgentOptions) -> None:
         if check:
             tasks.append(check.run())
         why_no_cdi = check.why_not if check else str
-        served = _served(options, cards, sizes, gate or holdings, kubelet, why_no_cdi=why_no_cdi)
+        served = _served(
+            options,
+            cards,
+            sizes,
+            gate or holdings,
+            kubelet,
+            why_no_cdi=why_no_cdi,
+            came=(lambda: None) if told is None else told.pods.somebody_came,
+        )
         why_not_ready: Callable[[], str] = str
         if served is not None:
             start, metrics = secrets.token_hex(_START_BYTES), Metrics(registry)
@@ -318,6 +326,7 @@ def _served(
     kubelet: KubeletPods | None,
     *,
     why_no_cdi: Callable[[], str],
+    came: Callable[[], None],
 ) -> SlotPlugin | GpuShare | None:
     """Return what kubelet is served; None where containers are shown their cards without it."""
     if options.mode is AgentMode.ENV:
@@ -342,10 +351,10 @@ def _served(
         isolated=isolation.edits,
     )
     if options.mode is AgentMode.PLUGIN:
-        return SlotPlugin(slots, why_no_cdi)
+        return SlotPlugin(slots, why_no_cdi, came)
     assert kubelet is not None
     return ShareSlots(
-        slots, why_no_cdi, pods=kubelet.pods, checkpoint=checkpoint, holdings=holdings
+        slots, why_no_cdi, came, pods=kubelet.pods, checkpoint=checkpoint, holdings=holdings
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +14,7 @@ import yaml
 from hypothesis import given as drawn
 from hypothesis import settings
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
 
 from agent.checkpoint import (
     BYTES_MAX,
@@ -26,11 +28,14 @@ from agent.decide.slots_cdi import CardEdits, Edits, read_cards, specification_o
 from agent.plugin.answers import NotYetError
 from agent.plugin.files import CardFiles, CheckpointFile, OtherContentError, SpecFolder
 from agent.plugin.messages import devices_in
-from agent.plugin.preparing import Slots, not_isolated
+from agent.plugin.metrics import Metrics
+from agent.plugin.preparing import SlotPlugin, Slots, not_isolated
+from agent.plugin.serving import DevicePlugin
 from ledger.domain.annotations.proof import ProvenDevice
 from ledger.domain.errors import InputError
 from ledger.domain.resources import SLOT
 from tests.support.kubelets import checkpoint_of, entry
+from tests.support.loops import run_in_virtual_time
 
 START: Final = "0123456789abcdef"
 A, B = (f"slot-0000.{START}.{number}" for number in (1, 2))
@@ -107,6 +112,38 @@ def test_a_slot_that_is_not_ours_gets_no_name(tmp_path: Path, ids: list[str]) ->
     """Two slots are slot-0000 and slot-0001."""
     with pytest.raises(InputError, match="not a slot"):
         slots(tmp_path, Held()).name_for(ids)
+
+
+def test_an_agent_hears_of_a_pod_when_kubelet_admits_it(tmp_path: Path) -> None:
+    """Kubelet is asked then whose it is, and not when its container starts."""
+    heard: list[str] = []
+    plugin = SlotPlugin(slots(tmp_path, Held()), came=lambda: heard.append("came"))
+    asyncio.run(plugin.allocate(["slot-0001"]))
+    assert heard == ["came"]
+    with pytest.raises(InputError, match="not a slot"):
+        asyncio.run(plugin.allocate(["slot-0002"]))
+    assert heard == ["came"]
+
+
+def test_a_start_is_tried_again_soon_and_then_less_and_less_often(tmp_path: Path) -> None:
+    """Most have to wait for milliseconds; who waits for 20 s costs little."""
+    metrics = Metrics(CollectorRegistry())
+    served = SlotPlugin(slots(tmp_path, Held()))
+    plugin = DevicePlugin(served, folder=tmp_path, start=START, metrics=metrics)
+    tried: list[float] = []
+
+    async def act() -> str:
+        tried.append(asyncio.get_running_loop().time())
+        if len(tried) < 8:
+            raise NotYetError("not yet")
+        return "done"
+
+    async def wait() -> None:
+        assert await plugin._waited(act, 20.0, []) == "done"
+
+    run_in_virtual_time(wait())
+    milliseconds = [round(1000 * each) for each in tried]
+    assert milliseconds == [0, 5, 15, 35, 75, 155, 255, 355]
 
 
 def test_a_name_means_the_cards_of_its_own_container(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from agent.plugin.held import HeldHere
 from agent.report.held import Asked
 from ledger.domain.annotations.proof import ProvenContainer
 from ledger.domain.errors import InputError
+from tests.support.loops import run_in_virtual_time
 from tests.support.proofs import believing, held, holds, word
 
 POD: dict[str, Any] = {
@@ -115,6 +116,37 @@ def test_names_that_kubelet_has_not_told_are_waited_for() -> None:
 
     asyncio.run(later())
     assert [one.device_id for one in mine.devices_of("p", "main") or ()] == ["x"]
+
+
+def test_kubelet_is_asked_when_a_pod_came_and_the_less_often_the_longer_one_is_missed() -> None:
+    """So it is known when its container starts, and one that never comes costs little."""
+    asked: list[float] = []
+
+    class Noting(Kubelet):
+        async def pods(self) -> Sequence[Pod]:
+            asked.append(asyncio.get_running_loop().time())
+            return await super().pods()
+
+    async def later() -> None:
+        pods = PodsHere(Noting())
+        running = asyncio.create_task(pods.run())
+        await asyncio.sleep(1.0)
+        pods.somebody_came()
+        await asyncio.sleep(1.0)
+        for _ in range(200):
+            assert pods.words("nobody") is None
+            await asyncio.sleep(0.005)
+        await asyncio.sleep(1.0)
+        pods.somebody_came()
+        await asyncio.sleep(0.1)
+        assert pods.words("nobody") is None
+        await asyncio.sleep(0.1)
+        running.cancel()
+
+    run_in_virtual_time(later())
+    assert [round(each, 2) for each in asked[:6]] == [0.0, 1.0, 2.0, 2.02, 2.06, 2.14]
+    assert [round(each, 2) for each in asked[6:9]] == [2.3, 2.5, 2.7]
+    assert [round(each, 2) for each in asked[-2:]] == [4.0, 4.1], "as soon as at first"
 
 
 CORES = "koordinator.sh/gpu-core"
