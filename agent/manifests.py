@@ -11,11 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from agent.decide.env_proof import COMMAND, NAME, SCHEDULER, SECONDS_MAX
+from agent.decide.env_proof import COMMAND, MEMORY, NAME, SCHEDULER, SECONDS_MAX
 from agent.decide.isolation import LIBRARY, Provider
+from ledger.domain.annotations.tenure import visible_key
 from ledger.domain.dialects.gpushare.words import ANNOTATION_GPUSHARE_ASSIGNED
 from ledger.domain.resources import (
+    ANNOTATION_TENURE_VISIBLE_PREFIX,
     CALLER_NODE_NAME,
+    CALLER_POD_UID,
     ENV_NVIDIA_VISIBLE,
     LABEL_TENURE_OWNED,
     TAINT_TENURE_OWNED,
@@ -29,6 +32,7 @@ _KOORDINATOR: Final = "scheduling.koordinator.sh"
 _ETC: Final = "/etc/tenure"
 _KUBELET: Final = "kubelet"
 _KUBELET_ROOT: Final = "/var/lib/kubelet"
+_OWN_POD: Final = f"request.userInfo.extra[?'{CALLER_POD_UID}'][0].orValue('')"
 
 Thing = dict[str, Any]
 
@@ -186,12 +190,13 @@ def _probe_policies(options: AgentManifests) -> Iterator[Thing]:
     """
     Yield what narrows the right to make a Pod to the one that proves the mode env on a node.
 
-    Rule: ADR 0028. One name, in the agents' namespace, and bound to that node; what runs in it is
-    our own command without a volume, a token or a privilege: whoever has the token of one node gets
-    nothing by it, there or elsewhere.
+    Rule: ADR 0028. One name, that of the token's Pod, in the agents' namespace, and bound to its
+    node; what runs in it is our own command without a volume, a token or a privilege: whoever has
+    the token of one node gets nothing by it, there or elsewhere.
     """
-    own = f"'{NAME}' + variables.node"
+    own = f"'{NAME}' + {_OWN_POD}"
     here = f"request.namespace == '{options.namespace}'"
+    card = f"k == '{visible_key('0')}' && object.metadata.annotations[k].matches('^GPU-[^,]*$')"
     yield from _guard(
         options,
         name=f"{ACCOUNT}-probe",
@@ -214,43 +219,66 @@ def _probe_policies(options: AgentManifests) -> Iterator[Thing]:
             (
                 "an agent binds its own probe to its own node alone",
                 f"{here} && request.name == {own} && object.target.name == variables.node",
-            )
+            ),
+            ("an agent's probe is shown one card", f"object.metadata.annotations.all(k, {card})"),
         ],
     )
 
 
 def _is_probe(options: AgentManifests) -> str:
-    """Return that a Pod is what `ProbePod` makes, whatever a token's holder would like in it."""
-    spec, one = "object.spec", "c.securityContext"
+    """
+    Return that a Pod is what `ProbePod` makes, whatever a token's holder would like in it.
+
+    What the API server's own plugins may add counts for nothing: a LimitRange's amounts, bounded,
+    with its annotation; the account's pull secrets; the overhead of a RuntimeClass; a class of
+    priority, but for those to which kubelet lets others give way.
+    """
+    spec, security, meta = "object.spec", "c.securityContext", "object.metadata"
     absent = (
         *("initContainers", "ephemeralContainers", "volumes", "nodeName", "hostPID", "hostIPC"),
-        *("resourceClaims", "priorityClassName"),
+        *("hostUsers", "hostAliases", "shareProcessNamespace", "resourceClaims", "resources"),
     )
-    unowned = ("labels", "ownerReferences", "finalizers")
-    bare = ("args", "volumeMounts", "volumeDevices", "envFrom", "lifecycle", "ports")
-    probes = ("livenessProbe", "readinessProbe", "startupProbe")
+    user = ("runAsUser", "runAsGroup", "seLinuxOptions", "appArmorProfile", "windowsOptions")
+    of_pod = (*user, "seccompProfile", "supplementalGroups", "fsGroup", "sysctls")
+    bare = ("args", "volumeMounts", "volumeDevices", "envFrom", "lifecycle", "ports", "stdin")
+    probes = ("livenessProbe", "readinessProbe", "startupProbe", "restartPolicy")
     command = ", ".join(f"'{word}'" for word in COMMAND)
-    of_entry = f"e.name == '{ENV_NVIDIA_VISIBLE}' && has(e.valueFrom) && has(e.valueFrom.fieldRef)"
+    field = "e.?valueFrom.?fieldRef.?fieldPath.orValue('')"
+    visible = f'{field}.startsWith("metadata.annotations[\'{ANNOTATION_TENURE_VISIBLE_PREFIX}")'
+    of_owner = f"o.kind == 'Pod' && o.uid == {_OWN_POD} && !o.?controller.orValue(false)"
+    amounts = [f"c.?resources.?{kind}.orValue({{}})" for kind in ("limits", "requests")]
+    within = "k == 'memory' || k == 'cpu' && !quantity(string({0}[k])).isGreaterThan(quantity('1'))"
     of_container = [
         f"c.image == '{options.image}'",
         f"has(c.command) && c.command == [{command}]",
-        *(f"!has(c.{field})" for field in (*bare, *probes)),
-        f"has(c.env) && c.env.all(e, {of_entry})",
-        f"has({one}) && has({one}.allowPrivilegeEscalation) && !{one}.allowPrivilegeEscalation",
-        f"(!has({one}.privileged) || !{one}.privileged)",
-        f"has({one}.capabilities) && !has({one}.capabilities.add)",
+        *(f"!has(c.{each})" for each in (*bare, *probes)),
+        f"has(c.env) && c.env.all(e, e.name == '{ENV_NVIDIA_VISIBLE}' && {visible})",
+        f"{amounts[0]}[?'memory'].orValue('') == '{MEMORY}'",
+        *(f"{one}.all(k, {within.format(one)})" for one in amounts),
+        f"has({security}) && !{security}.?allowPrivilegeEscalation.orValue(true)",
+        f"!{security}.?privileged.orValue(false) && !has({security}.procMount)",
+        f"{security}.?readOnlyRootFilesystem.orValue(false)",
+        f"{security}.?capabilities.?drop.orValue([]) == ['ALL']",
+        f"!has({security}.capabilities.add)",
+        f"{security}.?seccompProfile.?type.orValue('') == 'RuntimeDefault'",
+        *(f"!has({security}.{each})" for each in user),
     ]
     rules = [
         # By labels or an owner it would be a Service's or a controller's, for the whole cluster.
-        *(f"!has(object.metadata.{field})" for field in unowned),
-        *(f"!has({spec}.{field})" for field in absent),
+        *(f"!has({meta}.{each})" for each in ("labels", "finalizers")),
+        f"{meta}.?ownerReferences.orValue([]).all(o, {of_owner})",
+        f"{meta}.?annotations.orValue({{}}).all(k, k == 'kubernetes.io/limit-ranger')",
+        *(f"!has({spec}.{each})" for each in absent),
+        *(f"!{spec}.?securityContext.?{each}.hasValue()" for each in of_pod),
         f"{spec}.restartPolicy == 'Never'",
+        f"{spec}.?hostNetwork.orValue(false)",
         f"{spec}.?activeDeadlineSeconds.orValue(0) == {SECONDS_MAX}",
         f"{spec}.schedulerName == '{SCHEDULER}'",
         f"{spec}.?runtimeClassName.orValue('') == '{options.probe_runtime_class}'",
+        f"!{spec}.?priorityClassName.orValue('').startsWith('system-')",
         f"{spec}.?serviceAccountName.orValue('default') == 'default'",
         f"{spec}.?automountServiceAccountToken.orValue(true) == false",
-        f"{spec}.containers.all(c, {' && '.join(of_container)})",
+        f"size({spec}.containers) == 2 && {spec}.containers.all(c, {' && '.join(of_container)})",
     ]
     return " && ".join(rules)
 

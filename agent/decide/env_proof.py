@@ -18,7 +18,7 @@ from ledger.domain.annotations.tenure import visible_key
 from ledger.domain.resources import ENV_NVIDIA_VISIBLE
 
 NAME: Final = "tenure-agent-probe-"
-"""What its Pod is called, before the node's name."""
+"""What its Pod is called, before the UID of the agent's own Pod."""
 SECONDS_MAX: Final = 120
 """Kubelet ends it then, whoever should have deleted it; its agent waits for less."""
 COMMAND: Final = ("tenure", "serve", "inside")
@@ -26,6 +26,7 @@ SCHEDULER: Final = "tenure-agent"
 """No scheduler has this name: the agent binds its Pod itself, as the service binds others."""
 SHOWN: Final = "shown"
 BLANK: Final = "blank"
+MEMORY: Final = "256Mi"
 _PLACES: Final = {SHOWN: "0", BLANK: "1"}
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 
@@ -70,17 +71,19 @@ class ProbePod:
     Attributes:
         image: has the command `tenure`.
         runtime_class: of Pods that hold cards; empty = the node's own runtime.
+        owner: name and UID of the agent's own Pod, with which it goes; empty = we run in none.
     """
 
     node: str
     namespace: str
     image: str
     runtime_class: str = ""
+    owner: tuple[str, str] = ("", "")
 
     @property
     def name(self) -> str:
-        """Return what it is called: one for each node."""
-        return NAME + self.node
+        """Return what it is called: one for each agent, for at an upgrade a node has two."""
+        return NAME + (self.owner[1] or self.node)
 
     def made(self) -> Object:
         """
@@ -102,12 +105,13 @@ class ProbePod:
         }
         if self.runtime_class:
             spec["runtimeClassName"] = self.runtime_class
-        return {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": self.name, "namespace": self.namespace},
-            "spec": spec,
-        }
+        metadata: dict[str, Any] = {"name": self.name, "namespace": self.namespace}
+        name, uid = self.owner
+        if uid:
+            metadata["ownerReferences"] = [
+                {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid}
+            ]
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
     def _container(self, name: str) -> Object:
         path = f"metadata.annotations['{visible_key(_PLACES[name])}']"
@@ -119,7 +123,7 @@ class ProbePod:
             "env": [
                 {"name": ENV_NVIDIA_VISIBLE, "valueFrom": {"fieldRef": {"fieldPath": path}}},
             ],
-            "resources": {"limits": {"memory": "256Mi"}},
+            "resources": {"limits": {"memory": MEMORY}},
             "securityContext": {
                 "allowPrivilegeEscalation": False,
                 "readOnlyRootFilesystem": True,

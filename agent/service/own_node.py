@@ -52,14 +52,15 @@ def node_of_token(path: Path) -> tuple[str, str]:
     return node.name, node.uid
 
 
-def pod_of_token(path: Path) -> str:
+def pod_of_token(path: Path) -> tuple[str, str]:
     """
-    Return the UID of the Pod that a token was mounted into; empty where it says none.
+    Return name and UID of the Pod that a token was mounted into; empty where it says none.
 
     Raises:
         InputError: no token.
     """
-    return _bound(path).pod.uid
+    pod = _bound(path).pod
+    return pod.name, pod.uid
 
 
 def _bound(path: Path) -> _Bound:

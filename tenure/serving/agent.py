@@ -203,6 +203,7 @@ async def serve_agent(options: AgentOptions) -> None:
                 kubelet,
                 registry=registry,
                 tasks=tasks,
+                own_pod=("", "") if told is None else told.own_pod,
             )
             if isinstance(served, GpuShare | ShareSlots):
                 node = replace(node, heard=served.saw)
@@ -250,6 +251,7 @@ def _proven(
     *,
     registry: CollectorRegistry,
     tasks: Tasks,
+    own_pod: tuple[str, str],
 ) -> NodeToTell:
     """Return the node whose cards are closed, in the mode `env`, until that mode is proved."""
     told, probe = options.reporting, options.probe
@@ -266,6 +268,7 @@ def _proven(
             namespace=probe.namespace,
             image=probe.image,
             runtime_class=probe.runtime_class,
+            owner=own_pod,
         ),
         stamp=partial(stamp_of, boot_id, options.runtime),
         file=told.state / FILE_NAME_OF_PROOF,

@@ -86,7 +86,7 @@ class Prover:
         stamp: `stamp_of` this moment.
         file: remembers what was proved, so that an upgrade closes no card.
         clock: seconds that only grow.
-        proof: what counts now.
+        proof: what was found last.
     """
 
     objects: Objects
@@ -124,16 +124,23 @@ class Prover:
         """Take note of the machine's cards: one without a fault is shown to the probe."""
         self._card = next((card for card in found.cards if not card.faults), None)
 
+    def now(self) -> Proof:
+        """Return what counts at this moment: a proof is of one start of the runtime."""
+        if self.proof.holds and self.stamp() != self._of:
+            return Proof(reason=Reason.NOT_YET, message="the runtime is away, or has started")
+        return self.proof
+
     def closes(self) -> tuple[Fault, ...]:
-        """Return what closes the node's cards: no proof that holds."""
-        if self.proof.holds:
+        """Return what closes the node's cards at this moment: no proof that holds."""
+        proof = self.now()
+        if proof.holds:
             return ()
-        words = ": ".join(word for word in (self.proof.reason, self.proof.message) if word)
+        words = ": ".join(word for word in (proof.reason, proof.message) if word)
         return (Fault(reason=ENVIRONMENT_UNPROVED, message=words),)
 
     def is_so(self, reason: Reason) -> bool:
         """Tell whether this is what is known."""
-        return self.proof.reason is reason
+        return self.now().reason is reason
 
     async def round(self) -> None:
         """
@@ -144,16 +151,16 @@ class Prover:
         """
         try:
             await self._prove()
-            said = "True" if self.proof.holds else "False"
-            reason, message = str(self.proof.reason), self.proof.message
-            await self._condition.tell(Condition(status=said, reason=reason, message=message))
+            proof = self.now()
+            said, reason = "True" if proof.holds else "False", str(proof.reason)
+            await self._condition.tell(Condition(status=said, reason=reason, message=proof.message))
         finally:
             await self.wait(ROUND_SECONDS)
 
     async def _prove(self) -> None:
         now = self.stamp()
         if not now or (self.proof.holds and now == self._of):
-            return  # while the runtime is away nothing starts
+            return  # a runtime that is away starts nothing, and can't be asked
         if now != self._of:
             self._become(Proof(reason=Reason.NOT_YET, message="the runtime has started"), now)
             self._failed, self._again = 0, self.clock()
@@ -192,7 +199,7 @@ class Prover:
                 return await self._said(uid, card)
             finally:
                 await self.objects.remove(own)
-        except (ApiError, ConflictError) as error:  # a conflict: one that we left is ending
+        except (ApiError, ConflictError) as error:  # a conflict: with one that we left before
             return Proof(reason=Reason.NOT_MADE, message=str(error)[:300])
 
     async def _said(self, uid: str, card: Card) -> Proof:

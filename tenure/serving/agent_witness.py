@@ -140,7 +140,7 @@ def witness(
         node.state,
         time.monotonic,
         gated=node.gated,
-        own_pod=node.told.own_pod,
+        own_pod=node.told.own_pod[1],
     )
     failures = Counter(
         "tenure_agent_witness_failures",

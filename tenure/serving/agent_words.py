@@ -55,7 +55,7 @@ class Told:
 
     Attributes:
         words: whose word it is, for people.
-        own_pod: UID of the Pod that we run in; empty = in none.
+        own_pod: name and UID of the Pod that we run in; empty = in none.
         node: name of the Node that our token is of.
     """
 
@@ -63,7 +63,7 @@ class Told:
     link: ServiceLink
     pods: PodsHere
     words: Words
-    own_pod: str
+    own_pod: tuple[str, str]
     node: str
 
 

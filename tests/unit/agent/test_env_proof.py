@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -106,13 +107,23 @@ def test_people_are_told_what_kubelet_says_of_it() -> None:
 def test_the_annotation_comes_by_the_binding_and_names_one_card() -> None:
     """As with Pods that hold one; the other container's annotation is nowhere."""
     made, bound = POD.made(), POD.bound("u", CARD)
-    assert "annotations" not in made["metadata"]
+    assert set(made["metadata"]) == {"name", "namespace"}
     assert bound["metadata"]["annotations"] == {visible_key("0"): CARD}
     assert (bound["metadata"]["uid"], bound["target"]["name"]) == ("u", "n-17")
     fields = [
         one["env"][0]["valueFrom"]["fieldRef"]["fieldPath"] for one in made["spec"]["containers"]
     ]
     assert fields == [f"metadata.annotations['{visible_key(place)}']" for place in ("0", "1")]
+
+
+def test_it_is_named_by_its_agents_own_pod_and_goes_with_it() -> None:
+    """At an upgrade a node has two agents; outside of a Pod it is named by the node."""
+    assert POD.name == "tenure-agent-probe-n-17"
+    own = replace(POD, owner=("agent-x", "6f0c"))
+    [owner] = own.made()["metadata"]["ownerReferences"]
+    assert (own.name, owner["kind"]) == ("tenure-agent-probe-6f0c", "Pod")
+    assert (owner["name"], owner["uid"]) == ("agent-x", "6f0c")
+    assert own.bound("u", CARD)["metadata"]["name"] == own.name
 
 
 def test_a_container_says_its_variable_and_the_cards_that_it_sees(tmp_path: Path) -> None:

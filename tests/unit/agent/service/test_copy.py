@@ -73,9 +73,11 @@ def test_a_token_says_which_node_we_are(tmp_path: Path) -> None:
     """Without anybody being asked."""
     path = tmp_path / "token"
     path.write_text(token({"kubernetes.io": {"node": {"name": "a", "uid": "u"}, "pod": {}}}))
-    assert (node_of_token(path), pod_of_token(path)) == (("a", "u"), "")
-    path.write_text(token({"kubernetes.io": {"node": {"name": "a"}, "pod": {"uid": "p"}}}))
-    assert pod_of_token(path) == "p"
+    assert (node_of_token(path), pod_of_token(path)) == (("a", "u"), ("", ""))
+    path.write_text(
+        token({"kubernetes.io": {"node": {"name": "a"}, "pod": {"name": "x", "uid": "p"}}})
+    )
+    assert pod_of_token(path) == ("x", "p")
     assert token_in(path) == path.read_text()
 
 

@@ -48,12 +48,12 @@ class World:
         self.made = 0
         self.prover = self.begun()
 
-    def begun(self) -> Prover:
+    def begun(self, owner: tuple[str, str] = ("", "")) -> Prover:
         """Return an agent as it is after a start."""
         made = Prover(
             objects=self,
             pods=self,
-            pod=ProbePod(node="n", namespace="ours", image="i"),
+            pod=ProbePod(node="n", namespace="ours", image="i", owner=owner),
             stamp=lambda: self.stamp,
             file=self.folder / FILE_NAME,
             clock=lambda: self.seconds,
@@ -194,15 +194,49 @@ def test_a_proof_outlives_an_upgrade_and_no_start_of_machine_or_runtime(tmp_path
     assert world.prover.closes()
 
 
-def test_a_runtime_that_is_away_for_a_while_leaves_the_proof(tmp_path: Path) -> None:
-    """It counts for the same start, and for no other one."""
+def test_a_proof_counts_at_no_moment_in_which_the_runtime_is_not_the_one_that_gave_it(
+    tmp_path: Path,
+) -> None:
+    """Whether or not a round has noticed; it counts again for the same start, and for no other."""
     world = World(tmp_path)
     world.round()
+    for stamp in ("", "boot 2"):
+        world.stamp = stamp
+        [fault] = world.prover.closes()
+        assert fault.reason == ENVIRONMENT_UNPROVED
+        assert world.prover.is_so(Reason.NOT_YET)
     world.stamp = ""
-    assert world.round() is Reason.PROVED
-    world.stamp = "boot 1"
     world.round()
-    assert world.made == 1
+    assert world.conditions[-1] == ("False", "NotProvedYet")
+    world.stamp = "boot 1"
+    assert world.prover.closes() == ()
+    world.round()
+    assert (world.made, world.conditions[-1]) == (1, ("True", "Proved"))
+
+
+def test_two_agents_of_one_node_prove_it_beside_each_other(tmp_path: Path) -> None:
+    """As at an upgrade of one that could not: neither is in the other's way."""
+    world = World(tmp_path)
+    older, newer = (world.begun(owner=(one, f"uid-{one}")) for one in ("old", "new"))
+
+    async def both() -> None:
+        waits, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def hang(_: float) -> None:
+            waits.set()
+            await goes_on.wait()
+
+        older.wait = hang
+        asked = asyncio.create_task(older._asked(WHOLE))
+        await waits.wait()
+        await newer.round()
+        assert newer.proof.holds
+        assert list(world.pods_there) == ["tenure-agent-probe-uid-old"]
+        goes_on.set()
+        assert (await asked).holds
+
+    asyncio.run(both())
+    assert world.pods_there == {}
 
 
 def test_without_an_answer_of_the_api_nothing_opens_and_nothing_closes(tmp_path: Path) -> None:
