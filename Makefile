@@ -11,7 +11,7 @@ WORKERS ?= 2
 PYTHONS ?= python3.11 python3 python3.12 python3.13 python3.14
 
 .DEFAULT_GOAL := help
-.PHONY: help demo live check test page e2e node slow lock clean
+.PHONY: help demo live check test page e2e node gpu slow lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## /{printf "  make %-6s %s\n", $$1, $$2}' Makefile
@@ -30,11 +30,11 @@ check: $(VENV)/.page ## Lint, format, types, layers
 	@$(BIN)/lint-imports --no-logo
 
 # Tests start hundreds of processes, each of which would compile all modules anew without their bytecode.
-test page e2e node slow: export PYTHONDONTWRITEBYTECODE =
+test page e2e node gpu slow: export PYTHONDONTWRITEBYTECODE =
 
 test: $(VENV)/.cc $(VENV)/.postgres ## Run every test that takes minutes at most
 	@$(BIN)/pytest -n $(WORKERS) --dist worksteal --ignore tests/e2e --ignore tests/node --ignore tests/page \
-		-m "not slow and not e2e and not node and not page"
+		--ignore tests/gpu -m "not slow and not e2e and not node and not page and not gpu"
 
 # What drives a browser; the browser itself is the machine's.
 $(VENV)/.page: requirements/page.txt $(VENV)/.dev
@@ -64,6 +64,9 @@ e2e: $(VENV)/.go $(VENV)/.postgres ## Test against a real kube-apiserver, built 
 
 node: $(VENV)/.go ## Test on a real kubelet, containerd and runc, built on first use (root; cgroup v1)
 	@$(BIN)/pytest -m "node and not slow" tests/node
+
+gpu: $(VENV)/.dev ## Compare what is found on this machine with nvidia-smi (needs NVIDIA's driver)
+	@$(BIN)/pytest -m gpu tests/gpu
 
 slow: $(VENV)/.cc $(VENV)/.postgres ## Run the campaigns, and property tests with all their examples
 	@TENURE_TEST_EXAMPLES=all $(BIN)/pytest -s -m slow tests
