@@ -229,7 +229,7 @@ def confirmation(
         claims: of which nothing is left.
     """
     listed = [
-        {"pod_uid": uid, "attempt": attempt, "containers": [_plain(one) for one in containers]}
+        {"pod_uid": uid, "attempt": attempt, "containers": list(map(_given, containers))}
         for uid, attempt, containers in assigned
     ]
     body: dict[str, Any] = {"assigned": listed, "gone": list(gone), "here": list(here)}
@@ -295,6 +295,15 @@ def written(known: NodeHoldings, **more: object) -> bytes:
         ],
     }
     return msgspec.json.encode({**said, **more})
+
+
+def _given(container: ProvenContainer) -> dict[str, Any]:
+    """Return which devices a container was seen to have; at CPUs and amounts nobody looks."""
+    devices = [
+        {"device_type": one.device_type, "device_id": one.device_id, "minor": one.minor}
+        for one in container.devices
+    ]
+    return {"index": container.index, "devices": devices}
 
 
 def _plain(container: ProvenContainer) -> dict[str, Any]:

@@ -396,7 +396,7 @@ class Agents:
         if holding is None or holding.kind != GRANTED or holding.phase == LOST or holding.machine:
             return UNKNOWN, "nothing is reserved for it on this node"
         wanted = containers_of(holding)
-        if _exactly(given.containers) != _exactly(wanted):
+        if _differ(given.containers, wanted):
             fact = f"reserved is something else: event {holding.opened_position}"
             return DIFFERENT, self._gave(state, holding, fact)
         self._gave(state, holding, "")
@@ -527,13 +527,17 @@ def is_covered(holding: Holding, pod: SeenPod) -> bool:
     return holding.kind == OBSERVED and pod.ids <= {each.device_id for each in holding.shares}
 
 
-def _exactly(containers: Sequence[ProvenContainer]) -> object:
-    """Return which devices and CPUs each container has, whatever the order and the amounts."""
+def _differ(said: Sequence[ProvenContainer], wanted: Sequence[ProvenContainer]) -> bool:
+    """Tell whether containers have other devices, or, where it is said which, other CPUs."""
+    cpus = {one.index: one.cpus for one in wanted}
+    are_others = any(one.cpus and one.cpus != cpus.get(one.index) for one in said)
+    return are_others or _devices(said) != _devices(wanted)
+
+
+def _devices(containers: Sequence[ProvenContainer]) -> object:
+    """Return which devices each container has, whatever the order and the amounts."""
     return sorted(
-        (
-            one.index,
-            sorted((each.device_type, each.device_id, each.minor) for each in one.devices),
-            str(one.cpus),
-        )
+        (one.index, sorted((each.device_type, each.device_id, each.minor) for each in one.devices))
         for one in containers
+        if one.devices
     )

@@ -10,7 +10,9 @@ from typing import Any
 
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
+from msgspec import structs
 
+from ledger.domain.cpuset import EMPTY, CpuSet
 from ledger.domain.log.events import PodAssigned, PodBound, PodReserved
 from ledger.domain.resources import CALLER_NODE_NAME, CALLER_NODE_UID
 from ledger.signing import PrivateKey
@@ -99,11 +101,18 @@ class Scene:
         return {"checkpoint": f"after {kept} of {by}", "consistency": []}
 
     def hold(
-        self, name: str, on: str = "a", percent: int = 50, *, is_bound: bool = True
+        self,
+        name: str,
+        on: str = "a",
+        percent: int = 50,
+        *,
+        is_bound: bool = True,
+        cpus: CpuSet = EMPTY,
     ) -> PodReserved:
         """Let a Pod be reserved for, and bound."""
         asked = pod(container(limits={"koordinator.sh/gpu": percent}), name=name, uid=f"pod-{name}")
-        event = self.live.reserve(self.live.placement(asked, on))
+        placement = structs.replace(self.live.placement(asked, on), cpuset=cpus)
+        event = self.live.reserve(placement)
         if is_bound:
             self.live.record(PodBound(pod_uid=event.pod_uid, attempt=1, node_uid=f"uid-{on}"))
         return event

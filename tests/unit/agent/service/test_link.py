@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,10 @@ from aiohttp.test_utils import TestServer
 
 from agent.https import Authority, Caller, NoAnswerError
 from agent.service.link import RefusedError, ServiceLink
+from agent.service.wire import confirmation
 from certs.material import issue_authority
 from ledger.domain.annotations.proof import ProvenContainer, ProvenDevice
+from ledger.domain.cpuset import parse_cpuset
 from ledger.domain.errors import InputError
 from tests.support.agent_scene import Scene, agent_of
 from tests.support.certs import START
@@ -192,6 +196,15 @@ def test_nobody_listens(world: World) -> None:
                 await link.confirm(gone=["pod-p"])
 
     asyncio.run(act())
+
+
+def test_a_confirmation_says_of_a_container_what_was_seen_and_no_more() -> None:
+    """Nobody looks at its CPUs, or at how much of a card it uses: the ledger's word is no fact."""
+    given = replace(GIVEN, cpus=parse_cpuset("0-3"))
+    [said] = json.loads(confirmation([("p", 1, [given])], []))["assigned"]
+    [container] = said["containers"]
+    assert container.keys() == {"index", "devices"}
+    assert [each.keys() for each in container["devices"]] == [{"device_type", "device_id", "minor"}]
 
 
 def test_what_it_confirms_is_heard(world: World) -> None:

@@ -13,6 +13,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from msgspec.structs import replace
 
 from ledger.domain.annotations.proof import decode_proof
+from ledger.domain.cpuset import parse_cpuset
 from ledger.domain.errors import LedgerError
 from ledger.domain.log.codec import plain_value
 from ledger.domain.log.events import (
@@ -213,6 +214,23 @@ def test_what_was_not_given_as_reserved_is_not_recorded(words: Json, result: str
     assert one["why"]
     assert not scene.assigned
     assert scene.agents.counts == {f"assigned {result}": 1}
+
+
+@pytest.mark.parametrize(
+    ("said", "result"),
+    [
+        pytest.param([], "assigned", id="nobody looked at them"),
+        pytest.param([{"index": "", "cpus": "0-3", "devices": []}], "assigned", id="its own"),
+        pytest.param([{"index": "", "cpus": "0-7", "devices": []}], "different", id="others"),
+    ],
+)
+def test_cpus_are_compared_where_an_agent_says_some(said: list[Json], result: str) -> None:
+    """An agent says what it saw: cards now, CPUs once it looks at them; older ones said both."""
+    scene = Scene()
+    scene.hold("p", cpus=parse_cpuset("0-3"))
+    card = {key: value for key, value in GIVEN.items() if key != "cpus"}
+    body = scene.confirm(assigned=[given(containers=[*said, card])])[1]
+    assert body["assigned"][0]["result"] == result
 
 
 def test_a_pod_that_is_not_known_to_be_bound_is_confirmed_later() -> None:
