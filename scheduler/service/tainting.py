@@ -18,6 +18,7 @@ from scheduler.gate.claims import Allocated
 from scheduler.gate.decide import Accounts
 from scheduler.gate.exchange import Device, device_of
 from scheduler.gate.taints import TaintRule, is_barred, read_rule, rule_name, rule_of
+from scheduler.service.delays import Delays
 from scheduler.service.ports import Clock
 
 VERSIONS: Final = ("v1", "v1beta2")
@@ -100,6 +101,7 @@ class Tainting:
         self._is_shown = is_shown
         self._why_not = why_not
         self._tried: dict[Device, Allocated] = {}  # what was refused there last
+        self._delays = Delays[Device](clock.monotonic)
         self._served: str | None = None
         self._absent_until = float("-inf")
 
@@ -110,17 +112,25 @@ class Tainting:
                 self._tried[device] = tried
 
     async def settle(self) -> None:
-        """Make the rules that are wanted, and take away those whose reason has gone."""
+        """
+        Make the rules that are wanted, and take away those whose reason has gone.
+
+        Where the API refuses, or somebody else has a rule of that name, ever later.
+        """
         if self._why_not():
             return
         for device, tried in list(self._tried.items()):
             if not self._is_barred(tried):
                 del self._tried[device]
-            elif device not in self._book.ours:
+                self._delays.over(device)
+            elif device in self._book.ours:
+                self._delays.over(device)
+            elif self._delays.is_due(device):
                 await self._make(device)
         for device in sorted(self._book.ours - self._tried.keys()):
             node = self._node_of(device)  # whoever made it has been told what was tried, not we
-            if not (node and self._is_barred(_all_of(device, node))):
+            is_wanted = bool(node) and self._is_barred(_all_of(device, node))
+            if not is_wanted and self._delays.is_due(device):
                 await self._take_away(device)
 
     def _is_barred(self, tried: Allocated) -> bool:
@@ -133,10 +143,12 @@ class Tainting:
             try:
                 await self._api.create(rules_path(version), rule_of(device, version))
             except ConflictError:
-                self._served = version  # it is there, and the watch will tell
+                self._served = version
+                self._delays.failed(device)  # it is there, and the watch tells whose it is
             except ApiError as error:
                 if error.status == _NOT_FOUND:
                     continue
+                self._delays.failed(device)
                 _log.warning("not tainted", extra={"device": device, "reason": str(error)})
             else:
                 self._served = version
@@ -146,11 +158,18 @@ class Tainting:
         self._absent_until = self._clock.monotonic() + ABSENT_SECONDS
 
     async def _take_away(self, device: Device) -> None:
+        is_gone = False
         for version in VERSIONS if self._served is None else (self._served,):
             try:
                 await self._api.remove(f"{rules_path(version)}/{rule_name(device)}")
             except (ApiError, ConflictError) as error:
                 _log.warning("still tainted", extra={"device": device, "reason": str(error)})
+            else:
+                is_gone = True
+        if is_gone:
+            self._delays.over(device)
+        else:
+            self._delays.failed(device)
 
 
 def _by_device(allocated: Allocated) -> Iterator[tuple[Device, Allocated]]:

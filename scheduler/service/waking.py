@@ -15,6 +15,7 @@ from typing import Final
 
 from certs.ports import ApiError, ConflictError, Object, Objects
 from ledger.domain.resources import ANNOTATION_TENURE_EXCHANGED, WAKING_CLASS
+from scheduler.service.delays import Delays
 from scheduler.service.ports import Clock
 from scheduler.service.slices import CLASSES
 
@@ -47,6 +48,7 @@ class Waking:
         self._why_not = why_not
         self._last = self._woken = 0.0
         self._wave = len(WAVES)
+        self._delays = Delays[str](clock.monotonic)
 
     def exchanged(self) -> None:
         """Take note that a claim is stored with another device than was written."""
@@ -56,14 +58,16 @@ class Waking:
     async def settle(self) -> None:
         """Let Pods be tried again, a while after an exchange, and while there are ever more."""
         now = self._clock.monotonic()
-        if self._wave >= len(WAVES) or self._why_not():
+        if self._wave >= len(WAVES) or self._why_not() or not self._delays.is_due(WAKING_CLASS):
             return
         is_over = now >= self._last + WAVES[self._wave]
         if not is_over and now < self._woken + WAVES[-1]:
             return
         self._woken = now
         if self._waiting() and not await self._wake():
+            self._delays.failed(WAKING_CLASS)
             return
+        self._delays.over(WAKING_CLASS)
         if is_over:
             self._wave += 1
 

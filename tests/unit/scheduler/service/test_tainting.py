@@ -34,19 +34,26 @@ class Rules(ApiServer):
         super().__init__()
         self.book = book
         self.served = {rules_path(each) for each in versions}
+        self.forbids = ""
 
     def create(self, path: str, body: Object) -> Json:
         """Create a rule where its version is served."""
         if path not in self.served:
             raise ApiError(f"there is nothing to create it in: path={path}", status=404)
+        self._check("create")
         super().create(path, body)
         self.book.put(body["metadata"]["name"], body)
         return {}
 
     def delete(self, path: str) -> None:
         """Delete a rule."""
+        self._check("remove")
         super().delete(path)
         self.book.drop(path.rpartition("/")[2])
+
+    def _check(self, verb: str) -> None:
+        if self.forbids == verb:
+            raise ApiError(f"forbidden: {verb}", status=403)
 
 
 class World:
@@ -234,6 +241,53 @@ def test_where_no_rules_are_served_nothing_happens() -> None:
     world.clock.now += ABSENT_SECONDS
     world.server.served.add(rules_path("v1beta2"))
     world.settle()
+    assert world.rules() == [ABOUT_FIRST]
+
+
+def tries(world: World, verb: str, seconds: int) -> int:
+    """Return how often something is tried in so many seconds, two looks a second."""
+    before = len(world.api.calls)
+    for _ in range(2 * seconds):
+        world.settle()
+        world.clock.now += 0.5
+    return sum(each[0] == verb for each in world.api.calls[before:])
+
+
+@pytest.mark.parametrize("verb", ["create", "remove"])
+def test_what_the_api_forbids_is_tried_ever_later(verb: str) -> None:
+    """After 1, 2, 4 seconds and so on, at last once a minute; and done once it may be."""
+    world = World("v1")
+    world.hold("process")
+    if verb == "remove":
+        world.refuse()
+        world.held.clear()
+    world.server.forbids = verb
+    if verb == "create":
+        world.refuse()
+
+    assert 5 <= tries(world, verb, 60) <= 7
+    assert 9 <= tries(world, verb, 600) <= 11
+
+    world.server.forbids = ""
+    tries(world, verb, 60)
+    assert world.rules() == ([ABOUT_FIRST] if verb == "create" else [])
+
+
+def test_a_rule_of_that_name_that_is_not_ours_is_tried_ever_later() -> None:
+    """It may go; and what is wanted no more is forgotten, so that it begins anew."""
+    world = World("v1")
+    foreign = rule_of(FIRST, "v1")
+    foreign["metadata"] = {"name": foreign["metadata"]["name"]}
+    world.server.create(rules_path("v1"), foreign)
+    world.hold("process")
+    world.refuse()
+    assert 5 <= tries(world, "create", 60) <= 7
+
+    world.held.clear()
+    world.settle()
+    world.server.delete(f"{rules_path('v1')}/{rule_name(FIRST)}")
+    world.hold("process")
+    world.refuse()
     assert world.rules() == [ABOUT_FIRST]
 
 

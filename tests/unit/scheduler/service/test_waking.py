@@ -4,19 +4,34 @@ from __future__ import annotations
 
 import asyncio
 
+from certs.ports import ApiError, Object
 from scheduler.service.slices import CLASSES
 from scheduler.service.waking import WAVES, Waking
-from tests.support.fake_api import ApiClient, ApiServer
+from tests.support.fake_api import ApiClient, ApiServer, Json
 from tests.support.live import StillClock
 
 PATH = f"{CLASSES}/tenure-exchanged"
+
+
+class Classes(ApiServer):
+    """An API server that may forbid to make classes, and counts who tries."""
+
+    forbids = False
+    tries = 0
+
+    def create(self, path: str, body: Object) -> Json:
+        """Make a class where that is allowed."""
+        self.tries += 1
+        if self.forbids:
+            raise ApiError("forbidden", status=403)
+        return super().create(path, body)
 
 
 class World:
     """Somebody who wakes Pods, and an API server with its DeviceClasses."""
 
     def __init__(self) -> None:
-        self.server, self.clock = ApiServer(), StillClock()
+        self.server, self.clock = Classes(), StillClock()
         self.clock.now = 100.0
         self.waits, self.why = 1, ""
         self.waking = Waking(
@@ -74,3 +89,21 @@ def test_who_stands_by_wakes_nobody() -> None:
     world.why = "NotLeader"
     world.waking.exchanged()
     assert world.after(10) == 0
+
+
+def test_what_the_api_forbids_is_tried_ever_later() -> None:
+    """After 1, 2, 4 seconds and so on, at last once a minute; and Pods are woken once it may be."""
+    world = World()
+    world.server.forbids = True
+    world.waking.exchanged()
+    for _ in range(120):
+        world.after(0.5)
+    assert 5 <= world.server.tries <= 7
+    for _ in range(1_200):
+        world.after(0.5)
+    assert 14 <= world.server.tries <= 18
+
+    world.server.forbids = False
+    for _ in range(140):
+        world.after(0.5)
+    assert PATH in world.server.objects
