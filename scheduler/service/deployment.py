@@ -36,6 +36,8 @@ class Deployed:
         keys: Secret with the signer keys `proof.key` and `ledger.key`.
         storage: of the claim.
         config: ConfigMap whose `config.yaml` is the settings file; empty = the defaults.
+        gate_clients: Secret whose `ca.crt` is the authority of who may ask the gate; empty =
+            anybody asks.
         host_network: they listen on their nodes' addresses, which a control plane outside of the
             cluster's network reaches.
     """
@@ -47,6 +49,7 @@ class Deployed:
     keys: str = "tenure-scheduler-keys"
     storage: str = "10Gi"
     config: str = ""
+    gate_clients: str = ""
     host_network: bool = False
 
     def __post_init__(self) -> None:
@@ -111,6 +114,13 @@ def _pod(deployed: Deployed, name: str, labels: Thing, args: list[str]) -> Thing
         mounts.append({"name": "config", "mountPath": f"{_FILES}/config", "readOnly": True})
         volumes.append({"name": "config", "configMap": {"name": deployed.config}})
         args = [*args, "--config", f"{_FILES}/config/config.yaml"]
+    if deployed.gate_clients:
+        at_path = f"{_FILES}/gate-clients"
+        only = [{"key": "ca.crt", "path": "ca.crt"}]  # a Secret of an authority may have its key
+        secret = {"secretName": deployed.gate_clients, "items": only}
+        mounts.append({"name": "gate-clients", "mountPath": at_path, "readOnly": True})
+        volumes.append({"name": "gate-clients", "secret": secret})
+        args = [*args, "--gate-client-ca", f"{at_path}/ca.crt"]
     me = {"valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
     container = {
         "name": "scheduler",

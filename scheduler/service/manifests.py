@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ledger.domain.annotations.wire import TRUE
+from ledger.domain.dialects.dra.accounts import UntoldDevices
 from ledger.domain.resources import GPU_TEMPLATES_NAME, LABEL_TENURE_LEADER, WAKING_CLASS
 from scheduler.service.api.words import (
     AGENT_ACCOUNT,
@@ -71,6 +72,7 @@ class SchedulerManifests:
         evict_partial_gangs: as the scheduler's option, with the right that it needs.
         drivers: whose claims it guards, with the rights and the port that this needs.
         gate_port: where it is asked about claims.
+        untold: as the scheduler's option `--untold-devices`.
     """
 
     name: str = "tenure"
@@ -85,6 +87,7 @@ class SchedulerManifests:
     evict_partial_gangs: bool = False
     drivers: Sequence[str] = ()
     gate_port: int = GATE_PORT
+    untold: UntoldDevices = "refuse"
 
 
 def extender(url: str, folder: str) -> Thing:
@@ -229,6 +232,8 @@ def _deployed(options: SchedulerManifests, name: str) -> list[Thing]:
         args += ["--gate", f"0.0.0.0:{options.gate_port}"]
         args += [part for driver in options.drivers for part in ("--driver", driver)]
         args += ["--gate-name", f"{options.service}.{options.namespace}.svc"]
+    if options.untold != "refuse":
+        args += ["--untold-devices", options.untold]
     if options.api is not None:
         args += ["--api", f"0.0.0.0:{API_PORT}"]
         args += ["--api-name", f"{options.api.service}.{options.namespace}.svc"]

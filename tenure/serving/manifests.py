@@ -6,7 +6,7 @@ import re
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -195,6 +195,20 @@ def scheduler(
             min=1, max=65_535, help="With --driver: port of the gate, of Pods and Service."
         ),
     ] = 8445,
+    gate_client_ca: Annotated[
+        str,
+        typer.Option(
+            "--gate-client-ca",
+            metavar="NAME",
+            help="With --image and --driver: Secret whose `ca.crt` is the authority of the API"
+            " server's certificate. Default: anybody calls.",
+            show_default=False,
+        ),
+    ] = "",
+    untold_devices: Annotated[
+        Literal["refuse", "record"],
+        typer.Option(help="With --image: as the option of `tenure serve scheduler`."),
+    ] = "refuse",
     host_network: Annotated[
         bool,
         typer.Option(
@@ -231,11 +245,16 @@ def scheduler(
         "--replicas": replicas > 1,
         "--ledger-secret": ledger_secret,
         "--config-map": config_map,
+        "--gate-client-ca": gate_client_ca,
+        "--untold-devices": untold_devices != "refuse",
         "--host-network": host_network,
     }
     option = next((name for name, is_given in of_image.items() if is_given), "")
     if option and not image:
         raise with_next(InputError("nothing is run without an image", field=option), "give --image")
+    if gate_client_ca and not driver:
+        error = InputError("nobody asks a gate without drivers", field="--gate-client-ca")
+        raise with_next(error, "give --driver")
     if api_service != (api_ca is not None):
         fact = "an APIService goes with the authority that it believes"
         option = "--api-ca" if api_service else "--api-service"
@@ -254,6 +273,7 @@ def scheduler(
             replicas=replicas,
             ledger=ledger_secret,
             config=config_map,
+            gate_clients=gate_client_ca,
             host_network=host_network,
         )
         if image
@@ -261,6 +281,7 @@ def scheduler(
         evict_partial_gangs=evict_partial_gangs,
         drivers=tuple(driver or ()),
         gate_port=gate_port,
+        untold=untold_devices,
     )
     _print(manifests(options))
 

@@ -160,6 +160,9 @@ def test_with_an_image_the_replicas_are_printed_too(cli: CommandLine) -> None:
     for wrong, option in (
         (("--image", "tenure:1", "--replicas", "2"), "--replicas"),
         (("--ledger-secret", "ledger"), "--ledger-secret"),
+        (("--gate-client-ca", "authority"), "--gate-client-ca"),
+        (("--image", "tenure:1", "--gate-client-ca", "authority"), "--gate-client-ca"),
+        (("--untold-devices", "record"), "--untold-devices"),
     ):
         answer = cli.run("manifests", *common, *wrong)
         assert (answer.code, answer.out) == (2, "")
@@ -181,3 +184,35 @@ def test_the_kinds_have_what_is_read_and_written(cli: CommandLine) -> None:
     assert schema["spec"]["properties"].keys() == {"devices", "topologies"}
     assert schema["status"]["properties"].keys() == {"allocations"}
     assert version["subresources"] == {"status": {}}
+
+
+def test_what_is_printed_for_a_gate_is_one_installation(cli: CommandLine, tmp_path: Path) -> None:
+    """The API server asks where the printed replicas listen, for the drivers that they guard."""
+    (tmp_path / "ca.crt").write_bytes(b"PEM")
+    drivers = ("--driver", "gpu.nvidia.com", "--driver", "hami.example.com")
+    gate = ("--image", "tenure:1", "--gate-port", "9443", "--gate-client-ca", "authority")
+    made = printed(
+        cli, "scheduler", "--kube-version", "v1.36.3", *drivers, *gate, "--untold-devices", "record"
+    )
+    asked = printed(cli, "dra", *drivers, "--ca", str(tmp_path / "ca.crt"), "--port", "9443")
+    things = {(one["kind"], one["metadata"]["name"]): one for one in made}
+
+    [hook] = asked[0]["webhooks"]
+    place = hook["clientConfig"]["service"]
+    service = things["Service", place["name"]]
+    assert service["metadata"]["namespace"] == place["namespace"]
+    [port] = [one for one in service["spec"]["ports"] if one["port"] == place["port"]]
+    pod = things["Deployment", "tenure-scheduler"]["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    args = container["args"]
+    given = [(args[at], args[at + 1]) for at in range(len(args) - 1) if args[at].startswith("--")]
+    assert ("--gate", f"0.0.0.0:{port['targetPort']}") in given
+    assert ("--gate-name", f"{place['name']}.{place['namespace']}.svc") in given
+    assert [value for key, value in given if key == "--driver"] == [*drivers[1::2]]
+    assert all(name in hook["matchConditions"][1]["expression"] for name in drivers[1::2])
+    assert ("--untold-devices", "record") in given
+    [path] = [value for key, value in given if key == "--gate-client-ca"]
+    mounts = {one["mountPath"]: one["name"] for one in container["volumeMounts"]}
+    volumes = {one["name"]: one for one in pod["volumes"]}
+    secret = volumes[mounts[path.removesuffix("/ca.crt")]]["secret"]
+    assert secret == {"secretName": "authority", "items": [{"key": "ca.crt", "path": "ca.crt"}]}

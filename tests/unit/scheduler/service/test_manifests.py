@@ -151,8 +151,8 @@ def test_the_api_service_leads_to_the_listener_of_every_replica() -> None:
     assert service["ports"] == [{"name": "api", "port": 443, "targetPort": 8444}]
 
 
-def _running(deployed: Deployed) -> dict[str, Any]:
-    options = SchedulerManifests(version="v1.36.3", deployed=deployed, api=ApiManifests())
+def _running(deployed: Deployed, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - any option
+    options = replace(OPTIONS, deployed=deployed, api=ApiManifests(), **more)
     return {f"{one['kind']}/{one['metadata']['name']}": one for one in manifests(options)}
 
 
@@ -191,7 +191,8 @@ def test_the_extender_is_whoever_leads_and_its_pods_can_be_told_by_it() -> None:
 
 def test_the_command_takes_all_that_it_is_given() -> None:
     """Every option is one of `tenure serve scheduler`, and the ports are those of the Services."""
-    made = _running(Deployed(image="tenure:1"))
+    running = Deployed(image="tenure:1", config="c", gate_clients="s")
+    made = _running(running, drivers=("gpu.nvidia.com",), untold="record")
     [container] = made["Deployment/tenure-scheduler"]["spec"]["template"]["spec"]["containers"]
     known = {f"--{name.replace('_', '-')}" for name in signature(serve.scheduler).parameters}
     options = [arg for arg in container["args"] if arg.startswith("--")]
