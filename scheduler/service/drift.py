@@ -38,6 +38,7 @@ class Disagreement:
         node_uid: empty where it is about no node.
         about: what tells it from others of its kind on its node.
         pod: namespace and name of the Pod, where it is about one.
+        claim_uid: of the claim, where it is about one.
     """
 
     kind: str
@@ -48,6 +49,7 @@ class Disagreement:
     minor: int = -1
     pod_uid: str = ""
     pod: tuple[str, str] = ("", "")
+    claim_uid: str = ""
 
     @property
     def drift_id(self) -> str:
@@ -173,6 +175,7 @@ def _of_claims(sight: Sight, state: NodeState) -> Iterator[Disagreement]:
                 f" {drift.DRIFT_KINDS[kind].meaning}",
                 about=one.pod_uid,
                 node_uid=state.uid,
+                claim_uid=one.pod_uid,
             )
 
 

@@ -353,7 +353,7 @@ class Reconciling:
             detail=one.words,
             device_type=one.device_type,
             minor=one.minor,
-            pod_uid=one.pod_uid,
+            pod_uid=one.pod_uid or one.claim_uid,
         )
         await self._append(one.drift_id, self._new(event))
         self._tell(scope, one)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
 from ledger.domain.log.drift import repair_of
+from ledger.domain.log.events import CLAIM
 from tenure.asking import Answer, Sight
 from tenure.live.place import Place, asks
 from tenure.options import Output
@@ -16,6 +17,7 @@ from tenure.output import Column, OutputFormat, one_line, write_answer
 from tenure.times import iso_time
 
 if TYPE_CHECKING:
+    from ledger.domain.systems import Claimant
     from ledger.store.open import Ledger
     from ledger.store.reading.report_rows import DriftRow
 
@@ -68,28 +70,41 @@ def answer_drift(source: Ledger, question: DriftQuestion, sight: Sight) -> Answe
     Raises:
         InputError: not all of them are seen.
     """
+    from ledger.store.reading.kept import consumers_of
     from ledger.store.reading.report_queries import open_drifts, span
 
     sight.expect_whole("drift")
     with source.connection.begin():
-        records = drift_records(open_drifts(source.connection))
+        rows = open_drifts(source.connection)
+        claims = [one.opened_by for one in rows if one.opened_by and one.holder == CLAIM]
+        records = drift_records(rows, consumers_of(source.connection, claims))
         position = span(source.connection).last_position
     answer = Answer(is_no=bool(records))
     if records or not question.output.is_table:
-        write_answer(question.output, records, _COLUMNS, out=answer.out)
+        shown = map(_shown, records) if question.output.is_table else records
+        write_answer(question.output, list(shown), _COLUMNS, out=answer.out)
     else:
         answer.out.write(f"no drift is open, of what was recorded up to position {position:,}\n")
     return answer
 
 
-def drift_records(rows: Iterable[DriftRow]) -> list[dict[str, Any]]:
-    """Return drift that is open as people and programs read it."""
+def drift_records(
+    rows: Iterable[DriftRow], consumers: Mapping[int, Sequence[Claimant]]
+) -> list[dict[str, Any]]:
+    """
+    Return drift that is open as people and programs read it.
+
+    Args:
+        consumers: who uses claims, by the position of the event that gave them something.
+    """
     return [
         {
             "kind": one_line(row.kind),
             "since": iso_time(row.opened_at_us),
             "node": one_line(row.node_name or row.node_uid),
-            "pod": one_line(f"{row.namespace}/{row.pod_name}" if row.pod_name else row.pod_uid),
+            "pod": one_line(_path(row)),
+            "holder": row.holder,
+            "consumers": [one.name for one in users],
             "words": row.detail,
             "repair": repair_of(row.kind),
             "device": f"{row.device_type}/{row.minor}" if row.device_type else "",
@@ -99,4 +114,18 @@ def drift_records(rows: Iterable[DriftRow]) -> list[dict[str, Any]]:
             "position": row.position,
         }
         for row in rows
+        for users in (consumers.get(row.opened_by or 0, ()),)
     ]
+
+
+def _path(row: DriftRow) -> str:
+    """Return namespace and name of whom it is about, the UID where no name is known."""
+    return f"{row.namespace}/{row.pod_name}" if row.pod_name else row.pod_uid
+
+
+def _shown(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of the table: a claim with the Pods that use it."""
+    if record["holder"] != CLAIM:
+        return record
+    users = ", ".join(record["consumers"]) or "no Pod"
+    return {**record, "pod": one_line(f"claim {record['pod']} ({users})")}

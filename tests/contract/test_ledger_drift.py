@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from ledger.domain.log.drift import CLOCK_SKEW, HOLDER_GONE, OVER_HELD, repair_of
-from ledger.domain.log.events import DriftFound, DriftResolved, LedgerEvent
+from ledger.domain.log.drift import CLOCK_SKEW, HOLDER_GONE, OVER_HELD, UNGATED, repair_of
+from ledger.domain.log.events import ClaimConsumed, DriftFound, DriftResolved, LedgerEvent
+from ledger.domain.systems import Claimant
 from ledger.store.proving.verify import verify
 from ledger.store.reading.report_queries import open_drifts
 from ledger.store.writing.append import Writer
@@ -16,7 +17,7 @@ from tenure.cli import app
 from tenure.exits import DONE, NO, run
 from tests.support.drift_steps import Step, play
 from tests.support.reconciled import Cluster, StoreLedger
-from tests.support.stores import Clock, Store, node, reserved, share, start
+from tests.support.stores import Clock, Store, node, reserved, seen_claim, share, start
 
 GONE = DriftFound(
     drift_id=f"{HOLDER_GONE}/uid-n-1/uid-p/2",
@@ -113,6 +114,48 @@ def test_the_command_lists_it_and_says_no(store: Store, capsys: pytest.CaptureFi
     assert told[2]["repair"] == repair_of(HOLDER_GONE) != ""
     assert run(app, ["drift", "--ledger", store.url]) == NO
     assert capsys.readouterr().out.startswith("KIND")
+
+
+def test_a_claim_is_named_with_the_pods_that_use_it_now(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of its last word, whatever other claims and attempts say; without one no Pod."""
+    clock, users = Clock(), [Claimant(name=name, uid=name) for name in ("x", "y", "z")]
+    of_a = {"claim_uid": "uid-a", "node_uid": "uid-n-1"}
+    found = [
+        DriftFound(
+            drift_id=f"{UNGATED}/uid-n-1/{uid}",
+            kind=UNGATED,
+            node_uid="uid-n-1",
+            detail="allocated past the gate",
+            pod_uid=uid,
+        )
+        for uid in ("uid-a", "uid-b")
+    ]
+    events: tuple[LedgerEvent, ...] = (
+        node(),
+        seen_claim("a", share(0, 50)),
+        seen_claim("b", share(1, 50)),
+        ClaimConsumed(**of_a, attempt=2, consumers=tuple(users[2:])),
+        ClaimConsumed(**of_a, attempt=1, consumers=tuple(users[2:])),
+        ClaimConsumed(**of_a, attempt=1, consumers=tuple(users[:2])),
+        ClaimConsumed(claim_uid="uid-b", node_uid="uid-n-1", attempt=1, consumers=()),
+        *found,
+    )
+    with store.open() as ledger:
+        writer = start(ledger)
+        for number, event in enumerate(events):
+            writer.append([clock.new(event, key=f"event-{number}")])
+    assert run(app, ["drift", "--ledger", store.url]) == NO
+    first, second = capsys.readouterr().out.splitlines()[1:]
+    assert "claim team-c/a (x, y)" in first
+    assert "claim team-c/b (no Pod)" in second
+    assert run(app, ["drift", "--ledger", store.url, "-o", "json"]) == NO
+    told = json.loads(capsys.readouterr().out)
+    assert [(one["pod"], one["holder"], one["consumers"]) for one in told] == [
+        ("team-c/a", "claim", ["x", "y"]),
+        ("team-c/b", "claim", []),
+    ]
 
 
 def test_the_command_says_yes_where_nothing_is_open(

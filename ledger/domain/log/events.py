@@ -591,7 +591,12 @@ class PlanDropped(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class DriftFound(Struct, frozen=True, kw_only=True, gc=False):
-    """The witnesses disagree. `kind` is the name of the disagreement, such as `OverHeld`."""
+    """
+    The witnesses disagree. `kind` is the name of the disagreement, such as `OverHeld`.
+
+    Attributes:
+        pod_uid: of the holder that it is about, a Pod or a claim.
+    """
 
     event_type: ClassVar[str] = "drift.found.v1"
     drift_id: str

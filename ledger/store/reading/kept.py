@@ -10,6 +10,9 @@ from sqlalchemy import ColumnElement, Connection, literal_column, or_, select
 
 from ledger.domain.log.events import (
     EVENT_TYPES,
+    ClaimConsumed,
+    ClaimObserved,
+    ClaimReserved,
     LedgerEvent,
     NodeInventoried,
     PodReserved,
@@ -17,6 +20,7 @@ from ledger.domain.log.events import (
 )
 from ledger.domain.log.state import GRANTED
 from ledger.domain.proofs.canonical import INTEGER_MAX
+from ledger.domain.systems import Claimant
 from ledger.store.mending.voids import void_event, voids_of
 from ledger.store.schema import ledger_events, ledger_reservations
 
@@ -126,6 +130,36 @@ def each_at(connection: Connection, positions: Iterable[int]) -> Iterator[tuple[
         )
         for position, event_type, body in connection.execute(query):
             yield position, decode_event(event_type, body)
+
+
+def consumers_of(
+    connection: Connection, positions: Iterable[int]
+) -> dict[int, tuple[Claimant, ...]]:
+    """Return who uses the claims now that events at these positions gave something."""
+    found: dict[int, tuple[Claimant, ...]] = {}
+    holdings: dict[str, dict[tuple[str, int], int]] = {}  # stream -> claim, attempt -> position
+    for position, event in each_at(connection, positions):
+        if isinstance(event, ClaimReserved | ClaimObserved):
+            found[position] = event.consumers
+            of_node = holdings.setdefault(f"node/{event.node_uid}", {})
+            of_node[event.claim_uid, event.attempt] = position
+    e = ledger_events.c
+    for stream, keys in holdings.items():
+        query = (
+            select(e.position, e.body)
+            .where(
+                e.stream == stream,
+                e.event_type == ClaimConsumed.event_type,
+                e.position > min(keys.values()),
+            )
+            .order_by(e.position)
+        )
+        for _, body in connection.execute(query):
+            said = decode_event(ClaimConsumed.event_type, body)
+            assert isinstance(said, ClaimConsumed), stream
+            if (said.claim_uid, said.attempt) in keys:
+                found[keys[said.claim_uid, said.attempt]] = said.consumers
+    return found
 
 
 _read_labels: Final = json.Decoder(_Labelled).decode

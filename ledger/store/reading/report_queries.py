@@ -247,7 +247,7 @@ def health_changes(connection: Connection, *, node: str | None = None) -> list[H
 
 
 def open_drifts(connection: Connection) -> list[DriftRow]:
-    """Return what is found and not resolved, in order, with the Pods that the ledger knows."""
+    """Return what is found and not resolved, in order, with the holders that the ledger knows."""
     d, r = DRIFT.c, RESERVATIONS.c
     newest = (
         select(r.pod_uid, func.max(r.position).label("position"))
@@ -260,6 +260,8 @@ def open_drifts(connection: Connection) -> list[DriftRow]:
             *(column for column in d if column.name != "closed_position"),
             r.namespace,
             r.pod_name,
+            r.holder,
+            r.position.label("opened_by"),
         )
         .select_from(
             DRIFT.outerjoin(newest, newest.c.pod_uid == d.pod_uid).outerjoin(

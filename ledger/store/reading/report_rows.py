@@ -123,7 +123,9 @@ class DriftRow:
 
     Attributes:
         minor: None where it is not about one device.
-        namespace, pod_name: of its Pod, where the ledger knows it; else None.
+        namespace, pod_name: of its Pod or claim, where the ledger knows it; else None.
+        holder: `pod` or `claim`, likewise.
+        opened_by: the position of the event that gave it something last; likewise.
     """
 
     position: int
@@ -138,6 +140,8 @@ class DriftRow:
     pod_name: str | None
     detail: str
     opened_at_us: int
+    holder: str | None = None
+    opened_by: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -282,6 +282,7 @@ def test_it_has_its_name_and_no_other(case: tuple[str, Sight]) -> None:
     assert found.kind == kind
     assert found.node_uid or kind == drift.HOLDER_ON_LOST_NODE
     assert "a" in found.words
+    assert bool(found.claim_uid) is bool(seen.states and seen.states[0].claims)
 
 
 def test_every_kind_has_a_case() -> None:
