@@ -106,7 +106,8 @@ def test_no_card_is_given_twice_with_a_gate(
                 eventually(partial(is_begun, plane, where))
                 served.kill()
                 served = stack.enter_context(serve(remembered=True))
-            bound = settled_claims(plane, where, most=2 * CARDS, quiet=8.0)
+            eventually(lambda: len(given(plane.api(), where)) == CARDS)  # noqa: B023 - called here
+            bound = settled_claims(plane, where, most=2 * CARDS, quiet=8.0, seconds=600.0)
             cards = given(plane.api(), where)
             sys.stderr.write(f"with a gate: bound={bound}, cards={len(cards)}\n")
             assert len(cards) == CARDS
