@@ -147,6 +147,14 @@ class ClaimEnds:
         self.counts.update(f"claim {each}" for each in answers)
         return answers
 
+    def vouched(self, claim_uid: str, pods: Collection[str]) -> bool:
+        """Take somebody's word for that of the node which is asked; tell whether it is."""
+        node_uid = self._node.get(claim_uid)
+        if node_uid is None:
+            return False
+        self._confirmed[claim_uid] = self._ends[node_uid][claim_uid].attempt, frozenset(pods)
+        return True
+
     def confirmed(self, claim_uid: str, attempt: int) -> frozenset[str] | None:
         """Return beside which Pods nothing was left of a claim; None where nobody said so."""
         of, pods = self._confirmed.get(claim_uid, (0, frozenset()))

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from certs.ports import ApiError, ConflictError, Object
 from ledger.domain.bounds import NAME_MAX, Name
@@ -28,7 +28,9 @@ from ledger.domain.log.drift import DRIFT_KINDS, TWO_MODES
 from ledger.domain.log.events import (
     ClaimEvent,
     ClaimObserved,
+    ClaimReleased,
     ClaimReserved,
+    ClaimVoided,
     RefusalReason,
     RequestRefused,
 )
@@ -68,8 +70,10 @@ from scheduler.record.events import DecidedBy
 from scheduler.service.answering import NotNowError
 from scheduler.service.binding import pod_path
 from scheduler.service.claims import CLAIMS, ClaimBook, claim_path
+from scheduler.service.ending import life_of
 from scheduler.service.ports import Api, Clock, Recorder
 from scheduler.service.refusing import namespace_budgets
+from scheduler.service.releasing import FORCED
 from scheduler.service.slices import SLICES
 from scheduler.service.telling import Telling, about_pod
 
@@ -131,6 +135,10 @@ class Leaves(Protocol):
 
     def ask(self, standing: Standing, consumers: Sequence[Claimant]) -> None:
         """Ask the node of a claim whether nothing of it is left."""
+        ...
+
+    def vouch(self, claim_uid: str, consumers: Sequence[Claimant]) -> bool:
+        """Take somebody's word that nothing is left of a claim whose node is asked; tell if so."""
         ...
 
     def forget(self, claim_uid: str) -> None:
@@ -236,6 +244,7 @@ class Gate:
         self._unlooked: set[str] = set()  # UIDs of claims that held something as we began
         self._open: dict[str, tuple[str, float]] = {}  # claim -> holding, since when it is not seen
         self._waits: dict[str, tuple[str, str, float]] = {}  # claim -> node, holding, since when
+        self._forced: dict[str, tuple[str, str, str]] = {}  # claim -> holding, why, by whom
         self.counts: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
 
@@ -413,8 +422,7 @@ class Gate:
 
     async def _record(self, found: Sequence[ClaimEvent], version: int) -> LedgerError | None:
         """Record events of one claim; return why the ledger refused them, if it did."""
-        at_us = self._clock.wall_us()
-        new = tuple(events.by(self._actor, events.of_claim(one, at_us, version)) for one in found)
+        new = tuple(self._signed(one, version) for one in found)
         opening = next(
             (one for one in found if isinstance(one, ClaimReserved | ClaimObserved)), None
         )
@@ -431,6 +439,16 @@ class Gate:
         finally:
             if opening is not None:
                 self._on_their_way.pop(opening.claim_uid, None)
+
+    def _signed(self, event: ClaimEvent, version: int) -> NewEvent:
+        """Return an event as it is recorded: an end that somebody ordered is that one's doing."""
+        key, reason, actor = self._forced.get(event.claim_uid, ("", "", ""))
+        is_end = isinstance(event, ClaimReleased | ClaimVoided)
+        if not is_end or key != f"{event.claim_uid}/{event.attempt}":
+            actor = self._actor
+        else:
+            event = structs.replace(event, reason=f"{FORCED}: {reason}")
+        return events.by(actor, events.of_claim(event, self._clock.wall_us(), version))
 
     def most_refused(self) -> Mapping[str, int]:
         """Return how often the claims were refused that were so most often and wait still."""
@@ -660,6 +678,8 @@ class Gate:
             self._unlooked.discard(uid)
             self._end_wait(uid)
             return False
+        if kept is not None:
+            self._forced.pop(uid, None)  # a word of before it stayed counts no more
         is_stored = seen is not None and seen.allocated is not None
         asks = kept is not None and kept.asks
         if asks and not is_stored and not await self._is_taken(standing, seen):
@@ -709,6 +729,7 @@ class Gate:
 
     def _end_wait(self, uid: str) -> None:
         self._held_back.discard(uid)
+        self._forced.pop(uid, None)
         self._wait_no_more(uid)
 
     def waiting(self, node: str = "") -> dict[str, float]:
@@ -719,6 +740,55 @@ class Gate:
             node: whose; empty = of all.
         """
         return {key: since for name, key, since in self._waits.values() if node in {"", name}}
+
+    async def force(
+        self, namespace: str, name: str, uid: str, *, reason: str, actor: str
+    ) -> dict[str, bool]:
+        """
+        Let what a claim has go by somebody's act, though its node is silent.
+
+        Rule: design section 8, "When parts are down"; the word counts as the node's own would, for
+        the Pods that use the claim now. Only what waits for its node can be let go of so.
+
+        Args:
+            uid: the claim's; empty = whichever had that name.
+
+        Returns:
+            UIDs of the claims, and whether what they had is released; else it is as soon as their
+            controller takes it away, which it is told to.
+
+        Raises:
+            FencedError: another writer took over.
+            LedgerError: it is not recorded.
+            ApiError: whether a Pod of it runs is not known.
+        """
+        forced = []
+        for each in list(self._waits):
+            async with self._alone(each):
+                standing, seen = self._book.standing(each), self._book.seen.get(each)
+                if standing is None or standing.full_name != f"{namespace}/{name}":
+                    continue
+                users = (*self._book.consumers(each), *(() if seen is None else seen.consumers))
+                if uid not in {"", each} or await self._runs(namespace, users):
+                    continue
+                if self._waits.get(each, ("", ""))[1] == standing.key and self._leaving.vouch(
+                    each, users
+                ):
+                    self._forced[each] = standing.key, reason, actor
+                    forced.append(each)
+        self._book.changed.update(dict.fromkeys(forced))
+        await self.settle()
+        return {each: self._book.standing(each) is None for each in forced}
+
+    async def _runs(self, namespace: str, users: Sequence[Claimant]) -> bool:
+        """Tell whether one of these Pods runs by the API server itself."""
+        for one in dict.fromkeys(users):
+            pod = await self._api.read(pod_path(namespace, one.name))
+            if pod is not None and pod["metadata"]["uid"] == one.uid:
+                life = life_of(pod)
+                if life.node and not life.ended:
+                    return True
+        return False
 
     def _look_again_at(self, uid: str, node: str) -> None:
         self._again.setdefault(node, {})[uid] = None

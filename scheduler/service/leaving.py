@@ -54,6 +54,10 @@ class Leaving:
             ),
         )
 
+    def vouch(self, claim_uid: str, consumers: Sequence[Claimant]) -> bool:
+        """Take somebody's word that nothing is left of a claim whose node is asked; tell if so."""
+        return self.asks.vouched(claim_uid, [one.uid for one in consumers])
+
     def deny(self, claim_uid: str) -> None:
         """Let no word about a claim count: one of its Pods runs."""
         self.asks.deny(claim_uid)

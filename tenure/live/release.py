@@ -1,4 +1,4 @@
-"""`tenure release --force`: what a Pod that has ended holds is over, by somebody's word."""
+"""`tenure release --force`: what an ended Pod, or a claim, holds is over, by somebody's word."""
 
 from __future__ import annotations
 
@@ -20,33 +20,40 @@ def register(app: typer.Typer) -> None:
 
 @asks(but=("ledger", "namespace"))
 def release(
-    pod: Annotated[str, typer.Argument(metavar="NAMESPACE/POD", help="A Pod that has ended.")],
+    holder: Annotated[
+        str, typer.Argument(metavar="NAMESPACE/NAME", help="A Pod that has ended, or a claim.")
+    ],
     *,
     reason: Annotated[str, typer.Option("--reason", help="Who made sure that nothing runs, how.")],
     force: Annotated[
         bool, typer.Option("--force", help="Its node does not say so: by your word alone.")
     ] = False,
-    uid: Annotated[str, typer.Option("--uid", help="Which Pod, where several had the name.")] = "",
+    uid: Annotated[str, typer.Option("--uid", help="Which one, where several had the name.")] = "",
     place: Place,
 ) -> None:
     """
-    Release what an ended Pod holds on a node that does not confirm that nothing is left of it.
+    Release what an ended Pod, or a claim, holds on a node that does not confirm its end.
 
-    The live service does it, in your name. Exit 1: nothing of the Pod waits for its node.
+    Of a claim all Pods have ended. The live service does it, in your name. Exit 1: nothing of it
+    waits for its node.
 
     Example: tenure release ml/train-7 --force --reason "node powered off, ticket 12" --live
     """
     if not force:
         error = InputError("a node that answers releases by itself", field="--force")
-        raise with_next(error, "make sure that nothing of the Pod runs, then give --force")
+        raise with_next(error, "make sure that nothing of it runs, then give --force")
     if not reason.strip():
         raise InputError("say who made sure that nothing runs, and how", field="--reason")
-    name = next((one for one in parse_name(pod) if isinstance(one, PodName)), None)
+    name = next((one for one in parse_name(holder) if isinstance(one, PodName)), None)
     if name is None:
-        raise InputError(f"expected NAMESPACE/POD: value={pod!r}", field="NAMESPACE/POD")
-    released = service_of(place).release(name.namespace, name.name, uid=uid, reason=reason)
+        raise InputError(f"expected NAMESPACE/NAME: value={holder!r}", field="NAMESPACE/NAME")
+    service = service_of(place)
+    released, let_go = service.release(name.namespace, name.name, uid=uid, reason=reason)
     for one in released:
-        sys.stdout.write(f"released: pod={pod}, pod_uid={one}\n")
-    if not released:
-        note(f"nothing of it waits for its node: pod={pod}")
+        sys.stdout.write(f"released: name={holder}, uid={one}\n")
+    for one in let_go:
+        fact = "is free once its controller takes the allocation away, which it is told to"
+        sys.stdout.write(f"let go: claim={holder}, uid={one}: {fact}\n")
+    if not (released or let_go):
+        note(f"nothing of it waits for its node: name={holder}")
         raise AnswerIsNo

@@ -73,24 +73,27 @@ class Service:
         answer.notes = [note for one in found.headers.getall("Warning", ()) for note in _note(one)]
         return answer
 
-    def release(self, namespace: str, pod: str, *, uid: str, reason: str) -> list[str]:
+    def release(
+        self, namespace: str, name: str, *, uid: str, reason: str
+    ) -> tuple[list[str], list[str]]:
         """
-        Order that what a Pod holds is released though its node is silent.
+        Order that what a Pod or a claim holds is released though its node is silent.
 
         Returns:
-            UIDs of the Pods that were released; none where nothing waits.
+            UIDs of those that were released, and of claims that are as soon as their controller
+            takes their allocation away; none where nothing waits.
 
         Raises:
             InputError: it can't be ordered, or it refuses; in its own words.
         """
-        named = "/".join(quote(one, safe="") for one in ("namespaces", namespace, "holdings", pod))
+        named = "/".join(quote(one, safe="") for one in ("namespaces", namespace, "holdings", name))
         found = self._called(f"{ROOT}/{named}/release", {"reason": reason, "uid": uid})
         if found.status == _CONFLICT:
-            return []
+            return [], []
         if found.status != _OK:
             raise self._refused(found, _RELEASE_STEPS)
-        released: list[str] = json.loads(found.text)["released"]
-        return released
+        said = json.loads(found.text)
+        return said["released"], said.get("let_go", [])
 
     def _called(self, path: str, order: Mapping[str, str] | None = None) -> TextAnswer:
         act = self._directly if self.url else _by_kubeconfig

@@ -103,7 +103,7 @@ class Place:
         refused = self.force("second", nobody)
         assert (refused.returncode, "may not force-release" in refused.stderr) == (2, True)
         done = self.force("second", operator)
-        assert done.stdout == f"released: pod={self.team}/second, pod_uid={uid}\n", done.stderr
+        assert done.stdout == f"released: name={self.team}/second, uid={uid}\n", done.stderr
         actor, released = events_of(url, PodReleased)[uid]
         assert actor == f"user/system:serviceaccount:{OURS}:{OPERATOR}"
         assert released.reason == "forced: its node is burnt"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ledger.domain.devices import GPU, DeviceRecord, DeviceShare
@@ -138,6 +138,11 @@ class Leaving:
         """Ask the node of a claim."""
         there = {one.uid for one in consumers if self.lives.get(one.uid) is not Life.UNBOUND}
         self.asked[standing.opening.claim_uid] = there
+
+    def vouch(self, claim_uid: str, consumers: Sequence[Claimant]) -> bool:
+        """Take somebody's word for the node's."""
+        self.witness = replace(self.witness, confirmed=frozenset(one.uid for one in consumers))
+        return claim_uid in self.asked
 
     def deny(self, claim_uid: str) -> None:
         """Take note of nothing: words here are of the whole node."""

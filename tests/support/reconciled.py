@@ -41,6 +41,8 @@ SINKS: Final = {
     "NodeResourceTopology": "noderesourcetopologies",
     "Namespace": "namespaces",
     "ConfigMap": "templates",
+    "ResourceSlice": "resourceslices",
+    "ResourceClaim": "resourceclaims",
 }
 
 
@@ -104,8 +106,14 @@ class Cluster:
     """
 
     def __init__(
-        self, *, nodes: int = 2, cards: int = 2, ledger: MemoryLedger | StoreLedger | None = None
+        self,
+        *,
+        nodes: int = 2,
+        cards: int = 2,
+        ledger: MemoryLedger | StoreLedger | None = None,
+        drivers: tuple[str, ...] = (),
     ) -> None:
+        self.drivers = drivers
         self.server = ApiServer()
         self.ledger = ledger or MemoryLedger()
         self.clock = StillClock()
@@ -236,6 +244,7 @@ class Cluster:
             actor="scheduler/test",
             trusted=check,
             skew=lambda: self.skew,
+            drivers=self.drivers,
         )
         self.ledger.take_over()
         self.live: Assembly = assemble(settings, self.ledger.beginning(), ports)
@@ -283,6 +292,7 @@ class Cluster:
             for act in (
                 live.templates.settle,
                 live.inventory.settle,
+                live.guard.gate.settle,
                 live.releasing.settle,
                 live.releasing.tell,
                 live.reconciling.settle,

@@ -18,6 +18,7 @@ from scheduler.service.api.callers import Caller
 from scheduler.service.api.http import RefusedError, Route, json_answer
 from scheduler.service.api.rights import may
 from scheduler.service.api.words import FORCE, GROUP, HOLDINGS, ROOT, VERSION
+from scheduler.service.gate import Gate
 from scheduler.service.ports import Api
 from scheduler.service.releasing import Releasing
 
@@ -32,33 +33,39 @@ class ActRoutes:
         why_not: why nothing may be decided now, empty when it may.
     """
 
-    def __init__(self, releasing: Releasing, api: Api, *, why_not: Callable[[], str]) -> None:
+    def __init__(
+        self, releasing: Releasing, gate: Gate, api: Api, *, why_not: Callable[[], str]
+    ) -> None:
         self._releasing = releasing
+        self._gate = gate
         self._api = api
         self._why_not = why_not
 
     def routes(self) -> list[Route]:
         """Return what is done, at which path."""
-        path = f"{ROOT}/namespaces/{{namespace}}/{HOLDINGS}/{{pod}}/release"
+        path = f"{ROOT}/namespaces/{{namespace}}/{HOLDINGS}/{{holder}}/release"
         return [Route(method="POST", path=path, act=self.release)]
 
     async def release(self, request: web.Request, caller: Caller) -> web.StreamResponse:
-        """Release what a Pod that has ended holds on a node that does not confirm it."""
-        namespace, pod = request.match_info["namespace"], request.match_info["pod"]
-        await self._check(caller, namespace, pod)
+        """Release what an ended Pod, or a claim, holds on a node that does not confirm it."""
+        namespace, name = request.match_info["namespace"], request.match_info["holder"]
+        await self._check(caller, namespace, name)
         uid, reason = read_order(await request.read())
         why = self._why_not()
         if why:
             raise RefusedError(503, "ServiceUnavailable", why, retry=True)
-        released = await self._releasing.force(
-            namespace, pod, uid, reason=reason, actor=f"user/{caller.user}"
-        )
-        if not released:
+        actor = f"user/{caller.user}"
+        released = await self._releasing.force(namespace, name, uid, reason=reason, actor=actor)
+        claims = await self._gate.force(namespace, name, uid, reason=reason, actor=actor)
+        if not (released or claims):
             fact = "nothing of it waits for its node: what runs is ended by deleting its Pod"
-            raise RefusedError(409, "Conflict", f"{fact}: pod={namespace}/{pod}")
-        return json_answer({"released": released})
+            raise RefusedError(409, "Conflict", f"{fact}: holder={namespace}/{name}")
+        released += [each for each, is_released in claims.items() if is_released]
+        return json_answer(
+            {"released": released, "let_go": [each for each in claims if not claims[each]]}
+        )
 
-    async def _check(self, caller: Caller, namespace: str, pod: str) -> None:
+    async def _check(self, caller: Caller, namespace: str, name: str) -> None:
         """Raise RefusedError unless the caller may force a release there."""
         attributes = {
             "verb": FORCE,
@@ -66,16 +73,16 @@ class ActRoutes:
             "version": VERSION,
             "resource": HOLDINGS,
             "namespace": namespace,
-            "name": pod,
+            "name": name,
         }
         if not await may(self._api, caller, attributes):
             fact = f"{caller.user!r} may not {FORCE} {HOLDINGS}.{GROUP}"
-            raise RefusedError(403, "Forbidden", f"{fact}: pod={namespace}/{pod}")
+            raise RefusedError(403, "Forbidden", f"{fact}: holder={namespace}/{name}")
 
 
 def read_order(body: bytes) -> tuple[str, str]:
     """
-    Return the UID of the Pod that is meant, empty for whichever had the name, and why.
+    Return the UID of the holder that is meant, empty for whichever had the name, and why.
 
     Raises:
         InputError: another shape, or no reason.

@@ -54,7 +54,7 @@ def agent_routes(process: Process, standing: Standing) -> list[Route]:
         why_not=why_not,
         checkpoint=checkpoint,
     )
-    acts = ActRoutes(live.releasing, process.objects, why_not=why_not)
+    acts = ActRoutes(live.releasing, live.guard.gate, process.objects, why_not=why_not)
     refusals = RefusalRoutes(process.recorder, process.clock, user=options.webhook, why_not=why_not)
     words = "Refusals that webhooks told of, by what became of them."
     process.metrics.count("tenure_admission_refusals", words, "what", refusals.counts.copy)

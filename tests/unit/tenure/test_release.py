@@ -17,7 +17,7 @@ WHY = ("--reason", "its node is burnt")
     [
         (("ml/train", *WHY, *LIVE), "--force"),
         (("ml/train", "--force", "--reason", " ", *LIVE), "say who made sure"),
-        (("gpu-a", "--force", *WHY, *LIVE), "expected NAMESPACE/POD"),
+        (("gpu-a", "--force", *WHY, *LIVE), "expected NAMESPACE/NAME"),
         (("ml/train", "--force", *WHY), "only the service that runs can do it"),
     ],
 )
