@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from agent.decide.holders import own_cpus
+from agent.decide.holders import claimed_cpus, own_cpus
 from agent.decide.pools import NodeCpus, PodCpus, Pools, pools_of
 from ledger.domain.cpuset import EMPTY, CpuSet, cpuset_of
-from ledger.domain.log.events import PodObserved, PodReserved
+from ledger.domain.log.events import CLAIM, PodObserved, PodReserved
 from ledger.domain.log.machines import Machine, machine_of
 from ledger.domain.log.recorded_node import RecordedNode
 from ledger.domain.log.state import OBSERVED, NodeState
@@ -20,9 +20,10 @@ from ledger.domain.topology import CpuTopology, cpu_topology_of
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuHolder:
     """
-    A Pod with CPUs of its own.
+    A Pod or a claim with CPUs of its own.
 
     Attributes:
+        pod: its namespace and name, of a claim with that word before them.
         observed: someone else than Tenure gave them.
         own: with whom it shares them; None = nobody said, as where its event is in an archive.
     """
@@ -87,13 +88,15 @@ def cpus_of_states(
                 unpooled=EMPTY if told is None else told.unpooled_cpus,
             )
         )
-        for holding in node.holdings.values():
+        for holding in node.everyone():
             event = opened.get(holding.opened_position)
+            own = None if event is None else own_cpus(event)
+            is_claim = holding.holder == CLAIM
             holder = CpuHolder(
-                pod=f"{holding.namespace}/{holding.pod_name}",
+                pod=f"{'claim ' * is_claim}{holding.namespace}/{holding.pod_name}",
                 cpus=holding.cpuset,
                 observed=holding.kind == OBSERVED,
-                own=None if event is None else own_cpus(event),
+                own=claimed_cpus(holding.cpuset) if is_claim else own,
             )
             stayed = (holding.machine[0], holding.machine[1]) if holding.machine else None
             held.append((node.uid, stayed or machine_of(node), holder))

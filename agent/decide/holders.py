@@ -8,9 +8,16 @@ from typing import Final
 
 from agent.decide.pools import NodeCpus, PodCpus, Pools, pools_of
 from ledger.domain.annotations.qos import QosClass
+from ledger.domain.cpuset import CpuSet
 from ledger.domain.log.cpu_holders import given_by_kubelet
 from ledger.domain.log.events import (
+    ClaimObserved,
+    ClaimReleased,
+    ClaimReserved,
+    ClaimVoided,
+    Ending,
     LedgerEvent,
+    Opening,
     PodObserved,
     PodReleased,
     PodReserved,
@@ -18,7 +25,7 @@ from ledger.domain.log.events import (
 )
 
 Holders = Mapping[str, PodCpus]
-"""Pod UID and attempt -> its own CPUs; Pods without any are missing."""
+"""UID and attempt of a Pod or a claim -> its own CPUs; those without any are missing."""
 
 NOBODY: Final[Holders] = MappingProxyType({})
 _CLASSES: Final = {str(qos): qos for qos in QosClass}
@@ -33,7 +40,11 @@ def holders_after(holders: Holders, node_uid: str, event: LedgerEvent) -> Holder
     match event:
         case PodReserved() | PodObserved() if event.node_uid == node_uid and event.cpuset:
             return {**holders, _key(event): own_cpus(event)}
-        case PodReleased() | PodVoided() if event.node_uid == node_uid:
+        case ClaimReserved() | ClaimObserved() if event.node_uid == node_uid and event.cpuset:
+            return {**holders, _key(event): claimed_cpus(event.cpuset)}
+        case PodReleased() | PodVoided() | ClaimReleased() | ClaimVoided() if (
+            event.node_uid == node_uid
+        ):
             gone = _key(event)
             return {key: pod for key, pod in holders.items() if key != gone}
         case _:
@@ -54,7 +65,12 @@ def pools_after(
     return holders, pools_of(node, holders.values())
 
 
-def _key(event: PodReserved | PodObserved | PodReleased | PodVoided) -> str:
+def claimed_cpus(cpus: CpuSet) -> PodCpus:
+    """Return the CPUs of a claim: nobody runs beside it on them."""
+    return PodCpus(cpus=cpus, qos=QosClass.LSE, by_kubelet=False)
+
+
+def _key(event: Opening | Ending) -> str:
     return f"{event.pod_uid}/{event.attempt}"
 
 

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from ledger.domain.cpuset import CpuSet
 from ledger.domain.log.events import PodObserved
 from ledger.domain.log.workload import NO_WORKLOAD, Workload
 from ledger.domain.nodes import NodeFacts
@@ -104,7 +105,7 @@ class Engine:
         self._node_rows = NodeRows([node.uid for node in nodes], ranks)
         order = self._node_rows.numbers
         arrays = NodeArrays([nodes[number] for number in order], order)
-        pins = CpuPins(arrays.nodes)
+        self._pins = pins = CpuPins(arrays.nodes)
         predicates = Predicates(arrays, settings)
         fitting = Fitting(arrays, pins, settings)
         self._arrays = arrays
@@ -376,6 +377,11 @@ class Engine:
         Rule: cli.md, Running Pods. It is counted on the Node that grants what the machine has.
         """
         return self._holdings.adopt(pod, int(self._node_rows.of[node]))
+
+    def held_cpus(self, node: int) -> CpuSet:
+        """Return the CPUs of a node that somebody has to himself, or is about to get."""
+        row = int(self._node_rows.of[node])
+        return CpuSet(mask=self._pins.pinned(self._arrays.accounts[row]).any)
 
     def put_node(self, facts: NodeFacts, *, rank: int | None = None) -> int:
         """

@@ -23,10 +23,12 @@ class Allocated:
 
     Attributes:
         node_name: the one node that it is tied to; empty where it is to none or to several.
+        cpus_fault: why the driver of CPUs would not take what it is told, empty where it would.
     """
 
     node_name: str
     results: tuple[ClaimResult, ...]
+    cpus_fault: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +70,13 @@ def claim_seen(item: Mapping[str, object], drivers: Container[str]) -> ClaimSeen
         fact = f"expected a number: value={claim.resource_version!r}"
         raise InputError(fact, field="metadata.resourceVersion")
     results = tuple(one for one in claim.results if one.driver in drivers)
+    allocated = Allocated(node_name=claim.node, results=results, cpus_fault=claim.cpus_fault)
     return ClaimSeen(
         uid=claim.uid,
         namespace=claim.namespace,
         name=claim.name,
         version=int(claim.resource_version),
-        allocated=Allocated(node_name=claim.node, results=results) if results else None,
+        allocated=allocated if results else None,
         is_allocated=claim.is_allocated,
         consumers=claim.consumers,
         snapshot=PodSnapshot(owner=claim.owner, original=dict(_asked(item))),

@@ -26,6 +26,7 @@ from ledger.domain.log.events import (
 from ledger.domain.log.state import NodeState
 from ledger.domain.systems import Claimant
 from scheduler.gate.claims import Allocated, ClaimSeen
+from scheduler.gate.cpus import ClaimCpus, CpusBarred, cpus_of, with_class, with_cpus
 from scheduler.gate.exchange import (
     Alike,
     Device,
@@ -187,6 +188,7 @@ def decide(
     on_their_way: Iterable[ClaimReserved | ClaimObserved] = (),
     kept: Callable[[Sequence[Claimant]], Stays | None] = lambda _: None,
     place: Place | None = None,
+    cpus: ClaimCpus | None = None,
     may_be_none: Callable[[ClaimResult, str], bool] = lambda *_: False,
     settings_hash: str = "",
     tenure_version: str = "",
@@ -202,6 +204,7 @@ def decide(
         on_their_way: openings that are being recorded.
         kept: tells why what the claim has stays, given who uses it.
         place: which of the devices that are alike is to be stored; None = as they were written.
+        cpus: which CPUs are to be stored; None = none are given.
         may_be_none: tells of a result whether none of a capacity is what was asked for.
     """
     old, new = write.old, write.new
@@ -242,9 +245,14 @@ def decide(
     there = expecting(node, on_their_way, without=new.uid)
     had = _had(write, found, there, accounts, place)
     if isinstance(had, NoRoom):
-        reason = DEVICE_TAKEN if had.taken else DEVICE_CLOSED
-        return Barred(reason=reason, message=had.message, taken=had.taken)
+        return _no_room(had)
     allocated, of = had
+    results = with_cpus(allocated, there, cpus)
+    if isinstance(results, CpusBarred):
+        return Barred(reason=results.reason, message=results.message)
+    if isinstance(results, NoRoom):
+        return _no_room(results)
+    allocated = replace(allocated, results=results)
     opening = ClaimReserved(
         claim_uid=new.uid,
         attempt=attempts + 1,
@@ -256,8 +264,9 @@ def decide(
         shares=of.shares,
         device_models=of.models,
         consumers=new.consumers,
+        cpuset=cpus_of(allocated.results),
         resource_version=str(old.version),
-        snapshot=new.snapshot,
+        snapshot=with_class(new.snapshot, allocated.results),
         settings_hash=settings_hash,
         tenure_version=tenure_version,
     )
@@ -318,6 +327,11 @@ def _had(
                 return other, of
     lacking = no_room(node, found.shares)
     return (written, found) if lacking is None else lacking
+
+
+def _no_room(why: NoRoom) -> Barred:
+    reason = DEVICE_TAKEN if why.taken else DEVICE_CLOSED
+    return Barred(reason=reason, message=why.message, taken=why.taken)
 
 
 def _stays(why: Stays) -> Barred:

@@ -64,6 +64,11 @@ def exchanged(results: Results, names: Mapping[Device, str]) -> Results:
     )
 
 
+def is_exchanged(written: Results, stored: Results) -> bool:
+    """Tell whether an allocation is stored on another device than was written."""
+    return [one.device for one in written] != [one.device for one in stored]
+
+
 def may_stand_for(
     stored: Results, written: Results, among: Callable[[ClaimResult], Collection[str]]
 ) -> bool:
@@ -77,8 +82,10 @@ def may_stand_for(
         return False
     to: dict[Device, str] = {}
     for one, other in zip(written, stored, strict=True):
-        if structs.replace(other, device=one.device) != one:
+        if structs.replace(other, device=one.device, cpus=one.cpus) != one:
             return False
+        if one.cpus and other.cpus != one.cpus:
+            return False  # what is not written out is chosen here
         if other.device != one.device and other.device not in among(one):
             return False
         if to.setdefault(device_of(one), other.device) != other.device:

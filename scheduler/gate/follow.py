@@ -7,6 +7,7 @@ from typing import Final
 
 from msgspec import structs
 
+from ledger.domain.cpuset import EMPTY
 from ledger.domain.devices import GPU, WHOLE_PERCENT, DeviceRecord, DeviceShare
 from ledger.domain.log.events import (
     ClaimBound,
@@ -17,6 +18,7 @@ from ledger.domain.log.events import (
 )
 from ledger.domain.systems import Claimant
 from scheduler.gate.claims import ClaimSeen
+from scheduler.gate.cpus import cpus_of, unnamed_in, with_class
 from scheduler.gate.decide import (
     DEALLOCATED,
     Accounted,
@@ -67,7 +69,7 @@ def follow(
         if isinstance(opening, ClaimObserved) and opening.unknown_types:
             beside = opening if opening.source == REWRITTEN else None
             named = observed_of(seen, accounts, attempts + 1, beside=beside)
-            if named is not None and not named.unknown_types:
+            if named is not None and len(named.unknown_types) < len(opening.unknown_types):
                 return (end_of(standing, NAMED), named)
         uid, attempt, node_uid = opening.claim_uid, opening.attempt, opening.node_uid
         if not standing.stored:
@@ -122,6 +124,7 @@ def observed_of(
             also = held.get(_account(one))
             held[_account(one)] = (one if also is None else _greater(one, also[0]), model)
     in_order = [held[account] for account in sorted(held)]
+    results = seen.allocated.results
     return ClaimObserved(
         claim_uid=seen.uid,
         attempt=attempt,
@@ -129,13 +132,14 @@ def observed_of(
         namespace=seen.namespace,
         claim_name=seen.name,
         node_name=node.name,
-        results=seen.allocated.results,
+        results=results,
         shares=tuple(one for one, _ in in_order),
         device_models=tuple(model for _, model in in_order),
-        unknown_types=() if known is found else (GPU,),
+        unknown_types=(*(() if known is found else (GPU,)), *unnamed_in(results)),
         consumers=seen.consumers,
+        cpuset=cpus_of(results) | (beside.cpuset if beside is not None and is_more else EMPTY),
         resource_version=str(seen.version),
-        snapshot=seen.snapshot,
+        snapshot=with_class(seen.snapshot, results),
         source=REWRITTEN if is_more else SOURCE,
     )
 

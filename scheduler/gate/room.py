@@ -55,7 +55,7 @@ def no_room(node: NodeState, shares: Sequence[DeviceShare]) -> NoRoom | None:
     device = taken.device
     named = f"{device.device_type} {device.device_id or device.minor} of node {node.name}"
     return NoRoom(
-        message=f"{named} {taken.fact}: {_words(taken.holders)}", taken=bool(taken.holders)
+        message=f"{named} {taken.fact}: {held_by(taken.holders)}", taken=bool(taken.holders)
     )
 
 
@@ -75,7 +75,8 @@ def _held(event: ClaimReserved | ClaimObserved) -> Holding:
     )
 
 
-def _words(holders: Sequence[Holding]) -> str:
+def held_by(holders: Sequence[Holding]) -> str:
+    """Return in words who holds something; of many the first."""
     if not holders:
         return "nobody holds it"
     words = list(dict.fromkeys(map(_word, holders)))

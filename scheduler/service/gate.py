@@ -40,6 +40,7 @@ from ledger.domain.systems import Claimant
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 from ledger.store.writing.commands import Command, Recorded
 from scheduler.gate.claims import Allocated, ClaimSeen, claim_seen
+from scheduler.gate.cpus import ClaimCpus, patch_of
 from scheduler.gate.decide import (
     DEVICE_CLOSED,
     DEVICE_TAKEN,
@@ -52,7 +53,7 @@ from scheduler.gate.decide import (
     Write,
     decide,
 )
-from scheduler.gate.exchange import Place
+from scheduler.gate.exchange import Place, is_exchanged
 from scheduler.gate.follow import follow, gone
 from scheduler.gate.leaving import ON_LOST_NODE, STILL_USED, Stays
 from scheduler.gate.modes import Mode
@@ -167,6 +168,7 @@ class GateWorks:
         actor: whose doing the events are.
         classes: what DeviceClasses select by.
         place: which of devices that are alike a claim gets.
+        cpus: which CPUs it gets.
         refused: told what was refused for want of room.
         exchanged: told that a claim got another device than was written.
     """
@@ -185,6 +187,7 @@ class GateWorks:
     actor: str
     classes: Selectors
     place: Place
+    cpus: ClaimCpus
     pod: Callable[[str], Mapping[str, Any] | None]
     giver: Callable[[], Giver]
     mode: Callable[[str], Mode]
@@ -285,20 +288,10 @@ class Gate:
             untrue = await self._untrue(write)
             self._check_now()
             answer = untrue or await self._decided(write, asked, is_dry=bool(request.dry_run))
-        return _response(request.uid, answer, self._patch(request.object, answer))
-
-    def _patch(self, claim: Object, answer: Through | Barred) -> list[Object]:
-        """Return what changes of a claim as it was written: devices of listed drivers alone."""
-        if isinstance(answer, Barred) or answer.results is None:
-            return []
-        path = "/status/allocation/devices/results"
-        written = enumerate(claim["status"]["allocation"]["devices"]["results"])
-        ours = [(place, one["device"]) for place, one in written if one["driver"] in self._drivers]
-        return [
-            {"op": "replace", "path": f"{path}/{place}/device", "value": now.device}
-            for (place, before), now in zip(ours, answer.results, strict=True)
-            if now.device != before
-        ]
+        patch: Sequence[Object] = ()
+        if isinstance(answer, Through) and answer.results is not None:
+            patch = patch_of(request.object, given, answer.results, self._drivers)
+        return _response(request.uid, answer, patch)
 
     def _check_now(self) -> None:
         why = self._why_not()
@@ -391,6 +384,7 @@ class Gate:
             on_their_way=list(self._on_their_way.values()),
             kept=kept,
             place=self._place,
+            cpus=self._works.cpus,
             settings_hash=self._words().settings_hash,
             tenure_version=self._words().tenure_version,
             **own,
@@ -411,7 +405,8 @@ class Gate:
             await self._refuse(claim, answer, is_free=bool(write.free))
         else:
             self.counts["granted" if answer.events else "let through"] += 1
-            if answer.events and answer.results is not None:
+            written = () if claim.allocated is None else claim.allocated.results
+            if answer.events and is_exchanged(written, answer.results or written):
                 self.counts["granted on another device"] += 1
                 self._works.exchanged()
             self.refused.pop(claim.uid, None)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ledger.domain.dialects.dra.asking import Giver
-from ledger.domain.dialects.dra.drivers import CardDrivers
+from ledger.domain.dialects.dra.drivers import LookedAt
 from ledger.domain.log.state import NodeState
 from ledger.domain.nodes import NodeFacts
 from scheduler.decide.claims import place_claim
@@ -15,6 +15,7 @@ from scheduler.gate.modes import Mode, closed_to_pods, mode_of
 from scheduler.service.agents import Agents
 from scheduler.service.beginning import Beginning
 from scheduler.service.books import LiveBooks
+from scheduler.service.claim_cpus import LiveCpus
 from scheduler.service.claim_places import ClaimPlaces, PlaceWorks
 from scheduler.service.claim_templates import ClaimTemplates, TemplateWorks
 from scheduler.service.claims import ClaimBook
@@ -56,7 +57,7 @@ class _Nodes:
 
     view: ClusterView
     slices: SliceBook
-    drivers: CardDrivers
+    drivers: LookedAt
 
     def state(self, name: str) -> NodeState | None:
         uid = self.view.uid(name)
@@ -69,7 +70,9 @@ class _Nodes:
     def mode(self, facts: NodeFacts | None) -> Mode:
         if facts is None:
             return Mode.EXTENDER
-        return mode_of(facts.taints, has_pool=self.slices.has_pool(facts.name, self.drivers.listed))
+        return mode_of(
+            facts.taints, has_pool=self.slices.has_pool(facts.name, self.drivers.of_cards)
+        )
 
     def mode_by_name(self, name: str) -> Mode:
         return self.mode(self.view.facts(name))
@@ -88,7 +91,7 @@ def guard_claims(
     agents: Agents,
 ) -> Guard:
     """Put together what looks at claims, and guards those of listed drivers."""
-    drivers = CardDrivers(frozenset(ports.drivers))
+    drivers = LookedAt(frozenset(ports.drivers))
     api, clock, why_not = ports.api, ports.clock, ports.leading.why_not
     settings = view.settings
 
@@ -113,7 +116,8 @@ def guard_claims(
     waking = Waking(api, clock, waiting=view.pods.waiting, why_not=why_not)
 
     def giver() -> Giver:
-        return slices.giver(next(iter(ports.drivers), ""))
+        cards = (one for one in ports.drivers if one in drivers.of_cards)
+        return slices.giver(next(cards, ""))
 
     works = GateWorks(
         book=claims,
@@ -130,6 +134,7 @@ def guard_claims(
         actor=ports.actor,
         classes=classes.selectors,
         place=_place(view),
+        cpus=LiveCpus(slices, view),
         refused=tainting.refused,
         exchanged=waking.exchanged,
         pod=view.pods.pending,

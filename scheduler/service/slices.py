@@ -11,11 +11,13 @@ from ledger.domain.devices import DeviceRecord
 from ledger.domain.dialects.dra.accounts import Listed, NodeAccounts, UntoldDevices, accounts_of
 from ledger.domain.dialects.dra.alike import likeness
 from ledger.domain.dialects.dra.asking import Giver
+from ledger.domain.dialects.dra.cpus import CPU_DRIVER
 from ledger.domain.dialects.dra.objects import (
     CORES,
     MEMORY,
     Pool,
     ResourceSlice,
+    SlicedDevice,
     pools_of,
     read_slice,
 )
@@ -57,6 +59,7 @@ class SliceBook:
         *,
         untold: UntoldDevices = "refuse",
     ) -> None:
+        self._drivers = drivers
         self._listed = Listed(drivers=drivers, untold=untold)
         self._givers: dict[str, Giver] = {}
         self._changed = changed
@@ -93,7 +96,7 @@ class SliceBook:
         if before is not None and (before.driver, before.pool) != (now.driver, now.pool):
             self._forget(uid)
             self._versions[uid] = version
-        if self._listed.type_of(now.driver) is None:
+        if now.driver not in self._drivers:
             return
         self._slices[uid] = now
         self._parts.setdefault((now.driver, now.pool), {})[uid] = now
@@ -125,11 +128,16 @@ class SliceBook:
             if uid not in gone:
                 self.put(uid, item)
 
+    def device(self, key: Device) -> SlicedDevice | None:
+        """Return what is said of a device, None of one that is in no whole pool."""
+        pool = self._pools.get(key[:2])
+        there = () if pool is None else pool.devices
+        return next((each for each in there if each.name == key[2]), None)
+
     def node_of(self, device: Device) -> str:
         """Return the name of a device's node, empty of one that is in no whole pool."""
-        pool = self._pools.get(device[:2])
-        there = () if pool is None else pool.devices
-        return next((each.node for each in there if each.name == device[2]), "")
+        found = self.device(device)
+        return "" if found is None else found.node
 
     def is_whole(self, driver: str, pool: str) -> bool:
         """Tell whether all of a pool's newest generation is there."""
@@ -276,18 +284,19 @@ class LiveAccounts:
         return self._node(name)
 
     def account(self, allocated: Allocated) -> Accounted | Unaccounted:
-        """Return what these results are of."""
+        """Return which cards these results are of; CPUs are none."""
         state = self._node(allocated.node_name)
         if state is None:
             fact = f"the ledger has no node {allocated.node_name}"
             return Unaccounted(reason=NOT_RECORDED, message=fact)
-        for one in allocated.results:
+        of_cards = [one for one in allocated.results if one.driver != CPU_DRIVER]
+        for one in of_cards:
             if not self._slices.is_whole(one.driver, one.pool):
                 fact = f"not all of pool {one.driver} {one.pool} is told in its newest generation"
                 return Unaccounted(reason=UNLISTED, message=fact)
         accounts = self._slices.accounts(allocated.node_name, state.devices)
         try:
-            found = shares_of(allocated.results, accounts)
+            found = shares_of(of_cards, accounts)
         except InputError as error:
             return Unaccounted(reason="Unreadable", message=str(error))
         if isinstance(found, Untold):

@@ -17,6 +17,7 @@ from typing import Any, Final
 from msgspec import structs
 
 from ledger.domain.devices import DeviceRecord
+from ledger.domain.dialects.dra.cpus import CPU
 from ledger.domain.errors import InputError
 from ledger.domain.kube.shared_templates import kind_of_cards
 from ledger.domain.log import drift
@@ -41,7 +42,10 @@ from scheduler.service.kept import NodeBook, PodBook
 UNREADABLE: Final = drift.NODE_UNREADABLE
 UNRECORDED: Final = drift.NODE_UNRECORDED
 STRANGERS: Final = drift.UNKNOWN_HOLDERS
-"""A Pod runs there that asks for devices or CPUs of its own, and the ledger knows nothing of it."""
+"""
+A Pod runs there that asks for devices or CPUs of its own, and the ledger knows nothing of it; or a
+claim has CPUs there, and nobody knows which.
+"""
 UNKNOWN_POD: Final = "the Pod is not known here: it was not filtered, and no watch told of it"
 ASKED_MAX: Final = 10_000
 """Requests that are remembered, of the Pods that were asked about last."""
@@ -323,10 +327,10 @@ class ClusterView:
                 self._open_or_close(name)
 
     def _has_strangers(self, name: str, uid: str) -> bool:
-        there = self.pods.holding_on(name)
-        if not there:
-            return False
-        return not set(map(_POD_UID, self._held.get(uid, {}).values())).issuperset(there)
+        there, held = self.pods.holding_on(name), self._held.get(uid, {}).values()
+        if any(CPU in each.unknown_types for each in held):
+            return True  # any CPU may be theirs
+        return bool(there) and not set(map(_POD_UID, held)).issuperset(there)
 
     def _lay(self, facts: NodeFacts) -> None:
         """Bring the engine's node and its holders in line with facts and ledger."""

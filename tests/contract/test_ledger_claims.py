@@ -13,6 +13,7 @@ from ledger.domain.log.events import (
     NodeCleared,
     NodeLost,
 )
+from ledger.domain.request.requests import PodSnapshot
 from ledger.domain.systems import Claimant
 from ledger.store.projections.rebuild import rebuild
 from ledger.store.proving.verify import verify
@@ -215,5 +216,34 @@ def test_a_claim_with_something_on_a_lost_node_takes_nothing_before_that_is_over
         with pytest.raises(CapacityError, match="the claim already holds a reservation"):
             writer.append([clock.new(again)])
         writer.append(clock.all(cleared, again))
+        assert verify(ledger).findings == ()
+        assert rebuild(ledger).equal
+
+
+CPU_HOLDERS: dict[str, LedgerEvent] = {
+    "a claim": claim("h", cpus=(2, 3), snapshot=PodSnapshot(qos="LSE")),
+    "an extender's Pod": reserved("h", cpus=(2, 3)),
+    "an observed claim": seen_claim("h", cpus=(2, 3), snapshot=PodSnapshot(qos="LSE")),
+    "an observed Pod": observed("h", cpus=(2, 3)),
+}
+
+
+@pytest.mark.parametrize("refs", [1, 2], ids=["one Pod for each CPU", "two Pods for each CPU"])
+@pytest.mark.parametrize("holder", CPU_HOLDERS.values(), ids=list(CPU_HOLDERS))
+def test_a_cpu_of_a_claim_has_one_holder(store: Store, holder: LedgerEvent, refs: int) -> None:
+    """Whoever has it, whoever asks next, and whatever CPUs Pods may share."""
+    clock, whole = Clock(), PodSnapshot(qos="LSE")
+    with store.open() as ledger:
+        writer = start(ledger)
+        writer.append([clock.new(node(cpus=8, refs=refs))])
+        writer.append([clock.new(holder)])
+        with pytest.raises(CapacityError, match="cpu n-1/cpu/3"):
+            writer.append([clock.new(claim("a", cpus=(3, 4), snapshot=whole))])
+        writer.append([clock.new(claim("a", cpus=(4, 5), snapshot=whole))])
+        with pytest.raises(CapacityError, match="cpu n-1/cpu/5"):
+            writer.append([clock.new(reserved("p", cpus=(5, 6)))])
+        with pytest.raises(CapacityError, match="no such CPU"):
+            writer.append([clock.new(claim("b", cpus=(8,), snapshot=whole))])
+        writer.append(clock.all(claim_ended("a"), reserved("p", cpus=(4, 5))))
         assert verify(ledger).findings == ()
         assert rebuild(ledger).equal

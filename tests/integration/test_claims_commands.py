@@ -8,6 +8,7 @@ import pytest
 
 from ledger.domain.dialects.dra.accounts import accounts_of
 from ledger.domain.log.events import ClaimObserved, ClaimReserved, LedgerEvent, NodeInventoried
+from ledger.domain.topology import Cpu
 from tests.support.cli import CommandLine
 from tests.support.dra import card, consumes, counters, part, pools, resource_slice
 from tests.support.ledgers import EIGHT, MINUTE, write_ledger
@@ -31,16 +32,23 @@ STREAM = "node/uid-n-1"
 def line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> CommandLine:
     """A command line over a ledger with a claim of each kind, a Pod, and a claim that is over."""
     events: list[LedgerEvent] = [
-        NodeInventoried(node_uid="uid-n-1", node_name="n-1", cpu_milli=8000, devices=ACCOUNTS),
+        NodeInventoried(
+            node_uid="uid-n-1",
+            node_name="n-1",
+            cpu_milli=8000,
+            devices=ACCOUNTS,
+            cpus=tuple(Cpu(id=n, core=n // 2, socket=0, numa=0) for n in range(8)),
+        ),
         claim("over", share(0, 100, exclusive=True)),
         claim_ended("over"),
         claim("train", share(0, 40)),
         reserved("p", share(0, 20)),
         seen_claim("old", share(1, 50)),
         seen_claim("lost", unknown_types=("gpu",)),
+        claim("pinned", cpus=(2, 3)),
     ]
     at = [(EIGHT + number * 10 * MINUTE, STREAM, event) for number, event in enumerate(events)]
-    assert [type(each) for _, _, each in at].count(ClaimReserved) == 2
+    assert [type(each) for _, _, each in at].count(ClaimReserved) == 3
     assert [type(each) for _, _, each in at].count(ClaimObserved) == 2
     return CommandLine(write_ledger(tmp_path / "ledger.db", at), capsys)
 
@@ -51,6 +59,8 @@ def line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> CommandLine:
         pytest.param(["map", "-o", "json"], ["train", "old", "p"], id="map"),
         pytest.param(["who", "n-1/0"], ["team-c/train", "team-a/p"], id="who has a card"),
         pytest.param(["who", "n-1"], ["team-c/train", "team-c/old", "team-c/lost"], id="who, node"),
+        pytest.param(["who", "n-1/cpu/3"], ["team-c/pinned"], id="who has a CPU"),
+        pytest.param(["map", "--cpus"], ["claim team-c/pinned: 2 CPUs, 2-3"], id="map of CPUs"),
         pytest.param(["usage", "--by", "namespace"], ["team-c", "team-a"], id="usage"),
         pytest.param(["status"], ["cards held                 2"], id="status"),
         pytest.param(["top"], [], id="top"),

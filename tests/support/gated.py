@@ -6,21 +6,31 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from ledger.domain.cpuset import CpuSet, cpuset_of
 from ledger.domain.devices import GPU, DeviceRecord, DeviceShare
-from ledger.domain.log.events import LedgerEvent
+from ledger.domain.dialects.dra.cpus import AMOUNT, CPU_DRIVER, MACHINE
+from ledger.domain.log.events import ClaimResult, LedgerEvent
 from ledger.domain.log.state import Folding, NodeState
+from ledger.domain.nodes import NodeFacts
 from ledger.domain.systems import Claimant
+from ledger.domain.topology import Cpu, cpu_topology_of
+from scheduler.decide.claim_cpus import choose_claim_cpus
+from scheduler.decide.settings import SchedulingSettings
 from scheduler.gate.claims import Allocated, ClaimSeen, claim_seen
+from scheduler.gate.cpus import CPUS_UNTOLD, CpusBarred
 from scheduler.gate.decide import Accounted, Standing, Unaccounted, Write
 from scheduler.gate.exchange import Alike, Device
 from scheduler.gate.leaving import Life, NodeOfClaim, Stays, stays
 
 DRIVER: Final = "gpu.example.com"
-DRIVERS: Final = frozenset({DRIVER})
+DRIVERS: Final = frozenset({DRIVER, CPU_DRIVER})
 NODE: Final = "n1"
 GIB: Final = 1 << 30
 CARD_BYTES: Final = 16 * GIB
 CARDS: Final = 4
+CPUS: Final = tuple(Cpu(id=n, core=n // 2, socket=0, numa=n // 8) for n in range(16))
+"""Two NUMA nodes of four cores with two threads; CPU 0 is kept back."""
+KEPT_BACK: Final = cpuset_of([0])
 
 
 def card(minor: int, **what: Any) -> DeviceRecord:  # noqa: ANN401 - any attribute
@@ -53,12 +63,28 @@ def result(
     return found
 
 
+def cpus(
+    count: int | str, *, request: str = "g", device: str = MACHINE, **more: object
+) -> dict[str, Any]:
+    """Return one result of an allocation: so many CPUs of the machine's."""
+    return {
+        "request": request,
+        "driver": CPU_DRIVER,
+        "pool": NODE,
+        "device": device,
+        "shareID": f"share-{request}",
+        "consumedCapacity": {AMOUNT: str(count)},
+        **more,
+    }
+
+
 def claim(
     name: str,
     version: int,
     *results: Mapping[str, Any],
     pods: Iterable[str] = (),
     node: str = NODE,
+    config: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Return a claim object with these results; without any it is not allocated."""
     status: dict[str, Any] = {}
@@ -68,6 +94,8 @@ def claim(
             "devices": {"results": list(results)},
             "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [field]}]},
         }
+    if config:
+        status["allocation"]["devices"]["config"] = list(config)
     if pods:
         status["reservedFor"] = [
             {"resource": "pods", "name": each, "uid": f"uid-{each}"} for each in pods
@@ -179,6 +207,7 @@ class FoldedAccounts:
             uid="node-1",
             name=NODE,
             devices=self.devices,
+            cpus=CPUS,
             holdings=dict(state.holdings),
             claims=dict(state.claims),
         )
@@ -191,7 +220,7 @@ class FoldedAccounts:
                 return Unaccounted(
                     reason="DeviceUnknown", message=f"no whole pool has {one.pool}/{one.device}"
                 )
-            if one.admin:
+            if one.admin or one.driver == CPU_DRIVER:
                 continue
             minor = int(one.device.rpartition("-")[2])
             memory = one.consumed.get("memory")
@@ -217,3 +246,32 @@ class FoldedAccounts:
         found = [Alike(name=f"gpu-{each}", minor=each) for each in minors]
         kept = tuple(each for each in found if each.name not in self.gone)
         return kept if device[2] in {each.name for each in kept} else ()
+
+
+@dataclass(frozen=True, slots=True)
+class MachineCpus:
+    """
+    The node's CPUs, all of which its driver may give but the one that is kept back.
+
+    Attributes:
+        untold: why it can't be told which CPUs the device is.
+    """
+
+    untold: str = ""
+
+    def offered(self, node: NodeState, result: ClaimResult) -> CpuSet | CpusBarred:
+        """Return the node's CPUs."""
+        assert result.device == MACHINE
+        if self.untold:
+            return CpusBarred(reason=CPUS_UNTOLD, message=self.untold)
+        return cpuset_of(cpu.id for cpu in node.cpus) - KEPT_BACK
+
+    def choose(self, node: NodeState, count: int, closed: CpuSet) -> CpuSet | str:
+        """Choose as the service does."""
+        facts = NodeFacts(
+            uid=node.uid,
+            name=node.name,
+            cpu_topology=cpu_topology_of(node.cpus),
+            reserved_cpus=KEPT_BACK,
+        )
+        return choose_claim_cpus(count, closed, facts, SchedulingSettings())

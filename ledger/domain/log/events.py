@@ -295,6 +295,7 @@ class ClaimResult(Struct, frozen=True, kw_only=True, gc=False):
         share_id: empty where the device is given to one claim at a time.
         consumed: capacity by name, as written; empty where all of the device was given.
         admin: access that holds nothing.
+        cpus: those that its driver is told to give; none of any driver but that of CPUs.
     """
 
     request: Name
@@ -304,6 +305,7 @@ class ClaimResult(Struct, frozen=True, kw_only=True, gc=False):
     share_id: Name = ""
     consumed: Mapping[str, str] = field(default_factory=dict)
     admin: bool = False
+    cpus: CpuSet = EMPTY_CPUSET
 
 
 class _OfClaim(Struct, frozen=True, kw_only=True, gc=False):

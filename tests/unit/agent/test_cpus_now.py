@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from msgspec import structs
 
 from agent.decide.cpus_now import cpus_of_states
 from ledger.domain.cpuset import CpuSet, cpuset_of
@@ -54,6 +57,17 @@ def test_a_node_and_its_holders_that_are_told_have_pools() -> None:
     assert node.pools is not None
     assert [pool.cpus for pool in node.pools.best_effort] == [cpuset_of([0, 1, 4, 5, 6, 7])]
     assert node.pools.best_effort_first == cpuset_of([0])
+
+
+def test_a_claims_cpus_are_its_own_alone() -> None:
+    """Whoever opened them, and though its event may be in an archive."""
+    (holding,) = held().holdings.values()
+    claim = structs.replace(holding, holder="claim")
+    (node,) = cpus_of_states([replace(held(), holdings={}, claims={claim.key: claim})], TOLD)
+
+    assert [(each.pod, each.cpus) for each in node.holders] == [("claim ml/p", OWN)]
+    assert node.pools is not None
+    assert [pool.cpus for pool in node.pools.best_effort] == [cpuset_of([0, 1, 4, 5, 6, 7])]
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from typing import Final, Literal
 
 from ledger.domain.bounds import NAME_MAX
 from ledger.domain.devices import COUNTER, GPU, WHOLE_PERCENT, DeviceRecord, DeviceTopology
+from ledger.domain.dialects.dra.cpus import CPU_DRIVER
 from ledger.domain.dialects.dra.objects import (
     CORES,
     MEMORY,
@@ -54,7 +55,7 @@ class Listed:
     Whose devices are accounted for, and how those are of which no metal can be told.
 
     Attributes:
-        drivers: whose devices are looked at, all as GPUs; None = every driver's.
+        drivers: whose devices are looked at, all but CPUs as GPUs; None = every driver's.
         untold: `refuse` a device that is known by its name alone, or `record` it by that name.
     """
 
@@ -63,7 +64,8 @@ class Listed:
 
     def type_of(self, driver: str) -> str | None:
         """Return the device type of a driver's accounts, None where it is not listed."""
-        return GPU if self.drivers is None or driver in self.drivers else None
+        is_listed = self.drivers is None or driver in self.drivers
+        return GPU if is_listed and driver != CPU_DRIVER else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

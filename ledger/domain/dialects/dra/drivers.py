@@ -1,4 +1,4 @@
-"""Whose devices are cards: told by the driver's name, or listed."""
+"""Whose devices are looked at: those of drivers of cards by their name, and of listed ones."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import re
 from collections.abc import Container
 from dataclasses import dataclass
 from typing import Final
+
+from ledger.domain.dialects.dra.cpus import CPU_DRIVER
 
 _CARD: Final = re.compile(r"accel|dcu|gaudi|gcu|gpu|mig|mlu|neuron|npu|tpu|xpu")
 
@@ -16,17 +18,22 @@ def names_a_card(word: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class CardDrivers(Container[str]):
+class LookedAt(Container[str]):
     """
-    Drivers of cards: those that are listed, and those whose first label names an accelerator.
+    Drivers that are listed, and those whose first label names an accelerator.
 
-    Rule: docs/contracts/dra.md, 1.
+    Rule: docs/contracts/dra.md, 1 and 8. All but that of CPUs are drivers of cards.
     """
 
     listed: frozenset[str] = frozenset()
 
+    @property
+    def of_cards(self) -> frozenset[str]:
+        """Return those that are listed and give cards."""
+        return self.listed - {CPU_DRIVER}
+
     def __contains__(self, driver: object) -> bool:
-        """Tell whether a driver's devices are cards."""
+        """Tell whether a driver's devices are looked at."""
         return isinstance(driver, str) and (
             driver in self.listed or names_a_card(driver.partition(".")[0])
         )

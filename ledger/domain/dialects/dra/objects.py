@@ -30,6 +30,8 @@ from ledger.domain.annotations.wire import (
     dump,
     each,
 )
+from ledger.domain.cpuset import CpuSet
+from ledger.domain.dialects.dra.cpus import CPU_DRIVER, CpusSaid, cpus_said
 from ledger.domain.errors import InputError
 from ledger.domain.log.events import ClaimResult
 from ledger.domain.quantity import NANO
@@ -133,6 +135,7 @@ class ResourceClaim:
             for by that word, and nothing that its status alone says.
         consumers: the Pods that it is reserved for.
         owner: its controller, `pod/<name>`; empty without.
+        cpus_fault: why the driver of CPUs would not take what it is told, empty where it would.
     """
 
     uid: str
@@ -144,6 +147,7 @@ class ResourceClaim:
     results: tuple[ClaimResult, ...] = ()
     consumers: tuple[Claimant, ...] = ()
     owner: str = ""
+    cpus_fault: str = ""
 
 
 def read_slice(body: Mapping[str, object]) -> ResourceSlice:
@@ -178,6 +182,7 @@ def read_claim(body: Mapping[str, object]) -> ResourceClaim:
     requests = each(asked.get("requests"), "spec.devices.requests", _watching)
     watching = frozenset(name for name in requests if name)
     owners = each(metadata.get("ownerReferences"), "metadata.ownerReferences", _owner)
+    said = cpus_said(devices.get("config"), f"{path}.devices.config")
     return ResourceClaim(
         uid=_name(metadata, "uid", "metadata"),
         namespace=a_text(metadata.get("namespace"), "metadata.namespace"),
@@ -188,10 +193,11 @@ def read_claim(body: Mapping[str, object]) -> ResourceClaim:
         results=each(
             devices.get("results"),
             f"{path}.devices.results",
-            lambda item, at: _result(item, at, watching),
+            lambda item, at: _result(item, at, watching, said),
         ),
         consumers=tuple(user for user in users if user is not None),
         owner=next((owner for owner in owners if owner), ""),
+        cpus_fault=said.fault,
     )
 
 
@@ -305,8 +311,9 @@ def _taint(item: object, path: str) -> Taint:
     )
 
 
-def _result(item: object, path: str, watching: Collection[str]) -> ClaimResult:
+def _result(item: object, path: str, watching: Collection[str], said: CpusSaid) -> ClaimResult:
     body = an_object(item, path)
+    is_of_cpus = body.get("driver") == CPU_DRIVER
     consumed = an_object(body.get("consumedCapacity"), f"{path}.consumedCapacity")
     for name, amount in consumed.items():
         a_quantity(amount, f"{path}.consumedCapacity[{name}]")
@@ -316,6 +323,7 @@ def _result(item: object, path: str, watching: Collection[str]) -> ClaimResult:
         consumed={name: str(amount) for name, amount in consumed.items()},
         admin=a_flag(body.get("adminAccess"), f"{path}.adminAccess", default=False)
         and body.get("request") in watching,
+        cpus=said.of(str(body.get("request"))) if is_of_cpus else CpuSet(),
     )
 
 

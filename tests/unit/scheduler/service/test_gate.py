@@ -35,7 +35,16 @@ from scheduler.service.slices import SLICES, SliceBook
 from scheduler.service.telling import Telling
 from tests.support.dra import card, resource_slice
 from tests.support.fake_api import ApiClient, ApiServer
-from tests.support.gated import DRIVER, DRIVERS, FoldedAccounts, Leaving, claim, result
+from tests.support.gated import (
+    DRIVER,
+    DRIVERS,
+    FoldedAccounts,
+    Leaving,
+    MachineCpus,
+    claim,
+    cpus,
+    result,
+)
 from tests.support.live import WORDS, MemoryLedger, StillClock
 from tests.support.owning import GIVER, by_claim, own_claim
 
@@ -77,6 +86,7 @@ class World:
             actor="scheduler/test",
             classes=self.classes,
             place=partial(place_claim, facts=None, settings=SchedulingSettings()),
+            cpus=MachineCpus(),
             pod=self.pods.get,
             giver=lambda: GIVER,
             mode=lambda _: self.mode,
@@ -146,8 +156,17 @@ class World:
 
 
 def patched(item: dict[str, Any], response: Mapping[str, Any]) -> None:
-    """Change devices of an object as an answer's patch says."""
+    """Change devices of an object as an answer's patch says, and tell their drivers."""
     for one in json.loads(base64.b64decode(response.get("patch", "W10="))):
+        if one["op"] == "add":
+            there = item["status"]["allocation"]["devices"]
+            config = "/status/allocation/devices/config"
+            if one["path"] == config:
+                there["config"] = one["value"]
+            else:
+                assert one["path"] == f"{config}/-"
+                there["config"].append(one["value"])
+            continue
         assert one["op"] == "replace"
         *path, last = one["path"].removeprefix("/status/allocation/devices/results/").split("/")
         assert (len(path), last) == (1, "device")
@@ -181,6 +200,26 @@ def test_what_is_let_through_is_recorded_before_the_answer(world: World) -> None
 
     assert kinds(world) == ["claim.reserved", "claim.bound", "claim.released"]
     assert world.write("b", result(0))["allowed"]
+
+
+def test_cpus_are_stored_as_they_are_recorded_and_end_with_the_claim(world: World) -> None:
+    """The watch shows what was patched: that is bound, and no other device."""
+    assert world.write("a", cpus(2), pods=["train"])["allowed"]
+    [told] = world.now("a")["status"]["allocation"]["devices"]["config"]
+    world.show(world.now("a"))
+    refused = world.write("b", cpus(14))
+    world.show(world.store(claim("a", 0)))
+
+    assert told["opaque"]["parameters"]["cpuConfig"] == {"cpuset": "8-9"}
+    assert (
+        "14 asked, 13 left; CPUs are held by claim ml/a of Pod train"
+        in (refused["status"]["message"])
+    )
+    assert world.write("b", cpus(14))["allowed"]
+    assert kinds(world) == [
+        *("claim.reserved", "claim.bound", "request.refused", "claim.released", "claim.reserved")
+    ]
+    assert world.gate.counts["granted on another device"] == 0
 
 
 def test_a_refusal_is_a_conflict_that_names_the_holder(world: World) -> None:
