@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from datetime import UTC, datetime
 from typing import Final
 
 import orjson
-import structlog
 
 ROOT: Final = "tenure"
 
@@ -19,30 +19,25 @@ class JsonLines(logging.Formatter):
     """
     Writes event, level, logger, the record's own fields and the time.
 
-    A record with a traceback, or with a field that is no plain value, is left to structlog; the
-    others, of which the webhook writes one per decision, are written at once.
+    A field that is no plain value is written as Python shows it.
     """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._careful = _structlog_formatter()
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
-        if record.exc_info or record.stack_info:
-            return self._careful.format(record)
         said: dict[str, object] = {
             "event": record.getMessage(),
             "level": record.levelname.lower(),
             "logger": record.name,
             **{key: value for key, value in record.__dict__.items() if key not in _OF_EVERY_RECORD},
         }
+        if record.exc_info:
+            said["exception"] = self.formatException(record.exc_info)
         moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds")
         said["timestamp"] = f"{moment[:-6]}Z"
         try:
             return orjson.dumps(said).decode()
         except orjson.JSONEncodeError:
-            return self._careful.format(record)
+            return json.dumps(said, default=repr, skipkeys=True)
 
 
 def set_up_logs(*, debug: bool = False) -> None:
@@ -54,20 +49,3 @@ def set_up_logs(*, debug: bool = False) -> None:
     logger.handlers = [handler]
     logger.propagate = False
     logger.setLevel(logging.DEBUG if debug else logging.INFO)
-
-
-def _structlog_formatter() -> logging.Formatter:
-    shared: list[structlog.typing.Processor] = [
-        structlog.stdlib.add_log_level,
-        structlog.stdlib.add_logger_name,
-        structlog.stdlib.ExtraAdder(),
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-    ]
-    return structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=shared,
-        processors=[
-            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ],
-    )

@@ -9,7 +9,7 @@ import pytest
 
 BARE = """
 import sys
-for name in ("aiohttp", "orjson", "prometheus_client", "structlog", "kubernetes_asyncio"):
+for name in ("aiohttp", "orjson", "prometheus_client", "kubernetes_asyncio"):
     sys.modules[name] = None  # as if it were not installed
 from tenure.cli import main
 main()

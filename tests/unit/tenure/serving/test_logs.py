@@ -1,0 +1,61 @@
+"""What a service says on stderr: one JSON object a line, whatever is in it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from typing import Any
+
+import pytest
+
+from tenure.serving.logs import JsonLines
+
+
+def said(**more: object) -> dict[str, Any]:
+    """Return the line of a record with these fields."""
+    record = logging.makeLogRecord({"name": "tenure.x", "msg": "done", "levelname": "INFO", **more})
+    [line] = JsonLines().format(record).splitlines()
+    read: dict[str, Any] = json.loads(line)
+    return read
+
+
+def test_a_record_is_a_line_with_its_own_fields() -> None:
+    """With the time of the record."""
+    assert said(created=0.5, pod_uid="p", ids=["a", 1]) == {
+        "event": "done",
+        "level": "info",
+        "logger": "tenure.x",
+        "pod_uid": "p",
+        "ids": ["a", 1],
+        "timestamp": "1970-01-01T00:00:00.500000Z",
+    }
+
+
+def test_a_traceback_is_in_its_line() -> None:
+    """As Python prints it."""
+    try:
+        int("torn")
+    except ValueError:
+        line = said(exc_info=sys.exc_info())
+    assert line["exception"].startswith("Traceback (most recent call last):")
+    assert "ValueError: invalid literal" in line["exception"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [object(), 2**70, {("a", 1): "b"}, "\ud800", {1: "a"}, b"x", {"x": {2**70: object()}}],
+    ids=[
+        "an object",
+        "a huge number",
+        "a key of two",
+        "no text",
+        "a number as key",
+        "bytes",
+        "all",
+    ],
+)
+def test_no_value_of_a_field_loses_the_line(value: object) -> None:
+    """Whatever somebody logs."""
+    line = said(odd=value)
+    assert (line["event"], "odd" in line) == ("done", True)
