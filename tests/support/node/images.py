@@ -7,7 +7,8 @@ import io
 import json
 import tarfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from importlib.util import cache_from_source
+from pathlib import Path, PurePath
 from typing import Any, Final
 
 _OCI: Final = "application/vnd.oci.image"
@@ -21,9 +22,21 @@ def image(
     arguments: Sequence[str],
     more: Mapping[str, Path] | None = None,
 ) -> Path:
-    """Write an image that runs one program of its own, and return its file."""
+    """
+    Write an image that runs one program of its own, and return its file.
+
+    Modules come with their bytecode, if it is there: else each container compiles them anew.
+    """
     contents = {"show": program, **(more or {})}
-    layer = _tar({name: file.read_bytes() for name, file in contents.items()}, mode=0o755)
+    for at, file in list(contents.items()):
+        bytecode = Path(cache_from_source(str(file))) if file.suffix == ".py" else file
+        if bytecode != file and bytecode.exists():
+            contents[str(PurePath(at).parent / "__pycache__" / bytecode.name)] = bytecode
+    layer = _tar(
+        {name: file.read_bytes() for name, file in contents.items()},
+        mode=0o755,
+        times={name: int(file.stat().st_mtime) for name, file in contents.items()},
+    )
     config = _json(
         {
             "architecture": "amd64",
@@ -64,11 +77,14 @@ def _json(value: object) -> bytes:
     return json.dumps(value).encode()
 
 
-def _tar(files: dict[str, bytes], mode: int = 0o644) -> bytes:
+def _tar(
+    files: Mapping[str, bytes], mode: int = 0o644, times: Mapping[str, int] | None = None
+) -> bytes:
     into = io.BytesIO()
     with tarfile.open(fileobj=into, mode="w") as archive:
         for name, content in files.items():
             entry = tarfile.TarInfo(name)
             entry.size, entry.mode = len(content), mode
+            entry.mtime = (times or {}).get(name, 0)
             archive.addfile(entry, io.BytesIO(content))
     return into.getvalue()
