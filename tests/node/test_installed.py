@@ -14,6 +14,7 @@ from agent.discover.machine import Card, Discovery
 from ledger.domain.resources import SLOT
 from ledger.signing import PrivateKey
 from tests.node.test_upgrade import of_pod
+from tests.support.forked import forked
 from tests.support.kube.bursts import eventually
 from tests.support.kube.control_plane import free_port
 from tests.support.kube.pods import pods_in
@@ -24,7 +25,6 @@ from tests.support.node.agents import CARDS, shows, vendors
 from tests.support.node.clusters import CARD_BYTES, OURS, Cluster
 from tests.support.node.node import NODE_NAME, Node
 from tests.support.node.pods import Pods, container
-from tests.support.process import tenure
 
 WHOLE: Final = {"koordinator.sh/gpu": 100, SLOT: 1}
 SLOTS: Final = 3
@@ -46,7 +46,7 @@ def printed(cluster: Cluster) -> list[dict[str, Any]]:
         keys += [f"--{name}-key", str(key.public)]
     words = ["--image", AGENT, "--api-ca", str(cluster.identities.server / "ca.crt"), *keys]
     words += ["--service", f"https://127.0.0.1:{cluster.port}", "--runtime-class", ""]
-    done = tenure("manifests", "agent", *words, cwd=cluster.folder)
+    done = forked("manifests", "agent", *words, cwd=cluster.folder)
     assert done.returncode == 0, done.stderr
     return [one for one in yaml.safe_load_all(done.stdout) if one]
 

@@ -19,6 +19,7 @@ from sqlalchemy import text
 
 from agent.witness.history import BAD
 from ledger.store.open import open_ledger
+from tests.support.forked import forked
 from tests.support.kube.bursts import DIALECTS, eventually
 from tests.support.kube.control_plane import free_port
 from tests.support.kube.schedulers import Served
@@ -27,7 +28,6 @@ from tests.support.node.agents import CARDS, Agent, agent, shows
 from tests.support.node.clusters import CARD_BYTES, Cluster
 from tests.support.node.node import NODE_NAME
 from tests.support.node.pods import Pods, container
-from tests.support.process import tenure
 from tests.support.recount import held_by_ledger, most
 
 SLOTS: Final = 12
@@ -313,7 +313,7 @@ def test_no_container_ever_has_a_wrong_card_and_nothing_is_left(
         scene.pods.delete(name)
     eventually(lambda: not scene.pods.all())
     eventually(lambda: not held_by_ledger(scene.cluster.url))
-    eventually(lambda: tenure("drift", "--ledger", scene.cluster.url, cwd=tmp_path).returncode == 0)
+    eventually(lambda: forked("drift", "--ledger", scene.cluster.url, cwd=tmp_path).returncode == 0)
     eventually(lambda: scene.cluster.machine.allocatable("koordinator.sh/gpu") == 100 * len(CARDS))
     scene.pods.make("all", [container(resources={"nvidia.com/gpu": len(CARDS)})])
     pod = scene.made["all"] = scene.pods.running("all")
@@ -321,7 +321,7 @@ def test_no_container_ever_has_a_wrong_card_and_nothing_is_left(
     scene.look()
     assert len(scene.told[pod["metadata"]["uid"], "main", 0]["cards"]) == len(CARDS)
     eventually(lambda: len(scene.agent.specifications()) == 1)
-    verified = tenure("verify", "--ledger", scene.cluster.url, cwd=tmp_path)
+    verified = forked("verify", "--ledger", scene.cluster.url, cwd=tmp_path)
     assert verified.returncode == 0, verified.stdout + verified.stderr
     sys.stdout.write(f"\n{seed=} runs={len(scene.told)} {dict(sorted(scene.count.items()))}\n")
     assert all(scene.count[f"killed {who}"] for who in VICTIMS), scene.count

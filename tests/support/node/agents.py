@@ -16,11 +16,12 @@ from typing import Any, Final
 from agent.discover.machine import Card, Discovery
 from ledger.domain.dialects.gpushare.words import GPUSHARE_MEMORY
 from ledger.domain.resources import SLOT
+from tests.support.forked import Forked
 from tests.support.kube.control_plane import KUBELET, free_port
 from tests.support.machines_found import write_machine
 from tests.support.node.node import NODE_NAME, Node
 from tests.support.node.pods import container
-from tests.support.process import COMMAND, ROOT, environment
+from tests.support.process import ROOT, environment
 
 _REGISTERED: Final = "registered with kubelet"
 _UPDATED: Final = "Processed device updates for resource"
@@ -63,7 +64,7 @@ class Agent:
     isolated: Isolated | None = None
     told: tuple[str, ...] = ()
     held: dict[str, dict[str, list[tuple[str, int, int]]]] = field(default_factory=dict)
-    process: subprocess.Popen[bytes] | None = None
+    process: subprocess.Popen[bytes] | Forked | None = None
     probes: int = 0
 
     def hold(self, pod: Mapping[str, Any], **containers: list[str]) -> None:
@@ -115,15 +116,19 @@ class Agent:
         ]
         if self.isolated is not None:
             arguments += self._isolating(self.isolated)
-        command = [*COMMAND, *arguments]
         if self.shares or self.in_mib:
-            command += self._sharing()
-        if self.naive:
-            folders = map(str, (self.folder, self.node.plugins, self.node.cdi))
-            command = [sys.executable, "-m", "tests.support.node.naive_agent", *folders]
+            arguments += self._sharing()
+        self.process = self._naive() if self.naive else Forked(arguments, self.log, cwd=ROOT)
+
+    def _naive(self) -> subprocess.Popen[bytes]:
+        folders = map(str, (self.folder, self.node.plugins, self.node.cdi))
         with self.log.open("ab") as words:
-            self.process = subprocess.Popen(
-                command, stdout=words, stderr=words, env=environment(), cwd=ROOT
+            return subprocess.Popen(
+                [sys.executable, "-m", "tests.support.node.naive_agent", *folders],
+                stdout=words,
+                stderr=words,
+                env=environment(),
+                cwd=ROOT,
             )
 
     def _isolating(self, provider: Isolated) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from agent.discover.machine import Card, Discovery
 from agent.manifests import ACCOUNT, AgentManifests, manifests
 from ledger.signing import PrivateKey, published
+from tests.support.forked import forked
 from tests.support.kube.agents import agent_token
 from tests.support.kube.control_plane import ControlPlane, free_port
 from tests.support.kube.pods import pod as plain_pod
@@ -18,7 +19,6 @@ from tests.support.kube.webhooks import apply
 from tests.support.machines_found import write_machine
 from tests.support.node.agents import CARDS
 from tests.support.node.node import NODE_NAME, Node
-from tests.support.process import tenure
 
 OURS: Final = "tenure-system"
 CARD_BYTES: Final = 16 << 30
@@ -33,7 +33,7 @@ class Cluster:
         self.port = free_port()
         plane.api().create("/api/v1/namespaces", {"metadata": {"name": OURS}})
         self.url = f"sqlite:///{folder / 'ledger.db'}"
-        made = tenure("ledger", "init", "--ledger", self.url, cwd=folder)
+        made = forked("ledger", "init", "--ledger", self.url, cwd=folder)
         assert made.returncode == 0, made.stderr
 
     def told(self, *, probe: str = "", runtime: str = "", boots: bool = False) -> tuple[str, ...]:
@@ -117,7 +117,7 @@ class Cluster:
 
     def served(self, **more: Any) -> Any:  # noqa: ANN401 - a context of Served
         """Run the service until the block ends; with more, as `extender` takes it."""
-        return extender(self.plane, self.url, self.identities, api=self.port, **more)
+        return extender(self.plane, self.url, self.identities, api=self.port, forked=True, **more)
 
     def scheduling(self, served: HasPort) -> Any:  # noqa: ANN401 - a context of Program
         """Run a kube-scheduler that asks it, until the block ends."""
