@@ -10,17 +10,21 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
+
 from ledger.domain.resources import SLOT
 from tenure.serving.agent_witness import AWAY_CONDITION
+from tests.support.forked import forked
 from tests.support.kube.bursts import eventually
+from tests.support.kube.schedulers import Served
 from tests.support.node.agents import CARDS, Agent, agent, shows
 from tests.support.node.clusters import Cluster
 from tests.support.node.node import Node
 from tests.support.node.pods import Pods, container
-from tests.support.process import tenure
 from tests.support.recount import held_by_ledger
 
 WHOLE: Final = {"koordinator.sh/gpu": 100, SLOT: 1}
+UNCONFIRMED: Final = 'tenure_scheduler_view{what="unconfirmed"} 1.0'
 
 
 def make(pods: Pods, name: str) -> dict[str, Any]:
@@ -80,7 +84,8 @@ def test_a_pod_has_the_card_that_the_service_gave_it_also_after_a_reboot(
     Where the agent is there before kubelet knows its Pods, each has its own cards: by the agent's
     copy, or by its own proof, if it was bound while the node was down. Where kubelet is first it
     rejects them all, and none starts. What they hold is free once the service is back and the node
-    has confirmed it; those that are made in their place have the cards.
+    has confirmed it; those that are made in their place have the cards. Of one whose deletion is
+    forced while the agent is down nothing is free before the agent is back.
     """
     machine, plane = cluster.machine, cluster.plane
     names = ["first", "second", "third"]
@@ -142,9 +147,62 @@ def test_a_pod_has_the_card_that_the_service_gave_it_also_after_a_reboot(
             cards = {card_of(pods, f"{name}-again") for name in names}
             assert cards == {shows(one) for one in CARDS}
             assert not holders(cluster) & rejects
-            drift = tenure("drift", "--ledger", cluster.url, cwd=tmp_path)
+            drift = forked("drift", "--ledger", cluster.url, cwd=tmp_path)
             assert drift.returncode == 0, drift.stdout
+            check_force(cluster, served, pods, own)
             pods.remove_all()
+
+
+def check_force(cluster: Cluster, served: Served, pods: Pods, own: Agent) -> None:
+    """Force a Pod's deletion without the agent; what it holds is free once that is back."""
+    uid = gone_without_agent(pods, own, "first-again")
+    eventually(lambda: UNCONFIRMED in served.probe("metrics"))
+    assert uid in holders(cluster)
+
+    begin_and_register(own)
+
+    eventually(lambda: uid not in holders(cluster))
+    assert UNCONFIRMED not in served.probe("metrics")
+
+
+def gone_without_agent(pods: Pods, own: Agent, name: str) -> str:
+    """End the agent, then force a Pod's deletion; return its UID."""
+    own.kill()
+    uid = pods.get(name)["metadata"]["uid"]
+    pods.force(name)
+    return str(uid)
+
+
+@pytest.mark.slow
+def test_a_release_that_its_node_does_not_confirm_becomes_drift(
+    cluster: Cluster, pods: Pods, tmp_path: Path
+) -> None:
+    """Of a Pod whose deletion was forced: named after ten minutes, over once the agent is up."""
+
+    def drift() -> str:
+        return str(forked("drift", "--ledger", cluster.url, cwd=tmp_path).stdout)
+
+    with (
+        cluster.served() as served,
+        agent(cluster.machine, tmp_path, slots=1, told=cluster.told()) as own,
+        cluster.scheduling(served),
+    ):
+        make(pods, "forced")
+        pods.running("forced")
+        uid = gone_without_agent(pods, own, "forced")
+        eventually(lambda: UNCONFIRMED in served.probe("metrics"))
+        end = time.monotonic() + 900
+        while "ReleaseUnconfirmed" not in (found := drift()):
+            assert uid in holders(cluster)
+            assert time.monotonic() < end, found
+            time.sleep(5)
+        assert f"{pods.namespace}/forced" in found
+        assert uid in holders(cluster)
+
+        begin_and_register(own)
+
+        eventually(lambda: uid not in holders(cluster))
+        eventually(lambda: "ReleaseUnconfirmed" not in drift())
 
 
 def condition(machine: Node, kind: str = "TenureLedger") -> str:

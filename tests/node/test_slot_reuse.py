@@ -1,8 +1,13 @@
-"""One slot, given again and again, while the runtime learns too late what its names mean."""
+"""Slots, given again and again, while the runtime learns too late what their names mean."""
 
 from __future__ import annotations
 
+import json
+import sys
 import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +18,83 @@ from tests.support.node.node import SHOWS_AND_ENDS, Node
 from tests.support.node.pods import Pods
 
 EVENTS: Final = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+LANES: Final = 10
+HELD: Final[Sequence[Sequence[Sequence[str]]]] = (
+    (["GPU-a"], ["GPU-b"], ["GPU-c"]),
+    (["GPU-a", "GPU-b"], ["GPU-a", "GPU-c"], ["GPU-b", "GPU-c"], CARDS),
+)
+"""What Pods hold, in even turns and in odd ones: never what the Pod before had by their slot."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Reuse:
+    """
+    Slots that are all given to other Pods at once, turn after turn.
+
+    Attributes:
+        lanes: how many slots there are.
+        given: how many Pods each slot was given to.
+        late: of how many the runtime stood still from the writing to kubelet's request; of others,
+            on a slow machine, kubelet asked again later.
+        wrong: Pods that saw other cards than theirs: what they hold, and what they saw.
+    """
+
+    pods: Pods
+    agent: Agent
+    lanes: int
+    given: Counter[str] = field(default_factory=Counter)
+    late: int = 0
+    wrong: list[tuple[str, list[str], list[str]]] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        """Return how often a slot was given to another Pod than before."""
+        return sum(self.given.values()) - len(self.given)
+
+    def turn(self, number: int, *, deaf: bool) -> None:
+        """
+        Run a Pod on each slot to its end.
+
+        The runtime stands still from before their names are written until kubelet has asked for
+        their containers; with `deaf` it misses the events of the writing too.
+        """
+        node, kinds = self.pods.node, HELD[number % 2]
+        held = {
+            f"pod-{number}-{lane}": list(kinds[(number + lane) % len(kinds)])
+            for lane in range(self.lanes)
+        }
+        self.agent.held.clear()
+        said = self.agent.log.stat().st_size
+        containers = [holder(image=SHOWS_AND_ENDS)]
+        made = {name: self.pods.make(name, containers, restarts=False) for name in held}
+        node.until(lambda: len(self._slots("container waits", said)) == self.lanes, "not asked for")
+        with node.containerd.frozen():
+            if deaf:
+                flood(node.cdi)
+            for name, pod in made.items():
+                self.agent.hold(pod, main=held[name])
+            node.until(lambda: len(self._slots("container may", said)) == self.lanes, "they wait")
+            self.late += len(self._slots("container may start", said))
+            time.sleep(0.02)
+        node.until(self._are_over, "they do not end")
+        for name, pod in made.items():
+            (seen,) = node.seen(pod)
+            if seen["cards"] != [shows(card) for card in held[name]]:
+                self.wrong.append((name, held[name], seen["cards"]))
+        self.given.update(self._slots("container may start", said))
+        self.pods.delete_all()
+
+    def _slots(self, what: str, said: int) -> set[str]:
+        """Return of which slots the agent said this, since its log had so many bytes."""
+        with self.agent.log.open("rb") as log:
+            log.seek(said)
+            lines = [line for line in log if what.encode() in line and line.endswith(b"\n")]
+        return {slot for line in lines for slot in json.loads(line)["ids"]}
+
+    def _are_over(self) -> bool:
+        phases = [one["status"]["phase"] for one in self.pods.all()]
+        assert "Failed" not in phases, self.pods.all()
+        return phases == ["Succeeded"] * self.lanes
 
 
 def flood(folder: Path) -> None:
@@ -28,69 +110,38 @@ def flood(folder: Path) -> None:
         files[number % 2].chmod(0o644)
 
 
-def run_late(pods: Pods, agent: Agent, name: str, held: list[str], *, deaf: bool) -> list[str]:
-    """
-    Run a Pod to its end, and return the cards that it saw.
-
-    The runtime stands still from before its name is written until kubelet has asked for the
-    container; with `deaf` it misses the event of the writing too.
-    """
-    said = agent.words().count
-    waits, may = said("container waits"), said("container may start")
-    pod = pods.make(name, [holder(image=SHOWS_AND_ENDS)], restarts=False)
-    pods.node.until(lambda: agent.words().count("container waits") > waits, "it is not asked for")
-    with pods.node.containerd.frozen():
-        if deaf:
-            flood(pods.node.cdi)
-        agent.hold(pod, main=held)
-        pods.node.until(lambda: agent.words().count("container may start") > may, "it waits")
-        time.sleep(0.02)
-    pods.ended(name)
-    (seen,) = pods.node.seen(pods.get(name))
-    return list(seen["cards"])
-
-
-def wrong_cards(
-    pods: Pods, agent: Agent, times: int, *, deaf_every: int, restarts: bool = False
-) -> list[tuple[str, list[str], list[str]]]:
-    """
-    Run Pods one after the other on one slot; return those that saw another's cards.
-
-    With `restarts` agent and kubelet are ended and started again in between.
-    """
-    wrong = []
-    for number in range(times):
-        if restarts and number % 10 == 3:
-            agent.kill()
-            agent.start()
-        if restarts and number % 10 == 6:
-            with agent.registering():
-                pods.node.restart_kubelet()
-        held = [CARDS[number % len(CARDS)]]
-        if number % 5 == 4:
-            held = sorted({*held, CARDS[(number + 1) % len(CARDS)]})
-        deaf = number % deaf_every == deaf_every - 1
-        seen = run_late(pods, agent, f"pod-{number}", held, deaf=deaf)
-        if seen != [shows(card) for card in held]:
-            wrong.append((f"pod-{number}", held, seen))
-    return wrong
-
-
 @pytest.mark.parametrize(
     "times",
     [
-        pytest.param(20, id="20 times"),
-        pytest.param(200, id="200 times", marks=pytest.mark.slow),
+        pytest.param(200, id="200 times"),
+        *(
+            pytest.param(500, id=f"500 times, part-{part}", marks=pytest.mark.slow)
+            for part in range(1, 21)
+        ),
     ],
 )
 def test_no_container_sees_the_cards_of_the_slot_before_it(
     machine: Node, pods: Pods, tmp_path: Path, times: int
 ) -> None:
-    """One slot, other cards each time; containerd stands still from each writing to its use."""
-    with agent(machine, tmp_path) as running:
-        wrong = wrong_cards(pods, running, times, deaf_every=10, restarts=True)
+    """Other cards each time, containerd late each time; kubelet and agent end in between."""
+    with agent(machine, tmp_path, slots=LANES) as running:
+        reuse = Reuse(pods=pods, agent=running, lanes=LANES)
+        for number in range(1 + times // LANES):
+            if number % 8 == 3:
+                running.kill()
+                running.start()
+            if number % 8 == 7:
+                with running.registering():
+                    machine.restart_kubelet()
+            reuse.turn(number, deaf=number % 3 == 2)
+            if number % 10 == 0:
+                sys.stdout.write(f"re-uses={reuse.count} late={reuse.late} wrong={reuse.wrong}\n")
+                sys.stdout.flush()
 
-    assert wrong == []
+    assert reuse.wrong == []
+    assert reuse.count == times
+    assert reuse.late
+    assert len(reuse.given) == LANES
 
 
 def test_a_plugin_that_gives_a_name_again_is_caught(
@@ -98,9 +149,11 @@ def test_a_plugin_that_gives_a_name_again_is_caught(
 ) -> None:
     """The same with one name for ever: a runtime that missed the writing shows the cards before."""
     with agent(machine, tmp_path, naive=True) as running:
-        wrong = wrong_cards(pods, running, 4, deaf_every=2)
+        reuse = Reuse(pods=pods, agent=running, lanes=1)
+        for number in range(4):
+            reuse.turn(number, deaf=number % 2 == 1)
 
-    assert wrong == [
-        ("pod-1", ["GPU-b"], ["card-a"]),
-        ("pod-3", ["GPU-a"], ["card-c"]),
+    assert reuse.wrong == [
+        ("pod-1-0", ["GPU-a", "GPU-c"], ["card-a"]),
+        ("pod-3-0", list(CARDS), ["card-c"]),
     ]

@@ -83,16 +83,6 @@ class Pods:
         found = self.node.plane.api().get(f"{self._path}/{name}")
         return dict(found.body) if found.ok else {}
 
-    def ended(self, name: str) -> None:
-        """Wait until all containers of a Pod ended well."""
-
-        def is_over() -> bool:
-            status = self.get(name)["status"]
-            assert status["phase"] != "Failed", status
-            return bool(status["phase"] == "Succeeded")
-
-        self.node.until(is_over, f"it does not end: {name}")
-
     def statuses(self, name: str) -> dict[str, dict[str, Any]]:
         """Return the statuses of a Pod's containers by their names."""
         status = self.get(name).get("status", {})
@@ -130,14 +120,20 @@ class Pods:
         """Delete a Pod as people do."""
         self.node.plane.api().call("DELETE", f"{self._path}/{name}")
 
+    def force(self, name: str) -> None:
+        """Let a Pod be gone at once, whatever still runs of it."""
+        assert self.node.plane.api().delete(f"{self._path}/{name}").ok
+
     def remove(self, name: str) -> None:
         """Delete a Pod as people do, and wait until kubelet has let it go."""
         self.delete(name)
         self.node.until(lambda: not self.get(name), f"it does not go: {name}")
 
+    def delete_all(self) -> None:
+        """Delete every Pod of the namespace as people do; those that have ended go at once."""
+        self.node.plane.api().call("DELETE", self._path)
+
     def remove_all(self) -> None:
-        """Delete every Pod of the namespace."""
-        names = [one["metadata"]["name"] for one in self.all()]
-        for name in names:
-            self.delete(name)
-        self.node.until(lambda: not any(map(self.get, names)), f"they do not go: {names}")
+        """Delete every Pod of the namespace, and wait until kubelet has let them go."""
+        self.delete_all()
+        self.node.until(lambda: not self.all(), "they do not go")
