@@ -29,7 +29,7 @@ SHOWS_AND_ENDS: Final = "node.test/show-and-end:1"
 SECONDS: Final = 120.0
 
 _CONTAINERD: Final = """\
-version = 3
+version = {version}
 root = "{folder}/containerd"
 state = "{folder}/containerd-state"
 disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.tracing.processor.v1.otlp"]
@@ -39,27 +39,40 @@ address = "{folder}/containerd.sock"
 address = "{folder}/containerd.sock.ttrpc"
 [plugins."io.containerd.internal.v1.opt"]
 path = "{folder}/opt"
-[plugins."io.containerd.cri.v1.images".pinned_images]
-sandbox = "{pause}"
-[plugins."io.containerd.cri.v1.runtime"]
+{pinned}
+[plugins."{cri}"]
 restrict_oom_score_adj = true
 disable_apparmor = true
-enable_cdi = true
-cdi_spec_dirs = ["{cdi}"]
-[plugins."io.containerd.cri.v1.runtime".cni]
-bin_dirs = ["{folder}"]
+{more}
+[plugins."{cri}".cni]
+{networks}
 conf_dir = "{folder}/cni"
-[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+[plugins."{cri}".containerd.runtimes.runc]
 runtime_type = "io.containerd.runc.v2"
-[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+[plugins."{cri}".containerd.runtimes.runc.options]
 BinaryName = "{programs}/{runtime}"
 SystemdCgroup = false
-[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.{by_environment}]
+[plugins."{cri}".containerd.runtimes.{by_environment}]
 runtime_type = "io.containerd.runc.v2"
-[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.{by_environment}.options]
+[plugins."{cri}".containerd.runtimes.{by_environment}.options]
 BinaryName = "{folder}/{by_environment}"
 SystemdCgroup = false
 """
+_NEWER_WORDS: Final = {
+    "version": "3",
+    "cri": "io.containerd.cri.v1.runtime",
+    "pinned": '[plugins."io.containerd.cri.v1.images".pinned_images]\nsandbox = "{pause}"',
+    "more": 'enable_cdi = true\ncdi_spec_dirs = ["{cdi}"]',
+    "networks": 'bin_dirs = ["{folder}"]',
+}
+_OLDER_WORDS: Final = {
+    "version": "2",
+    "cri": "io.containerd.grpc.v1.cri",
+    "pinned": "",
+    "more": 'sandbox_image = "{pause}"',
+    "networks": 'bin_dir = "{folder}"',
+}
+"""Of containerd 1.6."""
 BY_ENVIRONMENT: Final = "by-environment"
 """A handler that shows the cards which NVIDIA_VISIBLE_DEVICES names, as NVIDIA's runtime does."""
 BLIND: Final = "blind"
@@ -266,9 +279,12 @@ class Node:
 
 
 @contextlib.contextmanager
-def node(made: Room, plane: ControlPlane, programs: Path) -> Iterator[Node]:
+def node(made: Room, plane: ControlPlane, programs: Path, *, older: bool = False) -> Iterator[Node]:
     """
     Run containerd and kubelet in a room until the block ends.
+
+    Args:
+        older: the programs are those with containerd 1.6.
 
     Raises:
         AssertionError: one of them did not get ready; with the end of its log.
@@ -278,7 +294,10 @@ def node(made: Room, plane: ControlPlane, programs: Path) -> Iterator[Node]:
     for path in (cdi, plugins, folder / "cni", folder / "pod-logs", folder / "manifests"):
         path.mkdir(parents=True, exist_ok=True)
     containerd = Inside(
-        command=[str(programs / "containerd"), "--config", str(_containerd(folder, cdi, programs))],
+        command=[
+            str(programs / "containerd"),
+            *("--config", str(_containerd(folder, cdi, programs, older=older))),
+        ],
         log=folder / "containerd.log",
         room=made,
         path=str(programs),
@@ -327,7 +346,7 @@ def _images(running: Node) -> None:
         running.load(image(file, name=name, program=show, arguments=arguments))
 
 
-def _containerd(folder: Path, cdi: Path, programs: Path) -> Path:
+def _containerd(folder: Path, cdi: Path, programs: Path, *, older: bool) -> Path:
     """Write containerd's configuration, and a network that Pods on the machine's own never use."""
     network = {"cniVersion": "0.4.0", "name": "none", "plugins": [{"type": "loopback"}]}
     (folder / "cni" / "none.conflist").write_text(json.dumps(network))
@@ -338,14 +357,17 @@ def _containerd(folder: Path, cdi: Path, programs: Path) -> Path:
     )
     wrapper.chmod(0o755)
     path = folder / "containerd.toml"
+    words = {
+        name: word.format(folder=folder, pause=PAUSE, cdi=cdi)
+        for name, word in (_OLDER_WORDS if older else _NEWER_WORDS).items()
+    }
     path.write_text(
         _CONTAINERD.format(
             folder=folder,
-            pause=PAUSE,
-            cdi=cdi,
             programs=programs,
             runtime=RUNTIME,
             by_environment=BY_ENVIRONMENT,
+            **words,
         )
     )
     return path

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -33,6 +34,8 @@ MODULES: Final = _NODE / "modules"
 SHOW: Final = "show"
 """What the images of the tests hold: waits, or says what it sees."""
 RUNTIME: Final = "runc-without-seccomp"
+OLDER: Final = "1.6"
+"""The containerd of Debian 12, beside our own."""
 
 _CONTAINERD: Final = "github.com/containerd/containerd/v2"
 _NO_FILE_SYSTEMS: Final = "no_btrfs no_zfs no_devmapper no_aufs"
@@ -97,6 +100,51 @@ def node_programs(environ: Mapping[str, str] = os.environ) -> Path:
             if _missing(folder):  # whoever held the lock before us may have built them
                 _build(folder, go_program(environ), environ)
     return folder
+
+
+def older_programs(environ: Mapping[str, str] = os.environ) -> Path:
+    """
+    Return the same with Debian's containerd 1.6, which knows no CDI; fetched on first use.
+
+    Raises:
+        MissingProgramError: it is not there and can't be had; with what to do.
+    """
+    others = node_programs(environ)
+    folder = others.with_name(f"{others.name}-containerd-{OLDER}")
+    with alone(folder):
+        if not (folder / "containerd").exists():
+            with tempfile.TemporaryDirectory(dir=folder.parent) as made:
+                _unpack(Path(made), folder)
+                for program in others.iterdir():
+                    if not (Path(made) / "usr/bin" / program.name).exists():
+                        (Path(made) / "usr/bin" / program.name).symlink_to(program)
+                (Path(made) / "usr/bin").rename(folder)
+    return folder
+
+
+def _unpack(made: Path, folder: Path) -> None:
+    """Unpack Debian's package, and see that it is of the version that is meant."""
+    commands = (
+        ["apt-get", "download", "containerd"],
+        ["sh", "-c", "dpkg -x containerd_*.deb ."],
+        ["usr/bin/containerd", "--version"],
+    )
+    try:
+        for command in commands:
+            done = subprocess.run(
+                command, cwd=made, check=True, capture_output=True, text=True, timeout=300
+            )
+        if f" {OLDER}." in done.stdout:
+            return
+        why = f"this one is {done.stdout.strip()}"
+    except subprocess.CalledProcessError as error:
+        why = error.stderr[-500:]
+    except (OSError, subprocess.TimeoutExpired) as error:
+        why = str(error)
+    raise MissingProgramError(
+        f"containerd {OLDER} is Debian 12's package `containerd`: run `apt-get update`, or put its"
+        f" programs and links to those of {folder.parent} into {folder}: {why}"
+    )
 
 
 def node_folder(environ: Mapping[str, str]) -> Path:
