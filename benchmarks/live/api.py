@@ -24,20 +24,17 @@ from benchmarks.live.cluster import NAMESPACE, Json
 from tenure.serving.scheduling.cluster import PATHS
 
 BOOKMARK_SECONDS: Final = 15.0
-_CONFIGMAPS: Final = "/api/v1/namespaces/kube-system/configmaps"
 _OWN: Final = (
     "/api/v1/namespaces/tenure-system/configmaps",
     "/apis/coordination.k8s.io/v1/namespaces/tenure-system/leases",
 )
 _KINDS: Final = {
-    "/api/v1/nodes": "Node",
-    "/api/v1/pods": "Pod",
-    "/api/v1/namespaces": "Namespace",
-    _CONFIGMAPS: "ConfigMap",
-    PATHS["templates"]: "ConfigMap",
-    PATHS["poddisruptionbudgets"]: "PodDisruptionBudget",
-    "/apis/scheduling.koordinator.sh/v1alpha1/devices": "Device",
-    "/apis/topology.node.k8s.io/v1alpha1/noderesourcetopologies": "NodeResourceTopology",
+    **dict.fromkeys(PATHS.values(), "None"),  # of most there is no object
+    PATHS["nodes"]: "Node",
+    PATHS["pods"]: "Pod",
+    PATHS["namespaces"]: "Namespace",
+    PATHS["devices"]: "Device",
+    PATHS["noderesourcetopologies"]: "NodeResourceTopology",
 }
 
 
@@ -63,12 +60,11 @@ class Api:
         self._versions = itertools.count(1)
         self._all = {path: Collection() for path in _KINDS}
         names = ("default", "kube-system", NAMESPACE)
-        self._fill("/api/v1/namespaces", ({"metadata": {"name": name}} for name in names))
-        self._fill("/api/v1/nodes", cluster.nodes(node_count))
-        made = list(_KINDS)
-        self._fill(made[4], cluster.devices(node_count))
-        self._fill(made[5], cluster.topologies(node_count))
-        self._fill("/api/v1/pods", pods)
+        self._fill(PATHS["namespaces"], ({"metadata": {"name": name}} for name in names))
+        self._fill(PATHS["nodes"], cluster.nodes(node_count))
+        self._fill(PATHS["devices"], cluster.devices(node_count))
+        self._fill(PATHS["noderesourcetopologies"], cluster.topologies(node_count))
+        self._fill(PATHS["pods"], pods)
 
     def app(self) -> web.Application:
         """Return it as an application."""
