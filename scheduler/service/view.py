@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from operator import attrgetter
+from operator import attrgetter, is_
 from typing import Any, Final
 
 from msgspec import structs
@@ -19,6 +19,7 @@ from msgspec import structs
 from ledger.domain.devices import DeviceRecord
 from ledger.domain.dialects.dra.cpus import CPU
 from ledger.domain.errors import InputError
+from ledger.domain.kube.alike_nodes import NodeReader
 from ledger.domain.kube.shared_templates import kind_of_cards
 from ledger.domain.log import drift
 from ledger.domain.log.events import POD, LedgerEvent, PodObserved, PodReserved
@@ -29,7 +30,7 @@ from ledger.domain.request.alike import PodReader
 from ledger.domain.request.card_names import followed
 from ledger.domain.request.requests import PodRequest
 from scheduler.cluster.model import RefusedPod, asking
-from scheduler.cluster.one_node import read_node
+from scheduler.cluster.one_node import read_alike
 from scheduler.cluster.rebuilt import as_observed, held_by, opening_of
 from scheduler.decide.engine import Engine
 from scheduler.decide.extender import AskedNodes, NodeDirectory
@@ -127,6 +128,7 @@ class ClusterView:
         self._expected: dict[tuple[str, str], PodReserved] = {}  # by UID of the node and key
         self._judged: dict[str, Judged] = {}  # by Pod UID
         self._reader = PodReader(settings.vocabulary)
+        self._node_reader = NodeReader(settings.vocabulary, settings.cpu.max_ref_count)
         self._asked: dict[str, tuple[str, PodRequest | RefusedPod]] = {}  # Pod UID -> version, it
 
     def decide_by(self, settings: SchedulingSettings) -> list[str]:
@@ -235,10 +237,14 @@ class ClusterView:
         documents = self.nodes.documents(name)
         if documents is None:
             return None
-        facts, _ = read_node(documents, self.settings, self.pods.running_on(name))
+        there = self.pods.running_on(name)
+        facts = read_alike(documents, self._node_reader, self.settings, there)
         state = self._fold.node(facts.uid)
         devices = self.listed(name, facts.devices, () if state is None else state.devices)
         systems = followed(facts.systems, self.device_names)
+        if systems == facts.systems and len(devices) == len(facts.devices):
+            is_own = all(map(is_, devices, facts.devices))
+            return facts if is_own else replace(facts, devices=devices)
         return replace(facts, devices=devices, systems=systems)
 
     def uid(self, name: str) -> str | None:

@@ -301,18 +301,23 @@ def _like(
         found = _of_kind(text, model, tuple(object_labels.items()), vocabulary)
     except (InputError, TypeError, ValueError, OverflowError, RecursionError):
         return None  # what is wrong with it is said of the device itself
+    return with_id(found, device_id, vocabulary)
+
+
+def with_id(device: DeviceRecord, device_id: str, vocabulary: Vocabulary) -> DeviceRecord:
+    """Return another device that says the same but for its id."""
     return DeviceRecord(
-        device_type=found.device_type,
-        minor=found.minor,
+        device_type=device.device_type,
+        minor=device.minor,
         device_id=device_id,
-        model=found.model,
-        core_percent=found.core_percent,
-        memory_bytes=found.memory_bytes,
-        healthy=found.healthy,
-        labels=found.labels,
-        topology=found.topology,
-        vfs=found.vfs,
-        unique_id=vocabulary.is_unique_id(found.device_type, device_id),
+        model=device.model,
+        core_percent=device.core_percent,
+        memory_bytes=device.memory_bytes,
+        healthy=device.healthy,
+        labels=device.labels,
+        topology=device.topology,
+        vfs=device.vfs,
+        unique_id=vocabulary.is_unique_id(device.device_type, device_id),
     )
 
 

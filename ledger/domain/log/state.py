@@ -151,10 +151,12 @@ class Folding:
 
     Events about no node (settings, refusals, drift) change nothing. A holder of a node that was
     never inventoried is kept too. A second release of the same reservation changes nothing.
+
+    A node is a `_Node` from when an event is about it until somebody asks for it.
     """
 
     def __init__(self, state: LedgerState = _NOTHING) -> None:
-        self._nodes = {uid: _opened(node) for uid, node in state.nodes.items()}
+        self._nodes: dict[str, _Node | NodeState] = dict(state.nodes)
         self._planned_cards = state.planned_cards
 
     def add(self, position: int, event: LedgerEvent) -> None:
@@ -171,13 +173,17 @@ class Folding:
         if node is None:
             if kind not in _FOUNDING:
                 return
-            node = self._nodes[uid] = _opened(NodeState(uid=uid, name=about.node_name))
+            node = NodeState(uid=uid, name=about.node_name)
+        if isinstance(node, NodeState):
+            node = self._nodes[uid] = _opened(node)
         step(node, position, event)
 
     def node(self, uid: str) -> NodeState | None:
         """Return one node as it is now; None where no event founded it."""
         node = self._nodes.get(uid)
-        return None if node is None else _closed(node)
+        if isinstance(node, _Node):
+            node = self._nodes[uid] = _closed(node)
+        return node
 
     def held(self) -> list[str]:
         """Return the UIDs of the nodes that have holders."""
@@ -190,12 +196,16 @@ class Folding:
         node = self._nodes.get(event.node_uid)
         if node is None:
             return None
-        return _of(node, event).get(f"{event.pod_uid}/{event.attempt}")
+        there = node.claims if event.holder == CLAIM else node.holdings
+        return there.get(f"{event.pod_uid}/{event.attempt}")
 
     @property
     def state(self) -> LedgerState:
         """The state as it is now."""
-        nodes = {uid: _closed(node) for uid, node in self._nodes.items()}
+        nodes = {
+            uid: _closed(node) if isinstance(node, _Node) else node
+            for uid, node in self._nodes.items()
+        }
         return LedgerState(nodes=nodes, planned_cards=self._planned_cards)
 
 
