@@ -172,5 +172,25 @@ def go_build(
         raise MissingProgramError(f"go build failed: packages={packages}\n{done.stderr[-3_000:]}")
 
 
+def program_of(source: Path) -> Path:
+    """
+    Return the program of exactly this folder's source, built into the cache on first use.
+
+    Raises:
+        MissingProgramError: it can't be built.
+    """
+    files = sorted(path for path in source.iterdir() if path.is_file())
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    program = Path(cache) / "tenure" / source.name / digest[:16]
+    if not program.exists():
+        program.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=program.parent) as made:
+            output = Path(made) / "program"
+            go_build(go_program(os.environ), source, ".", output=output)
+            output.rename(program)  # whole or absent
+    return program
+
+
 if __name__ == "__main__":
     sys.stdout.write(f"{programs()}\n")

@@ -220,7 +220,12 @@ def _configuration(plane: ControlPlane, name: str, backoff: int) -> Path:
 
 @contextlib.contextmanager
 def asked(
-    plane: ControlPlane, identities: Identities, port: int, *, exempt: Sequence[str] = ()
+    plane: ControlPlane,
+    identities: Identities,
+    port: int,
+    *,
+    exempt: Sequence[str] = (),
+    drivers: Sequence[str] = (DRIVER,),
 ) -> Iterator[None]:
     """
     Have the API server ask a gate at this port until the block ends.
@@ -229,7 +234,7 @@ def asked(
         exempt: namespaces that it asks nobody about, as platforms write into every configuration.
     """
     options = GateOptions(
-        drivers=[DRIVER],
+        drivers=drivers,
         url=f"https://127.0.0.1:{port}",
         authority=(identities.server / "ca.crt").read_bytes(),
     )

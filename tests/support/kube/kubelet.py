@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import subprocess
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from tests.support.kube.binaries import MissingProgramError, go_program
+from tests.support.kube.binaries import program_of
 
 _SOURCE: Final = Path(__file__).parents[2] / "kubelet"
-_BUILD_SECONDS: Final = 1_500
 _ASK_SECONDS: Final = 300
 
 
@@ -27,7 +23,7 @@ def admissions(questions: Iterable[Mapping[str, Any]]) -> list[bool]:
     """
     lines = "".join(f"{json.dumps(question)}\n" for question in questions)
     done = subprocess.run(
-        [_program()],
+        [program_of(_SOURCE)],
         input=lines,
         capture_output=True,
         text=True,
@@ -35,32 +31,3 @@ def admissions(questions: Iterable[Mapping[str, Any]]) -> list[bool]:
         check=True,
     )
     return [line == "true" for line in done.stdout.split()]
-
-
-def _program() -> Path:
-    """Return the program of exactly this source, built into the cache on first use."""
-    files = sorted(path for path in _SOURCE.iterdir() if path.is_file())
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    program = Path(cache) / "tenure" / "kubelet" / digest[:16]
-    if not program.exists():
-        program.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=program.parent) as made:
-            _build(Path(made) / "kubelet").rename(program)  # whole or absent
-    return program
-
-
-def _build(output: Path) -> Path:
-    command = [go_program(os.environ), "build", "-mod=readonly", "-trimpath", "-o", str(output)]
-    done = subprocess.run(
-        [*command, "."],
-        cwd=_SOURCE,
-        env={**os.environ, "CGO_ENABLED": "0"},
-        capture_output=True,
-        text=True,
-        timeout=_BUILD_SECONDS,
-        check=False,
-    )
-    if done.returncode:
-        raise MissingProgramError(f"go build failed: package=kubelet\n{done.stderr[-3_000:]}")
-    return output
