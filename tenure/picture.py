@@ -37,6 +37,7 @@ def picture_of_cluster(cluster: Cluster, vocabulary: Vocabulary) -> Picture:
     return cluster_now_of_objects(
         cluster.nodes,
         cluster.adopted,
+        cluster.claims,
         unreadable=[(each.object, each.text) for each in cluster.unreadable],
         vocabulary=vocabulary,
     )
@@ -50,12 +51,14 @@ def picture_of_ledger(source: Ledger, at_us: int | None, sight: Sight = EVERYBOD
     """
     from contextlib import nullcontext
 
+    from ledger.domain.log.events import CLAIM
     from ledger.domain.proofs.canonical import INTEGER_MAX
     from ledger.store.reading import report_queries as queries
     from ledger.store.reading import unnamed_queries
+    from ledger.store.reading.kept import consumers_of
     from ledger.store.reading.timetravel import position_at
     from ledger.store.reading.views import When
-    from scheduler.usage.cluster_now import closed_at, cluster_now_of_ledger
+    from scheduler.usage.cluster_now import closed_at, cluster_now_of_ledger, names_of
     from scheduler.usage.others import has_others
     from scheduler.usage.picture import held_alone
     from scheduler.usage.pods import asking_pod, pod_of
@@ -77,6 +80,8 @@ def picture_of_ledger(source: Ledger, at_us: int | None, sight: Sight = EVERYBOD
             if row.body is None:
                 cut[row.node_uid] = cut.get(row.node_uid, False) or row.position not in own
         held = queries.device_holders(connection, when)
+        by_claims = {row.position: row.pod_uid for row in held if row.holder == CLAIM}
+        consumers = consumers_of(connection, by_claims, until)
         picture = cluster_now_of_ledger(
             queries.nodes(connection, until=until),
             queries.devices(connection),
@@ -94,6 +99,7 @@ def picture_of_ledger(source: Ledger, at_us: int | None, sight: Sight = EVERYBOD
             described=described,
             labels=labels,
             cut=cut,
+            users={by_claims[each]: names_of(some) for each, some in consumers.items()},
         )
     return picture if sight.whole else held_alone(picture, sight.sees)
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from ledger.domain.errors import FieldError
 from ledger.domain.kube.shared_templates import SharedTemplate
-from ledger.domain.log.events import PodObserved, RefusalReason
+from ledger.domain.log.events import ClaimObserved, PodObserved, RefusalReason
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodRequest, PodSnapshot
 from scheduler.decide.settings import SchedulingSettings
@@ -127,6 +127,7 @@ class Cluster:
         adopted: what running Pods hold before the first decision, in file order. One on a node
             that is not in the input has no node UID; it is listed and holds nothing.
         running_requests: what the running Pods ask for, of those that break no rule.
+        claims: what claims have of cards that nodes list themselves.
         shared_templates: what the ConfigMap says of them; None = none is in the input, the settings
             count.
         warnings: what was read and is not used, in words.
@@ -136,6 +137,7 @@ class Cluster:
     nodes: tuple[NodeFacts, ...]
     adopted: tuple[PodObserved, ...] = ()
     running_requests: Sequence[PodRequest] = ()
+    claims: tuple[ClaimObserved, ...] = ()
     shared_templates: tuple[SharedTemplate, ...] | None = None
     warnings: tuple[str, ...] = ()
     unreadable: tuple[Unreadable, ...] = ()

@@ -26,6 +26,7 @@ from ledger.domain.resources import (
     UNHEALTHY_GPU_PREFIX,
 )
 from ledger.domain.vocabulary import Vocabulary
+from scheduler.cluster.claimed import holders_of_own
 from scheduler.cluster.claims import Dra, Given, given_by_claims, with_claims
 from scheduler.cluster.constraints import gate_errors
 from scheduler.cluster.documents import (
@@ -84,21 +85,26 @@ def cluster_of(objects: Documents, settings: SchedulingSettings) -> Cluster:
     vocabulary = settings.vocabulary
     _check_unused(objects, vocabulary)
     placed = _placed(objects)
-    dra = dra_of(objects)
-    given = given_by_claims(dra, {document.uid: node for document, node in placed})
     documents = by_node(objects)
     nodes: dict[str, NodeFacts] = {}
     witnesses: dict[str, KubeletReports] = {}
     running_on = _running_on(placed)
     warnings = list(_warnings(objects, documents, Counter(node for _, node in placed)))
     for name, about in documents.items():
-        facts, found = read_node(about, settings, running_on.get(name, frozenset()))
-        names = dra.by_claims(name, dict(facts.systems.offers))
-        nodes[name] = replace(
-            facts, by_claims=names, systems=with_claims(facts.systems, given, name)
-        )
+        nodes[name], found = read_node(about, settings, running_on.get(name, frozenset()))
         witnesses[name] = read_witnesses(about)
         warnings += found
+    dra = dra_of(objects)
+    claims, rest = holders_of_own(nodes, dra, objects)
+    given = given_by_claims(rest, {document.uid: node for document, node in placed})
+    nodes = {
+        name: replace(
+            facts,
+            by_claims=dra.by_claims(name, dict(facts.systems.offers)),
+            systems=with_claims(facts.systems, given, name),
+        )
+        for name, facts in nodes.items()
+    }
     asked = [_examined(document, vocabulary) for document, _ in placed]
     adopted = [
         _adopt(
@@ -119,6 +125,7 @@ def cluster_of(objects: Documents, settings: SchedulingSettings) -> Cluster:
         nodes=tuple(nodes.values()),
         adopted=(*adopted, *(pod for pod, _ in strangers)),
         running_requests=tuple(request for request, errors in asked if not errors),
+        claims=claims,
         shared_templates=_shared_templates(objects),
         warnings=tuple(warnings),
     )

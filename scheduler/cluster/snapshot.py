@@ -12,7 +12,9 @@ from ledger.domain.adopted.pods import DEVICE_ALLOCATED
 from ledger.domain.devices import GPU, DeviceRecord, DeviceShare
 from ledger.domain.errors import FieldError, InputError
 from ledger.domain.kube.shared_templates import SharedTemplate
+from ledger.domain.log.claims import claim_as_observed
 from ledger.domain.log.events import (
+    ClaimObserved,
     LedgerEvent,
     NodeDescribed,
     NodeInventoried,
@@ -102,6 +104,7 @@ class FileObjects:
     requests: Mapping[str, PodRequest]
     broken: Mapping[str, str]
     managed: frozenset[str]
+    claims: tuple[ClaimObserved, ...] = ()
     shared_templates: tuple[SharedTemplate, ...] | None = None
     unreadable: tuple[Unreadable, ...] = ()
 
@@ -144,6 +147,7 @@ def objects_of(cluster: Cluster, objects: Documents, settings: SchedulingSetting
         requests=requests,
         broken=broken,
         managed=frozenset(managed),
+        claims=cluster.claims,
         shared_templates=cluster.shared_templates,
         unreadable=tuple(unreadable),
     )
@@ -170,6 +174,10 @@ def snapshot_of_objects(
             others=pod.pod_uid not in objects.managed,
         )
         for pod in (*objects.adopted, *placed)
+    ]
+    holders += [
+        Holder(node=places[one.node_uid], held=claim_as_observed(one), fixed=HELD_BY_CLAIM)
+        for one in objects.claims
     ]
     return ClusterSnapshot(
         nodes=objects.nodes,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
+from ledger.domain.log.claims import claim_as_observed
 from ledger.domain.log.events import PodObserved, PodVoided
 from ledger.domain.log.machines import contradictions, granting_nodes, in_order_of_registration
 from ledger.domain.log.recorded import NewEvent
@@ -68,7 +69,8 @@ class Decisions:
 
     Attributes:
         groups: the groups and gangs.
-        adopted: number of the node and what a running Pod holds there, of Pods not decided here.
+        adopted: number of the node and what a running Pod, or a claim, holds there, of those not
+            decided here.
         decisions: answers that were asked for; a Pod that asks again counts again.
     """
 
@@ -87,6 +89,7 @@ class Decisions:
         self.groups = Grouping(cluster.nodes, engine, elsewhere)
         self.adopted = _adopted(cluster)
         self.decisions = 0
+        self._claims = cluster.claims
         self._record = record
         self._settings = settings
         self._words = words
@@ -131,6 +134,12 @@ class Decisions:
         for place, pod in self.adopted:
             conflicts += self.engine.adopt(place, pod)
             self._add(events.observed(pod, at_us))
+        numbers = {node.uid: number for number, node in enumerate(nodes)}
+        for claim in self._claims:
+            place, held = numbers[claim.node_uid], claim_as_observed(claim)
+            conflicts += self.engine.adopt(place, held)
+            self._add(events.of_claim(claim, at_us, 0))
+            self.adopted.append((place, held))
         for node in nodes:
             if node.lost:
                 self._record.add(events.node_lost(node, at_us))

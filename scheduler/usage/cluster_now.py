@@ -10,7 +10,8 @@ from typing import Final
 from ledger.domain.devices import WHOLE_PERCENT, DeviceRecord, DeviceShare, level_percent
 from ledger.domain.dialects.names import OUR_DIALECT, Dialect
 from ledger.domain.dialects.registry import READERS, gpu_dialect_of, reader_of
-from ledger.domain.log.events import PodObserved
+from ledger.domain.log.claims import claim_as_observed
+from ledger.domain.log.events import ClaimObserved, PodObserved
 from ledger.domain.log.machines import (
     Contradiction,
     contradictions,
@@ -34,7 +35,7 @@ from ledger.domain.resources import (
     TYPE_GPU,
     WHOLE_CARD_NAMES,
 )
-from ledger.domain.systems import NO_SYSTEMS, UNHEALTHY, DeviceSystems
+from ledger.domain.systems import NO_SYSTEMS, UNHEALTHY, Claimant, DeviceSystems
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 from ledger.store.reading.report_rows import Device, HealthRow, HolderRow, Node
 from scheduler.usage.claims import dra_groups, dra_not_looked_at, volcano_groups
@@ -118,6 +119,7 @@ class _NodeParts:
 def cluster_now_of_objects(
     nodes: Sequence[NodeFacts],
     observed: Iterable[PodObserved],
+    claims: Sequence[ClaimObserved] = (),
     *,
     unreadable: Iterable[tuple[str, str]] = (),
     vocabulary: Vocabulary = DEFAULT_VOCABULARY,
@@ -129,9 +131,11 @@ def cluster_now_of_objects(
     its cards once, on the Node that grants.
 
     Args:
+        claims: what claims have of cards that nodes list.
         unreadable: object and text of what was left out of it.
     """
-    observed = list(observed)
+    users = {one.claim_uid: names_of(one.consumers) for one in claims}
+    observed = [*observed, *map(claim_as_observed, claims)]
     accounts = granting_nodes(nodes)
     number_of = {node.uid: number for number, node in enumerate(nodes)}
     parts = [
@@ -157,7 +161,7 @@ def cluster_now_of_objects(
         there.asked.update(extended.held(event.snapshot))
         for share in event.shares:
             device = same_device(share, there.devices)
-            holder = _holder(event, share)
+            holder = _holder(event, share, users)
             if device is None:
                 there.lost.append(holder)
                 continue
@@ -186,6 +190,7 @@ def cluster_now_of_ledger(
     described: Mapping[str, RecordedNode] | None = None,
     labels: Mapping[str, Mapping[str, str]] | None = None,
     cut: Mapping[str, bool] | None = None,
+    users: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Picture:
     """
     Return the cards of a ledger at the moment that `holders` and `pods` were asked for.
@@ -197,6 +202,7 @@ def cluster_now_of_ledger(
         labels: likewise its labels, of nodes that offer devices by number.
         cut: UIDs of the nodes with Pods of which nobody can say what they hold by number or claim,
             and whether that may be cards.
+        users: UID of a claim -> the names of the Pods that use it.
     """
     nodes, described = list(nodes), described or {}
     created = {uid: facts.created for uid, facts in described.items()}
@@ -220,7 +226,7 @@ def cluster_now_of_ledger(
             continue
         key = (row.node_uid, row.device_type, row.minor)
         place = places.get(row.device_no or 0, key if not row.device_no else None)
-        holder = _holder(row, row)
+        holder = _holder(row, row, users or {})
         if place is None or place[0] not in parts:
             parts[granting[machines[row.node_uid]]].lost.append(holder)
             continue
@@ -376,7 +382,16 @@ def _record_of(device: Device) -> DeviceRecord:
     )
 
 
-def _holder(pod: PodObserved | HolderRow, share: DeviceShare | HolderRow) -> HolderNow:
+def names_of(consumers: Iterable[Claimant]) -> tuple[str, ...]:
+    """Return the names of the Pods that use a claim."""
+    return tuple(one.name for one in consumers)
+
+
+def _holder(
+    pod: PodObserved | HolderRow,
+    share: DeviceShare | HolderRow,
+    users: Mapping[str, tuple[str, ...]],
+) -> HolderNow:
     return HolderNow(
         namespace=pod.namespace,
         name=pod.pod_name,
@@ -386,6 +401,7 @@ def _holder(pod: PodObserved | HolderRow, share: DeviceShare | HolderRow) -> Hol
         whole=share.exclusive,
         level_percent=level_percent(share.core_percent, share.memory_ratio_percent),
         lost=isinstance(pod, HolderRow) and pod.counted_until_us is not None,
+        users=users.get(pod.pod_uid),
     )
 
 

@@ -50,13 +50,14 @@ NONE: Final = exactly(0)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HolderNow:
     """
-    One Pod's part of one device.
+    One Pod's part of one device, or one claim's.
 
     Attributes:
         core_percent, memory_mib: None where it has no such figure.
         whole: it is alone on the device.
         level_percent: what it counts as; see `ledger.domain.devices.level_percent`.
         lost: with its node, or it does not run: it counts for nothing, and its card is not free.
+        users: of a claim, the names of the Pods that use it; None of a Pod.
     """
 
     namespace: str
@@ -67,6 +68,7 @@ class HolderNow:
     whole: bool = False
     level_percent: int = 0
     lost: bool = False
+    users: tuple[str, ...] | None = None
 
     @property
     def path(self) -> str:

@@ -111,4 +111,5 @@ def _holder(holder: HolderNow) -> Record:
         "core_percent": holder.core_percent,
         "memory_mib": holder.memory_mib,
         "whole": holder.whole,
+        **({} if holder.users is None else {"pods": list(holder.users)}),
     }

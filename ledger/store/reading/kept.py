@@ -133,9 +133,9 @@ def each_at(connection: Connection, positions: Iterable[int]) -> Iterator[tuple[
 
 
 def consumers_of(
-    connection: Connection, positions: Iterable[int]
+    connection: Connection, positions: Iterable[int], until: int = INTEGER_MAX
 ) -> dict[int, tuple[Claimant, ...]]:
-    """Return who uses the claims now that events at these positions gave something."""
+    """Return who used the claims, at a position, that events at these positions gave something."""
     found: dict[int, tuple[Claimant, ...]] = {}
     holdings: dict[str, dict[tuple[str, int], int]] = {}  # stream -> claim, attempt -> position
     for position, event in each_at(connection, positions):
@@ -151,6 +151,7 @@ def consumers_of(
                 e.stream == stream,
                 e.event_type == ClaimConsumed.event_type,
                 e.position > min(keys.values()),
+                e.position <= until,
             )
             .order_by(e.position)
         )

@@ -1,0 +1,157 @@
+"""
+Cards that a node lists itself and that claims have: one account each, with the claim as its holder.
+
+Rule: docs/contracts/dra.md, 4; docs/adr/0025. What of claims is of no such card stays with the Pods
+that use them, as slices tell it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from ledger.domain.dialects.dra.accounts import Listed, NodeAccounts, accounts_of
+from ledger.domain.dialects.dra.drivers import LookedAt
+from ledger.domain.dialects.dra.objects import pools_of, read_slice
+from ledger.domain.dialects.dra.shares import Shares, shares_of
+from ledger.domain.errors import InputError
+from ledger.domain.kube.object_fields import default_uid
+from ledger.domain.log.events import ClaimObserved
+from ledger.domain.log.state import NodeState
+from ledger.domain.nodes import NodeFacts
+from scheduler.cluster.claims import Dra
+from scheduler.cluster.documents import Document, Documents, section
+from scheduler.cluster.dra import is_of_dra
+from scheduler.gate.claims import Allocated, claim_seen
+from scheduler.gate.decide import Accounted, Unaccounted
+from scheduler.gate.exchange import Alike, Device
+from scheduler.gate.follow import observed_of
+
+_READ: Final = frozenset({"resource.k8s.io/v1", "resource.k8s.io/v1beta2"})
+_DRIVERS: Final = LookedAt()
+
+
+def holders_of_own(
+    nodes: Mapping[str, NodeFacts], dra: Dra, objects: Documents
+) -> tuple[tuple[ClaimObserved, ...], Dra]:
+    """
+    Return what claims have of cards that nodes list themselves, and the rest of what is told.
+
+    What can't be read as the API describes it, or in an older version of it, is all in the rest.
+
+    Args:
+        nodes: by name.
+    """
+    told = {node.name: accounts for node, accounts in _accounts(nodes, objects)}
+    own = {key for accounts in told.values() for key in accounts.devices}
+    if not own:
+        return (), dra
+    held = list[ClaimObserved]()
+    split = set[str]()
+    for document in _of_kind(objects, "ResourceClaim"):
+        event = _held(document, nodes, told)
+        if event is not None:
+            held.append(event)
+            split.add(f"{event.namespace}/{event.claim_name}")
+    claims = (
+        replace(one, parts=tuple(part for part in one.parts if part.key not in own))
+        if f"{one.namespace}/{one.name}" in split
+        else one
+        for one in dra.claims
+    )
+    rest = replace(
+        dra,
+        devices=tuple(one for one in dra.devices if one.key not in own),
+        claims=tuple(one for one in claims if one.parts),
+    )
+    return tuple(held), rest
+
+
+def _of_kind(objects: Documents, kind: str) -> Iterator[Document]:
+    for one in objects.documents:
+        is_read = is_of_dra(one) and one.body.get("apiVersion") in _READ
+        if is_read and one.kind.partition(".")[0] == kind:
+            yield one
+
+
+def _accounts(
+    nodes: Mapping[str, NodeFacts], objects: Documents
+) -> Iterator[tuple[NodeFacts, NodeAccounts]]:
+    """Yield nodes with the accounts of what is one of their own cards, or a part of it."""
+    slices = []
+    for document in _of_kind(objects, "ResourceSlice"):
+        try:
+            slices.append(read_slice(document.body))
+        except InputError:
+            continue
+    pools = pools_of(slices)
+    for node in nodes.values() if pools else ():
+        found = accounts_of(node.name, pools, node.devices, Listed(drivers=_DRIVERS))
+        own = {
+            key: accounts
+            for key, accounts in found.devices.items()
+            if accounts.parts and not any(part.card.by_claims for part in accounts.parts)
+        }
+        if own:
+            yield node, replace(found, devices=own)
+
+
+def _held(
+    document: Document, nodes: Mapping[str, NodeFacts], told: Mapping[str, NodeAccounts]
+) -> ClaimObserved | None:
+    """Return what a claim has of a node's own cards; None where that is nothing."""
+    metadata = section(document.body, "metadata")
+    filled = {
+        "uid": document.uid or default_uid("ResourceClaim", document.namespace, document.name),
+        "namespace": document.namespace,
+        "resourceVersion": metadata.get("resourceVersion") or "0",
+    }
+    try:
+        seen = claim_seen({**document.body, "metadata": {**metadata, **filled}}, _DRIVERS)
+    except InputError:
+        return None
+    if seen.allocated is None or seen.allocated.node_name not in told:
+        return None
+    accounts = told[seen.allocated.node_name]
+    node, accounts = nodes[seen.allocated.node_name], told[seen.allocated.node_name]
+    results = tuple(
+        one
+        for one in seen.allocated.results
+        if (one.driver, one.pool, one.device) in accounts.devices
+    )
+    mine = replace(seen, allocated=replace(seen.allocated, results=results))
+    event = observed_of(mine, _Own(of=node, accounts=accounts), 1)
+    return event if event is not None and event.shares else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Own:
+    """The accounts of one node's own cards."""
+
+    of: NodeFacts
+    accounts: NodeAccounts
+
+    def node(self, name: str) -> NodeState | None:
+        """Return the node."""
+        assert name == self.of.name, name
+        return NodeState(uid=self.of.uid, name=name, devices=self.of.devices)
+
+    def account(self, allocated: Allocated) -> Accounted | Unaccounted:
+        """Return what results are of the cards; of counters nobody here keeps account."""
+        found = shares_of(allocated.results, self.accounts)
+        assert isinstance(found, Shares), "each is of an own card"
+        cards = {(each.device_type, each.device_id) for each in self.of.devices}
+        pairs = [
+            (share, model)
+            for share, model in zip(found.shares, found.models, strict=True)
+            if (share.device_type, share.device_id) in cards
+        ]
+        return Accounted(
+            shares=tuple(share for share, _ in pairs), models=tuple(model for _, model in pairs)
+        )
+
+    def alike(self, node: str, device: Device, *, anywhere: bool = False) -> tuple[Alike, ...]:
+        """Return that no device is given in another one's place."""
+        assert node or device or anywhere
+        return ()
