@@ -352,11 +352,16 @@ class Engine:
 
         None changes nothing: there is no room for it any more.
         """
-        changed = self._arrays.log.since(decided_at)
-        if changed is None or int(self._node_rows.of[placement.node]) in changed:
+        if not self.is_unchanged(placement.node, decided_at):
             return self.try_place(placement.request, placement.node)
         self.reserve(placement)
         return placement
+
+    def is_unchanged(self, node: int, since: int) -> bool:
+        """Tell whether nothing has changed on a node since that position, as far as is known."""
+        changed, row = self._arrays.log.since(since), int(self._node_rows.of[node])
+        rows = {row, self._arrays.accounts[row]}
+        return changed is not None and rows.isdisjoint(changed.tolist())
 
     def undo(self, placement: Placement) -> None:
         """Take back what `try_place` reserved."""

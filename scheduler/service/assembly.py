@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from certs.ports import Object
+from scheduler.decide.outcome import Placement
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.record.events import DecidedBy
 from scheduler.service.agents import Agents
@@ -120,9 +121,12 @@ def give_way(view: ClusterView, books: LiveBooks, holds: Holds, groups: LiveGrou
     """
 
     @contextmanager
-    def lifted(pod_uid: str, node_name: str) -> Iterator[None]:
-        with holds.lifted(pod_uid, node_name), groups.plans.lifted(pod_uid, node_name):
-            yield
+    def lifted(pod_uid: str, node_name: str) -> Iterator[Placement | None]:
+        with (
+            holds.lifted(pod_uid, node_name) as held,
+            groups.plans.lifted(pod_uid, node_name) as is_planned,
+        ):
+            yield None if is_planned else held
 
     def given_back(pod_uids: Sequence[str]) -> None:
         holds.dropped(pod_uids)

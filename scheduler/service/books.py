@@ -52,7 +52,8 @@ class LiveBooks:
         why_not: why nothing may be decided now, empty when it may.
 
     Attributes:
-        lifted: lifts the soft holds in the way of a Pod on a node for the length of a block.
+        lifted: lifts the soft holds in the way of a Pod on a node for the length of a block, and
+            says what is chosen for it there where that is known.
         freed: told the name of a node on which something was chosen that is not recorded.
     """
 
@@ -77,7 +78,7 @@ class LiveBooks:
         self._gone: set[str] = set()  # Pods that are gone, and something is reserved for them
         self._late: dict[str, float] = {}  # Pods that went without a reservation, and when
         self._standing = _standing(begun.state, begun.opened)
-        self.lifted: Callable[[str, str], AbstractContextManager[None]] = _no_holds
+        self.lifted: Callable[[str, str], AbstractContextManager[Placement | None]] = _no_holds
         self.freed: Callable[[str], None] = lambda _: None
 
     def standing(self, pod_uid: str) -> Standing | None:
@@ -118,22 +119,29 @@ class LiveBooks:
         if isinstance(request, str):
             return NotChosen(message=request)
         with ExitStack() as lifted:
-            for name in self._groups.nodes_of(request, call.node_name):
+            held = [
                 lifted.enter_context(self.lifted(call.pod_uid, name))
-            chosen = self._chosen(request, call.node_name, attempt, resource_version)
+                for name in self._groups.nodes_of(request, call.node_name)
+            ]
+            chosen = self._chosen(request, call.node_name, attempt, resource_version, held[0])
             if isinstance(chosen, Chosen):
                 for reservation in chosen.reservations:
                     self._view.expect(reservation)
         return chosen
 
     def _chosen(
-        self, request: PodRequest, node_name: str, attempt: int, resource_version: str
+        self,
+        request: PodRequest,
+        node_name: str,
+        attempt: int,
+        resource_version: str,
+        held: Placement | None,
     ) -> Chosen | NotChosen:
         is_member = bool(group_name(request))
         placement = (
             self._groups.choose(request, node_name)
             if is_member
-            else self._view.choose(request.uid, node_name)
+            else self._view.choose(request.uid, node_name, held)
         )
         if isinstance(placement, str):
             return NotChosen(message=placement)
@@ -292,7 +300,7 @@ class LiveBooks:
         self._view.take(position, event)
 
 
-def _no_holds(_pod_uid: str, _node_name: str) -> AbstractContextManager[None]:
+def _no_holds(_pod_uid: str, _node_name: str) -> AbstractContextManager[Placement | None]:
     return nullcontext()
 
 

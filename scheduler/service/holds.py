@@ -4,7 +4,8 @@ Soft holds: what kube-scheduler was told a Pod would get, until it says where th
 Rule: design section 5.2. Kube-scheduler asks for the next Pod before it binds the last one, so that
 a burst would be sent to one card. A hold takes room in the engine that filters are answered from.
 It is never a source of truth: what is bound is chosen from what the ledger holds alone, and nobody
-is refused a place at bind for a hold's sake.
+is refused a place at bind for a hold's sake. A hold that was decided on just that is not chosen
+again, for the same would be chosen.
 """
 
 from __future__ import annotations
@@ -38,11 +39,17 @@ NO_ROOM: Final = "no room"
 
 @dataclass(frozen=True, slots=True)
 class _Hold:
-    """A place that is taken until a moment, and the Pod's PodScheduled as it was then."""
+    """
+    A place that is taken until a moment, and the Pod's PodScheduled as it was then.
+
+    Attributes:
+        taken_at: the engine's position once it was taken.
+    """
 
     placement: Placement
     until: float
     condition: str
+    taken_at: int
 
 
 class Holds:
@@ -114,7 +121,8 @@ class Holds:
         if taken is None:
             self.ended[NO_ROOM] += 1
             return
-        self._holds[uid] = _Hold(taken, self._now() + seconds_of(pod), _condition(pod))
+        until = self._now() + seconds_of(pod)
+        self._holds[uid] = _Hold(taken, until, _condition(pod), self._engine.position)
 
     def end(self, pod_uid: str, why: str) -> None:
         """End a Pod's hold, if it has one; what it kept is free, and whoever waits may hear so."""
@@ -171,27 +179,36 @@ class Holds:
                 self.ended[NODE_GONE] += 1
 
     @contextmanager
-    def lifted(self, pod_uid: str, node_name: str) -> Iterator[None]:
+    def lifted(self, pod_uid: str, node_name: str) -> Iterator[Placement | None]:
         """
         Let the block choose for a Pod that is bound to this node, and take what it chose.
 
         The Pod's own hold ends. The other holds on the node are lifted, and put back after the
         block where they still fit, on other cards if need be.
+
+        The value is what the block would choose, where that is known: the Pod's own hold was the
+        only one there, and nothing has changed on the node since it was decided.
         """
+        hold = self._holds.get(pod_uid)
+        is_as_held = (
+            hold is not None
+            and hold.placement.node_name == node_name
+            and self._engine.is_unchanged(hold.placement.node, hold.taken_at)
+        )
         self._bound(pod_uid, node_name)
         lifted = [
-            (uid, hold)
-            for uid, hold in self._holds.items()
-            if hold.placement.node_name == node_name
+            (uid, other)
+            for uid, other in self._holds.items()
+            if other.placement.node_name == node_name
         ]
         for uid, _ in lifted:
             self._engine.release(uid)
             del self._holds[uid]
         try:
-            yield
+            yield hold.placement if hold is not None and is_as_held and not lifted else None
         finally:
-            for uid, hold in lifted:
-                self._take(uid, hold, hold.placement.node, CROWDED_OUT)
+            for uid, other in lifted:
+                self._take(uid, other, other.placement.node, CROWDED_OUT)
 
     def _bound(self, uid: str, node_name: str) -> None:
         before = self._end(uid, BOUND)
@@ -212,7 +229,7 @@ class Holds:
             if otherwise == CROWDED_OUT:
                 self.freed(hold.placement.node_name)
         else:
-            self._holds[uid] = _Hold(taken, hold.until, hold.condition)
+            self._holds[uid] = _Hold(taken, hold.until, hold.condition, self._engine.position)
 
 
 def seconds_of(pod: Object) -> float:

@@ -114,12 +114,13 @@ class Plans:
     # --- what gives way -------------------------------------------------------------------------
 
     @contextmanager
-    def lifted(self, pod_uid: str, node_name: str) -> Iterator[None]:
+    def lifted(self, pod_uid: str, node_name: str) -> Iterator[bool]:
         """
         Let the block choose for a Pod that is bound to this node, without plans of other groups.
 
         Only what the ledger does not have is lifted, as soft holds are. Where the Pod got what a
-        plan was for, the group is planned again on the same nodes, and else not at all.
+        plan was for, the group is planned again on the same nodes, and else not at all. The value
+        tells whether there was anything to lift.
         """
         own = self._members.name_of(pod_uid)
         lifted = [
@@ -133,7 +134,7 @@ class Plans:
             self._groups.taken(place.request.uid)
             self._view.engine.release(place.request.uid)
         try:
-            yield
+            yield bool(lifted)
         finally:
             broken = {name: None for name, place in lifted if not self.keep_again(name, place)}
             for name in broken:

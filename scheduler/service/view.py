@@ -466,12 +466,17 @@ class ClusterView:
         best = None if judged is None else judged.filtered.best
         return NOT_RATED if best is None or best.node_name != node_name else best.rated
 
-    def choose(self, pod_uid: str, node_name: str) -> Placement | str:
+    def choose(
+        self, pod_uid: str, node_name: str, held: Placement | None = None
+    ) -> Placement | str:
         """
         Return what a Pod gets on the node that was named, or why it gets nothing there.
 
         Rule: design section 5.3; whoever keeps soft holds lifts them around the call, so that it is
         decided from the ledger's state alone.
+
+        Args:
+            held: what is chosen for the request that it was decided for, as nothing has changed.
         """
         request = self.request(pod_uid)
         if isinstance(request, str):
@@ -479,6 +484,8 @@ class ClusterView:
         number = self.directory.number(node_name)
         if number is None:
             return self.directory.closed(node_name)
+        if held is not None and held.request is request and held.node == number:
+            return held
         placement = self.engine.try_place(request, number)
         if placement is not None:
             self.engine.undo(placement)

@@ -97,8 +97,11 @@ class World:
         """Choose as binding does: what an engine would choose that knows the ledger alone."""
         place = sorted(self.nodes).index(node)
         expected = self.anew(holds=False).try_place(request, place)
-        with self.holds.lifted(request.uid, self.nodes[node].name):
+        with self.holds.lifted(request.uid, self.nodes[node].name) as known:
             found = self.engine.try_place(request, node)
+        if known is not None:
+            assert found is not None, "it was chosen a moment before"
+            assert structs.replace(known, rated=found.rated) == found
         assert (found is None) is (expected is None)
         if found is not None and expected is not None:
             assert (found.shares, found.cpuset) == (expected.shares, expected.cpuset)

@@ -20,6 +20,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
+from msgspec import structs
+
 from certs.ports import ApiError
 from ledger.domain.errors import LedgerError, OverloadedError, UnknownOutcomeError
 from ledger.domain.log.drift import HOLDER_ON_LOST_NODE
@@ -42,6 +44,7 @@ from ledger.store.writing import commands
 from ledger.store.writing.append import Writer
 from ledger.store.writing.commands import Command, Outcome
 from scheduler.decide.group.life import GroupLife, apply_life
+from scheduler.decide.outcome import Placement
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.record.events import DecidedBy
 from scheduler.record.refusing import Told
@@ -186,6 +189,23 @@ class Recorder:
         return outcome
 
 
+class SureView(ClusterView):
+    """Chooses anew what is known to be chosen, too."""
+
+    __module__ = ClusterView.__module__  # what it keeps is looked at as the product's
+
+    def choose(
+        self, pod_uid: str, node_name: str, held: Placement | None = None
+    ) -> Placement | str:
+        """Choose as without a hold, and as with it: that is the same."""
+        anew, found = super().choose(pod_uid, node_name), super().choose(pod_uid, node_name, held)
+        if isinstance(anew, Placement) and isinstance(found, Placement):
+            assert structs.replace(found, rated=anew.rated) == anew, (anew, found)
+        else:
+            assert anew == found
+        return found
+
+
 class Service:
     """One process: what `tenure serve scheduler` is made of, while it believes to lead."""
 
@@ -198,7 +218,7 @@ class Service:
         self.recorder = Recorder(writer, world.faults, self.crash_maybe)
         begun = begin(self.ledger)
         clock = LoopClock()
-        self.view = ClusterView(world.settings)
+        self.view: ClusterView = SureView(world.settings)
         self.view.begin(begun.position, begun.state, begun.opened)
         self.inventory = Inventory(self.view, self.recorder, clock, begun, synced=lambda: True)
         self.groups = LiveGroups(self.view, clock, begun)

@@ -139,6 +139,36 @@ def test_what_is_bound_is_chosen_from_the_ledger_alone() -> None:
     assert scene.holds.ended == {holds.CROWDED_OUT: 1}
 
 
+def test_a_hold_alone_on_a_node_that_did_not_change_is_what_is_chosen() -> None:
+    """It is known only then: a rival, another node, or whatever happened there, has it chosen."""
+
+    def nothing(_: Scene) -> None: ...
+
+    def known(
+        after: Callable[[Scene], object] = nothing,
+        before: Callable[[Scene], object] = nothing,
+        node: int = 0,
+    ) -> bool:
+        scene = Scene()
+        scene.bind(whole("held"), 0)
+        before(scene)
+        assert scene.ask(whole("p")) == "n-0"
+        placement = scene.holds.placements()[-1]
+        after(scene)
+        with scene.holds.lifted("p", f"n-{node}") as found:
+            assert found is None or found == placement
+            return found is not None
+
+    assert known()
+    assert known(lambda scene: scene.bind(whole("other"), 1))
+    assert not known(node=1)
+    assert not known(lambda scene: scene.engine.release("held"))
+    assert not known(lambda scene: scene.engine.put_node(gpu_node("n-0")))
+    assert not known(lambda scene: scene.ask(pod("rival")))
+    assert not known(before=lambda scene: scene.ask(pod("rival")))
+    assert not known(lambda scene: scene.holds.drop("p"))
+
+
 def test_a_hold_that_still_fits_comes_back() -> None:
     """On the card that is left."""
     scene = Scene()
