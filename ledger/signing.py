@@ -12,6 +12,7 @@ import binascii
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, Self
 
 from cryptography.exceptions import InvalidSignature
@@ -35,7 +36,7 @@ NOTE_BYTES_MAX: Final = 1_000_000
 """A longer text is no note (C2SP signed-note)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots: ids are worked out once
 class PublicKey:
     """
     A verifier key: `name+hash+base64`, the hash over name and key as 8 hex digits.
@@ -69,7 +70,7 @@ class PublicKey:
         """The first 4 bytes of SHA-256(name || newline || 0x01 || key)."""
         return hashlib.sha256(self.name.encode() + b"\n" + _ED25519 + self.key).digest()[:4]
 
-    @property
+    @cached_property
     def key_id(self) -> str:
         """The id by which a signature names its key: `name+hash`."""
         return f"{self.name}+{self.key_hash.hex()}"
@@ -87,7 +88,7 @@ class PublicKey:
         return True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PrivateKey:
     """A signer key: `PRIVATE+KEY+name+hash+base64`. Keep its text in a file of mode 0600."""
 
@@ -135,7 +136,7 @@ class PrivateKey:
     def __repr__(self) -> str:
         return f"PrivateKey(name={self.name!r})"
 
-    @property
+    @cached_property
     def public(self) -> PublicKey:
         """The verifier key that belongs to it."""
         return PublicKey(name=self.name, key=self._key.public_key().public_bytes_raw())

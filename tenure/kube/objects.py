@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
@@ -313,14 +314,21 @@ def _skew(date: str, asked: datetime, heard: datetime) -> timedelta:
 
     It was made between `asked` and `heard`, and says whole seconds: what came late is no skew.
     """
-    try:
-        made = parsedate_to_datetime(date)
-    except ValueError:
-        return timedelta()
-    if made.tzinfo is None:
+    made = _moment(date)
+    if made is None:
         return timedelta()
     behind = heard - made
     return behind if behind < timedelta() else max(asked - made - timedelta(seconds=1), timedelta())
+
+
+@lru_cache(maxsize=4)  # answers of one second say the same
+def _moment(date: str) -> datetime | None:
+    """Return the moment that a `Date` tells, None where it tells none."""
+    try:
+        made = parsedate_to_datetime(date)
+    except ValueError:
+        return None
+    return None if made.tzinfo is None else made
 
 
 async def _whole(answer: aiohttp.ClientResponse) -> bytes:

@@ -33,15 +33,22 @@ def signed_bytes(annotation: str, words: Mapping[str, object]) -> bytes:
 
     The name keeps a text that was signed for one annotation from being taken for another's.
     """
-    return f"{annotation}\n".encode() + canonical_json(words).encode()
+    return _message(annotation, canonical_json(words))
+
+
+def _message(annotation: str, said: str) -> bytes:
+    return f"{annotation}\n{said}".encode()
 
 
 def encode_signed(
     annotation: str, word: str, words: Mapping[str, object], *, key: str, sign: Signer
 ) -> dict[str, str]:
     """Write the annotation, signed with the key of that id."""
-    signature = base64.b64encode(sign(signed_bytes(annotation, words))).decode()
-    return {annotation: dump({word: words, "key": key, "signature": signature})}
+    said = canonical_json(words)
+    signature = base64.b64encode(sign(_message(annotation, said))).decode()
+    parts = {word: said, "key": dump(key), "signature": dump(signature)}
+    text = ",".join(f'"{name}":{parts[name]}' for name in sorted(parts))
+    return {annotation: f"{{{text}}}"}
 
 
 def decode_signed(
