@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.kube.binaries import PROGRAMS, MissingProgramError, programs
-from tests.support.node.programs import builds, node_programs
+from tests.support.node.programs import builds, example_driver, node_programs
 
 _GO = """#!/bin/sh
 echo "$@" >> "$(dirname "$0")/built"
@@ -45,6 +45,17 @@ def test_a_nodes_programs_are_built_once(tmp_path: Path) -> None:
     assert node_programs(environ) == folder
     assert {path.name for path in folder.iterdir()} == set(builds())
     assert len((tmp_path / "bin" / "built").read_text().splitlines()) == len(builds())
+
+
+def test_the_example_driver_is_built_once(tmp_path: Path) -> None:
+    """A second call finds it, of exactly this module file."""
+    environ = _machine(tmp_path, "go")
+
+    program = example_driver(environ)
+
+    assert example_driver(environ) == program
+    assert [path.name for path in program.parent.iterdir()] == [program.name]
+    assert len((tmp_path / "bin" / "built").read_text().splitlines()) == 1
 
 
 def test_a_node_without_a_compiler_says_what_to_install(tmp_path: Path) -> None:

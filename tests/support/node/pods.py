@@ -49,6 +49,7 @@ class Pods:
         annotations: Mapping[str, str] | None = None,
         runtime: str = "",
         scheduler: str = "default-scheduler",
+        claims: Sequence[Mapping[str, str]] = (),
     ) -> dict[str, Any]:
         """
         Create a Pod on the machine's own network, for the scheduler to place.
@@ -66,6 +67,7 @@ class Pods:
             "nodeSelector": {"kubernetes.io/hostname": NODE_NAME},
             "automountServiceAccountToken": False,
             "schedulerName": scheduler,
+            "resourceClaims": list(claims),
         }
         if runtime:
             spec["runtimeClassName"] = runtime

@@ -31,11 +31,14 @@ from tests.support.kube.binaries import (
 
 _NODE: Final = Path(__file__).parents[2] / "node"
 MODULES: Final = _NODE / "modules"
+_DRIVER: Final = _NODE / "driver"
 SHOW: Final = "show"
 """What the images of the tests hold: waits, or says what it sees."""
 RUNTIME: Final = "runc-without-seccomp"
 OLDER: Final = "1.6"
 """The containerd of Debian 12, beside our own."""
+EXAMPLE_DRIVER: Final = "dra-example-kubeletplugin"
+"""Kubernetes' own example of a driver, whose devices are there in name alone."""
 
 _CONTAINERD: Final = "github.com/containerd/containerd/v2"
 _NO_FILE_SYSTEMS: Final = "no_btrfs no_zfs no_devmapper no_aufs"
@@ -152,6 +155,25 @@ def node_folder(environ: Mapping[str, str]) -> Path:
     sources = [*sorted(MODULES.glob("*/go.*")), *sorted(_NODE.glob("*/main.go"))]
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
     return cache_root(environ) / "node" / digest[:16]
+
+
+def example_driver(environ: Mapping[str, str] = os.environ) -> Path:
+    """
+    Return the example driver's program, building it on first use (a minute).
+
+    Raises:
+        MissingProgramError: it is not there and can't be built; with what to install.
+    """
+    digest = hashlib.sha256((_DRIVER / "go.sum").read_bytes()).hexdigest()
+    program = cache_root(environ) / "driver" / digest[:16] / EXAMPLE_DRIVER
+    with alone(program.parent):
+        if not program.exists():
+            package = f"sigs.k8s.io/dra-example-driver/cmd/{EXAMPLE_DRIVER}"
+            program.parent.mkdir(exist_ok=True)
+            built = program.with_suffix(".new")
+            go_build(go_program(environ), _DRIVER, package, output=built)
+            built.rename(program)
+    return program
 
 
 def _containerd() -> str:
