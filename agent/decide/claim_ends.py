@@ -25,6 +25,7 @@ class EndingClaim:
 
     Attributes:
         pods: UIDs of the Pods that used it last.
+        question: the number of the question, which an answer repeats.
     """
 
     claim_uid: str
@@ -32,6 +33,7 @@ class EndingClaim:
     namespace: str
     name: str
     pods: tuple[str, ...] = ()
+    question: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

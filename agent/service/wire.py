@@ -82,6 +82,7 @@ class _Ending(msgspec.Struct):
     namespace: str
     name: str
     pods: tuple[str, ...] = ()
+    question: int = 0
 
 
 class _Asked(msgspec.Struct):
@@ -235,7 +236,13 @@ def confirmation(
     body: dict[str, Any] = {"assigned": listed, "gone": list(gone), "here": list(here)}
     body["observed"] = [_observed(each) for each in observed]
     body["claims"] = [
-        {"claim_uid": one.claim_uid, "attempt": one.attempt, "pods": one.pods} for one in claims
+        {
+            "claim_uid": one.claim_uid,
+            "attempt": one.attempt,
+            "question": one.question,
+            "pods": one.pods,
+        }
+        for one in claims
     ]
     if runs is not None:
         body["runs"] = list(runs)
@@ -251,6 +258,7 @@ def _ending(said: _Ending) -> EndingClaim:
         namespace=said.namespace,
         name=said.name,
         pods=said.pods,
+        question=said.question,
     )
 
 

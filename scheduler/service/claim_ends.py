@@ -42,6 +42,7 @@ class EndingClaim(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         pods: UIDs of the Pods that used it last, as far as they had a node.
+        question: its number, which an answer repeats.
     """
 
     claim_uid: Name
@@ -49,6 +50,7 @@ class EndingClaim(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = ""
     name: str = ""
     pods: tuple[Name, ...] = ()
+    question: Number = 0
 
 
 class ClaimEnds:
@@ -65,6 +67,7 @@ class ClaimEnds:
         self._now = now
         self._ends: dict[str, dict[str, EndingClaim]] = {}  # UID of a node -> by UID of the claim
         self._node: dict[str, str] = {}  # UID of a claim that ends -> of its node
+        self._questions = 0
         self._confirmed: dict[str, tuple[int, frozenset[str]]] = {}  # UID of a claim -> beside whom
         self._reads: dict[str, float] = {}  # UID of a node -> when an agent asked that reads claims
         self._blind: set[str] = set()  # UIDs of nodes where one asked that does not
@@ -75,10 +78,12 @@ class ClaimEnds:
     # --- what is asked --------------------------------------------------------------------------
 
     def ask(self, node_uid: str, claim: EndingClaim) -> None:
-        """Ask a node's agent whether nothing of a claim is left."""
+        """Ask a node's agent whether nothing of a claim is left; the same again is no question."""
         ends = self._ends.setdefault(node_uid, {})
-        if ends.get(claim.claim_uid) != claim:
-            ends[claim.claim_uid] = claim
+        known = ends.get(claim.claim_uid)
+        if known is None or msgspec.structs.replace(claim, question=known.question) != known:
+            self._questions += 1
+            ends[claim.claim_uid] = msgspec.structs.replace(claim, question=self._questions)
             self._node[claim.claim_uid] = node_uid
             self.asked(node_uid)
 
@@ -138,7 +143,10 @@ class ClaimEnds:
         answers = []
         for one in claims:
             asked = self._ends.get(node_uid, {}).get(one.claim_uid)
-            is_asked = asked is not None and asked.attempt == one.attempt
+            is_asked = asked is not None and (asked.attempt, asked.question) == (
+                one.attempt,
+                one.question,
+            )
             if is_asked:
                 self._confirmed[one.claim_uid] = one.attempt, frozenset(one.pods)
             answers.append(NOTED if is_asked else NOTHING)

@@ -76,7 +76,7 @@ class Agent:
 
     def confirm(self, one: Mapping[str, Any]) -> None:
         """Say that nothing is left of a claim."""
-        known = {key: one[key] for key in ("claim_uid", "attempt", "pods")}
+        known = {key: one[key] for key in ("claim_uid", "attempt", "pods", "question")}
         status, said = self.service.call(
             "/agents/v1/confirmations", self.token, {"claims": [known]}
         )

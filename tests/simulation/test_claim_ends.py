@@ -401,6 +401,7 @@ class Simulation:
                 namespace=one.namespace,
                 name=one.name,
                 pods=one.pods,
+                question=one.question,
             )
             for one in ends
         )
@@ -464,13 +465,70 @@ class Simulation:
 
 
 def _plain(one: EndingClaim) -> dict[str, Any]:
-    return {"claim_uid": one.claim_uid, "attempt": one.attempt, "pods": one.pods}
+    said = {"claim_uid": one.claim_uid, "attempt": one.attempt, "question": one.question}
+    return {**said, "pods": one.pods}
 
 
 @pytest.mark.parametrize("seed", [*range(12), 1_472, 1_917])
 def test_whoever_runs_holds_and_what_is_over_is_free(seed: int) -> None:
     """Whatever happens, and wherever the gate is killed."""
     Simulation(seed).run()
+
+
+class Luck(random.Random):
+    """Chance that gives what it is told: below 0.7 every message arrives, above none."""
+
+    value = 0.5
+
+    def random(self) -> float:
+        """Return what it was told."""
+        return self.value
+
+
+def test_an_answer_to_a_question_of_before_frees_nothing() -> None:
+    """
+    It was given before the Pod came to the node, and arrives when the same is asked again.
+
+    Somebody deallocates the claim by hand before the watch has told of the Pod: its node is asked
+    and has nothing of it yet. Then the Pod runs, and is deleted by force while it does.
+    """
+    sim = Simulation(0)
+    sim.rng = luck = Luck(0)
+    sim.create()
+    sim.schedule()
+    [(name, item)] = sim.claims().items()
+    sim.world.book.put(item["metadata"]["uid"], item)
+    sim.settle()
+
+    assert not sim.write(name, claim(name, int(item["metadata"]["resourceVersion"])))
+    sim.settle()
+    luck.value = 0.8
+    sim.agent()
+    assert sim.told, "it is asked"
+    sim.agent()
+    assert sim.messages[-1], "and answers, on the way for long"
+    sim.start()
+    assert sim.kubelet.runs()
+    for uid, life in list(sim.pod_news):
+        sim.seen[uid] = life
+        sim.leaving.ends.ran(uid)
+    sim.pod_news.clear()
+    sim.settle()
+    assert not sim.leaving.ends.waiting()
+
+    sim.delete_pod()
+    sim.seen.clear()
+    sim.let_go()
+    sim.settle()
+    assert sim.leaving.ends.waiting(), "the same is asked again"
+    luck.value = 0.5
+    sim.agent()
+    assert not sim.messages, "all have arrived"
+    sim.let_go()
+    [(name, item)] = sim.claims().items()
+    sim.world.book.put(item["metadata"]["uid"], item)
+    sim.settle()
+    sim.check()
 
 
 @pytest.mark.slow

@@ -74,11 +74,12 @@ class ObservedPod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfirmedClaim:
-    """A claim of which nothing is left, and beside which Pods that was asked."""
+    """A claim of which nothing is left, beside which Pods that was asked, and by which question."""
 
     claim_uid: Name
     attempt: Number
     pods: tuple[Name, ...] = ()
+    question: Number = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,7 +350,12 @@ def _object(body: bytes) -> dict[str, Any]:
 
 
 def _ending(claim: ConfirmedClaim) -> EndingClaim:
-    return EndingClaim(claim_uid=claim.claim_uid, attempt=claim.attempt, pods=claim.pods)
+    return EndingClaim(
+        claim_uid=claim.claim_uid,
+        attempt=claim.attempt,
+        pods=claim.pods,
+        question=claim.question,
+    )
 
 
 def _seen(pod: ObservedPod) -> SeenPod:

@@ -87,7 +87,7 @@ def guarded() -> Guarded:
     return Guarded()
 
 
-WORD = {"claim_uid": "c", "attempt": 1, "pods": ["uid-train"]}
+WORD = {"claim_uid": "c", "attempt": 1, "pods": ["uid-train"], "question": 1}
 
 
 def test_an_agent_is_asked_what_waits_and_its_word_ends_it(guarded: Guarded) -> None:
@@ -129,6 +129,8 @@ def test_a_word_of_before_its_pod_ran_counts_no_more(guarded: Guarded, *, said: 
     assert guarded.why() == "ReleaseNotConfirmed"
     guarded.ask()
     guarded.scene.confirm(claims=[WORD])
+    assert guarded.why() == "ReleaseNotConfirmed", "an answer to the question of before"
+    guarded.scene.confirm(claims=[{**WORD, "question": 2}])
     assert guarded.why() == "", "it is asked again"
 
 
@@ -146,8 +148,8 @@ def test_a_word_of_before_the_claim_was_stored_counts_no_more(guarded: Guarded) 
 
 @pytest.mark.parametrize(
     "word",
-    [{**WORD, "claim_uid": "other"}, {**WORD, "attempt": 2}, None],
-    ids=["of another claim", "of another attempt", "of what is not asked"],
+    [{**WORD, "claim_uid": "other"}, {**WORD, "attempt": 2}, {**WORD, "question": 2}, None],
+    ids=["of another claim", "of another attempt", "of another question", "of what is not asked"],
 )
 def test_what_is_not_asked_is_no_word(guarded: Guarded, word: Json | None) -> None:
     """It may have been said of what was before."""
