@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ import yaml
 from ledger.store.open import open_ledger
 from ledger.store.reading.timetravel import load_state
 from scheduler.gate.configuration import GateOptions, configuration, policies
-from tests.support.kube.api import Api
+from tests.support.kube.api import Api, Reply
 from tests.support.kube.control_plane import ControlPlane, Program
 from tests.support.kube.pods import pod, pods_in
 from tests.support.kube.schedulers import KUBE_SCHEDULER, Identities
@@ -31,6 +32,9 @@ WHOLE: Final = "whole"
 SHARE: Final = "share"
 _MIB: Final = "1Mi"
 _SENDERS: Final = 4
+_TRIES_MAX: Final = 5
+_GIVEN_BACK_SECONDS: Final = 1_200.0
+"""The claim controller waits for up to 1,000 s between two tries, where calls of it fail."""
 
 
 def claims_in(namespace: str) -> str:
@@ -250,11 +254,21 @@ def asked(
 
 
 def submit(plane: ControlPlane, namespace: str, pods: Sequence[Mapping[str, Any]]) -> None:
-    """Create Pods, several at a time, in about this order."""
-    api = plane.api()
+    """Create Pods, several at a time, in about this order; again where nobody answered in time."""
+    api, path = plane.api(), pods_in(namespace)
+
+    def made(pod: Mapping[str, Any]) -> Reply:
+        for again in range(_TRIES_MAX):
+            reply = api.create(path, pod)
+            if again and reply.status == HTTPStatus.CONFLICT:
+                return api.get(f"{path}/{pod['metadata']['name']}")
+            if reply.status != HTTPStatus.GATEWAY_TIMEOUT:
+                break
+        return reply
+
     with ThreadPoolExecutor(_SENDERS) as senders:
-        for made in senders.map(lambda one: api.create(pods_in(namespace), one), pods):
-            assert made.ok, made.message
+        for reply in senders.map(made, pods):
+            assert reply.ok, reply.message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -370,7 +384,7 @@ def remove_claims(plane: ControlPlane, namespace: str) -> None:
         api.delete(f"{pods_in(namespace)}/{one['metadata']['name']}")
     for one in api.get(claims_in(namespace)).body["items"]:
         api.delete(f"{claims_in(namespace)}/{one['metadata']['name']}")
-    until = time.monotonic() + 300
+    until = time.monotonic() + _GIVEN_BACK_SECONDS
     while any(
         one.get("status", {}).get("allocation")
         for one in api.get(claims_in(namespace)).body["items"]
