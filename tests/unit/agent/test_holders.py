@@ -14,6 +14,7 @@ from ledger.domain.annotations.qos import QosClass
 from ledger.domain.cpuset import CpuSet, cpuset_of, format_cpuset, parse_cpuset
 from ledger.domain.log.events import LedgerEvent, PodObserved, PodReleased, PodReserved, PodVoided
 from ledger.domain.request.requests import PodSnapshot
+from tests.support.stores import claim, claim_ended, seen_claim
 from tests.support.topologies import MACHINE_X
 
 STATUS = "scheduling.koordinator.sh/resource-status"
@@ -67,6 +68,18 @@ def usable(qos: QosClass, after: Pools, kube: KubeQos = KubeQos.BURSTABLE) -> Cp
     """Return the CPUs that a Pod without any of its own is bound to."""
     pod = PodOnNode(status=ResourceStatus(), qos=qos, kube_qos=kube)
     return binding_of(pod, after, manages_best_effort=True).cpus
+
+
+def test_the_cpus_of_a_claim_are_nobody_elses_until_it_ends() -> None:
+    """As an LSE Pod's, whether the gate let them through or found them."""
+    for made in (claim, seen_claim):
+        given = made("c", cpus=(1, 13), node="x", node_uid="x")
+        ended = structs.replace(claim_ended("c"), node_uid="x")
+        mine = cpuset_of([1, 13])
+
+        assert usable(QosClass.BE, pools(given)).isdisjoint(mine)
+        assert usable(QosClass.LS, pools(given)).isdisjoint(mine)
+        assert mine <= usable(QosClass.LS, pools(given, ended))
 
 
 def test_the_cpus_of_an_lse_pod_are_nobody_elses() -> None:
