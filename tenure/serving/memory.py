@@ -1,10 +1,20 @@
-"""What a start took and needs no more, given back to the machine."""
+"""What a start makes, which mostly stays: looked at seldom, and then no more; the rest goes."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
 from contextlib import suppress
+from typing import Final
+
+_EVERY: Final = 100_000
+"""So many objects that may refer to others are made in a start between two looks for cycles."""
+_USUAL: Final = gc.get_threshold()
+
+
+def look_seldom() -> None:
+    """Look for cycles seldom until `give_back`: next to all that a start makes stays."""
+    gc.set_threshold(_EVERY, *_USUAL[1:])
 
 
 def give_back() -> None:
@@ -14,6 +24,7 @@ def give_back() -> None:
     The allocator keeps what was freed between what stays, until it is told: glibc's is, where the
     process has that one.
     """
+    gc.set_threshold(*_USUAL)
     gc.freeze()
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -30,6 +30,7 @@ from tenure.kube.objects import KubeObjects, connected
 from tenure.kube.reflector import Reflector, SetBackError
 from tenure.serving.background import as_coroutine, tasks_of_process, told_to_stop, unless
 from tenure.serving.listening import Connections, Http2, announced
+from tenure.serving.memory import look_seldom
 from tenure.serving.probes import probes_app
 from tenure.serving.scheduling.agents import agent_routes
 from tenure.serving.scheduling.api import answer_discovery, answer_people
@@ -67,6 +68,7 @@ async def serve_scheduler(options: SchedulerOptions) -> None:
         CertificateError: the certificates can't be served.
         FencedError: another writer took the ledger over.
     """
+    look_seldom()
     settings = SchedulingSettings() if options.config is None else read_settings(options.config)
     metrics = Metrics()
     folder = ServingFolder(options, metrics)
