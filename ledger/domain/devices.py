@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from msgspec import Struct
-
 from ledger.domain.bounds import Count, Index, Name, Units
+from ledger.domain.proofs.canonical import Recorded
 
 GPU: Final = "gpu"
 
@@ -80,7 +79,7 @@ class DeviceRecord:
         return (self.device_type, self.minor)
 
 
-class ContainerShare(Struct, frozen=True, kw_only=True, gc=False):
+class ContainerShare(Recorded, frozen=True, kw_only=True, gc=False):
     """
     What one container gets of one device.
 
@@ -95,7 +94,7 @@ class ContainerShare(Struct, frozen=True, kw_only=True, gc=False):
     memory_bytes: Count
 
 
-class DeviceShare(Struct, frozen=True, kw_only=True, gc=False):
+class DeviceShare(Recorded, frozen=True, kw_only=True, gc=False):
     """
     The part of one device that one Pod holds, in integers.
 

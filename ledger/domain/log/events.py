@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import ClassVar, Final
 
-from msgspec import Struct, field, structs
+from msgspec import field, structs
 
 from ledger.domain.bounds import (
     CoreSum,
@@ -40,7 +40,7 @@ from ledger.domain.log.recorded_node import RecordedNode
 from ledger.domain.log.recorded_request import RecordedRequest
 from ledger.domain.log.upcasts import UPCASTS, Step, latest, upcast
 from ledger.domain.log.workload import Workload
-from ledger.domain.proofs.canonical import canonical_json
+from ledger.domain.proofs.canonical import Recorded, canonical_json
 from ledger.domain.request.requests import PodSnapshot
 from ledger.domain.systems import Claimant, SystemPart
 from ledger.domain.topology import Cpu
@@ -52,7 +52,7 @@ CLAIM: Final = "claim"
 """Who holds: a Pod, or a claim that Pods use."""
 
 
-class EpochStarted(Struct, frozen=True, kw_only=True, gc=False):
+class EpochStarted(Recorded, frozen=True, kw_only=True, gc=False):
     """A writer took the ledger over. Older writers are fenced from here on."""
 
     event_type: ClassVar[str] = "epoch.started.v1"
@@ -62,7 +62,7 @@ class EpochStarted(Struct, frozen=True, kw_only=True, gc=False):
     tenure_version: str
 
 
-class SettingsChanged(Struct, frozen=True, kw_only=True, gc=False):
+class SettingsChanged(Recorded, frozen=True, kw_only=True, gc=False):
     """The settings of deciding from here on. `settings_hash` is what reservations quote."""
 
     event_type: ClassVar[str] = "settings.changed.v1"
@@ -71,7 +71,7 @@ class SettingsChanged(Struct, frozen=True, kw_only=True, gc=False):
     tenure_version: str
 
 
-class WorkloadDescribed(Struct, frozen=True, kw_only=True, gc=False):
+class WorkloadDescribed(Recorded, frozen=True, kw_only=True, gc=False):
     """
     The usual Pods that nodes are rated by from here on, where the node policy asks for them.
 
@@ -82,7 +82,7 @@ class WorkloadDescribed(Struct, frozen=True, kw_only=True, gc=False):
     workload: Workload
 
 
-class NodeInventoried(Struct, frozen=True, kw_only=True, gc=False):
+class NodeInventoried(Recorded, frozen=True, kw_only=True, gc=False):
     """
     What a node has, from here on. Replaces the node's earlier inventory; holders stay.
 
@@ -110,7 +110,7 @@ class NodeInventoried(Struct, frozen=True, kw_only=True, gc=False):
     by_agent: bool = False
 
 
-class NodeDescribed(Struct, frozen=True, kw_only=True, gc=False):
+class NodeDescribed(Recorded, frozen=True, kw_only=True, gc=False):
     """
     What deciding reads of a node beside its inventory, from here on; replaces what was said before.
 
@@ -129,7 +129,7 @@ class NodeDescribed(Struct, frozen=True, kw_only=True, gc=False):
     rank: Count = 0
 
 
-class NodeLost(Struct, frozen=True, kw_only=True, gc=False):
+class NodeLost(Recorded, frozen=True, kw_only=True, gc=False):
     """
     A Node was deleted, or is out of service: what it held is counted to here, and stays held.
 
@@ -148,7 +148,7 @@ BOOT: Final = "boot"
 ACT: Final = "act"
 
 
-class NodeCleared(Struct, frozen=True, kw_only=True, gc=False):
+class NodeCleared(Recorded, frozen=True, kw_only=True, gc=False):
     """
     Nothing that a lost Node's Pods held runs any more: their accounts are open again.
 
@@ -169,7 +169,7 @@ class NodeCleared(Struct, frozen=True, kw_only=True, gc=False):
     reason: str = ""
 
 
-class DeviceHealthChanged(Struct, frozen=True, kw_only=True, gc=False):
+class DeviceHealthChanged(Recorded, frozen=True, kw_only=True, gc=False):
     """A device was closed to grants or opened again. Holders stay (design section 8)."""
 
     event_type: ClassVar[str] = "device.health_changed.v1"
@@ -181,7 +181,7 @@ class DeviceHealthChanged(Struct, frozen=True, kw_only=True, gc=False):
     reason: str
 
 
-class RequestDescribed(Struct, frozen=True, kw_only=True, gc=False):
+class RequestDescribed(Recorded, frozen=True, kw_only=True, gc=False):
     """
     What Pods of one kind ask for beside cpu and memory, recorded before the first that does.
 
@@ -192,7 +192,7 @@ class RequestDescribed(Struct, frozen=True, kw_only=True, gc=False):
     request: RecordedRequest
 
 
-class PodReserved(Struct, frozen=True, kw_only=True, gc=False):
+class PodReserved(Recorded, frozen=True, kw_only=True, gc=False):
     """
     The scheduler promised these shares to one Pod. Appended before Bind is sent.
 
@@ -242,7 +242,7 @@ class PodReserved(Struct, frozen=True, kw_only=True, gc=False):
     decided_on: Position | None = None
 
 
-class PodBound(Struct, frozen=True, kw_only=True, gc=False):
+class PodBound(Recorded, frozen=True, kw_only=True, gc=False):
     """The API server accepted the Binding of this reservation."""
 
     event_type: ClassVar[str] = "pod.bound.v1"
@@ -252,7 +252,7 @@ class PodBound(Struct, frozen=True, kw_only=True, gc=False):
     node_uid: Name
 
 
-class PodAssigned(Struct, frozen=True, kw_only=True, gc=False):
+class PodAssigned(Recorded, frozen=True, kw_only=True, gc=False):
     """The node confirmed that the Pod runs on what was reserved."""
 
     event_type: ClassVar[str] = "pod.assigned.v1"
@@ -262,7 +262,7 @@ class PodAssigned(Struct, frozen=True, kw_only=True, gc=False):
     node_uid: Name
 
 
-class PodReleased(Struct, frozen=True, kw_only=True, gc=False):
+class PodReleased(Recorded, frozen=True, kw_only=True, gc=False):
     """The holder is gone: every share and CPU of this reservation is free again."""
 
     event_type: ClassVar[str] = "pod.released.v1"
@@ -273,7 +273,7 @@ class PodReleased(Struct, frozen=True, kw_only=True, gc=False):
     reason: str
 
 
-class PodVoided(Struct, frozen=True, kw_only=True, gc=False):
+class PodVoided(Recorded, frozen=True, kw_only=True, gc=False):
     """A reservation that never became a bound Pod was taken back, behind a fence."""
 
     event_type: ClassVar[str] = "pod.voided.v1"
@@ -284,7 +284,7 @@ class PodVoided(Struct, frozen=True, kw_only=True, gc=False):
     reason: str
 
 
-class ClaimResult(Struct, frozen=True, kw_only=True, gc=False):
+class ClaimResult(Recorded, frozen=True, kw_only=True, gc=False):
     """
     One device of a claim's allocation, in the words of the claim: what it was given by.
 
@@ -308,7 +308,7 @@ class ClaimResult(Struct, frozen=True, kw_only=True, gc=False):
     cpus: CpuSet = EMPTY_CPUSET
 
 
-class _OfClaim(Struct, frozen=True, kw_only=True, gc=False):
+class _OfClaim(Recorded, frozen=True, kw_only=True, gc=False):
     """
     What every event of a claim's holding says; the claim is the holder, as else a Pod is.
 
@@ -426,7 +426,7 @@ BY_COUNT: Final = "count"
 """The source of what we placed ourselves, on cards that kubelet chooses."""
 
 
-class PodObserved(Struct, frozen=True, kw_only=True, gc=False):
+class PodObserved(Recorded, frozen=True, kw_only=True, gc=False):
     """
     Someone else gave this Pod its devices: kubelet, another scheduler, an earlier system.
 
@@ -473,7 +473,7 @@ class PodObserved(Struct, frozen=True, kw_only=True, gc=False):
     faults: tuple[str, ...] = ()
 
 
-class RefusalReason(Struct, frozen=True, kw_only=True, gc=False):
+class RefusalReason(Recorded, frozen=True, kw_only=True, gc=False):
     """
     One reason of a refusal, with the number of nodes it holds for and what would have helped.
 
@@ -491,7 +491,7 @@ class RefusalReason(Struct, frozen=True, kw_only=True, gc=False):
     remedy: str = ""
 
 
-class RequestRefused(Struct, frozen=True, kw_only=True, gc=False):
+class RequestRefused(Recorded, frozen=True, kw_only=True, gc=False):
     """
     A Pod was refused. Recorded when the set of reasons changes, prunable apart from holdings.
 
@@ -519,7 +519,7 @@ class RequestRefused(Struct, frozen=True, kw_only=True, gc=False):
     arrival: Count = 0
 
 
-class GroupMember(Struct, frozen=True, kw_only=True, gc=False):
+class GroupMember(Recorded, frozen=True, kw_only=True, gc=False):
     """
     One member of a group that a plan was made for.
 
@@ -536,7 +536,7 @@ class GroupMember(Struct, frozen=True, kw_only=True, gc=False):
     request: str
 
 
-class PlannedMember(Struct, frozen=True, kw_only=True, gc=False):
+class PlannedMember(Recorded, frozen=True, kw_only=True, gc=False):
     """
     One member of a group plan: its node and the GPUs that it is to get there.
 
@@ -555,7 +555,7 @@ class PlannedMember(Struct, frozen=True, kw_only=True, gc=False):
     whole: tuple[Number, ...] = ()
 
 
-class GroupPlanned(Struct, frozen=True, kw_only=True, gc=False):
+class GroupPlanned(Recorded, frozen=True, kw_only=True, gc=False):
     """
     A whole group or gang was given nodes and devices before its members are bound.
 
@@ -577,7 +577,7 @@ class GroupPlanned(Struct, frozen=True, kw_only=True, gc=False):
     running: Count = 0
 
 
-class PlanDropped(Struct, frozen=True, kw_only=True, gc=False):
+class PlanDropped(Recorded, frozen=True, kw_only=True, gc=False):
     """
     A group plan stopped being valid; what it pre-occupied is free again.
 
@@ -592,7 +592,7 @@ class PlanDropped(Struct, frozen=True, kw_only=True, gc=False):
     pod_uid: Name = ""
 
 
-class DriftFound(Struct, frozen=True, kw_only=True, gc=False):
+class DriftFound(Recorded, frozen=True, kw_only=True, gc=False):
     """
     The witnesses disagree. `kind` is the name of the disagreement, such as `OverHeld`.
 
@@ -610,7 +610,7 @@ class DriftFound(Struct, frozen=True, kw_only=True, gc=False):
     pod_uid: Name = ""
 
 
-class DriftResolved(Struct, frozen=True, kw_only=True, gc=False):
+class DriftResolved(Recorded, frozen=True, kw_only=True, gc=False):
     """A disagreement is over."""
 
     event_type: ClassVar[str] = "drift.resolved.v1"
@@ -618,7 +618,7 @@ class DriftResolved(Struct, frozen=True, kw_only=True, gc=False):
     how: str
 
 
-class SnapshotTaken(Struct, frozen=True, kw_only=True, gc=False):
+class SnapshotTaken(Recorded, frozen=True, kw_only=True, gc=False):
     """A snapshot of the folded state was stored; its digest is proved by the chain."""
 
     event_type: ClassVar[str] = "snapshot.taken.v1"
@@ -626,7 +626,7 @@ class SnapshotTaken(Struct, frozen=True, kw_only=True, gc=False):
     digest: str
 
 
-class SegmentArchived(Struct, frozen=True, kw_only=True, gc=False):
+class SegmentArchived(Recorded, frozen=True, kw_only=True, gc=False):
     """
     Events `first`..`last` moved to an archive file.
 
@@ -646,7 +646,7 @@ class SegmentArchived(Struct, frozen=True, kw_only=True, gc=False):
     state_digest: str
 
 
-class LedgerRecovered(Struct, frozen=True, kw_only=True, gc=False):
+class LedgerRecovered(Recorded, frozen=True, kw_only=True, gc=False):
     """
     A ledger that was behind its witnesses was opened again; the range is unknown, not idle.
 
@@ -667,7 +667,7 @@ class LedgerRecovered(Struct, frozen=True, kw_only=True, gc=False):
     began_at: Count
 
 
-class KeyRotated(Struct, frozen=True, kw_only=True, gc=False):
+class KeyRotated(Recorded, frozen=True, kw_only=True, gc=False):
     """
     Checkpoints are signed by another key from here on. Both keys signed that it follows.
 
@@ -683,7 +683,7 @@ class KeyRotated(Struct, frozen=True, kw_only=True, gc=False):
     note: str
 
 
-class PositionVoided(Struct, frozen=True, kw_only=True, gc=False):
+class PositionVoided(Recorded, frozen=True, kw_only=True, gc=False):
     """
     The event at an earlier position counts for nothing: it should never have been let in.
 
@@ -701,7 +701,7 @@ class PositionVoided(Struct, frozen=True, kw_only=True, gc=False):
     reason: str
 
 
-class CheckpointWithdrawn(Struct, frozen=True, kw_only=True, gc=False):
+class CheckpointWithdrawn(Recorded, frozen=True, kw_only=True, gc=False):
     """
     A checkpoint that the ledger keeps counts for nothing: the events do not bear it out.
 
@@ -721,7 +721,7 @@ class CheckpointWithdrawn(Struct, frozen=True, kw_only=True, gc=False):
     reason: str
 
 
-class TimeCorrected(Struct, frozen=True, kw_only=True, gc=False):
+class TimeCorrected(Recorded, frozen=True, kw_only=True, gc=False):
     """
     Earlier positions were recorded by a clock that was off. Their recorded times stay.
 

@@ -12,6 +12,7 @@ from ledger.domain.annotations.device_hints import DeviceHint, JointAllocation, 
 from ledger.domain.bounds import Count, Exact, Priority, Units
 from ledger.domain.devices import WHOLE_PERCENT, ratio_to_bytes
 from ledger.domain.dialects.names import Dialect
+from ledger.domain.proofs.canonical import Recorded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +194,7 @@ class GangRef:
     waiting_seconds: Exact
 
 
-class PodSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class PodSnapshot(Recorded, frozen=True, kw_only=True, gc=False):
     """
     What can never be asked later, stored with every reservation and refusal.
 
