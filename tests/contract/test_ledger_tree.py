@@ -19,6 +19,7 @@ from ledger.domain.proofs.merkle import (
 from ledger.store.open import Ledger
 from ledger.store.proving.tree import node_reader, stored_range
 from ledger.store.proving.verify import verify
+from ledger.store.reading import tables
 from tests.support.stores import (
     Clock,
     PostgresStore,
@@ -230,10 +231,18 @@ def test_postgres_refuses_every_other_move(full: PostgresStore, statement: str, 
     ],
     ids=["other hashes", "another size", "another tile", "a tile less", "no tree"],
 )
+@pytest.mark.parametrize("page", [600, 300])
 def test_verify_finds_another_tree(
-    sqlite_store: SqliteStore, statement: str, position: int | None, words: str
+    sqlite_store: SqliteStore,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    statement: str,
+    position: int | None,
+    words: str,
+    page: int,
 ) -> None:
-    """The tree and its tiles are computed again from the events."""
+    """The tree and its tiles are computed again from the events, in however many pages."""
+    monkeypatch.setattr(tables, "PAGE_ROWS", page)
     filled(sqlite_store, 600)
     with sqlite_store.raw() as raw:
         rules = raw.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()

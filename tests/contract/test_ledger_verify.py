@@ -625,22 +625,25 @@ def test_nothing_is_written_without_a_revision(told: SqliteStore) -> None:
         told.open()
 
 
-def rewritten(store: SqliteStore, position: int, event_type: str, body: str) -> VerifyReport:
-    """Put another body at `position`, hash the rest of the chain again, and verify."""
+def rewritten(store: SqliteStore, position: int, **changes: str | int) -> VerifyReport:
+    """Put other words into the event at `position`, hash the chain again, and verify."""
     with store.raw() as raw:
         rows = raw.execute("SELECT * FROM ledger_events ORDER BY position").fetchall()
     chain, statements = GENESIS, []
     for row in rows:
         envelope = envelope_of(row)
         if envelope.position == position:
-            envelope = structs.replace(envelope, event_type=event_type, body=body)
+            envelope = structs.replace(envelope, **changes)
         leaf = leaf_hash(envelope)
         chain = chain_hash(chain, leaf)
-        words = body.replace("'", "''")
-        changed = f"event_type = '{event_type}', body = '{words}', "
         statements.append(
-            f"UPDATE ledger_events SET {changed if row[0] == position else ''}"
-            f"leaf_hash = x'{leaf.hex()}', chain_hash = x'{chain.hex()}' WHERE position = {row[0]}"
+            f"UPDATE ledger_events SET leaf_hash = x'{leaf.hex()}', chain_hash = x'{chain.hex()}'"
+            f" WHERE position = {row[0]}"
+        )
+    for column, value in changes.items():
+        words = str(value).replace("'", "''")
+        statements.append(
+            f"UPDATE ledger_events SET {column} = '{words}' WHERE position = {position}"
         )
     statements.append(f"UPDATE ledger_head SET chain_hash = x'{chain.hex()}'")
     return tampered(store, *statements)
@@ -678,7 +681,7 @@ def share_with(**changes: object) -> list[object]:
 )
 def test_a_body_that_is_not_its_type_is_named(told: SqliteStore, body: Callable[[], str]) -> None:
     """The chain may hold over words that no writer of ours records; they are still found."""
-    report = rewritten(told, 3, "pod.reserved.v1", body())
+    report = rewritten(told, 3, body=body())
 
     assert report.findings[0].position == 3
     assert "can't be read" in report.findings[0].text
@@ -690,16 +693,50 @@ def test_an_inventory_that_names_a_cpu_twice_is_named(told: SqliteStore) -> None
     """What can't be replayed is a finding at its position, and stops a rebuild there."""
     twice = node(gpus=2, cpus=4)
     twice = structs.replace(twice, cpus=(twice.cpus[0], *twice.cpus))
-    report = rewritten(told, 2, "node.inventoried.v1", encode_event(twice))
+    report = rewritten(told, 2, body=encode_event(twice))
 
     assert report.findings[0].position == 2
     assert "contradicts" in report.findings[0].text
 
 
+@pytest.mark.parametrize(
+    ("column", "change", "words"),
+    [
+        ("stream_version", 1, "the stream has a gap"),
+        ("at_us", -(10**15), "time or epoch run backwards"),
+        ("epoch", -1, "time or epoch run backwards"),
+        ("at_us", 10**18, "a time is out of its bounds"),
+        ("wall_us", 10**18, "a time is out of its bounds"),
+    ],
+)
+def test_an_event_out_of_its_order_or_bounds_is_named(
+    told: SqliteStore, column: str, change: int, words: str
+) -> None:
+    """The chain may hold over them, too; those behind it are looked at all the same."""
+    with told.raw() as raw:
+        (value,) = raw.execute(f"SELECT {column} FROM ledger_events WHERE position = 3").fetchone()
+    report = rewritten(told, 3, **{column: value + change})
+
+    assert report.findings[0].position == 3
+    assert words in report.findings[0].text
+    assert report.events == EVENTS
+
+
+def test_how_far_times_are_ahead_of_their_clock_is_told(told: SqliteStore) -> None:
+    """The most of it, and where; an event that no clock gave a time is left out."""
+    with told.raw() as raw:
+        times = dict(raw.execute("SELECT position, at_us FROM ledger_events").fetchall())
+    report = rewritten(told, 3, wall_us=times[3] - 7)
+    assert (report.ahead_us, report.ahead_position) == (7, 3)
+
+    report = rewritten(told, 4, wall_us=0)
+    assert (report.ahead_us, report.ahead_position) == (7, 3)
+
+
 def test_an_epoch_that_was_never_started_is_named(told: SqliteStore) -> None:
     """The second event names another epoch than the one that the first started."""
     body = encode_event(EpochStarted(epoch=7, holder="test", origin=ORIGIN, tenure_version="0.1.0"))
-    report = rewritten(told, 1, "epoch.started.v1", body)
+    report = rewritten(told, 1, body=body)
 
     assert report.findings[0].position == 1
     assert "epoch" in report.findings[0].text

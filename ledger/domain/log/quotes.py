@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from ledger.domain.log.events import (
     GroupPlanned,
@@ -13,6 +14,11 @@ from ledger.domain.log.events import (
     RequestRefused,
 )
 from ledger.domain.log.recorded_request import request_digest
+
+_NAMING: Final = frozenset(
+    {RequestDescribed, PodReserved, PodObserved, RequestRefused, GroupPlanned}
+)
+"""The events that tell of requests, or name one."""
 
 
 class Quotes:
@@ -32,8 +38,11 @@ class Quotes:
             if isinstance(event, RequestDescribed)
         }
 
-    def untold(self, position: int, event: LedgerEvent) -> Iterator[str]:
-        """Take the event at a position; yield what it names that is not told before it."""
+    def untold(self, position: int, event: LedgerEvent) -> Iterable[str]:
+        """Take the event at a position; return what it names that is not told before it."""
+        return self._untold(position, event) if type(event) in _NAMING else ()
+
+    def _untold(self, position: int, event: LedgerEvent) -> Iterator[str]:
         quoted: tuple[str | None, ...] = ()
         match event:
             case RequestDescribed():

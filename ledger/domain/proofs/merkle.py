@@ -86,14 +86,18 @@ class CompactRange:
         self.size = size
         self._roots = split_hashes(hashes)
 
-    def append(self, leaf: bytes) -> None:
-        """Add one leaf hash at the right end."""
-        roots, size = self._roots, self.size
+    def append(self, root: bytes, level: int = 0) -> None:
+        """
+        Add one leaf hash at the right end, or the root over 2**level leaves.
+
+        The size is a multiple of that many.
+        """
+        roots, size = self._roots, self.size >> level
         while size & 1:
-            leaf = _sha256(_NODE + roots.pop() + leaf).digest()
+            root = _sha256(_NODE + roots.pop() + root).digest()
             size >>= 1
-        roots.append(leaf)
-        self.size += 1
+        roots.append(root)
+        self.size += 1 << level
 
     def root(self) -> bytes:
         """Return the root of the whole tree."""

@@ -7,7 +7,7 @@ proof reads a few rows, whatever the size.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final
 
@@ -39,6 +39,10 @@ _GROW: Final = Statement(
 )
 
 
+Tile = tuple[int, int, bytes]
+"""A full tile: its level, its number there, its hashes one behind the other."""
+
+
 class TileGrower:
     """
     The right edge of the tree: hashes of tiles that are not full yet, per level.
@@ -58,13 +62,33 @@ class TileGrower:
         grower.tree, grower._pending = tree, pending
         return grower
 
-    def append(self, leaf: bytes) -> list[tuple[int, int, bytes]]:
+    def append(self, leaf: bytes) -> list[Tile]:
         """Add a leaf; return the tiles that it fills, as (level, number, hashes)."""
         self.tree.append(leaf)
-        full: list[tuple[int, int, bytes]] = []
-        level, value = 0, leaf
+        return self._fill(0, leaf)
+
+    def extend(self, leaves: Sequence[bytes]) -> list[Tile]:
+        """Add leaves; return the tiles that they fill. A whole tile's are hashed once."""
+        full: list[Tile] = []
+        at = 0
+        while at < len(leaves):
+            tile = leaves[at : at + TILE_HASHES]
+            if self.tree.size % TILE_HASHES or len(tile) < TILE_HASHES:
+                full += self.append(leaves[at])
+                at += 1
+                continue
+            root = perfect_root(tile)
+            self.tree.append(root, TILE_LEVELS)
+            full.append((0, (self.tree.size >> TILE_LEVELS) - 1, b"".join(tile)))
+            full += self._fill(1, root)
+            at += TILE_HASHES
+        return full
+
+    def _fill(self, level: int, value: bytes) -> list[Tile]:
+        """Add a hash at a level; return the tiles that it fills, there and above."""
+        full: list[Tile] = []
         while True:
-            if level == len(self._pending):
+            while level >= len(self._pending):
                 self._pending.append([])
             row = self._pending[level]
             row.append(value)

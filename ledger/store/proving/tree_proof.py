@@ -106,6 +106,16 @@ class TreeProof:
         if size in self._told:
             self._compare_at(size)
 
+    def extend(self, leaves: Sequence[bytes]) -> None:
+        """Add the leaf hashes of the next positions."""
+        size = self._edge.tree.size
+        if self._witness.leaves or any(size < told <= size + len(leaves) for told in self._told):
+            for leaf in leaves:
+                self.add(leaf)
+            return
+        for level, number, hashes in self._edge.extend(leaves):
+            self._tiles[level, number] = hashlib.sha256(hashes).digest()
+
     def root(self) -> bytes:
         """Return the root over what was added so far."""
         return self._edge.tree.root()

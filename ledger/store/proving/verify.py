@@ -8,12 +8,13 @@ again from the stored words, and what is held is counted again from the events.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
+from operator import le, lt
 from pathlib import Path
 from typing import Final
 
@@ -98,7 +99,6 @@ from ledger.store.writing.statements import Row
 
 FINDINGS_MAX: Final = 50
 """A report names at most this many; one altered event may contradict many rows."""
-_PROGRESS_EVENTS: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -413,18 +413,69 @@ class Walk:
         """Check rows of the log, in order."""
         try:
             for page in pages_of(rows):
-                proved = bool(self.chain) and proven_chain(page, self.position, self.chain)
-                for row in page:
-                    if proved or tuple(map(type, row)) in self._kinds:
-                        self._event(row, proved=bool(proved))
-                    else:
-                        self._ill_typed(row)
-                    if self.position in self._seals:
-                        self._seal(self._seals[self.position])
-                    if self.position % _PROGRESS_EVENTS == 0:
-                        progress()
+                if not self._page(page):
+                    for row in page:
+                        self._row(row)
+                progress()
         except UnreadableError as error:
             self._bad(self.position + 1, f"the event is unreadable: {error}")
+
+    def _page(self, page: Sequence[Row]) -> bool:
+        """
+        Check rows together, column by column, and replay each.
+
+        Nothing is done where one of them may not be what it was, or a segment ends among them: they
+        are then looked at one by one.
+        """
+        after, end = self.position, self.position + len(page)
+        if not self.chain or any(after < seal <= end for seal in self._seals):
+            return False
+        chain = proven_chain(page, after, self.chain)
+        if chain is None or not page:
+            return not page
+        columns = list(zip(*page, strict=True))
+        epochs, times, walls, leaves = columns[6], columns[11], columns[12], columns[13]
+        versions = self._counted(columns[1], columns[2])
+        in_order = (
+            versions is not None
+            and all(map(lt, (self._at_us, *times), times))
+            and all(map(le, (self._epoch, *epochs), epochs))
+        )
+        in_bounds = min(times) >= AT[0] and max(times) <= AT[1]
+        if not (in_order and in_bounds and WALL[0] <= min(walls) and max(walls) <= WALL[1]):
+            return False
+        self._versions.update(versions or {})
+        self._look_ahead(times, walls, page[0][0])
+        taken = 0
+        for row in page if self._sound else ():
+            self._epoch = row[6]
+            self._replay(row)
+            taken += 1
+            if not self._sound:
+                break
+        self._tree.extend(leaves[:taken])
+        last = page[-1]
+        self.position, self.chain, self._at_us, self._epoch = last[0], chain, last[11], last[6]
+        return True
+
+    def _counted(self, streams: Sequence[str], versions: Sequence[int]) -> dict[str, int] | None:
+        """Return the last version of each stream that these events are of, None with a gap."""
+        found: dict[str, int] = {}
+        known = self._versions.get
+        for stream, version in zip(streams, versions, strict=True):
+            if version != (found.get(stream) or known(stream, 0)) + 1:
+                return None
+            found[stream] = version
+        return found
+
+    def _look_ahead(self, times: Sequence[int], walls: Sequence[int], first: int) -> None:
+        """Remember how far events' times are ahead of the clocks that they were recorded by."""
+        ahead = [
+            at_us - wall_us if wall_us else 0 for at_us, wall_us in zip(times, walls, strict=True)
+        ]
+        most = max(ahead)
+        if most > self.ahead[0]:
+            self.ahead = (most, first + ahead.index(most))
 
     def end(self) -> End:
         """Return what is known behind the last event that was taken."""
@@ -493,19 +544,25 @@ class Walk:
         self._bad(self.position, other_types(schema.ledger_events, row))
         self.chain = chain if isinstance(chain, bytes) else b""
 
-    def _event(self, row: Row, *, proved: bool) -> None:
-        """Check one row; `proved` if its place, its hash and its link already are."""
-        position, stream, version, _, _, _, epoch, _, _, _, _, at_us, wall_us, leaf, chain = row
-        if proved:
-            self.position, self.chain = position, chain
+    def _row(self, row: Row) -> None:
+        """Check one row, whatever is in it."""
+        if tuple(map(type, row)) in self._kinds:
+            self._event(row)
         else:
-            self._hashes(row)
+            self._ill_typed(row)
+        if self.position in self._seals:
+            self._seal(self._seals[self.position])
+
+    def _event(self, row: Row) -> None:
+        """Check one row whose values are of their columns."""
+        position, stream, version, _, _, _, epoch, _, _, _, _, at_us, wall_us, leaf, _ = row
+        self._hashes(row)
         if version != self._versions.get(stream, 0) + 1:
             self._bad(position, f"the stream has a gap: stream={stream}, version={version}")
         if at_us <= self._at_us or epoch < self._epoch:
             self._bad(position, "time or epoch run backwards")
-        if wall_us and at_us - wall_us > self.ahead[0]:
-            self.ahead = (at_us - wall_us, position)
+        if wall_us:
+            self._look_ahead((at_us,), (wall_us,), position)
         if not (AT[0] <= at_us <= AT[1] and WALL[0] <= wall_us <= WALL[1]):
             self._report(position, f"a time is out of its bounds: at={at_us}, wall={wall_us}")
         self._versions[stream], self._at_us, self._epoch = version, at_us, epoch
@@ -531,7 +588,9 @@ class Walk:
         self.chain = linked if computed == leaf else chain
 
     def _replay(self, row: Row) -> None:
-        position, at_us, void = row[0], row[11], void_event(self._voids, row[0], row[13])
+        position, at_us, void = row[0], row[11], None
+        if position in self._voids:
+            void = void_event(self._voids, position, row[13])
         event: LedgerEvent | None = None
         try:
             event = decode_event(row[3], row[4])
@@ -553,7 +612,8 @@ class Walk:
             if fact:
                 self._bad(position, fact)
         assert event is not None, row
-        self._writes(position, event)
+        if self._epoch != self._writer.epoch or isinstance(event, EpochStarted):
+            self._writes(position, event)
         for fact in self._quotes.untold(position, event):
             self._report(position, fact)
         try:

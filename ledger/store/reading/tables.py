@@ -16,7 +16,7 @@ from ledger.domain.errors import LedgerError
 from ledger.store.profile import driver_connection
 from ledger.store.writing.statements import Row
 
-PAGE_ROWS: Final = 2_000
+PAGE_ROWS: Final = 2_048
 _TEXTS_MAX: Final = 128
 _COLLECT_EVERY: Final = 500_000
 """So many objects that may refer to others are made between two looks for cycles among them."""

@@ -47,3 +47,17 @@ def test_a_writer_that_takes_over_fills_the_same_tiles(size: int) -> None:
     assert later == [(level, number, tiles[level, number]) for level, number, _ in later]
     assert {level for level, _, _ in later} == ({0} if begun else {0, 1})
     assert grower.tree.root() == root
+
+
+@pytest.mark.parametrize("some", [1, 255, 700, 2_048, EVENTS])
+def test_leaves_that_are_added_together_fill_the_same_tiles(some: int) -> None:
+    """However many at once, and wherever in a tile they begin: same tiles, same root."""
+    tiles, root = grown()
+    grower = TileGrower()
+    added = [leaf(number) for number in range(EVENTS)]
+
+    full = [tile for at in range(0, EVENTS, some) for tile in grower.extend(added[at : at + some])]
+
+    assert {(level, number): hashes for level, number, hashes in full} == tiles
+    assert len(full) == len(tiles)
+    assert grower.tree.root() == root
