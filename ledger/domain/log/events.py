@@ -8,7 +8,6 @@ A recorded type is never edited. A new meaning is a `.vN` beside the old one, wi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import ClassVar, Final
 
 from msgspec import field, structs
@@ -836,7 +835,10 @@ def skim_event(event_type: str, body: str) -> LedgerEvent:
     """
     kind: Declared = EVENT_TYPES.get(event_type)
     if kind is not None and kind is not NodeInventoried and event_type not in UPCASTS:
-        with suppress(ValueError, RecursionError):
+        try:
             event: LedgerEvent = read_unchecked(kind, body)
+        except (ValueError, RecursionError):
+            pass  # what is wrong with it is said below
+        else:
             return event
     return decode_event(event_type, body)

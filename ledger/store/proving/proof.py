@@ -127,6 +127,9 @@ PHASE: Final = slice(_RESERVATION.index("phase"), _RESERVATION.index("phase_posi
 QOS_AT: Final = _RESERVATION.index("qos")
 LOST_AT: Final = len(statements.RESERVATION.parameters)
 """Where the columns begin that a loss fills in, and behind them those of the ending."""
+_BEFORE: Final = slice(PHASE.start)
+_BEHIND: Final = slice(PHASE.stop, LOST_AT)
+"""The columns that never change, before those of the phase and behind them."""
 _CLOSED_BY: Final = _RESERVATION.index("closed_position")
 _PLACE: Final = [column.name for column in schema.ledger_planned_cards.columns]
 _DEVICE: Final = {column.name: i for i, column in enumerate(schema.ledger_devices.columns)}
@@ -330,11 +333,12 @@ class Proof:
         found = self._recorded[schema.ledger_reservations].take((position,))
         alone = row[QOS_AT] == QosClass.LSE
         held = self._open[position] = _Open(row[1], row[PHASE], found, alone)
-        held.lost = row[LOST_AT:] or held.lost
+        if len(row) > LOST_AT:
+            held.lost = row[LOST_AT:]
         if found is None:
             return
-        must = (*row[: PHASE.start], *found[PHASE], *row[PHASE.stop : LOST_AT])
-        if found[:LOST_AT] != must:
+        if found[_BEFORE] != row[_BEFORE] or found[_BEHIND] != row[_BEHIND]:
+            must = (*row[_BEFORE], *found[PHASE], *row[_BEHIND])
             self._differs(position, "ledger_reservations", _RESERVATION, must, found)
 
     def _part(self, table: Table, keys: int, row: Row) -> None:
@@ -387,11 +391,11 @@ class Proof:
             return "was promised to a second holder beside an exclusive one"
         if not device[_D_PRESENT] or not device[_D_HEALTHY]:
             return "was promised while it was closed"
-        if self._unknown(device):
+        if self._slots and self._unknown(device):
             return "was promised while a Pod held an unknown card of its node"
         if device[_D_UNIQUE] and self._claimed_twice(device):
             return "was promised while another machine claimed it too"
-        if device[_D_ID] and self._held_unnamed(device):
+        if self._unnamed and device[_D_ID] and self._held_unnamed(device):
             return "was promised though it may be held from before it had an id"
         if device[_D_OTHERS] and (
             device[_D_CORE_OTHER] >= device[_D_CORE]
@@ -500,19 +504,19 @@ class Proof:
         An event that should have ended it is named too: it may be one that never did.
         """
         found = held.reservation
-        if found is not None:
+        if found is not None and (found[PHASE] != held.phase or found[LOST_AT:] != held.lost + end):
             recorded = (*found[PHASE], *found[LOST_AT:])
             must = (*held.phase, *held.lost, *end)
-            if recorded != must:
-                names = [*_RESERVATION[PHASE], *_RESERVATION[LOST_AT:]]
-                self._differs(position, "ledger_reservations", names, must, recorded)
-                if end[1] is not None and found[_CLOSED_BY] != end[1]:
-                    fact = f"ends the reservation at position {position}"
-                    self._report(end[1], f"the event {fact}, and its row does not say so")
+            names = [*_RESERVATION[PHASE], *_RESERVATION[LOST_AT:]]
+            self._differs(position, "ledger_reservations", names, must, recorded)
+            if end[1] is not None and found[_CLOSED_BY] != end[1]:
+                fact = f"ends the reservation at position {position}"
+                self._report(end[1], f"the event {fact}, and its row does not say so")
+        closed = end[:2]
         for table, part in held.parts:
-            if part[-2:] != end[:2]:
+            if part[-2:] != closed:
                 names = ["closed_at_us", "closed_position"]
-                self._differs(position, table.name, names, end[:2], part[-2:])
+                self._differs(position, table.name, names, closed, part[-2:])
 
     def _health(self, row: Row) -> None:
         self._written(schema.ledger_device_health, 2, row)
@@ -564,5 +568,7 @@ def _by_key(row: Row) -> Row:
 
 
 def _cap(device: list[Any]) -> None:
-    device[_D_CORE_CAP] = max(device[_D_CORE], device[_D_CORE_USED])
-    device[_D_MEMORY_CAP] = max(device[_D_MEMORY], device[_D_MEMORY_USED])
+    core, used = device[_D_CORE], device[_D_CORE_USED]
+    device[_D_CORE_CAP] = core if core > used else used  # noqa: FURB136 - a call of max costs more
+    memory, used = device[_D_MEMORY], device[_D_MEMORY_USED]
+    device[_D_MEMORY_CAP] = memory if memory > used else used  # noqa: FURB136 - likewise

@@ -19,7 +19,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection as Pipe
 from typing import Any, Final, Protocol
 
-from sqlalchemy import Connection, RootTransaction, literal_column, select
+from sqlalchemy import Connection, RootTransaction, bindparam, literal_column, select
 from sqlalchemy.exc import DBAPIError
 
 from ledger.domain.errors import LedgerError
@@ -54,8 +54,8 @@ _READ: Final = (
     _events.body,
     _events.at_us,
     _events.leaf_hash,
-    _events.chain_hash,
 )
+_CHAIN: Final = select(_events.chain_hash).where(_events.position == bindparam("position"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,13 +227,15 @@ def vouch_for_rows(connection: Connection, still: Callable[[], object]) -> Vouch
     proof = ResumedProof(connection, lambda _position, text: findings.append(text), start)
     with closing(proof):
         for page in row_pages(connection, query):
-            for position, event_type, body, at_us, leaf, chain in page:  # noqa: B007 - the last
-                void = void_event(voids, position, leaf)
+            for position, event_type, body, at_us, leaf in page:
+                void = void_event(voids, position, leaf) if position in voids else None
                 proof.add(position, at_us, void or skim_event(event_type, body))
             still()
             if findings:
                 return None
         proof.finish()
+    if position > start.position:
+        chain = connection.execute(_CHAIN, {"position": position}).scalar_one()
     return (
         None
         if findings
