@@ -63,7 +63,7 @@ e2e: $(VENV)/.go $(VENV)/.postgres ## Test against a real kube-apiserver, built 
 	@$(BIN)/pytest -m "e2e and not slow" tests/e2e
 
 node: $(VENV)/.go ## Test on a real kubelet, containerd and runc, built on first use (root; cgroup v1)
-	@$(BIN)/pytest -m "node and not slow" tests/node
+	@$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "node and not slow" tests/node
 
 gpu: $(VENV)/.dev ## Compare what is found on this machine with nvidia-smi (needs NVIDIA's driver)
 	@$(BIN)/pytest -m gpu tests/gpu

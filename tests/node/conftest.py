@@ -1,4 +1,4 @@
-"""One real node for all tests here: kubelet, containerd and runc, in a control plane."""
+"""One real node for all tests of a worker: kubelet, containerd and runc, in a control plane."""
 
 from __future__ import annotations
 

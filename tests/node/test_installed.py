@@ -18,7 +18,7 @@ from tests.support.forked import forked
 from tests.support.kube.bursts import eventually
 from tests.support.kube.control_plane import free_port
 from tests.support.kube.pods import pods_in
-from tests.support.kube.webhooks import apply
+from tests.support.kube.webhooks import apply, remove
 from tests.support.machines_found import write_machine
 from tests.support.node.agent_image import AGENT, agent_image
 from tests.support.node.agents import CARDS, shows, vendors
@@ -149,6 +149,7 @@ def installed(cluster: Cluster, tmp_path: Path) -> Iterator[Pods]:
     root = {"metadata": {"name": ROOT_CA, "namespace": OURS}}
     authority = {"kind": "ConfigMap", "apiVersion": "v1", **root}
     authority["data"] = {"ca.crt": plane.ca_file.read_text()}
+    remove(plane, [one for one in things if one["kind"] == "ConfigMap"])  # of a test before
     apply(plane, [authority, *(one for one in things if one is not daemon_set)])
     with places(machine), cluster.served() as served, cluster.scheduling(served):
         made = plane.api().create(pods_in(OURS), made_of(daemon_set["spec"]["template"], cluster))

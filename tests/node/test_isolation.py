@@ -96,7 +96,7 @@ def test_without_its_library_a_part_is_never_started(isolating: Agent, pods: Pod
 
     aside.rename(there)
 
-    pods.running("waits")
+    pods.running("waits", soon=True)
     assert told(pods, "waits", "main")["CUDA_DEVICE_SM_LIMIT"] == "50"
 
 
@@ -118,5 +118,5 @@ def test_a_library_that_goes_before_a_restart_keeps_the_container_waiting(
     aside.rename(there)
     isolating.start()
 
-    pods.running("again", restarts=1)
+    pods.running("again", restarts=1, soon=True)
     assert len(pods.node.logs(pods.get("again"), "main")) >= 2

@@ -87,8 +87,17 @@ def closed_by(machine: Node) -> list[str]:
     ]
 
 
+@pytest.fixture
+def blind(machine: Node) -> Iterator[Path]:
+    """The file while which is there the handler reads no variable."""
+    path = machine.room.folder / BLIND
+    path.touch()
+    yield path
+    path.unlink(missing_ok=True)
+
+
 def test_no_card_is_given_by_the_environment_before_a_pod_has_shown_that_it_is_read(
-    cluster: Cluster, machine: Node, pods: Pods, handler: str, tmp_path: Path
+    cluster: Cluster, pods: Pods, handler: str, blind: Path, tmp_path: Path
 ) -> None:
     """
     While the runtime reads nothing, all cards are closed, and a Pod waits.
@@ -96,10 +105,9 @@ def test_no_card_is_given_by_the_environment_before_a_pod_has_shown_that_it_is_r
     Tried by the agent's own rights, with its own command in a container of its image; once the
     runtime reads the variable, the Pod that waited is placed, and sees its card.
     """
+    machine = cluster.machine
     machine.load(own_image(tmp_path))
     told = cluster.told(probe=OWN, runtime=handler)
-    blind = machine.room.folder / BLIND
-    blind.touch()
     holder = by_environment("main", "0")
     whole = {"koordinator.sh/gpu": "100"}
     asking = {**holder, "resources": {"limits": whole, "requests": whole}}
@@ -192,11 +200,7 @@ def in_mib(machine: Node, tmp_path: Path) -> Iterator[Agent]:
 def test_mebibytes_of_cards_are_the_nodes_capacity_and_a_container_is_known_by_its_slot(
     in_mib: Agent, pods: Pods
 ) -> None:
-    """
-    Too many for ids: kubelet counts what is patched, and CDI shows the card with its words.
-
-    Before the test of GiB: kubelet offers none of what a plugin gave for 5 minutes after its end.
-    """
+    """Too many for ids: kubelet counts what is patched, and CDI shows the card with its words."""
     total = CARD_MIB * len(CARDS)
     pods.node.until(
         lambda: pods.node.allocatable(GPUSHARE_MEMORY) == total, "the Node does not offer them"
@@ -226,6 +230,7 @@ def sharing(machine: Node, tmp_path: Path) -> Iterator[Agent]:
     with agent(machine, tmp_path, shares=UNITS * len(CARDS)) as running:
         yield running
     machine.plane.api().delete(f"{DEVICES}/{NODE_NAME}")  # else its closed card stays closed
+    machine.restart_kubelet()  # else it offers none of what this plugin gave for 5 minutes
 
 
 def test_shares_of_cards_are_given_as_the_proposal_says(

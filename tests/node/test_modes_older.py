@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.node.test_modes import (
+    blind,
     handler,
     test_a_container_sees_what_its_annotation_says_when_it_is_made,
     test_no_card_is_given_by_the_environment_before_a_pod_has_shown_that_it_is_read,
@@ -17,6 +18,7 @@ from tests.support.node.node import Node, node
 from tests.support.node.programs import OLDER, older_programs
 
 __all__ = [
+    "blind",
     "handler",
     "test_a_container_sees_what_its_annotation_says_when_it_is_made",
     "test_no_card_is_given_by_the_environment_before_a_pod_has_shown_that_it_is_read",

@@ -77,7 +77,7 @@ def test_a_container_that_starts_without_the_agent_waits(one_slot: Agent, pods: 
 
     one_slot.start()
 
-    pods.running("waits", restarts=1)
+    pods.running("waits", restarts=1, soon=True)
     assert cards_of(pods, "waits", runs=2) == [["card-c"], ["card-c"]]
 
 
@@ -130,7 +130,7 @@ def test_a_name_without_a_meaning_starts_nothing(one_slot: Agent, pods: Pods) ->
 
     one_slot.start()
 
-    pods.running("lost", restarts=1)
+    pods.running("lost", restarts=1, soon=True)
     assert cards_of(pods, "lost", runs=2) == [["card-a"], ["card-a"]]
 
 
