@@ -13,8 +13,6 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
-import typer
-
 from ledger.domain.errors import (
     CapacityError,
     CorruptLedgerError,
@@ -27,6 +25,7 @@ from ledger.domain.errors import (
 from tenure.output import LINE_WIDTH, WIDTH_MIN
 
 if TYPE_CHECKING:
+    import typer
     from rich.console import Console
 
 DONE: Final = 0
@@ -54,23 +53,28 @@ def with_next(error: AnyError, step: str) -> AnyError:
 
 
 def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code. What the user did wrong has no traceback."""
+    """Run the command line and return its exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    return ended(lambda: _main_of(app)(args=words, prog_name="tenure", standalone_mode=False))
+
+
+def ended(act: Callable[[], object]) -> int:
+    """Act, and return the exit code. What the user did wrong has no traceback."""
     _expect_streams()
     here = LINE_WIDTH.set(_width_here())
     try:
-        code = _main_of(app)(
-            args=list(sys.argv[1:] if arguments is None else arguments),
-            prog_name="tenure",
-            standalone_mode=False,
-        )
+        code = act()
         sys.stdout.flush()
-    except (AnswerIsNo, BrokenPipeError, KeyboardInterrupt, SystemExit, typer.Abort) as stop:
+    except (AnswerIsNo, BrokenPipeError, KeyboardInterrupt, SystemExit) as stop:
         return _stopped(stop)
-    except typer.TyperException as error:
-        return _wrong_usage(error)
     except (TenureError, OSError) as error:
         return _failed(error)
     except Exception as error:  # noqa: BLE001 - the process edge
+        parser = sys.modules.get("typer")  # a service may have read its command line before
+        if parser is not None and isinstance(error, parser.Abort):
+            return _stopped(error)
+        if parser is not None and isinstance(error, parser.TyperException):
+            return _wrong_usage(error)
         return _ours(error)
     finally:
         LINE_WIDTH.reset(here)
@@ -80,7 +84,9 @@ def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
 @functools.cache
 def _main_of(app: typer.Typer) -> Callable[..., object]:
     """Return what runs the command line; to make that takes as long as many a command."""
-    return typer.main.get_command(app).main
+    from typer.main import get_command
+
+    return get_command(app).main
 
 
 def _width_here() -> int | None:

@@ -658,13 +658,12 @@ def agent(
             KubeletOptions,
             ProbeOptions,
             provider_of,
-            serve_agent,
         )
+        from tenure.serving.agent_alone import go_on
         from tenure.serving.agent_reporting import ReportingOptions, offered
         from tenure.serving.agent_witness import WitnessOptions
         from tenure.serving.agent_words import ServiceOptions
-        from tenure.serving.logs import set_up_logs
-        from tenure.serving.run import address, run_service
+        from tenure.serving.run import address
 
     if bool(service) == (holdings is not None):
         fact = "the holdings are told by the service or by a file: give one of the two"
@@ -721,8 +720,7 @@ def agent(
             image=probe_image, namespace=probe_namespace, runtime_class=probe_runtime_class
         ),
     )
-    set_up_logs(debug=debug)
-    run_service(serve_agent(options))
+    go_on(options, debug=debug)
 
 
 def inside() -> None:

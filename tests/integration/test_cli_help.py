@@ -38,6 +38,13 @@ def command_lines() -> Iterator[list[str]]:
     yield from walk(typer.main.get_command(app), [])
 
 
+def test_an_agent_carries_no_command_line_along() -> None:
+    """A node has it for as long as it runs, and once it has read its own needs it no more."""
+    loaded = "[name for name in ('typer', 'rich', 'tenure.cli') if name in sys.modules]"
+    done = _python(f"import sys, tenure.serving.agent_alone\nprint({loaded})\n")
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
