@@ -294,7 +294,8 @@ def _again(
             return set()
         return {one.name for one in accounts.alike(node.name, device_of(result))}
 
-    if before.node_uid == node.uid and may_stand_for(before.results, written.results, among):
+    is_fit = before.node_uid == node.uid and not written.cpus_fault
+    if is_fit and may_stand_for(before.results, written.results, among):
         return Through(results=before.results if before.results != written.results else None)
     fact = f"claim {write.old.full_name} may be stored otherwise yet: this is asked again"
     return Barred(reason=OUTCOME_OPEN, message=fact, fence=True)

@@ -11,7 +11,7 @@ whoever writes the allocation which of them a request has, in a configuration fo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -82,13 +82,26 @@ def _said(one: Mapping[str, object], opaque: Mapping[str, object], path: str) ->
         raise InputError("expected one request", field=f"{path}.requests")
     at = f"{path}.opaque.parameters"
     parameters = an_object(opaque.get("parameters"), at)
+    _check_names(parameters, {"apiVersion", "cpuConfig"}, at)
     if parameters.get("apiVersion") != _VERSION:
         raise InputError(f"expected {_VERSION}", field=f"{at}.apiVersion")
     config = an_object(parameters.get("cpuConfig"), f"{at}.cpuConfig")
+    _check_names(config, {"cpuset"}, f"{at}.cpuConfig")
     cpus = a_cpuset(config.get("cpuset"), f"{at}.cpuConfig.cpuset")
     if not cpus:
         raise InputError("missing; expected CPUs", field=f"{at}.cpuConfig.cpuset")
     return a_text(requests[0], f"{path}.requests[0]"), cpus
+
+
+def _check_names(body: Mapping[str, object], known: Collection[str], path: str) -> None:
+    """
+    Refuse a field that the driver takes for one of these, of which it is another one to us.
+
+    Go reads names in whichever case: of `{"cpuset": "2-3", "CPUSET": "8-9"}` it gives 8 and 9.
+    """
+    for name in body:
+        if name not in known and name.casefold() in map(str.casefold, known):
+            raise InputError("its driver takes it for another field", field=f"{path}.{name}")
 
 
 def cpu_config(request: str, cpus: CpuSet) -> dict[str, Any]:

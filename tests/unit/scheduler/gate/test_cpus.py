@@ -28,6 +28,11 @@ from tests.support.gated import (
 CHOSEN = MachineCpus()
 
 
+def parameters(**what: object) -> dict[str, Any]:
+    """Return what the driver is told besides the version."""
+    return {"driver": CPU_DRIVER, "parameters": {"apiVersion": "v1alpha1", **what}}
+
+
 def told(cpuset: str, request: str = "g", **more: object) -> dict[str, Any]:
     """Return the configuration that gives a request these CPUs."""
     return {**cpu_config(request, parse_cpuset(cpuset)), **more}
@@ -183,6 +188,14 @@ def test_cpus_of_somebody_else_are_refused_by_name_and_never_chosen(
             "CpusUntold",
             "missing; expected CPUs",
         ),
+        *(
+            ([cpus(2)], [told("3-4", opaque=parameters(**twice))], "CpusUntold", "another field")
+            for twice in (
+                {"cpuConfig": {"cpuset": "3-4", "CPUSET": "8-9"}},
+                {"cpuConfig": {"cpuset": "3-4", "cpu\u017fet": "8-9"}},
+                {"cpuConfig": {"cpuset": "3-4"}, "CPUConfig": {"cpuset": "8-9"}},
+            )
+        ),
         ([cpus(16)], [], "DeviceClosed", "16 asked, 15 left"),
     ],
 )
@@ -217,12 +230,16 @@ def test_the_same_write_again_is_told_the_same_cpus() -> None:
     again = decide(appears("a", cpus(2)), accounts, standing, cpus=CHOSEN)
     written = decide(appears("a", cpus(2), config=[told("8-9")]), accounts, standing, cpus=CHOSEN)
     other = decide(appears("a", cpus(2), config=[told("3-4")]), accounts, standing, cpus=CHOSEN)
+    twice = [told("8-9"), told("8-9")]
+    faulty = decide(appears("a", cpus(2), config=twice), accounts, standing, cpus=CHOSEN)
 
     assert isinstance(again, Through)
     assert (again.events, again.results) == ((), first.results)
     assert isinstance(written, Through)
     assert written.results is None
     assert isinstance(other, Barred)
+    assert isinstance(faulty, Barred)
+    assert faulty.fence
 
 
 def test_what_is_stored_is_bound_and_other_cpus_are_held_beside() -> None:
