@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from ledger.domain.resources import LABEL_TENURE_MANAGED
-from tests.support.kube.binaries import MissingProgramError, programs
+from tests.support.kube.binaries import CURRENT, MissingProgramError, programs
 from tests.support.kube.bursts import remove_pods
 from tests.support.kube.control_plane import ControlPlane, control_plane
 from tests.support.kube.pods import pods_in
@@ -31,10 +31,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A running etcd and kube-apiserver."""
+def plane(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ControlPlane]:
+    """A running etcd and kube-apiserver, of the release that a test names, or the current one."""
     try:
-        found = programs()
+        found = programs(release=getattr(request, "param", CURRENT))
     except MissingProgramError as error:
         pytest.fail(str(error), pytrace=False)
     with control_plane(tmp_path_factory.mktemp("plane"), found) as running:

@@ -11,7 +11,7 @@ import pytest
 
 from scheduler.service.tainting import rules_path
 from tests.support.kube.api import Api
-from tests.support.kube.binaries import programs
+from tests.support.kube.binaries import CURRENT, NEXT, programs
 from tests.support.kube.bursts import eventually
 from tests.support.kube.control_plane import ControlPlane, control_plane, free_port
 from tests.support.kube.dra import (
@@ -147,24 +147,27 @@ def test_parts_go_to_the_fuller_card(
 
 
 GATES: Final = "--feature-gates=DRADeviceTaintRules=true"
-RULES: Final = rules_path("v1beta2")
+SERVED: Final = "--runtime-config=resource.k8s.io/v1beta2=true"
 
 
 @pytest.mark.parametrize("ledger", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("release", [CURRENT, pytest.param(NEXT, marks=pytest.mark.slow)])
 def test_a_device_that_is_tried_in_vain_is_tainted_until_its_holder_ends(
-    tmp_path: Path, ledger: str, identities: Identities
+    tmp_path: Path, ledger: str, identities: Identities, release: str
 ) -> None:
     """
     Where rules of taints are served: a claim that gets no other card from the gate.
 
-    Its selector reads the UUID, so that the gate exchanges nothing. kube-scheduler tries the first
-    card, which somebody has whom claims do not show, until it is told to pass it over.
+    They are behind a gate in the current release, and in the next one as it comes. The claim's
+    selector reads the UUID, so that nothing is exchanged. kube-scheduler tries the first card,
+    which somebody has whom claims do not show, until it is told to pass it over.
     """
-    served_too = "--runtime-config=resource.k8s.io/v1beta2=true"
+    gates, served_too = ([GATES], [SERVED]) if release == CURRENT else ([], [])
+    rules = rules_path("v1beta2" if gates else "v1")
     port, where, template = free_port(), "team", "any-but-one"
     folder = tmp_path / "plane"
     folder.mkdir()
-    with control_plane(folder, programs(), GATES, served_too) as plane:
+    with control_plane(folder, programs(release=release), *gates, *served_too) as plane:
         api = plane.api()
         for name in (NAMESPACE, where):
             assert api.create("/api/v1/namespaces", {"metadata": {"name": name}}).ok
@@ -178,18 +181,18 @@ def test_a_device_that_is_tried_in_vain_is_tainted_until_its_holder_ends(
         with (
             extender(plane, ledger, identities, gate=port, drivers=[DRIVER]) as served,
             asked(plane, identities, port),
-            stock_schedulers(plane, SCHEDULERS[:1], GATES),
+            stock_schedulers(plane, SCHEDULERS[:1], *gates),
         ):
             submit(plane, where, [claiming("late", template=template)])
             eventually(lambda: written(served, "refused DeviceTaken"))
-            [rule] = eventually(lambda: api.get(RULES).body["items"])
+            [rule] = eventually(lambda: api.get(rules).body["items"])
             about = {"driver": DRIVER, "pool": NODE, "device": "gpu-0"}
             assert rule["spec"]["deviceSelector"] == about
             eventually(lambda: sorted(given(api, where)) == [(NODE, "gpu-1")])
             eventually(lambda: api.get(f"{pods_in(where)}/late").body["spec"].get("nodeName"))
 
             api.delete(f"{pods_in(where)}/before?gracePeriodSeconds=0")
-            eventually(lambda: not api.get(RULES).body["items"])
+            eventually(lambda: not api.get(rules).body["items"])
             submit(plane, where, [claiming("later", template=template)])
             eventually(lambda: len(given(api, where)) == 2)
             assert sorted(given(api, where)) == [(NODE, "gpu-0"), (NODE, "gpu-1")]

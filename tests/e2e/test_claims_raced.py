@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.kube.api import Reply
+from tests.support.kube.binaries import NEXT
 from tests.support.kube.bursts import eventually
 from tests.support.kube.control_plane import ControlPlane, free_port
 from tests.support.kube.dra import (
@@ -92,6 +93,23 @@ def test_no_card_is_given_twice_with_a_gate(
     plane: ControlPlane, namespace: Namespace, ledger: str, identities: Identities, rounds: int
 ) -> None:
     """In every third round the gate is killed; after each the ledger has what is stored."""
+    race(plane, namespace, ledger, identities, rounds)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plane", [NEXT], indirect=True)
+@pytest.mark.parametrize("ledger", ["sqlite"], indirect=True)
+def test_no_card_is_given_twice_by_the_next_release(
+    plane: ControlPlane, namespace: Namespace, ledger: str, identities: Identities
+) -> None:
+    """The same with the API server, schedulers and claim controller of the release after that."""
+    race(plane, namespace, ledger, identities, 3)
+
+
+def race(
+    plane: ControlPlane, namespace: Namespace, ledger: str, identities: Identities, rounds: int
+) -> None:
+    """Let two schedulers race for all cards, round after round, with a gate."""
     port = free_port()
     serve = partial(extender, plane, ledger, identities, gate=port, drivers=[DRIVER])
     with contextlib.ExitStack() as stack:

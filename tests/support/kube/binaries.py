@@ -30,6 +30,9 @@ CONTROLLERS: Final = "kube-controller-manager"
 _KUBERNETES: Final = (API_SERVER, SCHEDULER, CONTROLLERS)
 PROGRAMS: Final = (ETCD, *_KUBERNETES)
 
+CURRENT: Final = "kubernetes"
+NEXT: Final = "kubernetes-next"
+"""The module file of the release after that; few tests run on both."""
 _MODULES: Final = Path(__file__).parents[2] / "e2e" / "modules"
 _BUILD_SECONDS: Final = 3_000
 _VERSION: Final = "k8s.io/component-base/version.git"
@@ -39,15 +42,18 @@ class MissingProgramError(Exception):
     """There is no control plane to test against; the message says what to install."""
 
 
-def programs(environ: Mapping[str, str] = os.environ) -> Path:
+def programs(environ: Mapping[str, str] = os.environ, release: str = CURRENT) -> Path:
     """
     Return the folder that holds etcd and Kubernetes' own programs.
+
+    Args:
+        release: which module file of Kubernetes; KUBEBUILDER_ASSETS has the current one alone.
 
     Raises:
         MissingProgramError: they are not there and can't be built.
     """
     given = environ.get("KUBEBUILDER_ASSETS")
-    if given:
+    if given and release == CURRENT:
         folder = Path(given)
         missing = _missing(folder)
         if missing:
@@ -55,17 +61,17 @@ def programs(environ: Mapping[str, str] = os.environ) -> Path:
                 f"KUBEBUILDER_ASSETS lacks programs: folder={folder}, missing={','.join(missing)}"
             )
         return folder
-    folder = cache_folder(environ)
+    folder = cache_folder(environ, release)
     if _missing(folder):
         with alone(folder):
             if _missing(folder):  # whoever held the lock before us may have built them
-                _build(folder, go_program(environ))
+                _build(folder, go_program(environ), release)
     return folder
 
 
-def cache_folder(environ: Mapping[str, str]) -> Path:
+def cache_folder(environ: Mapping[str, str], release: str = CURRENT) -> Path:
     """Return where programs of exactly these module files are kept."""
-    locks = sorted(_MODULES.glob("*/go.*"))
+    locks = [lock for name in (ETCD, release) for lock in sorted((_MODULES / name).glob("go.*"))]
     digest = hashlib.sha256(b"".join(lock.read_bytes() for lock in locks)).hexdigest()
     return cache_root(environ) / "controlplane" / digest[:16]
 
@@ -95,9 +101,9 @@ def go_program(environ: Mapping[str, str]) -> str:
     return found
 
 
-def kubernetes_version() -> str:
+def kubernetes_version(release: str = CURRENT) -> str:
     """Return the version that the module file names, such as v1.36.3."""
-    return version_in(_MODULES / "kubernetes", "k8s.io/kubernetes")
+    return version_in(_MODULES / release, "k8s.io/kubernetes")
 
 
 def version_in(folder: Path, module: str) -> str:
@@ -127,17 +133,17 @@ def alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def _build(folder: Path, go: str) -> None:
+def _build(folder: Path, go: str, release: str) -> None:
     """Build all programs beside the folder and move them in one step: it is whole or absent."""
     sys.stderr.write("building the control plane, once: some minutes\n")
-    flags = f"-s -w {version_flags(kubernetes_version())}"
+    flags = f"-s -w {version_flags(kubernetes_version(release))}"
     with tempfile.TemporaryDirectory(dir=folder.parent) as made:
         built = Path(made) / "programs"
         built.mkdir()
         etcd = "go.etcd.io/etcd/server/v3"
-        go_build(go, _MODULES / "etcd", etcd, output=built / ETCD)
+        go_build(go, _MODULES / ETCD, etcd, output=built / ETCD)
         packages = [f"k8s.io/kubernetes/cmd/{name}" for name in _KUBERNETES]
-        go_build(go, _MODULES / "kubernetes", *packages, output=built, flags=flags)
+        go_build(go, _MODULES / release, *packages, output=built, flags=flags)
         if _missing(folder):
             shutil.rmtree(folder, ignore_errors=True)
             built.rename(folder)
