@@ -37,7 +37,21 @@ class JsonLines(logging.Formatter):
         try:
             return orjson.dumps(said).decode()
         except orjson.JSONEncodeError:
-            return json.dumps(said, default=repr, skipkeys=True)
+            return json.dumps({key: _shown(value) for key, value in said.items()})
+
+
+def _shown(value: object) -> object:
+    """Return a field as JSON has it, else as Python shows it, whatever it is."""
+    if isinstance(value, str | int):
+        return value
+    try:
+        return orjson.loads(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS))
+    except orjson.JSONEncodeError:
+        pass
+    try:
+        return repr(value)
+    except Exception as error:  # noqa: BLE001 - of somebody's class
+        return f"<{type(value).__name__}: {type(error).__name__}>"
 
 
 def set_up_logs(*, debug: bool = False) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import sys
 from typing import Any
 
@@ -16,7 +17,7 @@ def said(**more: object) -> dict[str, Any]:
     """Return the line of a record with these fields."""
     record = logging.makeLogRecord({"name": "tenure.x", "msg": "done", "levelname": "INFO", **more})
     [line] = JsonLines().format(record).splitlines()
-    read: dict[str, Any] = json.loads(line)
+    read: dict[str, Any] = json.loads(line, parse_constant=pytest.fail)  # JSON has no NaN
     return read
 
 
@@ -42,9 +43,23 @@ def test_a_traceback_is_in_its_line() -> None:
     assert "ValueError: invalid literal" in line["exception"]
 
 
+class Broken:
+    """Can't be shown."""
+
+    def __repr__(self) -> str:
+        raise ValueError("torn")
+
+
+CIRCLE: list[object] = []
+CIRCLE.append(CIRCLE)
+
+
 @pytest.mark.parametrize(
     "value",
-    [object(), 2**70, {("a", 1): "b"}, "\ud800", {1: "a"}, b"x", {"x": {2**70: object()}}],
+    [
+        *(object(), 2**70, {("a", 1): "b"}, "\ud800", {1: "a"}, b"x", {"x": {2**70: object()}}),
+        *(CIRCLE, Broken(), [math.nan, b"x"]),
+    ],
     ids=[
         "an object",
         "a huge number",
@@ -53,6 +68,9 @@ def test_a_traceback_is_in_its_line() -> None:
         "a number as key",
         "bytes",
         "all",
+        "a circle",
+        "what can't be shown",
+        "no number",
     ],
 )
 def test_no_value_of_a_field_loses_the_line(value: object) -> None:
