@@ -52,7 +52,7 @@ CHANGES_MAX: Final = 256
 CONFIRMED_MAX: Final = 512
 """Pods of one message."""
 _OF_EPOCH: Final = 1 << 32
-"""Numbers of messages of one epoch: those of another one are others."""
+"""Numbers of messages and of questions of one epoch: those of another one are others."""
 
 ASSIGNED, DIFFERENT, UNKNOWN, LATER, AMISS = "assigned", "different", "unknown", "later", "refused"
 NOTED, NOTHING = "noted", "nothing"
@@ -198,7 +198,7 @@ class Agents:
         self.first: Callable[[str], None] = lambda _: None
         self.confirmed: Callable[[str], None] = lambda _: None
         self.counts: Counter[str] = Counter()
-        self.claims = ClaimEnds(clock.monotonic)
+        self.claims = ClaimEnds(clock.monotonic, lambda: recorder.epoch * _OF_EPOCH)
         self.claims.asked = self._wake
         view.tellers.append(self._took)
 

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from ledger.domain.bounds import Name, Number
+from ledger.domain.bounds import Count, Name, Number
 from ledger.domain.log.events import (
     ClaimBound,
     ClaimConsumed,
@@ -50,12 +50,15 @@ class EndingClaim(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = ""
     name: str = ""
     pods: tuple[Name, ...] = ()
-    question: Number = 0
+    question: Count = 0
 
 
 class ClaimEnds:
     """
     The claims that end, node by node.
+
+    Args:
+        before: a number below those of this epoch's questions, and above those of earlier epochs'.
 
     Attributes:
         asked: told the UID of a node that is asked something else than before.
@@ -63,8 +66,9 @@ class ClaimEnds:
         counts: what became of what agents said.
     """
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    def __init__(self, now: Callable[[], float], before: Callable[[], int]) -> None:
         self._now = now
+        self._before = before
         self._ends: dict[str, dict[str, EndingClaim]] = {}  # UID of a node -> by UID of the claim
         self._node: dict[str, str] = {}  # UID of a claim that ends -> of its node
         self._questions = 0
@@ -82,7 +86,7 @@ class ClaimEnds:
         ends = self._ends.setdefault(node_uid, {})
         known = ends.get(claim.claim_uid)
         if known is None or msgspec.structs.replace(claim, question=known.question) != known:
-            self._questions += 1
+            self._questions = max(self._questions, self._before()) + 1
             ends[claim.claim_uid] = msgspec.structs.replace(claim, question=self._questions)
             self._node[claim.claim_uid] = node_uid
             self.asked(node_uid)

@@ -89,7 +89,8 @@ class Leaves:
 
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
-        self.ends = ClaimEnds(sim.world.clock.monotonic)
+        ledger = sim.world.ledger
+        self.ends = ClaimEnds(sim.world.clock.monotonic, lambda: ledger.epoch << 32)
 
     def runs(self, pod_uid: str) -> bool:
         """Tell whether a Pod runs, by the watch."""

@@ -79,7 +79,7 @@ class ConfirmedClaim:
     claim_uid: Name
     attempt: Number
     pods: tuple[Name, ...] = ()
-    question: Number = 0
+    question: Count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,7 +87,9 @@ def guarded() -> Guarded:
     return Guarded()
 
 
-WORD = {"claim_uid": "c", "attempt": 1, "pods": ["uid-train"], "question": 1}
+FIRST = (2 << 32) + 1
+"""Number of the first question here, in the epoch after the first."""
+WORD = {"claim_uid": "c", "attempt": 1, "pods": ["uid-train"], "question": FIRST}
 
 
 def test_an_agent_is_asked_what_waits_and_its_word_ends_it(guarded: Guarded) -> None:
@@ -130,7 +132,7 @@ def test_a_word_of_before_its_pod_ran_counts_no_more(guarded: Guarded, *, said: 
     guarded.ask()
     guarded.scene.confirm(claims=[WORD])
     assert guarded.why() == "ReleaseNotConfirmed", "an answer to the question of before"
-    guarded.scene.confirm(claims=[{**WORD, "question": 2}])
+    guarded.scene.confirm(claims=[{**WORD, "question": FIRST + 1}])
     assert guarded.why() == "", "it is asked again"
 
 
@@ -148,7 +150,7 @@ def test_a_word_of_before_the_claim_was_stored_counts_no_more(guarded: Guarded) 
 
 @pytest.mark.parametrize(
     "word",
-    [{**WORD, "claim_uid": "other"}, {**WORD, "attempt": 2}, {**WORD, "question": 2}, None],
+    [{**WORD, "claim_uid": "other"}, {**WORD, "attempt": 2}, {**WORD, "question": FIRST + 1}, None],
     ids=["of another claim", "of another attempt", "of another question", "of what is not asked"],
 )
 def test_what_is_not_asked_is_no_word(guarded: Guarded, word: Json | None) -> None:
@@ -161,6 +163,18 @@ def test_what_is_not_asked_is_no_word(guarded: Guarded, word: Json | None) -> No
 
     assert [one["result"] for one in said["claims"]] == [NOTHING]
     assert guarded.why() == "ReleaseNotConfirmed"
+
+
+def test_an_answer_to_another_process_is_none(guarded: Guarded) -> None:
+    """An agent may have its question still, and know our number of messages already."""
+    after = Guarded()
+    after.live.ledger.take_over()
+    for one in (guarded, after):
+        one.ask()
+    [before] = guarded.ends.told("uid-a")[1]
+
+    assert after.ends.said("uid-a", [before]) == [NOTHING]
+    assert after.ends.said("uid-a", after.ends.told("uid-a")[1]) == [NOTED]
 
 
 def test_a_word_counts_no_more_once_others_use_the_claim(guarded: Guarded) -> None:
