@@ -196,6 +196,8 @@ def _probe_policies(options: AgentManifests) -> Iterator[Thing]:
     """
     own = f"'{NAME}' + {_OWN_POD}"
     here = f"request.namespace == '{options.namespace}'"
+    # A Binding's labels go into its Pod, and the API server's own plugin writes these.
+    places = "'topology.kubernetes.io/zone', 'topology.kubernetes.io/region'"
     card = f"k == '{visible_key('0')}' && object.metadata.annotations[k].matches('^GPU-[^,]*$')"
     yield from _guard(
         options,
@@ -221,6 +223,10 @@ def _probe_policies(options: AgentManifests) -> Iterator[Thing]:
                 f"{here} && request.name == {own} && object.target.name == variables.node",
             ),
             ("an agent's probe is shown one card", f"object.metadata.annotations.all(k, {card})"),
+            (
+                "an agent's probe is given no label",
+                f"object.metadata.?labels.orValue({{}}).all(k, k in [{places}])",
+            ),
         ],
     )
 

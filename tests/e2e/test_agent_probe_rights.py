@@ -102,9 +102,11 @@ def test_an_agent_makes_binds_and_deletes_its_own_probe(plane: ControlPlane, min
         more = mine.probe.bound(made.body["metadata"]["uid"], shown)
         reply = mine.api.create(f"{mine.path}/binding", more)
         assert (reply.status, "one card" in reply.message) == (403, True), reply.message
-    bound = mine.api.create(
-        f"{mine.path}/binding", mine.probe.bound(made.body["metadata"]["uid"], "GPU-a")
-    )
+    sound = mine.probe.bound(made.body["metadata"]["uid"], "GPU-a")
+    labelled = {**sound, "metadata": {**sound["metadata"], "labels": {"app": "tenure-api"}}}
+    reply = mine.api.create(f"{mine.path}/binding", labelled)
+    assert (reply.status, "no label" in reply.message) == (403, True), reply.message
+    bound = mine.api.create(f"{mine.path}/binding", sound)
     assert bound.ok, bound.message
     there = plane.api().get(mine.path).body
     assert there["spec"]["nodeName"] == "agent-a"

@@ -82,6 +82,21 @@ def test_every_mount_and_every_right_has_its_reason_in_the_docs() -> None:
 PROBING: Final = replace(OPTIONS, by_environment=True, probe_runtime_class="nvidia")
 
 
+def test_a_binding_gives_a_probe_no_label_but_those_of_its_nodes_place() -> None:
+    """The API server's own plugin writes these, and whatever a Binding has goes into its Pod."""
+    [policy] = [
+        one
+        for one in manifests(PROBING)
+        if one["kind"] == "ValidatingAdmissionPolicy"
+        and one["metadata"]["name"].endswith("binding")
+    ]
+    [rule] = [one for one in policy["spec"]["validations"] if "no label" in one["message"]]
+    assert rule["expression"] == (
+        "object.metadata.?labels.orValue({}).all(k, k in "
+        "['topology.kubernetes.io/zone', 'topology.kubernetes.io/region'])"
+    )
+
+
 def test_pods_are_made_where_a_probe_is_needed_and_in_no_other_mode() -> None:
     """In its own namespace alone; the agent is told of whom it makes one, and policies hold it."""
     kinds = [one["kind"] for one in manifests(OPTIONS)]
