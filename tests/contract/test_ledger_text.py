@@ -69,7 +69,7 @@ LABELLED = reserved(
 )
 UNFIT: dict[str, tuple[LedgerEvent, str]] = {
     "a message": (refused("p", message=NUL), "message"),
-    "a Pod that was refused": (refused(NUL), "pod_uid"),
+    "a Pod that was refused": (structs.replace(refused("p"), pod_uid=NUL), "pod_uid"),
     "a reason": (health(1, healthy=False, reason=NUL), "reason"),
     "a Pod's name": (structs.replace(reserved("p", share(0, 10)), pod_name=NUL), "pod_name"),
     "a label": (LABELLED, "snapshot.labels.a"),
