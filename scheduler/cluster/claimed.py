@@ -25,7 +25,7 @@ from scheduler.cluster.documents import Document, Documents, section
 from scheduler.cluster.dra import is_of_dra
 from scheduler.gate.claims import Allocated, claim_seen
 from scheduler.gate.decide import Accounted, Unaccounted
-from scheduler.gate.exchange import Alike, Device
+from scheduler.gate.exchange import Alike, Device, device_of
 from scheduler.gate.follow import observed_of
 
 _READ: Final = frozenset({"resource.k8s.io/v1", "resource.k8s.io/v1beta2"})
@@ -44,13 +44,13 @@ def holders_of_own(
         nodes: by name.
     """
     told = {node.name: accounts for node, accounts in _accounts(nodes, objects)}
-    own = {key for accounts in told.values() for key in accounts.devices}
+    own = {key: name for name, accounts in told.items() for key in accounts.devices}
     if not own:
         return (), dra
     held = list[ClaimObserved]()
     split = set[str]()
     for document in _of_kind(objects, "ResourceClaim"):
-        event = _held(document, nodes, told)
+        event = _held(document, nodes, told, own)
         if event is not None:
             held.append(event)
             split.add(f"{event.namespace}/{event.claim_name}")
@@ -98,9 +98,16 @@ def _accounts(
 
 
 def _held(
-    document: Document, nodes: Mapping[str, NodeFacts], told: Mapping[str, NodeAccounts]
+    document: Document,
+    nodes: Mapping[str, NodeFacts],
+    told: Mapping[str, NodeAccounts],
+    own: Mapping[Device, str],
 ) -> ClaimObserved | None:
-    """Return what a claim has of a node's own cards; None where that is nothing."""
+    """
+    Return what a claim has of a node's own cards; None where that is nothing.
+
+    The node is that of the cards: an allocation may name none, or in other words than by name.
+    """
     metadata = section(document.body, "metadata")
     filled = {
         "uid": document.uid or default_uid("ResourceClaim", document.namespace, document.name),
@@ -111,16 +118,13 @@ def _held(
         seen = claim_seen({**document.body, "metadata": {**metadata, **filled}}, _DRIVERS)
     except InputError:
         return None
-    if seen.allocated is None or seen.allocated.node_name not in told:
+    of_drivers = () if seen.allocated is None else seen.allocated.results
+    name = next((own[key] for key in map(device_of, of_drivers) if key in own), None)
+    if seen.allocated is None or name is None:
         return None
-    accounts = told[seen.allocated.node_name]
-    node, accounts = nodes[seen.allocated.node_name], told[seen.allocated.node_name]
-    results = tuple(
-        one
-        for one in seen.allocated.results
-        if (one.driver, one.pool, one.device) in accounts.devices
-    )
-    mine = replace(seen, allocated=replace(seen.allocated, results=results))
+    node, accounts = nodes[name], told[name]
+    results = tuple(one for one in of_drivers if own.get(device_of(one)) == name)
+    mine = replace(seen, allocated=replace(seen.allocated, node_name=name, results=results))
     event = observed_of(mine, _Own(of=node, accounts=accounts), 1)
     return event if event is not None and event.shares else None
 

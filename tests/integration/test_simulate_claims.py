@@ -88,3 +88,28 @@ def test_a_card_that_a_claim_has_is_given_to_nobody_else(line: CommandLine) -> N
     assert found["b"]["node"] is None
     replayed = line.ask("ledger", "replay")
     assert (replayed.code, "equal: 2 decisions" in replayed.out) == (0, True), replayed.out
+
+
+def _field(key: str, name: str) -> dict[str, Any]:
+    return {"key": key, "operator": "In", "values": [name]}
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        [],
+        [{"matchExpressions": [_field("kubernetes.io/hostname", "n1")]}],
+        [{"matchFields": [_field("metadata.name", name)]} for name in ("n1", "n2")],
+    ],
+    ids=["no node", "by its host name", "of several"],
+)
+def test_a_card_is_held_however_the_allocation_names_its_node(
+    line: CommandLine, terms: list[Object]
+) -> None:
+    """The card is on the node that lists it, whatever the claim says of nodes."""
+    train = claim("train", "gpu-0")
+    train["status"]["allocation"]["nodeSelector"] = {"nodeSelectorTerms": terms} if terms else None
+
+    told = holders(line.ask("map", written(line, *cluster(train)), "-o", "json").out)
+
+    assert told[gpu_device(0)["id"]] == [("train", [])]
