@@ -146,8 +146,9 @@ def _words(seconds: Sequence[float]) -> str:
 
 
 def _quantile(seconds: Sequence[float], rank: int) -> float:
+    """Return the nearest rank: the smallest that so many of a hundred are no larger than."""
     ordered = sorted(seconds)
-    return ordered[min(len(ordered) - 1, len(ordered) * rank // 100)]
+    return ordered[-(-len(ordered) * rank // 100) - 1]
 
 
 def _buckets(own: Agent) -> str:
