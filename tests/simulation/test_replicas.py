@@ -48,6 +48,18 @@ def test_one_answers_and_nothing_is_given_twice_or_lost(seed: int, tmp_path: Pat
     assert play(Replicated(seed, tmp_path)) == []
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(86, id="a Pod that was asked about and never seen holds nothing for ever"),
+        pytest.param(109, id="whoever is never told of its own epoch ends, and another leads"),
+    ],
+)
+def test_what_single_histories_have_shown(seed: int, tmp_path: Path) -> None:
+    """Histories in which a hold outlived its Pod, and in which a leader's feed stood still."""
+    assert play(Replicated(seed, tmp_path, groups=True)) == []
+
+
 @pytest.mark.slow
 def test_a_thousand_faults_around_leaders_change_nothing(tmp_path: Path) -> None:
     """Pauses, partitions from either side, clocks, a Lease that is deleted, rollouts, crashes."""

@@ -193,13 +193,16 @@ class Standby(Service):
         await self._guarded(self._work())
 
     async def _guarded(self, work: Awaitable[None]) -> None:
-        """Do it until the process ends; who finds a newer epoch ends."""
+        """Do it until the process ends; who finds a newer epoch ends, or hears not of its own."""
         try:
             await work
         except CrashedError:
             return
         except FencedError:
             self.world.faults.counts["deposed"] += 1
+            self.crash()
+        except LedgerError:
+            self.world.faults.counts["feed behind"] += 1
             self.crash()
 
     async def _work(self) -> None:
@@ -210,6 +213,7 @@ class Standby(Service):
                     await self.inventory.settle()
                     self.freshness.settled = self.inventory.settled
                     await self.gangs.settle()
+                    self.holds.expire()
                     await self.releasing.settle()
                     await self.releasing.tell()
                     await self.refusing.settle()

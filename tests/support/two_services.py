@@ -344,6 +344,7 @@ class Service:
                 await self.inventory.settle()
                 self.ready = True
                 await self.gangs.settle()
+                self.holds.expire()
                 await self.releasing.settle()
                 await self.releasing.tell()
                 await self.refusing.settle()
