@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import socket
 import time
@@ -33,6 +34,8 @@ PATH_MAX: Final = 107
 LOOK_SECONDS: Final = 1.0
 UPGRADE_SECONDS: Final = 0.1
 """Beside another of us: until we have registered again, kubelet refuses what starts, and waits."""
+LIST_SECONDS: Final = 30.0
+"""Kubelet asks for the ids as soon as it has taken us; one that has not by then never will."""
 SWEEP_SECONDS: Final = 10.0
 WAIT_SECONDS: Final = 20.0
 """How long a container's start waits for what is not known yet: kubelet gives up after 30 s."""
@@ -104,9 +107,20 @@ class Served(Protocol):
 class DevicePlugin:
     """Serves kubelet's calls over sockets in its folder of device plugins."""
 
-    def __init__(self, served: Served, *, folder: Path, start: str, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        served: Served,
+        *,
+        folder: Path,
+        start: str,
+        metrics: Metrics,
+        list_seconds: float = LIST_SECONDS,
+    ) -> None:
         """
         Be ready to serve.
+
+        Args:
+            list_seconds: how long kubelet may take to ask for the ids once it has taken us.
 
         Raises:
             InputError: the folder's path is too long.
@@ -120,7 +134,9 @@ class DevicePlugin:
         self._server: grpc.aio.Server | None = None
         self._ended = asyncio.Event()
         self._withdrawn = ""
-        self._dropped = False
+        self._dropped = self._listed = False
+        self._list_seconds = list_seconds
+        self._list_until = math.inf
         self._others: frozenset[str] = frozenset()
         if len(os.fsencode(self._socket(999))) > PATH_MAX:
             raise InputError(f"the path of a socket is too long: {self._socket(999)}")
@@ -178,11 +194,13 @@ class DevicePlugin:
         Kubelet knows one plugin of a resource: the one that registered last. When it loses its
         stream of another, as at the end of an upgrade, it takes that for the end of ours. So the
         end of another is noticed by its socket, and ours of the stream by its being cancelled;
-        while another of us is there, a stream that kubelet drops is the other's turn.
+        while another of us is there, a stream that kubelet drops is the other's turn. Where it
+        took that end for ours before it asked for the ids, no stream ever begins.
         """
         others = self._listening()
         is_other_gone, self._others = bool(self._others - others), others
-        return is_other_gone or (self._dropped and not others)
+        is_dropped = self._dropped or time.monotonic() > self._list_until
+        return is_other_gone or (is_dropped and not others)
 
     def _kubelet(self) -> tuple[int, int] | None:
         """Return what tells kubelet's socket from the one that it had before its restart."""
@@ -203,7 +221,8 @@ class DevicePlugin:
         self._listenings += 1
         own = self._socket(self._listenings)
         self._others = self._listening()
-        self._dropped = False
+        self._dropped = self._listed = False
+        self._list_until = math.inf
         self._served.begin()
         try:
             await self._listen(own)
@@ -212,6 +231,8 @@ class DevicePlugin:
             _log.warning("kubelet does not take us", extra={"reason": str(error)})
             return
         self._registered = _Registration(kubelet=kubelet, own=own)
+        if not self._listed:
+            self._list_until = time.monotonic() + self._list_seconds
         self._withdrawn = ""
         self._metrics.registered.set(1)
         self._metrics.registrations.inc()
@@ -321,6 +342,7 @@ class DevicePlugin:
     async def _list(self, _: object, __: _Context) -> AsyncIterator[Any]:
         """Tell all ids, and again when they or their health are others."""
         told, ended = None, self._ended
+        self._listed, self._list_until = True, math.inf
         try:
             while not ended.is_set():
                 now = self._served.listing()

@@ -20,7 +20,7 @@ from agent.checkpoint import FILE_NAME
 from agent.discover.machine import Discovery, Fault
 from agent.plugin.files import CheckpointFile
 from agent.plugin.metrics import Metrics
-from agent.plugin.serving import DevicePlugin
+from agent.plugin.serving import LIST_SECONDS, DevicePlugin
 from agent.plugin.sharing import GpuShare
 from ledger.domain.annotations.proof import ProvenDevice
 from ledger.domain.dialects.gpushare.words import GPUSHARE_MEMORY
@@ -61,7 +61,7 @@ class World:
         self.held[f"uid-{name}"] = CARDS[card].uuid
 
     @contextmanager
-    def agent(self) -> Iterator[GpuShare]:
+    def agent(self, list_seconds: float = LIST_SECONDS) -> Iterator[GpuShare]:
         """Run the plugin in a loop of its own until the block ends; nothing outlives it."""
         checkpoint = CheckpointFile(self.kubelet.folder / FILE_NAME).read
         made: Future[tuple[GpuShare, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
@@ -70,7 +70,13 @@ class World:
             share = GpuShare(pods=self.told, checkpoint=checkpoint, holdings=self)
             metrics = Metrics(CollectorRegistry())
             folder = self.kubelet.folder
-            plugin = DevicePlugin(share, folder=folder, start="0123456789abcdef", metrics=metrics)
+            plugin = DevicePlugin(
+                share,
+                folder=folder,
+                start="0123456789abcdef",
+                metrics=metrics,
+                list_seconds=list_seconds,
+            )
             over = asyncio.Event()
             running = asyncio.ensure_future(plugin.run())
             made.set_result((share, asyncio.get_running_loop(), over))
@@ -93,6 +99,20 @@ class World:
         while len(self.kubelet.registered) < times:
             assert time.monotonic() < end, "it does not register"
             time.sleep(0.02)
+
+
+def test_a_plugin_whose_ids_kubelet_never_asks_for_registers_again(sockets: Path) -> None:
+    """
+    Kubelet takes the late end of the agent before for that of this one, ahead of its first list.
+
+    Then it knows no id of the resource, and the plugin hears of it by nothing at all.
+    """
+    world = World(kubelet=FakeKubelet(sockets))
+    with world.kubelet.running(), world.agent(list_seconds=0.0) as share:
+        share.saw(Discovery(cards=CARDS))
+        share.labelled({})
+        world.registered(3)
+        assert len({request.endpoint for request in world.kubelet.registered}) >= 3
 
 
 def test_kubelet_is_answered_as_the_contract_says(sockets: Path) -> None:
