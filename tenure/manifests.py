@@ -189,8 +189,8 @@ def _objects(spot: _Spot, value: object) -> Iterator[tuple[_Spot, dict[str, Any]
     if not isinstance(kind, str) or not kind:
         fact = "required" if kind in ("", None) else f"must be text, is {_type_of(kind)}"
         raise InputError(fact, field="kind", place=spot.place("kind"))
-    if "items" in value and kind.endswith("List"):
-        yield from _items(replace(spot, kind=kind.removesuffix("List")), value["items"])
+    if kind == "List" or ("items" in value and kind.endswith("List")):
+        yield from _items(replace(spot, kind=kind.removesuffix("List")), value.get("items"))
         return
     value["kind"] = kind
     yield spot, value

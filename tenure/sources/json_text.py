@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -26,6 +27,10 @@ class _DuplicateKeyError(ValueError):
     """An object has a key twice."""
 
 
+class _NoConstantError(ValueError):
+    """NaN or an infinity."""
+
+
 def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) != len(pairs):
@@ -38,7 +43,7 @@ def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(text: str) -> None:
-    raise ValueError(f"{text} is not JSON")
+    raise _NoConstantError(f"{text} is not JSON")
 
 
 _DECODER: Final = json.JSONDecoder(object_pairs_hook=_object_of, parse_constant=_no_constant)
@@ -64,8 +69,11 @@ def json_documents(text: str) -> Iterator[Any]:
             key = str(error)
             line = _line_of_twice(text, position, key)
             raise NotJsonError(f"the key {key!r} stands twice in one object", line=line) from error
-        except ValueError as error:  # a constant that is not JSON, a number of 5,000 digits
+        except _NoConstantError as error:
             raise NotJsonError(str(error), line=line_at(text, position)) from error
+        except ValueError as error:
+            fact = f"a number of more than {sys.get_int_max_str_digits()} digits"
+            raise NotJsonError(fact, line=line_at(text, position)) from error
         yield value
         position = _after_space(text, position)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any, BinaryIO, Final
 
 from ledger.domain.errors import InputError
 from tenure.exits import with_next
-from tenure.sources.json_text import NotJsonError, json_documents, json_line
+from tenure.sources.json_text import NotJsonError, json_documents, json_line, line_at
 
 BYTES_MAX: Final = 1 << 30
 """A larger file is refused: a cluster of 15,000 nodes and 150,000 Pods is a tenth of it."""
@@ -19,6 +20,7 @@ _DOCUMENT_END: Final = "\n---\n"
 
 _FLOW_YAML_MAX: Final = 1 << 20
 _QUOTED_KEY: Final = re.compile(r'[\s\[]*\{\s*"')
+_HALF_PAIR: Final = re.compile(r"\\(?:u|U0000)[dD][89a-fA-F]")
 _GZIP: Final = b"\x1f\x8b"
 
 
@@ -79,6 +81,7 @@ def parse_source(name: str, content: bytes) -> InputFile:
     if called_json or text.lstrip()[:1] in ("{", "["):
         try:
             documents = tuple(json_documents(text))
+            _refuse_halves(name, text, documents)
             return InputFile(name=name, text=text, documents=documents, is_json=True)
         except RecursionError as error:
             raise InputError("nested deeper than any manifest", place=name) from error
@@ -89,7 +92,21 @@ def parse_source(name: str, content: bytes) -> InputFile:
                 raise InputError(f"broken JSON: {error.fact}", place=place) from error
     from tenure.sources.yaml_text import yaml_documents
 
-    return InputFile(name=name, text=text, documents=yaml_documents(name, text), is_json=False)
+    documents = yaml_documents(name, text)
+    _refuse_halves(name, text, documents)
+    return InputFile(name=name, text=text, documents=documents, is_json=False)
+
+
+def _refuse_halves(name: str, text: str, documents: tuple[Any, ...]) -> None:
+    """Raise InputError where an escape leaves half a surrogate pair: no UTF-8 text can hold it."""
+    found = _HALF_PAIR.search(text)
+    if found is None:
+        return
+    try:
+        json.dumps(documents, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        place = f"{name}:{line_at(text, found.start())}"
+        raise InputError("not valid text: half a surrogate pair", place=place) from error
 
 
 def _bytes_of(stream: BinaryIO, name: str) -> bytes:

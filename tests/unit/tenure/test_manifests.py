@@ -62,6 +62,12 @@ def test_lists_are_opened(tmp_path: Path) -> None:
     assert [document.index for document in found] == [0, 1, 2]
 
 
+@pytest.mark.parametrize("items", ["", "items:", "items: []"])
+def test_an_empty_list_is_no_object(tmp_path: Path, items: str) -> None:
+    """Go leaves out what is empty: a List without items is not an object called List."""
+    assert documents(tmp_path, f"kind: List\napiVersion: v1\n{items}\n") == ()
+
+
 def test_a_directory_gives_its_manifests_by_name(tmp_path: Path) -> None:
     """Other files and folders are left alone."""
     for name in ("b.yaml", "a.yml", "c.json", "README.md"):

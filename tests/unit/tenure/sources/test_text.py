@@ -122,6 +122,17 @@ def test_a_stream_holds_several_documents() -> None:
         pytest.param(b'{"a": 1,\n  x}', "f.yaml:2:3: broken JSON", id="broken JSON"),
         pytest.param(b'{\n    "a": 1,\n    "b', "f.yaml:3:5: broken JSON", id="cut off"),
         pytest.param(b'{"a": NaN}', "f.yaml:1: broken JSON: NaN is not JSON", id="NaN"),
+        pytest.param(
+            b'{"a": ' + b"9" * 5000 + b"}", "f.yaml:1: broken JSON: a number of more", id="digits"
+        ),
+        pytest.param(
+            b'{"a": 1,\n"b\\ud800": 1}',
+            "f.yaml:2: not valid text: half a",
+            id="half a pair in JSON",
+        ),
+        pytest.param(
+            b'a: ok\nb: "\\U0000DC00"', "f.yaml:2: broken YAML: found invalid Unicode", id="half a pair in YAML"
+        ),
         pytest.param(b"{{ .Values.x }}: 1", "a template is not a manifest", id="a template"),
         pytest.param(b"on: 1", "f.yaml:1: broken YAML: the key on is not text", id="a boolean key"),
         pytest.param(b"a: .inf", "not a number of JSON", id="infinity"),
@@ -138,6 +149,12 @@ def test_a_stream_holds_several_documents() -> None:
 def test_a_trap_is_an_error_with_its_line(text: bytes, message: str) -> None:
     """Nothing is guessed and nothing crashes: the message says what and where."""
     assert message in refusal(text)
+
+
+def test_a_whole_pair_is_one_character() -> None:
+    """And what only looks like an escape is text."""
+    assert parsed('{"a": "\\ud83d\\ude00"}') == ({"a": "\U0001f600"},)
+    assert parsed('{"a": "\\\\ud800"}') == ({"a": "\\ud800"},)
 
 
 def test_what_is_packed_is_unpacked() -> None:
