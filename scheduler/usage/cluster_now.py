@@ -14,6 +14,7 @@ from ledger.domain.log.claims import claim_as_observed
 from ledger.domain.log.events import ClaimObserved, PodObserved
 from ledger.domain.log.machines import (
     Contradiction,
+    cloned_ids,
     contradictions,
     granting_nodes,
     in_order_of_registration,
@@ -41,6 +42,7 @@ from ledger.store.reading.report_rows import Device, HealthRow, HolderRow, Node
 from scheduler.usage.claims import dra_groups, dra_not_looked_at, volcano_groups
 from scheduler.usage.machines import GONE, DeviceKey, once_per_machine
 from scheduler.usage.picture import (
+    CLAIMED_TWICE,
     LOST,
     CardGroup,
     Contradicted,
@@ -94,6 +96,7 @@ class _NodeParts:
     dialects: frozenset[Dialect] | None = None
     devices: Sequence[DeviceRecord] = ()
     closed: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    twice: Container[tuple[str, str]] = ()
     held: dict[tuple[str, int], list[Held]] = field(default_factory=dict)
     strangers: list[PodObserved] = field(default_factory=list)
     lost: list[HolderNow] = field(default_factory=list)
@@ -138,6 +141,7 @@ def cluster_now_of_objects(
     observed = [*observed, *map(claim_as_observed, claims)]
     accounts = granting_nodes(nodes)
     number_of = {node.uid: number for number, node in enumerate(nodes)}
+    twice = cloned_ids(nodes)
     parts = [
         _NodeParts(
             name=node.name,
@@ -146,6 +150,7 @@ def cluster_now_of_objects(
             dialects=node.dialects,
             devices=node.devices if accounts[number] == number else (),
             closed={device.key: UNHEALTHY for device in node.devices if not device.healthy},
+            twice=twice,
             systems=node.systems if accounts[number] == number else NO_SYSTEMS,
             labels=node.labels,
         )
@@ -213,6 +218,9 @@ def cluster_now_of_ledger(
             by_node.setdefault(device.node_uid, []).append(device)
     parts = _parts_of_ledger(nodes, by_node, closed, described, labels or {})
     machines = {node.node_uid: node.machine_no or node.node_uid for node in nodes}
+    twice = _claimed_twice(once, machines)
+    for uid, part in parts.items():
+        part.twice = {key for key, owners in twice.items() if uid in owners}
     granting = {
         machines[node.node_uid]: node.node_uid
         for node in sorted(nodes, key=lambda each: _as_granting(each, by_node, created))
@@ -248,7 +256,7 @@ def cluster_now_of_ledger(
         for node in nodes
         if node.node_uid in described
     }
-    said = (*_faults(pods, told), *_said(_registered(nodes, created)))
+    said = (*_faults(pods, told), *_said(_registered(nodes, created, parts)))
     return _picture(list(parts.values()), DEFAULT_VOCABULARY, said)
 
 
@@ -277,8 +285,37 @@ def _parts_of_ledger(
     }
 
 
-def _registered(nodes: Iterable[Node], created: Mapping[str, str]) -> list[NodeFacts]:
-    """Return what nodes say of their machines, in the order in which they registered."""
+def _claimed_twice(
+    devices: Iterable[Device], machines: Mapping[str, int | str]
+) -> dict[tuple[str, str], set[str]]:
+    """
+    Return the (type, id) of devices that the ledger gives to nobody, since two machines have them.
+
+    Args:
+        machines: of the nodes that there were at that moment.
+    """
+    claims: dict[tuple[str, str], dict[int | str, set[str]]] = {}
+    for device in devices:
+        if device.device_id and device.node_uid in machines:
+            by_machine = claims.setdefault((device.device_type, device.device_id), {})
+            shut = by_machine.setdefault(machines[device.node_uid], set())
+            if device.closed_reason == CLAIMED_TWICE:
+                shut.add(device.node_uid)
+    return {
+        key: set().union(*by_machine.values())
+        for key, by_machine in claims.items()
+        if len(by_machine) > 1
+    }
+
+
+def _registered(
+    nodes: Iterable[Node], created: Mapping[str, str], parts: Mapping[str, _NodeParts]
+) -> list[NodeFacts]:
+    """
+    Return what nodes say of their machines, in the order in which they registered.
+
+    Of what they list it has the devices that are claimed twice.
+    """
     told = [
         NodeFacts(
             uid=node.node_uid,
@@ -287,6 +324,11 @@ def _registered(nodes: Iterable[Node], created: Mapping[str, str]) -> list[NodeF
             machine_id=node.machine_id,
             created=created.get(node.node_uid, ""),
             lost=node.lost_position is not None,
+            devices=tuple(
+                replace(device, unique_id=True)
+                for device in parts[node.node_uid].devices
+                if _is_claimed_twice(parts[node.node_uid], device)
+            ),
         )
         for node in nodes
     ]
@@ -561,10 +603,15 @@ def _device(part: _NodeParts, device: DeviceRecord) -> DeviceNow:
         id=device.device_id,
         minor=device.minor,
         healthy=closed is None,
-        closed=closed,
+        closed=closed or (CLAIMED_TWICE if _is_claimed_twice(part, device) else None),
         holders=tuple(held.holder for held in part.held.get(device.key, ())),
         capacity_percent=device.core_percent,
     )
+
+
+def _is_claimed_twice(part: _NodeParts, device: DeviceRecord) -> bool:
+    """Tell whether another machine has the device too."""
+    return (device.device_type, device.device_id) in part.twice
 
 
 def _system_of(part: _NodeParts) -> tuple[str, Mode]:

@@ -17,6 +17,8 @@ from ledger.domain.resources import TYPE_GPU
 
 LOST: Final = "lost"
 """Why a node of a ledger is closed whose object is gone."""
+CLAIMED_TWICE: Final = "claimed twice"
+"""Why a card is closed that two machines list, as the views of a ledger say it."""
 Mode = Literal["whole", "replicas", "slices", "shares"]
 """How a group's cards are handed out: whole, as replicas or slices of them, or by amounts."""
 
@@ -439,7 +441,8 @@ def shared_out(asked: Sequence[int], room: int) -> list[Fraction]:
 def _part(card: DeviceNow) -> Parts:
     held = _allocated(card)
     left = card.capacity_percent - held
-    if not card.is_good or any(holder.lost for holder in card.holders):
+    is_good = card.is_good or card.closed == CLAIMED_TWICE
+    if not is_good or any(holder.lost for holder in card.holders):
         return Parts(allocated=held, closed=left)
     return Parts(allocated=held, stranded=left) if card.holders else Parts(idle=left)
 

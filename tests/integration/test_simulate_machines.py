@@ -81,6 +81,12 @@ class Cluster:
         assert not list(machine_violations(fold(events).values()))
         return Simulated(json.loads(answer.out), events)
 
+    def maps(self) -> list[dict[str, Any]]:
+        """Return the map of the objects and that of the ledger."""
+        asked = (["map", str(self._path / "in.json")], ["map", "--ledger", str(self._line.ledger)])
+        answers = [self._line.run(*each, "-o", "json") for each in asked]
+        return [json.loads(answer.out) for answer in answers]
+
     def why(self, pod_name: str) -> dict[str, str]:
         """Return node -> the reason that the ledger alone gives now."""
         answer = self._line.ask("why", f"ml/{pod_name}", "-o", "json")
@@ -295,6 +301,32 @@ def test_the_same_card_on_two_machines_is_given_by_neither(cluster: Cluster) -> 
         1,
     )
     assert run.told["summary"]["conflicts"] == [f"b: DeviceIdCloned: {drift.detail}"]
+
+
+def test_a_map_says_that_a_card_on_two_machines_is_given_by_neither(cluster: Cluster) -> None:
+    """It is closed, nobody can get it, and both maps say with what Node it disagrees."""
+    cluster.simulate(
+        machine("a", "GPU-a", "GPU-x"),
+        machine("b", "GPU-b", "GPU-x", system="T", machine_id="N"),
+    )
+    of_objects, of_ledger = cluster.maps()
+
+    assert of_objects == of_ledger
+    assert of_ledger["summary"]["gettable"] == 2
+    assert of_ledger["summary"]["percent"] == {
+        "allocated": 0,
+        "stranded": 0,
+        "idle": 400,
+        "closed": 0,
+    }
+    closed = [
+        [device["closed"] for group in node["groups"] for device in group["devices"]]
+        for node in of_ledger["nodes"]
+    ]
+    assert closed == [[None, "claimed twice"]] * 2
+    (said,) = of_ledger["contradictions"]
+    assert said["object"] == "Node b"
+    assert said["text"].startswith("DeviceIdCloned: gpu 1 has the id of a device of a")
 
 
 def test_a_node_out_of_service_gives_nothing_and_its_pods_hold(cluster: Cluster) -> None:
