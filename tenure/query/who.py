@@ -47,8 +47,8 @@ from tenure.query.records import (
     holder_record,
     shown,
 )
-from tenure.query.untold import untold
 from tenure.times import iso_or_none
+from tenure.untold import untold
 
 if TYPE_CHECKING:
     from ledger.domain.log.events import PodObserved

@@ -31,6 +31,7 @@ from tenure.output import (
 from tenure.picture import picture_of_cluster, picture_of_ledger
 from tenure.report.chosen import Choice, chosen, chosen_cpus, words_of
 from tenure.units import format_time
+from tenure.untold import untold
 
 if TYPE_CHECKING:
     from agent.decide.cpus_now import CpusNow
@@ -217,7 +218,7 @@ def answer_map(source: Ledger, question: MapQuestion, sight: Sight) -> Answer:
     answer.note(f"at {format_time(at_us or now.now_us)}")
     if not sight.whole:
         answer.note(f"cards that Pods of namespace {sight.namespace} hold, and what these hold")
-    _show(picture, question, answer)
+    _show(picture, question, answer, not_told=untold(source, at_us, now))
     return answer
 
 
@@ -353,8 +354,8 @@ def _told(shown: int, every: int, choice: Choice) -> str:
     return f"{shown:,} of {every:,} node{'' if every == 1 else 's'} shown ({one_line(str(choice))})"
 
 
-def _show(whole: Picture, question: MapQuestion, answer: Answer) -> None:
-    choice = question.choice
+def _show(whole: Picture, question: MapQuestion, answer: Answer, *, not_told: str = "") -> None:
+    choice = question.choice if whole.nodes or not not_told else Choice()
     picture = chosen(whole, choice)
     told = _told(len(picture.nodes), len(whole.nodes), choice) if choice else ""
     if not question.output.is_table:
@@ -366,12 +367,19 @@ def _show(whole: Picture, question: MapQuestion, answer: Answer) -> None:
             question.output,
             _csv_rows(picture),
             _MAP_COLUMNS,
-            document=picture_record(picture, whole=whole if choice else None),
+            document={
+                **({"untold": not_told} if not_told else {}),
+                **picture_record(picture, whole=whole if choice else None),
+            },
             out=answer.out,
         )
         return
     from tenure.report.terminal import draw_map
 
+    if not_told:
+        answer.out.write(f"{not_told}\n" + ("last known:\n" if picture.nodes else ""))
+        if not picture.nodes:
+            return
     screen = question.screen
     drawn = draw_map(picture, width=screen.width, blocks=screen.blocks, told=told)
     answer.draw(drawn, screen)

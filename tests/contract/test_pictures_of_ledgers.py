@@ -10,6 +10,7 @@ from random import Random
 import pytest
 from msgspec import structs
 
+from ledger.domain.devices import DeviceRecord
 from ledger.domain.log.events import PodObserved, PodReleased
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.log.recorded_node import recorded_node
@@ -111,3 +112,38 @@ def test_a_ledger_draws_what_its_objects_draw_at_every_moment(
         for moment, picture in drawn[::4]:
             assert by_name(picture_of_ledger(ledger, moment)) == by_name(picture), moment
         assert picture_of_ledger(ledger, None).summary == drawn[-1][1].summary
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgres"])
+def test_a_machine_is_on_the_map_from_its_first_inventory_on(
+    database: str, request: pytest.FixtureRequest
+) -> None:
+    """
+    What registered later was not there, and before the first event nothing was.
+
+    A Node made anew on the same machine has its cards at every moment since the machine registered.
+    """
+    store: Store = request.getfixturevalue(f"{database}_store")
+    first, again, second = (
+        NodeFacts(
+            uid=f"uid-{name}",
+            name=name,
+            system_uuid=system,
+            machine_id=system,
+            devices=(DeviceRecord(device_type="gpu", minor=0, device_id=f"GPU-{system}"),),
+        )
+        for name, system in (("n1", "a"), ("n1-again", "a"), ("n2", "b"))
+    )
+    with store.open() as ledger:
+        writer = start(ledger)
+        for step, node in enumerate((first, second, again), start=1):
+            writer.append([events.inventoried(node, MONDAY_US + step * SECOND_US)])
+        cards = [
+            {
+                node.name: len(group.devices)
+                for node in picture_of_ledger(ledger, MONDAY_US + step * SECOND_US).nodes
+                for group in node.groups
+            }
+            for step in range(4)
+        ]
+    assert cards == [{}, {"n1-again": 1}, {"n1-again": 1, "n2": 1}, {"n1-again": 1, "n2": 1}]

@@ -171,6 +171,17 @@ def test_the_map_of_a_moment_counts_what_sql_counts(tenure: CommandLine, week: P
     assert tenants == count(week, held) > 0
 
 
+def test_a_map_before_the_ledger_begins_says_that_nothing_is_recorded(tenure: CommandLine) -> None:
+    """Cards that nobody had told of yet were not free."""
+    asked = ("map", "--at", "2020-01-01T00:00Z")
+    began = "not recorded: this ledger begins at 2026-03-02T"
+
+    assert tenure.ask(*asked).out.startswith(began)
+    told = json.loads(tenure.ask(*asked, "-o", "json").out)
+    assert told["untold"].startswith(began)
+    assert (told["summary"]["cards"], told["nodes"]) == (0, [])
+
+
 def test_report_writes_one_file_and_proves_first(tenure: CommandLine, tmp_path: Path) -> None:
     """`--no-verify` writes it too, and claims nothing."""
     path = tmp_path / "report.html"

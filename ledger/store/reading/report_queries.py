@@ -224,15 +224,32 @@ def _devices(connection: Connection, **given: str | int | None) -> list[Device]:
 def nodes(
     connection: Connection, *, name: str | None = None, until: int = INTEGER_MAX
 ) -> list[Node]:
-    """Return the nodes, by name; `until` a position, behind which none of them was lost."""
+    """
+    Return the nodes, by name.
+
+    Args:
+        until: a position, behind which none of them was lost, and no machine had registered.
+    """
     query = select(NODES).order_by(NODES.c.node_name, NODES.c.node_uid)
     found = [
         Node(**row) for row in each_row(connection, matching(query, NODES, {"node_name": name}))
     ]
+    if until < INTEGER_MAX:
+        streams = _inventoried(connection, until)
+        there = {node.machine_no for node in found if f"node/{node.node_uid}" in streams}
+        found = [node for node in found if node.machine_no in there]
     return [
         replace(node, lost_position=None) if (node.lost_position or 0) > until else node
         for node in found
     ]
+
+
+def _inventoried(connection: Connection, until: int) -> frozenset[str]:
+    """Return the streams of the nodes that were inventoried up to a position."""
+    e = ledger_events.c
+    of_type: ColumnElement[str] = literal_column(f"'{NodeInventoried.event_type}'")
+    query = select(e.stream).distinct().where(e.event_type == of_type, e.position <= until)
+    return frozenset(connection.execute(query).scalars())
 
 
 def health_changes(connection: Connection, *, node: str | None = None) -> list[HealthRow]:
