@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from math import isfinite
 from typing import Annotated, Final
 
 import typer
@@ -139,6 +140,8 @@ def sql(
     if parquet is not None:
         parquet.write(records, keys)
         return
+    if output is DataFormat.JSON:
+        records = [{key: _of_json(value) for key, value in each.items()} for each in records]
     columns = [Column(key=name, title=one_line(name)) for name in keys]
     write_answer(output.text_form, records, columns)
 
@@ -153,6 +156,11 @@ def _distinct(names: Sequence[str]) -> list[str]:
             candidate = f"{name}_{number}"
         result.append(candidate)
     return result
+
+
+def _of_json(value: object) -> object:
+    """Return a value that JSON has: infinities and NaN, which it has not, as text."""
+    return str(value) if isinstance(value, float) and not isfinite(value) else value
 
 
 def _value(value: object) -> object:

@@ -630,6 +630,17 @@ def test_two_columns_of_one_name_are_both_shown(tenure: CommandLine) -> None:
     assert rows == [{"x": 1, "x_2": 2}]
 
 
+def test_what_json_has_no_number_for_is_text(tenure: CommandLine) -> None:
+    """`Infinity` ends other programs' readers."""
+
+    def refuse(word: str) -> None:
+        raise AssertionError(word)
+
+    told = tenure.ask("ledger", "sql", "SELECT 1e999 AS x, -1e999 AS y, 0.5 AS z", "-o", "json").out
+
+    assert json.loads(told, parse_constant=refuse) == [{"x": "inf", "y": "-inf", "z": 0.5}]
+
+
 def test_rebuild_finds_the_projections_equal(tenure: CommandLine, tmp_path: Path) -> None:
     """What is derived can be dropped and made again."""
     copy = tmp_path / "copy.db"
