@@ -354,9 +354,10 @@ class LiveGroups:
         for event in chosen.reservations:
             self.groups.released(name, event.pod_uid)
         self.plans.refused(name, chosen)
+        life = self.groups.lives.get(name)  # None where all members went meanwhile
         for event in chosen.reservations:
             placement = self._taken.pop(event.pod_uid, None)
-            if placement is not None and event.pod_uid in self.groups.lives[name].places:
+            if placement is not None and life is not None and event.pod_uid in life.places:
                 self.plans.keep_again(name, placement)
 
     # --- ends -----------------------------------------------------------------------------------

@@ -53,10 +53,11 @@ def test_one_answers_and_nothing_is_given_twice_or_lost(seed: int, tmp_path: Pat
     [
         pytest.param(86, id="a Pod that was asked about and never seen holds nothing for ever"),
         pytest.param(109, id="whoever is never told of its own epoch ends, and another leads"),
+        pytest.param(170, id="a reservation is refused whose group is gone by then"),
     ],
 )
 def test_what_single_histories_have_shown(seed: int, tmp_path: Path) -> None:
-    """Histories in which a hold outlived its Pod, and in which a leader's feed stood still."""
+    """Histories in which something stood still, outlived its Pod or was asked of what had gone."""
     assert play(Replicated(seed, tmp_path, groups=True)) == []
 
 
