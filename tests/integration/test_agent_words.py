@@ -95,7 +95,7 @@ class World:
         }
         words = [word for name, value in said.items() for word in (f"--{name}", str(value))]
         command, log = ["serve", "agent", *words], self.folder / "agent.log"
-        self.process = Forked(command, log, cwd=self.folder)
+        self.process = Forked(command, log, cwd=self.folder, execs=False)
 
     def kill(self) -> None:
         """End it without a word."""

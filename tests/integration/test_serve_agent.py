@@ -103,10 +103,10 @@ def world(tmp_path: Path, sockets: Path) -> World:
     return made
 
 
-def begin(world: World, words: Path, *more: str) -> Forked:
+def begin(world: World, words: Path, *more: str, execs: bool = False) -> Forked:
     """Start an agent."""
     command = ["serve", "agent", *world.options(), *more]
-    return Forked(command, words, cwd=world.folder)
+    return Forked(command, words, cwd=world.folder, execs=execs)
 
 
 @pytest.fixture
@@ -264,7 +264,7 @@ def test_an_agent_whose_driver_hangs_ends_when_it_is_told_to(world: World) -> No
     kubeconfig.write_text(json.dumps({**made, "current-context": "c"}))
     reports = {"node": "n", "machine": machine, "state": world.folder, "kubeconfig": kubeconfig}
     more = [word for name, value in reports.items() for word in (f"--{name}", str(value))]
-    process = begin(world, world.folder / "agent.log", *more)
+    process = begin(world, world.folder / "agent.log", *more, execs=True)
     try:
         writer: list[int] = []
 

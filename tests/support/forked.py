@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import runpy
 import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 from tests.support.process import SECONDS_MAX, environment
 
@@ -47,6 +48,8 @@ class Forked:
             as the tests do.
         first: a program that is run before the command.
         stdin, stdout: files; None = those of the tests.
+        execs: whether a command that goes on as another module, in the same process, reads all of
+            that from the disk, as it does for users; if not, it goes on with what was imported.
     """
 
     def __init__(
@@ -60,11 +63,12 @@ class Forked:
         first: str = "",
         stdin: Path | None = None,
         stdout: Path | None = None,
+        execs: bool = True,
     ) -> None:
         there = None if cwd is None else (cwd, environment(**(more or {})))
         streams = {0: stdin, 1: stdout, 2: words}
         work = (tuple(arguments), streams, there, point, first)
-        self._process = _FORKS.Process(target=_run, args=work)
+        self._process = _FORKS.Process(target=_run, args=work, kwargs={"execs": execs})
         self._process.start()
 
     @property
@@ -135,6 +139,8 @@ def _run(
     there: tuple[Path, Mapping[str, str]] | None,
     point: Point | None,
     first: str,
+    *,
+    execs: bool,
 ) -> None:
     """Be `tenure` with these arguments."""
     for number, path in streams.items():
@@ -152,7 +158,27 @@ def _run(
 
         killed_scheduler.watch(killed_scheduler.Point(*point))
     exec(first, {})
+    if not execs:
+        vars(os)["execv"] = _go_on
     sys.argv = ["tenure", *arguments]
     from tenure.cli import main
 
     main()
+
+
+def _go_on(program: str, words: Sequence[str]) -> NoReturn:
+    """Be the module that `python -P -m` is told to be, as `os.execv` does, and end with it."""
+    (*options, module), rest = words[1:4], words[4:]
+    assert (program, options) == (sys.executable, ["-P", "-m"]), words
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    sys.argv = [module, *rest]
+    code: object = 0
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        code = end.code
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
