@@ -15,7 +15,7 @@ from ledger.domain.annotations.signed_allocation import Allocation, encode_signe
 from ledger.domain.log.events import PodReserved
 from ledger.domain.log.state import GRANTED, LOST, Holding
 from ledger.domain.resources import ANNOTATION_TENURE_PROOF
-from ledger.signing import PrivateKey
+from ledger.signing import OwnKey, PrivateKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class Signing:
 
     cluster: str
     incarnation: Callable[[], str]
-    proof_key: PrivateKey
+    proof_key: OwnKey | PrivateKey
     ledger_key: PrivateKey
     machine_of: Callable[[str], tuple[str, str]]
 

@@ -47,7 +47,7 @@ from tenure.serving.scheduling.replica import (
     leadership_of,
     why_not_ready,
 )
-from tenure.serving.scheduling.signing import signer_of, trusted_proofs
+from tenure.serving.scheduling.signing import proof_key_of, signer_of
 from tenure.serving.scheduling.standing import Standing
 from tenure.sources.yaml_text import yaml_documents
 from tenure.version import tenure_version
@@ -196,7 +196,8 @@ async def _opened(
         settings_hash=settings_hash(settings, seed=0),
         tenure_version=tenure_version(),
     )
-    signing = signer_of(options, origin, lambda: standing.incarnation)
+    proof_key = proof_key_of(options)
+    signing = signer_of(options, origin, lambda: standing.incarnation, proof_key)
     ports = Ports(
         origin=origin,
         recorder=recorder,
@@ -211,7 +212,7 @@ async def _opened(
         start=tasks.run,
         wake=woken.set,
         actor=holder,
-        trusted=trusted_proofs(options),
+        trusted=proof_key.check,
         skew=lambda: objects.skew().total_seconds(),
         evicts=options.evict_partial_gangs,
         drivers=() if options.gate is None else options.gate.drivers,

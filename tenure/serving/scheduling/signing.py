@@ -5,18 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ledger.domain.annotations.signed import Checker
-from ledger.signing import published, trusting
+from ledger.signing import OwnKey, published, trusting
 from scheduler.service.proofs import Signing
 from scheduler.service.view import ClusterView
 from tenure.keys import private_key, public_key
 from tenure.serving.scheduling.options import SchedulerOptions
 
 
+def proof_key_of(options: SchedulerOptions) -> OwnKey:
+    """
+    Return the key that proofs are signed with, which knows those again that come back on Pods.
+
+    Raises:
+        InputError: no such key.
+    """
+    return OwnKey(private_key(options.proof_key), older=map(public_key, options.trusted_proof_keys))
+
+
 def signer_of(
-    options: SchedulerOptions, origin: str, incarnation: Callable[[], str]
+    options: SchedulerOptions, origin: str, incarnation: Callable[[], str], proof_key: OwnKey
 ) -> Callable[[ClusterView], Signing]:
     """Return what makes the signer of a view's reservations. Raises InputError: no such key."""
-    proof_key, ledger_key = private_key(options.proof_key), private_key(options.ledger_key)
+    ledger_key = private_key(options.ledger_key)
 
     def signing(view: ClusterView) -> Signing:
         return Signing(

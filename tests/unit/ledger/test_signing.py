@@ -10,6 +10,7 @@ from ledger.domain.errors import InputError
 from ledger.signing import (
     Checkpoint,
     Note,
+    OwnKey,
     PrivateKey,
     PublicKey,
     is_rotation,
@@ -200,3 +201,42 @@ def test_a_rotation_is_signed_by_both() -> None:
     swapped = {"old_key": keys["new_key"], "new_key": keys["old_key"]}
     assert not is_rotation(sign_note(text, old, new), origin="ledger/c-1", **swapped)
     assert not is_rotation("nothing", origin="ledger/c-1", **keys)
+
+
+def test_only_what_our_key_signed_comes_back_as_ours() -> None:
+    """Known again or verified, the answer is the same; a changed letter or key is refused."""
+    own, other = OwnKey(PrivateKey.new("proofs")), PrivateKey.new("proofs")
+    message = b"a Pod holds this"
+    signature = own.sign(message)
+    foreign = other.sign(message)
+    turned = bytes([signature[0] ^ 1]) + signature[1:]
+
+    assert not own.check(own.public.key_id, message + b"!", signature)
+    assert not own.check(own.public.key_id, message, turned)
+    assert not own.check(own.public.key_id, message[1:], message[:1] + signature)
+    assert not own.check(own.public.key_id, message, foreign)
+    assert not own.check(other.public.key_id, message, signature)
+    assert own.check(own.public.key_id, message, signature)  # known again
+    assert own.check(own.public.key_id, message, signature)  # verified
+    assert not own.check(own.public.key_id, message, turned)
+
+
+def test_what_our_older_key_signed_holds_and_an_unpublished_one_s_does_not() -> None:
+    """A rotated key is believed on Pods for as long as it is named."""
+    older = PrivateKey.new("proofs")
+    signature = older.sign(b"before")
+
+    assert OwnKey(PrivateKey.new("proofs"), [older.public]).check(
+        older.public.key_id, b"before", signature
+    )
+    assert not OwnKey(PrivateKey.new("proofs")).check(older.public.key_id, b"before", signature)
+
+
+def test_more_signatures_than_are_known_again_all_hold() -> None:
+    """The oldest is verified in place of being known again."""
+    own = OwnKey(PrivateKey.new("proofs"))
+    signed = [(b"%d" % number, own.sign(b"%d" % number)) for number in range(4_100)]
+
+    for message, signature in (signed[0], signed[3], signed[4], signed[-1]):
+        assert own.check(own.public.key_id, message, signature)
+        assert not own.check(own.public.key_id, message + b" ", signature)
