@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -288,15 +289,18 @@ async def _rounds(
 ) -> None:
     """Act every so many seconds, and at once when something is known to have changed."""
 
+    async def wait() -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await soon.wait()
+
     async def round_and_wait() -> None:
         try:
             await act()
-        finally:
-            try:
-                async with asyncio.timeout(seconds):
-                    await soon.wait()
-            except TimeoutError:
-                pass
+        except Exception:
+            await wait()
+            raise
+        await wait()
 
     await every(0, "report", round_and_wait, failures)
 

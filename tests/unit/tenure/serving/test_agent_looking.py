@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pynvml
 import pytest
+from prometheus_client import CollectorRegistry, Counter
 
 from agent.discover.faults import CardFault, Faults
 from agent.discover.host_files import HostFiles
 from agent.discover.machine import Discovery, Identity, Kind
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.errors import InputError
-from tenure.serving.agent_reporting import KeptFaults, Looks, _listening, offered
+from tenure.serving.agent_reporting import KeptFaults, Looks, _listening, _rounds, offered
+from tests.support.loops import run_in_virtual_time
 from tests.support.nvml.driver import TABLE, Driver, loaded
 
 MACHINE = Discovery(identity=Identity(boot_id="b"))
@@ -55,6 +57,44 @@ def test_of_a_driver_that_hangs_nothing_is_known() -> None:
         assert await looks.look() == MACHINE
 
     asyncio.run(look())
+
+
+def test_a_process_that_is_told_to_end_waits_for_no_round() -> None:
+    """Neither for the look that hangs, nor for the time until the next: it has 30 s to live."""
+
+    async def end() -> None:
+        failures = Counter("failures", "-", ["what"], registry=CollectorRegistry())
+        never = asyncio.Event()
+
+        async def act() -> None:
+            await never.wait()
+
+        rounds = asyncio.ensure_future(_rounds(30.0, asyncio.Event(), act, failures))
+        await asyncio.sleep(1.0)
+        rounds.cancel()
+        await asyncio.gather(rounds, return_exceptions=True)
+        assert asyncio.get_running_loop().time() == 1.0
+
+    run_in_virtual_time(end())
+
+
+def test_rounds_go_on_after_one_that_failed_in_their_time() -> None:
+    """A round that fails is no reason to begin the next one at once."""
+    began: list[float] = []
+
+    async def fail() -> None:
+        failures = Counter("failures", "-", ["what"], registry=CollectorRegistry())
+
+        async def act() -> None:
+            began.append(asyncio.get_running_loop().time())
+            raise InputError("not now")
+
+        rounds = asyncio.ensure_future(_rounds(30.0, asyncio.Event(), act, failures))
+        await asyncio.sleep(61.0)
+        rounds.cancel()
+
+    run_in_virtual_time(fail())
+    assert began == [0.0, 30.0, 60.0]
 
 
 def test_what_a_card_says_counts_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
