@@ -30,7 +30,7 @@ from ledger.domain.request.requests import PodSnapshot
 from ledger.store.ddl.sqlite_triggers import TRIGGERS, named
 from ledger.store.projections import project
 from ledger.store.projections.rebuild import rebuild
-from ledger.store.proving.damage import made_by_migrations, was_a_ledger
+from ledger.store.proving.damage import MADE, digest_of, made_by_migrations, was_a_ledger
 from ledger.store.proving.verify import FINDINGS_MAX, VerifyReport, verify
 from ledger.store.reading.read import envelope_of
 from tenure.cli import app
@@ -615,6 +615,19 @@ def test_the_reference_is_what_the_migrations_make() -> None:
 
     assert kinds == {"table", "index", "trigger", "view"}
     assert ("table", "alembic_version") in made_by_migrations()
+
+
+def test_the_digest_is_of_what_the_migrations_make() -> None:
+    """A ledger of this digest is compared with nothing else; any other word has another."""
+    made = made_by_migrations()
+
+    assert digest_of(made) == MADE
+    assert digest_of(dict(reversed(made.items()))) == MADE
+    for key, (table, text) in made.items():
+        assert digest_of({**made, key: (table, text + " ")}) != MADE, key
+        assert digest_of({**made, key: (table + " ", text)}) != MADE, key
+        assert digest_of({name: made[name] for name in made.keys() - {key}}) != MADE, key
+    assert digest_of({**made, ("view", "mine"): ("mine", "CREATE VIEW mine AS SELECT 1")}) != MADE
 
 
 def test_nothing_is_written_without_a_revision(told: SqliteStore) -> None:

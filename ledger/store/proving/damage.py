@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +14,6 @@ from ledger.store import schema
 from ledger.store.ddl.audit_views import corrected_views
 from ledger.store.failures import DAMAGE, fact_of
 from ledger.store.mending.corrections import is_corrected
-from ledger.store.migrate import upgrade
 from ledger.store.proving import damage_postgres
 
 # Only tables and indexes of the database's own begin so, with the underscore itself.
@@ -22,6 +22,13 @@ _SCHEMA: Final = (
     r" WHERE NOT (type IN ('table', 'index') AND name LIKE 'sqlite\_%' ESCAPE '\')"
 )
 _MAGIC: Final = b"CREATE TABLE ledger_"
+MADE: Final = "4183b350f8020c2f393a23cf639d85c93eeea8fc515bf71699e0ed5726df6dd6"
+"""
+The digest of what the migrations make, which `digest_of` gives of a ledger that has that.
+
+Only for another ledger is it made again, to say what differs: that takes as long as some thousand
+events. A new migration has a new digest.
+"""
 Name = tuple[str, str]
 """Type and name: a trigger may be called like a table."""
 Definition = tuple[str, str]
@@ -61,7 +68,10 @@ def changed_rules(connection: Connection) -> Iterator[str]:
     except DAMAGE as error:
         yield f"the schema is unreadable: {fact_of(error)}"
         return
-    expected = _expected(connection)
+    views = _views_of_true_times(connection)
+    if not views and digest_of(found) == MADE:
+        return
+    expected = {**made_by_migrations(), **views}
     for key, definition in expected.items():
         kind, name = key
         if key not in found:
@@ -100,20 +110,26 @@ def was_a_ledger(path: Path) -> bool:
         return False
 
 
-def _expected(connection: Connection) -> Mapping[Name, Definition]:
-    """Return what the migrations make, with the views that tell true times if there are any."""
+def _views_of_true_times(connection: Connection) -> Mapping[Name, Definition]:
+    """Return the views that tell true times, if there must be any."""
     try:
         corrected = is_corrected(connection)
     except DAMAGE:
         corrected = False  # and whoever reads the log says so
-    made = made_by_migrations()
     views = corrected_views("sqlite") if corrected else {}
-    return {**made, **{("view", name): (name, text) for name, text in views.items()}}
+    return {("view", name): (name, text) for name, text in views.items()}
+
+
+def digest_of(definitions: Mapping[Name, Definition]) -> str:
+    """Return the digest of definitions, in whatever order they are."""
+    return sha256("\n".join(sorted(map(repr, definitions.items()))).encode()).hexdigest()
 
 
 @cache
 def made_by_migrations() -> dict[Name, Definition]:
     """Return (table, SQL) of everything in a new ledger, by type and name."""
+    from ledger.store.migrate import upgrade  # noqa: PLC0415 - Alembic is slow to import
+
     engine = create_engine("sqlite+pysqlite://")
     try:
         with engine.connect() as connection:
