@@ -7,7 +7,6 @@ most of a start, and of what it keeps in memory.
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 from typing import Any, Final
 
@@ -15,9 +14,8 @@ from ledger.domain.errors import InputError
 from ledger.domain.log.codec import Declared, read_value
 from ledger.domain.topology import Cpu, cpu_topology_of
 
-_CPUS: Final = re.compile(r'"cpus":(\[[^\[\]]*\])')
+_CPUS: Final = '"cpus":['
 """No text has it within: its quotes would be escaped there."""
-_NONE: Final = '"cpus":[]'
 
 Cpus = tuple[Cpu, ...]
 
@@ -30,10 +28,25 @@ def read_with_cpus(kind: Declared, text: str, path: str) -> tuple[Any, list[Cpus
     `read_value` says why.
     """
     try:
-        cpus = [_shared(found) for found in _CPUS.findall(text)]
-        return read_value(kind, _CPUS.sub(_NONE, text), path), cpus
+        rest, found = _apart(text)
+        return read_value(kind, rest, path), [_shared(each) for each in found]
     except InputError:
         return None
+
+
+def _apart(text: str) -> tuple[str, list[str]]:
+    """Return a text with empty lists of CPUs, and the lists that were there; none has another."""
+    rest, found, done = [], [], 0
+    at = text.find(_CPUS)
+    while at >= 0:
+        opened = at + len(_CPUS) - 1
+        end = text.find("]", opened) + 1
+        if end and text.find("[", opened + 1, end) < 0:
+            rest += [text[done:opened], "[]"]
+            found.append(text[opened:end])
+            done = end
+        at = text.find(_CPUS, max(done, opened))
+    return "".join([*rest, text[done:]]), found
 
 
 @lru_cache(maxsize=256)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import date
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ledger.domain.annotations.node_cpu import decode_cpu_topology, encode_cpu_topology
 from ledger.domain.errors import InputError
 from ledger.domain.kube.device_objects import inventory_of_device
+from ledger.domain.log import layouts
 from ledger.domain.log.codec import read_value
 from ledger.domain.log.events import NodeInventoried, decode_event, encode_event
 from ledger.domain.log.state import Folding
@@ -143,3 +147,10 @@ def test_a_card_that_cannot_be_read_is_named_though_another_is_like_it(
     for _ in range(2):
         with pytest.raises(InputError, match=r"spec\.devices\[1\]"):
             inventory_of_device({"spec": {"devices": [_card(1), _card(2, **changes)]}}, "A100")
+
+
+@given(st.lists(st.sampled_from(['"cpus":[', "[", "]", '"', "1"]), max_size=12).map("".join))
+def test_lists_of_cpus_are_found_as_they_are_written(text: str) -> None:
+    """Lists alone that have no list within, from the first to the last."""
+    lists = re.compile(r'"cpus":(\[[^\[\]]*\])')
+    assert layouts._apart(text) == (lists.sub('"cpus":[]', text), lists.findall(text))
