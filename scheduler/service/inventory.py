@@ -9,6 +9,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Final
 
+from msgspec import structs
+
 from ledger.domain.errors import FencedError, InputError, LedgerError
 from ledger.domain.log.events import (
     LedgerEvent,
@@ -261,6 +263,8 @@ class Inventory:
         words = recorded_node(facts)
         if said.described is None or said.described.facts != words:
             new["describe"] = events.node_described(facts, words, at_us, 0, place=0, rank=0)
+        else:  # the same, of parts that are in memory anyhow
+            said.described = structs.replace(said.described, facts=words)
         return new
 
     async def _lose(self, uid: str, name: str, reason: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -153,6 +153,15 @@ class KubeObjects:
         status, body = await self._call("GET", path)
         return None if status == _NOT_FOUND else body
 
+    async def read_list(self, path: str) -> Object | None:
+        """
+        Return a list, as `read` does, with `items` that can be gone through once.
+
+        Each is made of its bytes when it is its turn, so that there is never more than one.
+        """
+        status, body = await self._call("GET", path, taken=_list)
+        return None if status == _NOT_FOUND else body
+
     async def text(self, path: str, order: Object | None = None) -> TextAnswer:
         """
         Return what is answered in text, refused or not.
@@ -184,7 +193,7 @@ class KubeObjects:
                 try:
                     if answer.status != _OK:
                         status, raw = int(answer.status), await _whole(answer)
-                        _answered("GET", path, status, raw, answer.headers)
+                        _answered("GET", path, status, _object(raw), answer.headers)
                         raise ApiError(f"the API can't be watched: {path}, status={status}")
                     async for line in _lines(answer):
                         event = _object(line)
@@ -240,6 +249,7 @@ class KubeObjects:
         path: str,
         body: Any = None,  # noqa: ANN401 - JSON
         kind: str = _JSON,
+        taken: Callable[[bytes], dict[str, Any] | None] | None = None,
     ) -> tuple[int, Mapping[str, Any]]:
         """
         Call the API; return status and body of a success or a 404.
@@ -256,7 +266,7 @@ class KubeObjects:
                 date = answer.headers.get("Date", "")
                 self._skew = _skew(date, asked, datetime.now(UTC))
                 raw = await _whole(answer)
-        return _answered(method, path, status, raw, answer.headers)
+        return _answered(method, path, status, (taken or _object)(raw), answer.headers)
 
     async def _asked(
         self,
@@ -364,9 +374,12 @@ async def _lines(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
 
 
 def _answered(
-    method: str, path: str, status: int, raw: bytes, headers: Mapping[str, str]
+    method: str,
+    path: str,
+    status: int,
+    body: dict[str, Any] | None,
+    headers: Mapping[str, str],
 ) -> tuple[int, Mapping[str, Any]]:
-    body = _object(raw)
     if status == _NOT_FOUND:
         return status, body or {}
     if 200 <= status < 300:
@@ -402,3 +415,28 @@ def _object(raw: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return body if isinstance(body, dict) else None
+
+
+def _list(raw: bytes) -> dict[str, Any] | None:
+    """Return the JSON object that an answer is, its items not yet made; None for anything else."""
+    try:
+        body: dict[str, Any] = _read_parts(raw) if raw else {}
+        items = _read_items(body.pop("items", _NO_ITEMS)) or ()
+        said = {key: msgspec.json.decode(part) for key, part in body.items()}
+        return {**said, "items": _each(items)}
+    except (ValueError, RecursionError):
+        return None
+
+
+def _each(items: Sequence[msgspec.Raw]) -> Iterator[Any]:
+    for item in items:
+        try:
+            made = msgspec.json.decode(item)
+        except (ValueError, RecursionError) as error:
+            raise ApiError(f"the API's answer has an object that can't be read: {error}") from error
+        yield made
+
+
+_NO_ITEMS: Final = msgspec.Raw(b"null")
+_read_parts: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_read_items: Final = msgspec.json.Decoder(list[msgspec.Raw] | None).decode

@@ -141,10 +141,38 @@ def test_every_other_failure_is_the_apis(tmp_path: Path, canned: Canned, fact: s
 
     async def act(objects: KubeObjects, api: FakeApi) -> None:
         api.canned[LEASE] = canned
-        with pytest.raises(ApiError, match=fact):
-            await objects.read(LEASE)
+        for read in (objects.read, objects.read_list):
+            with pytest.raises(ApiError, match=fact):
+                await read(LEASE)
         del api.canned[LEASE]
         assert await objects.read(LEASE) is None  # the connection pool is none the worse
+
+    run(act, tmp_path)
+
+
+def test_a_list_is_the_same_object_by_object(tmp_path: Path) -> None:
+    """What is around the items is there at once; one that can't be read is an error at its turn."""
+
+    async def act(objects: KubeObjects, api: FakeApi) -> None:
+        lists = "/api/v1/namespaces/n/pods"
+        assert await objects.read_list(LEASE) is None
+        for told in (b'"items":[{"a":"\\u00fc"},{"b":[1,{"items":[2]}]}],', b'"items":null,', b""):
+            api.canned[lists] = Canned(body=b'{%s"metadata":{"continue":"x"}}' % told)
+            whole, one = await objects.read(lists), await objects.read_list(lists)
+            assert whole is not None
+            assert one is not None
+            assert list(one["items"]) == (whole.get("items") or [])
+            assert one["metadata"] == whole["metadata"] == {"continue": "x"}
+        api.canned[lists] = Canned(body=b'{"items":[{"a":1},{"a":"\xff"}]}')
+        one = await objects.read_list(lists)
+        assert one is not None
+        assert next(one["items"]) == {"a": 1}
+        with pytest.raises(ApiError, match="can't be read"):
+            next(one["items"])
+        for broken in (b'{"items":{"a":1}}', b'{"items":[1,]}', b'{"items":%s' % (b"[" * 100_000)):
+            api.canned[lists] = Canned(body=broken)
+            with pytest.raises(ApiError, match="is no object"):
+                await objects.read_list(lists)
 
     run(act, tmp_path)
 

@@ -43,7 +43,7 @@ def reflectors(live: Assembly, objects: KubeObjects) -> dict[str, Reflector]:
     """Return who follows what, by the name of the collection; kinds of others may be absent."""
     return {
         name: Reflector(
-            objects,
+            _Lists(objects),
             PATHS[name],
             sink,
             monotonic=time.monotonic,
@@ -53,6 +53,14 @@ def reflectors(live: Assembly, objects: KubeObjects) -> dict[str, Reflector]:
         )
         for name, sink in live.sinks().items()
     }
+
+
+class _Lists:
+    """What is followed, object by object: what a start makes of a list at once is never small."""
+
+    def __init__(self, objects: KubeObjects) -> None:
+        self.read = objects.read_list
+        self.watch = objects.watch
 
 
 async def origin_of(objects: KubeObjects) -> str:
