@@ -10,7 +10,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
-import psycopg
 from sqlalchemy import URL, Connection, Engine, inspect, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
@@ -98,7 +97,7 @@ class Ledger:
 
         May wait for the database itself, and does nothing once the ledger is closed.
         """
-        with suppress(SQLAlchemyError, sqlite3.Error, psycopg.Error):
+        with suppress(SQLAlchemyError, self.engine.dialect.loaded_dbapi.Error):
             raw: Any = self.connection.connection.driver_connection
             if self.engine.dialect.name == "sqlite":
                 raw.interrupt()

@@ -5,9 +5,6 @@ from __future__ import annotations
 import logging
 from typing import Any, Final
 
-from psycopg import errors
-from psycopg.abc import Buffer
-from psycopg.adapt import Loader
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import NullPool
@@ -99,7 +96,9 @@ def postgres_engine(url: URL, *, write: bool) -> Engine:
         **{name: value for name, value in SILENCE.items() if name not in url.query},
         "client_encoding": "utf8",
     }
-    logging.getLogger("psycopg").addFilter(_is_news)
+    from ledger.store.driver_postgres import Number, is_news  # noqa: PLC0415 - SQLite needs none
+
+    logging.getLogger("psycopg").addFilter(is_news)
     engine = create_engine(
         url.difference_update_query(["options", "application_name", "connect_timeout"]),
         connect_args=arguments,
@@ -110,28 +109,9 @@ def postgres_engine(url: URL, *, write: bool) -> Engine:
 
     @event.listens_for(engine, "connect")
     def _connected(connection: Any, _record: object) -> None:  # noqa: ANN401 - the driver's
-        connection.adapters.register_loader("numeric", _Number)
+        connection.adapters.register_loader("numeric", Number)
 
     return engine
-
-
-def _is_news(record: logging.LogRecord) -> bool:
-    """
-    Tell whether a word of the driver says anything that no error does.
-
-    Many rows go as a pipeline. Where one is refused, which is raised, the driver warns as well that
-    those behind it were not written.
-    """
-    words = record.args if isinstance(record.args, tuple) else ()
-    return not any(isinstance(each, errors.PipelineAborted) for each in words)
-
-
-class _Number(Loader):
-    """Reads a numeric as SQLite gives it: a whole number, or one with a fraction."""
-
-    def load(self, data: Buffer) -> int | float:
-        text = bytes(data).decode()
-        return int(text) if text.removeprefix("-").isdecimal() else float(text)
 
 
 def one_snapshot(connection: Connection) -> None:

@@ -25,7 +25,6 @@ from scheduler.service.leading import Leading
 from scheduler.service.metrics import Metrics
 from scheduler.service.replica import Replica
 from scheduler.service.world import Ports
-from tenure.config import read_settings
 from tenure.kube.objects import KubeObjects, connected
 from tenure.kube.reflector import Reflector, SetBackError
 from tenure.serving.background import as_coroutine, tasks_of_process, told_to_stop, unless
@@ -33,7 +32,6 @@ from tenure.serving.listening import Connections, Http2, announced
 from tenure.serving.memory import look_seldom
 from tenure.serving.probes import probes_app
 from tenure.serving.scheduling.agents import agent_routes
-from tenure.serving.scheduling.api import answer_discovery, answer_people
 from tenure.serving.scheduling.certificates import ServingFolder
 from tenure.serving.scheduling.cluster import origin_of, reflectors
 from tenure.serving.scheduling.gate import attempts_in, guarding, observe_claims
@@ -69,7 +67,7 @@ async def serve_scheduler(options: SchedulerOptions) -> None:
         FencedError: another writer took the ledger over.
     """
     look_seldom()
-    settings = SchedulingSettings() if options.config is None else read_settings(options.config)
+    settings = _settings_of(options)
     metrics = Metrics()
     folder = ServingFolder(options, metrics)
     async with AsyncExitStack() as stack:
@@ -87,12 +85,22 @@ async def serve_scheduler(options: SchedulerOptions) -> None:
         process.repeat(LOOK_SECONDS, "certificates", as_coroutine(folder.look))
         process.repeat(LOOK_SECONDS, "holds", as_coroutine(process.live.holds.expire))
         if started.late is not None:
+            from tenure.serving.scheduling.api import answer_people
+
             answer_people(process, started.late, agent_routes(process, standing))
         observe_claims(process)
         process.tasks.start()
         if options.gate is not None:
             await stack.enter_async_context(guarding(process, options.gate))
         await _answer(process, folder)
+
+
+def _settings_of(options: SchedulerOptions) -> SchedulingSettings:
+    if options.config is None:
+        return SchedulingSettings()
+    from tenure.config import read_settings
+
+    return read_settings(options.config)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -126,6 +134,8 @@ async def _started(options: SchedulerOptions, metrics: Metrics, stack: AsyncExit
     app = probes_app(metrics.registry, lambda: started.why_not_ready())  # noqa: PLW0108 - another later
     await stack.enter_async_context(announced(app, options.probes, "probes", Connections()))
     if options.api is not None:
+        from tenure.serving.scheduling.api import answer_discovery
+
         tasks = await stack.enter_async_context(tasks_of_process())
         started.late = await answer_discovery(options.api, started.objects, metrics, tasks, stack)
         tasks.start()

@@ -348,9 +348,8 @@ def scheduler(
     from tenure.opening import ledger_url
 
     with needs("service"):
-        from tenure.serving.logs import set_up_logs
-        from tenure.serving.run import address, default_replica, run_service
-        from tenure.serving.scheduler import serve_scheduler
+        from tenure.serving.alone import go_on
+        from tenure.serving.run import address, default_replica
         from tenure.serving.scheduling.options import ApiOptions, GateListener, SchedulerOptions
 
     if bool(gate) != bool(driver):
@@ -393,8 +392,7 @@ def scheduler(
         card_metrics=card_metrics,
         evict_partial_gangs=evict_partial_gangs,
     )
-    set_up_logs(debug=debug)
-    run_service(serve_scheduler(options))
+    go_on("tenure.serving.scheduler_alone", options, debug=debug)
 
 
 def agent(
@@ -659,10 +657,10 @@ def agent(
             ProbeOptions,
             provider_of,
         )
-        from tenure.serving.agent_alone import go_on
         from tenure.serving.agent_reporting import ReportingOptions, offered
         from tenure.serving.agent_witness import WitnessOptions
         from tenure.serving.agent_words import ServiceOptions
+        from tenure.serving.alone import go_on
         from tenure.serving.run import address
 
     if bool(service) == (holdings is not None):
@@ -720,7 +718,7 @@ def agent(
             image=probe_image, namespace=probe_namespace, runtime_class=probe_runtime_class
         ),
     )
-    go_on(options, debug=debug)
+    go_on("tenure.serving.agent_alone", options, debug=debug)
 
 
 def inside() -> None:

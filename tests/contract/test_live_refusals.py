@@ -23,7 +23,8 @@ from ledger.store.writing.commands import Command, Outcome
 from scheduler.service import refusing
 from scheduler.service.api.callers import Caller, Headers
 from scheduler.service.api.http import api_app
-from scheduler.service.api.refusals import WEBHOOK, RefusalRoutes
+from scheduler.service.api.refusals import RefusalRoutes
+from scheduler.service.api.words import WEBHOOK
 from tenure.serving.refusals import RefusalQueue
 from tenure.serving.telling_refusals import RefusalSender, RefusalTarget
 from tests.support.live import StillClock

@@ -38,10 +38,18 @@ def command_lines() -> Iterator[list[str]]:
     yield from walk(typer.main.get_command(app), [])
 
 
-def test_an_agent_carries_no_command_line_along() -> None:
-    """A node has it for as long as it runs, and once it has read its own needs it no more."""
-    loaded = "[name for name in ('typer', 'rich', 'tenure.cli') if name in sys.modules]"
-    done = _python(f"import sys, tenure.serving.agent_alone\nprint({loaded})\n")
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        ("tenure.serving.agent", ()),
+        ("tenure.serving.scheduler", ("psycopg", "pydantic", "tenure.query")),
+    ],
+)
+def test_a_service_carries_no_command_line_along(module: str, names: tuple[str, ...]) -> None:
+    """Once it has read its own it needs it no more; nor what its options do not ask for."""
+    unneeded = ("typer", "rich", "tenure.cli", *names)
+    loaded = f"[name for name in {unneeded!r} if name in sys.modules]"
+    done = _python(f"import sys, {module}, {module}_alone\nprint({loaded})\n")
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
 
 

@@ -17,9 +17,10 @@ from ledger.domain.log.events import PodAssigned, PodBound, PodReserved
 from ledger.domain.resources import CALLER_NODE_NAME, CALLER_NODE_UID
 from ledger.signing import PrivateKey
 from scheduler.service.agents import Agents
-from scheduler.service.api.agents import AGENT, AgentRoutes
+from scheduler.service.api.agents import AgentRoutes
 from scheduler.service.api.callers import Caller
 from scheduler.service.api.http import api_app
+from scheduler.service.api.words import AGENT
 from scheduler.service.books import LiveBooks
 from scheduler.service.ending import NodeWord
 from scheduler.service.proofs import Signing

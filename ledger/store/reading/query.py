@@ -13,7 +13,6 @@ from ledger.domain.errors import InputError
 from ledger.store.open import Ledger
 from ledger.store.place import sqlite_path
 from ledger.store.profile import driver_connection, sqlite_engine
-from ledger.store.reading.query_postgres import run_sql_on_postgres
 from ledger.store.writing.statements import Row
 
 _READING: Final = frozenset(
@@ -44,6 +43,10 @@ def run_sql(
         InputError: not one query, the database can't make sense of it, or it runs too long.
     """
     if ledger.connection.dialect.name == "postgresql":
+        from ledger.store.reading.query_postgres import (  # noqa: PLC0415 - SQLite needs none of it
+            run_sql_on_postgres,
+        )
+
         columns, rows = run_sql_on_postgres(ledger.engine, text, seconds=seconds)
         return columns, [tuple(map(_plain, row)) for row in rows]
     engine = sqlite_engine(sqlite_path(ledger.url), write=False)

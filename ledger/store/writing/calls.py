@@ -9,8 +9,6 @@ from functools import cache, lru_cache
 from itertools import chain
 from typing import Any, Final
 
-from psycopg import errors
-from psycopg.pq import ExecStatus, Format
 from sqlalchemy import Connection
 
 from ledger.store.ddl.postgres_append import STEPS, AppendStatement
@@ -22,7 +20,6 @@ TEXT: Final = "SELECT ledger_append($1, $2, $3, $4, $5, $6)"
 TEXT_DOLLAR: Final = TEXT.encode()
 OIDS: Final = (1007, 1007, 1016, 1016, 1009, 1001)
 """The types of the parameters: two integer[], two bigint[], a text[], a bytea[]."""
-_BINARY: Final = (Format.BINARY,) * len(OIDS)
 _INTEGER, _BIGINT, _TEXT, _BYTEA = 23, 20, 25, 17
 _NULL: Final = struct.pack(">i", -1)
 _SHORT: Final = 1_024
@@ -96,6 +93,9 @@ def _call_blocking(driver: Any, given: Call) -> None:  # noqa: ANN401 - the driv
 
     Not prepared: the driver forgets all prepared statements with a ROLLBACK, and tells nobody.
     """
+    from psycopg import errors  # noqa: PLC0415 - SQLite needs none of it
+    from psycopg.pq import ExecStatus, Format  # noqa: PLC0415 - likewise
+
     words = (
         integers_sent(tuple(given.steps)),
         integers_sent(tuple(given.counts)),
@@ -104,7 +104,7 @@ def _call_blocking(driver: Any, given: Call) -> None:  # noqa: ANN401 - the driv
         texts_sent(given.texts),
         blobs_sent(given.blobs),
     )
-    result = driver.pgconn.exec_params(TEXT_DOLLAR, words, OIDS, _BINARY)
+    result = driver.pgconn.exec_params(TEXT_DOLLAR, words, OIDS, (Format.BINARY,) * len(OIDS))
     if result.status != ExecStatus.TUPLES_OK:
         raise errors.error_from_result(result, encoding="utf-8")
 

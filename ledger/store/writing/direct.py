@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from psycopg.pq import TransactionStatus
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
@@ -20,6 +19,8 @@ def is_callable(connection: Connection) -> bool:
         return False
     driver = driver_connection(connection)
     if is_blocking(connection):
+        from psycopg.pq import TransactionStatus  # noqa: PLC0415 - SQLite needs none of it
+
         return bool(driver.pgconn.transaction_status == TransactionStatus.IDLE)
     return not driver.is_in_transaction()
 

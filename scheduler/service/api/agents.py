@@ -40,7 +40,6 @@ PATH: Final = "/agents/v1"
 DEVICES_MAX: Final = 1024
 """That one Pod is seen to have: replicas and units of memory are ids of their own."""
 WAIT_SECONDS_MAX: Final = 25.0
-AGENT: Final = "system:serviceaccount:tenure-system:tenure-agent"
 _NOT_YET: Final = "ServiceUnavailable"
 
 

@@ -28,7 +28,6 @@ from scheduler.service.api.words import REFUSALS, REFUSALS_MAX, WEBHOOK_ACTOR
 from scheduler.service.ports import Clock, Recorder
 from scheduler.service.refusing import namespace_budgets
 
-WEBHOOK: Final = "system:serviceaccount:tenure-system:tenure-webhook"
 BINDING: Final = "Binding"
 ADMISSION, TAKEOVER = "admission", "takeover"
 TEXT_MAX: Final = 1_024

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from ledger.domain.dialects.dra.accounts import UntoldDevices
 from ledger.domain.log.clock import Reading
-from scheduler.service.api.agents import AGENT
-from scheduler.service.api.refusals import WEBHOOK
+from scheduler.service.api.words import AGENT, WEBHOOK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,7 @@ import pytest
 
 from agent.manifests import AgentManifests
 from agent.manifests import manifests as agent_manifests
-from scheduler.service.api.agents import AGENT
-from scheduler.service.api.words import AGENT_ACCOUNT
+from scheduler.service.api.words import AGENT, AGENT_ACCOUNT
 from scheduler.service.deployment import Deployed
 from scheduler.service.manifests import (
     ApiManifests,
