@@ -23,13 +23,13 @@ from ledger.domain.nodes import NodeFacts
 from scheduler.cluster.claims import Dra
 from scheduler.cluster.documents import Document, Documents, section
 from scheduler.cluster.dra import is_of_dra
-from scheduler.gate.claims import Allocated, claim_seen
+from scheduler.gate.claims import Allocated, ClaimSeen, claim_seen
 from scheduler.gate.decide import Accounted, Unaccounted
 from scheduler.gate.exchange import Alike, Device, device_of
 from scheduler.gate.follow import observed_of
 
-_READ: Final = frozenset({"resource.k8s.io/v1", "resource.k8s.io/v1beta2"})
-_DRIVERS: Final = LookedAt()
+READ: Final = frozenset({"resource.k8s.io/v1", "resource.k8s.io/v1beta2"})
+DRIVERS: Final = LookedAt()
 
 
 def holders_of_own(
@@ -70,7 +70,7 @@ def holders_of_own(
 
 def _of_kind(objects: Documents, kind: str) -> Iterator[Document]:
     for one in objects.documents:
-        is_read = is_of_dra(one) and one.body.get("apiVersion") in _READ
+        is_read = is_of_dra(one) and one.body.get("apiVersion") in READ
         if is_read and one.kind.partition(".")[0] == kind:
             yield one
 
@@ -87,7 +87,7 @@ def _accounts(
             continue
     pools = pools_of(slices)
     for node in nodes.values() if pools else ():
-        found = accounts_of(node.name, pools, node.devices, Listed(drivers=_DRIVERS))
+        found = accounts_of(node.name, pools, node.devices, Listed(drivers=DRIVERS))
         own = {
             key: accounts
             for key, accounts in found.devices.items()
@@ -95,6 +95,17 @@ def _accounts(
         }
         if own:
             yield node, replace(found, devices=own)
+
+
+def seen_in(document: Document) -> ClaimSeen:
+    """Read a claim of files. Raises InputError where it is not as the API describes it."""
+    metadata = section(document.body, "metadata")
+    filled = {
+        "uid": document.uid or default_uid("ResourceClaim", document.namespace, document.name),
+        "namespace": document.namespace,
+        "resourceVersion": metadata.get("resourceVersion") or "0",
+    }
+    return claim_seen({**document.body, "metadata": {**metadata, **filled}}, DRIVERS)
 
 
 def _held(
@@ -108,14 +119,8 @@ def _held(
 
     The node is that of the cards: an allocation may name none, or in other words than by name.
     """
-    metadata = section(document.body, "metadata")
-    filled = {
-        "uid": document.uid or default_uid("ResourceClaim", document.namespace, document.name),
-        "namespace": document.namespace,
-        "resourceVersion": metadata.get("resourceVersion") or "0",
-    }
     try:
-        seen = claim_seen({**document.body, "metadata": {**metadata, **filled}}, _DRIVERS)
+        seen = seen_in(document)
     except InputError:
         return None
     of_drivers = () if seen.allocated is None else seen.allocated.results

@@ -18,6 +18,8 @@ _GATED: Final = "scheduling gates (not to be scheduled until they are lifted)"
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _CONTAINERS: Final = ("initContainers", "containers")
 _NAMED_MAX: Final = 5
+CLAIMS: Final = "resource claims"
+"""Looked at in a simulation alone, as far as docs/dra.md says."""
 
 
 Unread = tuple[str, Sequence[str]]
@@ -84,7 +86,7 @@ def _found(spec: Mapping[str, Any]) -> Iterator[str]:
     if _objects(spec.get("topologySpreadConstraints")):
         yield "topology spread"
     if _objects(spec.get("resourceClaims")):
-        yield "resource claims"
+        yield CLAIMS
     for volume in _objects(spec.get("volumes")):
         yield from (f"volume {kind}" for kind in volume if kind not in _ANYWHERE)
     containers = [each for key in _CONTAINERS for each in _objects(spec.get(key))]

@@ -13,8 +13,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
+from ledger.domain.devices import DeviceShare
 from ledger.domain.log.claims import claim_as_observed
-from ledger.domain.log.events import PodObserved, PodVoided
+from ledger.domain.log.events import (
+    ClaimBound,
+    ClaimConsumed,
+    ClaimReserved,
+    PodObserved,
+    PodVoided,
+)
 from ledger.domain.log.machines import contradictions, granting_nodes, in_order_of_registration
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.log.recorded_node import RecordedNode, recorded_node
@@ -22,9 +29,10 @@ from ledger.domain.log.recorded_request import recorded_request, request_digest
 from ledger.domain.log.workload import Workload
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodRequest, group_name
+from ledger.domain.systems import SystemPart
 from scheduler.cluster.model import Clearing, Cluster, HealthChange, NodeChange, RefusedPod
 from scheduler.decide.answers import encode
-from scheduler.decide.engine import Engine
+from scheduler.decide.engine import Engine, Limits
 from scheduler.decide.group.life import MemberAction, next_step
 from scheduler.decide.outcome import Placement, Unplaced
 from scheduler.decide.settings import SchedulingSettings
@@ -51,10 +59,34 @@ class Record(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """A Pod that got a place, with exactly the annotations of its Binding."""
+    """
+    A Pod that got a place, with exactly the annotations of its Binding.
+
+    Attributes:
+        claimed: what it has by claims, of whichever cards.
+    """
 
     placement: Placement
     annotations: Mapping[str, str]
+    claimed: tuple[DeviceShare, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByClaims:
+    """
+    What a Pod that was placed has by claims.
+
+    Attributes:
+        opened: claims that get cards which the node lists itself; their shares are of these.
+        used: claims that had something, with who uses them from now on.
+        parts: of cards that slices alone list.
+        shares: of all of them.
+    """
+
+    opened: tuple[ClaimReserved, ...] = ()
+    used: tuple[ClaimConsumed, ...] = ()
+    parts: tuple[SystemPart, ...] = ()
+    shares: tuple[DeviceShare, ...] = ()
 
 
 class Decisions:
@@ -166,6 +198,44 @@ class Decisions:
         self._record.decided()
         return placed
 
+    def decide_by_claims(
+        self,
+        arrival: int,
+        request: PodRequest,
+        at_us: int,
+        limits: Limits,
+        given: Callable[[Placement], ByClaims],
+    ) -> Placed | Unplaced:
+        """
+        Decide one Pod that is in no group and has its devices by claims alone; one commit.
+
+        Args:
+            limits: the nodes where its claims find nothing.
+            given: takes what its claims get on the node that is chosen.
+        """
+        self.decisions += 1
+        answer = self.engine.decide(request, ordinal=arrival, limits=limits)
+        if isinstance(answer, Unplaced):
+            return answer
+        self.engine.reserve(answer)
+        self._held[request.uid] = answer
+        self._refusals.ask_anew(request.uid)
+        digest = self._describe(request, at_us)
+        by_claims = given(answer)
+        for opening in by_claims.opened:
+            uid, attempt = opening.claim_uid, opening.attempt
+            bound = ClaimBound(claim_uid=uid, attempt=attempt, node_uid=opening.node_uid)
+            self.engine.adopt(answer.node, claim_as_observed(opening))
+            self._add(events.of_claim(opening, at_us, 0))
+            self._add(events.of_claim(bound, at_us, 0))
+        for used in by_claims.used:
+            self._add(events.of_claim(used, at_us, len(used.consumers)))
+        self._add(
+            events.placed_by_claims(answer, by_claims.parts, at_us, digest=digest, arrival=arrival)
+        )
+        self._record.decided()
+        return Placed(placement=answer, annotations={}, claimed=by_claims.shares)
+
     def decide_group(
         self,
         members: Mapping[int, PodRequest],
@@ -205,11 +275,16 @@ class Decisions:
                     answers |= self._plan_group(left, expected, at_us, refused)
         return answers
 
-    def record_refusal(self, arrival: int, answer: Unplaced, at_us: int) -> bool:
+    def record_refusal(
+        self, arrival: int, answer: Unplaced, at_us: int, *, by_claims: bool = False
+    ) -> bool:
         """
         Record that a Pod has no place now if its reasons are others than last time; tell whether.
 
         Rule: design section 8, "Refusals are recorded when the set of reasons changes".
+
+        Args:
+            by_claims: what claims find counted, which the log does not tell.
         """
         uid = answer.request.uid
         reasons = frozenset(reason.reason for reason in answer.reasons)
@@ -218,9 +293,10 @@ class Decisions:
         self._record_plan()
         number = self._refusals.next_number(uid, reasons)
         digest = self._describe(answer.request, at_us)
-        self._record.add(
-            events.unplaced(self._words, answer, number, at_us, digest=digest, arrival=arrival)
+        refusal = events.unplaced(
+            self._words, answer, number, at_us, digest=digest, arrival=arrival
         )
+        self._record.add(events.refused_by_claims(refusal) if by_claims else refusal)
         self._record.decided()
         return True
 

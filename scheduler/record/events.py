@@ -49,12 +49,17 @@ from ledger.domain.log.state import NodeState
 from ledger.domain.log.workload import Workload
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import DeviceDemand, PodRequest, group_name
+from ledger.domain.systems import SystemPart
 from scheduler.cluster.model import HealthChange, RefusedPod
 from scheduler.decide.outcome import Placement, Unplaced
 
 ACTOR: Final = "simulation"
 SYSTEM: Final = "sys"
 STAGE: Final = "scheduling"
+CLAIMS_STAGE: Final = "claims"
+"""Of a Pod with claims of the files, in a simulation."""
+BY_CLAIMS: Final = "claims"
+"""The source of what such a Pod has."""
 OUT_OF_SERVICE: Final = "out-of-service"
 RULE_STAGE: Final = "admission"
 _TEXT_MAX: Final = 1024
@@ -269,6 +274,41 @@ def placed_by_count(
         arrival=arrival,
     )
     return observed(event, at_us)
+
+
+def placed_by_claims(
+    placement: Placement,
+    parts: tuple[SystemPart, ...],
+    at_us: int,
+    *,
+    digest: str,
+    arrival: int,
+) -> NewEvent:
+    """Return what a Pod has that was placed with its claims: nothing of ours was granted to it."""
+    request = placement.request
+    event = PodObserved(
+        pod_uid=request.uid,
+        attempt=1,
+        namespace=request.namespace,
+        pod_name=request.name,
+        node_uid=placement.node_uid,
+        node_name=placement.node_name,
+        source=BY_CLAIMS,
+        cpu_milli=request.cpu_milli,
+        memory_bytes=request.memory_bytes,
+        snapshot=request.snapshot,
+        request=digest,
+        arrival=arrival,
+        parts=parts,
+    )
+    return observed(event, at_us)
+
+
+def refused_by_claims(refusal: NewEvent) -> NewEvent:
+    """Return a refusal in which it counted what claims find: one that is not decided again."""
+    event = refusal.event
+    assert isinstance(event, RequestRefused), refusal
+    return structs.replace(refusal, event=structs.replace(event, stage=CLAIMS_STAGE, request=None))
 
 
 def bound(event: PodBound, at_us: int) -> NewEvent:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 BY_RULES: Final = "a refusal by rules, which the Pod's manifest decides"
 BY_GATE: Final = "an answer of the gate: kube-scheduler chooses what claims are allocated"
+WITH_CLAIMS: Final = "with claims of the files"
 RECOVERED: Final = "a reservation that a recovery read off its Pod"
 ON_ANOTHER: Final = "no choice of cards and CPUs, and this ledger is of a cluster at work"
 NOT_SAID: Final = "a reservation that does not say on which position it was decided"
@@ -209,17 +210,24 @@ def _why_not(recorded: RecordedEvent, *, simulated: bool) -> str:
         ClaimReserved,
         GroupPlanned,
         PlanDropped,
+        PodObserved,
         PodReserved,
         RequestRefused,
     )
     from ledger.domain.log.recorded import is_recovered
-    from scheduler.record.events import STAGE
+    from scheduler.record.events import BY_CLAIMS, CLAIMS_STAGE, STAGE
 
     match recorded.event:
         case PodReserved() if is_recovered(recorded.envelope):
             return RECOVERED
         case PodReserved():
             return NOT_SAID
+        case PodObserved(source=source) if source == BY_CLAIMS:
+            return WITH_CLAIMS
+        case RequestRefused(stage=stage) if stage == CLAIMS_STAGE:
+            return WITH_CLAIMS
+        case ClaimReserved() if simulated:
+            return ""  # with its Pod
         case ClaimReserved() | RequestRefused(stage="claim"):
             return BY_GATE
         case RequestRefused(stage=stage) if stage != STAGE:

@@ -9,12 +9,15 @@ from pathlib import Path
 
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.extended import by_number
-from scheduler.cluster.constraints import keeps_others_off, not_looked_at
+from scheduler.cluster.claim_asks import ClaimWorld, claim_world
+from scheduler.cluster.constraints import CLAIMS, keeps_others_off, not_looked_at
+from scheduler.cluster.documents import Document
 from scheduler.cluster.mending import asked_as_far_as_read, cluster_as_far_as_read
 from scheduler.cluster.model import Cluster, Pod, RefusedPod
 from scheduler.cluster.objects import asked_by, cluster_of, node_reader, pending_of
 from scheduler.decide.settings import SchedulingSettings
 from tenure.manifests import Manifests, as_admitted, read_manifests
+from tenure.simulate.claiming import decided_in
 from tenure.simulate.model import Arrival, Run
 from tenure.simulate.schedule import Labels, Subjects, read_schedule, with_labels
 
@@ -33,7 +36,9 @@ def read_manifest_run(
         InputError: as `manifest_run` and `read_schedule`.
     """
     manifests = as_admitted(read_manifests(paths))
-    run = manifest_run(manifests, settings=settings, start_us=start_us)
+    run = manifest_run(
+        manifests, settings=settings, start_us=start_us, may_ask_by_claims=schedule is None
+    )
     return run if schedule is None else _scheduled(run, manifests, schedule, settings)
 
 
@@ -43,6 +48,7 @@ def manifest_run(
     settings: SchedulingSettings,
     start_us: int,
     as_far_as_read: bool = False,
+    may_ask_by_claims: bool = False,
 ) -> Run:
     """
     Return the run that these objects describe.
@@ -51,6 +57,7 @@ def manifest_run(
 
     Args:
         as_far_as_read: an object that can't be read is left out and named, as for `tenure map`.
+        may_ask_by_claims: Pods with claims are decided with them where that can be.
 
     Raises:
         InputError: an object that can't be read; with file, line and field.
@@ -62,10 +69,14 @@ def manifest_run(
     offers = frozenset(name for node in cluster.nodes for name in node.extended)
     asked = [asks(document, settings.vocabulary) for document in pending]
     pods = [pod if isinstance(pod, RefusedPod) else by_number(pod, offers) for pod in asked]
+    world = ClaimWorld()
+    if may_ask_by_claims:
+        nodes = {node.name: node for node in cluster.nodes}
+        world = decided_in(claim_world(nodes, manifests, pending), pods)
     unread = [
         (f"{document.namespace}/{document.name}", words)
         for document in pending
-        if (words := not_looked_at(document.body))
+        if (words := _unread(document, world))
     ]
     repelling = sum(keeps_others_off(document.body) for document in manifests.of_kind("Pod"))
     if repelling:
@@ -74,11 +85,19 @@ def manifest_run(
     return Run(
         source="manifests",
         unread=unread,
+        claims_there=world,
         arrivals=tuple(Arrival(at_us=start_us, pod=pod) for pod in pods),
         start_us=start_us,
         inputs_hash=hashlib.sha256(f"manifests {manifests.digest}".encode()).hexdigest(),
         **{field.name: getattr(cluster, field.name) for field in fields(Cluster)},
     )
+
+
+def _unread(document: Document, world: ClaimWorld) -> tuple[str, ...]:
+    """Return what of a Pod is not looked at, its claims with what is beyond us of them."""
+    found, why = not_looked_at(document.body), world.beyond.get(document.uid, "")
+    said = [] if document.uid in world.asked else [f"{CLAIMS} ({why})" if why else CLAIMS]
+    return tuple(word for each in found for word in (said if each == CLAIMS else [each]))
 
 
 def _scheduled(run: Run, manifests: Manifests, schedule: Path, settings: SchedulingSettings) -> Run:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ledger.domain.request.requests import PodRequest
+from scheduler.cluster.claim_asks import ClaimWorld
 from scheduler.cluster.constraints import Unread
 from scheduler.cluster.model import Clearing, Cluster, HealthChange, NodeChange, Pod
 
@@ -61,6 +62,7 @@ class Run(Cluster):
         inputs_hash: hex SHA-256 over all that may change a decision, settings and seed aside.
         timed: Pods leave, devices die, pending Pods are tried again.
         unread: what restricts where Pods may go and is not looked at, Pod by Pod.
+        claims_there: what there is for claims, and who asks for it by them.
         end_us: a timed run stops here, with what is held still held; None = when all have left.
     """
 
@@ -74,3 +76,4 @@ class Run(Cluster):
     timed: bool = False
     end_us: int | None = None
     unread: Sequence[Unread] = ()
+    claims_there: ClaimWorld = field(default_factory=ClaimWorld)

@@ -134,14 +134,16 @@ def _placement(outcome: Outcome, names: Sequence[str], vocabulary: Vocabulary) -
 def _entry(outcome: Outcome, vocabulary: Vocabulary) -> dict[str, Any]:
     """Return a placement's entry; the nodes of a refusal are left empty."""
     match outcome:
-        case Placed(placement=placement, annotations=annotations):
+        case Placed(placement=placement, annotations=annotations, claimed=claimed):
             status = annotations.get(ANNOTATION_RESOURCE_STATUS)
             return {
                 "namespace": placement.request.namespace,
                 "name": placement.request.name,
                 "uid": placement.request.uid,
                 "node": placement.node_name,
-                "devices": devices_of(placement.shares, vocabulary, reserved_amounts(placement)),
+                "devices": devices_of(
+                    (*placement.shares, *claimed), vocabulary, reserved_amounts(placement)
+                ),
                 "counted": {GPU: placement.counted} if placement.counted else {},
                 "cpuset": format_cpuset(placement.cpuset),
                 "cpuSharedPools": json.loads(status).get("cpuSharedPools", []) if status else [],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from ledger.domain.devices import GPU, DeviceShare
@@ -11,11 +12,12 @@ from ledger.domain.log.workload import Workload
 from ledger.domain.request.requests import PodRequest, group_name
 from scheduler.cluster.model import Pod, RefusedPod
 from scheduler.decide.engine import Engine
-from scheduler.decide.outcome import Unplaced
+from scheduler.decide.outcome import Unfit, Unplaced
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.record.core import Decisions, Placed, Refused
 from scheduler.record.events import DecidedBy
-from scheduler.record.grouping import Ended
+from scheduler.record.grouping import Ended, refused_everywhere
+from tenure.simulate.claiming import Claiming, holding_of
 from tenure.simulate.model import PodChange, Run
 from tenure.simulate.recorder import Recorder
 from tenure.simulate.results import Outcome, Tally
@@ -52,6 +54,8 @@ class Simulator:
             run, engine=engine, record=recorder, settings=settings, words=words, rank=run.rank
         )
         self.engine, self.groups = engine, self.core.groups
+        names = [node.name for node in run.nodes]
+        self._claiming = Claiming(run.claims_there, names, run.claims, words)
         self.pods: list[Pod | None] = [arrival.pod for arrival in run.arrivals]
         self.tally = Tally()
         self.outcomes: list[Outcome | None] = [None] * len(run.arrivals)
@@ -66,6 +70,7 @@ class Simulator:
         """
         conflicts = self.core.begin(settings, workload, self.run.start_us)
         for place, pod in self.core.adopted:
+            self._claiming.note(place, holding_of(pod))
             self._use(place, pod.shares, pod.counted.get(GPU, 0))
         self._recorder.flush()
         return (*map(str, self.run.conflicts), *conflicts)
@@ -77,7 +82,21 @@ class Simulator:
 
     def decide(self, index: int, at_us: int) -> Placed | Unplaced:
         """Decide one Pod, as `Decisions.decide`."""
-        answer = self.core.decide(index, self.request(index), at_us)
+        request = self.request(index)
+        asked = self.run.claims_there.asked.get(request.uid)
+        if asked is None:
+            answer = self.core.decide(index, request, at_us)
+        elif asked.missing:
+            nodes = len(self.run.nodes)
+            answer = refused_everywhere(request, Unfit(reason=asked.missing), nodes)
+        else:
+            answer = self.core.decide_by_claims(
+                index,
+                request,
+                at_us,
+                self._claiming.limits(asked.claims),
+                partial(self._claiming.take, asked.claims),
+            )
         self._note(index, answer)
         return answer
 
@@ -113,7 +132,8 @@ class Simulator:
     def record_refusal(self, index: int, answer: Unplaced, at_us: int) -> None:
         """Record that a Pod has no place now, unless it waits for the same reasons as before."""
         answer = replace(answer, request=self.request(index))
-        if self.core.record_refusal(index, answer, at_us):
+        by_claims = answer.request.uid in self.run.claims_there.asked
+        if self.core.record_refusal(index, answer, at_us, by_claims=by_claims):
             self.outcomes[index] = answer if self._keep_nodes else replace(answer, nodes=None)
 
     def holds(self, index: int) -> bool:
@@ -171,6 +191,7 @@ class Simulator:
             self.outcomes[index] = answer
             self.tally.placed += 1
             placement = answer.placement
+            self._claiming.note(placement.node, holding_of(placement))
             self._use(placement.node, placement.shares, placement.counted)
 
     def _use(self, node: int, shares: Sequence[DeviceShare], counted: int) -> None:

@@ -1,0 +1,336 @@
+"""
+What Pods that wait ask for by claims, and what nodes have for claims, as files tell.
+
+Rule: docs/dra.md, "In a simulation". What can't be decided here is said in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from ledger.domain.annotations.wire import a_flag, a_text, an_integer, an_object, each
+from ledger.domain.devices import GPU
+from ledger.domain.dialects.dra.accounts import Listed, NodeAccounts, accounts_of
+from ledger.domain.dialects.dra.objects import Pool, pools_of, read_slice
+from ledger.domain.dialects.dra.shares import Shares, shares_of
+from ledger.domain.errors import InputError
+from ledger.domain.kube.object_fields import default_uid
+from ledger.domain.log.events import ClaimObserved
+from ledger.domain.log.state import NodeState
+from ledger.domain.nodes import NodeFacts
+from scheduler.cluster.claimed import DRIVERS, READ, holders_of_own, seen_in
+from scheduler.cluster.claims import Dra
+from scheduler.cluster.documents import Document, Documents, section
+from scheduler.cluster.dra import dra_of, is_of_dra
+from scheduler.gate.allocate import ClaimAsk, Constraint, DeviceAsk, Offer
+from scheduler.gate.cel import Asked, BeyondError, matches
+from scheduler.gate.claims import Allocated, ClaimSeen
+from scheduler.gate.exchange import Device, Results, device_of
+from scheduler.gate.follow import SOURCE
+from scheduler.gate.room import expecting
+from scheduler.gate.selectors import class_selectors
+
+_NOBODY: Final = Asked(driver="", attributes={}, capacity={})
+_CLOSING: Final = frozenset({"NoSchedule", "NoExecute"})
+_EXACTLY: Final = frozenset({"allocationMode", "count", "deviceClassName", "selectors"})
+_CONSTRAINED: Final = frozenset({"distinctAttribute", "matchAttribute", "requests"})
+BY_PLUGIN: Final = "cards by number beside those of slices: which are the same is not known"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOffers:
+    """
+    What a node has for claims.
+
+    Attributes:
+        state: its accounts, with what claims of the files hold of them.
+        barred: why it gives nothing by claims, empty where it does.
+    """
+
+    state: NodeState
+    accounts: NodeAccounts
+    offers: tuple[Offer, ...]
+    barred: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedByPod:
+    """
+    The claims of one Pod.
+
+    Attributes:
+        claims: in its order.
+        missing: what is not there that it names, so that it can't be scheduled.
+    """
+
+    claims: tuple[ClaimAsk, ...] = ()
+    missing: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimWorld:
+    """
+    What there is for claims, and what is asked for by claims.
+
+    Attributes:
+        nodes: by name.
+        allocated: claims that have something -> their node, and what that is.
+        asked: by the UID of a Pod that waits.
+        beyond: likewise, why what it asks for can't be decided.
+        dra: devices that slices alone list.
+    """
+
+    nodes: Mapping[str, NodeOffers] = field(default_factory=dict)
+    allocated: Mapping[str, tuple[str, Results]] = field(default_factory=dict)
+    asked: Mapping[str, AskedByPod] = field(default_factory=dict)
+    beyond: Mapping[str, str] = field(default_factory=dict)
+    dra: Dra = field(default_factory=Dra)
+
+
+def claim_world(
+    nodes: Mapping[str, NodeFacts], objects: Documents, pending: Sequence[Document]
+) -> ClaimWorld:
+    """Return what files tell of claims; without any, or who waits for one, nothing."""
+    asking = [pod for pod in pending if _entries(pod)]
+    if not (asking and any(map(is_of_dra, objects.documents))):
+        return ClaimWorld()
+    try:
+        return _world(nodes, objects, asking)
+    except _NotReadError as error:
+        return ClaimWorld(beyond={pod.uid: str(error) for pod in asking})
+
+
+class _NotReadError(Exception):
+    """What is there, or who has it, is not known."""
+
+
+def _world(
+    nodes: Mapping[str, NodeFacts], objects: Documents, asking: Sequence[Document]
+) -> ClaimWorld:
+    found: dict[str, list[Document]] = {}
+    for document in objects.documents:
+        if is_of_dra(document):
+            found.setdefault(document.kind.partition(".")[0], []).append(document)
+            if document.body.get("apiVersion") not in READ:
+                raise _NotReadError(f"{document.title} is of another version than is read here")
+    slices = found.get("ResourceSlice", [])
+    try:
+        pools = pools_of(read_slice(each.body) for each in slices)
+        bodies = dict(_bodies(slices, pools))
+        seen = [seen_in(each) for each in found.get("ResourceClaim", ())]
+    except InputError as error:
+        raise _NotReadError(f"a slice or claim can't be read: {error}") from None
+    offers = {name: _offers(facts, pools, bodies) for name, facts in nodes.items()}
+    where = {device: name for name, node in offers.items() for device in node.accounts.devices}
+    allocated: dict[str, tuple[str, Results]] = {}
+    for claim in seen:
+        if claim.allocated is None:
+            continue
+        name = next(filter(None, map(where.get, map(device_of, claim.allocated.results))), "")
+        name = name or claim.allocated.node_name
+        allocated[claim.full_name] = (name, claim.allocated.results)
+        for there in [name] if name in offers else offers:
+            offers[there] = _holding(offers[there], claim, claim.allocated)
+    asked, beyond = {}, {}
+    reader = _Reader(found, {f"{c.namespace}/{c.name}" for c in seen if c.is_allocated}, allocated)
+    for pod in asking:
+        try:
+            asked[pod.uid] = reader.asked_by(pod)
+        except (BeyondError, InputError) as error:
+            beyond[pod.uid] = str(error)
+    _, rest = holders_of_own(nodes, dra_of(objects), objects)
+    return ClaimWorld(nodes=offers, allocated=allocated, asked=asked, beyond=beyond, dra=rest)
+
+
+def _bodies(
+    slices: Sequence[Document], pools: Sequence[Pool]
+) -> Iterator[tuple[Device, Mapping[str, Any]]]:
+    """Yield the devices of the whole pools' generations as they are written."""
+    newest = {pool.key: pool.generation for pool in pools}
+    for document in slices:
+        spec = section(document.body, "spec")
+        key = (spec["driver"], section(spec, "pool")["name"])
+        if newest.get(key) == section(spec, "pool")["generation"]:
+            for one in spec.get("devices") or ():
+                yield (*key, one["name"]), one
+
+
+def _offers(
+    node: NodeFacts, pools: Sequence[Pool], bodies: Mapping[Device, Mapping[str, Any]]
+) -> NodeOffers:
+    accounts = accounts_of(node.name, pools, node.devices, Listed(drivers=DRIVERS))
+    offers = []
+    for pool in pools:
+        for device in pool.devices:
+            key = (*pool.key, device.name)
+            if device.node != node.name:
+                continue
+            body = bodies[key]
+            conditions = body.get("bindingConditions") or body.get("bindsToNode")
+            offers.append(
+                Offer(
+                    device=key,
+                    asked=Asked.read(pool.driver, body),
+                    bars=any(taint.effect in _CLOSING for taint in device.taints),
+                    looked_at=key in accounts.devices and not (device.is_shared or conditions),
+                )
+            )
+    by_number = any(each.device_type == GPU and not each.device_id for each in node.devices)
+    state = NodeState(
+        uid=node.uid, name=node.name, devices=(*node.devices, *accounts.records), lost=node.lost
+    )
+    return NodeOffers(
+        state=state,
+        accounts=accounts,
+        offers=tuple(offers),
+        barred=BY_PLUGIN if by_number and offers else "",
+    )
+
+
+def _holding(node: NodeOffers, claim: ClaimSeen, allocated: Allocated) -> NodeOffers:
+    """Return a node with what a claim of the files has of it, which may be nobody knows what."""
+    found = shares_of(allocated.results, node.accounts)
+    known = isinstance(found, Shares)
+    event = ClaimObserved(
+        claim_uid=claim.uid,
+        attempt=1,
+        namespace=claim.namespace,
+        claim_name=claim.name,
+        node_uid=node.state.uid,
+        node_name=node.state.name,
+        results=allocated.results,
+        shares=found.shares if isinstance(found, Shares) else (),
+        device_models=found.models if isinstance(found, Shares) else (),
+        unknown_types=() if known else (GPU,),
+        consumers=claim.consumers,
+        source=SOURCE,
+    )
+    barred = node.barred if known else f"claim {claim.full_name} has a device that no slice lists"
+    return replace(node, state=expecting(node.state, [event], without=""), barred=barred)
+
+
+def _entries(pod: Document) -> Sequence[Mapping[str, Any]]:
+    entries = section(pod.body, "spec").get("resourceClaims")
+    return [one for one in entries if isinstance(one, dict)] if isinstance(entries, list) else []
+
+
+class _Reader:
+    """Reads what Pods ask for by claims, templates and classes of the files."""
+
+    def __init__(
+        self,
+        found: Mapping[str, Sequence[Document]],
+        given: set[str],
+        allocated: Mapping[str, tuple[str, Results]],
+    ) -> None:
+        def named(kind: str) -> dict[str, Document]:
+            return {f"{one.namespace}/{one.name}": one for one in found.get(kind, ())}
+
+        self._claims, self._templates = named("ResourceClaim"), named("ResourceClaimTemplate")
+        self._classes = {one.name: one for one in found.get("DeviceClass", ())}
+        self._given, self._allocated = given, allocated
+
+    def asked_by(self, pod: Document) -> AskedByPod:
+        """
+        Return the claims of a Pod.
+
+        Raises:
+            BeyondError: one can't be decided here.
+            InputError: one can't be read.
+        """
+        made = {
+            one.get("name"): one.get("resourceClaimName")
+            for one in section(pod.body, "status").get("resourceClaimStatuses") or ()
+        }
+        claims = []
+        for entry in _entries(pod):
+            name = entry.get("resourceClaimName") or made.get(entry.get("name"))
+            template = entry.get("resourceClaimTemplateName")
+            if name:
+                path, source = f"{pod.namespace}/{name}", self._claims
+                missing = f'resourceclaim "{name}" not found'
+            else:
+                path, source = f"{pod.namespace}/{template}", self._templates
+                missing = f'resourceclaimtemplate "{template}" not found'
+            document = source.get(path)
+            if document is None:
+                return AskedByPod(missing=missing)
+            spec = section(document.body, "spec")
+            if not name:
+                name, spec = f"{pod.name}-{entry.get('name')}", section(spec, "spec")
+                path = f"{pod.namespace}/{name}"
+                uid = default_uid("ResourceClaim", pod.namespace, name)
+            else:
+                uid = document.uid
+            asks: tuple[DeviceAsk, ...] = ()
+            constraints: tuple[Constraint, ...] = ()
+            if path in self._given:
+                if path not in self._allocated or not self._allocated[path][0]:
+                    raise BeyondError(f"claim {path} has devices that are not looked at")
+            else:
+                devices = an_object(spec.get("devices"), "spec.devices")
+                missing = self._missing_class(devices)
+                if missing:
+                    return AskedByPod(missing=missing)
+                asks = each(devices.get("requests"), "spec.devices.requests", self._ask)
+                constraints = each(devices.get("constraints"), "constraints", _constraint)
+            claims.append(
+                ClaimAsk(
+                    uid=uid,
+                    namespace=pod.namespace,
+                    name=name,
+                    requests=asks,
+                    constraints=constraints,
+                )
+            )
+        return AskedByPod(claims=tuple({one.uid: one for one in claims}.values()))
+
+    def _missing_class(self, devices: Mapping[str, object]) -> str:
+        for one in each(devices.get("requests"), "requests", an_object):
+            name = section(one, "exactly").get("deviceClassName")
+            if name and name not in self._classes:
+                return f"request {one.get('name')}: device class {name} does not exist"
+        return ""
+
+    def _ask(self, item: object, path: str) -> DeviceAsk:
+        body = an_object(item, path)
+        name = a_text(body.get("name"), f"{path}.name")
+        exactly = an_object(body.get("exactly"), f"{path}.exactly")
+        more = sorted({*(body.keys() - {"name", "exactly"}), *(exactly.keys() - _EXACTLY)})
+        if a_text(exactly.get("allocationMode"), path) not in {"", "ExactCount"}:
+            more.append("allocationMode")
+        if a_flag(exactly.get("adminAccess"), f"{path}.adminAccess", default=False):
+            more.append("adminAccess")
+        if more or not exactly:
+            raise BeyondError(f"request {name}: {', '.join(dict.fromkeys(more))}")
+        of_class = self._classes[a_text(exactly.get("deviceClassName"), path)]
+        own = class_selectors({"spec": {"selectors": exactly.get("selectors")}})
+        selectors = (*class_selectors(of_class.body), *own)
+        for one in selectors:
+            try:
+                matches(one, _NOBODY)
+            except BeyondError:
+                raise BeyondError(f"request {name}: selector {one}") from None
+        count = exactly.get("count")
+        return DeviceAsk(
+            request=name,
+            count=1 if count is None else an_integer(count, f"{path}.count", least=1),
+            selectors=selectors,
+        )
+
+
+def _constraint(item: object, path: str) -> Constraint:
+    body = an_object(item, path)
+    if not _CONSTRAINED.issuperset(body):
+        raise BeyondError(f"constraint {', '.join(sorted(body.keys() - _CONSTRAINED))}")
+    distinct = a_text(body.get("distinctAttribute"), path)
+    attribute = distinct or a_text(body.get("matchAttribute"), path)
+    if not attribute:
+        raise BeyondError("constraint without an attribute")
+    return Constraint(
+        attribute=attribute,
+        requests=frozenset(each(body.get("requests"), path, a_text)),
+        distinct=bool(distinct),
+    )

@@ -1,0 +1,187 @@
+"""
+Which whole devices of one node claims get, where a simulation stands for kube-scheduler.
+
+Rule: Kubernetes' structured allocator: first fit, by drivers, pools, slices and devices in order,
+under constraints; what a card has left is the ledger's own word (`scheduler/gate/room`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from ledger.domain.dialects.dra.accounts import NodeAccounts
+from ledger.domain.dialects.dra.shares import Shares, shares_of
+from ledger.domain.log.events import ClaimResult
+from ledger.domain.log.state import NodeState
+from scheduler.gate.cel import Asked, matches
+from scheduler.gate.exchange import Device, Results
+from scheduler.gate.room import no_room
+
+STEPS_MAX: Final = 20_000
+NO_DEVICES: Final = "cannot allocate all claims"
+"""kube-scheduler's words."""
+NOT_LOOKED_AT: Final = f"{NO_DEVICES}: some of the devices are not looked at"
+FAILS: Final = f"{NO_DEVICES}: a selector fails on a device"
+TOO_LONG: Final = f"{NO_DEVICES}: the search took too long"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """
+    One device of a node.
+
+    Attributes:
+        bars: a taint keeps claims off.
+        looked_at: it is a card or a part of one, given whole and under no conditions.
+    """
+
+    device: Device
+    asked: Asked
+    bars: bool = False
+    looked_at: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceAsk:
+    """So many devices that all these expressions select."""
+
+    request: str
+    count: int
+    selectors: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constraint:
+    """Devices of these requests (none = all) have one attribute alike, or all different."""
+
+    attribute: str
+    requests: frozenset[str]
+    distinct: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimAsk:
+    """A claim that has nothing yet."""
+
+    uid: str
+    namespace: str
+    name: str
+    requests: tuple[DeviceAsk, ...]
+    constraints: tuple[Constraint, ...] = ()
+
+    @property
+    def full_name(self) -> str:
+        """Return namespace and name."""
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """One device for each of the claims' requests, by the claim's UID."""
+
+    results: Mapping[str, Results]
+
+
+def allocate(
+    claims: Sequence[ClaimAsk], offers: Sequence[Offer], node: NodeState, accounts: NodeAccounts
+) -> Given | str:
+    """
+    Return the first devices that fit all claims together, or why there are none.
+
+    Args:
+        offers: in the order in which they are tried.
+        node: with all that is held of it.
+    """
+    search = _Search(offers, node, accounts)
+    for claim in claims:
+        for ask in claim.requests:
+            found = search.candidates(ask)
+            if isinstance(found, str):
+                return found
+            search.slots += [_Slot(claim, ask.request, found, n > 0) for n in range(ask.count)]
+    if search.fill(0, -1):
+        given: dict[str, list[ClaimResult]] = {claim.uid: [] for claim in claims}
+        for slot, result in zip(search.slots, search.results, strict=True):
+            given[slot.claim.uid].append(result)
+        return Given(results={uid: tuple(some) for uid, some in given.items()})
+    if search.steps > STEPS_MAX:
+        return TOO_LONG
+    return NO_DEVICES if all(each.looked_at for each in offers) else NOT_LOOKED_AT
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """One device to be found; one that `follows` comes behind the device of the slot before."""
+
+    claim: ClaimAsk
+    request: str
+    among: tuple[int, ...]
+    follows: bool
+
+
+@dataclass(slots=True)
+class _Search:
+    offers: Sequence[Offer]
+    node: NodeState
+    accounts: NodeAccounts
+    slots: list[_Slot] = field(default_factory=list)
+    results: list[ClaimResult] = field(default_factory=list)
+    chosen: list[int] = field(default_factory=list)
+    steps: int = 0
+
+    def candidates(self, ask: DeviceAsk) -> tuple[int, ...] | str:
+        """Return the places of the devices that a request selects."""
+        found = []
+        for place, offer in enumerate(self.offers):
+            said = [matches(each, offer.asked) for each in ask.selectors]
+            if False in said:
+                continue
+            if None in said:
+                return FAILS
+            if offer.looked_at and not offer.bars:
+                found.append(place)
+        return tuple(found)
+
+    def fill(self, number: int, before: int) -> bool:
+        """Find devices for the slots from one on; `before` is the place of the last that was."""
+        if number == len(self.slots):
+            return True
+        slot = self.slots[number]
+        for place in slot.among:
+            if place in self.chosen or (slot.follows and place < before):
+                continue
+            self.steps += 1
+            if self.steps > STEPS_MAX:
+                return False
+            driver, pool, name = self.offers[place].device
+            self.results.append(
+                ClaimResult(request=slot.request, driver=driver, pool=pool, device=name)
+            )
+            self.chosen.append(place)
+            if self._fits(slot.claim) and self.fill(number + 1, place):
+                return True
+            self.results.pop()
+            self.chosen.pop()
+        return False
+
+    def _fits(self, claim: ClaimAsk) -> bool:
+        found = shares_of(self.results, self.accounts)
+        if not isinstance(found, Shares) or no_room(self.node, found.shares) is not None:
+            return False
+        mine = [
+            (slot.request, self.offers[place].asked.attributes)
+            for slot, place in zip(self.slots, self.chosen, strict=False)
+            if slot.claim is claim
+        ]
+        for rule in claim.constraints:
+            said = [
+                attributes.get(rule.attribute)
+                for request, attributes in mine
+                if not rule.requests or request in rule.requests
+            ]
+            kinds = {(type(each), each) for each in said}
+            if None in said or len(kinds) != (len(said) if rule.distinct else min(1, len(said))):
+                return False
+        return True

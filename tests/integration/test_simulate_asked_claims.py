@@ -1,0 +1,295 @@
+"""`tenure simulate`: Pods that arrive with claims get devices by them, or are told why not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cli import CommandLine
+from tests.support.dra import card, consumes, counters, part, resource_claim, resource_slice, result
+from tests.support.objects import Object, container, device, gpu_device, node, pod
+
+pytestmark = pytest.mark.integration
+
+NOW = ("--now", "2026-03-02T00:00:00Z")
+H100 = 'device.attributes["gpu.nvidia.com"].productName == "H100"'
+GPU = 'device.driver == "gpu.nvidia.com"'
+
+
+@pytest.fixture
+def line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    """Return a command line with a ledger of its own."""
+    return CommandLine(tmp_path / "run.db", capsys)
+
+
+def device_class(name: str = "gpu.nvidia.com", *expressions: str) -> Object:
+    """Return a DeviceClass that selects by these expressions, else by the driver."""
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": name},
+        "spec": {"selectors": [{"cel": {"expression": each}} for each in expressions or (GPU,)]},
+    }
+
+
+def asking(count: int = 1, *expressions: str, **more: object) -> Object:
+    """Return the spec of a claim for so many devices."""
+    exactly: Object = {"deviceClassName": "gpu.nvidia.com", "count": count, **more}
+    if expressions:
+        exactly["selectors"] = [{"cel": {"expression": each}} for each in expressions]
+    return {"devices": {"requests": [{"name": "g", "exactly": exactly}]}}
+
+
+def waiting(name: str, spec: Object | None = None) -> Object:
+    """Return a claim that nobody has given anything."""
+    claim = resource_claim(name, namespace="ml")
+    return {**claim, "spec": spec or asking(), "status": {}}
+
+
+def template(name: str, spec: Object | None = None) -> Object:
+    """Return a ResourceClaimTemplate."""
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": name, "namespace": "ml"},
+        "spec": {"spec": spec or asking()},
+    }
+
+
+def user(name: str, *claims: str, of: str = "resourceClaimName") -> Object:
+    """Return a Pod that uses claims."""
+    entries = [{"name": f"c{n}", of: each} for n, each in enumerate(claims)]
+    return pod(container(), name=name, uid=f"uid-{name}", namespace="ml", resourceClaims=entries)
+
+
+def pure(number: int = 2, name: str = "n1", *, of: int = 1) -> list[Object]:
+    """Return a node of which slices alone list cards."""
+    cards = [card(f"gpu-{n}", f"GPU-{name}-{n}") for n in range(number)]
+    return [node(name), resource_slice(cards, node=name, of=of)]
+
+
+def written(line: CommandLine, objects: Sequence[Object]) -> str:
+    """Write objects into a file and return its path."""
+    path = line.ledger.parent / "in.json"
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)}))
+    return str(path)
+
+
+def decided(line: CommandLine, *objects: Object) -> dict[str, Object]:
+    """Return the placements of a run by the name of the Pod, of which the ledger is proved."""
+    done = line.ask("simulate", written(line, objects), *NOW, "-o", "json")
+    assert done.code == 0, done.err
+    told = json.loads(done.out)
+    assert line.ask("verify").code == 0
+    replayed = line.ask("ledger", "replay")
+    assert replayed.code == 0, replayed.out
+    found = {each["name"]: each for each in told["placements"]}
+    return {**found, "": told["summary"]}
+
+
+def cards(placement: Object) -> list[str]:
+    """Return the ids of the cards that a Pod got."""
+    return [each["id"] for each in placement["devices"].get("gpu", [])]
+
+
+def held(line: CommandLine) -> dict[str, list[Any]]:
+    """Return who holds which card by the ledger's map."""
+    return {
+        one["id"]: [(each["name"], each.get("pods")) for each in one["holders"]]
+        for each_node in json.loads(line.ask("map", "-o", "json").out)["nodes"]
+        for group in each_node["groups"]
+        for one in group["devices"]
+    }
+
+
+def test_each_claim_gets_a_card_of_its_own_and_the_third_none(line: CommandLine) -> None:
+    """Two cards, three claims: the third is refused in kube-scheduler's words."""
+    names = ("a", "b", "c")
+    claims = [waiting(f"claim-{name}") for name in names]
+    pods = [user(name, f"claim-{name}") for name in names]
+    found = decided(line, *pure(), device_class(), *claims, *pods)
+
+    assert [cards(found[name]) for name in names] == [["GPU-n1-0"], ["GPU-n1-1"], []]
+    assert found["c"]["unschedulable"]["nodes"] == {"n1": ["cannot allocate all claims"]}
+    assert found[""]["warnings"] == []
+    assert held(line) == {"GPU-n1-0": [("a", None)], "GPU-n1-1": [("b", None)]}
+    assert "ml/a" in line.ask("who", "n1/0").out
+    said = line.ask("ledger", "replay").out
+    assert "not decided again: 3 times with claims of the files" in said, said
+
+
+def test_pods_that_share_a_claim_share_its_card_on_its_node(line: CommandLine) -> None:
+    """Of two nodes the second Pod goes where the claim is."""
+    objects = (*pure(1), *pure(1, "n2"), device_class(), waiting("both"))
+    found = decided(line, *objects, user("a", "both"), user("b", "both"))
+
+    assert found["a"]["node"] == found["b"]["node"]
+    assert cards(found["a"]) == cards(found["b"]) != []
+
+
+def test_a_card_of_the_nodes_own_is_reserved_and_bound_for_the_claim(line: CommandLine) -> None:
+    """A Device lists it too: the claim is its holder, and a Pod of ours gets the other one."""
+    own = [gpu_device(number) for number in range(2)]
+    sliced = [card(f"gpu-{number}", each["id"]) for number, each in enumerate(own)]
+    plain = pod(container(limits={"nvidia.com/gpu": 1}), name="plain", uid="p", namespace="ml")
+    objects = [node("n1"), device(*own), resource_slice(sliced, node="n1"), device_class()]
+    pods = [user("a", "mine"), plain, user("b", "mine"), user("late", "none-left")]
+    found = decided(line, *objects, waiting("mine"), waiting("none-left"), *pods)
+
+    assert cards(found["a"]) == cards(found["b"]) == [own[0]["id"]]
+    assert cards(found["plain"]) == [own[1]["id"]]
+    assert found["late"]["node"] is None
+    assert held(line) == {own[0]["id"]: [("mine", ["a", "b"])], own[1]["id"]: [("plain", None)]}
+    assert "CLAIM" in line.ask("why", "ml/mine").out
+
+
+def test_a_template_gives_each_pod_a_claim(line: CommandLine) -> None:
+    """Two Pods of one template have two cards."""
+    pods = [user(name, "t", of="resourceClaimTemplateName") for name in ("a", "b")]
+    found = decided(line, *pure(), device_class(), template("t"), *pods)
+
+    assert [cards(found[name]) for name in ("a", "b")] == [["GPU-n1-0"], ["GPU-n1-1"]]
+
+
+def test_what_claims_have_already_is_given_to_nobody(line: CommandLine) -> None:
+    """Of two cards one is allocated to a claim that nobody uses; a Pod may use that one."""
+    idle = resource_claim("idle", result("gpu-0", node="n1"), node="n1", namespace="ml")
+    objects = (*pure(), device_class(), idle, waiting("new"))
+    found = decided(line, *objects, user("a", "new"), user("b", "idle"))
+
+    assert (cards(found["a"]), cards(found["b"])) == (["GPU-n1-1"], ["GPU-n1-0"])
+
+
+def test_selectors_and_constraints_choose(line: CommandLine) -> None:
+    """By model and by an attribute that all devices have alike."""
+    rails = enumerate(("x", "y", "y"))
+    listed = [card(f"gpu-{n}", f"GPU-{n}", said={"rail": {"string": each}}) for n, each in rails]
+    spec = asking(2, H100)
+    spec["devices"]["constraints"] = [{"matchAttribute": "gpu.nvidia.com/rail"}]
+    none = asking(1, H100.replace("H100", "T4"))
+    objects = [node("n1"), resource_slice(listed, node="n1"), device_class()]
+    found = decided(
+        line, *objects, waiting("two", spec), waiting("t4", none), user("a", "two"), user("b", "t4")
+    )
+
+    assert cards(found["a"]) == ["GPU-1", "GPU-2"]
+    assert found["b"]["node"] is None
+
+
+def test_parts_of_one_card_fit_by_their_counters(line: CommandLine) -> None:
+    """All of a card is not there any more once a part of it is held."""
+    listed = [
+        card("gpu-0", "GPU-0", **consumes("s", slice_0=1, slice_1=1)),
+        part("mig-0", "GPU-0", **consumes("s", slice_0=1)),
+        part("mig-1", "GPU-0", **consumes("s", slice_1=1)),
+    ]
+    sliced = resource_slice(listed, node="n1", sets={"s": counters(slice_0=1, slice_1=1)})
+    has = resource_claim("has", result("mig-0", node="n1"), node="n1", namespace="ml")
+    pods = [user("a", "new"), user("b", "more")]
+    claims = [waiting("new"), waiting("more")]
+    found = decided(line, node("n1"), sliced, device_class(), has, *claims, *pods)
+
+    assert found["a"]["node"] == "n1"
+    assert found["b"]["node"] is None
+
+
+LOST = resource_claim("lost", result("gpu-9", node="n1"), node="n1", namespace="ml")
+TAINTED = card("gpu-0", "GPU-0", taints=[{"key": "k", "effect": "NoSchedule"}])
+
+
+@pytest.mark.parametrize(
+    ("objects", "why"),
+    [
+        pytest.param([*pure(), device_class()], 'resourceclaim "x" not found', id="no claim"),
+        pytest.param(
+            [*pure(), waiting("x")], "device class gpu.nvidia.com does not exist", id="no class"
+        ),
+        pytest.param(
+            [*pure(), device_class(), waiting("x"), LOST],
+            "claim ml/lost has a device that no slice lists",
+            id="a device that no slice lists",
+        ),
+        pytest.param(
+            [node("n1"), device_class(), waiting("x")], "cannot allocate all claims", id="no slice"
+        ),
+        pytest.param(
+            [*pure(of=2), device_class(), waiting("x")],
+            "cannot allocate all claims",
+            id="a slice of the pool is missing",
+        ),
+        pytest.param(
+            [*pure(), resource_slice([], node="n1", generation=2), device_class(), waiting("x")],
+            "cannot allocate all claims",
+            id="the devices are of an old generation",
+        ),
+        pytest.param(
+            [node("n1"), resource_slice([TAINTED], node="n1"), device_class(), waiting("x")],
+            "cannot allocate all claims",
+            id="a taint",
+        ),
+        pytest.param(
+            [
+                node("n1"),
+                resource_slice([card("gpu-0", "GPU-0", allowMultipleAllocations=True)], node="n1"),
+                device_class(),
+                waiting("x"),
+            ],
+            "some of the devices are not looked at",
+            id="a shared device",
+        ),
+    ],
+)
+def test_who_gets_nothing_is_told_why(line: CommandLine, objects: list[Object], why: str) -> None:
+    """Never placed as if it had not asked."""
+    told = decided(line, *objects, user("a", "x"))["a"]
+
+    assert told["node"] is None
+    assert why in told["unschedulable"]["message"]
+
+
+def test_a_template_that_nobody_made_is_said(line: CommandLine) -> None:
+    """The Pod waits for it."""
+    asks = user("a", "t", of="resourceClaimTemplateName")
+    told = decided(line, *pure(), device_class(), asks)["a"]
+
+    assert 'resourceclaimtemplate "t" not found' in told["unschedulable"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        pytest.param(asking(1, "device.driver.startsWith('g')"), "selector device.d", id="CEL"),
+        pytest.param(asking(1, adminAccess=True), "adminAccess", id="an administrator's access"),
+        pytest.param(asking(allocationMode="All"), "allocationMode", id="all devices"),
+        pytest.param(asking(capacity={"requests": {"memory": "1Gi"}}), "capacity", id="a share"),
+        pytest.param(
+            {"devices": {"requests": [{"name": "g", "firstAvailable": []}]}},
+            "firstAvailable",
+            id="a list of alternatives",
+        ),
+    ],
+)
+def test_what_is_beyond_us_is_a_warning(line: CommandLine, spec: Object, why: str) -> None:
+    """The Pod is decided without its claims, as it is said of it."""
+    found = decided(line, *pure(), device_class(), waiting("x", spec), user("a", "x"))
+
+    (warning,) = found[""]["warnings"]
+    assert warning.startswith("ml/a: not looked at: resource claims (")
+    assert why in warning
+    assert found["a"]["devices"] == {}
+
+
+def test_a_run_with_claims_goes_on_where_it_was_cut(line: CommandLine) -> None:
+    """The same inputs come to the same events."""
+    claims = [waiting(f"claim-{name}") for name in "abc"]
+    pods = [user(name, f"claim-{name}") for name in "abc"]
+    path = written(line, [*pure(), device_class(), *claims, *pods])
+    first = line.ask("simulate", path, *NOW, "-o", "json")
+    again = line.ask("simulate", path, *NOW, "--resume", "-o", "json")
+
+    assert (first.code, again.code) == (0, 0), again.err
+    assert json.loads(first.out)["placements"] == json.loads(again.out)["placements"]
