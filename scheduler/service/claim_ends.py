@@ -159,6 +159,10 @@ class ClaimEnds:
         self.counts.update(f"claim {each}" for each in answers)
         return answers
 
+    def is_asked(self, claim_uid: str) -> bool:
+        """Tell whether a node is asked about a claim."""
+        return claim_uid in self._node
+
     def vouched(self, claim_uid: str, pods: Collection[str]) -> bool:
         """Take somebody's word for that of the node which is asked; tell whether it is."""
         node_uid = self._node.get(claim_uid)

@@ -138,6 +138,10 @@ class Leaves(Protocol):
         """Ask the node of a claim whether nothing of it is left."""
         ...
 
+    def is_asked(self, claim_uid: str) -> bool:
+        """Tell whether the node of a claim is asked whether nothing of it is left."""
+        ...
+
     def vouch(self, claim_uid: str, consumers: Sequence[Claimant]) -> bool:
         """Take somebody's word that nothing is left of a claim whose node is asked; tell if so."""
         ...
@@ -737,7 +741,7 @@ class Gate:
         return {key: since for name, key, since in self._waits.values() if node in {"", name}}
 
     async def force(
-        self, namespace: str, name: str, uid: str, *, reason: str, actor: str
+        self, namespace: str, name: str, uid: str, *, reason: str, actor: str, dry_run: bool = False
     ) -> dict[str, bool]:
         """
         Let what a claim has go by somebody's act, though its node is silent.
@@ -747,6 +751,7 @@ class Gate:
 
         Args:
             uid: the claim's; empty = whichever had that name.
+            dry_run: only say which claims would be let go of.
 
         Returns:
             UIDs of the claims, and whether what they had is released; else it is as soon as their
@@ -766,11 +771,15 @@ class Gate:
                 users = (*self._book.consumers(each), *(() if seen is None else seen.consumers))
                 if uid not in {"", each} or await self._runs(namespace, users):
                     continue
-                if self._waits.get(each, ("", ""))[1] == standing.key and self._leaving.vouch(
-                    each, users
-                ):
+                if self._waits.get(each, ("", ""))[1] != standing.key:
+                    continue
+                if dry_run and self._leaving.is_asked(each):
+                    forced.append(each)
+                elif not dry_run and self._leaving.vouch(each, users):
                     self._forced[each] = standing.key, reason, actor
                     forced.append(each)
+        if dry_run:
+            return dict.fromkeys(forced, False)
         self._book.changed.update(dict.fromkeys(forced))
         await self.settle()
         return {each: self._book.standing(each) is None for each in forced}

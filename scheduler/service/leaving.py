@@ -54,6 +54,10 @@ class Leaving:
             ),
         )
 
+    def is_asked(self, claim_uid: str) -> bool:
+        """Tell whether the node of a claim is asked whether nothing of it is left."""
+        return self.asks.is_asked(claim_uid)
+
     def vouch(self, claim_uid: str, consumers: Sequence[Claimant]) -> bool:
         """Take somebody's word that nothing is left of a claim whose node is asked; tell if so."""
         return self.asks.vouched(claim_uid, [one.uid for one in consumers])

@@ -300,7 +300,14 @@ class Releasing:
         await self._record(uid, (events.ended(event, self._clock.wall_us()),))
 
     async def force(
-        self, namespace: str, pod_name: str, pod_uid: str, *, reason: str, actor: str
+        self,
+        namespace: str,
+        pod_name: str,
+        pod_uid: str,
+        *,
+        reason: str,
+        actor: str,
+        dry_run: bool = False,
     ) -> list[str]:
         """
         Release by somebody's act what a Pod that has ended holds, though its node is silent.
@@ -310,6 +317,7 @@ class Releasing:
 
         Args:
             pod_uid: the Pod's; empty = whichever had that name.
+            dry_run: only say what would be released.
 
         Returns:
             UIDs of the Pods that were released; none where nothing waits.
@@ -323,6 +331,9 @@ class Releasing:
         for state, holding in self._unconfirmed(namespace, pod_name, pod_uid):
             if await self._runs(state, holding):
                 self.look_at(state.name)
+                continue
+            if dry_run:
+                released.append(holding.pod_uid)
                 continue
             event = PodReleased(
                 pod_uid=holding.pod_uid,

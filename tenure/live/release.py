@@ -29,6 +29,9 @@ def release(
         bool, typer.Option("--force", help="Its node does not say so: by your word alone.")
     ] = False,
     uid: Annotated[str, typer.Option("--uid", help="Which one, where several had the name.")] = "",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be released.")
+    ] = False,
     place: Place,
 ) -> None:
     """
@@ -48,12 +51,15 @@ def release(
     if name is None:
         raise InputError(f"expected NAMESPACE/NAME: value={holder!r}", field="NAMESPACE/NAME")
     service = service_of(place)
-    released, let_go = service.release(name.namespace, name.name, uid=uid, reason=reason)
+    released, let_go = service.release(
+        name.namespace, name.name, uid=uid, reason=reason, dry_run=dry_run
+    )
+    would = "would be " if dry_run else ""
     for one in released:
-        sys.stdout.write(f"released: name={holder}, uid={one}\n")
+        sys.stdout.write(f"{would}released: name={holder}, uid={one}\n")
     for one in let_go:
         fact = "is free once its controller takes the allocation away, which it is told to"
-        sys.stdout.write(f"let go: claim={holder}, uid={one}: {fact}\n")
+        sys.stdout.write(f"{would}let go: claim={holder}, uid={one}: {fact}\n")
     if not (released or let_go):
         note(f"nothing of it waits for its node: name={holder}")
         raise AnswerIsNo

@@ -74,10 +74,13 @@ class Service:
         return answer
 
     def release(
-        self, namespace: str, name: str, *, uid: str, reason: str
+        self, namespace: str, name: str, *, uid: str, reason: str, dry_run: bool
     ) -> tuple[list[str], list[str]]:
         """
         Order that what a Pod or a claim holds is released though its node is silent.
+
+        Args:
+            dry_run: only ask what would be.
 
         Returns:
             UIDs of those that were released, and of claims that are as soon as their controller
@@ -87,7 +90,8 @@ class Service:
             InputError: it can't be ordered, or it refuses; in its own words.
         """
         named = "/".join(quote(one, safe="") for one in ("namespaces", namespace, "holdings", name))
-        found = self._called(f"{ROOT}/{named}/release", {"reason": reason, "uid": uid})
+        order = {"reason": reason, "uid": uid} | ({"dryRun": True} if dry_run else {})
+        found = self._called(f"{ROOT}/{named}/release", order)
         if found.status == _CONFLICT:
             return [], []
         if found.status != _OK:
@@ -95,7 +99,7 @@ class Service:
         said = json.loads(found.text)
         return said["released"], said.get("let_go", [])
 
-    def _called(self, path: str, order: Mapping[str, str] | None = None) -> TextAnswer:
+    def _called(self, path: str, order: Mapping[str, str | bool] | None = None) -> TextAnswer:
         act = self._directly if self.url else _by_kubeconfig
         try:
             return asyncio.run(act(path, order))
@@ -108,7 +112,7 @@ class Service:
         refused = InputError(f"{found.message} (status {found.status})", place=place)
         return with_next(refused, steps.get(found.status, "ask otherwise, or again"))
 
-    async def _directly(self, path: str, order: Mapping[str, str] | None) -> TextAnswer:
+    async def _directly(self, path: str, order: Mapping[str, str | bool] | None) -> TextAnswer:
         headers = {"Authorization": f"Bearer {_token(self.token_file)}"}
         context = _context(self.authority_file)
         try:
@@ -134,7 +138,7 @@ class Service:
             raise ApiError(f"the service can't be asked: url={self.url}: {error}") from error
 
 
-async def _by_kubeconfig(path: str, order: Mapping[str, str] | None) -> TextAnswer:
+async def _by_kubeconfig(path: str, order: Mapping[str, str | bool] | None) -> TextAnswer:
     async with connected(timeout_seconds=ANSWER_SECONDS) as api:
         return await api.text(path, order)
 

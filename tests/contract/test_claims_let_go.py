@@ -87,10 +87,12 @@ class Dark:
 
     def force(self, name: str = "gpu", uid: str = "") -> dict[str, bool]:
         """Order that a claim is let go of."""
-        act = self.cluster.live.guard.gate.force("ml", name, uid, **ORDER)
+        act = self.cluster.live.guard.gate.force(
+            "ml", name, uid, reason=ORDER["reason"], actor=ORDER["actor"]
+        )
         return asyncio.run(act)
 
-    def order(self, name: str = "gpu") -> tuple[int, Json]:
+    def order(self, name: str = "gpu", *, dry_run: bool = False) -> tuple[int, Json]:
         """Order it over the listener, with the right to."""
         live = self.cluster.live
         acts = ActRoutes(live.releasing, live.guard.gate, Allowing(), why_not=str)
@@ -101,7 +103,7 @@ class Dark:
         async def ordering() -> tuple[int, Json]:
             async with (
                 TestClient(TestServer(app)) as client,
-                client.post(path, json={"reason": ORDER["reason"]}) as answer,
+                client.post(path, json={"reason": ORDER["reason"], "dryRun": dry_run}) as answer,
             ):
                 return answer.status, json.loads(await answer.read())
 
@@ -138,6 +140,10 @@ def test_a_claim_goes_once_its_controller_takes_it_away(dark: Dark) -> None:
     dark.cluster.wait(60, step=20)
     assert dark.force("other") == dark.force(uid="another") == {}
 
+    assert dark.order(dry_run=True) == (200, {"released": [], "let_go": ["uid-gpu"]})
+    assert not dark.writes(dark.claim()), "it was only asked"
+    assert dark.ends() == []
+
     assert dark.order() == (200, {"released": [], "let_go": ["uid-gpu"]})
 
     stored = dark.cluster.server.read(PATH)
@@ -158,7 +164,9 @@ def test_a_claim_that_is_gone_is_released_at_once(dark: Dark) -> None:
     dark.cluster.wait(60, step=20)
     assert dark.held() == 1
 
-    assert dark.order("other")[0] == 409
+    assert dark.order("other")[0] == dark.order("other", dry_run=True)[0] == 409
+    assert dark.order(dry_run=True) == (200, {"released": [], "let_go": ["uid-gpu"]})
+    assert dark.held() == 1
     assert dark.order() == (200, {"released": ["uid-gpu"], "let_go": []})
 
     assert dark.ends() == [("user/anna", "forced: its node is burnt")]

@@ -167,6 +167,10 @@ class Leaving:
         there = {one.uid for one in consumers if self.lives.get(one.uid) is not Life.UNBOUND}
         self.asked[standing.opening.claim_uid] = there
 
+    def is_asked(self, claim_uid: str) -> bool:
+        """Tell whether its node was asked."""
+        return claim_uid in self.asked
+
     def vouch(self, claim_uid: str, consumers: Sequence[Claimant]) -> bool:
         """Take somebody's word for the node's."""
         self.witness = replace(self.witness, confirmed=frozenset(one.uid for one in consumers))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from aiohttp import web
@@ -50,13 +51,17 @@ class ActRoutes:
         """Release what an ended Pod, or a claim, holds on a node that does not confirm it."""
         namespace, name = request.match_info["namespace"], request.match_info["holder"]
         await self._check(caller, namespace, name)
-        uid, reason = read_order(await request.read())
+        order = read_order(await request.read())
         why = self._why_not()
         if why:
             raise RefusedError(503, "ServiceUnavailable", why, retry=True)
-        actor = f"user/{caller.user}"
-        released = await self._releasing.force(namespace, name, uid, reason=reason, actor=actor)
-        claims = await self._gate.force(namespace, name, uid, reason=reason, actor=actor)
+        actor, dry_run = f"user/{caller.user}", order.dry_run
+        released = await self._releasing.force(
+            namespace, name, order.uid, reason=order.reason, actor=actor, dry_run=dry_run
+        )
+        claims = await self._gate.force(
+            namespace, name, order.uid, reason=order.reason, actor=actor, dry_run=dry_run
+        )
         if not (released or claims):
             fact = "nothing of it waits for its node: what runs is ended by deleting its Pod"
             raise RefusedError(409, "Conflict", f"{fact}: holder={namespace}/{name}")
@@ -80,9 +85,24 @@ class ActRoutes:
             raise RefusedError(403, "Forbidden", f"{fact}: holder={namespace}/{name}")
 
 
-def read_order(body: bytes) -> tuple[str, str]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
     """
-    Return the UID of the holder that is meant, empty for whichever had the name, and why.
+    A release that somebody orders.
+
+    Attributes:
+        uid: of the holder that is meant; empty = whichever had the name.
+        dry_run: nothing is to be released: what would be is asked for.
+    """
+
+    uid: str
+    reason: str
+    dry_run: bool
+
+
+def read_order(body: bytes) -> Order:
+    """
+    Return what is ordered.
 
     Raises:
         InputError: another shape, or no reason.
@@ -91,11 +111,14 @@ def read_order(body: bytes) -> tuple[str, str]:
         value = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise InputError(f"not valid JSON: {error}", field="body") from error
-    if not isinstance(value, dict) or not value.keys() <= {"uid", "reason"}:
-        raise InputError("expected an object with `reason`, and `uid` if need be", field="body")
-    uid, reason = value.get("uid", ""), value.get("reason", "")
+    if not isinstance(value, dict) or not value.keys() <= {"uid", "reason", "dryRun"}:
+        words = "expected an object with `reason`, and `uid` and `dryRun` if need be"
+        raise InputError(words, field="body")
+    uid, reason, dry_run = value.get("uid", ""), value.get("reason", ""), value.get("dryRun", False)
     if not isinstance(uid, str):
         raise InputError("expected a text", field="body.uid")
     if not isinstance(reason, str) or not reason.strip() or len(reason) > REASON_MAX:
         raise InputError(f"say why, in at most {REASON_MAX} characters", field="body.reason")
-    return uid, reason.strip()
+    if not isinstance(dry_run, bool):
+        raise InputError("expected true or false", field="body.dryRun")
+    return Order(uid=uid, reason=reason.strip(), dry_run=dry_run)

@@ -523,12 +523,14 @@ def test_somebody_may_release_by_name_what_waits_for_a_silent_node() -> None:
     scene.end(ended)
     scene.settle()
 
-    def force(name: str, uid: str = "") -> list[str]:
-        return asyncio.run(
-            scene.releasing.force("ml", name, uid, reason="node is burnt", actor="user/anna")
-        )
+    def force(name: str, uid: str = "", *, dry_run: bool = False) -> list[str]:
+        reason, actor = "node is burnt", "user/anna"
+        act = scene.releasing.force("ml", name, uid, reason=reason, actor=actor, dry_run=dry_run)
+        return asyncio.run(act)
 
-    assert force("q") == []
+    assert force("q") == force("q", dry_run=True) == []
+    assert force("p", dry_run=True) == ["pod-p"]
+    assert scene.released == []
     assert force("p", "pod-other") == []
     assert force("p", "pod-p") == ["pod-p"]
     assert scene.released == [("pod-p", "forced: node is burnt")]
