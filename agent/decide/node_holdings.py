@@ -35,11 +35,11 @@ class HeldByPod:
     pod_uid: str
     namespace: str
     pod_name: str
-    containers: tuple[ProvenContainer, ...] = ()
-    attempt: int = 1
-    kind: str = GRANTED
-    phase: str = "bound"
-    position: int = 0
+    containers: tuple[ProvenContainer, ...]
+    attempt: int
+    kind: str
+    phase: str
+    position: int
     proof: str = ""
 
     @property

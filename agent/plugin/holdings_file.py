@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from agent.decide.node_holdings import HeldByPod
+from agent.decide.node_holdings import GRANTED, HeldByPod
 from agent.documents import json_document
 from agent.plugin.files import read_file
 from agent.report.held import Asked
@@ -108,6 +108,10 @@ class HoldingsFile:
                     )
                     for place, one in enumerate(holding.containers)
                 ),
+                attempt=1,
+                kind=GRANTED,
+                phase="bound",
+                position=0,
             )
             for holding in self._read().holdings
         ]

@@ -7,11 +7,11 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from agent.decide.claim_ends import NONE, AskedClaims, EndingClaim
+from agent.decide.claim_ends import NOTHING_ASKED, AskedClaims, EndingClaim
 from agent.decide.confirming import Observed
 from agent.decide.node_holdings import Change, HeldByPod, NodeHoldings, Origin
 from agent.witness.history import Shown
-from ledger.domain.annotations.proof import ProvenContainer, ProvenDevice
+from ledger.domain.annotations.proof import ProvenContainer
 from ledger.domain.cpuset import CpuSet, parse_cpuset
 from ledger.domain.errors import InputError
 from ledger.domain.resources import NVIDIA_GPU
@@ -29,42 +29,6 @@ class _Ledger(msgspec.Struct):
     incarnation: str = ""
 
 
-class _Device(msgspec.Struct):
-    device_type: str
-    device_id: str
-    minor: int
-    core_percent: int = 0
-    memory_bytes: int = 0
-    vf_bus_ids: tuple[str, ...] = ()
-
-
-class _Container(msgspec.Struct):
-    index: str
-    cpus: CpuSet = CpuSet()
-    devices: tuple[_Device, ...] = ()
-
-
-class _Holding(msgspec.Struct):
-    pod_uid: str
-    attempt: int
-    namespace: str
-    pod_name: str
-    kind: str
-    phase: str
-    position: int
-    containers: tuple[_Container, ...]
-    proof: str = ""
-
-
-class _Change(msgspec.Struct):
-    position: int
-    what: str
-    pod_uid: str
-    attempt: int
-    reason: str = ""
-    holding: _Holding | None = None
-
-
 class _Answer(msgspec.Struct):
     format: int
     node: _Node
@@ -73,26 +37,12 @@ class _Answer(msgspec.Struct):
 
 
 class _Holdings(_Answer, kw_only=True):
-    holdings: tuple[_Holding, ...]
-
-
-class _Ending(msgspec.Struct):
-    claim_uid: str
-    attempt: int
-    namespace: str
-    name: str
-    pods: tuple[str, ...] = ()
-    question: int = 0
-
-
-class _Asked(msgspec.Struct):
-    version: str = NONE
-    ends: tuple[_Ending, ...] = ()
+    holdings: tuple[HeldByPod, ...]
 
 
 class _Changes(_Answer, kw_only=True):
-    changes: tuple[_Change, ...]
-    claims: _Asked = msgspec.field(default_factory=_Asked)
+    changes: tuple[Change, ...]
+    claims: AskedClaims = NOTHING_ASKED
 
 
 _T = TypeVar("_T", bound=_Answer)
@@ -157,7 +107,7 @@ def read_holdings(body: bytes) -> tuple[Origin, int, tuple[HeldByPod, ...]]:
         InputError: it is not of this contract, or of another format.
     """
     answer = _read(_HOLDINGS, body)
-    return _origin(answer), answer.position, tuple(map(_held, answer.holdings))
+    return _origin(answer), answer.position, answer.holdings
 
 
 def read_changes(body: bytes) -> tuple[Origin, int, tuple[Change, ...], AskedClaims]:
@@ -168,19 +118,7 @@ def read_changes(body: bytes) -> tuple[Origin, int, tuple[Change, ...], AskedCla
         InputError: as `read_holdings`.
     """
     answer = _read(_CHANGES, body)
-    changes = (
-        Change(
-            position=one.position,
-            what=one.what,
-            pod_uid=one.pod_uid,
-            attempt=one.attempt,
-            reason=one.reason,
-            holding=None if one.holding is None else _held(one.holding),
-        )
-        for one in answer.changes
-    )
-    asked = AskedClaims(version=answer.claims.version, ends=tuple(map(_ending, answer.claims.ends)))
-    return _origin(answer), answer.position, tuple(changes), asked
+    return _origin(answer), answer.position, answer.changes, answer.claims
 
 
 def read_verdicts(body: bytes) -> Verdicts:
@@ -251,17 +189,6 @@ def confirmation(
     return msgspec.json.encode(body)
 
 
-def _ending(said: _Ending) -> EndingClaim:
-    return EndingClaim(
-        claim_uid=said.claim_uid,
-        attempt=said.attempt,
-        namespace=said.namespace,
-        name=said.name,
-        pods=said.pods,
-        question=said.question,
-    )
-
-
 def _observed(pod: Observed) -> dict[str, Any]:
     devices = [
         {"container": container, "resource": NVIDIA_GPU, "ids": sorted(ids)}
@@ -287,22 +214,9 @@ def written(known: NodeHoldings, **more: object) -> bytes:
         "node": {"name": known.origin.node_name, "uid": known.origin.node_uid},
         "ledger": {"cluster": known.origin.cluster, "incarnation": known.origin.incarnation},
         "position": known.position,
-        "holdings": [
-            {
-                "pod_uid": one.pod_uid,
-                "attempt": one.attempt,
-                "namespace": one.namespace,
-                "pod_name": one.pod_name,
-                "kind": one.kind,
-                "phase": one.phase,
-                "position": one.position,
-                "containers": [_plain(each) for each in one.containers],
-                "proof": one.proof,
-            }
-            for one in known.pods()
-        ],
+        "holdings": known.pods(),
     }
-    return msgspec.json.encode({**said, **more})
+    return msgspec.json.encode({**said, **more}, enc_hook=str)  # CPUs alone need it
 
 
 def _given(container: ProvenContainer) -> dict[str, Any]:
@@ -312,22 +226,6 @@ def _given(container: ProvenContainer) -> dict[str, Any]:
         for one in container.devices
     ]
     return {"index": container.index, "devices": devices}
-
-
-def _plain(container: ProvenContainer) -> dict[str, Any]:
-    devices = [msgspec.structs.asdict(_device_of(one)) for one in container.devices]
-    return {"index": container.index, "cpus": str(container.cpus), "devices": devices}
-
-
-def _device_of(device: ProvenDevice) -> _Device:
-    return _Device(
-        device_type=device.device_type,
-        device_id=device.device_id,
-        minor=device.minor,
-        core_percent=device.core_percent,
-        memory_bytes=device.memory_bytes,
-        vf_bus_ids=device.vf_bus_ids,
-    )
 
 
 def _read(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
@@ -347,32 +245,3 @@ def _origin(answer: _Answer) -> Origin:
         cluster=answer.ledger.cluster,
         incarnation=answer.ledger.incarnation,
     )
-
-
-def _held(said: _Holding) -> HeldByPod:
-    return HeldByPod(
-        pod_uid=said.pod_uid,
-        attempt=said.attempt,
-        namespace=said.namespace,
-        pod_name=said.pod_name,
-        kind=said.kind,
-        phase=said.phase,
-        position=said.position,
-        containers=tuple(map(_container, said.containers)),
-        proof=said.proof,
-    )
-
-
-def _container(said: _Container) -> ProvenContainer:
-    devices = tuple(
-        ProvenDevice(
-            device_type=one.device_type,
-            device_id=one.device_id,
-            minor=one.minor,
-            core_percent=one.core_percent,
-            memory_bytes=one.memory_bytes,
-            vf_bus_ids=one.vf_bus_ids,
-        )
-        for one in said.devices
-    )
-    return ProvenContainer(index=said.index, devices=devices, cpus=said.cpus)

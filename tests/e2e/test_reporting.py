@@ -31,6 +31,7 @@ from tests.support.kube.control_plane import ADMIN, ControlPlane, control_plane,
 from tests.support.kube.inventory import TOPOLOGIES
 from tests.support.machines_found import TWO_CARDS, write_machine
 from tests.support.process import COMMAND, environment, tenure
+from tests.support.proofs import held_by_pod
 
 DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 APPLY: Final = "application/apply-patch+yaml"
@@ -182,7 +183,7 @@ def test_as_cards_fill_the_node_offers_less(own: ControlPlane, node: str) -> Non
         memory_bytes=CARD.memory_bytes,
     )
     containers = (ProvenContainer(index="0", devices=(given,)),)
-    pod = HeldByPod(pod_uid="u", namespace="ml", pod_name="train-0", containers=containers)
+    pod = held_by_pod(pod_uid="u", namespace="ml", pod_name="train-0", containers=containers)
     assert agent.report(TWO_CARDS, (pod,)).written == (f"{DEVICES}/{node}/status",)
     assert quantities(own, node) == empty, "in whose words it asks, kubelet has not told yet"
     report = agent.report(TWO_CARDS, (pod,), {"koordinator.sh/gpu-core": 100})

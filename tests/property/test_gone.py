@@ -17,6 +17,7 @@ from agent.witness.said import EXITED, RUNNING
 from agent.witness.seen import Read
 from ledger.domain.annotations.proof import ProvenContainer, ProvenDevice
 from tests.support.examples import examples
+from tests.support.proofs import held_by_pod
 from tests.support.witnessing import card, listed, look, read
 
 PODS: Final = ("p", "q", "r", "s")
@@ -121,7 +122,7 @@ def _held(pod: str, on: int | None) -> HeldByPod:
         () if on is None else (ProvenDevice(device_type="gpu", device_id=f"GPU-{on}", minor=on),)
     )
     containers = (ProvenContainer(index="0", devices=devices),)
-    return HeldByPod(pod_uid=f"uid-{pod}", namespace="ml", pod_name=pod, containers=containers)
+    return held_by_pod(pod_uid=f"uid-{pod}", namespace="ml", pod_name=pod, containers=containers)
 
 
 @given(TRUTHS)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from agent.decide.believing import Believing, OwnNode
-from agent.decide.node_holdings import HeldByPod, NodeHoldings, Origin, all_holdings
+from agent.decide.node_holdings import GRANTED, HeldByPod, NodeHoldings, Origin, all_holdings
 from ledger.domain.annotations.proof import (
     ProvenContainer,
     ProvenDevice,
@@ -62,20 +62,44 @@ def proven(
     return encode_proof(proof, key=key.public.key_id, sign=key.sign)[ANNOTATION_TENURE_PROOF]
 
 
+def held_by_pod(
+    *,
+    pod_uid: str,
+    namespace: str,
+    pod_name: str,
+    containers: tuple[ProvenContainer, ...] = (),
+    attempt: int = 1,
+    kind: str = GRANTED,
+    phase: str = "bound",
+    position: int = 0,
+) -> HeldByPod:
+    """Return a holding without a proof: the first of its Pod, granted and bound."""
+    return HeldByPod(
+        pod_uid=pod_uid,
+        namespace=namespace,
+        pod_name=pod_name,
+        containers=containers,
+        attempt=attempt,
+        kind=kind,
+        phase=phase,
+        position=position,
+    )
+
+
 def held(
     pod_uid: str, position: int, *containers: ProvenContainer, attempt: int = 1, **words: str
 ) -> HeldByPod:
     """Return a holding with its proof."""
-    one = HeldByPod(
+    one = held_by_pod(
         pod_uid=pod_uid,
         namespace="ml",
         pod_name=pod_uid,
         attempt=attempt,
         position=position,
         containers=containers,
-        proof=proven(pod_uid, position, *containers, attempt=attempt),
     )
-    return replace(one, **words)  # type: ignore[arg-type] # of its own fields
+    proof = proven(pod_uid, position, *containers, attempt=attempt)
+    return replace(one, **{"proof": proof, **words})  # type: ignore[arg-type] # of its own fields
 
 
 def word(position: int, *holdings: HeldByPod, origin: Origin = ORIGIN) -> NodeHoldings:

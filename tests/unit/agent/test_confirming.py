@@ -21,6 +21,7 @@ from agent.decide.confirming import (
 )
 from agent.decide.node_holdings import GRANTED, HeldByPod, NodeHoldings, Origin, all_holdings
 from ledger.domain.annotations.proof import EVERY, ProvenContainer, ProvenDevice
+from tests.support.proofs import held_by_pod
 
 ORIGIN: Final = Origin(node_name="a", node_uid="uid-a")
 
@@ -40,7 +41,7 @@ def held(
     pod: str, *containers: ProvenContainer, phase: str = "bound", kind: str = GRANTED
 ) -> HeldByPod:
     """Return a holding of a Pod."""
-    return HeldByPod(
+    return held_by_pod(
         pod_uid=pod,
         namespace="ml",
         pod_name=pod,

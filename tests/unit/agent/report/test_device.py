@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.decide.node_holdings import HeldByPod
 from agent.discover.faults import CardFault
 from agent.discover.machine import (
     Card,
@@ -39,6 +38,7 @@ from ledger.domain.nodes import NodeFacts
 from ledger.domain.topology import LinkMatrix
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 from tests.support.machines_found import CUT, TWO_CARDS, card
+from tests.support.proofs import held_by_pod
 
 NOW, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:05:00Z"
 NODE: Final[dict[str, Any]] = {
@@ -427,7 +427,7 @@ def test_who_holds_what_is_told_for_people() -> None:
         return ProvenDevice(device_type=kind, device_id=f"{kind}-{minor}", minor=minor)
 
     pods = [
-        HeldByPod(
+        held_by_pod(
             pod_uid=f"u-{name}",
             namespace="ml",
             pod_name=name,

@@ -23,6 +23,7 @@ from ledger.domain.quantity import parse_quantity
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 from tests.support.machines_found import GIB, TWO_CARDS, card
 from tests.support.objects import container, pod
+from tests.support.proofs import held_by_pod
 
 ALL: Final = frozenset(Dialect)
 MIB: Final = 1 << 20
@@ -40,7 +41,7 @@ def holders(held: dict[tuple[str, str], tuple[int, int]], pod_uid: str = "p") ->
         for (kind, name), (core, size) in held.items()
     )
     containers = (ProvenContainer(index="0", devices=devices),)
-    return [HeldByPod(pod_uid=pod_uid, namespace="ml", pod_name=pod_uid, containers=containers)]
+    return [held_by_pod(pod_uid=pod_uid, namespace="ml", pod_name=pod_uid, containers=containers)]
 
 
 NOBODY: Final = Asked(amounts={}, pod_uids=frozenset())
@@ -286,7 +287,7 @@ def test_what_a_pod_holds_of_a_card(
     containers: list[ProvenContainer], held: tuple[int, int]
 ) -> None:
     """Init containers reuse what app containers hold."""
-    pod = HeldByPod(pod_uid="u", namespace="ml", pod_name="p", containers=tuple(containers))
+    pod = held_by_pod(pod_uid="u", namespace="ml", pod_name="p", containers=tuple(containers))
 
     assert held_of([pod]) == {FIRST: held}
     assert held_of([pod, pod]) == {FIRST: (2 * held[0], 2 * held[1])}

@@ -17,13 +17,14 @@ from agent.decide.following import (
     told_changes,
 )
 from agent.decide.node_holdings import Change, HeldByPod, NodeHoldings, Origin
+from tests.support.proofs import held_by_pod
 
 HERE = Origin(node_name="a", node_uid="uid-a", cluster="ledger/1", incarnation="first")
 
 
 def held(pod_uid: str = "p", position: int = 3) -> HeldByPod:
     """Return a holding."""
-    return HeldByPod(pod_uid=pod_uid, namespace="ml", pod_name=pod_uid, position=position)
+    return held_by_pod(pod_uid=pod_uid, namespace="ml", pod_name=pod_uid, position=position)
 
 
 def change(position: int, holding: HeldByPod | None, pod_uid: str = "p") -> Change:

@@ -38,6 +38,7 @@ from agent.witness.said import RUNNING, Given, Inside, KubeletSaid, Listed
 from ledger.domain.annotations.proof import ProvenContainer, ProvenDevice
 from ledger.domain.proofs.merkle import EMPTY_ROOT
 from ledger.signing import Checkpoint, PrivateKey, sign_note
+from tests.support.proofs import held_by_pod
 from tests.support.witnessing import kept
 from tests.unit.agent.service.test_link import World as Linked
 
@@ -520,7 +521,7 @@ def test_a_process_of_no_pod_holds_its_card_while_it_is_there(world: World) -> N
         assert (seen.pod_uid, sorted(seen.ids)) == ("process-42", ["GPU-a-0"])
         known = link.holdings
         assert known is not None
-        observed = HeldByPod(
+        observed = held_by_pod(
             pod_uid="process-42",
             namespace="unknown",
             pod_name="process-42",
