@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -17,6 +17,16 @@ from tenure.serving.agent_mode import AgentMode, ShareUnit
 SERVE = typer.Typer(
     cls=Commands, name="serve", help="Run one of the services.", no_args_is_help=True
 )
+
+
+def _option(
+    name: str,
+    words: str,
+    *flags: str,
+    **more: Any,  # noqa: ANN401 - typer's own
+) -> object:
+    """Return an option that the environment may give as well, as `TENURE_` and a name."""
+    return typer.Option(*flags, envvar=f"TENURE_{name}", help=words, **more)
 
 
 def register(app: typer.Typer) -> None:
@@ -31,99 +41,68 @@ def register(app: typer.Typer) -> None:
 def webhook(
     *,
     listen: Annotated[
-        str,
-        typer.Option(
-            envvar="TENURE_WEBHOOK_LISTEN", help="HOST:PORT that kube-apiserver calls, TLS."
-        ),
+        str, _option("WEBHOOK_LISTEN", "HOST:PORT that kube-apiserver calls, TLS.")
     ] = "0.0.0.0:8443",
     probes: Annotated[
-        str,
-        typer.Option(
-            envvar="TENURE_WEBHOOK_PROBES",
-            help="HOST:PORT for /livez, /readyz and /metrics, plain.",
-        ),
+        str, _option("WEBHOOK_PROBES", "HOST:PORT for /livez, /readyz and /metrics, plain.")
     ] = "0.0.0.0:8080",
     config: Annotated[
         Path | None,
-        typer.Option(
-            envvar="TENURE_WEBHOOK_CONFIG",
-            help="AdmissionConfiguration file, read again when it changes.",
-        ),
+        _option("WEBHOOK_CONFIG", "AdmissionConfiguration file, read again when it changes."),
     ] = None,
     kubeconfig: Annotated[
-        str | None,
-        typer.Option(
-            envvar="TENURE_WEBHOOK_KUBECONFIG", help="Credentials; the default is the Pod's own."
-        ),
+        str | None, _option("WEBHOOK_KUBECONFIG", "Credentials; the default is the Pod's own.")
     ] = None,
     certificates: Annotated[
         Path | None,
-        typer.Option(
-            envvar="TENURE_WEBHOOK_CERTIFICATES",
-            help="Folder with tls.crt, tls.key and ca.crt that somebody else keeps.",
+        _option(
+            "WEBHOOK_CERTIFICATES",
+            "Folder with tls.crt, tls.key and ca.crt that somebody else keeps.",
         ),
     ] = None,
     name: Annotated[
         list[str] | None,
-        typer.Option(
-            envvar="TENURE_WEBHOOK_NAME",
-            help="DNS name or address that callers use; may be given again.",
-        ),
+        _option("WEBHOOK_NAME", "DNS name or address that callers use; may be given again."),
     ] = None,
     namespace: Annotated[
-        str, typer.Option(envvar="TENURE_WEBHOOK_NAMESPACE", help="Namespace of our own.")
+        str, _option("WEBHOOK_NAMESPACE", "Namespace of our own.")
     ] = "tenure-system",
     secret: Annotated[
-        str,
-        typer.Option(envvar="TENURE_WEBHOOK_SECRET", help="Secret that holds the certificates."),
+        str, _option("WEBHOOK_SECRET", "Secret that holds the certificates.")
     ] = "tenure-webhook-certs",  # noqa: S107 - the name of a Secret is none
     configuration: Annotated[
         str,
-        typer.Option(
-            envvar="TENURE_WEBHOOK_CONFIGURATION",
-            help="Name of the webhook configurations whose caBundle is ours.",
+        _option(
+            "WEBHOOK_CONFIGURATION", "Name of the webhook configurations whose caBundle is ours."
         ),
     ] = "tenure",
     replica: Annotated[
-        str | None,
-        typer.Option(envvar="TENURE_WEBHOOK_REPLICA", help="What tells this replica from others."),
+        str | None, _option("WEBHOOK_REPLICA", "What tells this replica from others.")
     ] = None,
     drain_seconds: Annotated[
         float,
-        typer.Option(
-            envvar="TENURE_WEBHOOK_DRAIN_SECONDS",
-            min=0,
-            help="How long after SIGTERM calls are still answered.",
-        ),
+        _option("WEBHOOK_DRAIN_SECONDS", "How long after SIGTERM calls are still answered.", min=0),
     ] = 5.0,
     settle_seconds: Annotated[
         float,
-        typer.Option(
-            envvar="TENURE_WEBHOOK_SETTLE_SECONDS",
-            min=1,
-            help="How long a caBundle takes to reach every API server.",
+        _option(
+            "WEBHOOK_SETTLE_SECONDS", "How long a caBundle takes to reach every API server.", min=1
         ),
     ] = 30.0,
     scheduler_api: Annotated[
         str | None,
-        typer.Option(
-            envvar="TENURE_WEBHOOK_SCHEDULER_API",
+        _option(
+            "WEBHOOK_SCHEDULER_API",
+            "API of the scheduler that records refusals. Default: none are recorded.",
             metavar="URL",
-            help="API of the scheduler that records refusals. Default: none are recorded.",
             show_default=False,
         ),
     ] = None,
     scheduler_ca: Annotated[
-        Path,
-        typer.Option(
-            envvar="TENURE_WEBHOOK_SCHEDULER_CA", help="Authority of that API's certificate."
-        ),
+        Path, _option("WEBHOOK_SCHEDULER_CA", "Authority of that API's certificate.")
     ] = Path("/etc/tenure/scheduler-api/ca.crt"),
     scheduler_token: Annotated[
-        Path,
-        typer.Option(
-            envvar="TENURE_WEBHOOK_SCHEDULER_TOKEN", help="Token of our own ServiceAccount."
-        ),
+        Path, _option("WEBHOOK_SCHEDULER_TOKEN", "Token of our own ServiceAccount.")
     ] = Path("/var/run/secrets/kubernetes.io/serviceaccount/token"),
     debug: Annotated[bool, typer.Option("--debug", help="Log more.")] = False,
 ) -> None:
@@ -168,139 +147,114 @@ def scheduler(
     *,
     ledger: LedgerUrl = None,
     extender: Annotated[
-        str,
-        typer.Option(
-            envvar="TENURE_SCHEDULER_EXTENDER", help="HOST:PORT that kube-scheduler calls, TLS."
-        ),
+        str, _option("SCHEDULER_EXTENDER", "HOST:PORT that kube-scheduler calls, TLS.")
     ] = "0.0.0.0:8443",
     probes: Annotated[
-        str,
-        typer.Option(
-            envvar="TENURE_SCHEDULER_PROBES",
-            help="HOST:PORT for /livez, /readyz and /metrics, plain.",
-        ),
+        str, _option("SCHEDULER_PROBES", "HOST:PORT for /livez, /readyz and /metrics, plain.")
     ] = "0.0.0.0:8080",
     api: Annotated[
         str | None,
-        typer.Option(
-            envvar="TENURE_SCHEDULER_API",
+        _option(
+            "SCHEDULER_API",
+            "Where people, agents and webhooks ask, TLS. Default: nowhere.",
             metavar="HOST:PORT",
-            help="Where people, agents and webhooks ask, TLS. Default: nowhere.",
             show_default=False,
         ),
     ] = None,
     api_name: Annotated[
         list[str] | None,
-        typer.Option(
-            envvar="TENURE_SCHEDULER_API_NAME",
-            help="DNS name or address that they use; may be given again.",
-        ),
+        _option("SCHEDULER_API_NAME", "DNS name or address that they use; may be given again."),
     ] = None,
     gate: Annotated[
         str | None,
-        typer.Option(
-            envvar="TENURE_SCHEDULER_GATE",
+        _option(
+            "SCHEDULER_GATE",
+            "Where kube-apiserver asks about claims, TLS. Default: nowhere.",
             metavar="HOST:PORT",
-            help="Where kube-apiserver asks about claims, TLS. Default: nowhere.",
             show_default=False,
         ),
     ] = None,
     driver: Annotated[
         list[str] | None,
-        typer.Option(
-            envvar="TENURE_SCHEDULER_DRIVER",
-            help="With --gate: DRA driver whose devices are guarded; may be given again.",
+        _option(
+            "SCHEDULER_DRIVER",
+            "With --gate: DRA driver whose devices are guarded; may be given again.",
         ),
     ] = None,
     gate_name: Annotated[
         list[str] | None,
-        typer.Option(
-            envvar="TENURE_SCHEDULER_GATE_NAME",
-            help="With --gate: DNS name or address that kube-apiserver uses; may be given again.",
+        _option(
+            "SCHEDULER_GATE_NAME",
+            "With --gate: DNS name or address that kube-apiserver uses; may be given again.",
         ),
     ] = None,
     gate_client_ca: Annotated[
         Path | None,
-        typer.Option(
-            envvar="TENURE_SCHEDULER_GATE_CLIENT_CA",
-            help="With --gate: authority whose certificate callers show. Default: anybody calls.",
+        _option(
+            "SCHEDULER_GATE_CLIENT_CA",
+            "With --gate: authority whose certificate callers show. Default: anybody calls.",
             show_default=False,
         ),
     ] = None,
     untold_devices: Annotated[
         Literal["refuse", "record"],
-        typer.Option(
-            envvar="TENURE_SCHEDULER_UNTOLD_DEVICES",
-            help="Devices of drivers that no UUID, address or counter tells apart: `refuse` claims"
+        _option(
+            "SCHEDULER_UNTOLD_DEVICES",
+            "Devices of drivers that no UUID, address or counter tells apart: `refuse` claims"
             " for them, or `record` them by name.",
         ),
     ] = "refuse",
     config: Annotated[
-        Path | None,
-        typer.Option(envvar="TENURE_SCHEDULER_CONFIG", help="SchedulerConfiguration file."),
+        Path | None, _option("SCHEDULER_CONFIG", "SchedulerConfiguration file.")
     ] = None,
     kubeconfig: Annotated[
-        str | None,
-        typer.Option(
-            envvar="TENURE_SCHEDULER_KUBECONFIG", help="Credentials; the default is the Pod's own."
-        ),
+        str | None, _option("SCHEDULER_KUBECONFIG", "Credentials; the default is the Pod's own.")
     ] = None,
     certificates: Annotated[
         Path,
-        typer.Option(
-            envvar="TENURE_SCHEDULER_CERTIFICATES",
-            help="Folder with tls.crt, tls.key and ca.crt that somebody else keeps.",
+        _option(
+            "SCHEDULER_CERTIFICATES",
+            "Folder with tls.crt, tls.key and ca.crt that somebody else keeps.",
         ),
     ],
     client_ca: Annotated[
         Path | None,
-        typer.Option(
-            envvar="TENURE_SCHEDULER_CLIENT_CA",
-            help="The authority of kube-scheduler's own certificate; the default is ca.crt.",
+        _option(
+            "SCHEDULER_CLIENT_CA",
+            "The authority of kube-scheduler's own certificate; the default is ca.crt.",
         ),
     ] = None,
     proof_key: Annotated[
-        Path,
-        typer.Option(
-            envvar="TENURE_SCHEDULER_PROOF_KEY", help="Signer key of the proofs that Pods carry."
-        ),
+        Path, _option("SCHEDULER_PROOF_KEY", "Signer key of the proofs that Pods carry.")
     ],
     ledger_key: Annotated[
         Path,
-        typer.Option(
-            envvar="TENURE_SCHEDULER_LEDGER_KEY",
-            help="Signer key of what Pods carry for a restore of the ledger.",
+        _option(
+            "SCHEDULER_LEDGER_KEY", "Signer key of what Pods carry for a restore of the ledger."
         ),
     ],
     trusted_proof_key: Annotated[
         list[str] | None,
-        typer.Option(
-            envvar="TENURE_SCHEDULER_TRUSTED_PROOF_KEY",
+        _option(
+            "SCHEDULER_TRUSTED_PROOF_KEY",
+            "Verifier key of proofs that Pods still carry, or its file; may be given again.",
             metavar="VKEY",
-            help="Verifier key of proofs that Pods still carry, or its file; may be given again.",
         ),
     ] = None,
     namespace: Annotated[
-        str, typer.Option(envvar="TENURE_SCHEDULER_NAMESPACE", help="Namespace of our own.")
+        str, _option("SCHEDULER_NAMESPACE", "Namespace of our own.")
     ] = "tenure-system",
     name: Annotated[
         list[str] | None,
-        typer.Option(
-            envvar="TENURE_SCHEDULER_NAME",
-            help="DNS name or address that kube-scheduler uses; may be given again.",
+        _option(
+            "SCHEDULER_NAME", "DNS name or address that kube-scheduler uses; may be given again."
         ),
     ] = None,
     replica: Annotated[
-        str | None,
-        typer.Option(
-            envvar="TENURE_SCHEDULER_REPLICA", help="What tells this replica from others."
-        ),
+        str | None, _option("SCHEDULER_REPLICA", "What tells this replica from others.")
     ] = None,
     lease: Annotated[
-        str,
-        typer.Option(
-            envvar="TENURE_SCHEDULER_LEASE", help="Lease of the replica that leads, of all alike."
-        ),
+        str, _option("SCHEDULER_LEASE", "Lease of the replica that leads, of all alike.")
     ] = "tenure-scheduler",
     pod: Annotated[
         str,
@@ -312,26 +266,24 @@ def scheduler(
     ] = "",
     drain_seconds: Annotated[
         float,
-        typer.Option(
-            envvar="TENURE_SCHEDULER_DRAIN_SECONDS",
-            min=0,
-            help="How long after SIGTERM calls are still answered.",
+        _option(
+            "SCHEDULER_DRAIN_SECONDS", "How long after SIGTERM calls are still answered.", min=0
         ),
     ] = 5.0,
     card_metrics: Annotated[
         bool,
-        typer.Option(
+        _option(
+            "SCHEDULER_CARD_METRICS",
+            "Show every card in the metrics: three lines for each.",
             "--card-metrics",
-            envvar="TENURE_SCHEDULER_CARD_METRICS",
-            help="Show every card in the metrics: three lines for each.",
         ),
     ] = False,
     evict_partial_gangs: Annotated[
         bool,
-        typer.Option(
+        _option(
+            "SCHEDULER_EVICT_PARTIAL_GANGS",
+            "Evict bound members of a gang that missed its deadline: all of it or nothing.",
             "--evict-partial-gangs",
-            envvar="TENURE_SCHEDULER_EVICT_PARTIAL_GANGS",
-            help="Evict bound members of a gang that missed its deadline: all of it or nothing.",
         ),
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Log more.")] = False,
@@ -399,245 +351,208 @@ def agent(
     *,
     mode: Annotated[
         AgentMode,
-        typer.Option(
-            envvar="TENURE_AGENT_MODE",
-            help="How containers are shown their cards: the setting slotMode of admission.",
+        _option(
+            "AGENT_MODE", "How containers are shown their cards: the setting slotMode of admission."
         ),
     ] = AgentMode.PLUGIN,
     share_unit: Annotated[
         ShareUnit,
-        typer.Option(
+        _option(
+            "AGENT_GPUSHARE_UNIT",
+            "In the mode gpushare: the setting gpushare.unit.",
             "--gpushare-unit",
-            envvar="TENURE_AGENT_GPUSHARE_UNIT",
-            help="In the mode gpushare: the setting gpushare.unit.",
         ),
     ] = ShareUnit.MIB,
     cards: Annotated[
         list[Path] | None,
-        typer.Option(
-            envvar="TENURE_AGENT_CARDS",
-            help="CDI specification of the node's cards by their ids; may be given again.",
+        _option(
+            "AGENT_CARDS",
+            "CDI specification of the node's cards by their ids; may be given again.",
             show_default=False,
         ),
     ] = None,
     service: Annotated[
         str,
-        typer.Option(
-            envvar="TENURE_AGENT_SERVICE",
+        _option(
+            "AGENT_SERVICE",
+            "The scheduler's API, which tells the holdings of this node.",
             metavar="URL",
-            help="The scheduler's API, which tells the holdings of this node.",
             show_default=False,
         ),
     ] = "",
-    token: Annotated[
-        Path,
-        typer.Option(envvar="TENURE_AGENT_TOKEN", help="Our token, as kubelet mounts it."),
-    ] = Path("/var/run/secrets/kubernetes.io/serviceaccount/token"),
+    token: Annotated[Path, _option("AGENT_TOKEN", "Our token, as kubelet mounts it.")] = Path(
+        "/var/run/secrets/kubernetes.io/serviceaccount/token"
+    ),
     authority: Annotated[
-        Path,
-        typer.Option(
-            "--ca", envvar="TENURE_AGENT_CA", help="With --service: the authority of its listener."
-        ),
+        Path, _option("AGENT_CA", "With --service: the authority of its listener.", "--ca")
     ] = Path("/etc/tenure/ca.crt"),
     kubelet: Annotated[
         str,
-        typer.Option(
-            envvar="TENURE_AGENT_KUBELET",
-            metavar="URL",
-            help="Kubelet's listener, which tells the Pods of this node.",
+        _option(
+            "AGENT_KUBELET", "Kubelet's listener, which tells the Pods of this node.", metavar="URL"
         ),
     ] = "https://127.0.0.1:10250",
     kubelet_authority: Annotated[
-        Path,
-        typer.Option(
-            "--kubelet-ca",
-            envvar="TENURE_AGENT_KUBELET_CA",
-            help="The authority of kubelet's listener.",
-        ),
+        Path, _option("AGENT_KUBELET_CA", "The authority of kubelet's listener.", "--kubelet-ca")
     ] = Path("/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"),
     proof_keys: Annotated[
         Path,
-        typer.Option(
-            envvar="TENURE_AGENT_PROOF_KEYS",
-            help="With --service: folder of public keys, *.vkey, that sign what a node believes.",
+        _option(
+            "AGENT_PROOF_KEYS",
+            "With --service: folder of public keys, *.vkey, that sign what a node believes.",
         ),
     ] = Path("/etc/tenure/proof-keys"),
     holdings: Annotated[
         Path | None,
-        typer.Option(
-            envvar="TENURE_AGENT_HOLDINGS",
-            help="Instead of --service: file with who holds what on this node, as JSON.",
+        _option(
+            "AGENT_HOLDINGS",
+            "Instead of --service: file with who holds what on this node, as JSON.",
             show_default=False,
         ),
     ] = None,
     plugins: Annotated[
-        Path,
-        typer.Option(envvar="TENURE_AGENT_PLUGINS", help="Kubelet's folder of device plugins."),
+        Path, _option("AGENT_PLUGINS", "Kubelet's folder of device plugins.")
     ] = Path("/var/lib/kubelet/device-plugins"),
     cdi: Annotated[
-        Path,
-        typer.Option(
-            envvar="TENURE_AGENT_CDI", help="Folder of CDI specifications that the runtime reads."
-        ),
+        Path, _option("AGENT_CDI", "Folder of CDI specifications that the runtime reads.")
     ] = Path("/var/run/cdi"),
     runtime: Annotated[
         str,
-        typer.Option(
-            envvar="TENURE_AGENT_RUNTIME",
+        _option(
+            "AGENT_RUNTIME",
+            "The container runtime's, asked whether it has CDI and what it runs; empty = it"
+            " has, and no Pod is called gone.",
             metavar="SOCKET",
-            help=(
-                "The container runtime's, asked whether it has CDI and what it runs; empty = it"
-                " has, and no Pod is called gone."
-            ),
         ),
     ] = "/run/containerd/containerd.sock",
     slots: Annotated[
         int,
-        typer.Option(
-            envvar="TENURE_AGENT_SLOTS",
-            min=1,
-            help="How many containers with devices may be on the node at once.",
+        _option(
+            "AGENT_SLOTS", "How many containers with devices may be on the node at once.", min=1
         ),
     ] = 512,
     pod_resources: Annotated[
         Path,
-        typer.Option(
-            envvar="TENURE_AGENT_POD_RESOURCES",
-            help="With --service: kubelet's socket that tells who was given what.",
+        _option(
+            "AGENT_POD_RESOURCES", "With --service: kubelet's socket that tells who was given what."
         ),
     ] = Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
     ledger_keys: Annotated[
         list[str] | None,
-        typer.Option(
+        _option(
+            "AGENT_LEDGER_KEY",
+            "Verifier key, or its file, of the ledger's checkpoints; may be given again.",
             "--ledger-key",
-            envvar="TENURE_AGENT_LEDGER_KEY",
-            help="Verifier key, or its file, of the ledger's checkpoints; may be given again.",
             show_default=False,
         ),
     ] = None,
     isolation: Annotated[
         str,
-        typer.Option(
-            envvar="TENURE_AGENT_ISOLATION",
-            help="What keeps containers to their parts of cards: none or hami-core.",
+        _option(
+            "AGENT_ISOLATION", "What keeps containers to their parts of cards: none or hami-core."
         ),
     ] = "none",
     library: Annotated[
         str,
-        typer.Option(
+        _option(
+            "AGENT_ISOLATION_LIBRARY",
+            "With --isolation: the node's path of its library, with a folder locks beside it.",
             "--isolation-library",
-            envvar="TENURE_AGENT_ISOLATION_LIBRARY",
-            help="With --isolation: the node's path of its library, with a folder locks beside it.",
         ),
     ] = "/usr/local/vgpu/libvgpu.so",
     probe_image: Annotated[
         str,
-        typer.Option(
-            envvar="TENURE_AGENT_PROBE_IMAGE",
+        _option(
+            "AGENT_PROBE_IMAGE",
+            "In the mode env, with --node: has `tenure`, for the Pod that proves the mode.",
             metavar="IMAGE",
-            help="In the mode env, with --node: has `tenure`, for the Pod that proves the mode.",
             show_default=False,
         ),
     ] = "",
     probe_namespace: Annotated[
-        str,
-        typer.Option(
-            envvar="TENURE_AGENT_PROBE_NAMESPACE", help="Likewise: where that Pod may be made."
-        ),
+        str, _option("AGENT_PROBE_NAMESPACE", "Likewise: where that Pod may be made.")
     ] = "tenure-system",
     probe_runtime_class: Annotated[
         str,
-        typer.Option(
-            envvar="TENURE_AGENT_PROBE_RUNTIME_CLASS",
-            help="Likewise: the RuntimeClass of Pods that hold cards. Default: they name none.",
+        _option(
+            "AGENT_PROBE_RUNTIME_CLASS",
+            "Likewise: the RuntimeClass of Pods that hold cards. Default: they name none.",
             show_default=False,
         ),
     ] = "",
     offers: Annotated[
         list[str],
-        typer.Option(
-            envvar="TENURE_AGENT_OFFERS",
-            metavar="DIALECT",
-            help="With --node: another way to ask for cards whose amounts the Node offers; may be"
+        _option(
+            "AGENT_OFFERS",
+            "With --node: another way to ask for cards whose amounts the Node offers; may be"
             " given again.",
+            metavar="DIALECT",
             show_default=False,
         ),
     ] = [],  # noqa: B006 - typer's, never changed
     node: Annotated[
         str,
-        typer.Option(
-            envvar="TENURE_AGENT_NODE",
-            help="Name of this machine's Node: report its devices. Default, without --service"
+        _option(
+            "AGENT_NODE",
+            "Name of this machine's Node: report its devices. Default, without --service"
             " alone: somebody else does.",
             show_default=False,
         ),
     ] = "",
     kubeconfig: Annotated[
         Path | None,
-        typer.Option(
-            envvar="TENURE_AGENT_KUBECONFIG",
-            help="With --node: of a user of the cluster. Default: that of our Pod.",
+        _option(
+            "AGENT_KUBECONFIG",
+            "With --node: of a user of the cluster. Default: that of our Pod.",
             show_default=False,
         ),
     ] = None,
-    host: Annotated[
-        Path, typer.Option(envvar="TENURE_AGENT_HOST", help="Where the machine's own / is.")
-    ] = Path("/"),
+    host: Annotated[Path, _option("AGENT_HOST", "Where the machine's own / is.")] = Path("/"),
     kubelet_root: Annotated[
         Path | None,
-        typer.Option(
-            envvar="TENURE_AGENT_KUBELET_ROOT",
-            help="With --service and --node: kubelet's own folder; its record of claims says which"
+        _option(
+            "AGENT_KUBELET_ROOT",
+            "With --service and --node: kubelet's own folder; its record of claims says which"
             " have ended here. Default: claims end without this node's word.",
             show_default=False,
         ),
     ] = None,
     state: Annotated[
-        Path,
-        typer.Option(
-            envvar="TENURE_AGENT_STATE",
-            help="With --node: folder of what outlives the agent.",
-        ),
+        Path, _option("AGENT_STATE", "With --node: folder of what outlives the agent.")
     ] = Path("/var/lib/tenure"),
     machine: Annotated[
         Path | None,
-        typer.Option(
-            envvar="TENURE_AGENT_MACHINE",
-            help="With --node: describes the machine. Default: driver and kernel are asked.",
+        _option(
+            "AGENT_MACHINE",
+            "With --node: describes the machine. Default: driver and kernel are asked.",
             show_default=False,
         ),
     ] = None,
     declared: Annotated[
         Path | None,
-        typer.Option(
-            envvar="TENURE_AGENT_DECLARED",
-            help="With --node: lists devices beside GPUs and NICs.",
-            show_default=False,
+        _option(
+            "AGENT_DECLARED", "With --node: lists devices beside GPUs and NICs.", show_default=False
         ),
     ] = None,
     bandwidth: Annotated[
         Path | None,
-        typer.Option(
-            envvar="TENURE_AGENT_BANDWIDTH",
-            help="With --node: what p2pBandwidthLatencyTest or nccl-tests printed.",
+        _option(
+            "AGENT_BANDWIDTH",
+            "With --node: what p2pBandwidthLatencyTest or nccl-tests printed.",
             show_default=False,
         ),
     ] = None,
     every: Annotated[
         float,
-        typer.Option(
+        _option(
+            "AGENT_REPORT_SECONDS",
+            "With --node: seconds between two reports.",
             "--report-seconds",
-            envvar="TENURE_AGENT_REPORT_SECONDS",
             min=0.1,
-            help="With --node: seconds between two reports.",
         ),
     ] = 30.0,
     probes: Annotated[
-        str,
-        typer.Option(
-            envvar="TENURE_AGENT_PROBES",
-            help="HOST:PORT for /livez, /readyz and /metrics, plain.",
-        ),
+        str, _option("AGENT_PROBES", "HOST:PORT for /livez, /readyz and /metrics, plain.")
     ] = "0.0.0.0:8080",
     debug: Annotated[bool, typer.Option("--debug", help="Log more.")] = False,
 ) -> None:
