@@ -70,8 +70,8 @@ class Asked:
             attributes={
                 _qualified(name, driver): value
                 for name, item in attributes.items()
-                for value in an_object(item, name).values()
-                if isinstance(value, Said)
+                for kind, value in an_object(item, name).items()
+                if isinstance(value, Said) and kind != "version"  # which is no text in CEL
             },
             capacity={
                 _qualified(name, driver): a_quantity(an_object(item, name).get("value"), name).nanos
