@@ -246,7 +246,7 @@ def _cards_text(outcome: Outcome) -> str:
         return ""
     if outcome.placement.counted:
         return f"{GPU}:{','.join(['?'] * outcome.placement.counted)}"
-    return cards_text(outcome.placement.shares)
+    return cards_text((*outcome.placement.shares, *outcome.claimed))
 
 
 def _summary_lines(result: Result, *, wide: bool) -> Iterator[str]:
@@ -283,7 +283,7 @@ def _summary_lines(result: Result, *, wide: bool) -> Iterator[str]:
 
 
 def _card_lines(picture: Picture) -> Iterator[str]:
-    """Say how the cards stand, in the map's numbers, and which of them no Pod is placed on."""
+    """Say how the cards stand, in the map's numbers, and which of them are given otherwise."""
     totals = totals_of(picture.nodes)
     if totals.cards == NONE:
         return
@@ -291,7 +291,7 @@ def _card_lines(picture: Picture) -> Iterator[str]:
     apart = [
         group for node in picture.nodes for group in gpu_groups(node) if not group.is_inventoried
     ]
-    for of_dra, how in ((True, "on which nothing is placed"), (False, _BY_NUMBER)):
+    for of_dra, how in ((True, "given by claims alone"), (False, _BY_NUMBER)):
         groups = [group for group in apart if (group.system == DRA) is of_dra]
         cards = sum((group.cards for group in groups), NONE)
         if cards != NONE:

@@ -203,7 +203,7 @@ def test_pods_names_the_cards_of_other_systems(
 ) -> None:
     """Those of resource claims by their numbers, as `who` has them; slices as not known."""
     for dump, devices in (
-        ("dra-whole", {"ml/a": "gpu:0", "ml/b1": "gpu:1", "ml/b2": "gpu:1"}),
+        ("dra-whole", {"ml/a": "gpu:0", "ml/b1": "gpu:1", "ml/b2": "gpu:1", "ml/waits": "gpu:3"}),
         ("nvidia-mig-mixed", None),
     ):
         line = CommandLine(tmp_path / f"{dump}.db", capsys)

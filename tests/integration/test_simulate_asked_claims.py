@@ -106,6 +106,13 @@ def held(line: CommandLine) -> dict[str, list[Any]]:
     }
 
 
+def test_the_table_names_the_cards_that_a_claim_gives(line: CommandLine) -> None:
+    """As `-o json` does."""
+    objects = [*pure(), device_class(), waiting("a"), user("a", "a")]
+    rows = line.ask("simulate", written(line, objects), *NOW).out.splitlines()
+    assert rows[1].split()[:4] == ["ml", "a", "n1", "gpu:0"]
+
+
 def test_each_claim_gets_a_card_of_its_own_and_the_third_none(line: CommandLine) -> None:
     """Two cards, three claims: the third is refused in kube-scheduler's words."""
     names = ("a", "b", "c")

@@ -340,7 +340,7 @@ def test_of_52_cards_with_16_held_by_number_nobody_says_that_52_are_free(
 def test_the_last_lines_are_of_the_state_after_the_placements(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Cards of DRA count, and it is said that nothing is placed on them."""
+    """Cards of DRA count, and it is said that claims alone give them."""
     line = CommandLine(tmp_path / "run.db", capsys)
     folder = CORPUS / "dra-beside-plugin"
     question = json.loads((folder / "truth.json").read_text("utf-8"))["simulate"][0]["pod"]
@@ -350,7 +350,7 @@ def test_the_last_lines_are_of_the_state_after_the_placements(
     told = line.ask("simulate", str(path), str(folder / "dump.json"), "--now", NOW).out
 
     assert "GPU: 5 of 6 cards allocated (83.33%), 1 free, 4 on unknown cards\n" in told
-    assert "  2 cards of DRA, on which nothing is placed\n" in told
+    assert "  2 cards of DRA, given by claims alone\n" in told
     assert "2 nodes, 6 cards: 83 % held, 1 free, 4 on unknown cards" in line.ask("map").out
 
 
