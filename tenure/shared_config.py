@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Read = TypeVar("Read", bound="SharedConfiguration")
 
-API_VERSION: Final = "tenure.sh/v1alpha1"
 SCHEDULER: Final = "SchedulerConfiguration"
 ADMISSION: Final = "AdmissionConfiguration"
 BOTH: Final = "TenureConfiguration"

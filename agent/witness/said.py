@@ -138,9 +138,6 @@ class Inside:
     privileged: bool = False
 
 
-NOTHING: Final = Inside()
-
-
 class _Named(msgspec.Struct):
     name: str = ""
     path: str = ""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -30,8 +29,6 @@ from scheduler.service.groups import LiveGroups
 from scheduler.service.ports import BindCall
 from scheduler.service.preempting import preempt
 from scheduler.service.view import ClusterView, Judged
-
-_log: Final = logging.getLogger("tenure.scheduler.answering")
 
 
 class NotNowError(Exception):

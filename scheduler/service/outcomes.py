@@ -31,8 +31,6 @@ from scheduler.bind.protocol import (
 
 NOT_FOUND: Final = 404
 REQUEST_TIMEOUT: Final = 408
-_ENDED: Final = (FencedError, CorruptLedgerError)
-"""After these the lane is no writer any more; see `ledger.store.writing.lane`."""
 
 
 def is_definite(error: ApiError) -> bool:

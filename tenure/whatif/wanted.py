@@ -29,7 +29,6 @@ from tenure.manifests import read_manifests
 
 UID: Final = "wanted"
 _GPUS_MAX: Final = 1024
-_MIB: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,12 +25,6 @@ _MACHINE: Final = ("systemUUID", "machineID", "bootID")
 _NOBODY: Final = ("[]", "null", "")
 """No CPUs that kubelet gave to Pods, as the annotation says it."""
 
-_MISSHAPEN: Final = (
-    *(AttributeError, KeyError, TypeError, ValueError),
-    *(OverflowError, RecursionError),
-)
-"""What comes of objects that are not of the usual outline."""
-
 Object = Mapping[str, Any]
 
 
