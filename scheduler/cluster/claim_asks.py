@@ -22,7 +22,7 @@ from ledger.domain.log.state import NodeState
 from ledger.domain.nodes import NodeFacts
 from scheduler.cluster.claimed import DRIVERS, READ, holders_of_own, seen_in
 from scheduler.cluster.claims import Dra
-from scheduler.cluster.documents import Document, Documents, section
+from scheduler.cluster.documents import Document, Documents, is_ended, node_of, section
 from scheduler.cluster.dra import dra_of, is_of_dra
 from scheduler.gate.allocate import ClaimAsk, Constraint, DeviceAsk, Offer
 from scheduler.gate.cel import Asked, BeyondError, matches
@@ -120,6 +120,7 @@ def _world(
         pools = pools_of(read_slice(each.body) for each in slices)
         bodies = dict(_bodies(slices, pools))
         seen = [seen_in(each) for each in found.get("ResourceClaim", ())]
+        untold = dict(_untold(objects, {f"{c.namespace}/{c.name}" for c in seen}))
     except InputError as error:
         raise _NotReadError(f"a slice or claim can't be read: {error}") from None
     offers = {name: _offers(facts, pools, bodies) for name, facts in nodes.items()}
@@ -133,6 +134,8 @@ def _world(
         allocated[claim.full_name] = (name, claim.allocated.results)
         for there in [name] if name in offers else offers:
             offers[there] = _holding(offers[there], claim, claim.allocated)
+    for name in offers.keys() & untold.keys():
+        offers[name] = replace(offers[name], barred=untold[name])
     asked, beyond = {}, {}
     reader = _Reader(found, {f"{c.namespace}/{c.name}" for c in seen if c.is_allocated}, allocated)
     for pod in asking:
@@ -211,6 +214,27 @@ def _holding(node: NodeOffers, claim: ClaimSeen, allocated: Allocated) -> NodeOf
     return replace(node, state=expecting(node.state, [event], without=""), barred=barred)
 
 
+def _untold(objects: Documents, told: set[str]) -> Iterator[tuple[str, str]]:
+    """Yield nodes with Pods that have who knows what there, by claims that the files don't tell."""
+    for pod in objects.of_kind("Pod"):
+        if not (node_of(pod.body) and _entries(pod)) or is_ended(pod.body):
+            continue
+        made = _made_for(pod)
+        names = (one.get("resourceClaimName") or made.get(one.get("name")) for one in _entries(pod))
+        if not all(f"{pod.namespace}/{name}" in told for name in names):
+            yield node_of(pod.body), f"pod {pod.namespace}/{pod.name} has a claim that is not told"
+
+
+def _made_for(pod: Document) -> dict[object, object]:
+    """Return the claims that were made of a Pod's templates, by the names of its entries."""
+    statuses = section(pod.body, "status").get("resourceClaimStatuses")
+    read = each(statuses, "status.resourceClaimStatuses", an_object)
+    return {
+        a_text(one.get("name"), "name"): a_text(one.get("resourceClaimName"), "resourceClaimName")
+        for one in read
+    }
+
+
 def _entries(pod: Document) -> Sequence[Mapping[str, Any]]:
     entries = section(pod.body, "spec").get("resourceClaims")
     return [one for one in entries if isinstance(one, dict)] if isinstance(entries, list) else []
@@ -240,13 +264,11 @@ class _Reader:
             BeyondError: one can't be decided here.
             InputError: one can't be read.
         """
-        made = {
-            one.get("name"): one.get("resourceClaimName")
-            for one in section(pod.body, "status").get("resourceClaimStatuses") or ()
-        }
+        made = _made_for(pod)
         claims = []
         for entry in _entries(pod):
-            name = entry.get("resourceClaimName") or made.get(entry.get("name"))
+            of = a_text(entry.get("name"), "spec.resourceClaims.name")
+            name = entry.get("resourceClaimName") or made.get(of)
             template = entry.get("resourceClaimTemplateName")
             if name:
                 path, source = f"{pod.namespace}/{name}", self._claims
@@ -259,11 +281,13 @@ class _Reader:
                 return AskedByPod(missing=missing)
             spec = section(document.body, "spec")
             if not name:
-                name, spec = f"{pod.name}-{entry.get('name')}", section(spec, "spec")
+                uid = default_uid("ResourceClaim", pod.namespace, f"{pod.uid}/{of}")
+                name, spec = f"{pod.name}-{of}-{uid[:8]}", section(spec, "spec")
                 path = f"{pod.namespace}/{name}"
-                uid = default_uid("ResourceClaim", pod.namespace, name)
+            elif section(document.body, "metadata").get("deletionTimestamp"):
+                return AskedByPod(missing=f'resourceclaim "{name}" is being deleted')
             else:
-                uid = document.uid
+                uid = document.uid or default_uid("ResourceClaim", pod.namespace, str(name))
             asks: tuple[DeviceAsk, ...] = ()
             constraints: tuple[Constraint, ...] = ()
             if path in self._given:
@@ -280,7 +304,7 @@ class _Reader:
                 ClaimAsk(
                     uid=uid,
                     namespace=pod.namespace,
-                    name=name,
+                    name=str(name),
                     requests=asks,
                     constraints=constraints,
                 )

@@ -162,6 +162,40 @@ def test_a_template_gives_each_pod_a_claim(line: CommandLine) -> None:
     assert [cards(found[name]) for name in ("a", "b")] == [["GPU-n1-0"], ["GPU-n1-1"]]
 
 
+def test_a_claim_of_a_template_is_nobody_elses(line: CommandLine) -> None:
+    """Not that of another Pod whose name and entry read alike, nor a claim with such a name."""
+    has = resource_claim("a-b-c", result("gpu-0", node="n1"), node="n1", namespace="ml")
+    pods = [user(name, "t", of="resourceClaimTemplateName") for name in ("a", "a-b")]
+    for each, entry in zip(pods, ("b-c", "c"), strict=True):
+        each["spec"]["resourceClaims"][0]["name"] = entry
+    found = decided(line, *pure(3), device_class(), template("t"), has, *pods)
+
+    assert [cards(found[name]) for name in ("a", "a-b")] == [["GPU-n1-1"], ["GPU-n1-2"]]
+
+
+def test_claims_without_uids_are_claims_of_their_own(line: CommandLine) -> None:
+    """A Pod with two has two cards, another Pod with the second has its card."""
+    claims = [waiting(name) for name in ("x", "y")]
+    for each in claims:
+        del each["metadata"]["uid"]
+    found = decided(line, *pure(), device_class(), *claims, user("a", "x", "y"), user("b", "y"))
+
+    assert cards(found["a"]) == ["GPU-n1-0", "GPU-n1-1"]
+    assert cards(found["b"]) == ["GPU-n1-1"]
+
+
+def test_a_node_whose_pod_has_a_claim_that_is_not_told_gives_nothing(line: CommandLine) -> None:
+    """Which devices it has is not known: a Pod goes elsewhere."""
+    running = user("running", "gone")
+    running["spec"]["nodeName"] = "n1"
+    running["status"] = {"phase": "Running"}
+    asks = [waiting("x"), waiting("y"), running, user("a", "x"), user("b", "y")]
+    found = decided(line, *pure(), *pure(1, "n2"), device_class(), *asks)
+
+    assert found["a"]["node"] == "n2"
+    assert "ml/running has a claim that is not told" in found["b"]["unschedulable"]["message"]
+
+
 def test_what_claims_have_already_is_given_to_nobody(line: CommandLine) -> None:
     """Of two cards one is allocated to a claim that nobody uses; a Pod may use that one."""
     idle = resource_claim("idle", result("gpu-0", node="n1"), node="n1", namespace="ml")
@@ -205,6 +239,8 @@ def test_parts_of_one_card_fit_by_their_counters(line: CommandLine) -> None:
 
 
 LOST = resource_claim("lost", result("gpu-9", node="n1"), node="n1", namespace="ml")
+GOING = waiting("x")
+GOING["metadata"] = {**GOING["metadata"], "deletionTimestamp": "2026-03-01T00:00:00Z"}
 TAINTED = card("gpu-0", "GPU-0", taints=[{"key": "k", "effect": "NoSchedule"}])
 
 
@@ -212,6 +248,7 @@ TAINTED = card("gpu-0", "GPU-0", taints=[{"key": "k", "effect": "NoSchedule"}])
     ("objects", "why"),
     [
         pytest.param([*pure(), device_class()], 'resourceclaim "x" not found', id="no claim"),
+        pytest.param([*pure(), device_class(), GOING], "is being deleted", id="a claim that goes"),
         pytest.param(
             [*pure(), waiting("x")], "device class gpu.nvidia.com does not exist", id="no class"
         ),
