@@ -132,7 +132,7 @@ def _world(
         name = next(filter(None, map(where.get, map(device_of, claim.allocated.results))), "")
         name = name or claim.allocated.node_name
         allocated[claim.full_name] = (name, claim.allocated.results)
-        for there in [name] if name in offers else offers:
+        for there in {name} & offers.keys() if name else offers:
             offers[there] = _holding(offers[there], claim, claim.allocated)
     for name in offers.keys() & untold.keys():
         offers[name] = replace(offers[name], barred=untold[name])
@@ -168,7 +168,7 @@ def _offers(
     for pool in pools:
         for device in pool.devices:
             key = (*pool.key, device.name)
-            if device.node != node.name:
+            if device.node not in {node.name, ""}:  # without one: of nodes that a selector tells
                 continue
             body = bodies[key]
             conditions = body.get("bindingConditions") or body.get("bindsToNode")
@@ -313,8 +313,10 @@ class _Reader:
 
     def _missing_class(self, devices: Mapping[str, object]) -> str:
         for one in each(devices.get("requests"), "requests", an_object):
-            name = section(one, "exactly").get("deviceClassName")
-            if name and name not in self._classes:
+            if "exactly" not in one:
+                continue
+            name = a_text(section(one, "exactly").get("deviceClassName"), "deviceClassName")
+            if name not in self._classes:
                 return f"request {one.get('name')}: device class {name} does not exist"
         return ""
 

@@ -20,10 +20,13 @@ from scheduler.gate.exchange import Device, Results
 from scheduler.gate.room import no_room
 
 STEPS_MAX: Final = 20_000
+RESULTS_MAX: Final = 32
+"""The API's limit for a claim."""
 NO_DEVICES: Final = "cannot allocate all claims"
 """kube-scheduler's words."""
 NOT_LOOKED_AT: Final = f"{NO_DEVICES}: some of the devices are not looked at"
 FAILS: Final = f"{NO_DEVICES}: a selector fails on a device"
+TOO_MANY: Final = f"{NO_DEVICES}: more than {RESULTS_MAX} devices in one claim"
 TOO_LONG: Final = f"{NO_DEVICES}: the search took too long"
 
 
@@ -96,6 +99,8 @@ def allocate(
     """
     search = _Search(offers, node, accounts)
     for claim in claims:
+        if sum(ask.count for ask in claim.requests) > RESULTS_MAX:
+            return TOO_MANY
         for ask in claim.requests:
             found = search.candidates(ask)
             if isinstance(found, str):

@@ -20,6 +20,13 @@ from typing import Any, Final
 from ledger.domain.annotations.wire import a_quantity, an_object
 from ledger.domain.errors import InputError
 
+
+class Version(str):
+    """A semantic version, which CEL compares with no text."""
+
+    __slots__ = ()
+
+
 Said = str | int | bool
 
 _TEXT: Final = r"(?:\"(?P<{0}>[^\"\\]*)\"|'(?P<{0}s>[^'\\]*)')"
@@ -68,10 +75,10 @@ class Asked:
         return cls(
             driver=driver,
             attributes={
-                _qualified(name, driver): value
+                _qualified(name, driver): Version(value) if kind == "version" else value
                 for name, item in attributes.items()
                 for kind, value in an_object(item, name).items()
-                if isinstance(value, Said) and kind != "version"  # which is no text in CEL
+                if isinstance(value, Said)
             },
             capacity={
                 _qualified(name, driver): a_quantity(an_object(item, name).get("value"), name).nanos

@@ -205,6 +205,26 @@ def test_what_claims_have_already_is_given_to_nobody(line: CommandLine) -> None:
     assert (cards(found["a"]), cards(found["b"])) == (["GPU-n1-1"], ["GPU-n1-0"])
 
 
+def test_versions_are_alike(line: CommandLine) -> None:
+    """A constraint may be about a version."""
+    versions = enumerate(("1.0.0", "2.0.0", "2.0.0"))
+    listed = [card(f"gpu-{n}", f"GPU-{n}", said={"v": {"version": one}}) for n, one in versions]
+    spec = asking(2)
+    spec["devices"]["constraints"] = [{"matchAttribute": "gpu.nvidia.com/v"}]
+    objects = [node("n1"), resource_slice(listed, node="n1"), device_class()]
+    found = decided(line, *objects, waiting("two", spec), user("a", "two"))
+
+    assert cards(found["a"]) == ["GPU-1", "GPU-2"]
+
+
+def test_a_claim_of_a_node_that_is_not_in_the_files_closes_no_other(line: CommandLine) -> None:
+    """Its device is there, not here."""
+    far = resource_claim("far", result("gpu-0", node="n9"), node="n9", namespace="ml")
+    found = decided(line, *pure(), device_class(), far, waiting("x"), user("a", "x"))
+
+    assert cards(found["a"]) == ["GPU-n1-0"]
+
+
 def test_selectors_and_constraints_choose(line: CommandLine) -> None:
     """By model and by an attribute that all devices have alike."""
     rails = enumerate(("x", "y", "y"))
@@ -241,6 +261,9 @@ def test_parts_of_one_card_fit_by_their_counters(line: CommandLine) -> None:
 LOST = resource_claim("lost", result("gpu-9", node="n1"), node="n1", namespace="ml")
 GOING = waiting("x")
 GOING["metadata"] = {**GOING["metadata"], "deletionTimestamp": "2026-03-01T00:00:00Z"}
+ANYWHERE = resource_slice([card("gpu-0", "GPU-0")], node="n1")
+ANYWHERE["spec"] = {**ANYWHERE["spec"], "allNodes": True}
+del ANYWHERE["spec"]["nodeName"]
 TAINTED = card("gpu-0", "GPU-0", taints=[{"key": "k", "effect": "NoSchedule"}])
 
 
@@ -256,6 +279,16 @@ TAINTED = card("gpu-0", "GPU-0", taints=[{"key": "k", "effect": "NoSchedule"}])
             [*pure(), device_class(), waiting("x"), LOST],
             "claim ml/lost has a device that no slice lists",
             id="a device that no slice lists",
+        ),
+        pytest.param(
+            [*pure(), device_class(), waiting("x", asking(1 << 40))],
+            "more than 32 devices in one claim",
+            id="more devices than a claim can have",
+        ),
+        pytest.param(
+            [node("n1"), ANYWHERE, device_class(), waiting("x")],
+            "some of the devices are not looked at",
+            id="devices of all nodes",
         ),
         pytest.param(
             [node("n1"), device_class(), waiting("x")], "cannot allocate all claims", id="no slice"
@@ -311,6 +344,9 @@ def test_a_template_that_nobody_made_is_said(line: CommandLine) -> None:
         pytest.param(asking(allocationMode="All"), "allocationMode", id="all devices"),
         pytest.param(asking(capacity={"requests": {"memory": "1Gi"}}), "capacity", id="a share"),
         pytest.param(
+            asking(deviceClassName=["x"]), "deviceClassName: expected a text", id="a strange class"
+        ),
+        pytest.param(
             {"devices": {"requests": [{"name": "g", "firstAvailable": []}]}},
             "firstAvailable",
             id="a list of alternatives",
@@ -325,6 +361,26 @@ def test_what_is_beyond_us_is_a_warning(line: CommandLine, spec: Object, why: st
     assert warning.startswith("ml/a: not looked at: resource claims (")
     assert why in warning
     assert found["a"]["devices"] == {}
+
+
+@pytest.mark.parametrize("told", ["x", ["x"], [{"name": ["x"]}]])
+def test_a_status_that_cant_be_read_is_a_warning(line: CommandLine, told: object) -> None:
+    """It is no end of the run."""
+    asks = user("a", "x")
+    asks["status"] = {"phase": "Pending", "resourceClaimStatuses": told}
+    found = decided(line, *pure(), device_class(), waiting("x"), asks)
+
+    (warning,) = found[""]["warnings"]
+    assert "esourceClaimStatuses" in warning or "name: expected a text" in warning
+
+
+def test_a_request_of_no_class_is_refused(line: CommandLine) -> None:
+    """The API would not take it."""
+    found = decided(
+        line, *pure(), device_class(), waiting("x", asking(deviceClassName="")), user("a", "x")
+    )
+
+    assert "device class  does not exist" in found["a"]["unschedulable"]["message"]
 
 
 def test_a_run_with_claims_goes_on_where_it_was_cut(line: CommandLine) -> None:
