@@ -210,7 +210,11 @@ def extender(
         command += [part for driver in drivers for part in ("--driver", driver)]
     if api:
         command += ["--api", f"127.0.0.1:{api}", "--api-name", API_NAME]
-    process = Forked(command, log, point) if forked or point else _started(command, log)
+    process = (
+        Forked(command, log, point, execs=False)  # where points are watched, and it starts at once
+        if forked or point
+        else _started(command, log)
+    )
     served = Served(process=process, port=served_at, probes=probes, log=log)
     try:
         if ready:
