@@ -205,6 +205,9 @@ def pools_of(slices: Iterable[ResourceSlice], before: Iterable[Pool] = ()) -> tu
     """
     Return the whole pools by driver and name, each once.
 
+    One with two devices of one name is none: to the API it is invalid, and which is meant by a
+    claim that names it nobody can tell.
+
     Args:
         before: as they were known; one whose newest generation is not whole stays as it was there,
             one without any slice is gone.
@@ -217,7 +220,8 @@ def pools_of(slices: Iterable[ResourceSlice], before: Iterable[Pool] = ()) -> tu
     for key in sorted(of):
         newest = max(each_slice.generation for each_slice in of[key])
         parts = [each_slice for each_slice in of[key] if each_slice.generation == newest]
-        if len(parts) == parts[0].of:
+        names = [device.name for part in parts for device in part.devices]
+        if len(parts) == parts[0].of and len(names) == len(set(names)):
             found.append(_pool(key, newest, parts))
         elif key in known:
             found.append(known[key])

@@ -249,6 +249,17 @@ def test_a_pool_counts_whole_and_newest() -> None:
     assert pools_of([], [second]) == ()
 
 
+def test_a_pool_with_two_devices_of_one_name_is_not_used() -> None:
+    """In one slice or in two: what it was before counts, as while slices of it are missing."""
+    [whole] = pools(resource_slice([card("gpu-0", "GPU-a")]))
+    twice = [card("gpu-0", "GPU-a"), card("gpu-0", "GPU-b")]
+    apart = [resource_slice([each], generation=2, of=2, name=each["name"]) for each in twice]
+    for broken in ([resource_slice(twice, generation=2)], apart):
+        read = [read_slice(each) for each in broken]
+        assert pools_of(read) == ()
+        assert pools_of(read, [whole]) == (whole,)
+
+
 BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "no number of slices": (
         {"pool": {"name": "p", "generation": 1}},
