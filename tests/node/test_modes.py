@@ -230,7 +230,10 @@ def sharing(machine: Node, tmp_path: Path) -> Iterator[Agent]:
     with agent(machine, tmp_path, shares=UNITS * len(CARDS)) as running:
         yield running
     machine.plane.api().delete(f"{DEVICES}/{NODE_NAME}")  # else its closed card stays closed
-    machine.restart_kubelet()  # else it offers none of what this plugin gave for 5 minutes
+    machine.restart_kubelet(forgets=True)  # else it rejects who asks for what this plugin gave
+    gone = {key: {GPUSHARE_MEMORY: None} for key in ("capacity", "allocatable")}
+    done = machine.plane.api().patch(f"/api/v1/nodes/{NODE_NAME}/status", {"status": gone})
+    assert done.ok, done.message  # else they stay kubelet's, and no agent fights for them
 
 
 def test_shares_of_cards_are_given_as_the_proposal_says(

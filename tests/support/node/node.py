@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import yaml
 
+from agent.checkpoint import FILE_NAME
 from tests.support.kube.control_plane import KUBELET, ControlPlane, free_port
 from tests.support.node.images import image
 from tests.support.node.programs import RUNTIME, SHOW
@@ -196,15 +197,20 @@ class Node:
         )
         assert done.returncode == 0, done.stderr
 
-    def restart_kubelet(self, *pods: Mapping[str, Any]) -> None:
+    def restart_kubelet(self, *pods: Mapping[str, Any], forgets: bool = False) -> None:
         """
         End kubelet without a word, start it again, and wait until it has admitted these Pods.
 
         A Pod that it finds without a running container before its plugins are back is rejected,
         and so is one that it hears of with the first Pods of the API: what ended Pods had counts as
         taken until then. Kubelet's own races.
+
+        Args:
+            forgets: it knows no plugin and no device any more, as on a new machine.
         """
         self.kubelet.end()
+        if forgets:
+            (self.plugins / FILE_NAME).unlink(missing_ok=True)
         said = self.kubelet.log.stat().st_size
         self.kubelet.start()
         metas = [pod["metadata"] for pod in pods]
