@@ -4,27 +4,42 @@ from __future__ import annotations
 
 import gc
 import sys
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
 
 from ledger.domain.errors import InputError
-from tenure import demo
-from tenure.admin import ledger, verify
-from tenure.check import doctor, quota
-from tenure.check import options as check
-from tenure.commands import Commands
+from tenure.commands import Commands, Verbs
 from tenure.exits import run, with_next
-from tenure.live import release
-from tenure.query import drift, pods, status, top, usage, who, why
-from tenure.report import map as fleet_map
-from tenure.report import report
-from tenure.serving import certs, manifests, serve
-from tenure.simulate import options as simulate
-from tenure.simulate.trace import generate
 from tenure.version import tenure_version
-from tenure.whatif import defrag
+
+VERBS: Final = {
+    "simulate": "tenure.simulate.options",
+    "check": "tenure.check.options",
+    "who": "tenure.query.who",
+    "why": "tenure.query.why",
+    "pods": "tenure.query.pods",
+    "usage": "tenure.query.usage",
+    "verify": "tenure.admin.verify",
+    "status": "tenure.query.status",
+    "top": "tenure.query.top",
+    "drift": "tenure.query.drift",
+    "doctor": "tenure.check.doctor",
+    "release": "tenure.live.release",
+    "map": "tenure.report.map",
+    "report": "tenure.report.report",
+    "demo": "tenure.demo",
+    "help": "",
+    "defrag": "tenure.whatif.defrag",
+    "ledger": "tenure.admin.ledger",
+    "trace": "tenure.simulate.trace.generate",
+    "quota": "tenure.check.quota",
+    "serve": "tenure.serving.serve",
+    "manifests": "tenure.serving.manifests",
+    "certs": "tenure.serving.certs",
+}
+"""Every verb in the order of the help, and the module that registers it; our own have none."""
 
 FIRST: Final = """\b
 To begin with:
@@ -33,9 +48,16 @@ To begin with:
   tenure check FILE                                 what becomes of a manifest
 """
 
+
+class _Tenure(Commands):
+    def __init__(self, **given: Any) -> None:  # noqa: ANN401 - typer's own
+        super().__init__(**given)
+        self.commands = Verbs(VERBS, self.commands)
+
+
 app = typer.Typer(
     name="tenure",
-    cls=Commands,
+    cls=_Tenure,
     help="Who holds which device and which CPU, since when, and why.",
     epilog=FIRST,
     no_args_is_help=True,
@@ -66,33 +88,6 @@ def _tenure(
     ] = False,
 ) -> None:
     """Nothing but the options that come before a command."""
-
-
-for verb in (
-    simulate,
-    check,
-    who,
-    why,
-    pods,
-    usage,
-    verify,
-    status,
-    top,
-    drift,
-    doctor,
-    release,
-    defrag,
-    fleet_map,
-    report,
-    ledger,
-    generate,
-    demo,
-    quota,
-    serve,
-    manifests,
-    certs,
-):
-    verb.register(app)
 
 
 @app.command("help", context_settings={"ignore_unknown_options": True})

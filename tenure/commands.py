@@ -1,13 +1,17 @@
-"""How a group of commands lists them in its help."""
+"""Groups of commands: how one lists them in its help, and one that makes them when asked."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, MutableMapping
+from importlib import import_module
 from typing import TYPE_CHECKING
 
+import typer
 from typer.core import TyperGroup
+from typer.main import get_group
 
 if TYPE_CHECKING:
-    from typer._click import Context, HelpFormatter
+    from typer._click import Command, Context, HelpFormatter
 
 _SENTENCE_MAX = 1000
 
@@ -25,3 +29,43 @@ class Commands(TyperGroup):
         ]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
+
+
+class Verbs(MutableMapping[str, "Command"]):
+    """
+    Commands by name, each imported and made when somebody looks: a command line has one.
+
+    Args:
+        modules: name -> the module whose `register` adds it.
+        own: what is made already; listed where `modules` has its name, with no module.
+    """
+
+    def __init__(self, modules: Mapping[str, str], own: MutableMapping[str, Command]) -> None:
+        self._modules = {**modules}
+        self._made = own
+
+    def __getitem__(self, name: str) -> Command:
+        """Return a command; KeyError if there is none."""
+        if name not in self._made:
+            one = typer.Typer(rich_markup_mode=None)
+            one.callback()(lambda: None)
+            import_module(self._modules[name]).register(one)
+            self._made[name] = get_group(one).commands[name]
+        return self._made[name]
+
+    def __setitem__(self, name: str, command: Command) -> None:
+        """Add a command, as typer does."""
+        self._modules[name], self._made[name] = "", command
+
+    def __delitem__(self, name: str) -> None:
+        """Take a command out."""
+        del self._modules[name]
+        self._made.pop(name, None)
+
+    def __iter__(self) -> Iterator[str]:
+        """Return the names, in the order of the help."""
+        return iter(self._modules)
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._modules)

@@ -8,10 +8,6 @@ import socket
 from collections.abc import Coroutine
 from typing import Any, Final
 
-import uvloop
-
-from certs.material import CertificateError
-from certs.ports import ApiError
 from ledger.domain.errors import InputError
 from tenure.exits import with_next
 
@@ -38,6 +34,11 @@ def run_service(serve: Coroutine[Any, Any, None]) -> None:
     Raises:
         InputError: it can't start with what it was given.
     """
+    import uvloop  # none of it to read a command line, which is left behind
+
+    from certs.material import CertificateError
+    from certs.ports import ApiError
+
     try:
         uvloop.run(serve)
     except CertificateError as error:

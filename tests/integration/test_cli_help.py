@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 import typer
 
-from tenure.cli import app
+from tenure.cli import VERBS, app
 from tenure.exits import run
 from tests.support.process import ROOT, environment, tenure
 
@@ -75,6 +75,20 @@ def test_help_is_light(arguments: list[str]) -> None:
 
     assert (done.returncode, done.stderr.strip()) == (0, "[]")
     assert "Usage: tenure" in done.stdout
+
+
+def test_one_verb_is_imported_and_no_other() -> None:
+    """A command line asks for one; the others are as long to import as many a command takes."""
+    others = [module for verb, module in VERBS.items() if module and verb != "certs"]
+    done = _python(
+        "import sys\n"
+        "from tenure.cli import app\n"
+        "from tenure.exits import run\n"
+        "run(app, ['certs', 'status', '--help'])\n"
+        f"print([name for name in {others!r} if name in sys.modules], file=sys.stderr)\n"
+    )
+    assert done.stderr == "[]\n", done.stdout
+    assert "Usage: tenure certs status" in done.stdout
 
 
 DATABASES: Final = ("sqlalchemy", "alembic", "ledger.store")

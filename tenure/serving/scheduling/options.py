@@ -6,10 +6,13 @@ import asyncio
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ledger.domain.dialects.dra.accounts import UntoldDevices
 from ledger.domain.log.clock import Reading
 from scheduler.service.api.words import AGENT, WEBHOOK
+
+if TYPE_CHECKING:
+    from ledger.domain.dialects.dra.accounts import UntoldDevices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
