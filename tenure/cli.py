@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from typing import Annotated, Any, Final
 
@@ -112,5 +113,6 @@ def _help(
 
 def main() -> None:
     """Run the command line: exit 0 done, 1 the answer is no, 2 wrong usage or unreadable input."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy begins threads that nobody asks
     gc.set_threshold(50_000, 20, 100)  # what we keep is no cycles: a tenth of `verify` and `replay`
     sys.exit(run(app))
