@@ -208,13 +208,13 @@ class NodeDirectory:
             return AskedNodes(
                 nodes=self._numbers(map(self._number_of.__getitem__, names), len(names))
             )
-        except KeyError:
+        except (KeyError, TypeError):
+            if not all(isinstance(name, str) for name in names):
+                raise InputError("expected texts", field="NodeNames") from None
             known = [name for name in names if name in self._number_of]
             unknown = tuple(name for name in names if name not in self._number_of)
             numbers = self._numbers(map(self._number_of.__getitem__, known), len(known))
             return AskedNodes(nodes=numbers, unknown=unknown)
-        except TypeError as error:
-            raise InputError("expected texts", field="NodeNames") from error
 
     @staticmethod
     def _numbers(numbers: Iterable[int], count: int) -> IntArray:

@@ -243,9 +243,8 @@ class Extender:
         """
         value = an_object(read_json(body), "")
         self._check_now()
-        return json.dumps(
-            {"NodeNameToMetaVictims": preempt(self._view, value, self._groups.together)}
-        ).encode()
+        found = preempt(self._view, value, self._groups.together, self._holds.asked_again)
+        return json.dumps({"NodeNameToMetaVictims": found}).encode()
 
     async def bind(self, body: bytes) -> bytes:
         """

@@ -25,6 +25,7 @@ def preempt(
     view: ClusterView,
     value: Mapping[str, object],
     together: Callable[[str], frozenset[str]] = lambda uid: frozenset((uid,)),
+    asked_again: Callable[[str], None] = lambda _: None,
 ) -> dict[str, dict[str, Any]]:
     """
     Return the nodes where a Pod fits with these victims gone, or with a few more of them.
@@ -41,6 +42,7 @@ def preempt(
 
     Args:
         together: the UIDs of all who stand or fall with a Pod, and its own.
+        asked_again: takes back what a Pod was expected to get by its filter.
 
     Raises:
         InputError: the call can't be read.
@@ -51,6 +53,7 @@ def preempt(
     request = view.asks(pod)
     if isinstance(request, RefusedPod) or group_name(request):
         return {}
+    asked_again(request.uid)
     priority = int(an_object(pod.get("spec"), "Pod.spec").get("priority") or 0)  # type: ignore[call-overload]
     answer: dict[str, dict[str, Any]] = {}
     for name, (pods, violations) in _victims(value).items():

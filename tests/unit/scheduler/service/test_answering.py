@@ -13,6 +13,7 @@ from certs.ports import Object
 from ledger.domain.errors import InputError
 from scheduler.decide.outcome import Placement
 from scheduler.service.answering import Extender, NotNowError
+from scheduler.service.holds import Holds
 from scheduler.service.ports import BindCall
 from tests.support.live import Live
 from tests.support.objects import Json, container, pod
@@ -204,6 +205,18 @@ def test_a_call_that_can_not_be_read_is_refused(body: bytes) -> None:
         asyncio.run(extender.bind(body))
 
 
+@pytest.mark.parametrize("name", [None, 7, True, [], {}])
+def test_a_node_whose_name_is_no_text_is_refused(name: Json) -> None:
+    """Also beside nodes that are not known: an answer that names it is no JSON."""
+    scene = Scene()
+    broken = (_pod("p"), pod(container(limits={"koordinator.sh/gpu": "x"}), uid="pod-q"))
+    for asks in broken:
+        for names in ([name], ["a", "z", name], [name, "a"]):
+            for ask in (scene.filter, scene.prioritize):
+                with pytest.raises(InputError):
+                    ask(Pod=asks, NodeNames=names)
+
+
 class TestPreempt:
     """Rule: GPU-sharing contract C.5, "Ours"."""
 
@@ -269,6 +282,20 @@ class TestPreempt:
                 }
             }
         }
+
+    def test_a_pod_that_had_a_place_in_memory_has_none_while_others_would_have_to_go(self) -> None:
+        """One node was left for it, and another extender refused that one."""
+        scene = self._scene()
+        view = scene.live.view
+        holds = Holds(view.engine, scene.live.clock.monotonic, view.directory.number)
+        extender = Extender(view, scene.told, why_not=str, groups=scene.live.groups, holds=holds)
+        asks = _pod("p", priority=7)
+        extender.filter(json.dumps({"Pod": asks, "NodeNames": ["b"]}).encode())
+        assert holds.node_of("pod-p") == "b"
+        entry = {"Pods": [{"UID": "pod-low"}, {"UID": "pod-mid"}]}
+        body = json.dumps({"Pod": asks, "NodeNameToMetaVictims": {"c": entry}}).encode()
+        assert list(json.loads(extender.preempt(body))["NodeNameToMetaVictims"]) == ["c"]
+        assert len(holds) == 0
 
     def test_asking_changes_nothing(self) -> None:
         """What was lifted for the question is held again."""
