@@ -19,6 +19,7 @@ from certs.ports import Object
 from ledger.domain.annotations.proof import decode_proof
 from ledger.domain.annotations.signed import Checker
 from ledger.domain.annotations.wire import load
+from ledger.domain.bounds import Position
 from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import version_number
 from ledger.domain.log.codec import decode_value, encode_value
@@ -55,8 +56,7 @@ class _Said(msgspec.Struct, frozen=True, gc=False):
 
     cluster: str
     incarnation: str
-    epoch: int
-    position: int
+    position: Position
     attempt: int
     pod_uid: str
 

@@ -150,10 +150,10 @@ def test_what_a_recovery_has_named_as_lost_is_known() -> None:
     assert "15 to 16 of first" in reason(book(pod("b", proof("b", 16))), recovered)
 
 
-def _forged() -> dict[str, Any]:
+def _forged(position: int = 99) -> dict[str, Any]:
     item = pod("b", proof("b", 14))
     text = item["metadata"]["annotations"][ANNOTATION_TENURE_PROOF]
-    text = text.replace('"position":14', '"position":99')
+    text = text.replace('"position":14', f'"position":{position}')
     item["metadata"]["annotations"][ANNOTATION_TENURE_PROOF] = text
     return item
 
@@ -163,6 +163,9 @@ def _forged() -> dict[str, Any]:
     [
         pod("b", proof("b", 14), key=DELETED),
         _forged(),
+        _forged(-(2**64)),
+        _forged(2**64),
+        _forged(0),
         pod("b", proof("b", 14, cluster="ledger/theirs")),
         pod("b", proof("c", 14)),
         {
@@ -170,7 +173,10 @@ def _forged() -> dict[str, Any]:
             "spec": {"nodeName": "n-1"},
         },
     ],
-    ids=["of a deleted key", "forged", "of another cluster", "of another Pod", "no JSON"],
+    ids=[
+        *("of a deleted key", "forged", "below what a database counts", "beyond it"),
+        *("of no position", "of another cluster", "of another Pod", "no JSON"),
+    ],
 )
 def test_what_is_no_proof_of_ours_closes_nothing_and_is_named(item: dict[str, Any]) -> None:
     """Whoever can write a Pod's annotations can't stop a cluster with it."""
