@@ -232,10 +232,16 @@ class Refusing:
         return pods
 
     def _waits(self, uid: str) -> bool:
-        """Tell whether a Pod waits still, as far as we know: it may be here before its watch."""
+        """
+        Tell whether a Pod waits still, as far as we know.
+
+        One that we do not see may be here before its watch, or was asked about after its end: it
+        waits for as long as its last filter is new.
+        """
         seen = self._view.pods.seen.get(uid)
         is_ours = self._binder.is_under_way(uid) or self._books.standing(uid) is not None
-        return not is_ours and (seen is None or not (seen.node or seen.ended))
+        waits = uid in self._filtered if seen is None else not (seen.node or seen.ended)
+        return waits and not is_ours
 
     def _put_back(self, pods: Mapping[str, _Due]) -> None:
         for uid, due in pods.items():

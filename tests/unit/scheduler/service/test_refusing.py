@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,7 @@ class Scene:
         self.why = ""
         self.asked: list[Sequence[str]] = []
         self.history: dict[str, Told] = {}
+        self.meanwhile: Callable[[], None] = lambda: None
         begun = self.live.ledger.beginning()
         books = LiveBooks(self.live.view, self.live.clock, WORDS, begun, self.live.groups)
         binder = Binder(
@@ -62,6 +63,7 @@ class Scene:
 
     async def _told(self, pod_uids: Sequence[str]) -> Mapping[str, Told]:
         self.asked.append(pod_uids)
+        self.meanwhile()
         return self.history
 
     def filter(self, asked: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -276,6 +278,22 @@ def test_who_could_be_placed_for_a_moment_and_still_waits_has_a_reason(by: str) 
     [said] = scene.said
     assert said.message.startswith("0/2 nodes are available")
     assert len(scene.refusing) == 0
+
+
+@pytest.mark.parametrize("is_told", ["before it is asked about", "while the ledger is asked"])
+def test_a_pod_that_is_gone_is_not_looked_at_for_ever(is_told: str) -> None:
+    """Its end may be told before kube-scheduler asks about it for the last time, or meanwhile."""
+    scene = Scene()
+    scene.fill("a")
+    holder = scene.live.reserve(scene.live.placement(_pod("h"), "b"))
+    if is_told == "while the ledger is asked":
+        scene.meanwhile = lambda: scene.refusing.drop("pod-p")
+    scene.filter(_pod("p"))
+    scene.live.release(holder)
+    for _ in range(10):
+        scene.settle()
+        scene.live.clock.now += AGAIN_SECONDS
+    assert (scene.said, len(scene.refusing)) == ([], 0)
 
 
 def test_nothing_is_recorded_of_a_pod_that_is_bound_or_has_ended() -> None:
