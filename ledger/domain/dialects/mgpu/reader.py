@@ -101,7 +101,7 @@ def _drift(quantities: Mapping[str, Quantity], devices: Sequence[DeviceRecord]) 
     if not cards or not devices:
         return
     each = quantities.get(MGPU_MEMORY, ZERO).ceil() // cards
-    if found != [each] * cards:
+    if len(found) != cards or any(size != each for size in found):
         listed = ", ".join(map(str, found)) or "none"
         yield (
             f"mGPU's quantities mean {cards} cards of {each} MiB, the Device object lists cards of "

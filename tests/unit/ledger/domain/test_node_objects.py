@@ -458,6 +458,7 @@ def test_memory_without_a_number_of_cards_is_said(
         pytest.param((250, 49153), None, id="the same after rounding down"),
         pytest.param((200, 32768), "2 cards of 16384 MiB", id="less memory"),
         pytest.param((300, 73728), "3 cards of 24576 MiB", id="one card more"),
+        pytest.param((2**53 - 1, 1), "90071992547409 cards of 0 MiB", id="more than memory"),
         pytest.param((0, 0), None, id="no mGPU advertised"),
     ],
 )
