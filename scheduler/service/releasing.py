@@ -410,7 +410,9 @@ class Releasing:
 
     async def _adopt(self, name: str, uid: str) -> None:
         """Record what a running Pod holds that nobody recorded."""
-        seen = self._view.pods.seen[uid]
+        seen = self._view.pods.seen.get(uid)
+        if seen is None:
+            return  # it went while another one was looked at
         pod = await self._api.read(pod_path(seen.namespace, seen.name))
         if pod is None or self._binder.is_under_way(uid):
             return

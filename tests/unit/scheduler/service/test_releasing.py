@@ -392,6 +392,22 @@ def test_a_pod_that_cannot_be_read_keeps_its_node_closed() -> None:
     assert scene.live.view.directory.closed("a") == STRANGERS
 
 
+def test_who_goes_while_another_one_is_read_is_not_adopted() -> None:
+    """The watch tells of it between two Pods of one node, and the others are adopted."""
+    scene = Scene()
+    pods = {name: scene.run(name, 50) for name in ("p", "q", "r")}
+
+    def meanwhile(_: str) -> str:
+        if "pod-q" in scene.live.view.pods.seen:
+            scene.delete(pods["q"])
+        return fake_api.ANSWERED
+
+    scene.api.fate = meanwhile
+    scene.settle()
+    observed = [one.pod_uid for one in scene.live.ledger.log if isinstance(one, PodObserved)]
+    assert observed == ["pod-p", "pod-r"]
+
+
 def test_who_has_ended_before_it_was_read_is_not_adopted() -> None:
     """What the API says when it is asked counts, not what a watch told before."""
     scene = Scene()
