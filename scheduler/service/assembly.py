@@ -169,6 +169,7 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
         binder,
         begun,
         why_not=ports.freshness.why_not,
+        attempts=ports.attempts,
         word=agents.word,
         seen=agents.seen,
     )

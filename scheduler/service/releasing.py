@@ -101,6 +101,7 @@ class Releasing:
         begun: Beginning,
         *,
         why_not: Callable[[], str],
+        attempts: Callable[[Sequence[str]], Awaitable[Mapping[str, int]]],
         word: Callable[[NodeState], NodeWord] = lambda state: NodeWord(has_agent=state.by_agent),
         seen: Callable[[str], Mapping[str, SeenPod]] = lambda _: {},
     ) -> None:
@@ -111,12 +112,13 @@ class Releasing:
         self._api: Api = binder.api
         self._clock: Clock = binder.clock
         self._why_not = why_not
+        self._attempts = attempts
         self._word = word
         self._seen = seen
         self._names: dict[str, str] = {}  # UID -> name of every node that the ledger knows
         self._uids: dict[str, set[str]] = {}  # name -> UIDs of the Nodes that had it
         self._due: dict[str, None] = {}  # names of nodes to look at
-        self._unsure: dict[str, tuple[NewEvent, ...]] = {}  # by key: asked for, and not answered
+        self._unsure: dict[str, tuple[NewEvent, ...]] = {}  # by `_about`: asked for, not answered
         self._missed: dict[str, float] = {}  # UID -> since when a mirror was gone
         self._wakes = Wakes(binder.clock.monotonic)
         self._sweep: list[str] = []  # names of nodes to look at as well
@@ -164,10 +166,8 @@ class Releasing:
         uid = node_uid_of(event)
         if uid is None:
             return
-        if isinstance(event, PodReleased):  # also where our own command got no answer
-            self._unsure.pop(events.ended(event, 0).idempotency_key, None)
-        elif isinstance(event, PodObserved):
-            self._unsure.pop(events.observed(event, 0).idempotency_key, None)
+        if isinstance(event, PodReleased | PodObserved):  # also where our own got no answer
+            self._unsure.pop(_about(event), None)
         if (
             isinstance(event, NodeInventoried | PodReserved | PodObserved)
             and uid not in self._names
@@ -279,9 +279,10 @@ class Releasing:
                 self._binder.settle(standing)
         for release in found.releases:
             await self._release(name, release)
-        for uid in found.adopts:
-            if uid not in holders:
-                await self._adopt(name, uid)
+        adopts = [uid for uid in found.adopts if uid not in holders]
+        before = await self._attempts(adopts) if adopts else {}
+        for uid in adopts:
+            await self._adopt(name, uid, before.get(uid, 0))
 
     async def _release(self, name: str, event: PodReleased) -> None:
         """Record a release; that a Pod is gone which no watch told of is asked of the API."""
@@ -399,7 +400,8 @@ class Releasing:
             body = await self._api.read(pod_path(life.namespace, life.name))
         if body is None or life_of(body).uid != uid:
             body = stranger(uid, name, namespace=pod.namespace, name=pod.pod_name)
-        new = self._observed_by(name, body, pod.entries, after=held)
+        before = (await self._attempts([uid])).get(uid, 0)
+        new = self._observed_by(name, body, pod.entries, before, after=held)
         there = new[-1].event if new else None
         if isinstance(there, PodObserved) and pod.ids <= {one.device_id for one in there.shares}:
             await self._record(uid, new)
@@ -408,7 +410,7 @@ class Releasing:
         seen = self._view.pods.seen
         return uid in seen or any(pod.static_uid == uid for pod in seen.values())
 
-    async def _adopt(self, name: str, uid: str) -> None:
+    async def _adopt(self, name: str, uid: str, before: int) -> None:
         """Record what a running Pod holds that nobody recorded."""
         seen = self._view.pods.seen.get(uid)
         if seen is None:
@@ -419,7 +421,7 @@ class Releasing:
         life = life_of(pod)
         if (life.uid, life.node, life.ended) != (uid, name, ""):
             return  # the watch tells of it
-        new = self._observed_by(name, pod, self._seen_of(name, life))
+        new = self._observed_by(name, pod, self._seen_of(name, life), before)
         if new:
             await self._record(uid, new)
 
@@ -428,6 +430,7 @@ class Releasing:
         name: str,
         pod: Object,
         seen: tuple[DeviceCheckpoint, ...],
+        before: int,
         *,
         after: Sequence[Holding] = (),
     ) -> tuple[NewEvent, ...]:
@@ -436,6 +439,8 @@ class Releasing:
 
         Args:
             seen: what the node's agent sees it have.
+            before: the number of the newest that the Pod ever held: what ends is named by it, and
+                is taken for what has ended already where it has the number of that.
             after: what it held so far, on cards that nobody could name.
         """
         facts, about = self._view.facts(name), self._view.nodes.documents(name)
@@ -460,7 +465,7 @@ class Releasing:
             PodReleased(pod_uid=life.uid, attempt=one.attempt, node_uid=facts.uid, reason=NAMED)
             for one in after
         ]
-        last = max((one.attempt for one in after), default=0)
+        last = max((one.attempt for one in after), default=before)
         return (
             *(events.ended(one, self._clock.wall_us()) for one in ended),
             *self._books.observed(event, request, after=last),
@@ -468,7 +473,7 @@ class Releasing:
 
     async def _record(self, pod_uid: str, new: Sequence[NewEvent], *, actor: str = "") -> None:
         """Record events of a Pod; what got no answer is asked for in the same words again."""
-        key = new[-1].idempotency_key
+        key = _about(new[-1].event)
         whose = actor or self._binder.actor
         ours = self._unsure.setdefault(key, tuple(events.by(whose, one) for one in new))
         outcome = await self._recorder.record(Command(events=ours))
@@ -543,6 +548,14 @@ def _gravity(failure: BaseException) -> int:
     if isinstance(failure, FencedError):
         return 0
     return 2 if isinstance(failure, LedgerError | ApiError) else 1
+
+
+def _about(event: LedgerEvent) -> str:
+    """Return by what is kept what is asked for: of what others gave, without its number."""
+    if isinstance(event, PodObserved):
+        return f"{event.pod_uid}@{event.node_uid}"
+    assert isinstance(event, PodReleased), event
+    return events.ended(event, 0).idempotency_key
 
 
 def _uids_of(pod: Object) -> tuple[str, str]:

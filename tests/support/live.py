@@ -84,6 +84,15 @@ class MemoryLedger:
             self.log.append(new.event)
         return Recorded(first=len(self.log) - len(command.events) + 1, last=len(self.log))
 
+    async def attempts(self, uids: Sequence[str]) -> dict[str, int]:
+        """Return the number of the newest that these Pods ever held."""
+        held = [one for one in self.log if isinstance(one, PodReserved | PodObserved)]
+        return {
+            uid: max(numbers)
+            for uid in uids
+            if (numbers := [one.attempt for one in held if one.pod_uid == uid])
+        }
+
     def take_over(self) -> None:
         """Let another process write from now on."""
         self.epoch += 1

@@ -40,6 +40,7 @@ from ledger.domain.resources import (
     LABEL_TENURE_HOLDING,
 )
 from ledger.store.open import Ledger, open_ledger
+from ledger.store.reading.pod_queries import newest_attempts
 from ledger.store.writing import commands
 from ledger.store.writing.append import Writer
 from ledger.store.writing.commands import Command, Outcome
@@ -261,6 +262,7 @@ class Service:
             self.binder,
             begun,
             why_not=self._why_not,
+            attempts=self._attempts,
             word=self.agents.word,
             seen=self.agents.seen,
         )
@@ -297,6 +299,14 @@ class Service:
             raise LedgerError("down")
         with open_ledger(self.world.url, mode="read") as ledger:
             return told_refusals(ledger, pod_uids)
+
+    async def _attempts(self, pod_uids: Sequence[str]) -> Mapping[str, int]:
+        self.crash_maybe("before reading what Pods ever held")
+        await asyncio.sleep(0.002)
+        if self.world.faults.hits("ledger away"):
+            raise LedgerError("down")
+        with open_ledger(self.world.url, mode="read") as ledger, ledger.connection.begin():
+            return newest_attempts(ledger.connection, pod_uids)
 
     def _fate(self, verb: str) -> str | int:
         self.crash_maybe(f"before {verb}")

@@ -139,6 +139,29 @@ def test_who_has_no_object_in_the_api_holds_until_the_agent_says_gone() -> None:
     assert types(scene.live.ledger.log).count("pod.observed") == 1
 
 
+@pytest.mark.parametrize("was", ["granted", "observed"])
+def test_who_is_seen_again_once_it_was_released_holds_until_it_is_gone_again(was: str) -> None:
+    """Somebody ended it by an act, or said too early that it is gone: nothing of the API tells."""
+    scene = Scene()
+    if was == "granted":
+        pod = scene.bind("p")
+        scene.delete(pod)
+    else:
+        scene.see("p", "GPU-a-0")
+    scene.releasing._books.drop("pod-p")
+    for attempt in (2, 3):
+        scene.agents.gone("uid-a", ["pod-p"])
+        scene.settle()
+        assert scene.held == {}
+        scene.see("p", "GPU-a-0")
+        assert scene.held == {"pod-p": ["GPU-a-0"]}
+        assert scene.observed[-1].attempt == attempt
+    scene.agents.gone("uid-a", ["pod-p"])
+    scene.settle()
+    assert scene.held == {}
+    assert [uid for uid, _ in scene.released] == ["pod-p"] * 3
+
+
 def test_what_more_an_agent_sees_is_held_beside_what_the_pod_says() -> None:
     """Its annotation names one card, its node another: both are closed."""
     scene = Scene()

@@ -55,7 +55,12 @@ class Scene:
             start=self.tasks.start,
         )
         self.releasing = Releasing(
-            self.live.view, books, binder, begun, why_not=lambda: self.why_not
+            self.live.view,
+            books,
+            binder,
+            begun,
+            why_not=lambda: self.why_not,
+            attempts=self.live.ledger.attempts,
         )
         self.live.add_node("a", 2)
         self.server.put(NODE, objects.node("a") | {"metadata": {"name": "a", "uid": "uid-a"}})
