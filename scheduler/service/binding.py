@@ -17,7 +17,7 @@ from typing import Final, Protocol, assert_never
 from urllib.parse import quote
 
 from certs.ports import ApiError, ConflictError, Object
-from ledger.domain.errors import LedgerError, StaleStreamError
+from ledger.domain.errors import IdempotencyError, LedgerError, StaleStreamError
 from ledger.domain.log.events import PodBound, PodReserved, PodVoided
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.resources import ANNOTATION_TENURE_FENCE
@@ -400,7 +400,9 @@ class Binder:
             if isinstance(told, Rejected | Deposed):
                 self.books.refused(job.chosen)
                 self._forget_others(job.chosen)
-            if not _is_stale(answer):
+            if _is_for(answer, IdempotencyError):
+                self.books.used(job.chosen)  # kube-scheduler asks again
+            if not _is_for(answer, StaleStreamError):
                 return told
         return Rejected(NODE_MOVED)
 
@@ -526,5 +528,5 @@ def pod_path(namespace: str, name: str) -> str:
     return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
 
 
-def _is_stale(answer: Outcome | LedgerError) -> bool:
-    return isinstance(answer, commands.Refused) and isinstance(answer.error, StaleStreamError)
+def _is_for(answer: Outcome | LedgerError, why: type[LedgerError]) -> bool:
+    return isinstance(answer, commands.Refused) and isinstance(answer.error, why)

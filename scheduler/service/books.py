@@ -235,6 +235,15 @@ class LiveBooks:
         if chosen.reservation.group:
             self._groups.refused(chosen)
 
+    def used(self, chosen: Chosen) -> None:
+        """
+        Number Pods on from what was chosen: the ledger has others of these numbers.
+
+        A start is not told of what ended as its node was cleared: whoever waits may have had that.
+        """
+        for reservation in chosen.reservations:
+            self._counts(reservation)
+
     def put(self, pod_uid: str, _item: Object) -> None:
         """Take a Pod that came or changed: nothing of it is kept in here."""
         self._late.pop(pod_uid, None)

@@ -172,6 +172,10 @@ class Books(Protocol):
         """Give back what was chosen: the ledger has not recorded it, and will not."""
         ...
 
+    def used(self, chosen: Chosen) -> None:
+        """Number Pods on from what was chosen: the ledger has others of these numbers."""
+        ...
+
     def recorded(self, events: Sequence[NewEvent], first: int) -> None:
         """Take note of events that are durable, the first at that position."""
         ...

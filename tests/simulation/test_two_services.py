@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,10 +15,11 @@ from scheduler.service import ending
 from scheduler.service.binding import Binder
 from scheduler.service.ending import SILENT, NodeWord
 from scheduler.service.releasing import Releasing
+from tests.support import fake_api
 from tests.support.binder_mutants import MUTANTS
 from tests.support.campaign import print_figures
 from tests.support.loops import run_in_virtual_time
-from tests.support.two_services import World
+from tests.support.two_services import NODES, World
 
 SAMPLE = 3
 CAMPAIGN = 40
@@ -51,6 +53,43 @@ def test_no_gang_is_begun_with_too_few_and_no_plan_keeps_cards_for_nobody(
 ) -> None:
     """Groups and gangs among the Pods, and all that can fail around them."""
     assert play(World(seed, tmp_path, groups=True)) == []
+
+
+def test_who_was_reserved_for_on_a_node_that_was_cleared_is_bound_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    """A start is told what is held and what was voided: the first number was used, too."""
+    world = World(3, tmp_path, rate=0)
+
+    async def live() -> None:
+        world.start()
+        agents = [asyncio.ensure_future(each.report()) for each in world.machines.values()]
+        await asyncio.sleep(2.5)
+        asking = asyncio.ensure_future(world.kube_scheduler())
+        leader = world.leader
+        assert leader is not None
+        leader.api.fate = lambda verb: fake_api.DROPPED if verb == "create" else fake_api.ANSWERED
+        world.put_pod("p0")
+        await asyncio.sleep(1.0)
+        (on,) = [name for name in NODES if "p0-1/1" in world.held_on(name)]
+        uid = world.uids[on][-1]
+        world.server.delete("/api/v1/namespaces/ml/pods/older")
+        world.server.delete(f"/api/v1/nodes/{on}")
+        world.put_node(on)
+        await asyncio.sleep(5.0)
+        leader.crash()
+        world.clear(uid, on)
+        world.start()
+        await asyncio.sleep(20.0)
+        pod = world.server.read("/api/v1/namespaces/ml/pods/p0")
+        assert pod is not None
+        (now,) = [name for name in NODES if "p0-1/2" in world.held_on(name)]
+        assert pod["spec"]["nodeName"] == now
+        for task in (asking, *agents):
+            task.cancel()
+        world.end()
+
+    run_in_virtual_time(live())
 
 
 @pytest.mark.slow

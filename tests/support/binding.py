@@ -164,6 +164,10 @@ class OneCard:
         assert self.by == chosen.reservation.pod_uid
         self.by = ""
 
+    def used(self, chosen: Chosen) -> None:
+        """Number the Pod on."""
+        self.numbers[chosen.reservation.pod_uid] = chosen.reservation.attempt
+
     def recorded(self, events: Sequence[NewEvent], first: int) -> None:
         """Take note."""
         del first

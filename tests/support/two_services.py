@@ -28,10 +28,12 @@ from ledger.domain.log.drift import HOLDER_ON_LOST_NODE
 from ledger.domain.log.events import (
     DriftFound,
     GroupPlanned,
+    NodeCleared,
     PodObserved,
     PodReserved,
     RequestRefused,
 )
+from ledger.domain.log.recorded import NewEvent
 from ledger.domain.log.state import LOST as LOST_PHASE
 from ledger.domain.log.state import LedgerState
 from ledger.domain.resources import (
@@ -642,6 +644,25 @@ class World:
             self.later(2.0, lambda: self._delete(path, pod["metadata"]["uid"]))
         else:
             self.server.delete(path)
+
+    def held_on(self, name: str) -> set[str]:
+        """Return what is held on a node, as the leader knows it."""
+        state = None if self.leader is None else self.leader.view.recorded(self.uids[name][-1])
+        return set() if state is None else {*state.holdings}
+
+    def clear(self, uid: str, name: str) -> None:
+        """Let somebody say by an act that nothing runs any more on a machine that was lost."""
+        event = NodeCleared(node_uid=uid, node_name=name, evidence="act", reason="looked")
+        now = LoopClock().wall_us()
+        with open_ledger(self.url, mode="write") as ledger:
+            new = NewEvent(
+                stream=f"node/{uid}",
+                event=event,
+                actor="ops",
+                idempotency_key=f"clear:{uid}",
+                wall_us=now,
+            )
+            ledger.start_epoch("ops", ORIGIN, "0.1.0", wall_us=now).append([new])
 
     def _delete(self, path: str, uid: str) -> None:
         value = self.server.read(path)
