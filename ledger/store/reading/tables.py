@@ -111,7 +111,7 @@ def few_collections() -> Iterator[None]:
     """
     usual = gc.get_threshold()
     if usual[0]:  # at 0 somebody has turned it off
-        gc.set_threshold(_COLLECT_EVERY, *usual[1:])
+        gc.set_threshold(max(usual[0], _COLLECT_EVERY), *usual[1:])
     try:
         yield
     finally:
