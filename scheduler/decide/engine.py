@@ -383,6 +383,10 @@ class Engine:
         """
         return self._holdings.adopt(pod, int(self._node_rows.of[node]))
 
+    def take(self, node: int, pod: PodObserved) -> None:
+        """Take what a running Pod holds, as `adopt` does, where nobody asks what contradicts."""
+        self._holdings.take(pod, int(self._node_rows.of[node]))
+
     def held_cpus(self, node: int) -> CpuSet:
         """Return the CPUs of a node that somebody has to himself, or is about to get."""
         row = int(self._node_rows.of[node])

@@ -202,7 +202,7 @@ class ClusterView:
         uid, key = event.node_uid, f"{event.pod_uid}/{event.attempt}"
         self._expected[uid, key] = event
         held = structs.replace(as_observed(event), pod_uid=_name_of(key, uid))
-        self.engine.adopt(self.numbers[uid], held)
+        self.engine.take(self.numbers[uid], held)
 
     def forget_expected(self, event: PodReserved) -> None:
         """Give back what was expected: it is not recorded, and will not be."""
@@ -368,7 +368,7 @@ class ClusterView:
                 self.engine.release(_name_of(key, uid))
         for key, holding in wanted.items():
             if key not in held and self._expected.pop((uid, key), None) is None:
-                self.engine.adopt(self.numbers[uid], self._observed(uid, key, holding))
+                self.engine.take(self.numbers[uid], self._observed(uid, key, holding))
             held[key] = holding
 
     def _expects(self, uid: str) -> bool:
@@ -517,7 +517,7 @@ class ClusterView:
             yield
         finally:
             for key, holding in lifted.items():
-                self.engine.adopt(self.numbers[uid], self._observed(uid, key, holding))
+                self.engine.take(self.numbers[uid], self._observed(uid, key, holding))
 
 
 def _with_ledger(facts: NodeFacts, state: NodeState) -> NodeFacts:

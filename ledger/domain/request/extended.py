@@ -141,6 +141,8 @@ def held(snapshot: PodSnapshot) -> Counts:
 
     Types of ours are among them: whoever counts knows which names its nodes offer.
     """
+    if not snapshot.original:
+        return _NOTHING
     by_container: dict[str, dict[str, int]] = dict.fromkeys(snapshot.kinds, _NOTHING)
     for key, amount in snapshot.original.items():
         container, _, name = key.partition(".")

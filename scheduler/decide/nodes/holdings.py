@@ -173,33 +173,12 @@ class Holdings:
         CPUs and parts of NUMA nodes count as what the Pod reserved would, and what the node lacks
         or keeps back is named. What another machine lists is closed there.
         """
-        path = f"{pod.namespace}/{pod.pod_name}"
-        self._number += 1
-        held = _Held(
-            self._number,
-            path,
-            pod.node_uid or self._arrays.nodes[node].uid,
-            node,
-            pod.cpu_milli,
-            pod.memory_bytes,
-            pod.shares,
-            pod.cpuset,
-            exclusive_policy_of(pod, self._exclusive_policy),
-            holds_alone(pod),
-            numa_parts_of(pod),
-            partial(adopted_amounts, pod),
-            counts_containers(pod.dialect),
-            pod.unknown_types,
-            pod.counted if self._by_count else _NOTHING,
-            extended.held(pod.snapshot),
-            pod.source == BY_CLAIM,
-        )
         account = self._arrays.accounts[node]
         facts = self._arrays.nodes[account]
         cpus_before = self._pins.over_held(account)
         taken_before = over_taken(facts, self._pins.parts(account))
-        taken = self._enter(pod.pod_uid, held)
-        name = facts.name
+        taken = self.take(pod, node)
+        name, path = facts.name, taken.held.path
         conflicts = [
             f"{name}/{share.device_type} {share.minor}: held by {path}, not in the inventory"
             for share in taken.strange
@@ -217,6 +196,30 @@ class Holdings:
         over = over_taken(facts, self._pins.parts(account))
         conflicts += [text for numa, text in over.items() if numa not in taken_before]
         return conflicts
+
+    def take(self, pod: PodObserved, node: int) -> _Taken:
+        """Take what a running Pod holds, as `adopt` does, and ask nothing of what contradicts."""
+        self._number += 1
+        held = _Held(
+            self._number,
+            f"{pod.namespace}/{pod.pod_name}",
+            pod.node_uid or self._arrays.nodes[node].uid,
+            node,
+            pod.cpu_milli,
+            pod.memory_bytes,
+            pod.shares,
+            pod.cpuset,
+            exclusive_policy_of(pod, self._exclusive_policy),
+            holds_alone(pod),
+            numa_parts_of(pod),
+            partial(adopted_amounts, pod),
+            counts_containers(pod.dialect),
+            pod.unknown_types,
+            pod.counted if self._by_count else _NOTHING,
+            extended.held(pod.snapshot),
+            pod.source == BY_CLAIM,
+        )
+        return self._enter(pod.pod_uid, held)
 
     def lift(self, rows: Iterable[int]) -> dict[str, _Held]:
         """
