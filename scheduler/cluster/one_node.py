@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ledger.domain.devices import DeviceRecord
 from ledger.domain.errors import InputError
 from ledger.domain.kube.alike_nodes import NodeReader
 from ledger.domain.kube.node_objects import KubeletReports, decode_node, decode_witnesses
@@ -69,9 +70,13 @@ def read_alike(
     reader: NodeReader,
     settings: SchedulingSettings,
     known_pods: frozenset[str],
+    recorded: tuple[DeviceRecord, ...] = (),
 ) -> NodeFacts:
     """
     Return a node as `read_node` does, by a reader that has read others of its kind.
+
+    Args:
+        recorded: see `NodeReader.read`.
 
     Raises:
         InputError: as `read_node`.
@@ -83,6 +88,7 @@ def read_alike(
             None if about.topology is None else about.topology.body,
             None if about.unhealthy is None else _unhealthy_text(about.unhealthy),
             known_pods,
+            recorded=recorded,
         )
     except InputError:
         return read_node(about, settings, known_pods)[0]  # it says which object is wrong

@@ -245,7 +245,9 @@ class Inventory:
     def _shared(self, facts: NodeFacts) -> NodeFacts:
         """Return a node that is as recorded, with the devices that are in memory already."""
         said = self._said[facts.uid].inventory
-        return facts if said is None else replace(facts, devices=said.devices)
+        if said is None or said.devices is facts.devices:
+            return facts
+        return replace(facts, devices=said.devices)
 
     def _news(self, facts: NodeFacts) -> dict[str, NewEvent]:
         """Return what the ledger was not told of a node, by what it tells."""

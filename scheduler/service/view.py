@@ -238,14 +238,19 @@ class ClusterView:
         if documents is None:
             return None
         there = self.pods.running_on(name)
-        facts = read_alike(documents, self._node_reader, self.settings, there)
-        state = self._fold.node(facts.uid)
-        devices = self.listed(name, facts.devices, () if state is None else state.devices)
+        there_already = self._devices_of(documents.node.uid)
+        facts = read_alike(documents, self._node_reader, self.settings, there, there_already)
+        devices = self.listed(name, facts.devices, self._devices_of(facts.uid))
         systems = followed(facts.systems, self.device_names)
         if systems == facts.systems and len(devices) == len(facts.devices):
             is_own = all(map(is_, devices, facts.devices))
             return facts if is_own else replace(facts, devices=devices)
         return replace(facts, devices=devices, systems=systems)
+
+    def _devices_of(self, uid: str) -> tuple[DeviceRecord, ...]:
+        """Return the devices of a node as the ledger has them."""
+        state = self._fold.node(uid)
+        return () if state is None else state.devices
 
     def uid(self, name: str) -> str | None:
         """Return the UID of the Node of this name that is decided on, open or closed."""

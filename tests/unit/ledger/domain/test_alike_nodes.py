@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -117,6 +118,11 @@ CHANGES: dict[str, Callable[[Objects, str], Objects]] = {
         nrt(cpu_topology=CPUS, pod_cpu_allocs=[alloc("pod-2")]),
         None,
     ),
+    "another's name in an annotation": lambda said, _: annotated(said, note="of xbeta-1"),
+    "another's machine in two words": lambda said, name: (
+        kept(said, "status", "nodeInfo").update(machineID=f"of {name}"),
+        annotated(said, note="one of beta"),
+    )[1],
     "its name in an annotation": lambda said, name: annotated(said, note=f"of {name}"),
     "memory that is none": lambda said, _: (
         kept(said, "status", "allocatable").update(memory="much"),
@@ -163,6 +169,31 @@ def test_nodes_alike_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert times == ["alpha"]
     assert second.derived_links is first.derived_links
     assert [each.device_id for each in second.devices] == ["GPU-c", "GPU-d"]
+
+
+def test_devices_that_are_in_memory_already_are_what_is_returned() -> None:
+    """All of them where they are what the node says, by the first of its kind and by others."""
+    reader = NodeReader(DEFAULT_VOCABULARY, 1)
+    for name, ids in (("alpha", ("GPU-a", "GPU-b")), ("beta", ("GPU-c", "GPU-d"))):
+        there, _ = decode_node(*objects(name, ids), known_pods=KNOWN)
+
+        read = reader.read(*objects(name, ids), KNOWN, recorded=there.devices)
+
+        assert read.devices is there.devices
+        assert read == there
+
+    first, second = there.devices
+    for another in (
+        replace(second, device_id="GPU-x"),
+        replace(second, unique_id=False),
+        replace(second, healthy=False),
+        replace(second, labels={"a": "b"}),
+        replace(second, by_claims=True),
+    ):
+        read = reader.read(*objects(name, ids), KNOWN, recorded=(first, another))
+        assert read == there, another
+        assert read.devices[0] is first
+    assert reader.read(*objects(name, ids), KNOWN, recorded=there.devices[:1]) == there
 
 
 def test_what_is_remembered_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
