@@ -259,8 +259,11 @@ def _brief(value: object) -> object:
     kind: Declared = type(value)
     if not dataclasses.is_dataclass(value):
         return value
-    fields = [(name, getattr(value, name), default) for name, default in _defaults_of(kind)]
-    return {name: _brief(item) for name, item, default in fields if item != default}
+    return {
+        name: _brief(item)
+        for name, default in _defaults_of(kind)
+        if (item := getattr(value, name)) is not default and item != default
+    }
 
 
 @functools.cache

@@ -34,7 +34,7 @@ from ledger.domain.log.codec import (
     read_unchecked,
     read_value,
 )
-from ledger.domain.log.layouts import read_with_cpus
+from ledger.domain.log.layouts import read_with_cpus, read_with_facts
 from ledger.domain.log.recorded_node import RecordedNode
 from ledger.domain.log.recorded_request import RecordedRequest
 from ledger.domain.log.upcasts import UPCASTS, Step, latest, upcast
@@ -820,6 +820,10 @@ def decode_event(event_type: str, body: str, steps: Mapping[str, Step] = UPCASTS
         if read is not None and len(read[1]) == 1:
             inventory: NodeInventoried = structs.replace(read[0], cpus=read[1][0])
             return inventory
+    if kind is NodeDescribed:
+        described: NodeDescribed | None = read_with_facts(kind, body, event_type)
+        if described is not None:
+            return described
     event: LedgerEvent = read_value(kind, body, event_type)
     return event
 

@@ -9,13 +9,15 @@ from datetime import date
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from ledger.domain.annotations.node_cpu import decode_cpu_topology, encode_cpu_topology
-from ledger.domain.errors import InputError
+from ledger.domain.errors import InputError, UnknownEventError
 from ledger.domain.kube.device_objects import inventory_of_device
 from ledger.domain.log import layouts
 from ledger.domain.log.codec import read_value
-from ledger.domain.log.events import NodeInventoried, decode_event, encode_event
+from ledger.domain.log.events import NodeDescribed, NodeInventoried, decode_event, encode_event
+from ledger.domain.log.recorded_node import RecordedNode
 from ledger.domain.log.state import Folding
 from ledger.domain.log.state_codec import decode_state, encode_state
 from ledger.domain.topology import Cpu, cpu_topology_of
@@ -83,6 +85,67 @@ def test_broken_cpus_are_refused_in_the_same_words(before: str, after: str) -> N
     with pytest.raises(InputError) as shared:
         decode_event(kind, body)
     assert str(shared.value) == str(whole.value)
+
+
+def _described(uid: str, **more: int) -> NodeDescribed:
+    facts = RecordedNode(version=1, mgpu_policy='},"node_name":"', faults=("facts",))
+    return NodeDescribed(node_uid=uid, node_name=uid, facts=facts, **more)
+
+
+def test_alike_nodes_share_the_facts_of_their_descriptions() -> None:
+    """What was recorded is read back, fields at their default or not, and the facts are once."""
+    events = [_described("a"), _described('b,"node_name":"', number=3, rank=2)]
+    kind = NodeDescribed.event_type
+    read = [decode_event(kind, encode_event(event)) for event in events]
+    assert read == events
+    first, other = read
+    assert isinstance(first, NodeDescribed)
+    assert isinstance(other, NodeDescribed)
+    assert first.facts is other.facts
+    made = [
+        structs.replace(one, facts=replace(one.facts, created=created))
+        for one in events
+        for created in ("2026-01-01T00:00:00Z", "at-any-time", "b", '"', "\\", "Zürich")
+    ]
+    assert [decode_event(kind, encode_event(event)) for event in made] == made
+    short = encode_event(events[0]).replace(',"number":0,"rank":0', "")
+    assert decode_event(kind, short) == events[0]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('"version":1', '"version":2'),
+        ('"version":1', '"taints":[{"created":"x","effect":"e","key":"k"}],"version":1'),
+        ('"version":1', '"taints":[{"created":"x","effect":"e","key":"at-any-time"}],"version":1'),
+        ('{"faults"', '{"created":"","faults"'),
+        ('"version":1', '"created":"x","version":1'),
+        ('"version":1', '"links":null,"version":1'),
+        ('"version":1', '"version":1,"x":1'),
+        ('"version":1', '"version":1.0'),
+        ('{"faults"', '[{"faults"'),
+        ('{"faults"', ' {"faults"'),
+        ('"version":1}', '"version":1},"facts":{"version":1}'),
+        ('"number":0', '"facts":{"version":1},"number":0'),
+        ('"number":0', '"number": 0'),
+        ('"number":0', '"number":-1'),
+        ('"number":0', '"number":0,"place":1'),
+        ('"node_uid":"a"', '"node_uid":1'),
+        ('"node_name":"a",', ""),
+    ],
+)
+def test_broken_descriptions_are_refused_in_the_same_words(before: str, after: str) -> None:
+    """Whichever part of it is broken."""
+    body = encode_event(_described("a"))
+    assert before in body
+    body = body.replace(before, after, 1)
+    kind = NodeDescribed.event_type
+    with pytest.raises((InputError, UnknownEventError)) as whole:
+        read_value(NodeDescribed, body, kind)
+    with pytest.raises((InputError, UnknownEventError)) as apart:
+        decode_event(kind, body)
+    assert str(apart.value) == str(whole.value)
+    assert type(apart.value) is type(whole.value)
 
 
 def test_what_cards_and_holdings_say_alike_is_there_once() -> None:
