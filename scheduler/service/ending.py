@@ -92,20 +92,25 @@ class Ends:
 
 def life_of(pod: Object) -> PodLife:
     """Return what a Pod object says of its life."""
+    return PodLife(**life_words(pod))
+
+
+def life_words(pod: Object) -> dict[str, Any]:
+    """Return the same, by the names of the fields."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     phase, reason = status.get("phase") or "", status.get("reason") or ""
     ended = ""
     if phase in {SUCCEEDED, FAILED}:
         ended = reason or (COMPLETED if phase == SUCCEEDED else FAILED)
-    return PodLife(
-        uid=metadata["uid"],
-        namespace=metadata.get("namespace") or "",
-        name=metadata["name"],
-        node=node_of(pod),
-        ended=ended,
-        terminated=_terminated(status, is_over=bool(ended)),
-        static_uid=(metadata.get("annotations") or {}).get(_MIRROR) or "",
-    )
+    return {
+        "uid": metadata["uid"],
+        "namespace": metadata.get("namespace") or "",
+        "name": metadata["name"],
+        "node": node_of(pod),
+        "ended": ended,
+        "terminated": _terminated(status, is_over=bool(ended)),
+        "static_uid": (metadata.get("annotations") or {}).get(_MIRROR) or "",
+    }
 
 
 def _terminated(status: Mapping[str, Any], *, is_over: bool) -> bool:

@@ -26,7 +26,7 @@ from ledger.domain.resources import (
 )
 from scheduler.cluster.documents import Document, is_pending
 from scheduler.cluster.one_node import NodeDocuments
-from scheduler.service.ending import PodLife, life_of
+from scheduler.service.ending import PodLife, life_words
 
 NODE: Final = "Node"
 DEVICE: Final = "Device"
@@ -128,7 +128,7 @@ class Kept:
             self.drop(uid)
             return
         name, part = kept
-        text = self._packed(msgspec.json.encode(part))
+        text = self._packed(_encoded(part))
         if self._texts.get(name) == text:
             return
         self._texts[name], self._uids[name], self._names[uid] = text, uid, name
@@ -162,7 +162,8 @@ class Kept:
         if text is None:
             return None
         whole = zlib.decompressobj(wbits=_WINDOW, zdict=self._like).decompress(text)
-        body: dict[str, Any] = msgspec.json.decode(whole)
+        is_json = whole.startswith(b"{")  # no map of MessagePack does
+        body: dict[str, Any] = (msgspec.json if is_json else msgspec.msgpack).decode(whole)
         return body
 
     def document(self, kind: str, name: str) -> Document | None:
@@ -342,23 +343,17 @@ class Namespaces:
 def pod_seen(item: Object, device_names: AbstractSet[str]) -> PodSeen:
     """Return what is kept of a Pod object."""
     metadata, spec = item["metadata"], item.get("spec") or {}
-    life = life_of(item)
-    words: Mapping[str, str] = (metadata.get("annotations") or {}) if life.node else {}
+    life = life_words(item)
+    words: Mapping[str, str] = (metadata.get("annotations") or {}) if life["node"] else {}
     return PodSeen(
-        uid=life.uid,
-        namespace=life.namespace,
-        name=life.name,
-        node=life.node,
-        ended=life.ended,
-        terminated=life.terminated,
-        static_uid=life.static_uid,
+        **life,
         priority=int(spec.get("priority") or 0),
         version=str(metadata.get("resourceVersion") or ""),
         holds=_holds(item, device_names),
         is_ours=spec.get("schedulerName") == SCHEDULER_NAME,
         given=given_digest(words),
-        proof=_digest(words.get(ANNOTATION_TENURE_PROOF, "")),
-        labels=_labels(metadata) if life.node and not life.ended else "",
+        proof=_digest(words.get(ANNOTATION_TENURE_PROOF, "").encode()),
+        labels=_labels(metadata) if life["node"] and not life["ended"] else "",
     )
 
 
@@ -371,11 +366,11 @@ def _labels(metadata: Mapping[str, Any]) -> str:
 def given_digest(annotations: Mapping[str, str]) -> bytes:
     """Return a digest of what annotations say of devices and CPUs; empty where they say nothing."""
     words = given(annotations)
-    return _digest(msgspec.json.encode(words, order="sorted").decode() if words else "")
+    return _digest(msgspec.json.encode(words, order="sorted") if words else b"")
 
 
-def _digest(text: str) -> bytes:
-    return hashlib.blake2b(text.encode(), digest_size=8).digest() if text else b""
+def _digest(text: bytes) -> bytes:
+    return hashlib.blake2b(text, digest_size=8).digest() if text else b""
 
 
 def _life(pod: PodSeen) -> tuple[str, str, bool]:
@@ -396,6 +391,14 @@ def _holds(item: Object, device_names: AbstractSet[str]) -> bool:
             ):
                 return True
     return False
+
+
+def _encoded(part: Object) -> bytes:
+    """Return a part as MessagePack, that a text with quotes is no work for; else as JSON."""
+    try:
+        return msgspec.msgpack.encode(part)
+    except OverflowError:  # a number of more than 64 bits, which JSON has
+        return msgspec.json.encode(part)
 
 
 def _metadata(item: Object) -> dict[str, Any]:
