@@ -349,7 +349,8 @@ class ClusterView:
         self._facts[uid] = facts
         state = self._fold.node(uid)
         laid = self._as_laid(facts)
-        if self._laid.get(uid) != laid:
+        before = self._laid.get(uid)
+        if before is not laid and before != laid:
             self.numbers[uid] = self.engine.put_node(laid)
             self._laid[uid] = laid
         self._hold(uid, {} if state is None else _everyone(state))

@@ -266,7 +266,8 @@ class KubeObjects:
                 date = answer.headers.get("Date", "")
                 self._skew = _skew(date, asked, datetime.now(UTC))
                 raw = await _whole(answer)
-        return _answered(method, path, status, (taken or _object)(raw), answer.headers)
+        take = taken if taken and status == _OK else _object
+        return _answered(method, path, status, take(raw), answer.headers)
 
     async def _asked(
         self,
@@ -417,15 +418,20 @@ def _object(raw: bytes) -> dict[str, Any] | None:
     return body if isinstance(body, dict) else None
 
 
+class _Listed(msgspec.Struct):
+    """What is read of a list, its items not yet made."""
+
+    metadata: Any = None
+    items: list[msgspec.Raw] | None = None
+
+
 def _list(raw: bytes) -> dict[str, Any] | None:
-    """Return the JSON object that an answer is, its items not yet made; None for anything else."""
+    """Return what is read of a list, its items made one by one; None for anything else."""
     try:
-        body: dict[str, Any] = _read_parts(raw) if raw else {}
-        items = _read_items(body.pop("items", _NO_ITEMS)) or ()
-        said = {key: msgspec.json.decode(part) for key, part in body.items()}
-        return {**said, "items": _each(items)}
+        listed = _read_list(raw) if raw else _Listed()
     except (ValueError, RecursionError):
         return None
+    return {"metadata": listed.metadata, "items": _each(listed.items or ())}
 
 
 def _each(items: Sequence[msgspec.Raw]) -> Iterator[Any]:
@@ -437,6 +443,4 @@ def _each(items: Sequence[msgspec.Raw]) -> Iterator[Any]:
         yield made
 
 
-_NO_ITEMS: Final = msgspec.Raw(b"null")
-_read_parts: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_read_items: Final = msgspec.json.Decoder(list[msgspec.Raw] | None).decode
+_read_list: Final = msgspec.json.Decoder(_Listed).decode

@@ -10,6 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +20,7 @@ from sqlalchemy import Connection, func, select
 from ledger.domain.errors import InputError, LedgerError
 from ledger.domain.log.events import LedgerEvent, SnapshotTaken
 from ledger.domain.log.state import Folding, LedgerState
-from ledger.domain.log.state_codec import FORMAT, decode_state, state_digest
+from ledger.domain.log.state_codec import FORMAT, decode_state
 from ledger.store import schema
 from ledger.store.archives.segment_files import SegmentFile
 from ledger.store.archives.segments import START, End, Segment, end_of, in_archive, segments_of
@@ -168,14 +169,20 @@ def unpacked(row: Sequence[Any]) -> LedgerState:
     _, form, body, digest = row
     if form != SNAPSHOT_FORMAT:
         raise InputError(f"of a form that this version does not know: format={form}")
+    return decode_state(_text_of(body, digest))
+
+
+def _text_of(body: bytes, digest: bytes) -> str:
+    """Return a state's text, of which there are as many bytes again only until it is returned."""
     unpacker = zlib.decompressobj()
     try:
-        text = unpacker.decompress(body, STATE_BYTES_MAX).decode()
+        said = unpacker.decompress(body, STATE_BYTES_MAX)
+        text = said.decode()
     except (zlib.error, ValueError, MemoryError) as error:
         raise InputError(f"it can't be unpacked: {error}") from error
-    if not unpacker.eof or state_digest(text) != digest:
+    if not unpacker.eof or sha256(said).digest() != digest:
         raise InputError("its text does not give its digest")
-    return decode_state(text)
+    return text
 
 
 def commits_to(event: LedgerEvent, position: int, digest: bytes) -> bool:
