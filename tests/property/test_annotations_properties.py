@@ -143,7 +143,7 @@ def test_cpu_topologies_round_trip(value: list[Cpu]) -> None:
     """Whatever order the CPUs are listed in, the topology is one value."""
     topology = cpu_topology_of(value)
 
-    assert node_cpu.decode_cpu_topology(node_cpu.encode_cpu_topology(topology)) == topology
+    assert node_cpu.decode_cpu_topology(wishes.encode_cpu_topology(topology)) == topology
     assert sum(len(topology.cpus_in_core(core)) for core in topology.cores) == len(value)
 
 
@@ -165,8 +165,8 @@ def test_node_cpu_lists_round_trip(
     value: tuple[node_cpu.PodCpuAlloc, ...], shared: tuple[cpu.CpuSharedPool, ...]
 ) -> None:
     """Allocations and pools keep their order."""
-    assert node_cpu.decode_pod_cpu_allocs(node_cpu.encode_pod_cpu_allocs(value)) == value
-    assert node_cpu.decode_cpu_shared_pools(node_cpu.encode_cpu_shared_pools(shared)) == shared
+    assert node_cpu.decode_pod_cpu_allocs(wishes.encode_pod_cpu_allocs(value)) == value
+    assert node_cpu.decode_cpu_shared_pools(wishes.encode_cpu_shared_pools(shared)) == shared
 
 
 @given(
@@ -196,9 +196,7 @@ def test_node_cpu_settings_round_trip(
         node_cpu.decode_node_reservation(wishes.encode_node_reservation(reservation)) == reservation
     )
     assert node_cpu.decode_system_qos_resource(wishes.encode_system_qos_resource(system)) == system
-    assert (
-        node_cpu.decode_kubelet_cpu_policy(node_cpu.encode_kubelet_cpu_policy(kubelet)) == kubelet
-    )
+    assert node_cpu.decode_kubelet_cpu_policy(wishes.encode_kubelet_cpu_policy(kubelet)) == kubelet
 
 
 @given(
@@ -388,7 +386,7 @@ def test_device_object_values_round_trip(
     text = checkpoints.encode_devices_checkpoints(entries)
 
     assert checkpoints.decode_devices_checkpoints(text) == entries
-    assert partitions.decode_gpu_partitions(partitions.encode_gpu_partitions(table)) == table
+    assert partitions.decode_gpu_partitions(wishes.encode_gpu_partitions(table)) == table
 
 
 requirements = st.sampled_from(device_hints.SelectorOperator).flatmap(
@@ -476,7 +474,7 @@ uuids = st.lists(names, min_size=1, max_size=4, unique=True).map(tuple)
 def test_our_own_annotations_round_trip(
     shown: dict[tuple[bool, int], tuple[tuple[str, ...], tuple[str, ...]]], moment: datetime
 ) -> None:
-    """Containers come back in spec order, times to the microsecond."""
+    """Containers and their devices come back in order, times to the microsecond."""
     containers = tuple(
         tenure.ContainerDevices(
             index=tenure.container_index(index, init=init), visible=visible, allocated=allocated
@@ -486,8 +484,11 @@ def test_our_own_annotations_round_trip(
     aware = moment.replace(tzinfo=UTC)
 
     annotations = tenure.encode_container_devices(containers)
-    assert tenure.read_container_devices(annotations) == containers
-    assert tenure.decode_released_at(tenure.encode_released_at(aware)) == aware
+    for read, key in (("visible", tenure.visible_key), ("allocated", tenure.allocated_key)):
+        told = {one.index: annotations.pop(key(one.index), "") for one in containers}
+        assert told == {one.index: ",".join(getattr(one, read)) for one in containers}
+    assert not annotations
+    assert datetime.fromisoformat(tenure.encode_released_at(aware)) == aware
 
 
 DECODERS: dict[str, Callable[[str], object]] = {

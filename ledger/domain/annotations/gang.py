@@ -19,8 +19,6 @@ from ledger.domain.annotations.wire import (
 )
 from ledger.domain.errors import InputError
 from ledger.domain.resources import (
-    ANNOTATION_BIND_GANG_GROUP_ID,
-    ANNOTATION_BIND_GANG_MEMBER_COUNT,
     ANNOTATION_GANG_GROUPS,
     ANNOTATION_GANG_MATCH_POLICY,
     ANNOTATION_GANG_MATCH_POLICY_ALIAS,
@@ -130,14 +128,6 @@ def read_gang(labels: Mapping[str, str], annotations: Mapping[str, str]) -> Gang
 
 # internal.scheduling.koordinator.sh/bind-gang-group-id: "..."
 # internal.scheduling.koordinator.sh/bind-gang-member-count: "3"
-
-
-def encode_gang_bind(*, group_id: str, member_count: int) -> dict[str, str]:
-    """Write what a Binding says about its gang (Koordinator contract 10)."""
-    return {
-        ANNOTATION_BIND_GANG_GROUP_ID: group_id,
-        ANNOTATION_BIND_GANG_MEMBER_COUNT: str(member_count),
-    }
 
 
 def parse_duration(text: str) -> int:

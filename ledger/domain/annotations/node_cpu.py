@@ -9,7 +9,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
-from ledger.domain.annotations.cpu import CpuSharedPool, NumaPolicy, decode_pool, encode_pool
+from ledger.domain.annotations.cpu import CpuSharedPool, NumaPolicy, decode_pool
 from ledger.domain.annotations.wire import (
     Amounts,
     a_choice,
@@ -21,12 +21,10 @@ from ledger.domain.annotations.wire import (
     an_integer,
     an_object,
     annotation_path,
-    dump,
     each,
     load,
-    present,
 )
-from ledger.domain.cpuset import EMPTY, CpuSet, format_cpuset
+from ledger.domain.cpuset import EMPTY, CpuSet
 from ledger.domain.errors import InputError
 from ledger.domain.resources import (
     ANNOTATION_AMPLIFICATION_RATIO,
@@ -202,15 +200,6 @@ def decode_cpu_topology(text: str) -> CpuTopology:
         raise error.within(path) from error
 
 
-def encode_cpu_topology(topology: CpuTopology) -> str:
-    """Write a node's CPU topology, CPUs ascending by id."""
-    detail = [
-        {"id": cpu.id, "core": cpu.core, "socket": cpu.socket, "node": cpu.numa}
-        for cpu in topology.cpus
-    ]
-    return dump({"detail": detail})
-
-
 # [{"namespace": "ml", "name": "g-0", "uid": "0a4c...", "cpuset": "6-7,18-19",
 #   "managedByKubelet": true}]
 #
@@ -226,23 +215,6 @@ def decode_pod_cpu_allocs(text: str) -> tuple[PodCpuAlloc, ...]:
     return each(load(text, _ALLOCS_PATH), _ALLOCS_PATH, _decode_alloc)
 
 
-def encode_pod_cpu_allocs(allocs: tuple[PodCpuAlloc, ...]) -> str:
-    """Write the release's shape; no entries are the text `null`."""
-    entries = [
-        present(
-            {
-                "namespace": alloc.namespace,
-                "name": alloc.name,
-                "uid": alloc.uid,
-                "cpuset": format_cpuset(alloc.cpus),
-                "managedByKubelet": alloc.managed_by_kubelet or None,
-            }
-        )
-        for alloc in allocs
-    ]
-    return dump(entries or None)
-
-
 # [{"socket": 0, "node": 0, "cpuset": "2-5,14-17"}]
 
 
@@ -255,11 +227,6 @@ def decode_cpu_shared_pools(text: str, *, best_effort: bool = False) -> tuple[Cp
     key = ANNOTATION_BE_CPU_SHARED_POOLS if best_effort else ANNOTATION_CPU_SHARED_POOLS
     path = annotation_path(key)
     return each(load(text, path), path, decode_pool)
-
-
-def encode_cpu_shared_pools(pools: tuple[CpuSharedPool, ...]) -> str:
-    """Write the shared pools, in the order given."""
-    return dump([encode_pool(pool) for pool in pools])
 
 
 # {"policy": "static", "options": {"full-pcpus-only": "true"}, "reservedCPUs": "0-1"}
@@ -281,16 +248,6 @@ def decode_kubelet_cpu_policy(text: str) -> KubeletCpuPolicy:
         ),
         reserved_cpus=a_cpuset(value.get("reservedCPUs"), f"{_KUBELET_PATH}.reservedCPUs"),
     )
-
-
-def encode_kubelet_cpu_policy(policy: KubeletCpuPolicy) -> str:
-    """Write kubelet's CPU manager policy; empty fields are left out."""
-    fields = {
-        "policy": policy.policy,
-        "options": dict(policy.options),
-        "reservedCPUs": format_cpuset(policy.reserved_cpus),
-    }
-    return dump(present(fields))
 
 
 # {"resources": {"cpu": "2"}, "reservedCPUs": "0-3", "applyPolicy": "Default"}

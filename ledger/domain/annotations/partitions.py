@@ -13,14 +13,12 @@ from ledger.domain.annotations.wire import (
     an_integer,
     an_object,
     annotation_path,
-    dump,
     each,
     load,
-    present,
 )
 from ledger.domain.bounds import Exact, Number
 from ledger.domain.errors import InputError
-from ledger.domain.quantity import Quantity, format_quantity
+from ledger.domain.quantity import Quantity
 from ledger.domain.resources import ANNOTATION_GPU_PARTITIONS, LABEL_GPU_PARTITION_POLICY
 
 _PATH: Final = annotation_path(ANNOTATION_GPU_PARTITIONS)
@@ -80,16 +78,6 @@ def decode_gpu_partitions(text: str) -> dict[int, tuple[GpuPartition, ...]]:
     return dict(sorted(table.items()))
 
 
-def encode_gpu_partitions(table: Mapping[int, tuple[GpuPartition, ...]]) -> str:
-    """Write the table; fields that say nothing are left out."""
-    return dump(
-        {
-            str(count): [_encode_partition(partition) for partition in partitions]
-            for count, partitions in table.items()
-        }
-    )
-
-
 def honors_partitions(*labels: Mapping[str, str]) -> bool:
     """
     Tell whether the table binds: `Honor` on the Node or the Device; anything else is `Prefer`.
@@ -125,16 +113,6 @@ def _decode_partition(value: object, path: str) -> GpuPartition:
         ),
         allocation_score=0 if score is None else an_integer(score, f"{path}.allocationScore"),
     )
-
-
-def _encode_partition(partition: GpuPartition) -> dict[str, object]:
-    bandwidth = partition.ring_bus_bandwidth
-    fields = {
-        "gpuLinkType": partition.link_type,
-        "ringBusBandwidth": None if bandwidth is None else format_quantity(bandwidth),
-        "allocationScore": partition.allocation_score or None,
-    }
-    return {"minors": list(partition.minors), **present(fields)}
 
 
 def _minor(value: object, path: str) -> int:

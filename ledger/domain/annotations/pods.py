@@ -1,13 +1,12 @@
-"""The other annotations of Pods: bind time, minors, scheduling hint."""
+"""The other annotations of Pods: scheduling hint, replaced resources."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from ledger.domain.annotations.wire import (
-    a_decimal,
     a_text,
     an_object,
     annotation_path,
@@ -16,7 +15,6 @@ from ledger.domain.annotations.wire import (
 )
 from ledger.domain.errors import InputError
 from ledger.domain.resources import (
-    ANNOTATION_BIND_TIMESTAMP,
     ANNOTATION_REPLACE_RESOURCES,
     ANNOTATION_SCHEDULING_HINT,
     ANNOTATION_SCHEDULING_HINT_DEPRECATED,
@@ -37,22 +35,7 @@ class SchedulingHint:
 # scheduling.koordinator.sh/bind-timestamp: "1767225600000000000"
 
 
-def decode_bind_timestamp(text: str) -> int:
-    """Read the bind time, Unix nanoseconds (Koordinator contract 2.2)."""
-    return a_decimal(text, annotation_path(ANNOTATION_BIND_TIMESTAMP), least=0)
-
-
-def encode_bind_timestamp(bind_time_ns: int) -> str:
-    """Write the bind time, Unix nanoseconds."""
-    return str(bind_time_ns)
-
-
 # scheduling.koordinator.sh/gpu-minors: "0,1"
-
-
-def encode_gpu_minors(minors: Sequence[int]) -> str:
-    """Write the minors of a Pod's GPUs."""
-    return ",".join(map(str, minors))
 
 
 # {"nodeNames": ["n-17"], "preferredNodeNames": ["n-17", "n-18"],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,7 +23,6 @@ from ledger.domain.resources import (
     ANNOTATION_TENURE_ADMITTED,
     ANNOTATION_TENURE_ALLOCATED_PREFIX,
     ANNOTATION_TENURE_ORIGINAL,
-    ANNOTATION_TENURE_RELEASED_AT,
     ANNOTATION_TENURE_SEARCH_CUT,
     ANNOTATION_TENURE_VISIBLE_PREFIX,
     LABEL_TENURE_MANAGED,
@@ -34,7 +32,6 @@ from ledger.domain.resources import (
 
 _NO_ISOLATION: Final = "none"
 _BY_CLAIMS: Final = "dra"
-_PLACE: Final = re.compile(r"(?:init-)?(?:0|[1-9][0-9]{0,3})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,24 +114,6 @@ def encode_container_devices(containers: Sequence[ContainerDevices]) -> dict[str
         if container.allocated:
             result[allocated_key(container.index)] = ",".join(container.allocated)
     return result
-
-
-def read_container_devices(annotations: Mapping[str, str]) -> tuple[ContainerDevices, ...]:
-    """
-    Return the GPUs of each container, app containers first, each kind by index.
-
-    Raises:
-        InputError: a key whose end is no index, an empty or repeated UUID or index.
-    """
-    visible = _by_index(annotations, ANNOTATION_TENURE_VISIBLE_PREFIX)
-    allocated = _by_index(annotations, ANNOTATION_TENURE_ALLOCATED_PREFIX)
-    indexes = sorted(visible.keys() | allocated.keys(), key=_index_order)
-    return tuple(
-        ContainerDevices(
-            index=index, visible=visible.get(index, ()), allocated=allocated.get(index, ())
-        )
-        for index in indexes
-    )
 
 
 # tenure.sh/admitted: "true"
@@ -261,23 +240,6 @@ def encode_released_at(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%f}Z"
 
 
-def decode_released_at(text: str) -> datetime:
-    """
-    Read the time of a release.
-
-    Raises:
-        InputError: not an ISO 8601 time with a zone.
-    """
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None:
-        field = annotation_path(ANNOTATION_TENURE_RELEASED_AT)
-        raise InputError(f"not a time with a zone: value={text!r}", field=field)
-    return moment.astimezone(UTC)
-
-
 # tenure.sh/search-cut: "first found: containers=6, searched=5"
 # tenure.sh/search-cut: "best so far: steps=10000"
 
@@ -305,23 +267,3 @@ def encode_search_cut(*, containers: int, levels: int, steps: int) -> dict[str, 
 def read_search_cut(annotations: Mapping[str, str]) -> str:
     """Return why the cards of a placed Pod may not be the best ones, empty where they are."""
     return annotations.get(ANNOTATION_TENURE_SEARCH_CUT, "")
-
-
-def _by_index(annotations: Mapping[str, str], prefix: str) -> dict[str, tuple[str, ...]]:
-    result = {}
-    for key, text in annotations.items():
-        if key.startswith(prefix):
-            index = key.removeprefix(prefix)
-            if not _PLACE.fullmatch(index):
-                raise InputError(f"not a container's index: {index!r}", field=annotation_path(key))
-            ids = tuple(text.split(","))
-            if not all(ids) or len(set(ids)) != len(ids) or text != "".join(text.split()):
-                raise InputError(
-                    f"not a list of device ids: value={text!r}", field=annotation_path(key)
-                )
-            result[index] = ids
-    return result
-
-
-def _index_order(index: str) -> tuple[bool, int]:
-    return index.startswith("init-"), int(index.removeprefix("init-"))

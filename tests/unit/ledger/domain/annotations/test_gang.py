@@ -8,7 +8,6 @@ from ledger.domain.annotations.gang import (
     Gang,
     GangMatchPolicy,
     GangMode,
-    encode_gang_bind,
     parse_duration,
     read_gang,
 )
@@ -228,13 +227,3 @@ def test_broken_gang_values_are_errors(key: str, text: str) -> None:
         read_gang({}, {f"{PREFIX}name": "g", f"{PREFIX}{key}": text})
 
     assert caught.value.field.startswith(f"metadata.annotations[{PREFIX}{key}]")
-
-
-def test_bind_annotations_round_trip() -> None:
-    """Koordinator contract 10, at bind."""
-    annotations = encode_gang_bind(group_id="g-1", member_count=3)
-
-    assert annotations == {
-        "internal.scheduling.koordinator.sh/bind-gang-group-id": "g-1",
-        "internal.scheduling.koordinator.sh/bind-gang-member-count": "3",
-    }

@@ -7,11 +7,11 @@ import pytest
 from ledger.domain.annotations.partitions import (
     GpuPartition,
     decode_gpu_partitions,
-    encode_gpu_partitions,
     honors_partitions,
 )
 from ledger.domain.errors import InputError
 from ledger.domain.quantity import parse_quantity
+from tests.support.wishes import encode_gpu_partitions
 
 TABLE = """
 {"1": [{"minors": [0]}, {"minors": [1]}],

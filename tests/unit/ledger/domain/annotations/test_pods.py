@@ -4,11 +4,8 @@ import pytest
 
 from ledger.domain.annotations.pods import (
     SchedulingHint,
-    decode_bind_timestamp,
     decode_replace_resources,
     decode_scheduling_hint,
-    encode_bind_timestamp,
-    encode_gpu_minors,
     read_scheduling_hint,
 )
 from ledger.domain.errors import InputError
@@ -16,25 +13,6 @@ from tests.support.wishes import encode_replace_resources, encode_scheduling_hin
 
 CURRENT = "internal.scheduling.koordinator.sh/scheduling-hint"
 DEPRECATED = "scheduling.koordinator.sh/scheduling-hint"
-
-
-def test_the_bind_timestamp_is_unix_nanoseconds() -> None:
-    """Koordinator contract 2.2."""
-    assert decode_bind_timestamp("1767225600000000000") == 1767225600000000000
-    assert encode_bind_timestamp(1767225600000000000) == "1767225600000000000"
-
-
-@pytest.mark.parametrize("text", ["", "now", "-1", "1.5", " 1"])
-def test_other_timestamps_are_errors(text: str) -> None:
-    """The message names the annotation."""
-    with pytest.raises(InputError, match="bind-timestamp"):
-        decode_bind_timestamp(text)
-
-
-def test_gpu_minors_are_written_in_their_order() -> None:
-    """Koordinator contract 2.2; no GPU is the empty text."""
-    assert encode_gpu_minors((0, 1)) == "0,1"
-    assert encode_gpu_minors(()) == ""
 
 
 def test_the_contracts_scheduling_hint_round_trips() -> None:

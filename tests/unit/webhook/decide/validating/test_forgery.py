@@ -5,11 +5,11 @@ from typing import Final
 
 import pytest
 
-from ledger.domain.annotations.gang import encode_gang_bind
 from ledger.domain.annotations.guarded import is_allocation
 from ledger.domain.annotations.tenure import ContainerDevices, encode_container_devices
 from ledger.domain.dialects.gpushare.annotations import GpuShareAnswer, encode_gpushare_answer
 from ledger.domain.dialects.mgpu.annotations import MgpuAllocation, encode_mgpu_allocation
+from ledger.domain.resources import ANNOTATION_BIND_GANG_GROUP_ID, ANNOTATION_BIND_GANG_MEMBER_COUNT
 from tests.support.objects import Object, container, device, gpu_pod, node, pod
 from tests.support.requests_to_admit import (
     AGENT,
@@ -167,7 +167,8 @@ def test_all_that_our_binding_writes_is_guarded() -> None:
         **encode_container_devices(
             [ContainerDevices(index="0", visible=("GPU-1",), allocated=("GPU-1",))]
         ),
-        **encode_gang_bind(group_id="g", member_count=2),
+        ANNOTATION_BIND_GANG_GROUP_ID: "g",
+        ANNOTATION_BIND_GANG_MEMBER_COUNT: "2",
     }
 
     assert all(map(is_allocation, written))
