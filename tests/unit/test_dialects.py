@@ -58,7 +58,6 @@ MGPU_WORDS: Final = {
     "tenure/shared_config.py": "one schema of what both files say of requests",
     "tenure/simulate/trace/week_cluster.py": "the demo week has nodes of a dialect",
     "tenure/simulate/trace/week_pods.py": "the demo week's users speak several dialects",
-    "webhook/decide/validating/catalogue.py": "an example in the text of an advice",
 }
 """Modules whose code says mGPU outside its folders, of 49 before it had any."""
 

@@ -9,7 +9,7 @@ class Rule(StrEnum):
     """
     Every rule that can refuse an object, each name for good.
 
-    What each one refuses, and where it comes from, is in the list that `docs/rules.md` shows.
+    What each one refuses, and where it comes from, is in `docs/rules.md`.
     """
 
     # What a Pod asks for: the same wherever the request is read.

@@ -9,10 +9,9 @@ from ledger.domain.dialects.gpushare.demands import UNIT_BYTES
 from ledger.domain.dialects.gpushare.words import GPUSHARE_MEMORY
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.kube.pod_spec import ContainerSpec
-from ledger.domain.request.rule_names import Rule
 from ledger.domain.vocabulary import Vocabulary
 from webhook.decide.dialects.protocol import DialectAdmission
-from webhook.decide.validating.findings import Advice, Said, rule_entry, say
+from webhook.decide.validating.findings import Advice, Said, say
 
 _GIB_AT_MOST: Final = 96
 _MIB_AT_LEAST: Final = 512
@@ -31,17 +30,4 @@ def _units(container: ContainerSpec, vocabulary: Vocabulary) -> Iterator[Said]:
         yield say(Advice.SUSPICIOUS_UNIT, f"{text}; for {shares} MiB write {less}")
 
 
-_RULES: Final = (
-    rule_entry(
-        Rule.GPUSHARE_CARD,
-        "a GPU share on more than one card, or without memory",
-        "GPU-sharing contract B.1, B.3",
-    ),
-    rule_entry(
-        Rule.GPUSHARE_UNIT,
-        "more memory of one card than any card has: the wrong unit",
-        "GPU-sharing contract A.6, B.5",
-    ),
-)
-
-ADMISSION: Final = DialectAdmission(dialect=Dialect.GPUSHARE, rules=_RULES, units=_units)
+ADMISSION: Final = DialectAdmission(dialect=Dialect.GPUSHARE, units=_units)

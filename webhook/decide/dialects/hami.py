@@ -16,7 +16,7 @@ from ledger.domain.request.rules import of_rule, required
 from ledger.domain.vocabulary import Vocabulary
 from webhook.decide.dialects.protocol import DialectAdmission
 from webhook.decide.facts import NamespaceFacts
-from webhook.decide.validating.findings import Advice, Said, rule_entry, say
+from webhook.decide.validating.findings import Advice, Said, say
 
 _GIB_AT_MOST: Final = 96
 
@@ -42,22 +42,8 @@ def _units(container: ContainerSpec, _vocabulary: Vocabulary) -> Iterator[Said]:
         yield say(Advice.SUSPICIOUS_UNIT, f"{text}; for {mib} GiB write {mib * 1024}")
 
 
-_RULES: Final = (
-    rule_entry(
-        Rule.HAMI_SHARE,
-        "amounts in HAMi's words that are no share of a card, and lists of too few cards",
-        "HAMi contract 1, 2",
-    ),
-    rule_entry(
-        Rule.HAMI_WEBHOOK,
-        "HAMi's words without `hami.io/webhook: ignore` on the Pod or its namespace",
-        "HAMi contract 5",
-    ),
-)
-
 ADMISSION: Final = DialectAdmission(
     dialect=Dialect.HAMI,
-    rules=_RULES,
     placing_rules=frozenset({Rule.HAMI_SHARE}),
     violations=_violations,
     units=_units,

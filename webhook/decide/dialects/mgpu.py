@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Final
 
 from ledger.domain.annotations.wire import annotation_path
@@ -17,9 +16,7 @@ from ledger.domain.dialects.names import Dialect
 from ledger.domain.request.requests import PodRequest
 from ledger.domain.request.rule_names import Rule
 from webhook.decide.dialects.protocol import DialectAdmission
-from webhook.decide.validating.findings import Advice, Reach, Said, rule_entry, say
-
-_rule = partial(rule_entry, reach=Reach.EVERYWHERE)
+from webhook.decide.validating.findings import Advice, Said, say
 
 
 def _hopeless(request: PodRequest) -> Iterator[Said]:
@@ -31,38 +28,18 @@ def _hopeless(request: PodRequest) -> Iterator[Said]:
         )
 
 
-_RULES: Final = (
-    _rule(
-        Rule.MGPU_NORMAL,
-        "a single-card mGPU request outside `1..99` with 256 MiB or more, or whole cards without "
-        "memory (N1 to N4)",
-        "GPU-sharing contract A.3; mGPU proposal, Normal MGPU Pod",
-    ),
-    _rule(
-        Rule.MGPU_MULTIPLE,
-        "a list of card counts, or a request over several cards, that does not come out even "
-        "(M0 to M9)",
-        "GPU-sharing contract A.3; mGPU proposal, Multiple MGPU Pod",
-    ),
-    _rule(
-        Rule.MGPU_MEMORY_UNIT,
-        "more MiB on one card than any card has: `6Gi` where 6144 is meant",
-        "GPU-sharing contract A.6",
-    ),
-    _rule(
-        Rule.MGPU_CONTAINER_NAME,
-        "an mGPU container whose name has more than 43 characters",
-        "GPU-sharing contract A.6",
-    ),
-    _rule(Rule.MGPU_INIT_CONTAINER, "mGPU in an init container", "GPU-sharing contract A.3"),
-    _rule(
-        Rule.MGPU_POLICY, "a compute policy that is none of the three", "GPU-sharing contract A.1"
-    ),
-)
-
 ADMISSION: Final = DialectAdmission(
     dialect=Dialect.MGPU,
-    rules=_RULES,
+    everywhere=frozenset(
+        {
+            Rule.MGPU_NORMAL,
+            Rule.MGPU_MULTIPLE,
+            Rule.MGPU_MEMORY_UNIT,
+            Rule.MGPU_CONTAINER_NAME,
+            Rule.MGPU_INIT_CONTAINER,
+            Rule.MGPU_POLICY,
+        }
+    ),
     node_labels={
         LABEL_MGPU_NODE: tuple(MGPU_NODE_VALUES),
         LABEL_MGPU_COMPUTE_POLICY: tuple(map(str, MgpuPolicy)),

@@ -17,7 +17,7 @@ from ledger.domain.request.requests import PodRequest
 from ledger.domain.request.rule_names import Rule
 from ledger.domain.vocabulary import Vocabulary
 from webhook.decide.facts import NamespaceFacts
-from webhook.decide.validating.findings import RuleEntry, Said
+from webhook.decide.validating.findings import Said
 
 
 def never_hopeless(_request: PodRequest) -> Iterator[Said]:
@@ -48,7 +48,7 @@ class DialectAdmission:
     One dialect as admission keeps its rules.
 
     Attributes:
-        rules: the lines of the list of rules that are about the dialect alone.
+        everywhere: those of its rules that hold in every namespace, opted in or not.
         placing_rules: those of its rules that are about placing: no business of ours where another
             scheduler places the Pod.
         node_labels: label of Nodes -> the values that mean something.
@@ -59,7 +59,7 @@ class DialectAdmission:
     """
 
     dialect: Dialect
-    rules: tuple[RuleEntry, ...] = ()
+    everywhere: frozenset[Rule] = frozenset()
     placing_rules: frozenset[Rule] = frozenset()
     node_labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     hopeless: Callable[[PodRequest], Iterator[Said]] = never_hopeless

@@ -34,12 +34,10 @@ from webhook.decide.mutating.takeover import (
 from webhook.decide.review import CREATE, AdmissionRequest
 from webhook.decide.settings import AdmissionSettings
 from webhook.decide.validating import forgery, near_misses, owned, quota, visible
-from webhook.decide.validating.catalogue import RULES
 from webhook.decide.validating.findings import (
     Advice,
     FoundViolations,
     Json,
-    Reach,
     Said,
     annotations_of,
     labels_of,
@@ -49,7 +47,16 @@ from webhook.decide.validating.findings import (
 )
 from webhook.decide.validating.requests import Examined, examine
 
-_EVERYWHERE: Final = frozenset(entry.name for entry in RULES if entry.reach is Reach.EVERYWHERE)
+EVERYWHERE: Final = frozenset(
+    {
+        Rule.FORGED_ALLOCATION,
+        Rule.SLOT_BY_HAND,
+        Rule.PINNED_NODE,
+        Rule.OWNED_NODE,
+        *(rule for each in ADMISSIONS for rule in each.everywhere),
+    }
+)
+"""Every Pod there is, by policy, whether its namespace has opted in or not."""
 _OF_PLACING: Final = frozenset(
     {
         Rule.GANG,
@@ -119,7 +126,7 @@ def errors_of(
 
 def applicable(errors: Iterable[FieldError], *, managed: bool) -> list[FieldError]:
     """Return the violations that count for a Pod: all of them, or those that bind everywhere."""
-    return [error for error in errors if managed or error.rule in _EVERYWHERE]
+    return [error for error in errors if managed or error.rule in EVERYWHERE]
 
 
 def _managed_errors(
