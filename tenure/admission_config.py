@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from pydantic import (
-    BaseModel,
     ConfigDict,
     Field,
     StrictBool,
     StrictInt,
     model_validator,
 )
-from pydantic.alias_generators import to_camel
 
 from ledger.domain.request.rule_names import Rule
 from tenure.shared_config import (
@@ -142,30 +140,6 @@ def read_admission(document: object) -> AdmissionSettings:
         BOTH: TenureConfiguration,
     }
     return _settings(parsed(document, kinds))
-
-
-def settings_table() -> list[tuple[str, str, str]]:
-    """Return every setting as path, default and meaning, in the order of the file."""
-    return list(_rows(AdmissionConfiguration, ""))
-
-
-def _rows(model: type[BaseModel], path: str) -> Any:  # noqa: ANN401 - a generator of rows
-    for name, field in model.model_fields.items():
-        shown = f"{path}{field.alias or to_camel(name)}"
-        inner = field.annotation
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            yield from _rows(inner, f"{shown}.")
-        elif name == "profiles":
-            yield from _rows(_Profile, f"{shown}[].")
-        elif name not in ("api_version", "kind"):
-            default = field.get_default(call_default_factory=True)
-            yield shown, _shown(default), (field.description or "").strip()
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, frozenset):
-        return ", ".join(sorted(map(str, value)))
-    return "" if value in (None, {}, ()) or repr(value) == "PydanticUndefined" else str(value)
 
 
 def _settings(read: AdmissionConfiguration) -> AdmissionSettings:

@@ -60,16 +60,6 @@ class AskedNodes:
 # {"Pod": {...}, "Nodes": null, "NodeNames": ["n-0", "n-1"]}
 
 
-def read_arguments(body: bytes) -> ExtenderArguments:
-    """
-    Read the body of a filter or prioritize call.
-
-    Raises:
-        InputError: no such JSON.
-    """
-    return arguments_of(read_json(body))
-
-
 def read_json(body: bytes) -> object:
     """
     Return the JSON of a call's body.

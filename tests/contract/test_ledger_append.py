@@ -16,8 +16,9 @@ from ledger.domain.errors import (
     StaleStreamError,
 )
 from ledger.domain.log.events import PodReserved
-from ledger.domain.proofs.hashing import GENESIS, chain_hash, leaf_hash
+from ledger.domain.proofs.hashing import GENESIS, chain_hash
 from ledger.store.proving.verify import verify
+from tests.support.log_proofs import leaf_hash
 from tests.support.stores import (
     MONDAY_US,
     ORIGIN,

@@ -24,8 +24,8 @@ from msgspec import structs
 
 from ledger.domain.log.events import LedgerEvent, PodReleased, encode_event
 from ledger.domain.log.recorded import Envelope
-from ledger.domain.proofs.hashing import GENESIS, chain_hash, leaf_hash
-from ledger.domain.proofs.merkle import includes, is_prefix
+from ledger.domain.proofs.hashing import GENESIS, chain_hash
+from ledger.domain.proofs.merkle import is_prefix
 from ledger.store.open import Ledger
 from ledger.store.projections.rebuild import rebuild
 from ledger.store.proving.tree import TileGrower
@@ -33,6 +33,7 @@ from ledger.store.proving.verify import verify
 from ledger.store.reading.read import envelope_of
 from tenure import offline
 from tests.support.cli import Answer, CommandLine
+from tests.support.log_proofs import includes, leaf_hash
 from tests.support.stores import (
     ORIGIN,
     Clock,
@@ -630,7 +631,7 @@ def test_a_rotation_that_the_old_key_did_not_sign_hands_nothing_on(
 def test_a_checkpoint_kept_in_the_ledger_is_compared_too(signed: Signed) -> None:
     """The ledger's own checkpoints make a rewritten history show itself."""
     from ledger.signing import Checkpoint, Note
-    from ledger.store.proving.checkpoints import keep_checkpoint, kept_checkpoint
+    from tests.support.log_proofs import keep_checkpoint, kept_checkpoint
 
     note = signed.note.read_text()
 

@@ -25,7 +25,7 @@ from ledger.domain.log.events import (
     RequestRefused,
     encode_event,
 )
-from ledger.domain.proofs.hashing import GENESIS, chain_hash, leaf_hash
+from ledger.domain.proofs.hashing import GENESIS, chain_hash
 from ledger.domain.request.requests import PodSnapshot
 from ledger.store.ddl.sqlite_triggers import TRIGGERS, named
 from ledger.store.projections import project
@@ -36,6 +36,7 @@ from ledger.store.reading.read import envelope_of
 from tenure.cli import app
 from tenure.exits import NO, UNREADABLE, run
 from tenure.tamper import flip_one_byte
+from tests.support.log_proofs import leaf_hash
 from tests.support.recorded import Recorded
 from tests.support.stores import (
     ORIGIN,

@@ -20,12 +20,13 @@ from ledger.store.mending.withdrawals import note_hash
 from ledger.store.mending.withdrawing import false_checkpoint, withdraw
 from ledger.store.open import Ledger
 from ledger.store.projections.rebuild import rebuild
-from ledger.store.proving.checkpoints import checkpoint_at, kept_checkpoint
+from ledger.store.proving.checkpoints import checkpoint_at
 from ledger.store.proving.tree_proof import KeptCheckpoint
 from ledger.store.proving.verify import VerifyReport, verify
 from tests.support.archives import move
 from tests.support.cli import CommandLine
 from tests.support.forging import forge
+from tests.support.log_proofs import kept_checkpoint
 from tests.support.stores import Clock, SqliteStore, Store, node, refused, reserved, share, start
 
 TRUSTED = PrivateKey.new("cluster-1")

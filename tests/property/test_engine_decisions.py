@@ -12,7 +12,7 @@ from scheduler.decide.engine import Engine
 from scheduler.decide.outcome import Placement, Unfit, Unplaced
 from scheduler.decide.score.typical import workload_of
 from scheduler.decide.settings import POLICIES, SchedulingSettings
-from tests.support.clusters import fleets, requests, requests_of_any_dialect
+from tests.support.clusters import fleets, rated_anew, requests, requests_of_any_dialect
 from tests.support.examples import examples
 
 Step = tuple[str, PodRequest, int]
@@ -80,7 +80,7 @@ def test_remembered_ratings_equal_ratings_from_nothing(
 
     for _, request, _ in steps:
         shape = engine._shapes.shape_of(request)
-        assert engine._rows.current(shape).tolist() == engine._rows.rate_all(shape).tolist()
+        assert engine._rows.current(shape).tolist() == rated_anew(engine._rows, shape).tolist()
 
 
 @given(

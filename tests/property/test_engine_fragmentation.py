@@ -15,7 +15,7 @@ from scheduler.decide.outcome import Placement
 from scheduler.decide.score.gradient import Gradient
 from scheduler.decide.score.typical import workload_of
 from scheduler.decide.settings import SchedulingSettings
-from tests.support.clusters import fleets, gpu_node, pod, share
+from tests.support.clusters import fleets, gpu_node, pod, rated_anew, share
 from tests.support.examples import examples
 
 PERCENTS = (5, 10, 33, 47, 50, 81, 100)
@@ -112,7 +112,7 @@ def test_scores_equal_the_definition(
     """A node's score is that of the best card, or of the lowest untouched ones, by the formula."""
     engine = _filled(nodes, typical, arrivals)
     workload = workload_of(typical)
-    ratings = engine._rows.rate_all(engine._shapes.shape_of(request))
+    ratings = rated_anew(engine._rows, engine._shapes.shape_of(request))
     bare = any(not node.devices for node in nodes) and any(node.devices for node in nodes)
     for place, node in enumerate(nodes):
         rating = int(ratings[place])

@@ -25,9 +25,12 @@ from ledger.domain.request.requests import (
 )
 from ledger.domain.topology import Cpu, CpuTopology, cpu_topology_of
 from scheduler.decide.engine import Engine
+from scheduler.decide.nodes.arrays import IntArray
 from scheduler.decide.outcome import Placement, Unplaced
+from scheduler.decide.score.rows import RatingRows
 from scheduler.decide.score.typical import workload_of
 from scheduler.decide.settings import SchedulingSettings
+from scheduler.decide.shapes import Shape
 
 MIB: Final = 2**20
 GIB: Final = 2**30
@@ -383,3 +386,8 @@ def requests(draw: st.DrawFn, uid: str = "p") -> PodRequest:
         memory_bytes=draw(_SOME_GIB),
         placement=placement,
     )
+
+
+def rated_anew(rows: RatingRows, shape: Shape) -> IntArray:
+    """Return the ratings of all nodes, from nothing remembered."""
+    return rows._rate(rows._blank(shape), rows._arrays.everything)

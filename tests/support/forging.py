@@ -6,12 +6,13 @@ from hashlib import sha256
 
 from ledger.domain.errors import LedgerError
 from ledger.domain.log.recorded import Envelope
-from ledger.domain.proofs.hashing import chain_hash, leaf_hash
+from ledger.domain.proofs.hashing import chain_hash
 from ledger.store.open import Ledger
 from ledger.store.proving.tree import Tree
 from ledger.store.writing import statements
 from ledger.store.writing.append import read_head
 from ledger.store.writing.outbox import Outbox
+from tests.support.log_proofs import leaf_hash
 from tests.support.stores import Store
 
 

@@ -17,7 +17,6 @@ from ledger.domain.log.events import (
     ClaimReserved,
     ClaimVoided,
     DeviceHealthChanged,
-    Grant,
     GroupPlanned,
     LedgerEvent,
     NodeCleared,
@@ -32,6 +31,9 @@ from ledger.domain.log.events import (
     PodReserved,
     PodVoided,
 )
+
+Grant = PodReserved | ClaimReserved
+"""What takes of a device, inside the constraints."""
 
 
 class RefusedError(Exception):

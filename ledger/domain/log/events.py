@@ -781,9 +781,8 @@ ClaimEvent = (
 """What happened to a claim's holding."""
 Opening = PodReserved | PodObserved | ClaimReserved | ClaimObserved
 """What opens a holding, of a Pod or of a claim."""
-Grant = PodReserved | ClaimReserved
-"""What takes of a device, inside the constraints."""
 GRANTS: Final = frozenset({PodReserved, ClaimReserved})
+"""What takes of a device, inside the constraints."""
 Ending = PodReleased | PodVoided | ClaimReleased | ClaimVoided
 
 EVENT_TYPES: Final[Mapping[str, type[LedgerEvent]]] = {

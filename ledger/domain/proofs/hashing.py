@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
-
-if TYPE_CHECKING:
-    from ledger.domain.log.recorded import Envelope
 
 GENESIS: Final = bytes(32)
 """The chain value before the first event."""
@@ -41,31 +38,15 @@ class Leaf(msgspec.Struct, frozen=True):
     wall_us: int
 
 
-_BODY: Final = "body_sha256"
 _encode: Final = msgspec.json.Encoder().encode
-
-
-def body_hash(body: str) -> bytes:
-    """Return the SHA-256 of an event body, over the very bytes that are stored."""
-    return sha256(body.encode()).digest()
-
-
-def leaf_hash(envelope: Envelope) -> bytes:
-    """
-    Return SHA-256(0x00 || canonical envelope), the body replaced by its own hash.
-
-    Rule: RFC 6962 section 2.1 leaf hashing; the body enters as a hash so that it can be archived
-    while proofs hold (design section 4, append-only).
-    """
-    names = {name: getattr(envelope, name) for name in Leaf.__struct_fields__ if name != _BODY}
-    return hash_of(Leaf(**names, body_sha256=body_hash(envelope.body).hex()))
 
 
 def row_leaf(row: Sequence[Any], body_sha256: str = "") -> bytes:
     """
-    Return the leaf hash that the words of a row give: an envelope's values in its order.
+    Return SHA-256(0x00 || canonical envelope) of a row's words, the body replaced by its own hash.
 
-    The body is not hashed again where its hash is known.
+    Rule: RFC 6962 section 2.1 leaf hashing; the body enters as a hash so that it can be archived
+    while proofs hold (design section 4, append-only). It is not hashed again where that is known.
     """
     position, stream, version, event_type, body, actor, epoch = row[:7]
     causation, correlation, key, args_hash, at_us, wall_us = row[7:13]

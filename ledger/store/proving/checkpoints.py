@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, select
 
 from ledger.domain.errors import CorruptLedgerError, InputError
 from ledger.domain.log.events import KeyRotated, decode_event
@@ -18,8 +18,6 @@ from ledger.domain.proofs.merkle import (
 )
 from ledger.signing import Checkpoint, PublicKey, is_rotation
 from ledger.store import schema
-from ledger.store.mending.voids import voids_of
-from ledger.store.mending.withdrawals import kept_notes, note_hash, withdrawals_of
 from ledger.store.open import Ledger
 from ledger.store.proving.tree import node_reader, stored_range
 from ledger.store.reading.read import checked_head
@@ -113,20 +111,6 @@ def reader_of(connection: Connection) -> NodeReader:
     if size > head:
         raise CorruptLedgerError(f"the tree is beyond the head: size={size}", position=head)
     return node_reader(connection)
-
-
-def keep_checkpoint(connection: Connection, checkpoint: Checkpoint, note: str) -> None:
-    """Keep a signed checkpoint with the ledger, in the caller's transaction; it never changes."""
-    connection.execute(insert(schema.ledger_checkpoints).values(size=checkpoint.size, note=note))
-
-
-def kept_checkpoint(connection: Connection) -> str | None:
-    """Return the last checkpoint that the ledger keeps and does not withdraw, as a signed note."""
-    withdrawn = withdrawals_of(connection, voids_of(connection))
-    for size, note in reversed(tuple(kept_notes(connection))):
-        if (size, note_hash(note)) not in withdrawn:
-            return note.decode()
-    return None
 
 
 def key_at(ledger: Ledger, key: PublicKey, origin: str, size: int) -> PublicKey:

@@ -45,7 +45,7 @@ def leaf_hashes(columns: Sequence[Sequence[Any]]) -> list[bytes]:
     """
     Return the leaf hash of every row, given the columns of `ledger_events`.
 
-    Byte for byte what `ledger.domain.proofs.hashing.leaf_hash` gives; a test holds them together.
+    Byte for byte what `ledger.domain.proofs.hashing.row_leaf` gives; a test holds them together.
     """
     position, stream, version, event_type, body, actor, epoch = columns[:7]
     causation, correlation, key, args_hash, at_us, wall_us = columns[7:13]

@@ -118,10 +118,6 @@ class RatingRows:
         """Drop every row that is remembered."""
         self._rows.clear()
 
-    def rate_all(self, shape: Shape) -> IntArray:
-        """Return the ratings of all nodes, from nothing remembered."""
-        return self._rate(self._blank(shape), self._arrays.everything)
-
     def _new_row(self, shape: Shape) -> _Row:
         row = self._blank(shape)
         row.ratings[:] = self._rate(row, self._arrays.everything)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
 import pytest
+from pydantic import BaseModel
+from pydantic.alias_generators import to_camel
 
 from ledger.domain.errors import InputError
-from tenure.admission_config import read_admission, settings_table
+from tenure.admission_config import AdmissionConfiguration, read_admission
 from webhook.decide.settings import (
     DEFAULT_ADMISSION,
     DomainSetting,
@@ -15,6 +21,7 @@ from webhook.decide.settings import (
     TakeoverRule,
 )
 
+DOCUMENT = Path(__file__).parents[3] / "docs" / "admission.md"
 KIND = {"apiVersion": "tenure.sh/v1alpha1", "kind": "AdmissionConfiguration"}
 
 
@@ -126,6 +133,25 @@ def test_what_means_nothing_is_refused_with_its_field(document: object, error: s
     assert error in str(caught.value)
 
 
-def test_every_setting_is_explained() -> None:
-    """The table in the documentation is made from these."""
-    assert all(meaning for _, _, meaning in settings_table())
+def _settings(model: type[BaseModel] = AdmissionConfiguration, path: str = "") -> Iterator[str]:
+    """Yield the path of every setting, those of a profile below `profiles[].`."""
+    for name, field in model.model_fields.items():
+        shown, inner = f"{path}{field.alias or to_camel(name)}", field.annotation
+        if name == "profiles":
+            (inner, _) = get_args(inner)
+            shown = f"{shown}[]"
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            yield from _settings(inner, f"{shown}.")
+        elif name not in ("api_version", "kind"):
+            assert field.description, shown
+            yield shown
+
+
+def test_every_setting_is_explained_and_documented() -> None:
+    """A key of a profile in the words about profiles, every other one in the table."""
+    text = DOCUMENT.read_text()
+    for key in _settings():
+        if not key.startswith("profiles[]."):
+            assert f"\n| `{key}` |" in text, key
+        elif key != "profiles[].name":
+            assert f"`{key.removeprefix('profiles[].')}`" in text, key

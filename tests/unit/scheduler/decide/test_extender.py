@@ -10,7 +10,7 @@ from ledger.domain.nodes import NodeFacts, Taint
 from ledger.domain.request.normalise import decode_pod
 from ledger.domain.request.requests import PodRequest
 from scheduler.decide.engine import Engine
-from scheduler.decide.extender import NodeDirectory, read_arguments
+from scheduler.decide.extender import NodeDirectory, arguments_of, read_json
 from tests.support.clusters import GIB, engine, gpu_node, held, running
 
 POD: Final = {
@@ -51,7 +51,7 @@ def _body(*names: str, pod: object = POD, nodes: object = None) -> bytes:
 
 
 def _request(body: bytes) -> tuple[PodRequest, list[str]]:
-    arguments = read_arguments(body)
+    arguments = arguments_of(read_json(body))
     return decode_pod(arguments.pod), list(arguments.node_names)
 
 
@@ -169,7 +169,7 @@ def test_a_pod_that_breaks_rules_fails_on_every_node_for_good() -> None:
 def test_a_question_that_can_not_be_read_is_refused_with_its_field(body: bytes, field: str) -> None:
     """Neither names nor whole nodes, or something else in their place."""
     with pytest.raises(InputError) as caught:
-        read_arguments(body)
+        arguments_of(read_json(body))
     assert caught.value.field == field
 
 
@@ -182,7 +182,9 @@ def test_a_node_name_that_is_no_text_is_refused() -> None:
 def test_whole_nodes_are_asked_about_by_their_names_and_given_back_whole() -> None:
     """Without nodeCacheCapable kube-scheduler takes the nodes that pass from `Nodes` alone."""
     whole = [{"metadata": {"name": node.name}, "spec": {"podCIDR": node.name}} for node in NODES]
-    arguments = read_arguments(json.dumps({"Pod": POD, "Nodes": {"items": whole}}).encode())
+    arguments = arguments_of(
+        read_json(json.dumps({"Pod": POD, "Nodes": {"items": whole}}).encode())
+    )
     directory = _directory()
     asked = directory.ask(arguments.node_names)
     filtered = _cluster().filter(decode_pod(arguments.pod), asked.nodes)
@@ -193,7 +195,7 @@ def test_whole_nodes_are_asked_about_by_their_names_and_given_back_whole() -> No
 
 def test_keys_come_in_any_letter_case() -> None:
     """Go matches keys so; the Pod inside is ordinary JSON of Kubernetes."""
-    arguments = read_arguments(json.dumps({"pod": POD, "nodenames": ["empty"]}).encode())
+    arguments = arguments_of(read_json(json.dumps({"pod": POD, "nodenames": ["empty"]}).encode()))
     assert arguments.pod == POD
     assert arguments.node_names == ["empty"]
 

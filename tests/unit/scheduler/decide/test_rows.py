@@ -4,7 +4,7 @@ from ledger.domain.request.requests import PodRequest
 from scheduler.decide.engine import Engine
 from scheduler.decide.nodes.node_arrays import _LOG_LENGTH
 from scheduler.decide.score.rows import RatingRows
-from tests.support.clusters import engine, gpu_node, placed, pod, share
+from tests.support.clusters import engine, gpu_node, placed, pod, rated_anew, share
 
 
 def _rows(cluster: Engine, bytes_max: int = 1 << 20) -> RatingRows:
@@ -15,7 +15,7 @@ def _rows(cluster: Engine, bytes_max: int = 1 << 20) -> RatingRows:
 def _current(cluster: Engine, rows: RatingRows, request: PodRequest) -> list[int]:
     shape = cluster._shapes.shape_of(request)
     ratings: list[int] = rows.current(shape).tolist()
-    assert ratings == rows.rate_all(shape).tolist()
+    assert ratings == rated_anew(rows, shape).tolist()
     return ratings
 
 

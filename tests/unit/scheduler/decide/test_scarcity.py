@@ -19,6 +19,7 @@ from tests.support.clusters import (
     held,
     placed,
     pod,
+    rated_anew,
     running,
     selector,
     share,
@@ -198,7 +199,7 @@ def test_another_price_rates_every_node_anew() -> None:
 
     assert _pool_prices(cluster).version() > version
     assert cluster._rows.current(shape).item(1) < before[1]
-    assert cluster._rows.current(shape).tolist() == cluster._rows.rate_all(shape).tolist()
+    assert cluster._rows.current(shape).tolist() == rated_anew(cluster._rows, shape).tolist()
 
 
 HALF = pod("half", share(50))

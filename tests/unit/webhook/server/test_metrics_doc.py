@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tenure.admission_config import settings_table
 from webhook.server.metrics import Metrics
 
 DOCS = Path(__file__).parents[4] / "docs"
@@ -20,14 +19,3 @@ def test_the_documentation_lists_every_metric() -> None:
         (f"{one.name}_total" if one.type == "counter" else one.name, one.type, one.documentation)
         for one in found
     ]
-
-
-def test_the_documentation_names_every_setting() -> None:
-    """A key of a profile in the words about profiles, every other one in the table."""
-    text = (DOCS / "admission.md").read_text()
-    keys = {path for path, _, _ in settings_table()}
-    for key in keys:
-        if not key.startswith("profiles[]."):
-            assert f"\n| `{key}` |" in text, key
-        elif key != "profiles[].name":
-            assert f"`{key.removeprefix('profiles[].')}`" in text, key
