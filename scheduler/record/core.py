@@ -231,7 +231,9 @@ class Decisions:
         for used in by_claims.used:
             self._add(events.of_claim(used, at_us, len(used.consumers)))
         self._add(
-            events.placed_by_claims(answer, by_claims.parts, at_us, digest=digest, arrival=arrival)
+            events.placed_aside(
+                answer, at_us, digest=digest, arrival=arrival, parts=by_claims.parts
+            )
         )
         self._record.decided()
         return Placed(placement=answer, annotations={}, claimed=by_claims.shares)
@@ -488,7 +490,7 @@ class Decisions:
         digest = self._describe(request, at_us)
         if placement.counted:
             self._add(
-                events.placed_by_count(
+                events.placed_aside(
                     placement, at_us, digest=digest, arrival=arrival, attempt=attempt
                 )
             )

@@ -246,15 +246,24 @@ def reserved(
     return _of_pod(event, "reserve", at_us)
 
 
-def placed_by_count(
-    placement: Placement, at_us: int, *, digest: str, arrival: int, attempt: int = 1
+def placed_aside(
+    placement: Placement,
+    at_us: int,
+    *,
+    digest: str,
+    arrival: int,
+    attempt: int = 1,
+    parts: tuple[SystemPart, ...] | None = None,
 ) -> NewEvent:
     """
-    Return what a Pod has that was placed by count: an observation, for no card was granted.
+    Return what a Pod has that was placed by count, or with its claims: an observation.
 
-    `digest`, `arrival` and `attempt` as of a reservation.
+    Nothing of ours was granted to it. `digest`, `arrival` and `attempt` as of a reservation.
+
+    Args:
+        parts: what its claims give it; None = it was placed by count.
     """
-    request = placement.request
+    request, by_count = placement.request, parts is None
     event = PodObserved(
         pod_uid=request.uid,
         attempt=attempt,
@@ -262,44 +271,17 @@ def placed_by_count(
         pod_name=request.name,
         node_uid=placement.node_uid,
         node_name=placement.node_name,
-        source=BY_COUNT,
+        source=BY_COUNT if by_count else BY_CLAIMS,
         cpu_milli=request.cpu_milli,
         memory_bytes=request.memory_bytes,
-        unknown_types=(GPU,),
-        dialect="" if request.dialect is None else request.dialect.value,
+        unknown_types=(GPU,) if by_count else (),
+        dialect=request.dialect.value if by_count and request.dialect is not None else "",
         snapshot=request.snapshot,
         request=digest,
-        group=group_name(request),
-        counted={GPU: placement.counted},
+        group=group_name(request) if by_count else "",
+        counted={GPU: placement.counted} if by_count else {},
         arrival=arrival,
-    )
-    return observed(event, at_us)
-
-
-def placed_by_claims(
-    placement: Placement,
-    parts: tuple[SystemPart, ...],
-    at_us: int,
-    *,
-    digest: str,
-    arrival: int,
-) -> NewEvent:
-    """Return what a Pod has that was placed with its claims: nothing of ours was granted to it."""
-    request = placement.request
-    event = PodObserved(
-        pod_uid=request.uid,
-        attempt=1,
-        namespace=request.namespace,
-        pod_name=request.name,
-        node_uid=placement.node_uid,
-        node_name=placement.node_name,
-        source=BY_CLAIMS,
-        cpu_milli=request.cpu_milli,
-        memory_bytes=request.memory_bytes,
-        snapshot=request.snapshot,
-        request=digest,
-        arrival=arrival,
-        parts=parts,
+        parts=parts or (),
     )
     return observed(event, at_us)
 

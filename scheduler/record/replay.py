@@ -483,7 +483,7 @@ class Replay:
 
 def _counted_as(event: PodReserved | PodObserved, answer: Placement) -> PodObserved:
     """Return the event that would be recorded now of a Pod that is placed by count."""
-    new = events.placed_by_count(
+    new = events.placed_aside(
         answer, 0, digest=event.request or "", arrival=event.arrival, attempt=event.attempt
     )
     assert isinstance(new.event, PodObserved), new
