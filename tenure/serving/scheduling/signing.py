@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ledger.domain.annotations.signed import Checker
-from ledger.signing import OwnKey, published, trusting
+from ledger.signing import OwnKey
 from scheduler.service.proofs import Signing
 from scheduler.service.view import ClusterView
 from tenure.keys import private_key, public_key
@@ -38,17 +37,6 @@ def signer_of(
         )
 
     return signing
-
-
-def trusted_proofs(options: SchedulerOptions) -> Checker:
-    """
-    Return who tells whether nodes trust a proof's key: ours, and those that were ours.
-
-    Raises:
-        InputError: no such key.
-    """
-    older = map(public_key, options.trusted_proof_keys)
-    return trusting(published([private_key(options.proof_key).public, *older]))
 
 
 def _machine_of(view: ClusterView, uid: str) -> tuple[str, str]:

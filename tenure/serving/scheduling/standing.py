@@ -33,7 +33,7 @@ from scheduler.service.witnesses import (
 from tenure.kube.reflector import Reflector
 from tenure.serving.scheduling.options import SchedulerOptions
 from tenure.serving.scheduling.process import Process
-from tenure.serving.scheduling.signing import trusted_proofs
+from tenure.serving.scheduling.signing import proof_key_of
 
 HEAD_SECONDS: Final = 10.0
 """How often the ConfigMap is told of the head at most."""
@@ -55,7 +55,7 @@ class Standing:
     """
 
     def __init__(self, options: SchedulerOptions) -> None:
-        self._check = trusted_proofs(options)
+        self._check = proof_key_of(options).check
         self._own = Own(origin="", position=0, epoch=0)
         self.incarnation = ""
         self.disproved = ""
