@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import os
 import socket
 import time
@@ -55,10 +54,11 @@ _log: Final = logging.getLogger("tenure.agent.plugin")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Registration:
-    """What we are registered with: kubelet's socket, and ours beside it."""
+    """What we are registered with: kubelet's socket, ours beside it, and since when."""
 
     kubelet: tuple[int, int]
     own: Path
+    at: float
 
 
 class Served(Protocol):
@@ -136,7 +136,6 @@ class DevicePlugin:
         self._withdrawn = ""
         self._dropped = self._listed = False
         self._list_seconds = list_seconds
-        self._list_until = math.inf
         self._others: frozenset[str] = frozenset()
         if len(os.fsencode(self._socket(999))) > PATH_MAX:
             raise InputError(f"the path of a socket is too long: {self._socket(999)}")
@@ -199,8 +198,13 @@ class DevicePlugin:
         """
         others = self._listening()
         is_other_gone, self._others = bool(self._others - others), others
-        is_dropped = self._dropped or time.monotonic() > self._list_until
-        return is_other_gone or (is_dropped and not others)
+        return is_other_gone or ((self._dropped or self._is_unasked()) and not others)
+
+    def _is_unasked(self) -> bool:
+        """Tell whether kubelet took us and has not asked for the ids for too long."""
+        if self._registered is None or self._listed:
+            return False
+        return time.monotonic() > self._registered.at + self._list_seconds
 
     def _kubelet(self) -> tuple[int, int] | None:
         """Return what tells kubelet's socket from the one that it had before its restart."""
@@ -222,7 +226,6 @@ class DevicePlugin:
         own = self._socket(self._listenings)
         self._others = self._listening()
         self._dropped = self._listed = False
-        self._list_until = math.inf
         self._served.begin()
         try:
             await self._listen(own)
@@ -230,9 +233,7 @@ class DevicePlugin:
         except (OSError, RuntimeError, grpc.aio.AioRpcError) as error:
             _log.warning("kubelet does not take us", extra={"reason": str(error)})
             return
-        self._registered = _Registration(kubelet=kubelet, own=own)
-        if not self._listed:
-            self._list_until = time.monotonic() + self._list_seconds
+        self._registered = _Registration(kubelet=kubelet, own=own, at=time.monotonic())
         self._withdrawn = ""
         self._metrics.registered.set(1)
         self._metrics.registrations.inc()
@@ -342,7 +343,7 @@ class DevicePlugin:
     async def _list(self, _: object, __: _Context) -> AsyncIterator[Any]:
         """Tell all ids, and again when they or their health are others."""
         told, ended = None, self._ended
-        self._listed, self._list_until = True, math.inf
+        self._listed = True
         try:
             while not ended.is_set():
                 now = self._served.listing()
