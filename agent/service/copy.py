@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -22,6 +21,7 @@ from typing import Final
 import msgspec
 
 from agent.decide.node_holdings import NodeHoldings, all_holdings
+from agent.durable import write_durably
 from agent.service.wire import read_holdings, written
 from ledger.domain.errors import InputError
 
@@ -67,21 +67,7 @@ class CopyFile:
         beside = {"at": copy.at, "boot_id": copy.boot_id, "ended": copy.known.ended}
         body = written(copy.known, **beside)
         head = msgspec.json.encode(_Head(format=FORMAT, sha256=hashlib.sha256(body).hexdigest()))
-        handle, name = tempfile.mkstemp(prefix=f"{FILE_NAME}.", dir=self.path.parent)  # mode 0600
-        new = Path(name)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(head + b"\n" + body + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-            new.rename(self.path)
-        finally:
-            new.unlink(missing_ok=True)
-        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        write_durably(self.path, head + b"\n" + body + b"\n")
 
     def read(self) -> Copy | None:
         """
