@@ -115,7 +115,7 @@ def positions(report: VerifyReport) -> set[int | None]:
 
 
 def test_an_untouched_ledger_is_proved(store: Store) -> None:
-    """No findings, every event counted, the peak of what was granted, and progress on the way."""
+    """No findings, every event counted, and progress on the way."""
     tell(store)
     steps: list[tuple[int, int]] = []
     with store.open("read") as ledger:
@@ -124,7 +124,6 @@ def test_an_untouched_ledger_is_proved(store: Store) -> None:
 
     assert report.ok
     assert (report.events, report.chain_hash) == (EVENTS, head.chain_hash)
-    assert (report.max_core_percent_seen, report.max_memory_percent_seen) == (90, 90)
     assert steps[-1] == (EVENTS, EVENTS)
 
 

@@ -16,7 +16,6 @@ from msgspec import Struct
 from sqlalchemy import Connection, Select, Table
 
 from ledger.domain.annotations.qos import QosClass
-from ledger.domain.devices import GPU
 from ledger.domain.errors import CapacityError
 from ledger.domain.log.events import LedgerEvent
 from ledger.domain.log.state import GRANTED
@@ -164,8 +163,6 @@ class Proof:
     """Give it every event in order, then `finish`; it reports what does not hold."""
 
     def __init__(self, connection: Connection, report: Report) -> None:
-        self.max_core_percent = 0
-        self.max_memory_percent = 0
         self._connection = connection
         self._report = report
         self._projection = Projection({}, self._take)
@@ -372,7 +369,6 @@ class Proof:
             device[_D_TENANTS] += 1
             device[_D_EXCLUSIVE] += exclusive
             _cap(device)
-            self._peak(device)
         self._open[position].shares.append(row)
 
     def _broken(self, device: list[Any], core: int, memory: int, exclusive: int) -> str:
@@ -403,13 +399,6 @@ class Proof:
         ):
             return "was promised while others held it"
         return ""
-
-    def _peak(self, device: list[Any]) -> None:
-        if device[_D_TYPE] == GPU:
-            self.max_core_percent = max(self.max_core_percent, device[_D_CORE_USED])
-            if device[_D_MEMORY]:
-                percent = device[_D_MEMORY_USED] * 100 // device[_D_MEMORY]
-                self.max_memory_percent = max(self.max_memory_percent, percent)
 
     def _held_unnamed(self, device: list[Any]) -> bool:
         """Tell whether the node had a device without an id at this minor, which is held."""

@@ -98,7 +98,6 @@ class ResumedProof(Proof):
         self._recorded = self._readers(_behind(end.position))
         for device in self._devices.values():
             self._known_by_id(device)
-            self._peak(device)
 
     def _readers(self, query: Callable[[Table], Select[Any]]) -> dict[Table, SortedRows]:
         return {

@@ -65,13 +65,10 @@ class Vouched:
 
     Attributes:
         position, chain_hash: of the last event, which must be that of the first process.
-        max_core_percent, max_memory_percent: as of `Proof`.
     """
 
     position: int
     chain_hash: bytes
-    max_core_percent: int
-    max_memory_percent: int
 
 
 class Port(Protocol):
@@ -242,8 +239,6 @@ def vouch_for_rows(connection: Connection, still: Callable[[], object]) -> Vouch
         else Vouched(
             position=position,
             chain_hash=chain,
-            max_core_percent=proof.max_core_percent,
-            max_memory_percent=proof.max_memory_percent,
         )
     )
 

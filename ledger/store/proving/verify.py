@@ -77,7 +77,7 @@ from ledger.store.projections.held import HeldByFold
 from ledger.store.proving.damage import changed_rules, damaged_pages, other_revision
 from ledger.store.proving.proof import Report
 from ledger.store.proving.resumed import ResumedProof
-from ledger.store.proving.second import SecondProver, Vouched
+from ledger.store.proving.second import SecondProver
 from ledger.store.proving.tree_proof import NO_WITNESS, KeptCheckpoint, TreeProof
 from ledger.store.reading.kept import events_of
 from ledger.store.reading.proven import proven_chain
@@ -123,8 +123,6 @@ class VerifyReport:
             were, and what the ledger kept of them.
         findings: by position, those about no position last; empty = proved.
         chain_hash: the chain value at the last event that was checked.
-        max_core_percent_seen: most core percent ever granted of one GPU.
-        max_memory_percent_seen: most memory ever granted of one GPU, in percent of what it has.
         withdrawn: checkpoints that the ledger keeps and that count for nothing: an event withdraws
             them, the events do not bear them out, and no trusted key signed them.
         ahead_us: how far at most an event's time is ahead of the clock that it was recorded by,
@@ -135,8 +133,6 @@ class VerifyReport:
     findings: tuple[Finding, ...]
     seconds: float
     chain_hash: bytes
-    max_core_percent_seen: int
-    max_memory_percent_seen: int
     unread: int = 0
     withdrawn: tuple[Withdrawal, ...] = ()
     ahead_us: int = 0
@@ -250,9 +246,8 @@ def _proved(
     )
     with closing(walk):
         walk.run(past.rows(connection, findings.add), progress)
-    rows: ResumedProof | Vouched | None = walk.proof
     if second is not None:
-        vouched = rows = second.answer(connection)
+        vouched = second.answer(connection)
         if vouched is None or (vouched.position, vouched.chain_hash) != (walk.position, walk.chain):
             findings.add(None, "the second process does not vouch for the rows")
     return VerifyReport(
@@ -260,8 +255,6 @@ def _proved(
         findings=findings.sorted(),
         seconds=0.0,
         chain_hash=walk.chain,
-        max_core_percent_seen=rows.max_core_percent if rows else 0,
-        max_memory_percent_seen=rows.max_memory_percent if rows else 0,
         unread=past.start.position,
         withdrawn=walk.withdrawn,
         ahead_us=walk.ahead[0],
@@ -287,8 +280,6 @@ def unopened(fact: str) -> VerifyReport:
         findings=(Finding(position=None, text=f"the ledger is damaged: {fact}"),),
         seconds=0.0,
         chain_hash=GENESIS,
-        max_core_percent_seen=0,
-        max_memory_percent_seen=0,
     )
 
 
