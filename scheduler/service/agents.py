@@ -19,6 +19,7 @@ from certs.ports import Object
 from ledger.domain.adopted.checkpoints import real_id
 from ledger.domain.annotations.checkpoints import DeviceCheckpoint
 from ledger.domain.annotations.proof import ProvenContainer, containers_of
+from ledger.domain.bounds import Number
 from ledger.domain.log.events import (
     EpochStarted,
     LedgerEvent,
@@ -97,8 +98,8 @@ class Given:
     """What a node says that it gave the containers of a Pod."""
 
     pod_uid: str
-    attempt: int
-    containers: tuple[ProvenContainer, ...]
+    attempt: Number
+    containers: tuple[ProvenContainer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 from aiohttp import web
 
 from ledger.domain.annotations.checkpoints import DeviceCheckpoint
-from ledger.domain.annotations.proof import ProvenContainer, containers_of
+from ledger.domain.annotations.proof import containers_of
 from ledger.domain.bounds import Count, Name, Number
 from ledger.domain.errors import InputError
 from ledger.domain.log.codec import decode_value, plain_value
@@ -41,15 +41,6 @@ DEVICES_MAX: Final = 1024
 """That one Pod is seen to have: replicas and units of memory are ids of their own."""
 WAIT_SECONDS_MAX: Final = 25.0
 _NOT_YET: Final = "ServiceUnavailable"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfirmedPod:
-    """What an agent gave the containers of a Pod."""
-
-    pod_uid: str
-    attempt: Number
-    containers: tuple[ProvenContainer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +85,7 @@ class Confirmation:
         claims: claims of which it was asked, and of which nothing is left.
     """
 
-    assigned: tuple[ConfirmedPod, ...] = ()
+    assigned: tuple[Given, ...] = ()
     gone: tuple[str, ...] = ()
     observed: tuple[ObservedPod, ...] = ()
     here: tuple[str, ...] = ()
@@ -216,10 +207,9 @@ class AgentRoutes:
             seen.append({"pod_uid": pod.pod_uid, "result": result, "why": why})
         results = []
         for one in said.assigned:
-            given = Given(pod_uid=one.pod_uid, attempt=one.attempt, containers=one.containers)
             result, why = LATER, "a newer message of this node was taken meanwhile"
             if self._agents.taken(uid) == number:
-                result, why = await self._agents.assigned(uid, given)
+                result, why = await self._agents.assigned(uid, one)
             words = {"pod_uid": one.pod_uid, "attempt": one.attempt}
             results.append({**words, "result": result, "why": why})
         cleared = []
