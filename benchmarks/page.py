@@ -13,6 +13,7 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
+from ledger.domain.log.events import RefusalReason
 from ledger.store.reading.gpu_hours import CapacityChange
 from scheduler.usage.capacity import capacity_at
 from scheduler.usage.model import (
@@ -25,7 +26,7 @@ from scheduler.usage.model import (
 )
 from tenure.report.model import Report, ReportSource, Totals
 from tenure.report.page import render
-from tenure.report.waiting import Reason, Wait
+from tenure.report.waiting import Wait
 
 MONDAY = 1_772_409_600_000_000
 SECOND = 1_000_000
@@ -122,10 +123,10 @@ def waits_of(history: History, count: int, seed: int) -> tuple[Wait, ...]:
                 shape="1 x whole gpu, 6 cpu, 32 GiB",
                 refusals=((asked, message),),
                 reasons=(
-                    Reason(
+                    RefusalReason(
                         reason="Insufficient gpu devices",
                         nodes=rng.randrange(1, 900),
-                        nearest=f"gpu-{rng.randrange(1250):05}",
+                        nearest_node=f"gpu-{rng.randrange(1250):05}",
                         detail="asks 1 whole GPU, 0 untouched",
                         remedy="release 1 whole GPU",
                     ),

@@ -11,6 +11,7 @@ from msgspec import Struct
 from ledger.domain.annotations.cpu import CpuSharedPool
 from ledger.domain.cpuset import EMPTY, CpuSet
 from ledger.domain.devices import DeviceRecord, DeviceShare
+from ledger.domain.log.events import RefusalReason
 from ledger.domain.request.requests import PodRequest
 
 
@@ -137,21 +138,6 @@ class NodeReasons:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReasonCount:
-    """
-    One reason with how many nodes gave it, and the node that came closest, with numbers.
-
-    `detail` and `remedy` are for people: `asks 4 cards, 2 free`, `release 2 cards on n-17`.
-    """
-
-    reason: str
-    nodes: int
-    nearest_node: str = ""
-    detail: str = ""
-    remedy: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Unplaced:
     """
     No node can take the Pod now.
@@ -166,7 +152,7 @@ class Unplaced:
 
     request: PodRequest
     message: str
-    reasons: tuple[ReasonCount, ...] = ()
+    reasons: tuple[RefusalReason, ...] = ()
     nodes: NodeReasons | None = None
     never: str = ""
 

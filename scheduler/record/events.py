@@ -348,16 +348,7 @@ def unplaced(
         pod_name=request.name,
         stage=STAGE,
         message=answer.message[:_TEXT_MAX],
-        reasons=tuple(
-            RefusalReason(
-                reason=reason.reason,
-                nodes=reason.nodes,
-                nearest_node=reason.nearest_node,
-                detail=reason.detail,
-                remedy=reason.remedy,
-            )
-            for reason in answer.reasons
-        ),
+        reasons=answer.reasons,
         shape=shape_of(request),
         gpu_core_percent=gpu_core_percent(request),
         policy=words.policy,

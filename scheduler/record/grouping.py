@@ -17,6 +17,7 @@ from ledger.domain.log.events import (
     PodObserved,
     PodReserved,
     PodVoided,
+    RefusalReason,
 )
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import GangRef, PodRequest, group_name
@@ -38,7 +39,7 @@ from scheduler.decide.group.life import (
     is_complete,
     review,
 )
-from scheduler.decide.outcome import NodeReasons, Placement, ReasonCount, Unfit, Unplaced
+from scheduler.decide.outcome import NodeReasons, Placement, Unfit, Unplaced
 from scheduler.decide.refusal.reasons import message
 
 LEFT_MAX: Final = 256
@@ -80,7 +81,7 @@ def refused_everywhere(request: PodRequest, refusal: Unfit, nodes: int) -> Unpla
         request=request,
         message=message(nodes, [(refusal.reason, nodes)]),
         reasons=(
-            ReasonCount(
+            RefusalReason(
                 reason=refusal.reason,
                 nodes=nodes,
                 detail=detail if refusal.requested >= 0 else "",

@@ -24,7 +24,7 @@ from ledger.domain.errors import (
     LedgerError,
     UnknownOutcomeError,
 )
-from ledger.domain.log.events import LedgerEvent, PodReserved
+from ledger.domain.log.events import LedgerEvent, PodReserved, RefusalReason
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.log.recorded_request import recorded_request, request_digest
 from ledger.domain.log.state import Holding
@@ -34,7 +34,7 @@ from ledger.store.writing.commands import Command, Recorded
 from scheduler.cluster.model import RefusedPod
 from scheduler.decide.engine import Limits
 from scheduler.decide.nodes.arrays import IntArray
-from scheduler.decide.outcome import Placement, ReasonCount, Unfit, Unplaced
+from scheduler.decide.outcome import Placement, Unfit, Unplaced
 from scheduler.decide.refusal.reasons import message
 from scheduler.record import events
 from scheduler.record.events import DecidedBy
@@ -353,7 +353,7 @@ def _with_more(answer: Unplaced, unread: Counter[str]) -> Unplaced:
     for code, number in listed.items():
         for text in answer.nodes.texts[code]:
             counts[text] += number
-    more = [ReasonCount(reason=reason, nodes=number) for reason, number in unread.items()]
+    more = [RefusalReason(reason=reason, nodes=number) for reason, number in unread.items()]
     ordered = sorted((*answer.reasons, *more), key=lambda each: (-each.nodes, each.reason))
     nodes = len(answer.nodes.codes) + unread.total()
     return replace(

@@ -8,6 +8,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
 
 import typer
+from msgspec.structs import asdict
 
 from ledger.domain.amounts import format_bytes
 from ledger.domain.errors import InputError
@@ -385,7 +386,7 @@ def _story_record(story: PodStory, now_us: int) -> dict[str, Any]:
         "since": iso_time(_since_us(story)),
         "message": refusal.message if waits and refusal else story.note,
         "shape": refusal.shape if refusal else "",
-        "reasons": [_reason_record(reason) for reason in story.reasons] if waits else [],
+        "reasons": [*map(asdict, story.reasons)] if waits else [],
         "refusals": story.refusals,
         "event": event,
         "policy": refusal.policy if waits and refusal else _policy(story),
@@ -401,16 +402,6 @@ def write_reasons(rows: Sequence[dict[str, Any]], out: TextIO) -> None:
     write_table(rows, columns, out)
     if told := what_release_means(row["remedy"] for row in rows):
         out.write(f"{told}\n")
-
-
-def _reason_record(reason: RefusalReason) -> dict[str, Any]:
-    return {
-        "reason": reason.reason,
-        "nodes": reason.nodes,
-        "nearest_node": reason.nearest_node,
-        "detail": reason.detail,
-        "remedy": reason.remedy,
-    }
 
 
 def _story_texts(story: PodStory) -> dict[str, Any]:
@@ -443,7 +434,7 @@ def _write_story(story: PodStory, now_us: int, out: TextIO) -> None:
         lines = _waiting_lines(story, story.refusal, now_us)
         out.writelines(one_line(line) + "\n" for line in lines)
         if story.reasons:
-            write_reasons([_reason_record(reason) for reason in story.reasons], out)
+            write_reasons([*map(asdict, story.reasons)], out)
         return
     since = format_time(_since_us(story))
     if story.state == ENDED:

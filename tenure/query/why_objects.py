@@ -11,8 +11,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from msgspec.structs import asdict
+
 from ledger.domain.errors import InputError
-from ledger.domain.log.events import PodObserved
+from ledger.domain.log.events import PodObserved, RefusalReason
 from ledger.domain.request.requests import PodRequest, group_name
 from scheduler.cluster.constraints import not_looked_at
 from scheduler.cluster.documents import Document, is_ended, section
@@ -21,7 +23,7 @@ from scheduler.cluster.rebuilt import held_as_placed
 from scheduler.cluster.settings import with_templates
 from scheduler.cluster.snapshot import objects_of, snapshot_of_objects
 from scheduler.decide.nodes.card_amounts import adopted_amounts
-from scheduler.decide.outcome import Placement, ReasonCount, Unplaced
+from scheduler.decide.outcome import Placement, Unplaced
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.record.core import Placed
 from scheduler.record.events import shape_of
@@ -93,7 +95,7 @@ class _Story:
     message: str = ""
     shape: str = ""
     held: PodObserved | None = None
-    reasons: tuple[ReasonCount, ...] = ()
+    reasons: tuple[RefusalReason, ...] = ()
     unread: tuple[str, ...] = ()
     said: str = ""
     ahead: tuple[tuple[str, str], ...] = ()
@@ -390,7 +392,7 @@ def _write(stories: Sequence[_Story], output: OutputFormat, answer: Answer) -> N
         story = stories[0]
         answer.out.writelines(f"{one_line(line)}\n" for line in _head(story))
         if story.reasons:
-            write_reasons([_reason(reason) for reason in story.reasons], answer.out)
+            write_reasons([*map(asdict, story.reasons)], answer.out)
         if story.prospects is not None:
             if output is OutputFormat.WIDE and story.prospects.findings:
                 answer.out.write("\n")
@@ -469,16 +471,6 @@ def _why(story: _Story) -> str:
     return story.reasons[0].reason if story.reasons else story.message
 
 
-def _reason(reason: ReasonCount) -> dict[str, Any]:
-    return {
-        "reason": reason.reason,
-        "nodes": reason.nodes,
-        "nearest_node": reason.nearest_node,
-        "detail": reason.detail,
-        "remedy": reason.remedy,
-    }
-
-
 def _record(story: _Story) -> dict[str, Any]:
     held, words = story.held, SchedulingSettings().vocabulary
     record: dict[str, Any] = {
@@ -493,7 +485,7 @@ def _record(story: _Story) -> dict[str, Any]:
         "message": story.message,
         "said": story.said,
         "shape": story.shape,
-        "reasons": [_reason(reason) for reason in story.reasons],
+        "reasons": [*map(asdict, story.reasons)],
         "not_looked_at": list(story.unread),
         "ahead": [{"pod": path, "node": node} for path, node in story.ahead],
         "alone": story.alone or None,

@@ -9,7 +9,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
-from ledger.domain.log.events import RequestRefused, decode_event
+from ledger.domain.log.events import RefusalReason, RequestRefused, decode_event
 from ledger.store.reading.report_rows import PlacingRow, RefusalRow
 from scheduler.decide.outcome import what_release_means
 from scheduler.service.api.words import WEBHOOK_ACTOR
@@ -19,17 +19,6 @@ WAITS_BYTES_MAX: Final = 350_000
 """What the waits may take of a page at least."""
 
 Packed: TypeAlias = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reason:
-    """One reason of the last refusal; `nodes` 0 for a refusal by rule."""
-
-    reason: str
-    nodes: int
-    nearest: str = ""
-    detail: str = ""
-    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +43,7 @@ class Wait:
     admission: bool
     shape: str
     refusals: tuple[tuple[int, str], ...]
-    reasons: tuple[Reason, ...]
+    reasons: tuple[RefusalReason, ...]
 
 
 def waits_of(
@@ -105,16 +94,7 @@ def _wait(
         admission=last.actor == WEBHOOK_ACTOR,
         shape=last.shape,
         refusals=tuple((at, row.message) for at, row in zip(moments, run, strict=True)),
-        reasons=tuple(
-            Reason(
-                reason=each.reason,
-                nodes=each.nodes,
-                nearest=each.nearest_node,
-                detail=each.detail,
-                remedy=each.remedy,
-            )
-            for each in event.reasons
-        ),
+        reasons=event.reasons,
     )
 
 
@@ -171,7 +151,7 @@ def _packed(wait: Wait, start: int, texts: dict[str, int]) -> list[Any]:
         place(wait.shape),
         [[at - start, place(message)] for at, message in wait.refusals],
         [
-            [place(r.reason), r.nodes, place(r.nearest), place(r.detail), place(r.remedy)]
+            [place(r.reason), r.nodes, place(r.nearest_node), place(r.detail), place(r.remedy)]
             for r in wait.reasons
         ],
         place(what_release_means(r.remedy for r in wait.reasons)),

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from ledger.domain.log.events import RefusalReason
 from ledger.domain.quantity import parse_quantity
 from ledger.domain.request.requests import PodRequest
 from scheduler.cluster.model import ClusterSnapshot
 from scheduler.cluster.snapshot import read_objects, snapshot_of_objects
-from scheduler.decide.outcome import Placement, ReasonCount, Unplaced
+from scheduler.decide.outcome import Placement, Unplaced
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.whatif.alternatives import alternatives
 from scheduler.whatif.prospects import prospects_of
@@ -85,7 +86,7 @@ def fits(cluster: ClusterSnapshot, request: PodRequest, gone: set[str]) -> bool:
     return isinstance(what_if.decide(request), Placement)
 
 
-def helps(cluster: ClusterSnapshot, request: PodRequest, reason: ReasonCount) -> bool:
+def helps(cluster: ClusterSnapshot, request: PodRequest, reason: RefusalReason) -> bool:
     """Tell whether a node takes the Pod once what a remedy says is done there, others gone."""
     names = [node.name for node in cluster.nodes]
     number = names.index(reason.nearest_node)

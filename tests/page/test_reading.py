@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from ledger.domain.log.events import RefusalReason
 from scheduler.usage.model import NodeInfo
 from tenure.report.page import render
-from tenure.report.waiting import Reason, Wait
+from tenure.report.waiting import Wait
 from tests.support.histories import report, week
 from tests.support.opened_page import DESK, PHONE, OpenedPage
 
@@ -269,7 +270,7 @@ def test_a_name_of_the_cluster_is_text_and_nothing_else(opened: Opened, tmp_path
         admission=False,
         shape=evil,
         refusals=((history.start, evil),),
-        reasons=(Reason(reason=evil, nodes=1, nearest=evil, detail=evil, remedy=evil),),
+        reasons=(RefusalReason(reason=evil, nodes=1, nearest_node=evil, detail=evil, remedy=evil),),
     )
     path = tmp_path / "evil.html"
     path.write_text(render(replace(report(history), waits=(wait,))), encoding="utf-8")

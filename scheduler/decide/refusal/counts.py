@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from ledger.domain.log.events import RefusalReason
 from ledger.domain.request.requests import PodRequest
 from scheduler.decide.dialects.registry import CHOOSERS
 from scheduler.decide.nodes.arrays import UNLIMITED, BoolArray
@@ -17,7 +18,7 @@ from scheduler.decide.nodes.node_arrays import NodeArrays
 from scheduler.decide.nodes.node_rows import NodeRows
 from scheduler.decide.nodes.pins import CpuPins
 from scheduler.decide.numa.state import NumaLoad
-from scheduler.decide.outcome import NodeReasons, ReasonCount, Unfit
+from scheduler.decide.outcome import NodeReasons, Unfit
 from scheduler.decide.refusal import reasons
 from scheduler.decide.refusal.never import THERE_IS_NONE, able_nodes, never
 from scheduler.decide.refusal.possible import FREEING
@@ -58,7 +59,7 @@ class ReasonCounts:
     """
 
     message: str
-    counts: tuple[ReasonCount, ...]
+    counts: tuple[RefusalReason, ...]
     nodes: NodeReasons
     nearest: frozenset[int]
     never: str = ""
@@ -137,7 +138,7 @@ class ReasonCounter:
 
     def _count(
         self, asked: _Asked, reason: Reason, where: BoolArray, able: BoolArray
-    ) -> tuple[ReasonCount, int]:
+    ) -> tuple[RefusalReason, int]:
         """Return a reason with the nodes that gave it, and the row of the closest of them."""
 
         def look(some: BoolArray) -> tuple[int, str, str]:
@@ -150,7 +151,7 @@ class ReasonCounter:
             return row, detail, remedy
 
         row, detail, remedy = self._helpful(asked.request, where, where & able, look, asked.helps)
-        count = ReasonCount(
+        count = RefusalReason(
             reason=reason.name,
             nodes=int(np.count_nonzero(where)),
             nearest_node=self._arrays.nodes[row].name,

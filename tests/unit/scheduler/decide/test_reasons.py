@@ -7,9 +7,10 @@ import pytest
 from msgspec import structs
 
 from ledger.domain.dialects.names import Dialect
+from ledger.domain.log.events import RefusalReason
 from ledger.domain.nodes import NodeFacts, Taint
 from ledger.domain.request.requests import CpuSetDemand, PodRequest
-from scheduler.decide.outcome import ReasonCount, Unplaced
+from scheduler.decide.outcome import Unplaced
 from scheduler.decide.refusal.reasons import message
 from tests.support.clusters import (
     GIB,
@@ -165,7 +166,7 @@ def test_enough_in_all_but_not_on_one_card_is_fragmented() -> None:
     answer = refused(cluster, pod("c", share(70)))
 
     assert answer.reasons == (
-        ReasonCount(
+        RefusalReason(
             reason="GPUFragmented",
             nodes=1,
             nearest_node="n",
@@ -235,14 +236,14 @@ def test_counts_name_the_nearest_node_with_numbers() -> None:
 
     assert answer.message == ("0/3 nodes are available: 2 Insufficient cpu, 1 Insufficient memory.")
     assert answer.reasons == (
-        ReasonCount(
+        RefusalReason(
             reason="Insufficient cpu",
             nodes=2,
             nearest_node="close",
             detail="asks 8 cpu, 7.5 free",
             remedy="ask for at most 7.5 cpu",
         ),
-        ReasonCount(
+        RefusalReason(
             reason="Insufficient memory",
             nodes=1,
             nearest_node="little",

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from ledger.domain.log.events import PodReleased, PodReserved, RequestDescribed, RequestRefused
+from ledger.domain.log.events import (
+    PodReleased,
+    PodReserved,
+    RefusalReason,
+    RequestDescribed,
+    RequestRefused,
+)
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.log.workload import NO_WORKLOAD
 from scheduler.cluster.model import Cluster
 from scheduler.decide.engine import Engine
-from scheduler.decide.outcome import ReasonCount, Unplaced
+from scheduler.decide.outcome import Unplaced
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.record.core import Decisions, Placed
 from scheduler.record.events import DecidedBy
@@ -85,7 +91,7 @@ def test_a_refusal_is_recorded_when_its_reasons_change_and_not_without_end() -> 
     assert core.record_refusal(0, answer, NOON_US)
     assert not core.record_refusal(0, answer, NOON_US + 1)
     for number in range(2 * REFUSALS_PER_POD_MAX):
-        other = replace(answer, reasons=(ReasonCount(reason=f"reason {number}", nodes=1),))
+        other = replace(answer, reasons=(RefusalReason(reason=f"reason {number}", nodes=1),))
         recorded = core.record_refusal(0, other, NOON_US + 2)
         assert recorded == (number + 1 < REFUSALS_PER_POD_MAX)
 

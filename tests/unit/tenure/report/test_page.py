@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from ledger.domain.log.events import RefusalReason
 from scheduler.usage.model import History, NodeInfo
 from tenure.report.model import FailureRow, Report, UsageRow
 from tenure.report.page import headline, render
-from tenure.report.waiting import Reason, Wait
+from tenure.report.waiting import Wait
 from tests.support.histories import report, week
 from tests.support.packing import unpack
 
@@ -179,7 +180,11 @@ def test_every_text_of_the_ledger_is_escaped() -> None:
                 admission=False,
                 shape=evil,
                 refusals=((history.start, evil),),
-                reasons=(Reason(reason=evil, nodes=1, nearest=evil, detail=evil, remedy=evil),),
+                reasons=(
+                    RefusalReason(
+                        reason=evil, nodes=1, nearest_node=evil, detail=evil, remedy=evil
+                    ),
+                ),
             ),
         ),
         source=replace(report(history).source, command=evil, origin=evil),

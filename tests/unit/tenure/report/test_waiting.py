@@ -2,11 +2,12 @@ import json
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from ledger.domain.log.events import RefusalReason, RequestRefused, encode_event
 from ledger.store.reading.report_rows import PlacingRow, RefusalRow
 from scheduler.service.api.words import WEBHOOK_ACTOR
-from tenure.report.waiting import Reason, Wait, pack_waits, waits_of, waits_within
+from tenure.report.waiting import Wait, pack_waits, waits_of, waits_within
 
 NODES = {"u-1": "gpu-1"}
 
@@ -69,10 +70,10 @@ def test_a_wait_lasts_from_the_first_refusal_to_the_place() -> None:
         "0/2 nodes are available",
     ]
     assert wait.reasons == (
-        Reason(
+        RefusalReason(
             reason="Insufficient cpu",
             nodes=2,
-            nearest="gpu-1",
+            nearest_node="gpu-1",
             detail="asks 4 cpu, 2 free",
             remedy="release 2 cpu on gpu-1",
         ),
@@ -132,7 +133,7 @@ def test_a_part_of_a_week_has_the_waits_of_that_part() -> None:
 def test_a_wait_has_what_its_advice_means(remedy: str, words: str) -> None:
     """As a last word of its row, in those of `why`."""
     (wait,) = waits(refusal(3))
-    advised = replace(wait, reasons=(replace(wait.reasons[0], remedy=remedy),))
+    advised = replace(wait, reasons=(structs.replace(wait.reasons[0], remedy=remedy),))
 
     document, _ = pack_waits((advised,), 0)
 

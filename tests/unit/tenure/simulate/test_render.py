@@ -8,10 +8,10 @@ import yaml
 
 from ledger.domain.cpuset import cpuset_of
 from ledger.domain.devices import DeviceShare
-from ledger.domain.log.events import PodObserved
+from ledger.domain.log.events import PodObserved, RefusalReason
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 from scheduler.cluster.model import RefusedPod
-from scheduler.decide.outcome import NodeReasons, Placement, ReasonCount, Unplaced
+from scheduler.decide.outcome import NodeReasons, Placement, Unplaced
 from scheduler.record.core import Placed
 from tenure.output import OutputFormat
 from tenure.simulate.render import document_of, write_result
@@ -44,8 +44,8 @@ UNPLACED = Unplaced(
     request=gpu_pod("big", 4),
     message="0/2 nodes are available: 1 Insufficient cpu, 1 Insufficient gpu devices.",
     reasons=(
-        ReasonCount(reason="Insufficient cpu", nodes=1),
-        ReasonCount(reason="Insufficient gpu devices", nodes=1),
+        RefusalReason(reason="Insufficient cpu", nodes=1),
+        RefusalReason(reason="Insufficient gpu devices", nodes=1),
     ),
     nodes=NodeReasons(texts=(("Insufficient gpu devices",), ("Insufficient cpu",)), codes=(1, 0)),
 )
