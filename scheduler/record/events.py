@@ -48,7 +48,7 @@ from ledger.domain.log.recorded_request import RecordedRequest
 from ledger.domain.log.state import NodeState
 from ledger.domain.log.workload import Workload
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.request.requests import DeviceDemand, PodRequest, group_name
+from ledger.domain.request.requests import DeviceDemand, PodRequest, gpu_core_percent, group_name
 from ledger.domain.systems import SystemPart
 from scheduler.cluster.model import HealthChange, RefusedPod
 from scheduler.decide.outcome import Placement, Unplaced
@@ -464,15 +464,6 @@ def group_member(request: PodRequest, digest: str) -> GroupMember:
 def plan_dropped(event: PlanDropped, number: int, at_us: int) -> NewEvent:
     """Return the end of a group's plan; `number` counts them for this group, from 1."""
     return _of_ledger(event, f"drop:{event.group}:{number}", at_us, about=event.group)
-
-
-def gpu_core_percent(request: PodRequest) -> int:
-    """Return the GPU core percent a Pod asks for over all its cards."""
-    return sum(
-        demand.count * demand.core_percent
-        for demand in request.devices
-        if demand.device_type == GPU
-    )
 
 
 def shape_of(request: PodRequest) -> str:

@@ -6,11 +6,10 @@ import heapq
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Final
 
-from ledger.domain.request.requests import PodRequest, group_name
+from ledger.domain.request.requests import PodRequest, gpu_core_percent, group_name
 from scheduler.cluster.model import Clearing, HealthChange, NodeChange, RefusedPod
 from scheduler.decide.outcome import Unplaced
 from scheduler.decide.shapes import asked_by
-from scheduler.record.events import gpu_core_percent
 from tenure.simulate.model import Change, PodChange
 from tenure.simulate.simulator import Progress, Simulator
 from tenure.simulate.untimed import PROGRESS_EVERY

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from ledger.domain.request.requests import group_name
+from ledger.domain.request.requests import gpu_core_percent, group_name
 from scheduler.cluster.model import RefusedPod
 from scheduler.decide.outcome import Unplaced
-from scheduler.record.events import gpu_core_percent
 from tenure.simulate.simulator import Progress, Simulator
 
 PROGRESS_EVERY = 64

@@ -41,8 +41,8 @@ from ledger.domain.kube.device_objects import (
 from ledger.domain.kube.device_systems import systems_of_node
 from ledger.domain.kube.nrt_objects import (
     NodeTopology,
+    annotations_of,
     kubelet_allocs,
-    nrt_annotations,
     read_node_reservation,
     read_node_reserve,
     read_topology,
@@ -215,19 +215,12 @@ def decode_witnesses(
         InputError: JSON that does not parse.
     """
     checkpoints: dict[str, tuple[DeviceCheckpoint, ...]] = {}
-    for entry in read_devices_checkpoints(_annotations_of(device)):
+    for entry in read_devices_checkpoints(annotations_of(device)):
         checkpoints[entry.pod_uid] = (*checkpoints.get(entry.pod_uid, ()), entry)
     cpus: dict[str, CpuSet] = {}
-    for alloc in kubelet_allocs(nrt_annotations(nrt)):
+    for alloc in kubelet_allocs(annotations_of(nrt)):
         cpus[alloc.uid] = cpus.get(alloc.uid, EMPTY) | alloc.cpus
     return KubeletReports(checkpoints=checkpoints, cpus=cpus)
-
-
-def _annotations_of(item: Mapping[str, object] | None) -> Mapping[str, str]:
-    if item is None:
-        return {}
-    metadata = an_object(item.get("metadata"), "metadata")
-    return text_map(metadata.get("annotations"), "metadata.annotations")
 
 
 def _labels_of(item: Mapping[str, object] | None) -> Mapping[str, str]:
@@ -376,7 +369,7 @@ def _partitions(
     """
     if device is None:
         return None, []  # cards made up from quantities have no minors that a table could mean
-    text = _annotations_of(device).get(ANNOTATION_GPU_PARTITIONS)
+    text = annotations_of(device).get(ANNOTATION_GPU_PARTITIONS)
     if text is None:
         vendor, model = labels.get(LABEL_GPU_VENDOR, ""), labels.get(LABEL_GPU_MODEL, "")
         return built_in_partitions(vendor, model), []

@@ -116,7 +116,7 @@ def read_topology(
         InputError: a wrong type, JSON that does not parse, a bad or negative quantity.
     """
     item = {} if nrt is None else nrt
-    annotations = nrt_annotations(nrt)
+    annotations = annotations_of(nrt)
     text = annotations.get(ANNOTATION_CPU_TOPOLOGY)
     policy = annotations.get(ANNOTATION_KUBELET_CPU_MANAGER_POLICY)
     kubelet = KubeletCpuPolicy() if policy is None else decode_kubelet_cpu_policy(policy)
@@ -137,7 +137,7 @@ def read_topology(
     )
 
 
-def nrt_annotations(nrt: Mapping[str, object] | None) -> Mapping[str, str]:
+def annotations_of(nrt: Mapping[str, object] | None) -> Mapping[str, str]:
     """Return the object's annotations, none without an object."""
     if nrt is None:
         return {}

@@ -10,7 +10,7 @@ import msgspec
 from ledger.domain.annotations.cpu import NumaTopologySpec
 from ledger.domain.annotations.device_hints import DeviceHint, JointAllocation, PartitionSpec
 from ledger.domain.bounds import Count, Exact, Priority, Units
-from ledger.domain.devices import WHOLE_PERCENT, ratio_to_bytes
+from ledger.domain.devices import GPU, WHOLE_PERCENT, ratio_to_bytes
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.proofs.canonical import Recorded
 
@@ -297,3 +297,12 @@ def group_name(request: PodRequest) -> str:
     if request.group is not None:
         return f"group/{request.namespace}/{request.group.name}/{request.group.replica}"
     return ""
+
+
+def gpu_core_percent(request: PodRequest) -> int:
+    """Return the GPU core percent a Pod asks for over all its cards."""
+    return sum(
+        demand.count * demand.core_percent
+        for demand in request.devices
+        if demand.device_type == GPU
+    )

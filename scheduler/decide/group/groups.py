@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import structs
 
 from ledger.domain.devices import GPU
-from ledger.domain.request.requests import PodRequest
+from ledger.domain.request.requests import PodRequest, gpu_core_percent
 from ledger.domain.resources import LABEL_ARCH
 from scheduler.decide.cards.joint import bottlenecks, joint_minors, linked_gpus, size_of
 from scheduler.decide.cards.view import NodeView
@@ -393,7 +393,7 @@ def _able(vectors: Vectors, examples: Sequence[PodRequest], rooms: Rooms) -> Boo
         (rooms.memory_bytes, [member.memory_bytes for member in examples]),
         (rooms.pods, [1] * len(examples)),
         (rooms.cards, [_cards(member) for member in examples]),
-        (rooms.core_percent, [_core_percent(member) for member in examples]),
+        (rooms.core_percent, [gpu_core_percent(member) for member in examples]),
     ):
         sums: IntArray = table @ np.array(asked, dtype=np.int64)
         able &= (sums <= free[:, None]) | (sums == 0)
@@ -402,14 +402,6 @@ def _able(vectors: Vectors, examples: Sequence[PodRequest], rooms: Rooms) -> Boo
 
 def _cards(request: PodRequest) -> int:
     return sum(demand.count for demand in whole_demands([request.devices]))
-
-
-def _core_percent(request: PodRequest) -> int:
-    return sum(
-        demand.count * demand.core_percent
-        for demand in request.devices
-        if demand.device_type == GPU
-    )
 
 
 def _state_of(node: NodeView) -> tuple[object, ...]:
