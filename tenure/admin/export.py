@@ -6,9 +6,10 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec import structs
 
 from ledger.domain.errors import InputError, LedgerError
 from tenure.admin.checkpoint import NotSignedError, expect_events, parsed_checkpoint
@@ -18,7 +19,6 @@ from tenure.opening import opened
 from tenure.options import LedgerUrl
 
 if TYPE_CHECKING:
-    from ledger.domain.log.recorded import RecordedEvent
     from ledger.signing import Checkpoint, PublicKey
     from ledger.store.open import Ledger
     from tenure.offline import Export
@@ -155,29 +155,10 @@ def _lines(source: Ledger, first: int, tree: Checkpoint, signed: str) -> Iterato
     )
     for event in source.read_events(after=first - 1, limit=tree.size - first + 1):
         chain = {"chain_hash": event.chain_hash.hex()} if whole else {}
-        yield canonical_json(_record(event) | chain)
+        leaf = {"leaf_hash": event.leaf_hash.hex()}
+        yield canonical_json(structs.asdict(event.envelope) | leaf | chain)
     if signed:
         yield canonical_json({"checkpoint": signed})
-
-
-def _record(event: RecordedEvent) -> dict[str, Any]:
-    envelope = event.envelope
-    return {
-        "actor": envelope.actor,
-        "args_hash": envelope.args_hash,
-        "at_us": envelope.at_us,
-        "body": envelope.body,
-        "causation_position": envelope.causation_position,
-        "correlation_id": envelope.correlation_id,
-        "epoch": envelope.epoch,
-        "event_type": envelope.event_type,
-        "idempotency_key": envelope.idempotency_key,
-        "leaf_hash": event.leaf_hash.hex(),
-        "position": envelope.position,
-        "stream": envelope.stream,
-        "stream_version": envelope.stream_version,
-        "wall_us": envelope.wall_us,
-    }
 
 
 def _write(out: Path, lines: Iterator[str]) -> Export:
