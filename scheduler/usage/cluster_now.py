@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -14,15 +14,15 @@ from ledger.domain.log.claims import claim_as_observed
 from ledger.domain.log.events import ClaimObserved, PodObserved
 from ledger.domain.log.machines import (
     Contradiction,
-    cloned_ids,
     contradictions,
     granting_nodes,
     in_order_of_registration,
+    machine_of,
     same_device,
 )
 from ledger.domain.log.recorded_node import RecordedNode
 from ledger.domain.log.unnamed import unnamed_cards
-from ledger.domain.nodes import NodeFacts, Taint
+from ledger.domain.nodes import NodeFacts
 from ledger.domain.request import extended
 from ledger.domain.resources import (
     AMD_GPU,
@@ -66,6 +66,8 @@ from scheduler.usage.plugins import Plugged, nvidia_groups, sick_cards, vendor_g
 _INVENTORY: Final = "inventory"
 """The reason that a ledger has for that."""
 MIB: Final = 2**20
+DeviceId = tuple[str, str]
+"""The type of a device, and its id."""
 
 _CLOSING: Final = frozenset({"NoSchedule", "NoExecute"})
 _TAINTS_IN_WORDS: Final = {
@@ -96,10 +98,11 @@ class _NodeParts:
     dialects: frozenset[Dialect] | None = None
     devices: Sequence[DeviceRecord] = ()
     closed: Mapping[tuple[str, int], str] = field(default_factory=dict)
-    twice: Container[tuple[str, str]] = ()
+    twice: Container[DeviceId] = ()
     held: dict[tuple[str, int], list[Held]] = field(default_factory=dict)
     strangers: list[PodObserved] = field(default_factory=list)
     lost: list[HolderNow] = field(default_factory=list)
+    unlisted: set[DeviceId] = field(default_factory=set)
     systems: DeviceSystems = NO_SYSTEMS
     asked: Counter[str] = field(default_factory=Counter)
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -141,16 +144,14 @@ def cluster_now_of_objects(
     observed = [*observed, *map(claim_as_observed, claims)]
     accounts = granting_nodes(nodes)
     number_of = {node.uid: number for number, node in enumerate(nodes)}
-    twice = cloned_ids(nodes)
     parts = [
         _NodeParts(
             name=node.name,
             uid=node.uid,
-            closed_because=closed_because(node),
+            closed_because=_closed_because(node, lost=node.lost),
             dialects=node.dialects,
-            devices=node.devices if accounts[number] == number else (),
-            closed={device.key: UNHEALTHY for device in node.devices if not device.healthy},
-            twice=twice,
+            devices=_there(node) if accounts[number] == number else (),
+            closed=_closed_of(node),
             systems=node.systems if accounts[number] == number else NO_SYSTEMS,
             labels=node.labels,
         )
@@ -164,11 +165,13 @@ def cluster_now_of_objects(
         there = parts[accounts[number_of[event.node_uid]]]
         there.strangers.append(event)
         there.asked.update(extended.held(event.snapshot))
+        lost = nodes[number_of[event.node_uid]].lost
         for share in event.shares:
             device = same_device(share, there.devices)
-            holder = _holder(event, share, users)
+            holder = _holder(event, share, users, lost=lost)
             if device is None:
                 there.lost.append(holder)
+                there.unlisted.add((share.device_type, share.device_id))
                 continue
             there.held.setdefault(device.key, []).append(
                 Held(
@@ -177,7 +180,11 @@ def cluster_now_of_objects(
                     memory_bytes=share.memory_bytes,
                 )
             )
-    in_order = [nodes[number] for number in in_order_of_registration(nodes)]
+    _close_claimed((machine_of(node), part) for node, part in zip(nodes, parts, strict=True))
+    drawn = [
+        replace(node, devices=tuple(part.devices)) for node, part in zip(nodes, parts, strict=True)
+    ]
+    in_order = [drawn[number] for number in in_order_of_registration(nodes)]
     left_out = (
         Contradicted(object=about, text=f"can't be read: {text}") for about, text in unreadable
     )
@@ -218,9 +225,6 @@ def cluster_now_of_ledger(
             by_node.setdefault(device.node_uid, []).append(device)
     parts = _parts_of_ledger(nodes, by_node, closed, described, labels or {})
     machines = {node.node_uid: node.machine_no or node.node_uid for node in nodes}
-    twice = _claimed_twice(once, machines)
-    for uid, part in parts.items():
-        part.twice = {key for key, owners in twice.items() if uid in owners}
     granting = {
         machines[node.node_uid]: node.node_uid
         for node in sorted(nodes, key=lambda each: _as_granting(each, by_node, created))
@@ -229,14 +233,16 @@ def cluster_now_of_ledger(
         if uid in described:
             parts[uid].systems = described[uid].systems
             _add_sick_cards(parts[uid])
-    for row in holders:
+    for row in sorted(holders, key=lambda row: row.position):
         if row.device_type is None or row.minor is None or row.node_uid not in parts:
             continue
         key = (row.node_uid, row.device_type, row.minor)
         place = places.get(row.device_no or 0, key if not row.device_no else None)
-        holder = _holder(row, row, users or {})
+        holder = _holder(row, row, users or {}, lost=row.counted_until_us is not None)
         if place is None or place[0] not in parts:
-            parts[granting[machines[row.node_uid]]].lost.append(holder)
+            there = parts[granting[machines[row.node_uid]]]
+            there.lost.append(holder)
+            there.unlisted.add((row.device_type, row.device_id))
             continue
         parts[place[0]].held.setdefault(place[1:], []).append(
             Held(holder=holder, core_percent=row.core_percent, memory_bytes=row.memory_bytes)
@@ -251,6 +257,7 @@ def cluster_now_of_ledger(
         if uid in machines:
             part = parts[granting[machines[uid]]]
             part.is_cut, part.hides_cards = True, part.hides_cards or has_cards
+    _close_claimed((machines[uid], part) for uid, part in parts.items())
     told = {
         node.node_name: described[node.node_uid].faults
         for node in nodes
@@ -275,7 +282,9 @@ def _parts_of_ledger(
         node.node_uid: _NodeParts(
             name=node.node_name,
             uid=node.node_uid,
-            closed_because=_closed_of_ledger(node, described.get(node.node_uid)),
+            closed_because=_closed_because(
+                described.get(node.node_uid), lost=node.lost_position is not None
+            ),
             dialects=_dialects_of(described.get(node.node_uid)),
             devices=[_record_of(device) for device in devices.get(node.node_uid, ())],
             closed=shut.get(node.node_uid, {}) if node.node_uid in devices else {},
@@ -285,37 +294,35 @@ def _parts_of_ledger(
     }
 
 
-def _claimed_twice(
-    devices: Iterable[Device], machines: Mapping[str, int | str]
-) -> dict[tuple[str, str], set[str]]:
+def _close_claimed(parts: Iterable[tuple[Hashable, _NodeParts]]) -> None:
     """
-    Return the (type, id) of devices that the ledger gives to nobody, since two machines have them.
+    Tell each node which ids another machine lists too, or where somebody holds such a device.
+
+    Rule: design section 4, "One account per physical device": whoever holds on a lost node, or on
+    one that lists the device no more, holds; what a lost node lists alone claims nothing.
 
     Args:
-        machines: of the nodes that there were at that moment.
+        parts: each with its machine.
     """
-    claims: dict[tuple[str, str], dict[int | str, set[str]]] = {}
-    for device in devices:
-        if device.device_id and device.node_uid in machines:
-            by_machine = claims.setdefault((device.device_type, device.device_id), {})
-            shut = by_machine.setdefault(machines[device.node_uid], set())
-            if device.closed_reason == CLAIMED_TWICE:
-                shut.add(device.node_uid)
-    return {
-        key: set().union(*by_machine.values())
-        for key, by_machine in claims.items()
-        if len(by_machine) > 1
-    }
+    claims: dict[DeviceId, set[Hashable]] = {}
+    parts = list(parts)
+    for machine, part in parts:
+        listed = {
+            (device.device_type, device.device_id)
+            for device in part.devices
+            if LOST not in part.closed_because or part.held.get(device.key)
+        }
+        for key in listed | part.unlisted:
+            if key[1]:
+                claims.setdefault(key, set()).add(machine)
+    for machine, part in parts:
+        part.twice = {key for key, owners in claims.items() if owners - {machine}}
 
 
 def _registered(
     nodes: Iterable[Node], created: Mapping[str, str], parts: Mapping[str, _NodeParts]
 ) -> list[NodeFacts]:
-    """
-    Return what nodes say of their machines, in the order in which they registered.
-
-    Of what they list it has the devices that are claimed twice.
-    """
+    """Return what nodes say of their machines, in the order in which they registered."""
     told = [
         NodeFacts(
             uid=node.node_uid,
@@ -324,11 +331,7 @@ def _registered(
             machine_id=node.machine_id,
             created=created.get(node.node_uid, ""),
             lost=node.lost_position is not None,
-            devices=tuple(
-                replace(device, unique_id=True)
-                for device in parts[node.node_uid].devices
-                if _is_claimed_twice(parts[node.node_uid], device)
-            ),
+            devices=tuple(parts[node.node_uid].devices),
         )
         for node in nodes
     ]
@@ -354,12 +357,6 @@ def closed_at(changes: Iterable[HealthRow], at_us: int | None) -> dict[DeviceKey
         else:
             closed[key] = change.reason
     return closed
-
-
-def closed_because(node: NodeFacts | RecordedNode) -> tuple[str, ...]:
-    """Return why no Pod that tolerates nothing gets to a node; empty where one may."""
-    lost = isinstance(node, NodeFacts) and node.lost
-    return _closed_words(node.taints, cordoned=node.unschedulable, lost=lost)
 
 
 def unplaced_of(event: PodObserved, device_type: str = TYPE_GPU) -> Unplaced | None:
@@ -390,11 +387,12 @@ def unplaced_of(event: PodObserved, device_type: str = TYPE_GPU) -> Unplaced | N
 # --- what is known of a node ------------------------------------------------------------------
 
 
-def _closed_words(taints: Iterable[Taint], *, cordoned: bool, lost: bool) -> tuple[str, ...]:
-    words = dict.fromkeys(["out of service"] if lost else [])
-    if cordoned:
+def _closed_because(node: NodeFacts | RecordedNode | None, *, lost: bool) -> tuple[str, ...]:
+    """Return why no Pod that tolerates nothing gets to a node; empty where one may."""
+    words = dict.fromkeys([LOST] if lost else [])
+    if node is not None and node.unschedulable:
         words["cordoned"] = None
-    for taint in taints:
+    for taint in () if node is None else node.taints:
         if taint.effect in _CLOSING:
             value = f"={taint.value}" if taint.value else ""
             word = f"taint {taint.key}{value}:{taint.effect}"
@@ -402,9 +400,18 @@ def _closed_words(taints: Iterable[Taint], *, cordoned: bool, lost: bool) -> tup
     return tuple(words)
 
 
-def _closed_of_ledger(node: Node, described: RecordedNode | None) -> tuple[str, ...]:
-    words = () if described is None else closed_because(described)
-    return (LOST, *words) if node.lost_position else words
+def _there(node: NodeFacts) -> tuple[DeviceRecord, ...]:
+    """Return what a node lists; where it is lost, without what nobody gives there any more."""
+    if not node.lost:
+        return node.devices
+    return tuple(replace(each, core_percent=0, memory_bytes=0) for each in node.devices)
+
+
+def _closed_of(node: NodeFacts) -> dict[tuple[str, int], str]:
+    """Return why devices that a node lists take no grants, as the views of a ledger say it."""
+    if node.lost:
+        return {device.key: LOST for device in node.devices}
+    return {device.key: UNHEALTHY for device in node.devices if not device.healthy}
 
 
 def _dialects_of(described: RecordedNode | None) -> frozenset[Dialect] | None:
@@ -418,6 +425,7 @@ def _record_of(device: Device) -> DeviceRecord:
         device_type=device.device_type,
         minor=device.minor,
         device_id=device.device_id,
+        unique_id=device.unique_id,
         model=device.model,
         core_percent=device.core_capacity_percent,
         memory_bytes=device.memory_capacity_bytes,
@@ -433,6 +441,8 @@ def _holder(
     pod: PodObserved | HolderRow,
     share: DeviceShare | HolderRow,
     users: Mapping[str, tuple[str, ...]],
+    *,
+    lost: bool,
 ) -> HolderNow:
     return HolderNow(
         namespace=pod.namespace,
@@ -442,7 +452,7 @@ def _holder(
         memory_mib=share.memory_bytes // MIB or None,
         whole=share.exclusive,
         level_percent=level_percent(share.core_percent, share.memory_ratio_percent),
-        lost=isinstance(pod, HolderRow) and pod.counted_until_us is not None,
+        lost=lost,
         users=users.get(pod.pod_uid),
     )
 
@@ -611,7 +621,7 @@ def _device(part: _NodeParts, device: DeviceRecord) -> DeviceNow:
 
 def _is_claimed_twice(part: _NodeParts, device: DeviceRecord) -> bool:
     """Tell whether another machine has the device too."""
-    return (device.device_type, device.device_id) in part.twice
+    return device.unique_id and (device.device_type, device.device_id) in part.twice
 
 
 def _system_of(part: _NodeParts) -> tuple[str, Mode]:

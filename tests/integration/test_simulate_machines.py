@@ -371,6 +371,26 @@ def test_a_card_that_moved_from_a_lost_machine_is_free_unless_it_is_held_there(
     assert run.refused("q")["here"] == [CLOSED]
 
 
+def test_maps_draw_no_card_of_a_node_out_of_service_as_there(cluster: Cluster) -> None:
+    """That of the objects said that it was, and that the other machine's card could be got."""
+    cluster.simulate(
+        machine("away", "GPU-a", "GPU-b", taints=[OUT_OF_SERVICE]),
+        machine("here", "GPU-a", "GPU-b", system="T", machine_id="N"),
+        runs("holder", "away", 0),
+    )
+    of_objects, of_ledger = cluster.maps()
+
+    assert of_objects == of_ledger
+    away, here = of_objects["nodes"]
+    assert away["closed_because"] == ["lost", "out of service"]
+    closed = [
+        [device["closed"] for group in node["groups"] for device in group["devices"]]
+        for node in (away, here)
+    ]
+    assert closed == [["lost", "lost"], ["claimed twice", None]]
+    assert of_objects["summary"]["gettable"] == 1
+
+
 def test_why_decides_by_the_same_accounts_from_the_ledger_alone(cluster: Cluster) -> None:
     """Lost holders hold on the Node that came after, and a lost Node gives nothing."""
     cluster.simulate(

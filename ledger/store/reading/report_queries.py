@@ -205,7 +205,8 @@ def devices_at(connection: Connection, device_id: str, *, node: str | None = Non
 def _devices(connection: Connection, **given: str | int | None) -> list[Device]:
     d = DEVICES
     query = (
-        select(d)
+        select(d, ledger_devices.c.unique_id)
+        .join_from(d, ledger_devices, ledger_devices.c.device_no == d.c.device_no)
         .where(d.c.device_type != COUNTER)
         .order_by(d.c.node_name, d.c.node_uid, d.c.device_type, d.c.minor)
     )
@@ -214,6 +215,7 @@ def _devices(connection: Connection, **given: str | int | None) -> list[Device]:
             **{
                 **row,
                 "healthy": bool(row["healthy"]),
+                "unique_id": bool(row["unique_id"]),
                 "closed_reason": row["closed_reason"] or "",
             }
         )

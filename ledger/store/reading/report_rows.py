@@ -65,6 +65,7 @@ class Device:
     healthy: bool
     closed_reason: str
     device_no: int = 0
+    unique_id: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -261,7 +261,6 @@ def test_who_holds_an_unclear_part_may_be_beside_another() -> None:
     [
         ({}, ()),
         ({"unschedulable": True}, ("cordoned",)),
-        ({"lost": True}, ("out of service",)),
         (
             {"taints": (Taint(key="dedicated", value="ml", effect="NoSchedule"),)},
             ("taint dedicated=ml:NoSchedule",),
@@ -278,7 +277,7 @@ def test_who_holds_an_unclear_part_may_be_beside_another() -> None:
             ("cordoned", "not ready"),
         ),
     ],
-    ids=["open", "cordoned", "lost", "tainted", "only dissuaded", "cordoned and not ready"],
+    ids=["open", "cordoned", "tainted", "only dissuaded", "cordoned and not ready"],
 )
 def test_of_a_closed_node_cards_are_free_and_none_can_be_got(
     fields: dict[str, object], words: tuple[str, ...]
@@ -290,6 +289,44 @@ def test_of_a_closed_node_cards_are_free_and_none_can_be_got(
     assert drawn.closed_because == words
     assert drawn.groups[0].free == exactly(2)
     assert drawn.groups[0].gettable == exactly(0 if words else 2)
+
+
+def test_what_a_lost_node_lists_is_not_there_and_what_it_held_is_held() -> None:
+    """No card of it is free, or in what became of the cards; its holders count for nothing."""
+    whole = DeviceShare(device_type="gpu", minor=0, device_id="", core_percent=100)
+    node = NodeFacts(uid="a", name="a", devices=cards(2, memory_bytes=1 << 30), lost=True)
+    picture = cluster_now_of_objects([node], [observed({}, whole, unknown=False)])
+
+    (drawn,) = picture.nodes
+    (group,) = drawn.groups
+    assert drawn.closed_because == ("lost",)
+    assert (group.cards, group.free, group.gettable) == (exactly(2), exactly(0), exactly(0))
+    assert [(card.healthy, card.closed) for card in group.devices] == [(False, "lost")] * 2
+    assert [each.lost for card in group.devices for each in card.holders] == [True]
+    assert picture.parts.capacity == 0
+
+
+@pytest.mark.parametrize(
+    ("lost", "held", "closed"),
+    [(False, False, True), (True, False, False), (True, True, True)],
+    ids=["listed by a live node", "by a lost one", "and held there"],
+)
+def test_an_id_closes_a_card_where_another_machine_has_it(
+    lost: bool,  # noqa: FBT001 - a case
+    held: bool,  # noqa: FBT001 - a case
+    closed: bool,  # noqa: FBT001 - a case
+) -> None:
+    """Design section 4: a lost machine claims nothing; its holders do."""
+    card = DeviceRecord(device_type="gpu", minor=0, device_id="G", unique_id=True)
+    share = DeviceShare(device_type="gpu", minor=0, device_id="G", core_percent=50)
+    away = NodeFacts(uid="a", name="a", devices=(card,), lost=lost)
+    here = NodeFacts(uid="b", name="b", devices=(card,))
+
+    pods = [observed({}, share, unknown=False)] if held else []
+    (_, drawn) = cluster_now_of_objects([away, here], pods).nodes
+
+    assert drawn.groups[0].devices[0].closed == ("claimed twice" if closed else None)
+    assert drawn.groups[0].gettable == exactly(0 if closed else 1)
 
 
 def test_a_machine_with_two_node_objects_has_its_cards_once() -> None:
