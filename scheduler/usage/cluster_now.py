@@ -108,6 +108,7 @@ class _NodeParts:
     labels: Mapping[str, str] = field(default_factory=dict)
     is_cut: bool = False
     hides_cards: bool = False
+    is_shaped: bool = False
 
     @property
     def offers(self) -> Mapping[str, int]:
@@ -154,6 +155,7 @@ def cluster_now_of_objects(
             closed=_closed_of(node),
             systems=node.systems if accounts[number] == number else NO_SYSTEMS,
             labels=node.labels,
+            is_shaped=_is_shaped(node),
         )
         for number, node in enumerate(nodes)
     ]
@@ -268,7 +270,7 @@ def cluster_now_of_ledger(
 
 
 def _parts_of_ledger(
-    nodes: Iterable[Node],
+    nodes: Sequence[Node],
     devices: Mapping[str, Sequence[Device]],
     closed: Mapping[DeviceKey, str],
     described: Mapping[str, RecordedNode],
@@ -278,17 +280,19 @@ def _parts_of_ledger(
     shut: dict[str, dict[tuple[str, int], str]] = {}
     for (node_uid, device_type, minor), reason in closed.items():
         shut.setdefault(node_uid, {})[device_type, minor] = reason
+    told = {node.node_uid: described.get(node.node_uid) for node in nodes}
     return {
         node.node_uid: _NodeParts(
             name=node.node_name,
             uid=node.node_uid,
             closed_because=_closed_because(
-                described.get(node.node_uid), lost=node.lost_position is not None
+                told[node.node_uid], lost=node.lost_position is not None
             ),
-            dialects=_dialects_of(described.get(node.node_uid)),
+            dialects=_dialects_of(told[node.node_uid]),
             devices=[_record_of(device) for device in devices.get(node.node_uid, ())],
             closed=shut.get(node.node_uid, {}) if node.node_uid in devices else {},
             labels=labels.get(node.node_uid, {}),
+            is_shaped=_is_shaped(told[node.node_uid]),
         )
         for node in nodes
     }
@@ -414,6 +418,11 @@ def _closed_of(node: NodeFacts) -> dict[tuple[str, int], str]:
     return {device.key: UNHEALTHY for device in node.devices if not device.healthy}
 
 
+def _is_shaped(node: NodeFacts | RecordedNode | None) -> bool:
+    """Tell whether a node gives cards that are near to each other, or to CPUs."""
+    return node is not None and bool(node.numa_policy or node.honors_partitions)
+
+
 def _dialects_of(described: RecordedNode | None) -> frozenset[Dialect] | None:
     if described is None or described.dialects is None:
         return None
@@ -493,6 +502,7 @@ def _node(part: _NodeParts, vocabulary: Vocabulary) -> NodeNow:
         if not any(like[0] == device_type for like in likes):
             likes[device_type, "", 0] = []
     is_open = not part.closed_because
+    clouded = {each for each in {like[0] for like in likes} if _is_clouded(part, each, unplaced)}
     system, mode = _system_of(part)
     units = _units(part, vocabulary)
     kinds = Counter(like[0] for like in likes)
@@ -503,7 +513,7 @@ def _node(part: _NodeParts, vocabulary: Vocabulary) -> NodeNow:
             model=model,
             memory_mib=memory_bytes // MIB or None,
             mode=mode if device_type == TYPE_GPU else "shares",
-            is_open=is_open,
+            is_open=is_open and device_type not in clouded,
             devices=[_device(part, device) for device in devices],
             unplaced=unplaced.get(device_type, ()),
             units=units.get(device_type, {}),
@@ -533,8 +543,27 @@ def _node(part: _NodeParts, vocabulary: Vocabulary) -> NodeNow:
             and (amount or part.asked[name])
         }
         | dict(dra_not_looked_at(part.systems, part.strangers)),
-        sums=_sums(groups, unplaced.get(TYPE_GPU, ()), is_open) if kinds[TYPE_GPU] > 1 else None,
+        sums=_sums(groups, unplaced.get(TYPE_GPU, ()), is_open and TYPE_GPU not in clouded)
+        if kinds[TYPE_GPU] > 1
+        else None,
     )
+
+
+def _is_clouded(
+    part: _NodeParts, device_type: str, unplaced: Mapping[str, Sequence[Unplaced]]
+) -> bool:
+    """
+    Tell whether nobody gets a device of a type whole, since it is not known which are held.
+
+    Rule: docs/DIVERGENCES.md, Placing by count: cards that are held by number are given by number
+    to a plain request of the device plugin's, where the node serves that and aligns nothing.
+    """
+    pods = unplaced.get(device_type, ())
+    if any(each == device_type for each, _ in part.unlisted):
+        return True
+    serves = part.dialects is None or any(reader_of(each).by_plugin for each in part.dialects)
+    by_number = device_type == TYPE_GPU and serves and not part.is_shaped
+    return bool(pods) and not (by_number and all(pod.is_counted for pod in pods))
 
 
 def _at_least(group: CardGroup, part: _NodeParts) -> CardGroup:
