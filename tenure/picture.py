@@ -56,6 +56,7 @@ def picture_of_ledger(source: Ledger, at_us: int | None, sight: Sight = EVERYBOD
     from ledger.store.reading import report_queries as queries
     from ledger.store.reading import unnamed_queries
     from ledger.store.reading.kept import consumers_of
+    from ledger.store.reading.registered import registered_at
     from ledger.store.reading.timetravel import position_at
     from ledger.store.reading.views import When
     from scheduler.usage.cluster_now import closed_at, cluster_now_of_ledger, names_of
@@ -82,9 +83,14 @@ def picture_of_ledger(source: Ledger, at_us: int | None, sight: Sight = EVERYBOD
         held = queries.device_holders(connection, when)
         by_claims = {row.position: row.pod_uid for row in held if row.holder == CLAIM}
         consumers = consumers_of(connection, by_claims, until)
+        if at_us is None:
+            nodes, devices = queries.nodes(connection), queries.devices(connection)
+        else:
+            then = registered_at(connection, until)
+            nodes, devices = then.nodes, then.devices
         picture = cluster_now_of_ledger(
-            queries.nodes(connection, until=until),
-            queries.devices(connection),
+            nodes,
+            devices,
             [holder for holder in held if sight.sees(holder.namespace)],
             closed_at(queries.health_changes(connection), at_us),
             [
@@ -100,6 +106,7 @@ def picture_of_ledger(source: Ledger, at_us: int | None, sight: Sight = EVERYBOD
             labels=labels,
             cut=cut,
             users={by_claims[each]: names_of(some) for each, some in consumers.items()},
+            at_us=at_us,
         )
     return picture if sight.whole else held_alone(picture, sight.sees)
 

@@ -40,7 +40,7 @@ from ledger.domain.systems import NO_SYSTEMS, UNHEALTHY, Claimant, DeviceSystems
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 from ledger.store.reading.report_rows import Device, HealthRow, HolderRow, Node
 from scheduler.usage.claims import dra_groups, dra_not_looked_at, volcano_groups
-from scheduler.usage.machines import GONE, DeviceKey, once_per_machine
+from scheduler.usage.machines import GONE, once_per_machine
 from scheduler.usage.picture import (
     CLAIMED_TWICE,
     LOST,
@@ -198,29 +198,36 @@ def cluster_now_of_ledger(
     nodes: Iterable[Node],
     devices: Iterable[Device],
     holders: Iterable[HolderRow],
-    closed: Mapping[DeviceKey, str],
+    closed: Mapping[int, str],
     pods: Iterable[PodObserved],
     *,
     described: Mapping[str, RecordedNode] | None = None,
     labels: Mapping[str, Mapping[str, str]] | None = None,
     cut: Mapping[str, bool] | None = None,
     users: Mapping[str, tuple[str, ...]] | None = None,
+    at_us: int | None = None,
 ) -> Picture:
     """
     Return the cards of a ledger at the moment that `holders` and `pods` were asked for.
 
     Args:
-        closed: the devices that take no grants then, with the reason.
+        closed: by number the devices that take no grants then, with the reason.
         pods: who was seen to run there, and of those who were granted something what they ask for.
         described: node UID -> what was said of the node last, as far as it was.
         labels: likewise its labels, of nodes that offer devices by number.
         cut: UIDs of the nodes with Pods of which nobody can say what they hold by number or claim,
             and whether that may be cards.
         users: UID of a claim -> the names of the Pods that use it.
+        at_us: that moment; None = now.
     """
     nodes, described = list(nodes), described or {}
     created = {uid: facts.created for uid, facts in described.items()}
-    once, places = once_per_machine(nodes, list(devices), created)
+    # The view of a lost node says of each card that it is lost, also of one that left before.
+    devices = [
+        replace(each, closed_reason=GONE) if closed.get(each.device_no) == GONE else each
+        for each in devices
+    ]
+    once, places = once_per_machine(nodes, devices, created)
     by_node: dict[str, list[Device]] = {}
     for device in once:
         if device.closed_reason != GONE:
@@ -240,7 +247,9 @@ def cluster_now_of_ledger(
             continue
         key = (row.node_uid, row.device_type, row.minor)
         place = places.get(row.device_no or 0, key if not row.device_no else None)
-        holder = _holder(row, row, users or {}, lost=row.counted_until_us is not None)
+        ended = row.counted_until_us
+        lost = ended is not None and (at_us is None or ended <= at_us)
+        holder = _holder(row, row, users or {}, lost=lost)
         if place is None or place[0] not in parts:
             there = parts[granting[machines[row.node_uid]]]
             there.lost.append(holder)
@@ -272,14 +281,11 @@ def cluster_now_of_ledger(
 def _parts_of_ledger(
     nodes: Sequence[Node],
     devices: Mapping[str, Sequence[Device]],
-    closed: Mapping[DeviceKey, str],
+    closed: Mapping[int, str],
     described: Mapping[str, RecordedNode],
     labels: Mapping[str, Mapping[str, str]],
 ) -> dict[str, _NodeParts]:
     """Return by UID what nodes have, before anybody holds something; `devices` by node."""
-    shut: dict[str, dict[tuple[str, int], str]] = {}
-    for (node_uid, device_type, minor), reason in closed.items():
-        shut.setdefault(node_uid, {})[device_type, minor] = reason
     told = {node.node_uid: described.get(node.node_uid) for node in nodes}
     return {
         node.node_uid: _NodeParts(
@@ -290,7 +296,11 @@ def _parts_of_ledger(
             ),
             dialects=_dialects_of(told[node.node_uid]),
             devices=[_record_of(device) for device in devices.get(node.node_uid, ())],
-            closed=shut.get(node.node_uid, {}) if node.node_uid in devices else {},
+            closed={
+                (device.device_type, device.minor): closed[device.device_no]
+                for device in devices.get(node.node_uid, ())
+                if device.device_no in closed
+            },
             labels=labels.get(node.node_uid, {}),
             is_shaped=_is_shaped(told[node.node_uid]),
         )
@@ -349,17 +359,16 @@ def _as_granting(
     return node.node_uid in listed, not node.lost_position, created.get(node.node_uid, "")
 
 
-def closed_at(changes: Iterable[HealthRow], at_us: int | None) -> dict[DeviceKey, str]:
-    """Return the devices that were closed at a moment (None = now), with the reason."""
-    closed: dict[DeviceKey, str] = {}
+def closed_at(changes: Iterable[HealthRow], at_us: int | None) -> dict[int, str]:
+    """Return by number the devices that were closed at a moment (None = now), with the reason."""
+    closed: dict[int, str] = {}
     for change in changes:
         if at_us is not None and change.at_us > at_us:
             continue
-        key = (change.node_uid, change.device_type, change.minor)
         if change.healthy:
-            closed.pop(key, None)
+            closed.pop(change.device_no, None)
         else:
-            closed[key] = change.reason
+            closed[change.device_no] = change.reason
     return closed
 
 

@@ -103,7 +103,7 @@ def history_of(
         shares=tuple(drawn.shares),
         endings=tuple(drawn.endings),
         holds=tuple(sorted(holds, key=lambda hold: (hold.opened, hold.position, hold.card))),
-        outages=_outages(axis, health, places),
+        outages=_outages(axis, health, places, _followed(devices)),
     )
 
 
@@ -255,9 +255,22 @@ def _gpus_first(key: tuple[str, int]) -> tuple[bool, str, int]:
     return key[0] != TYPE_GPU, *key
 
 
+def _followed(devices: Iterable[Device]) -> frozenset[int]:
+    """Return the numbers of the devices that left and whose place another one has."""
+    rows = [((each.node_uid, each.device_type, each.minor), each) for each in devices]
+    there = {place for place, each in rows if each.closed_reason != GONE}
+    return frozenset(
+        each.device_no for place, each in rows if each.closed_reason == GONE and place in there
+    )
+
+
 def _outages(
-    axis: Axis, health: Iterable[HealthRow], places: dict[DeviceKey, int]
+    axis: Axis,
+    health: Iterable[HealthRow],
+    places: dict[DeviceKey, int],
+    followed: frozenset[int],
 ) -> tuple[Outage, ...]:
+    """Return when cards were closed; where one took another's place, that is one card's time."""
     found: list[Outage] = []
     since: dict[int, tuple[int, str]] = {}
     for change in health:
@@ -265,7 +278,8 @@ def _outages(
         if card is None:
             continue
         at = change.at_us if axis == "time" else change.position
-        if not change.healthy:
+        ends = change.healthy or (change.reason == GONE and change.device_no in followed)
+        if not ends:
             since.setdefault(card, (at, change.reason))
         elif card in since:
             opened, reason = since.pop(card)

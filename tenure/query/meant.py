@@ -63,16 +63,24 @@ class Known(Protocol):
         ...
 
 
-def first_known(source: Ledger, readings: Sequence[Reading], sight: Sight = EVERYBODY) -> Name:
+def first_known(
+    source: Ledger,
+    readings: Sequence[Reading],
+    sight: Sight = EVERYBODY,
+    position: int | None = None,
+) -> Name:
     """
     Return the first reading of a name that the ledger knows.
 
     A Pod or an owner that is not seen is as unknown as one that is not there.
 
+    Args:
+        position: of the moment that is asked about; None = now, or ever.
+
     Raises:
         InputError: it knows none of them, or more than one thing is called so.
     """
-    return first_of(readings, _InLedger(source, sight))
+    return first_of(readings, _InLedger(source, sight, position))
 
 
 def first_of(readings: Sequence[Reading], known: Known) -> Name:
@@ -104,6 +112,26 @@ def first_of(readings: Sequence[Reading], known: Known) -> Name:
     raise with_next(error, f"did you mean {like}?" if like else known.where)
 
 
+def cards_then(source: Ledger, card: CardName, position: int) -> frozenset[int]:
+    """
+    Return the numbers of the devices that a Node had at a place after the event at `position`.
+
+    Rule: design section 4, "One account per physical device". A Node that was made anew may list
+    the devices of its machine at other places, and a card is replaced by another.
+    """
+    from ledger.store.reading.registered import registered_at
+    from scheduler.usage.machines import GONE
+
+    place = (card.node, card.device_type, card.minor)
+    at = [
+        each
+        for each in registered_at(source.connection, position).devices
+        if (each.node_name, each.device_type, each.minor) == place
+    ]
+    there = [each for each in at if each.closed_reason != GONE] or at
+    return frozenset(each.device_no for each in there)
+
+
 def owner_text(name: OwnerName) -> str:
     """Return an owner as the ledger spells it."""
     return f"{name.kind}/{name.name}"
@@ -115,8 +143,8 @@ class _InLedger:
     who = "the ledger"
     where = "`tenure map` shows the nodes and cards"
 
-    def __init__(self, source: Ledger, sight: Sight) -> None:
-        self._source, self._sight = source, sight
+    def __init__(self, source: Ledger, sight: Sight, position: int | None) -> None:
+        self._source, self._sight, self._position = source, sight, position
 
     def names(self, reading: Reading) -> Iterable[Name]:
         match reading:
@@ -128,7 +156,10 @@ class _InLedger:
                 return (reading,)
 
     def knows(self, name: Name) -> bool:
-        return _is_known(self._source, name, self._sight)
+        if _is_known(self._source, name, self._sight):
+            return True
+        then = self._position
+        return isinstance(name, CardName) and bool(then and cards_then(self._source, name, then))
 
     def there(self) -> tuple[Sequence[str], Sequence[str]]:
         from ledger.store.reading import pod_queries

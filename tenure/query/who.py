@@ -39,7 +39,7 @@ from tenure.output import (
     write_yaml,
 )
 from tenure.picture import UNKNOWN_HOLDER, devices_told
-from tenure.query.meant import first_known, owner_text
+from tenure.query.meant import cards_then, first_known, owner_text
 from tenure.query.records import (
     HOLDER_COLUMNS,
     HOLDER_KEYS,
@@ -170,6 +170,7 @@ def answer_who(source: Ledger, question: WhoQuestion, sight: Sight) -> Answer:
 
 def _find(source: Ledger, question: WhoQuestion, sight: Sight, answer: Answer) -> _Found:
     """Return who holds what, from one state of the ledger."""
+    from ledger.store.reading.timetravel import position_at
     from ledger.store.reading.views import When
 
     if question.history and question.at is not None:
@@ -179,9 +180,13 @@ def _find(source: Ledger, question: WhoQuestion, sight: Sight, answer: Answer) -
     at = question.at
     at_us = None if at is None else moment_of(at, now, option="--at", say=answer.note)
     when = When(at_us=at_us, ever=question.history)
+    position = None if at_us is None else position_at(source, at_us)
     with source.connection.begin():
-        meant = first_known(source, readings, sight)
-        holders = find_holders(source, meant, when, sight)
+        meant = first_known(source, readings, sight, position)
+        then = frozenset[int]()
+        if position is not None and isinstance(meant, CardName) and meant in readings:
+            then = cards_then(source, meant, position)
+        holders = find_holders(source, meant, when, sight, then)
         told = holders or question.history
         last = None if told else _last_before(source, meant, at_us, sight)
         free = _free_devices(source, meant, holders) if at_us is None and sight.whole else []
@@ -204,14 +209,21 @@ def _find(source: Ledger, question: WhoQuestion, sight: Sight, answer: Answer) -
 
 
 def find_holders(
-    source: Ledger, name: Name, when: When, sight: Sight = EVERYBODY
+    source: Ledger,
+    name: Name,
+    when: When,
+    sight: Sight = EVERYBODY,
+    then: frozenset[int] = frozenset(),
 ) -> list[HolderRow]:
     """
     Return who of those who are seen holds what `name` names, by what is held and since when.
 
     Last, those who may: a Pod on cards that nobody can name may hold any of its node's.
+
+    Args:
+        then: the numbers of the devices that a card's name meant at that moment, if not today's.
     """
-    found = _find_holders(source, name, when, sight, Others(source, when))
+    found = _find_holders(source, name, when, sight, Others(source, when), then=then)
     return [holder for holder in found if sight.sees(holder.namespace)]
 
 
@@ -234,7 +246,13 @@ class Others:
 
 
 def _find_holders(
-    source: Ledger, name: Name, when: When, sight: Sight, others: Others
+    source: Ledger,
+    name: Name,
+    when: When,
+    sight: Sight,
+    others: Others,
+    *,
+    then: frozenset[int] = frozenset(),
 ) -> list[HolderRow]:
     from ledger.store.reading import pod_queries
     from ledger.store.reading import report_queries as queries
@@ -242,7 +260,7 @@ def _find_holders(
     match name:
         case CardName(node=node, device_type=device_type, minor=minor):
             held = queries.device_holders(
-                source.connection, when, node=node, device_type=device_type, minor=minor
+                source.connection, when, node=node, device_type=device_type, minor=minor, then=then
             )
             whole = by_others(others, queries.pod_holders(source.connection, when, node=node))
             return held + [

@@ -613,6 +613,5 @@ def _device_state(
 
 
 def _last_change(device: Device, changes: Sequence[HealthRow]) -> HealthRow | None:
-    key = (device.node_uid, device.device_type, device.minor)
-    mine = [c for c in changes if (c.node_uid, c.device_type, c.minor) == key]
+    mine = [change for change in changes if change.device_no == device.device_no]
     return mine[-1] if mine else None

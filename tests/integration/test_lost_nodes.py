@@ -134,6 +134,44 @@ def test_why_says_that_the_node_was_lost_and_what_would_free_it(tell: Tell) -> N
 
 
 @pytest.mark.parametrize("name", ["n-1", "n-2"])
+def test_a_moment_has_the_node_of_that_moment(tell: Tell, name: str) -> None:
+    """The map drew the cards under the newest Node's name, at its minors, long before it was."""
+    line = tell(*registered_again(name, devices=swapped()))
+
+    def at(hour: float) -> tuple[dict[tuple[str, int], tuple[int, int]], set[str]]:
+        moment = ("--at", f"2026-03-02T{int(hour):02}:{int(hour % 1 * 60):02}:00Z")
+        drawn = json.loads(line.ask("map", *moment, "-o", "json").out)["nodes"]
+        closed = {why for each in drawn for why in each["closed_because"]}
+        return cards(line, *moment), closed
+
+    assert at(0.5) == ({("n-1", 0): (100, 1), ("n-1", 1): (0, 0)}, set())
+    assert at(1.5) == ({("n-1", 0): (100, 1), ("n-1", 1): (0, 0)}, {"lost"})
+    assert at(2.5)[0] == {(name, 0): (0, 0), (name, 1): (100, 1)}
+    assert at(3.5)[0] == {(name, 0): (50, 1), (name, 1): (100, 1)}
+    document = json.loads(line.ask("map", "--at", "2026-03-02T00:30:00Z", "-o", "json").out)
+    ids = [
+        card["id"] for each in document["nodes"] for g in each["groups"] for card in g["devices"]
+    ]
+    assert ids == ["GPU-m-0", "GPU-m-1"]
+    assert (len(document["nodes"]), document["summary"]["free"]) == (1, 1)
+    assert document["summary"]["percent"]["allocated"] == 100
+
+
+@pytest.mark.parametrize("name", ["n-1", "n-2"])
+def test_who_means_the_place_of_that_moment(tell: Tell, name: str) -> None:
+    """A Node made anew has the cards at other minors; an id means the card wherever it was."""
+    line = tell(*registered_again(name, devices=swapped()))
+    then, later = ("--at", "2026-03-02T00:30:00Z"), ("--at", "2026-03-02T02:30:00Z")
+
+    a = [("n-1/0", "a", "lost")]
+    assert holders(line, "n-1/0", *then) == a
+    assert holders(line, "n-1/1", *then) == []
+    assert holders(line, "GPU-m-0", *then) == holders(line, "GPU-m-0", *later) == a
+    assert holders(line, f"{name}/1", *later) == a
+    assert holders(line, f"{name}/0", *later) == []
+
+
+@pytest.mark.parametrize("name", ["n-1", "n-2"])
 def test_the_card_is_the_same_under_another_minor(tell: Tell, name: str) -> None:
     """Neither `who` nor `map` calls it free because it is listed elsewhere now."""
     line = tell(*registered_again(name, devices=swapped()))
@@ -148,7 +186,7 @@ def test_the_map_shows_the_card_and_the_cpu_as_held(tell: Tell) -> None:
     line = tell(*registered_again("n-2"))
 
     assert cards(line) == {("n-2", 0): (100, 1), ("n-2", 1): (50, 1)}
-    assert cards(line, "--at", "2026-03-02T01:30:00Z")["n-2", 0] == (100, 1)
+    assert cards(line, "--at", "2026-03-02T01:30:00Z") == {("n-1", 0): (100, 1), ("n-1", 1): (0, 0)}
     drawn = json.loads(line.ask("map", "--cpus", "-o", "json").out)
     assert [[each["pod"] for each in entry["holders"]] for entry in drawn] == [["team-a/a"]] * 2
 
@@ -210,6 +248,24 @@ def test_the_report_draws_the_holder_on_the_card(tell: Tell) -> None:
     }
     assert drawn == {("n-2", 0, "a", None), ("n-2", 1, "b", None)}
     assert len(history.cards) == 2
+
+
+def test_a_card_in_the_place_of_one_that_left_is_free(tell: Tell) -> None:
+    """A broken card was replaced: map, status, `why` and the page closed the new one as gone."""
+    new = (gpu(0, node="m", unique_id=True), gpu(1, node="m", device_id="GPU-new", unique_id=True))
+    line = tell((0.0, on_m("n-1")), (1.0, on_m("n-1", devices=new)), (2.0, lost("n-9")))
+
+    document = json.loads(line.ask("map", "-o", "json").out)
+    closed = [card["closed"] for g in document["nodes"][0]["groups"] for card in g["devices"]]
+    assert (closed, document["summary"]["free"]) == ([None, None], 2)
+    assert json.loads(line.ask("status", "-o", "json").out)["cards_free"] == 2
+    assert "nobody holds it" in line.ask("why", "n-1/1").out
+    with open_ledger(f"sqlite:///{line.ledger}", mode="read") as ledger:
+        history = read_report(ledger, proof=None, command="").history
+    assert history.outages == ()
+    moment = ("--at", "2026-03-02T00:30:00Z", "-o", "json")
+    before = json.loads(line.ask("map", *moment).out)["nodes"][0]["groups"]
+    assert [card["id"] for g in before for card in g["devices"]] == ["GPU-m-0", "GPU-m-1"]
 
 
 def test_a_cleared_machine_is_free_again(tell: Tell) -> None:

@@ -33,7 +33,6 @@ from sqlalchemy import (
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import COUNTER
 from ledger.domain.log.events import NodeInventoried, decode_event
-from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.store.reading.bounds import rows_of
 from ledger.store.reading.gpu_hours import PERCENT_HOUR_US, GpuGroup, gpu_use
 from ledger.store.reading.report_rows import (
@@ -69,6 +68,7 @@ from ledger.store.reading.views import (
 )
 from ledger.store.schema import (
     ledger_cpus,
+    ledger_device_health,
     ledger_devices,
     ledger_events,
     ledger_nodes,
@@ -88,12 +88,16 @@ def device_holders(
     device_type: str | None = None,
     minor: int | None = None,
     pod: tuple[str, str] | None = None,
+    then: frozenset[int] = frozenset(),
 ) -> list[HolderRow]:
     """
     Return who holds devices, by node, device and position.
 
     Rule: design section 4, "One account per physical device": a card or a node that is named means
     the metal, so that those come too who got it through another Node of its machine.
+
+    Args:
+        then: the numbers of the devices that are meant, where the name means others today.
     """
     h, r = HOLDINGS, RESERVATIONS
     own = [c for c in h.c if c.name != "phase"]
@@ -104,7 +108,9 @@ def device_holders(
         .order_by(h.c.node_name, h.c.device_type, h.c.minor, h.c.position)
     )
     given = {"device_type": device_type, "minor": minor}
-    if node is not None:
+    if then:
+        query, given = query.where(h.c.device_no.in_(then)), {}
+    elif node is not None:
         card = {"node_name": node, **given}
         listed = select(DEVICES.c.device_no).where(matching_all(DEVICES, card))
         through_another = h.c.node_uid.not_in(
@@ -223,42 +229,30 @@ def _devices(connection: Connection, **given: str | int | None) -> list[Device]:
     ]
 
 
-def nodes(
-    connection: Connection, *, name: str | None = None, until: int = INTEGER_MAX
-) -> list[Node]:
-    """
-    Return the nodes, by name.
-
-    Args:
-        until: a position, behind which none of them was lost, and no machine had registered.
-    """
+def nodes(connection: Connection, *, name: str | None = None) -> list[Node]:
+    """Return the nodes, by name."""
     query = select(NODES).order_by(NODES.c.node_name, NODES.c.node_uid)
-    found = [
+    return [
         Node(**row) for row in each_row(connection, matching(query, NODES, {"node_name": name}))
     ]
-    if until < INTEGER_MAX:
-        streams = _inventoried(connection, until)
-        there = {node.machine_no for node in found if f"node/{node.node_uid}" in streams}
-        found = [node for node in found if node.machine_no in there]
-    return [
-        replace(node, lost_position=None) if (node.lost_position or 0) > until else node
-        for node in found
-    ]
-
-
-def _inventoried(connection: Connection, until: int) -> frozenset[str]:
-    """Return the streams of the nodes that were inventoried up to a position."""
-    e = ledger_events.c
-    of_type: ColumnElement[str] = literal_column(f"'{NodeInventoried.event_type}'")
-    query = select(e.stream).distinct().where(e.event_type == of_type, e.position <= until)
-    return frozenset(connection.execute(query).scalars())
 
 
 def health_changes(connection: Connection, *, node: str | None = None) -> list[HealthRow]:
     """Return when devices were closed and opened, by position."""
-    h = HEALTH
+    h, x = HEALTH, ledger_device_health.c
     columns = (c for c in h.c if c.name != "node_name")
-    query = select(*columns).where(h.c.device_type != COUNTER).order_by(h.c.position)
+    d, n = ledger_devices.c, ledger_nodes.c
+    same = (x.position == h.c.position) & (x.healthy == h.c.healthy) & (x.reason == h.c.reason)
+    there = (d.device_type == h.c.device_type) & (d.minor == h.c.minor)
+    query = (
+        select(*columns, x.device_no)
+        .join_from(h, ledger_device_health, same)
+        .join(ledger_devices, (d.device_no == x.device_no) & there)
+        .join(ledger_nodes, (n.node_no == d.node_no) & (n.node_uid == h.c.node_uid))
+        .where(h.c.device_type != COUNTER)
+        .order_by(h.c.position, x.device_no)
+        .distinct()
+    )
     return [
         HealthRow(**{**row, "healthy": bool(row["healthy"])})
         for row in each_row(connection, matching(query, h, {"node_name": node}))

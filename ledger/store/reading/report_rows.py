@@ -88,7 +88,11 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthRow:
-    """A device was closed to grants, or opened again."""
+    """
+    A device was closed to grants, or opened again.
+
+    Its place is today's, which another device may have had, or has since it left: see `device_no`.
+    """
 
     position: int
     at_us: int
@@ -97,6 +101,7 @@ class HealthRow:
     minor: int
     healthy: bool
     reason: str
+    device_no: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -165,6 +165,7 @@ def device(minor: int, *, gone: bool = False, capacity: int = 100) -> Device:
         tenants=0,
         healthy=True,
         closed_reason="gone" if gone else "",
+        device_no=3 if gone else minor + 1,
     )
 
 
@@ -174,7 +175,7 @@ def test_the_fleet_of_a_ledger_is_its_present_cards_with_their_holders() -> None
         [Node(node_uid="a", node_name="gpu-a", cpu_milli=0, memory_bytes=0)],
         [device(0), device(1, gone=True), device(1, capacity=200)],
         [holder(60, 0), holder(60, 0), holder(50, 1)],
-        {("a", "gpu", 1): "Xid79"},
+        {2: "Xid79", 3: "gone"},
         [observed({"a.nvidia.com/gpu": "1"})],
     )
 
@@ -195,6 +196,7 @@ def change(at_us: int, *, healthy: bool) -> HealthRow:
         minor=0,
         healthy=healthy,
         reason="Xid79",
+        device_no=1,
     )
 
 
@@ -203,7 +205,7 @@ def test_a_card_is_closed_from_its_failure_to_its_return() -> None:
     changes = [change(5, healthy=False), change(9, healthy=True)]
 
     assert [bool(closed_at(changes, at)) for at in (4, 5, 8, 9)] == [False, True, True, False]
-    assert closed_at(changes[:1], None) == {("a", "gpu", 0): "Xid79"}
+    assert closed_at(changes[:1], None) == {1: "Xid79"}
 
 
 def cards(count: int, **fields: object) -> tuple[DeviceRecord, ...]:
