@@ -92,7 +92,7 @@ def _main_of(app: typer.Typer) -> Callable[..., object]:
 def _width_here() -> int | None:
     """Return how long lines may be where COLUMNS or a terminal tells, never below 80."""
     told = os.environ.get("COLUMNS", "")
-    if told.isdecimal() and int(told):
+    if told.isascii() and told.isdigit() and int(told):
         return max(WIDTH_MIN, int(told))
     if not sys.stdout.isatty():
         return None

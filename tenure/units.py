@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Final
 
 from ledger.domain.errors import InputError
@@ -11,8 +12,9 @@ from ledger.domain.errors import InputError
 MICROSECONDS: Final = 1_000_000
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_AGO: Final = re.compile(r"(?P<parts>(?:\d{1,18}[smhdw]\s*+)+)ago", re.IGNORECASE)
-_PART: Final = re.compile(r"(\d{1,18})([smhdw])", re.IGNORECASE)
+_AGO: Final = re.compile(r"(?P<parts>(?:[0-9]{1,18}[smhdw]\s*+)+)ago", re.IGNORECASE)
+_PART: Final = re.compile(r"([0-9]{1,18})([smhdw])", re.IGNORECASE)
+_DECIMAL: Final = re.compile(r"[0-9]{1,18}(?:\.[0-9]{0,18})?|\.[0-9]{1,18}")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _YEARS: Final = (1970, 9000)
 
@@ -44,6 +46,11 @@ def parse_time(text: str, *, now_us: int, field: str = "") -> int:
     if moment.tzinfo is None:
         raise InputError(f"a time needs its zone, such as Z or +01:00: value={text!r}", field=field)
     return _bounded((moment - _EPOCH) // timedelta(microseconds=1), text, field)
+
+
+def parse_decimal(text: str) -> Decimal | None:
+    """Return a plain number such as 4 or 0.25, in ASCII digits alone; None for another text."""
+    return Decimal(text) if _DECIMAL.fullmatch(text) else None
 
 
 def format_time(at_us: int, *, timespec: str = "seconds") -> str:

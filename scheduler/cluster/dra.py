@@ -16,7 +16,7 @@ from scheduler.cluster.documents import Document, Documents, is_ended, section
 GROUP: Final = "resource.k8s.io"
 _KINDS: Final = ("ResourceSlice", "ResourceClaim", "ResourceClaimTemplate", "DeviceClass")
 _MIB: Final = 1 << 20
-_NUMBER: Final = re.compile(r"-(\d{1,4})$")
+_NUMBER: Final = re.compile(r"-([0-9]{1,4})$")
 _CLOSING: Final = frozenset({"NoSchedule", "NoExecute"})
 
 

@@ -30,7 +30,7 @@ class Version(str):
 Said = str | int | bool
 
 _TEXT: Final = r"(?:\"(?P<{0}>[^\"\\]*)\"|'(?P<{0}s>[^'\\]*)')"
-_LITERAL: Final = rf"(?:{_TEXT.format('text')}|(?P<number>-?\d+)|(?P<truth>true|false))"
+_LITERAL: Final = rf"(?:{_TEXT.format('text')}|(?P<number>-?[0-9]+)|(?P<truth>true|false))"
 _OF: Final = (
     rf"device\.(?P<of>attributes|capacity)\[{_TEXT.format('domain')}\]\.(?P<name>[A-Za-z_]\w*)"
 )
@@ -38,7 +38,7 @@ _DRIVER: Final = re.compile(rf"device\.driver\s*==\s*{_TEXT.format('text')}")
 _ATTRIBUTE: Final = re.compile(rf"{_OF}(?:\s*(?P<how>==|!=)\s*{_LITERAL})?")
 _AMOUNT: Final = re.compile(
     rf"{_OF}\.compareTo\(\s*quantity\(\s*{_TEXT.format('text')}\s*\)\s*\)"
-    r"\s*(?P<how>==|!=|>=|<=|>|<)\s*(?P<than>-?\d+)"
+    r"\s*(?P<how>==|!=|>=|<=|>|<)\s*(?P<than>-?[0-9]+)"
 )
 _HOW: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "==": operator.eq,

@@ -66,7 +66,7 @@ def claim_seen(item: Mapping[str, object], drivers: Container[str]) -> ClaimSeen
         InputError: it is not as the API describes it.
     """
     claim = read_claim(item)
-    if not claim.resource_version.isdecimal():
+    if not (claim.resource_version.isascii() and claim.resource_version.isdigit()):
         fact = f"expected a number: value={claim.resource_version!r}"
         raise InputError(fact, field="metadata.resourceVersion")
     results = tuple(one for one in claim.results if one.driver in drivers)

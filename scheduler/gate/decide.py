@@ -82,7 +82,7 @@ class Standing:
     def fence(self) -> int:
         """Return the claim's version that the write was on top of."""
         text = self.opening.resource_version
-        return int(text) if text.isdecimal() else 0
+        return int(text) if text.isascii() and text.isdigit() else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -347,4 +347,4 @@ class ClassBook:
 def _version(item: Object) -> int:
     """Return an object's or a list's resourceVersion; 0 of one that is no number."""
     text = item.get("metadata", {}).get("resourceVersion", "")
-    return int(text) if isinstance(text, str) and text.isdecimal() else 0
+    return int(text) if isinstance(text, str) and text.isascii() and text.isdigit() else 0

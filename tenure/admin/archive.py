@@ -122,6 +122,6 @@ def _up_to(source: Ledger, before: str | None, keep: int | None) -> int:
     if keep is not None:
         return source.head().position - keep
     assert before is not None
-    if before.isdecimal():
+    if before.isascii() and before.isdigit():
         return int(before) - 1
     return position_at(source, moment_of(before, time_of(source), option="--before") - 1)

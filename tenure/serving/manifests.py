@@ -234,7 +234,7 @@ def scheduler(
     from scheduler.service.manifests import ApiManifests, SchedulerManifests, manifests
     from tenure.sources.text import content_of
 
-    if not re.fullmatch(r"v1\.\d+\.\d+", version):
+    if not re.fullmatch(r"v1\.[0-9]+\.[0-9]+", version):
         fact = f"expected a version of Kubernetes: value={version!r}"
         raise with_next(InputError(fact, field="--kube-version"), "give one such as v1.36.3")
     if replicas > 1 and not ledger_secret:

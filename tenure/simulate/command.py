@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +22,7 @@ from tenure.simulate.model import Run
 from tenure.simulate.render import write_result
 from tenure.simulate.results import Result
 from tenure.simulate.runner import RunRecord, recorded_start_us, run_simulation
-from tenure.units import parse_time
+from tenure.units import parse_decimal, parse_time
 from tenure.version import tenure_version
 
 OPENB_START_US: Final = 1_672_531_200_000_000
@@ -167,11 +167,8 @@ def _read(options: Options, settings: SchedulingSettings) -> Run:
 def _ratio(text: str | None) -> Decimal | None:
     if text is None:
         return None
-    try:
-        ratio = Decimal(text)
-    except InvalidOperation:
-        ratio = Decimal(0)
-    if not 0 < ratio <= 100:
+    ratio = parse_decimal(text)
+    if ratio is None or not 0 < ratio <= 100:
         fact = f"not a ratio above 0 and up to 100, such as 1.3: value={text!r}"
         raise InputError(fact, field="--inflate")
     return ratio

@@ -248,7 +248,8 @@ def with_labels(body: Mapping[str, object], labels: Labels) -> dict[str, object]
 
 
 def _whole(text: str, field: str) -> int:
-    if not text.isdecimal() or len(text) > len(str(SECONDS_MAX)) or int(text) > SECONDS_MAX:
+    digits = text.isascii() and text.isdigit()
+    if not digits or len(text) > len(str(SECONDS_MAX)) or int(text) > SECONDS_MAX:
         fact = f"not a number of seconds from 0 to {SECONDS_MAX}: value={text!r}"
         raise InputError(fact, field=field)
     return int(text)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +25,7 @@ from ledger.domain.resources import (
 from ledger.domain.vocabulary import Vocabulary
 from tenure.exits import with_next
 from tenure.manifests import read_manifests
+from tenure.units import parse_decimal
 
 UID: Final = "wanted"
 _GPUS_MAX: Final = 1024
@@ -145,11 +145,8 @@ def _amounts(wanted: Wanted, vocabulary: Vocabulary) -> Mapping[str, str]:
 
 
 def _percent(text: str) -> int:
-    try:
-        cards = Decimal(text)
-    except InvalidOperation:
-        cards = Decimal(0)
-    if not 0 < cards <= _GPUS_MAX or cards * 100 % 1:
+    cards = parse_decimal(text)
+    if cards is None or not 0 < cards <= _GPUS_MAX or cards * 100 % 1:
         fact = f"not a number of GPUs, such as 4 or 0.25: value={text!r}"
         raise InputError(fact, field="--gpus")
     return int(cards * 100)

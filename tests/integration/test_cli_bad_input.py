@@ -170,6 +170,11 @@ def test_a_bad_trace_is_one_message_with_file_line_and_column(
             ["in.yaml", "--inflate", "1.3"], "--inflate: only with", id="inflated manifests"
         ),
         pytest.param(
+            ["--openb-nodes", "n", "--openb-pods", "p", "--inflate", "\uff12"],
+            "--inflate: not a ratio",
+            id="a ratio in full-width digits",
+        ),
+        pytest.param(
             ["--openb-nodes", "n", "--openb-pods", "p", "--inflate", "much"],
             "--inflate: not a ratio",
             id="no ratio",

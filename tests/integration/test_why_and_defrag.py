@@ -225,6 +225,7 @@ def test_no_plan_for_want_of_decisions_is_not_called_none(
         ((), "one request is needed"),
         (("ml/big", "--gpus", "1"), "one request is needed"),
         (("--gpus", "0"), "not a number of GPUs"),
+        (("--gpus", "\uff11"), "not a number of GPUs"),
         (("--gpus", "0.5", "--dialect", "nvidia"), "whole GPUs only"),
         (("--gpus", "1.5"), "the request"),
         (("--cpu", "1", "--gpu-model", "T4"), "--gpu-model"),

@@ -17,10 +17,10 @@ from ledger.domain.systems import DeviceSystems
 
 SHARED: Final = f"{NVIDIA_GPU}.shared"
 """What replicas are called where they have a name of their own."""
-SLICE: Final = re.compile(r"nvidia\.com/mig-(\d)g\.\d+gb(?:\..*)?")
+SLICE: Final = re.compile(r"nvidia\.com/mig-([0-9])g\.[0-9]+gb(?:\..*)?")
 PRODUCT: Final = f"{NVIDIA_GPU}.product"
 """The label by which GPU feature discovery says which cards a node has."""
-SLICED_PRODUCT: Final = re.compile(r"-MIG-(\d)g\.\d+gb.*$")
+SLICED_PRODUCT: Final = re.compile(r"-MIG-([0-9])g\.[0-9]+gb.*$")
 """What is behind the product where all of a node's units are slices of one kind."""
 CARD: Final = re.compile(
     r"accelerator|ascend\d+[a-z]?\d*|dcu|gaudi\d*|gcu|gpu|i915|ipu|mlu\d*|neuron|neurondevice"

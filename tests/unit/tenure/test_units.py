@@ -2,7 +2,7 @@ import pytest
 
 from ledger.domain.amounts import format_bytes, format_cards, format_cores
 from ledger.domain.errors import InputError
-from tenure.units import format_duration, format_time, parse_time
+from tenure.units import format_duration, format_time, parse_decimal, parse_time
 
 NOW_US = 1_772_463_900_000_000  # 2026-03-02T15:05:00Z
 HOUR_US = 3_600_000_000
@@ -35,12 +35,23 @@ def test_a_time_is_read_exactly(text: str, moment_us: int) -> None:
         pytest.param("99999999999999w ago", id="before the epoch"),
         pytest.param("9999-12-31T00:00:00Z", id="beyond what is stored"),
         pytest.param(f"{'9' * 5_000}w ago", id="more digits than Python reads"),
+        pytest.param("\uff12h ago", id="a full-width digit"),
+        pytest.param("1d\u0661h ago", id="an Arabic digit"),
+        pytest.param("\uff12\uff10\uff12\uff16-03-02T15:05:00Z", id="a full-width year"),
     ],
 )
 def test_what_is_no_time_is_refused(text: str) -> None:
     """A time without a zone would mean something else on every machine."""
     with pytest.raises(InputError):
         parse_time(text, now_us=NOW_US)
+
+
+def test_a_number_is_read_in_plain_digits_alone() -> None:
+    """No exponents, signs, blanks or underscores, and no other script's digits."""
+    texts = ("4", "0.25", ".5", "2.")
+    assert [str(parse_decimal(text)) for text in texts] == ["4", "0.25", "0.5", "2"]
+    for text in ("", ".", "1e1", "1_0", "-1", " 4", "\uff14", "NaN", "Infinity"):
+        assert parse_decimal(text) is None
 
 
 def test_a_time_is_shown_with_its_offset() -> None:

@@ -41,8 +41,8 @@ from ledger.domain.dialects.dra.objects import (
 )
 
 _CORE_COUNTERS: Final = ("multiprocessors", CORES)
-_NUMBER: Final = pattern(r"(\d{1,4})$")
-_NUMA: Final = pattern(r"\d{1,4}")
+_NUMBER: Final = pattern(r"([0-9]{1,4})$")
+_NUMA: Final = pattern(r"[0-9]{1,4}")
 
 UntoldDevices = Literal["refuse", "record"]
 Key = tuple[str, str, str]

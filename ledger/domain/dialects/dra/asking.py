@@ -226,7 +226,7 @@ def sizes_in(spec: Mapping[str, object]) -> tuple[int, ...]:
     for one in requests if isinstance(requests, Sequence) else ():
         for other in (one.get("firstAvailable") or ()) if isinstance(one, Mapping) else ():
             name = str(other.get("name", ""))
-            if name[:1] == "m" and name[1:].isdecimal():
+            if name[:1] == "m" and name.isascii() and name[1:].isdigit():
                 found.add(int(name[1:]))
     return tuple(sorted(found, reverse=True))
 

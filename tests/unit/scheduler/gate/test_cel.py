@@ -58,6 +58,7 @@ def test_a_comparison_says_what_cel_would(expression: str, found: object) -> Non
         f'{NAME}.productName.startsWith("H")',
         f'{NAME}.productName == "a && b"',
         f"{NAME}.index > 2",
+        f"{NAME}.index == \uff12",
         f'{MEMORY}("eighty")) >= 0',
         'device.capacity["gpu.nvidia.com"].memory == 3',
         '"gpu.nvidia.com" in device.attributes',

@@ -141,6 +141,7 @@ def test_what_was_changed_by_then_is_a_matter_of_time(tmp_path: Path) -> None:
 
 BAD = {
     "an unknown event": ("1,explode,a,", "not one of arrive, delete, fail"),
+    "a time in other digits": ("\uff15,lose,a,", "not a number of seconds"),
     "no time": (",lose,a,", "not a number of seconds"),
     "a time before the start": ("-1,lose,a,", "not a number of seconds"),
     "an unknown Node": ("1,lose,z,", "there is no such Node: value='z'"),
