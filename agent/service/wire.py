@@ -86,9 +86,10 @@ class _Reason(msgspec.Struct):
 
 
 def _parsed(kind: type, value: object) -> object:
-    if kind is CpuSet and isinstance(value, str):
-        return parse_cpuset(value)
-    raise NotImplementedError(kind)
+    assert kind is CpuSet, kind
+    if not isinstance(value, str):
+        raise InputError("cpus: expected a CPU list")
+    return parse_cpuset(value)
 
 
 _HOLDINGS: Final = msgspec.json.Decoder(_Holdings, dec_hook=_parsed)

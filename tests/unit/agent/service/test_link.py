@@ -222,7 +222,21 @@ def test_what_it_confirms_is_heard(world: World) -> None:
     world.run(act)
 
 
-@pytest.mark.parametrize("body", ["", "[]", '{"format": 2}', '{"format": 1, "node": {}}'], ids=str)
+CPUS_THAT_ARE_NO_TEXT = json.dumps(
+    {
+        "format": 1,
+        "node": {"name": "a", "uid": "uid-a"},
+        "position": 1,
+        "holdings": [{"pod_uid": "p", "attempt": 1, "containers": [{"index": "0", "cpus": 7}]}],
+    }
+)
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["", "[]", '{"format": 2}', '{"format": 1, "node": {}}', CPUS_THAT_ARE_NO_TEXT],
+    ids=["nothing", "a list", "another format", "no node", "CPUs that are no text"],
+)
 def test_an_answer_of_another_kind_is_none(world: World, body: str) -> None:
     """Its words are not taken for holdings."""
     app = web.Application()
