@@ -51,6 +51,32 @@ sqlite3.register_adapter(bytes, bytes)
 sqlite3.register_adapter(type(None), lambda none: none)
 
 
+class LedgerConnection(sqlite3.Connection):
+    """
+    A connection to a file, which somebody may move or remove under it without a word of SQLite.
+
+    Attributes:
+        path: of the file; `file`: which one that was when it was opened.
+    """
+
+    path: Path
+    file: tuple[int, int]
+
+    def expect_in_place(self) -> None:
+        """Raise OperationalError where the path is not that file's any more."""
+        try:
+            now = _file(self.path)
+        except OSError:
+            now = None
+        if now != self.file:
+            raise sqlite3.OperationalError("the file was moved, removed or replaced")
+
+
+def _file(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_dev, found.st_ino
+
+
 def sqlite_engine(path: Path, *, write: bool, cache_kib: int = CACHE_KIB) -> Engine:
     """
     Return an engine on the file: one connection each time it is asked, no pool.
@@ -84,18 +110,23 @@ def connect(path: Path, *, write: bool, cache_kib: int = CACHE_KIB) -> sqlite3.C
     """Return the driver's own connection, which never begins a transaction by itself."""
     try:
         uri = _uri(path, "mode=rw" if write else "mode=ro")
-        return _opened(uri, write=write, cache_kib=cache_kib)
+        connection = _opened(uri, write=write, cache_kib=cache_kib)
     except sqlite3.OperationalError:
         # A folder that can't be written has no room for the log's index. Without a log next to
         # it the file itself is complete, and nobody can change it under us.
         if write or path.with_name(f"{path.name}-wal").exists() or os.access(path.parent, os.W_OK):
             raise
         return _opened(_uri(path, "immutable=1"), write=False, cache_kib=cache_kib)
+    if write:
+        connection.path, connection.file = path, _file(path)
+    return connection
 
 
-def _opened(uri: str, *, write: bool, cache_kib: int) -> sqlite3.Connection:
+def _opened(uri: str, *, write: bool, cache_kib: int) -> LedgerConnection:
     # isolation_level None: the driver never begins a transaction by itself, `begin` above does.
-    connection = sqlite3.connect(uri, uri=True, isolation_level=None, cached_statements=256)
+    connection = sqlite3.connect(
+        uri, uri=True, isolation_level=None, cached_statements=256, factory=LedgerConnection
+    )
     try:
         sized = f"PRAGMA cache_size = -{cache_kib}"
         for pragma in (*ALWAYS, sized, *(_WRITING if write else _READING)):

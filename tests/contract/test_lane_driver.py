@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection
 
-from ledger.domain.errors import CapacityError
+from ledger.domain.errors import (
+    CapacityError,
+    CorruptLedgerError,
+    LedgerError,
+    UnknownOutcomeError,
+)
 from ledger.store import profile
+from ledger.store.place import sqlite_path
 from ledger.store.proving.verify import verify
 from ledger.store.service import open_service
 from ledger.store.threaded import connect
@@ -48,6 +56,67 @@ def test_a_lane_in_a_thread_tells_what_was_recorded_and_what_was_refused(
     assert isinstance(third.error, CapacityError)
     with sqlite_store.open("read") as ledger:
         assert verify(ledger).findings == ()
+
+
+def _move(path: Path, to: Path) -> None:
+    for more in ("", "-wal", "-shm"):
+        if (there := path.with_name(path.name + more)).exists():
+            there.rename(to.with_name(to.name + more))
+
+
+def test_nothing_is_recorded_in_a_file_that_was_taken_away(sqlite_store: SqliteStore) -> None:
+    """Who removed or moved it has what was recorded; once it is there again the lane goes on."""
+    clock, path = Clock(), sqlite_path(sqlite_store.url)
+    first, second, third = (
+        Command(events=(clock.new(each),)) for each in (node(), node("n-2"), node("n-3"))
+    )
+
+    async def run() -> None:
+        async with (
+            open_service(sqlite_store.url, write=True) as service,
+            open_lane(service, TURN) as lane,
+        ):
+            for command in (first, second):
+                await lane.record(command)
+            _move(path, path.with_name("away.db"))
+            with pytest.raises(LedgerError) as failed:
+                await lane.record(third)
+            assert not isinstance(failed.value, UnknownOutcomeError | CorruptLedgerError)
+            _move(path.with_name("away.db"), path)
+            assert await lane.record(third) == Recorded(first=4, last=4)
+
+    asyncio.run(run())
+    with sqlite_store.open("read") as ledger:
+        assert verify(ledger).findings == ()
+
+
+def test_a_copy_that_was_put_in_its_place_ends_the_lane(sqlite_store: SqliteStore) -> None:
+    """It lacks what was recorded since, which a start hears of from who has seen it."""
+    clock, path = Clock(), sqlite_path(sqlite_store.url)
+    first, second, third = (
+        Command(events=(clock.new(each),)) for each in (node(), node("n-2"), node("n-3"))
+    )
+
+    async def run() -> None:
+        async with (
+            open_service(sqlite_store.url, write=True) as service,
+            open_lane(service, TURN) as lane,
+        ):
+            await lane.record(first)
+            copy = path.with_name("copy.db")
+            with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(copy)) as target:
+                source.backup(target)
+            await lane.record(second)
+            _move(path, path.with_name("away.db"))
+            copy.rename(path)
+            with pytest.raises(CorruptLedgerError, match="put back: position=3"):
+                await lane.record(third)
+            with pytest.raises(CorruptLedgerError):
+                await lane.watch()
+
+    asyncio.run(run())
+    with sqlite_store.open("read") as ledger:
+        assert ledger.head().position == 2
 
 
 def test_what_nobody_waits_for_any_more_ends_before_its_connection_is_closed(

@@ -308,9 +308,7 @@ class Lane:
         """Return a writer of the same epoch on a new connection."""
         connection = await self._service.connect()
         try:
-            return connection, await connection.run_sync(
-                _resume, self._writer.head.epoch, self._clock
-            )
+            return connection, await connection.run_sync(_resume, self._writer.head, self._clock)
         except BaseException:  # the time is up, above all: nobody else knows this connection
             await let_go(connection, self._patience_seconds, broken=True)
             raise
@@ -380,18 +378,28 @@ def _take_over(connection: Connection, turn: Turn, place: str) -> Writer:
     )
 
 
-def _resume(connection: Connection, epoch: int, clock: SteadyClock | None) -> Writer:
+def _resume(connection: Connection, known: Head, clock: SteadyClock | None) -> Writer:
     """
     Return the writer of a running epoch, standing where the ledger really is.
 
     The head is locked before it is read: a commit that is still on its way holds the same lock, so
     what is read is the outcome and not the moment before it.
+
+    Args:
+        known: the last head that was durable: what lacks it is a copy, or a server that was behind.
     """
+    events = schema.ledger_events.c
     with connection.begin():
         connection.execute(select(schema.ledger_head.c.id).with_for_update())
         head = read_head(connection)
-    if head.epoch != epoch:
-        raise FencedError(f"another writer took over: epoch={epoch}")
+        chain = select(events.chain_hash).where(events.position == known.position)
+        there = connection.execute(chain).scalar()
+    if head.epoch > known.epoch:
+        raise FencedError(f"another writer took over: epoch={known.epoch}")
+    is_behind = (head.epoch, head.position) < (known.epoch, known.position)
+    if is_behind or there not in {None, known.chain_hash}:
+        fact = "the ledger lacks what was recorded in it, it was put back"
+        raise CorruptLedgerError(fact, position=min(head.position + 1, known.position))
     return Writer(connection, head, clock)
 
 

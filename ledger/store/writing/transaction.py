@@ -22,11 +22,12 @@ class DirectTransaction:
         Take the write lock.
 
         Raises:
-            DBAPIError: the database is locked, or can't be read.
+            DBAPIError: the database is locked, can't be read, or is another file's by now.
         """
         self._connection = connection
         driver = driver_connection(connection)
         try:
+            driver.expect_in_place()
             driver.execute(BEGIN_WRITING).close()
         except connection.dialect.loaded_dbapi.Error as error:
             raise refused(connection, BEGIN_WRITING, error) from error
