@@ -65,9 +65,9 @@ def misfit(value: object) -> str:
     return _misfit(value, _writer(kind)(value))
 
 
-def read_value(kind: Declared, text: str, path: str) -> Any:  # noqa: ANN401 - a `kind`
+def read_value(kind: Declared, text: str | bytes, path: str) -> Any:  # noqa: ANN401 - a `kind`
     """
-    Return the `kind` that `text` is the canonical JSON of.
+    Return the `kind` that `text` is the canonical JSON of, in UTF-8 where it is bytes.
 
     A missing field takes its default (events grow by fields with defaults).
 
@@ -77,12 +77,13 @@ def read_value(kind: Declared, text: str, path: str) -> Any:  # noqa: ANN401 - a
             integer out of its bounds or a text in another form, with its path below `path`.
     """
     try:
-        made, said = _reader(kind)(text), text.encode()
+        made, said = _reader(kind)(text), text.encode() if isinstance(text, str) else text
         written = _writer(kind)(made)
         if written == said or _as_far_as_said(written, said) == said:
             return made
     except (ValueError, RecursionError):
         pass  # what is wrong with it is said below
+    text = text if isinstance(text, str) else _decoded(text, path)
     plain = _json(text, path)
     made = decode_value(kind, plain, path)
     try:
@@ -174,6 +175,13 @@ def _writer(kind: Declared) -> Callable[[Any], bytes]:
     if newest_version_of(kind) or _versioned_parts(kind):
         return lambda value: _ENCODER.encode(_written(value))
     return _ENCODER.encode
+
+
+def _decoded(text: bytes, path: str) -> str:
+    try:
+        return text.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"not UTF-8: {error}", field=path) from error
 
 
 def _json(text: str, path: str) -> Json:

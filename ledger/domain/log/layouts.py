@@ -19,7 +19,7 @@ from ledger.domain.log.codec import Declared, read_value
 from ledger.domain.log.recorded_node import RecordedNode
 from ledger.domain.topology import Cpu, cpu_topology_of
 
-_CPUS: Final = '"cpus":['
+_CPUS: Final = b'"cpus":['
 """No text has it within: its quotes would be escaped there."""
 
 _FACTS: Final = '{"facts":'
@@ -30,7 +30,7 @@ _ANY_TIME: Final = "at-any-time"
 Cpus = tuple[Cpu, ...]
 
 
-def read_with_cpus(kind: Declared, text: str, path: str) -> tuple[Any, list[Cpus]] | None:
+def read_with_cpus(kind: Declared, text: str | bytes, path: str) -> tuple[Any, list[Cpus]] | None:
     """
     Return the `kind` that `text` is the canonical JSON of, read without its CPUs, and these.
 
@@ -38,9 +38,9 @@ def read_with_cpus(kind: Declared, text: str, path: str) -> tuple[Any, list[Cpus
     `read_value` says why.
     """
     try:
-        rest, found = _apart(text)
+        rest, found = _apart(text.encode() if isinstance(text, str) else text)
         return read_value(kind, rest, path), [_shared(each) for each in found]
-    except InputError:
+    except (InputError, UnicodeEncodeError):
         return None
 
 
@@ -90,23 +90,23 @@ def _facts_alike(text: str) -> RecordedNode:
     return facts
 
 
-def _apart(text: str) -> tuple[str, list[str]]:
+def _apart(text: bytes) -> tuple[bytes, list[bytes]]:
     """Return a text with empty lists of CPUs, and the lists that were there; none has another."""
     rest, found, done = [], [], 0
     at = text.find(_CPUS)
     while at >= 0:
         opened = at + len(_CPUS) - 1
-        end = text.find("]", opened) + 1
-        if end and text.find("[", opened + 1, end) < 0:
-            rest += [text[done:opened], "[]"]
+        end = text.find(b"]", opened) + 1
+        if end and text.find(b"[", opened + 1, end) < 0:
+            rest += [text[done:opened], b"[]"]
             found.append(text[opened:end])
             done = end
         at = text.find(_CPUS, max(done, opened))
-    return "".join([*rest, text[done:]]), found
+    return b"".join([*rest, text[done:]]), found
 
 
 @lru_cache(maxsize=256)
-def _shared(text: str) -> Cpus:
+def _shared(text: bytes) -> Cpus:
     """Return CPUs, the very ones that a topology of the same CPUs has."""
     cpus: Cpus = read_value(Cpus, text, "cpus")
     try:

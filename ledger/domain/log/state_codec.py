@@ -69,9 +69,9 @@ def encode_state(state: LedgerState) -> str:
     return encode_value(_State(nodes=nodes, planned_cards=state.planned_cards))
 
 
-def decode_state(text: str) -> LedgerState:
+def decode_state(text: str | bytes) -> LedgerState:
     """
-    Return the state that `text` records.
+    Return the state that `text` records, in UTF-8 where it is bytes.
 
     Raises:
         InputError: it is not a state.

@@ -169,20 +169,14 @@ def unpacked(row: Sequence[Any]) -> LedgerState:
     _, form, body, digest = row
     if form != SNAPSHOT_FORMAT:
         raise InputError(f"of a form that this version does not know: format={form}")
-    return decode_state(_text_of(body, digest))
-
-
-def _text_of(body: bytes, digest: bytes) -> str:
-    """Return a state's text, of which there are as many bytes again only until it is returned."""
     unpacker = zlib.decompressobj()
     try:
-        said = unpacker.decompress(body, STATE_BYTES_MAX)
-        text = said.decode()
+        text = unpacker.decompress(body, STATE_BYTES_MAX)
     except (zlib.error, ValueError, MemoryError) as error:
         raise InputError(f"it can't be unpacked: {error}") from error
-    if not unpacker.eof or sha256(said).digest() != digest:
+    if not unpacker.eof or sha256(text).digest() != digest:
         raise InputError("its text does not give its digest")
-    return text
+    return decode_state(text)
 
 
 def commits_to(event: LedgerEvent, position: int, digest: bytes) -> bool:

@@ -48,7 +48,7 @@ def test_alike_nodes_share_their_cpus_wherever_they_are_told_of() -> None:
     for position, event in enumerate(events, 1):
         fold.add(position, event)
     state = decode_state(encode_state(fold.state))
-    assert state == fold.state
+    assert state == fold.state == decode_state(encode_state(fold.state).encode())
     assert state.nodes["a"].cpus is state.nodes["b"].cpus is read[0].cpus
     assert state.nodes["bare"].cpus == ()
     text = encode_cpu_topology(cpu_topology_of(CPUS))
@@ -149,6 +149,15 @@ def test_broken_descriptions_are_refused_in_the_same_words(before: str, after: s
     assert type(apart.value) is type(whole.value)
 
 
+@pytest.mark.parametrize(
+    "text", [b"\xff", b'{"nodes":[],"planned_cards":["\xed\xa0\x80"]}', b"{}", b""]
+)
+def test_bytes_that_are_no_state_are_refused(text: bytes) -> None:
+    """As a text is."""
+    with pytest.raises(InputError):
+        decode_state(text)
+
+
 def test_what_cards_and_holdings_say_alike_is_there_once() -> None:
     """A large ledger has ten thousands of them: what was recorded is read back, each word once."""
     fold = Folding()
@@ -216,5 +225,6 @@ def test_a_card_that_cannot_be_read_is_named_though_another_is_like_it(
 @given(st.lists(st.sampled_from(['"cpus":[', "[", "]", '"', "1"]), max_size=12).map("".join))
 def test_lists_of_cpus_are_found_as_they_are_written(text: str) -> None:
     """Lists alone that have no list within, from the first to the last."""
-    lists = re.compile(r'"cpus":(\[[^\[\]]*\])')
-    assert layouts._apart(text) == (lists.sub('"cpus":[]', text), lists.findall(text))
+    lists = re.compile(rb'"cpus":(\[[^\[\]]*\])')
+    said = text.encode()
+    assert layouts._apart(said) == (lists.sub(b'"cpus":[]', said), lists.findall(said))
