@@ -173,7 +173,9 @@ def prove(
     """
     Prove that an event is in the ledger, and that an older ledger is its beginning. JSON.
 
-    Example: tenure ledger prove 1042 --from 1000
+    Example: tenure ledger prove 1042 --from 1000 > 1042.proof
+
+    Check it, without a ledger: tenure verify --proof 1042.proof --checkpoint NOTE --public-key VKEY
     """
     from ledger.store.proving.checkpoints import checkpoint_at, prove_consistency, prove_inclusion
 
@@ -192,6 +194,9 @@ def prove(
                 "proof": [each.hex() for each in included.proof],
             },
         }
+        words = _words(source, position)
+        if words:
+            document["event"] = words
         if start is not None:
             older = prove_consistency(source, start, tree.size)
             document["consistency"] = {
@@ -200,6 +205,20 @@ def prove(
                 "proof": [each.hex() for each in older.proof],
             }
     sys.stdout.write(json.dumps(document, indent=2) + "\n")
+
+
+def _words(source: Ledger, position: int) -> dict[str, Any]:
+    """Return the words that the leaf hash of an event is of; none where they are in an archive."""
+    from msgspec import structs
+
+    from ledger.store.archives.segments import archived_up_to
+
+    with source.connection.begin():
+        archived, _ = archived_up_to(source.connection)
+    if position <= archived:
+        return {}
+    (event,) = source.read_events(after=position - 1, limit=1)
+    return structs.asdict(event.envelope)
 
 
 def expect_events(source: Ledger) -> None:

@@ -62,6 +62,15 @@ def verify(
             show_default=False,
         ),
     ] = None,
+    proof: Annotated[
+        Path | None,
+        typer.Option(
+            "--proof",
+            metavar="FILE",
+            help="What `tenure ledger prove` printed: checked alone, without a ledger.",
+            show_default=False,
+        ),
+    ] = None,
     public_key: Annotated[
         str | None,
         typer.Option(
@@ -83,9 +92,20 @@ def verify(
     Example: tenure verify --ledger run.db
 
     Against a rewritten or shortened ledger: tenure verify --checkpoint NOTE --public-key VKEY
+
+    One event, without a ledger: tenure verify --proof FILE --checkpoint NOTE --public-key VKEY
     """
     from ledger.domain.log.clock import SKEW_MAX_US
 
+    if proof is not None:
+        from tenure.admin.proofs import answer_proof
+
+        if not checkpoint or public_key is None:
+            raise typer.BadParameter("--proof goes with --checkpoint and --public-key")
+        if export or segments or ledger:
+            raise typer.BadParameter("--proof is checked alone: no --ledger, --export, --segments")
+        answer_proof(proof, checkpoint, public_key, output)
+        return
     if (checkpoint or export) and public_key is None:
         raise typer.BadParameter("--checkpoint and --export go with --public-key")
     report, noted = _proved(ledger, checkpoint or (), export, public_key, segments)

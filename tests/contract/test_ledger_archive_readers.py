@@ -17,7 +17,7 @@ from ledger.domain.log.events import (
     SettingsChanged,
 )
 from ledger.domain.log.recorded_node import RecordedNode
-from ledger.domain.proofs.merkle import is_prefix
+from ledger.domain.proofs.merkle import includes, is_prefix
 from ledger.signing import PrivateKey, rotation_text, sign_note
 from ledger.store.proving.checkpoints import (
     checkpoint_at,
@@ -34,7 +34,7 @@ from ledger.store.reading.snapshots import take_snapshot
 from ledger.store.reading.timetravel import load_state
 from ledger.store.service import open_service
 from tests.support.archives import afterwards, history, move
-from tests.support.log_proofs import includes, keep_checkpoint
+from tests.support.log_proofs import keep_checkpoint
 from tests.support.recovery import live_pods, recovered, witness
 from tests.support.stores import ORIGIN, Clock, Store, released, start
 

@@ -25,7 +25,7 @@ from msgspec import structs
 from ledger.domain.log.events import LedgerEvent, PodReleased, encode_event
 from ledger.domain.log.recorded import Envelope
 from ledger.domain.proofs.hashing import GENESIS, chain_hash
-from ledger.domain.proofs.merkle import is_prefix
+from ledger.domain.proofs.merkle import includes, is_prefix
 from ledger.store.open import Ledger
 from ledger.store.projections.rebuild import rebuild
 from ledger.store.proving.tree import TileGrower
@@ -33,7 +33,7 @@ from ledger.store.proving.verify import verify
 from ledger.store.reading.read import envelope_of
 from tenure import offline
 from tests.support.cli import Answer, CommandLine
-from tests.support.log_proofs import includes, leaf_hash
+from tests.support.log_proofs import leaf_hash
 from tests.support.stores import (
     ORIGIN,
     Clock,

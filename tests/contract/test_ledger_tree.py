@@ -12,6 +12,7 @@ from ledger.domain.proofs.merkle import (
     CompactRange,
     compact_range,
     consistency_proof,
+    includes,
     inclusion_proof,
     is_prefix,
 )
@@ -19,7 +20,6 @@ from ledger.store.open import Ledger
 from ledger.store.proving.tree import node_reader, stored_range
 from ledger.store.proving.verify import verify
 from ledger.store.reading import tables
-from tests.support.log_proofs import includes
 from tests.support.stores import (
     Clock,
     PostgresStore,

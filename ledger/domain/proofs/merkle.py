@@ -27,6 +27,8 @@ What shows that d3 is in the tree is what it meets on its way up: its neighbour,
 >>> path = inclusion_proof(read, 3, 7)
 >>> path == [d[2], g, l]
 True
+>>> includes(leaf=d[3], index=3, size=7, root=node_hash(k, l), proof=path)
+True
 
 What shows that the tree of six grew into that of seven: i, which both have, then what is new beside
 it, then k.
@@ -197,6 +199,27 @@ def consistency_proof(read: NodeReader, first: int, second: int) -> list[bytes]:
     if start > 0:
         path.append(range_root(read, start, first))
     return path[::-1]
+
+
+def includes(*, leaf: bytes, index: int, size: int, root: bytes, proof: Sequence[bytes]) -> bool:
+    """
+    Tell whether `proof` shows that `leaf` is the leaf `index` of the tree with this size and root.
+
+    Rule: RFC 9162 section 2.1.3.2.
+    """
+    if not 0 <= index < size:
+        return False
+    node, last, value = index, size - 1, leaf
+    for each in proof:
+        if last == 0:
+            return False
+        if node & 1 or node == last:
+            value = node_hash(each, value)
+            node, last = _to_odd(node, last)
+        else:
+            value = node_hash(value, each)
+        node, last = node >> 1, last >> 1
+    return last == 0 and value == root
 
 
 def is_prefix(

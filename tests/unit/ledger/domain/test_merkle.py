@@ -12,13 +12,13 @@ from ledger.domain.proofs.merkle import (
     CompactRange,
     compact_range,
     consistency_proof,
+    includes,
     inclusion_proof,
     is_prefix,
     node_hash,
     perfect_root,
     range_root,
 )
-from tests.support.log_proofs import includes
 
 # The eight leaves and the roots that the Certificate Transparency projects test with.
 CT_LEAVES = [
