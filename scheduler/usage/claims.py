@@ -133,6 +133,7 @@ def _card(card: SystemCard, holds: Sequence[_Hold]) -> DeviceNow:
     closed = card.closed or None
     if holds and not users:
         closed = f"allocated to claim {holds[0].part.claim}, which no Pod uses"
+        users = list({hold.part.claim: hold for hold in holds}.values())
     return DeviceNow(
         id=card.id,
         minor=None if card.minor < 0 else card.minor,
@@ -142,19 +143,22 @@ def _card(card: SystemCard, holds: Sequence[_Hold]) -> DeviceNow:
 
 
 def _holder(hold: _Hold, card: SystemCard, *, alone: bool) -> HolderNow:
+    """Return a Pod as a holder; a claim that no Pod uses holds by itself."""
     part = hold.part
+    is_idle = not (hold.uid or hold.name)
     level = WHOLE_PERCENT if part.whole else part.core_percent or 0
     if not level and part.memory_mib and card.memory_mib:
         level = min(WHOLE_PERCENT, part.memory_mib * WHOLE_PERCENT // card.memory_mib)
     return HolderNow(
         namespace=hold.namespace,
-        name=hold.name,
+        name=part.claim.partition("/")[2] if is_idle else hold.name,
         uid=hold.uid,
         core_percent=WHOLE_PERCENT if part.whole else part.core_percent,
         memory_mib=part.memory_mib,
         whole=part.whole and alone,
         level_percent=level,
         lost=hold.away,
+        users=() if is_idle else None,
     )
 
 

@@ -173,6 +173,33 @@ def test_a_claim_of_a_template_is_nobody_elses(line: CommandLine) -> None:
     assert [cards(found[name]) for name in ("a", "a-b")] == [["GPU-n1-1"], ["GPU-n1-2"]]
 
 
+@pytest.mark.parametrize(
+    ("claims", "said"),
+    [
+        ({"name": "c0", "resourceClaimName": "c"}, "spec.resourceClaims: expected a list"),
+        ("c", "spec.resourceClaims: expected a list"),
+        (["c"], "spec.resourceClaims[0]: expected an object"),
+        ([{"name": 5}], "spec.resourceClaims[0].name: expected a text"),
+        ([{"name": "c0", "resourceClaimName": ["c"]}], "resourceClaimName: expected a text"),
+    ],
+)
+def test_claims_that_are_no_list_are_not_decided_in_silence(
+    line: CommandLine, claims: object, said: str
+) -> None:
+    """Exit 2 with the Pod and the field, as of any other list; a map names one that runs."""
+    asking = user("a", "c")
+    asking["spec"]["resourceClaims"] = claims
+    path = written(line, [*pure(), asking])
+    answer = line.run("simulate", path)
+
+    assert (answer.code, answer.out) == (2, ""), answer
+    assert f"Pod ml/a: {said}" in answer.err or said in answer.err, answer.err
+    asking |= {"status": {"phase": "Running"}}
+    asking["spec"]["nodeName"] = "n1"
+    drawn = line.run("map", written(line, [*pure(), asking]), "-o", "json")
+    assert any("resourceClaims" in each["text"] for each in json.loads(drawn.out)["contradictions"])
+
+
 def test_claims_without_uids_are_claims_of_their_own(line: CommandLine) -> None:
     """A Pod with two has two cards, another Pod with the second has its card."""
     claims = [waiting(name) for name in ("x", "y")]

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Final
 
 from ledger.domain.annotations.tenure import container_index
-from ledger.domain.annotations.wire import a_list, a_quantity, an_integer, an_object
+from ledger.domain.annotations.wire import a_list, a_quantity, an_integer, an_object, each
 from ledger.domain.bounds import bounds_of
 from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import (
@@ -162,6 +162,7 @@ def read_pod(pod: Mapping[str, object], vocabulary: Vocabulary = DEFAULT_VOCABUL
     cpu_milli, memory_bytes = _cpu_and_memory(
         containers, overhead, requests=pod_requests, limits=pod_limits
     )
+    each(spec.get("resourceClaims"), "spec.resourceClaims", _claim_entry)
     node_name = text_at(spec, "nodeName", "spec")
     priority = spec.get("priority")
     return PodSpec(
@@ -186,6 +187,13 @@ def read_pod(pod: Mapping[str, object], vocabulary: Vocabulary = DEFAULT_VOCABUL
         stage=_stage(node_name, text_at(status, "phase", "status")),
         kube_qos=text_at(status, "qosClass", "status"),
     )
+
+
+def _claim_entry(entry: object, path: str) -> None:
+    """Expect an entry of a Pod's claims to be one; what it asks for is read by who decides it."""
+    said = an_object(entry, path)
+    for name in ("name", "resourceClaimName", "resourceClaimTemplateName"):
+        text_at(said, name, path)
 
 
 def decode_quota(quota: Mapping[str, object]) -> Amounts:

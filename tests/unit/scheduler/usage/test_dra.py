@@ -135,6 +135,8 @@ def test_a_claim_that_nobody_uses_keeps_its_card() -> None:
     found = group(resource_slice(gpu()), claim("gpu-0", pods=()))
 
     assert found.devices[0].closed == "allocated to claim ml/c-gpu-0, which no Pod uses"
+    (holder,) = found.devices[0].holders
+    assert (holder.path, holder.users, holder.whole, holder.lost) == ("ml/c-gpu-0", (), True, True)
     assert (found.cards, found.free, found.gettable) == (exactly(1), exactly(0), exactly(0))
 
 
