@@ -23,7 +23,7 @@ from ledger.domain.nodes import NodeFacts
 from scheduler.cluster.claimed import DRIVERS, READ, holders_of_own, seen_in
 from scheduler.cluster.claims import Dra
 from scheduler.cluster.documents import Document, Documents, is_ended, node_of, section
-from scheduler.cluster.dra import dra_of, is_of_dra
+from scheduler.cluster.dra import dra_of, is_of_dra, with_rules
 from scheduler.gate.allocate import ClaimAsk, Constraint, DeviceAsk, Offer
 from scheduler.gate.cel import Asked, BeyondError, matches
 from scheduler.gate.claims import Allocated, ClaimSeen
@@ -115,7 +115,7 @@ def _world(
             found.setdefault(document.kind.partition(".")[0], []).append(document)
             if document.body.get("apiVersion") not in READ:
                 raise _NotReadError(f"{document.title} is of another version than is read here")
-    slices = found.get("ResourceSlice", [])
+    slices = with_rules(found.get("ResourceSlice", []), objects)
     try:
         pools = pools_of(read_slice(each.body) for each in slices)
         bodies = dict(_bodies(slices, pools))

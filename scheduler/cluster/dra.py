@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from ledger.domain.annotations.wire import a_quantity
@@ -15,6 +16,8 @@ from scheduler.cluster.documents import Document, Documents, is_ended, section
 
 GROUP: Final = "resource.k8s.io"
 _KINDS: Final = ("ResourceSlice", "ResourceClaim", "ResourceClaimTemplate", "DeviceClass")
+_TAINT_RULE: Final = "DeviceTaintRule"
+_SELECTED: Final = ("driver", "pool", "device")
 _MIB: Final = 1 << 20
 _NUMBER: Final = re.compile(r"-([0-9]{1,4})$")
 _CLOSING: Final = frozenset({"NoSchedule", "NoExecute"})
@@ -24,6 +27,63 @@ def is_of_dra(document: Document) -> bool:
     """Tell whether an object is one of dynamic resource allocation."""
     kind, _, group = document.kind.partition(".")
     return kind in _KINDS and group in {"", GROUP}
+
+
+def is_taint_rule(document: Document) -> bool:
+    """Tell whether an object is a DeviceTaintRule."""
+    kind, _, group = document.kind.partition(".")
+    return kind == _TAINT_RULE and group in {"", GROUP}
+
+
+def selects_otherwise(rule: Document) -> bool:
+    """Tell whether a DeviceTaintRule selects by more than is looked at here."""
+    selector = section(section(rule.body, "spec"), "deviceSelector")
+    return any(
+        name not in _SELECTED or not isinstance(value, str)
+        for name, value in selector.items()
+        if value is not None
+    )
+
+
+def with_rules(slices: Sequence[Document], objects: Documents) -> Sequence[Document]:
+    """
+    Return slices whose devices have the taints of DeviceTaintRules as their own.
+
+    Rule: resource.k8s.io, DeviceTaintRule: a selector without a word selects all devices, and
+    without a selector none is. By more than driver, pool and device none is told apart.
+    """
+    rules = [
+        (section(spec, "deviceSelector"), section(spec, "taint"))
+        for document in objects.documents
+        if is_taint_rule(document)
+        for spec in [section(document.body, "spec")]
+        if isinstance(spec.get("deviceSelector"), dict)
+    ]
+    return [_tainted(each, rules) for each in slices] if rules else slices
+
+
+def _tainted(
+    document: Document, rules: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
+) -> Document:
+    spec = section(document.body, "spec")
+    key = (_text(spec, "driver"), _text(section(spec, "pool"), "name"))
+    devices = spec.get("devices")
+    if not isinstance(devices, list):
+        return document
+    told: list[object] = []
+    for item in devices:
+        if isinstance(item, dict):
+            names = dict(zip(_SELECTED, (*key, _text(item, "name")), strict=True))
+            taints = [
+                {name: _text(taint, name) for name in ("key", "value", "effect")}
+                for selector, taint in rules
+                if all(_text(selector, name) in {"", names[name]} for name in _SELECTED)
+            ]
+            own = _objects({**section(item, "basic"), **item}.get("taints"))
+            told.append({**item, "taints": [*own, *taints]} if taints else item)
+        else:
+            told.append(item)
+    return replace(document, body={**document.body, "spec": {**spec, "devices": told}})
 
 
 def dra_of(objects: Documents) -> Dra:
@@ -45,7 +105,7 @@ def dra_of(objects: Documents) -> Dra:
         section(each.body, "spec").get("extendedResourceName")
         for each in found.get("DeviceClass", ())
     )
-    devices = tuple(_devices(slices))
+    devices = tuple(_devices(with_rules(slices, objects)))
     return Dra(
         devices=devices,
         claims=claims,

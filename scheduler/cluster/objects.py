@@ -35,7 +35,7 @@ from scheduler.cluster.documents import (
     is_ended,
     node_of,
 )
-from scheduler.cluster.dra import dra_of, is_of_dra
+from scheduler.cluster.dra import dra_of, is_of_dra, is_taint_rule, selects_otherwise
 from scheduler.cluster.model import Cluster, Pod, asking
 from scheduler.cluster.one_node import NodeDocuments, read_node, read_witnesses
 from scheduler.cluster.templates import is_of_templates, templates_in
@@ -289,10 +289,18 @@ def _shared_templates(objects: Documents) -> tuple[SharedTemplate, ...] | None:
 def _warnings(
     objects: Documents, documents: Mapping[str, NodeDocuments], away: Mapping[str, int]
 ) -> Iterator[str]:
-    others = (each for each in objects.documents if not (each.ours or is_of_dra(each)))
+    others = (
+        each
+        for each in objects.documents
+        if not (each.ours or is_of_dra(each) or is_taint_rule(each))
+    )
     kinds = Counter(document.kind for document in others)
     for kind, count in sorted(kinds.items()):
         yield f"not used by a simulation, ignored: kind={kind}, objects={count}"
+    for document in filter(is_taint_rule, objects.documents):
+        if selects_otherwise(document):
+            fact = "selects by more than driver, pool and device: counted for all that these select"
+            yield f"{document.place()}: {document.title}: {fact}"
     for kind in ("Device", "NodeResourceTopology"):
         for document in objects.of_kind(kind):
             if document.name not in documents:

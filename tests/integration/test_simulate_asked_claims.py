@@ -200,6 +200,70 @@ def test_claims_that_are_no_list_are_not_decided_in_silence(
     assert any("resourceClaims" in each["text"] for each in json.loads(drawn.out)["contradictions"])
 
 
+def taint_rule(selector: Object | None, effect: str = "NoSchedule", version: str = "v1") -> Object:
+    """Return a DeviceTaintRule."""
+    spec: Object = {"taint": {"key": "x.com/ill", "value": "y", "effect": effect}}
+    return {
+        "apiVersion": f"resource.k8s.io/{version}",
+        "kind": "DeviceTaintRule",
+        "metadata": {"name": "r"},
+        "spec": spec if selector is None else {**spec, "deviceSelector": selector},
+    }
+
+
+ILL = "taint x.com/ill=y:NoSchedule"
+
+
+@pytest.mark.parametrize(
+    ("selector", "closed"),
+    [
+        ({"driver": "gpu.nvidia.com", "pool": "n1", "device": "gpu-0"}, [ILL, None]),
+        ({"device": "gpu-1"}, [None, ILL]),
+        ({"driver": "gpu.nvidia.com"}, [ILL, ILL]),
+        ({"pool": "n1"}, [ILL, ILL]),
+        ({}, [ILL, ILL]),
+        ({"driver": "gpu.amd.com"}, [None, None]),
+        ({"pool": "n2", "device": "gpu-0"}, [None, None]),
+        (None, [None, None]),
+    ],
+)
+@pytest.mark.parametrize("version", ["v1", "v1beta2", "v1alpha3"])
+def test_a_taint_rule_counts_as_the_devices_own_taint(
+    line: CommandLine, selector: Object | None, closed: list[str | None], version: str
+) -> None:
+    """For who asks by claims, in the map of the objects and in that of the ledger, no warning."""
+    objects = [*pure(), taint_rule(selector, version=version), device_class(), waiting("c")]
+    found = decided(line, *objects, user("a", "c"))
+
+    free = [f"GPU-n1-{number}" for number, why in enumerate(closed) if why is None]
+    assert cards(found["a"]) == free[:1]
+    assert not [each for each in found[""]["warnings"] if "DeviceTaintRule" in each]
+    for words in (("map", written(line, objects)), ("map", "--ledger", str(line.ledger))):
+        drawn = json.loads(line.run(*words, "-o", "json").out)
+        devices = [d for g in drawn["nodes"][0]["groups"] for d in g["devices"]]
+        assert [each["closed"] for each in devices] == closed
+
+
+def test_a_taint_rule_without_effect_bars_nobody(line: CommandLine) -> None:
+    """`None` tells of a device and keeps nobody off; beside others it changes nothing."""
+    objects = [*pure(1), taint_rule({}, effect="None"), device_class(), waiting("c")]
+
+    assert cards(decided(line, *objects, user("a", "c"))["a"]) == ["GPU-n1-0"]
+
+
+@pytest.mark.parametrize("more", [{"deviceClassName": "x"}, {"pool": 5}])
+def test_a_taint_rule_that_selects_by_more_bars_more_and_says_so(
+    line: CommandLine, more: Object
+) -> None:
+    """An older version had classes and expressions: rather a device too few is given."""
+    rule = taint_rule({**more, "device": "gpu-0"}, version="v1alpha3")
+    found = decided(line, *pure(), rule, device_class(), waiting("c"), user("a", "c"))
+
+    assert cards(found["a"]) == ["GPU-n1-1"]
+    (warning,) = found[""]["warnings"]
+    assert "DeviceTaintRule r: selects by more than driver, pool and device" in warning
+
+
 def test_claims_without_uids_are_claims_of_their_own(line: CommandLine) -> None:
     """A Pod with two has two cards, another Pod with the second has its card."""
     claims = [waiting(name) for name in ("x", "y")]
