@@ -13,16 +13,29 @@ So many objects that may refer to others are made in a start between two looks f
 5,000 nodes and 20,000 Pods take, for a look finds next to nothing once all is imported.
 """
 _USUAL: Final = gc.get_threshold()
+_LARGE: Final = 4 * 1024 * 1024
+"""What is larger is mapped by itself, in bytes: it goes back whole wherever it lies."""
+_TRIM_THRESHOLD: Final = -1
+_MMAP_THRESHOLD: Final = -3
+_ARENA_MAX: Final = -8
+"""Of glibc's malloc.h."""
 
 
 def look_seldom() -> None:
     """
     Look for cycles among what is new, and then seldom until `give_back`.
 
-    Next to all that a start makes stays, but for what imports leave behind.
+    Next to all that a start makes stays, but for what imports leave behind. All threads share one
+    heap of the allocator, glibc's, as they share the interpreter: one of each thread's own keeps
+    what that thread has freed.
     """
     gc.collect(0)
     gc.set_threshold(_EVERY, *_USUAL[1:])
+    with suppress(AttributeError, OSError):
+        tune = ctypes.CDLL(None).mallopt
+        tune(_ARENA_MAX, 1)
+        tune(_MMAP_THRESHOLD, _LARGE)
+        tune(_TRIM_THRESHOLD, 2 * _LARGE)  # else the end of the heap comes and goes
 
 
 def give_back() -> None:
