@@ -8,7 +8,7 @@ through either counts on the one that grants.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ledger.domain.devices import DeviceRecord
 from ledger.domain.log.machines import Machine, machine_of
@@ -82,13 +82,13 @@ class UniqueIds:
     the same id, or somebody holds it there.
 
     Attributes:
-        listed: (type, id) -> the cards of that id.
         repeated: the ids that several Nodes list.
     """
 
     def __init__(self, machines: Machines) -> None:
         self._machines = machines
-        self.listed: dict[DeviceId, list[ListedCard]] = {}
+        self._listed: dict[str, dict[str, ListedCard]] = {}  # by type and id, the first of them
+        self._also: dict[DeviceId, tuple[ListedCard, ...]] = {}  # of the ids that are repeated
         self.repeated: set[DeviceId] = set()
         self._lost: set[int] = set()
         self._unlisted: dict[DeviceId, Counter[int]] = {}
@@ -96,20 +96,32 @@ class UniqueIds:
     def put(self, row: int, before: Iterable[DeviceRecord], after: NodeFacts) -> None:
         """Take what a Node lists now instead of what it listed before."""
         for key, device in _unique(before):
-            cards = self.listed[key]
+            cards = list(self.listed(key))
             cards.remove((row, device))
-            if len(cards) < 2:
-                self.repeated.discard(key)
-            if not cards:
-                del self.listed[key]
+            self._list(key, cards)
         for key, device in _unique(after.devices):
-            cards = self.listed.setdefault(key, [])
-            cards.append((row, device))
-            if len(cards) > 1:
-                self.repeated.add(key)
+            self._list(key, [*self.listed(key), (row, device)])
         self._lost.discard(row)
         if after.lost:
             self._lost.add(row)
+
+    def listed(self, key: DeviceId) -> tuple[ListedCard, ...]:
+        """Return the cards of an id, in the order in which they were listed."""
+        first = self._listed.get(key[0], {}).get(key[1])
+        return () if first is None else (first, *self._also.get(key, ()))
+
+    def _list(self, key: DeviceId, cards: Sequence[ListedCard]) -> None:
+        of_type = self._listed.setdefault(key[0], {})
+        if cards:
+            of_type[key[1]] = cards[0]
+        else:
+            del of_type[key[1]]
+        if len(cards) > 1:
+            self._also[key] = tuple(cards[1:])
+            self.repeated.add(key)
+        else:
+            self._also.pop(key, None)
+            self.repeated.discard(key)
 
     def hold(self, row: int, key: DeviceId, holders: int) -> None:
         """Count a holder of an id that its Node does not list, or forget it (-1)."""
@@ -129,7 +141,7 @@ class UniqueIds:
             return True
         return key in self.repeated and any(
             other not in self._lost or is_held((other, device))
-            for other, device in self.listed[key]
+            for other, device in self.listed(key)
             if of[other] != of[row]
         )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ledger.domain.adopted.cards import UNITS_MAX
 from ledger.domain.annotations.device_allocated import decode_device_allocated
 from ledger.domain.devices import GPU
@@ -28,20 +30,31 @@ def reserved_amounts(placement: Placement) -> dict[int, Amounts]:
 
 
 def adopted_amounts(pod: PodObserved) -> dict[int, Amounts]:
+    """Return GPU minor -> what a running Pod has of the card, by its `device-allocated`."""
+    text = pod.annotations.get(ANNOTATION_DEVICE_ALLOCATED)
+    return {} if text is None else read_amounts(text)
+
+
+def amounts_text(annotations: Mapping[str, str]) -> str | None:
+    """Return the `device-allocated` that says that a Pod has such of a card; None = none does."""
+    text = annotations.get(ANNOTATION_DEVICE_ALLOCATED)
+    if text is None or not ("\\" in text or any(name in text for name in CARD_AMOUNT_NAMES)):
+        return None
+    return text
+
+
+def read_amounts(allocated: str) -> dict[int, Amounts]:
     """
-    Return GPU minor -> what a running Pod has of the card, by its `device-allocated`.
+    Return GPU minor -> what a `device-allocated` says of the card.
 
     Rule: Koordinator contract 2.2: the annotation's resources are per device. An amount is cut
     where a sum over many Pods would no longer hold it; it over-fills every card all the same.
     """
-    text = pod.annotations.get(ANNOTATION_DEVICE_ALLOCATED)
-    if text is None:
-        return {}
     return {
         entry.minor: tuple(
             (name, min(quantity.ceil(), UNITS_MAX))
             for name, quantity in entry.resources
             if name in CARD_AMOUNT_NAMES
         )
-        for entry in decode_device_allocated(text, DEFAULT_VOCABULARY).get(GPU, ())
+        for entry in decode_device_allocated(allocated, DEFAULT_VOCABULARY).get(GPU, ())
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -181,9 +182,7 @@ class DeviceArrays:
     def _list(self, node: int, records: Sequence[DeviceRecord], facts: NodeFacts) -> None:
         """Enter the inventory in a row that is clear."""
         self.records[node] = tuple(records)
-        self._columns[node] = columns = {
-            record.minor: column for column, record in enumerate(records)
-        }
+        self._columns[node] = columns = _columns_of(tuple([record.minor for record in records]))
         for column, record in enumerate(records):
             self.core_cap[node, column] = record.core_percent
             self.memory_cap[node, column] = record.memory_bytes
@@ -390,6 +389,12 @@ class DeviceArrays:
             memory_free = self.memory_free.item(node, column)
             share = min(share, (WHOLE_PERCENT * (memory_free + 1) - 1) // memory_cap)
         return min(share, WHOLE_PERCENT - 1) if self.tenants.item(node, column) else share
+
+
+@lru_cache(maxsize=1024)
+def _columns_of(minors: tuple[int, ...]) -> Mapping[int, int]:
+    """Return minor -> column; most nodes have the same minors, and share it."""
+    return {minor: column for column, minor in enumerate(minors)}
 
 
 def _all_of(card: DeviceRecord) -> DeviceShare:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from msgspec import structs
@@ -26,7 +25,7 @@ from scheduler.decide.nodes.adopted_cpus import (
     numa_parts_of,
     over_taken,
 )
-from scheduler.decide.nodes.card_amounts import adopted_amounts, reserved_amounts
+from scheduler.decide.nodes.card_amounts import amounts_text, read_amounts, reserved_amounts
 from scheduler.decide.nodes.devices import DeviceArrays
 from scheduler.decide.nodes.node_arrays import ABSENT, NodeArrays
 from scheduler.decide.nodes.pins import CpuPins
@@ -45,13 +44,15 @@ class _Held(NamedTuple):
         home: UID of that Node; `through` is its row in the cluster, or of another Node of its
             machine once it has gone.
         amounts: what it has of cards beside core percent and memory, by minor of its GPUs.
+        allocated: the annotation that says this of a running Pod, read where cards have such.
         counted: how many whole devices it has on cards that nobody can name, by type.
         extended: what it has of resources that nodes offer by their number alone, by name.
         by_claim: a claim has it: what of it the node does not list is not the node's to give.
     """
 
     number: int
-    path: str
+    namespace: str
+    name: str
     home: str
     through: int
     cpu_milli: int
@@ -61,12 +62,18 @@ class _Held(NamedTuple):
     exclusive_policy: str
     alone: bool
     numa_parts: tuple[NumaPart, ...]
-    amounts: Callable[[], Mapping[int, Amounts]]
+    amounts: Mapping[int, Amounts]
     counts_containers: bool
+    allocated: str | None = None
     unknown_types: tuple[str, ...] = ()
     counted: Mapping[str, int] = _NOTHING
     extended: Mapping[str, int] = _NOTHING
     by_claim: bool = False
+
+    @property
+    def path(self) -> str:
+        """Return who it is, for people."""
+        return f"{self.namespace}/{self.name}"
 
     @property
     def cpus(self) -> CpuHolding:
@@ -137,7 +144,8 @@ class Holdings:
         self._number += 1
         held = _Held(
             self._number,
-            f"{request.namespace}/{request.name}",
+            request.namespace,
+            request.name,
             placement.node_uid,
             node,
             request.cpu_milli,
@@ -147,11 +155,12 @@ class Holdings:
             CpuExclusivePolicy.NONE if request.cpuset is None else request.cpuset.exclusive_policy,
             request.snapshot.qos == QosClass.LSE,
             placement.numa_parts,
-            partial(reserved_amounts, placement),
+            reserved_amounts(placement) or _NO_AMOUNTS,
             counts_containers(request.dialect),
+            None,
             (GPU,) if placement.counted else (),
             {GPU: placement.counted} if placement.counted else _NOTHING,
-            dict(request.extended),
+            dict(request.extended) or _NOTHING,
         )
         self._enter(request.uid, held)
 
@@ -202,7 +211,8 @@ class Holdings:
         self._number += 1
         held = _Held(
             self._number,
-            f"{pod.namespace}/{pod.pod_name}",
+            pod.namespace,
+            pod.pod_name,
             pod.node_uid or self._arrays.nodes[node].uid,
             node,
             pod.cpu_milli,
@@ -212,11 +222,12 @@ class Holdings:
             exclusive_policy_of(pod, self._exclusive_policy),
             holds_alone(pod),
             numa_parts_of(pod),
-            partial(adopted_amounts, pod),
+            _NO_AMOUNTS,
             counts_containers(pod.dialect),
+            amounts_text(pod.annotations),
             pod.unknown_types,
             pod.counted if self._by_count else _NOTHING,
-            extended.held(pod.snapshot),
+            extended.held(pod.snapshot) or _NOTHING,
             pod.source == BY_CLAIM,
         )
         return self._enter(pod.pod_uid, held)
@@ -286,7 +297,7 @@ class Holdings:
         arrays = self._arrays
         node = arrays.accounts[held.through]
         facts = arrays.nodes[node]
-        amounts = held.amounts() if facts.card_amounts else _NO_AMOUNTS
+        amounts = _amounts(held) if facts.card_amounts else _NO_AMOUNTS
         cards: list[tuple[DeviceArrays, int, DeviceShare, Amounts]] = []
         strange: list[DeviceShare] = []
         unlisted: list[DeviceId] = []
@@ -321,11 +332,15 @@ class Holdings:
             held,
             node,
             facts.cpu_cost_milli(held.cpu_milli, len(held.cpuset)),
-            cards,
-            [arrays.devices[each] for each in lost if each in arrays.devices.keys() - counted],
-            [(arrays.devices[each], n) for each, n in counted.items() if each in arrays.devices],
-            strange,
-            [key for key in unlisted if key[1]],
+            tuple(cards),
+            tuple(
+                [arrays.devices[each] for each in lost if each in arrays.devices.keys() - counted]
+            ),
+            tuple(
+                [(arrays.devices[each], n) for each, n in counted.items() if each in arrays.devices]
+            ),
+            tuple(strange),
+            tuple([key for key in unlisted if key[1]]),
         )
 
     def _count(self, taken: _Taken, sign: int) -> None:
@@ -369,6 +384,11 @@ class Holdings:
             for taken in on
             if any(share.key == key for _, _, share, _ in taken.cards)
         ]
+
+
+def _amounts(held: _Held) -> Mapping[int, Amounts]:
+    """Return what a holding has of cards beside core percent and memory."""
+    return held.amounts if held.allocated is None else read_amounts(held.allocated)
 
 
 def _gpu_core_percent(taken: _Taken) -> int:

@@ -160,7 +160,7 @@ class NodeArrays:
                 if other != row:
                     rows |= {other, row}
         for key in self.ids.repeated:
-            rows.update(row for row, _ in self.ids.listed[key])
+            rows.update(row for row, _ in self.ids.listed(key))
         claims = [self.nodes[row] for row in sorted(rows)]
         return [claims[number] for number in in_order_of_registration(claims)]
 
@@ -212,7 +212,7 @@ class NodeArrays:
         """Close the cards of these nodes and ids to grants, or open them, as others claim them."""
         cards = [(row, device) for row in rows for device in self.nodes[row].devices]
         for key in keys:
-            cards += self.ids.listed.get(key, ())
+            cards += self.ids.listed(key)
         for row, device in cards:
             devices, column = self._where(row, device)
             key = (device.device_type, device.device_id)
