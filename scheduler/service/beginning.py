@@ -32,6 +32,7 @@ from ledger.store.reading.report_queries import open_drifts
 from ledger.store.reading.timetravel import load_state
 from scheduler.cluster.rebuilt import node_of, opening_of
 from scheduler.record.refusing import Told
+from scheduler.service.kept import Alike, PackedTexts
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,15 +99,20 @@ def _sharing(inventory: NodeInventoried, node: NodeState) -> NodeInventoried:
     if inventory.cpus != node.cpus:
         return inventory
     devices = node.devices if inventory.devices == node.devices else inventory.devices
-    return structs.replace(inventory, cpus=node.cpus, devices=devices)
+    name = node.name if inventory.node_name == node.name else inventory.node_name
+    return structs.replace(
+        inventory, node_uid=node.uid, node_name=name, cpus=node.cpus, devices=devices
+    )
 
 
 def _as_held(
-    event: PodReserved | PodObserved, node: NodeState, holding: Holding, sharing: Sharing
+    event: PodReserved | PodObserved,
+    node: NodeState,
+    holding: Holding,
+    sharing: Sharing,
+    alike: Alike,
 ) -> PodReserved | PodObserved:
     """Return what is kept of the opening of a holding, with the holding's own parts."""
-    for share in holding.shares:
-        sharing.same(share.device_id)  # annotations say it too
     return structs.replace(
         opening_of(event),
         pod_uid=holding.pod_uid,
@@ -114,9 +120,11 @@ def _as_held(
         pod_name=holding.pod_name,
         node_uid=node.uid,
         node_name=node.name if node.name == event.node_name else event.node_name,
+        cpu_milli=sharing.same(event.cpu_milli),
+        memory_bytes=sharing.same(event.memory_bytes),
         shares=holding.shares if holding.shares == event.shares else event.shares,
         cpuset=holding.cpuset if holding.cpuset == event.cpuset else event.cpuset,
-        annotations=sharing.texts(event.annotations),
+        annotations=PackedTexts(event.annotations, alike),
         dialect=sharing.same(event.dialect),
         group=sharing.same(event.group),
     )
@@ -138,7 +146,7 @@ def begin(ledger: Ledger) -> Beginning:
     said: dict[str, Said] = {}
     opened: dict[int, PodReserved | PodObserved] = {}
     claims: list[tuple[ClaimReserved | ClaimObserved, Holding]] = []
-    sharing = Sharing()
+    sharing, alike = Sharing(), Alike()
     by_claims = {
         holding.opened_position: holding
         for node in loaded.state.nodes.values()
@@ -147,7 +155,7 @@ def begin(ledger: Ledger) -> Beginning:
     with ledger.connection.begin():
         for position, event in each_at(ledger.connection, held):
             assert isinstance(event, PodReserved | PodObserved), event
-            opened[position] = _as_held(event, *held[position], sharing)
+            opened[position] = _as_held(event, *held[position], sharing, alike)
         for position, event in each_at(ledger.connection, by_claims):
             assert isinstance(event, ClaimReserved | ClaimObserved), event
             claims.append((event, by_claims[position]))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from sys import intern
 from typing import Any, Final
 
 from certs.ports import Object
@@ -103,10 +104,10 @@ def life_words(pod: Object) -> dict[str, Any]:
     if phase in {SUCCEEDED, FAILED}:
         ended = reason or (COMPLETED if phase == SUCCEEDED else FAILED)
     return {
-        "uid": metadata["uid"],
-        "namespace": metadata.get("namespace") or "",
-        "name": metadata["name"],
-        "node": node_of(pod),
+        "uid": intern(metadata["uid"]),
+        "namespace": intern(metadata.get("namespace") or ""),
+        "name": intern(metadata["name"]),
+        "node": intern(node_of(pod)),
         "ended": ended,
         "terminated": _terminated(status, is_over=bool(ended)),
         "static_uid": (metadata.get("annotations") or {}).get(_MIRROR) or "",

@@ -243,11 +243,14 @@ class Inventory:
         return not new or await self._record(facts.uid, facts.name, new)
 
     def _shared(self, facts: NodeFacts) -> NodeFacts:
-        """Return a node that is as recorded, with the devices that are in memory already."""
+        """Return a node that is as recorded, with what of it is in memory already."""
         said = self._said[facts.uid].inventory
-        if said is None or said.devices is facts.devices:
+        if said is None:
             return facts
-        return replace(facts, devices=said.devices)
+        labels = said.labels if said.labels == facts.labels else facts.labels
+        if said.devices is facts.devices and labels is facts.labels:
+            return facts
+        return replace(facts, devices=said.devices, labels=labels)
 
     def _news(self, facts: NodeFacts) -> dict[str, NewEvent]:
         """Return what the ledger was not told of a node, by what it tells."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from sys import intern
 from typing import Any, Final
 
 import msgspec
@@ -97,6 +97,47 @@ class NodeBook:
         self._wake()
 
 
+class Alike:
+    """Texts that say nearly the same, each as its difference from the first one."""
+
+    def __init__(self) -> None:
+        self._first = b""
+
+    def packed(self, text: bytes) -> bytes:
+        """Return a text packed; the same text, the same bytes."""
+        self._first = self._first or text
+        packer = zlib.compressobj(level=1, wbits=_WINDOW, zdict=self._first)
+        return packer.compress(text) + packer.flush()
+
+    def text(self, packed: bytes) -> bytes:
+        """Return a text that was packed."""
+        return zlib.decompressobj(wbits=_WINDOW, zdict=self._first).decompress(packed)
+
+
+class PackedTexts(Mapping[str, str]):
+    """Texts by name that are read seldom, packed."""
+
+    __slots__ = ("_alike", "_packed")
+
+    def __init__(self, texts: Mapping[str, str], alike: Alike) -> None:
+        self._alike = alike
+        self._packed = alike.packed(msgspec.json.encode(texts))
+
+    def unpacked(self) -> dict[str, str]:
+        """Return them as they were."""
+        texts: dict[str, str] = msgspec.json.decode(self._alike.text(self._packed))
+        return texts
+
+    def __getitem__(self, name: str) -> str:
+        return self.unpacked()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.unpacked())
+
+    def __len__(self) -> int:
+        return len(self.unpacked())
+
+
 class Kept:
     """
     A sink that keeps a part of each object, by the name of what it is about.
@@ -114,7 +155,7 @@ class Kept:
         self._keep = keep
         self._changed = changed
         self._texts: dict[str, bytes] = {}  # packed: nodes of a kind say nearly the same
-        self._like = b""
+        self._alike = Alike()
         self._uids: dict[str, str] = {}  # name -> UID of the object that is kept
         self._names: dict[str, str] = {}
 
@@ -127,8 +168,8 @@ class Kept:
         if kept is None:
             self.drop(uid)
             return
-        name, part = kept
-        text = self._packed(_encoded(part))
+        name, part = intern(kept[0]), kept[1]
+        text = self._alike.packed(_encoded(part))
         if self._texts.get(name) == text:
             return
         self._texts[name], self._uids[name], self._names[uid] = text, uid, name
@@ -141,12 +182,6 @@ class Kept:
             return
         del self._texts[name], self._uids[name]
         self._changed(name)
-
-    def _packed(self, text: bytes) -> bytes:
-        """Return a text as its difference from the first one; the same text, the same bytes."""
-        self._like = self._like or text
-        packer = zlib.compressobj(level=1, wbits=_WINDOW, zdict=self._like)
-        return packer.compress(text) + packer.flush()
 
     def uid(self, name: str) -> str | None:
         """Return the UID of the object about this name."""
@@ -161,7 +196,7 @@ class Kept:
         text = self._texts.get(name)
         if text is None:
             return None
-        whole = zlib.decompressobj(wbits=_WINDOW, zdict=self._like).decompress(text)
+        whole = self._alike.text(text)
         is_json = whole.startswith(b"{")  # no map of MessagePack does
         body: dict[str, Any] = (msgspec.json if is_json else msgspec.msgpack).decode(whole)
         return body
@@ -219,7 +254,7 @@ class PodBook:
         ran: told the UID of a Pod that runs now, by the API.
         moved: told the node of a Pod that came there, left it, has ended or is gone.
         reworded: told the node of a Pod whose annotations say otherwise what it has.
-        proofs: by UID, the proofs of Pods with a node that nobody has looked at yet.
+        proofs: by UID, the proofs of Pods with a node that nobody has looked at yet, packed.
     """
 
     def __init__(
@@ -232,7 +267,8 @@ class PodBook:
         self.ran: Callable[[str], None] = lambda _: None
         self.moved: Callable[[str], None] = lambda _: None
         self.reworded: Callable[[str], None] = lambda _: None
-        self.proofs: dict[str, str] = {}
+        self.proofs: dict[str, bytes] = {}
+        self._alike = Alike()
         self._on: dict[str, dict[str, None]] = {}
         self._pending: dict[str, bytes] = {}
 
@@ -249,7 +285,8 @@ class PodBook:
             for node in {pod.node, "" if before is None else before.node} - {""}:
                 self.moved(node)
         if pod.proof and (before is None or before.proof != pod.proof):
-            self.proofs[uid] = item["metadata"]["annotations"][ANNOTATION_TENURE_PROOF]
+            text = item["metadata"]["annotations"][ANNOTATION_TENURE_PROOF]
+            self.proofs[uid] = self._alike.packed(text.encode())
         if pod.ended or not pod.proof:
             self.proofs.pop(uid, None)
         if pod.node and (before is None or (before.given, before.proof) != (pod.given, pod.proof)):
@@ -267,6 +304,10 @@ class PodBook:
         if before is not None and before.node:
             self.gone.setdefault(before.node, {})[uid] = before
             self.moved(before.node)
+
+    def take_proof(self, uid: str) -> str:
+        """Return a proof that nobody has looked at yet, and take it for looked at."""
+        return self._alike.text(self.proofs.pop(uid)).decode()
 
     def forget_gone(self, node: str, but: AbstractSet[str]) -> None:
         """Forget the Pods that are gone from a node, but these."""
@@ -360,7 +401,7 @@ def pod_seen(item: Object, device_names: AbstractSet[str]) -> PodSeen:
 def _labels(metadata: Mapping[str, Any]) -> str:
     """Return labels as JSON; Pods of one workload, which mostly have the same, share the text."""
     labels = metadata.get("labels")
-    return sys.intern(msgspec.json.encode(labels, order="sorted").decode()) if labels else ""
+    return intern(msgspec.json.encode(labels, order="sorted").decode()) if labels else ""
 
 
 def given_digest(annotations: Mapping[str, str]) -> bytes:

@@ -235,11 +235,11 @@ class Reconciling:
         """Check the proofs on a node; return how many more may be, 0 where some are left."""
         if self._trusted is None:
             return most
-        proofs = self._view.pods.proofs
-        for uid in self._view.pods.running_on(name) & proofs.keys():
+        pods = self._view.pods
+        for uid in pods.running_on(name) & pods.proofs.keys():
             if most <= 1:
                 return 0
-            self._proven[uid] = proven(proofs.pop(uid), self._trusted)
+            self._proven[uid] = proven(pods.take_proof(uid), self._trusted)
             most -= 1
         return most
 

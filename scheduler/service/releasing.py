@@ -116,7 +116,7 @@ class Releasing:
         self._word = word
         self._seen = seen
         self._names: dict[str, str] = {}  # UID -> name of every node that the ledger knows
-        self._uids: dict[str, set[str]] = {}  # name -> UIDs of the Nodes that had it
+        self._uids: dict[str, tuple[str, ...]] = {}  # name -> UIDs of the Nodes that had it
         self._due: dict[str, None] = {}  # names of nodes to look at
         self._unsure: dict[str, tuple[NewEvent, ...]] = {}  # by `_about`: asked for, not answered
         self._missed: dict[str, float] = {}  # UID -> since when a mirror was gone
@@ -141,7 +141,9 @@ class Releasing:
 
     def _know(self, uid: str, name: str) -> None:
         self._names[uid] = name
-        self._uids.setdefault(name, set()).add(uid)
+        uids = self._uids.get(name, ())
+        if uid not in uids:
+            self._uids[name] = (*uids, uid)
 
     def freed(self, name: str) -> None:
         """Take note that room came free on a node that only memory had kept."""

@@ -38,7 +38,7 @@ from scheduler.decide.filter.filtering import Filtered
 from scheduler.decide.outcome import NOT_RATED, Placement, Rated
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.service.disruptions import Disruptions
-from scheduler.service.kept import NodeBook, PodBook
+from scheduler.service.kept import Alike, NodeBook, PackedTexts, PodBook
 
 UNREADABLE: Final = drift.NODE_UNREADABLE
 UNRECORDED: Final = drift.NODE_UNRECORDED
@@ -118,7 +118,8 @@ class ClusterView:
         self.tellers: list[Callable[[int, LedgerEvent, Holding | None], None]] = []
         self._ahead: set[int] = set()
         self._fold = Folding()
-        self._opened: dict[int, Opened] = {}  # position -> the event that opened a holding
+        self._opened: dict[int, Opened] = {}  # position -> what opened a holding, `_packed`
+        self._alike = Alike()
         self._facts: dict[str, NodeFacts] = {}  # UID -> as recorded last, of Nodes in the engine
         self._laid: dict[str, NodeFacts] = {}  # UID -> as the engine has it
         self.numbers: dict[str, int] = {}  # UID -> number in the engine
@@ -176,7 +177,7 @@ class ClusterView:
             self.position += 1
             self._ahead.discard(self.position)
         if isinstance(event, PodReserved | PodObserved):
-            self._opened[position] = opening_of(event)
+            self._opened[position] = _packed(opening_of(event), self._alike)
         holding = self._fold.holding_of(event)
         self._fold.add(position, event)
         uid = node_uid_of(event)
@@ -191,7 +192,10 @@ class ClusterView:
 
     def opening(self, position: int) -> Opened | None:
         """Return `opening_of` the event that opened a holding, None where it is not at hand."""
-        return self._opened.get(position)
+        event = self._opened.get(position)
+        if event is None:
+            return None
+        return structs.replace(event, annotations=_unpacked(event.annotations))
 
     def holding_nodes(self) -> list[str]:
         """Return the UIDs of the nodes through which somebody holds something."""
@@ -398,7 +402,8 @@ class ClusterView:
                 each for each in observed.shares if (each.device_type, each.device_id) in there
             )
             observed = structs.replace(observed, shares=tuple(shares))
-        return structs.replace(observed, pod_uid=_name_of(key, uid))
+        said = _unpacked(observed.annotations)
+        return structs.replace(observed, pod_uid=_name_of(key, uid), annotations=said)
 
     # --- Pods -----------------------------------------------------------------------------------
 
@@ -524,6 +529,15 @@ class ClusterView:
         finally:
             for key, holding in lifted.items():
                 self.engine.take(self.numbers[uid], self._observed(uid, key, holding))
+
+
+def _packed(event: Opened, alike: Alike) -> Opened:
+    """Return an event with its annotations, which are read seldom, packed."""
+    return structs.replace(event, annotations=PackedTexts(event.annotations, alike))
+
+
+def _unpacked(texts: Mapping[str, str]) -> Mapping[str, str]:
+    return texts.unpacked() if isinstance(texts, PackedTexts) else texts
 
 
 def _with_ledger(facts: NodeFacts, state: NodeState) -> NodeFacts:

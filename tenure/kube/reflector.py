@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
+from sys import intern
 from typing import Any, Final, Protocol
 from urllib.parse import quote
 
@@ -305,14 +306,14 @@ class Reflector:
 
 def _key(item: Object) -> str:
     metadata = _metadata(item)
-    return str(metadata.get("uid") or "/".join(_place(item)))
+    return intern(str(metadata.get("uid") or "/".join(_place(item))))
 
 
 def _place(item: Object) -> tuple[str, str]:
     """Return namespace and name; an object without a namespace is its own."""
     metadata = _metadata(item)
-    name = str(metadata["name"])
-    return str(metadata.get("namespace") or name), name
+    name = intern(str(metadata["name"]))
+    return intern(str(metadata.get("namespace") or name)), name
 
 
 def _metadata(item: Object) -> Mapping[str, Any]:

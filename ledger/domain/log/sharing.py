@@ -15,7 +15,7 @@ from msgspec.structs import force_setattr
 from ledger.domain.devices import DeviceRecord, DeviceShare
 
 _Value = TypeVar("_Value", bound=Hashable)
-_DEVICE: Final = ("device_type", "device_id", "model", "topology")
+_DEVICE: Final = ("device_type", "device_id", "model", "topology", "memory_bytes")
 _SHARE: Final = ("device_type", "device_id", "memory_bytes", "containers")
 
 
@@ -30,11 +30,6 @@ class Sharing:
         """Return the first of the values that are equal to this one."""
         found: _Value = self._seen.setdefault((type(value), value), value)
         return found
-
-    def texts(self, texts: Mapping[str, str]) -> Mapping[str, str]:
-        """Return a mapping with the words that were seen."""
-        same = self.same
-        return {same(key): same(text) for key, text in texts.items()} if texts else self._nothing
 
     def device(self, device: DeviceRecord) -> DeviceRecord:
         """Return a device that was just read."""

@@ -10,7 +10,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from sys import intern
 from typing import Any, Final
+
+from msgspec.structs import force_setattr
 
 from ledger.domain.devices import DeviceRecord
 from ledger.domain.log.codec import encode_value, read_value
@@ -88,6 +91,17 @@ def decode_state(text: str | bytes) -> LedgerState:
     return LedgerState(nodes=nodes, planned_cards=wire.planned_cards)
 
 
+_HOLDING: Final = (
+    "namespace",
+    "kind",
+    "phase",
+    "cpuset",
+    "cpu_milli",
+    "memory_bytes",
+    "holder",
+)
+
+
 def _share(nodes: Iterable[NodeState]) -> None:
     """Let what nodes and holdings say alike be in memory once."""
     sharing = Sharing()
@@ -95,7 +109,9 @@ def _share(nodes: Iterable[NodeState]) -> None:
         for device in node.devices:
             sharing.device(device)
         for held in node.everyone():
-            sharing.words(held, "namespace", "kind", "phase", "cpuset", "memory_bytes")
+            sharing.words(held, *_HOLDING)
+            for name in ("pod_uid", "pod_name"):  # who reads the API reads them too
+                force_setattr(held, name, intern(getattr(held, name)))
             for share in held.shares:
                 sharing.share(share)
 
@@ -130,6 +146,7 @@ def _in_order(held: Mapping[str, Holding]) -> tuple[_Held, ...]:
 
 def _folded(node: _Node, cpus: tuple[Cpu, ...]) -> NodeState:
     same: dict[str, Any] = {name: getattr(node, name) for name in _SAME if name != "cpus"}
+    same |= {"uid": intern(node.uid), "name": intern(node.name)}
     return NodeState(
         cpus=cpus,
         holdings={each.key: each.holding for each in node.holdings},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
+from sys import intern
 from typing import Any, Final
 
 from sqlalchemy import Connection, Select, Table, bindparam, func, select
@@ -139,7 +140,7 @@ def _nodes_of(
     nodes: dict[str, KnownNode] = {}
     by_number: dict[int, KnownNode] = {}
     for number, uid, machine_no, moved, lost in facts["ledger_nodes"]:
-        nodes[uid] = by_number[number] = KnownNode(
+        nodes[intern(uid)] = by_number[number] = KnownNode(
             number=number,
             machine=machines[machine_no],
             moved_position=moved,
@@ -153,8 +154,8 @@ def _nodes_of(
         if machine is not node.machine:
             node.former.append(machine)
     for node_no, pod_uid, attempt, position, kind, lost, boot in held:
-        node, key = by_number[node_no], (pod_uid, attempt)
-        node.open[key] = (position, kind)
+        node, key = by_number[node_no], (intern(pod_uid), attempt)
+        node.open[key] = (position, intern(kind))
         if lost is not None:
             node.lost_open[key] = (lost, boot)
     return nodes, machines
