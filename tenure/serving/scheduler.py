@@ -29,7 +29,7 @@ from tenure.kube.objects import KubeObjects, connected
 from tenure.kube.reflector import Reflector, SetBackError
 from tenure.serving.background import as_coroutine, tasks_of_process, told_to_stop, unless
 from tenure.serving.listening import Connections, Http2, announced
-from tenure.serving.memory import look_seldom
+from tenure.serving.memory import give_back, look_seldom
 from tenure.serving.probes import probes_app
 from tenure.serving.scheduling.agents import agent_routes
 from tenure.serving.scheduling.certificates import ServingFolder
@@ -51,6 +51,8 @@ from tenure.sources.yaml_text import yaml_documents
 from tenure.version import tenure_version
 
 LOOK_SECONDS: Final = 2.0
+START_SECONDS: Final = 60.0
+"""So long a start may take: from then on cycles are looked for as usual, whatever came of it."""
 FOLLOW_SECONDS: Final = 0.1
 
 _log: Final = logging.getLogger("tenure.scheduler")
@@ -67,6 +69,7 @@ async def serve_scheduler(options: SchedulerOptions) -> None:
         FencedError: another writer took the ledger over.
     """
     look_seldom()
+    asyncio.get_running_loop().call_later(START_SECONDS, give_back)
     settings = _settings_of(options)
     metrics = Metrics()
     folder = ServingFolder(options, metrics)
