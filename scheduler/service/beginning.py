@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from sys import intern
 
 from msgspec import structs
 
@@ -32,7 +33,7 @@ from ledger.store.reading.report_queries import open_drifts
 from ledger.store.reading.timetravel import load_state
 from scheduler.cluster.rebuilt import node_of, opening_of
 from scheduler.record.refusing import Told
-from scheduler.service.kept import Alike, PackedTexts
+from scheduler.service.kept import PackedTexts
 
 
 @dataclass(slots=True, kw_only=True)
@@ -105,12 +106,20 @@ def _sharing(inventory: NodeInventoried, node: NodeState) -> NodeInventoried:
     )
 
 
+def _intern(state: LedgerState) -> None:
+    """Let names be those that who reads the API has: nobody else has the state yet."""
+    for node in state.nodes.values():
+        object.__setattr__(node, "name", intern(node.name))
+        for held in node.everyone():
+            structs.force_setattr(held, "pod_uid", intern(held.pod_uid))
+            structs.force_setattr(held, "pod_name", intern(held.pod_name))
+
+
 def _as_held(
     event: PodReserved | PodObserved,
     node: NodeState,
     holding: Holding,
     sharing: Sharing,
-    alike: Alike,
 ) -> PodReserved | PodObserved:
     """Return what is kept of the opening of a holding, with the holding's own parts."""
     return structs.replace(
@@ -124,7 +133,7 @@ def _as_held(
         memory_bytes=sharing.same(event.memory_bytes),
         shares=holding.shares if holding.shares == event.shares else event.shares,
         cpuset=holding.cpuset if holding.cpuset == event.cpuset else event.cpuset,
-        annotations=PackedTexts(event.annotations, alike),
+        annotations=PackedTexts(event.annotations),
         dialect=sharing.same(event.dialect),
         group=sharing.same(event.group),
     )
@@ -138,6 +147,7 @@ def begin(ledger: Ledger) -> Beginning:
         LedgerError: it can't be read.
     """
     loaded = load_state(ledger)
+    _intern(loaded.state)
     held = {
         holding.opened_position: (node, holding)
         for node in loaded.state.nodes.values()
@@ -146,7 +156,7 @@ def begin(ledger: Ledger) -> Beginning:
     said: dict[str, Said] = {}
     opened: dict[int, PodReserved | PodObserved] = {}
     claims: list[tuple[ClaimReserved | ClaimObserved, Holding]] = []
-    sharing, alike = Sharing(), Alike()
+    sharing = Sharing()
     by_claims = {
         holding.opened_position: holding
         for node in loaded.state.nodes.values()
@@ -155,7 +165,7 @@ def begin(ledger: Ledger) -> Beginning:
     with ledger.connection.begin():
         for position, event in each_at(ledger.connection, held):
             assert isinstance(event, PodReserved | PodObserved), event
-            opened[position] = _as_held(event, *held[position], sharing, alike)
+            opened[position] = _as_held(event, *held[position], sharing)
         for position, event in each_at(ledger.connection, by_claims):
             assert isinstance(event, ClaimReserved | ClaimObserved), event
             claims.append((event, by_claims[position]))

@@ -17,8 +17,15 @@ from ledger.domain.annotations.guarded import given
 from ledger.domain.request.card_names import stands_for_cards
 from ledger.domain.request.cpus import OWN_CPUS
 from ledger.domain.resources import (
+    ANNOTATION_DEVICE_ALLOCATED,
+    ANNOTATION_GPU_TOPOLOGY,
+    ANNOTATION_TENURE_ALLOCATED_PREFIX,
     ANNOTATION_TENURE_PROOF,
     ANNOTATION_TENURE_RELEASED_AT,
+    ANNOTATION_TENURE_VISIBLE_PREFIX,
+    GPU_CORE,
+    GPU_MEMORY,
+    GPU_MEMORY_RATIO,
     LABEL_QOS_CLASS,
     LABEL_TENURE_HOLDING,
     SCHEDULER_NAME,
@@ -39,6 +46,26 @@ _UNREAD: Final = frozenset(
     {"kubectl.kubernetes.io/last-applied-configuration", ANNOTATION_TENURE_RELEASED_AT}
 )
 """A copy of the object that kubectl leaves in it, and what we write for kube-scheduler."""
+
+
+_AMOUNTS: Final = ",".join(f'"{name}":"100"' for name in (GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO))
+_CARD: Final = f'{{"id":"GPU-","minor":1,"resources":{{{_AMOUNTS}}}}}'
+_ANNOTATIONS: Final = msgspec.json.encode(
+    {
+        ANNOTATION_DEVICE_ALLOCATED: f'{{"gpu":[{_CARD}]}}',
+        f"{ANNOTATION_TENURE_ALLOCATED_PREFIX}0": "GPU-",
+        f"{ANNOTATION_TENURE_VISIBLE_PREFIX}0": "GPU-",
+        ANNOTATION_GPU_TOPOLOGY: '{"allocatedGPUs":{"0":["1"]},"visibleGPUs":["1"]}',
+    }
+)
+"""What annotations of a Pod with a card have in common, to pack them by."""
+_PROOF: Final = (
+    b'{"key":"proof+","proof":{"attempt":1,"cluster":"ledger/","containers":[{"cpus":"","devices":'
+    b'[{"core_percent":100,"device_id":"GPU-","device_type":"gpu","memory_bytes":,"minor":0,'
+    b'"vf_bus_ids":[]}],"index":"0"}],"epoch":1,"format":1,"incarnation":"first","machine":["",""],'
+    b'"node_uid":"","pod_uid":"","position":},"signature":"'
+)
+"""Likewise, proofs."""
 
 
 class NodeBook:
@@ -98,10 +125,15 @@ class NodeBook:
 
 
 class Alike:
-    """Texts that say nearly the same, each as its difference from the first one."""
+    """
+    Texts that say nearly the same, each as its difference from one of them.
 
-    def __init__(self) -> None:
-        self._first = b""
+    Args:
+        words: what they have in common; without, it is the first of them, which is then kept.
+    """
+
+    def __init__(self, words: bytes = b"") -> None:
+        self._first = words
 
     def packed(self, text: bytes) -> bytes:
         """Return a text packed; the same text, the same bytes."""
@@ -117,11 +149,11 @@ class Alike:
 class PackedTexts(Mapping[str, str]):
     """Texts by name that are read seldom, packed."""
 
-    __slots__ = ("_alike", "_packed")
+    __slots__ = ("_packed",)
+    _alike = Alike(_ANNOTATIONS)
 
-    def __init__(self, texts: Mapping[str, str], alike: Alike) -> None:
-        self._alike = alike
-        self._packed = alike.packed(msgspec.json.encode(texts))
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self._packed = self._alike.packed(msgspec.json.encode(texts))
 
     def unpacked(self) -> dict[str, str]:
         """Return them as they were."""
@@ -268,7 +300,7 @@ class PodBook:
         self.moved: Callable[[str], None] = lambda _: None
         self.reworded: Callable[[str], None] = lambda _: None
         self.proofs: dict[str, bytes] = {}
-        self._alike = Alike()
+        self._alike = Alike(_PROOF)
         self._on: dict[str, dict[str, None]] = {}
         self._pending: dict[str, bytes] = {}
 

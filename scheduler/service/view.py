@@ -38,7 +38,7 @@ from scheduler.decide.filter.filtering import Filtered
 from scheduler.decide.outcome import NOT_RATED, Placement, Rated
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.service.disruptions import Disruptions
-from scheduler.service.kept import Alike, NodeBook, PackedTexts, PodBook
+from scheduler.service.kept import NodeBook, PackedTexts, PodBook
 
 UNREADABLE: Final = drift.NODE_UNREADABLE
 UNRECORDED: Final = drift.NODE_UNRECORDED
@@ -119,7 +119,6 @@ class ClusterView:
         self._ahead: set[int] = set()
         self._fold = Folding()
         self._opened: dict[int, Opened] = {}  # position -> what opened a holding, `_packed`
-        self._alike = Alike()
         self._facts: dict[str, NodeFacts] = {}  # UID -> as recorded last, of Nodes in the engine
         self._laid: dict[str, NodeFacts] = {}  # UID -> as the engine has it
         self.numbers: dict[str, int] = {}  # UID -> number in the engine
@@ -177,7 +176,7 @@ class ClusterView:
             self.position += 1
             self._ahead.discard(self.position)
         if isinstance(event, PodReserved | PodObserved):
-            self._opened[position] = _packed(opening_of(event), self._alike)
+            self._opened[position] = _packed(opening_of(event))
         holding = self._fold.holding_of(event)
         self._fold.add(position, event)
         uid = node_uid_of(event)
@@ -531,9 +530,9 @@ class ClusterView:
                 self.engine.take(self.numbers[uid], self._observed(uid, key, holding))
 
 
-def _packed(event: Opened, alike: Alike) -> Opened:
+def _packed(event: Opened) -> Opened:
     """Return an event with its annotations, which are read seldom, packed."""
-    return structs.replace(event, annotations=PackedTexts(event.annotations, alike))
+    return structs.replace(event, annotations=PackedTexts(event.annotations))
 
 
 def _unpacked(texts: Mapping[str, str]) -> Mapping[str, str]:

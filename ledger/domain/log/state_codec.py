@@ -10,10 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from sys import intern
 from typing import Any, Final
-
-from msgspec.structs import force_setattr
 
 from ledger.domain.devices import DeviceRecord
 from ledger.domain.log.codec import encode_value, read_value
@@ -110,8 +107,6 @@ def _share(nodes: Iterable[NodeState]) -> None:
             sharing.device(device)
         for held in node.everyone():
             sharing.words(held, *_HOLDING)
-            for name in ("pod_uid", "pod_name"):  # who reads the API reads them too
-                force_setattr(held, name, intern(getattr(held, name)))
             for share in held.shares:
                 sharing.share(share)
 
@@ -146,7 +141,6 @@ def _in_order(held: Mapping[str, Holding]) -> tuple[_Held, ...]:
 
 def _folded(node: _Node, cpus: tuple[Cpu, ...]) -> NodeState:
     same: dict[str, Any] = {name: getattr(node, name) for name in _SAME if name != "cpus"}
-    same |= {"uid": intern(node.uid), "name": intern(node.name)}
     return NodeState(
         cpus=cpus,
         holdings={each.key: each.holding for each in node.holdings},

@@ -58,6 +58,8 @@ def load_nodes(connection: Connection) -> tuple[dict[str, KnownNode], KnownMachi
     last = connection.execute(select(func.max(schema.ledger_devices.c.device_no))).scalar()
     read = partial(_parts_of, connection)
     nodes, by_number = _nodes_of(facts, connection.execute(query), read)
+    if connection.dialect.name == "sqlite":
+        connection.exec_driver_sql("PRAGMA shrink_memory")  # none of these pages is read again
     return nodes, KnownMachines(by_number.values(), last or 0)
 
 

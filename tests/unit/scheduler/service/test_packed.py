@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ledger.domain.resources import ANNOTATION_TENURE_PROOF
-from scheduler.service.kept import Alike, PackedTexts, PodBook
+from scheduler.service.kept import PackedTexts, PodBook
 
 
 def _pod(number: int, proof: str) -> dict[str, Any]:
@@ -23,7 +23,7 @@ def _pod(number: int, proof: str) -> dict[str, Any]:
 
 
 def test_a_proof_is_read_once_as_it_was_told() -> None:
-    """Whatever the first one was that the others are packed by."""
+    """Whatever it says, as long as its Pod is there."""
     book = PodBook(frozenset())
     proofs = [f'{{"proof":{{"pod_uid":"uid-{number}","text":"é"}}}}' * 50 for number in range(3)]
     for number, proof in enumerate(proofs):
@@ -41,10 +41,7 @@ def test_a_proof_is_read_once_as_it_was_told() -> None:
 )
 def test_texts_that_are_packed_are_what_they_were(texts: dict[str, str]) -> None:
     """Name by name, in their order, and as a whole."""
-    alike = Alike()
-    alike.packed(b'{"a": "something before"}')
-
-    packed = PackedTexts(texts, alike)
+    packed = PackedTexts(texts)
 
     assert packed == texts
     assert list(packed.items()) == list(packed.unpacked().items()) == list(texts.items())
