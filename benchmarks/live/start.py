@@ -9,7 +9,8 @@ came and went, and those that run, whose objects carry what the scheduler signs.
 process is started over it before an API server that is played, and asked to filter until it
 answers with a node. Its own time is that less what a client needs that only reads the bytes of the
 same lists. `cpu_seconds` is what the process used until then, which a loaded machine does not
-stretch. Every further start begins with the ledger as the first one left it.
+stretch. Every further start begins with the ledger as the first one left it, and with the bytecode
+that it wrote.
 """
 
 from __future__ import annotations
@@ -120,9 +121,10 @@ def _start(scene: Scene, api: str, listing: float, nodes: int) -> dict[str, obje
     [pod] = cluster.coming(1)
     pod["metadata"]["resourceVersion"] = "1"
     body = json.dumps({"Pod": pod, "NodeNames": names}).encode()
+    kept = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}  # as where it is installed
     began = time.monotonic()
     with log.open("wb") as words:
-        process = subprocess.Popen(command, stderr=words)
+        process = subprocess.Popen(command, stderr=words, env=kept)
     try:
         until = began + START_SECONDS
         while not _answers(port, identities, body):
