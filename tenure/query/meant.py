@@ -31,6 +31,7 @@ from tenure.picture import devices_told
 if TYPE_CHECKING:
     from ledger.domain.systems import SystemCard
     from ledger.store.open import Ledger
+    from ledger.store.reading.report_rows import Device
 
 _NAMED_MAX: Final = 5
 """How many of what a name may mean an error names."""
@@ -173,11 +174,7 @@ class _InLedger:
 
 def _cards(source: Ledger, name: DeviceName) -> Iterator[Name]:
     """Yield the cards of an id; one that went to another machine is meant where it is now."""
-    from ledger.store.reading import report_queries as queries
-    from scheduler.usage.machines import GONE
-
-    at = queries.devices_at(source.connection, name.device_id, node=name.node or None)
-    here = [device for device in at if device.closed_reason != GONE] or at
+    here = _devices_called(source, name)
     machines: dict[int, Name] = {}
     for device in here:
         card = CardName(node=device.node_name, device_type=device.device_type, minor=device.minor)
@@ -189,6 +186,24 @@ def _cards(source: Ledger, name: DeviceName) -> Iterator[Name]:
             for node, card in _of_others(source)
             if card.id == name.device_id and name.node in {"", node} and card.minor >= 0
         )
+
+
+def _devices_called(source: Ledger, name: DeviceName) -> list[Device]:
+    from ledger.store.reading import report_queries as queries
+    from scheduler.usage.machines import GONE
+
+    at = queries.devices_at(source.connection, name.device_id, node=name.node or None)
+    return [device for device in at if device.closed_reason != GONE] or at
+
+
+def numbers_called(source: Ledger, readings: Sequence[Reading]) -> frozenset[int]:
+    """
+    Return the numbers of the devices that a name means by their id, empty for another name.
+
+    Where they are now another device may have been, or be since they left.
+    """
+    names = [reading for reading in readings if isinstance(reading, DeviceName)]
+    return frozenset(each.device_no for name in names for each in _devices_called(source, name))
 
 
 def _of_others(source: Ledger) -> Iterator[tuple[str, SystemCard]]:

@@ -39,7 +39,7 @@ from tenure.output import (
     write_yaml,
 )
 from tenure.picture import UNKNOWN_HOLDER, devices_told
-from tenure.query.meant import cards_then, first_known, owner_text
+from tenure.query.meant import cards_then, first_known, numbers_called, owner_text
 from tenure.query.records import (
     HOLDER_COLUMNS,
     HOLDER_KEYS,
@@ -184,11 +184,13 @@ def _find(source: Ledger, question: WhoQuestion, sight: Sight, answer: Answer) -
     with source.connection.begin():
         meant = first_known(source, readings, sight, position)
         then = frozenset[int]()
-        if position is not None and isinstance(meant, CardName) and meant in readings:
+        if isinstance(meant, CardName) and meant not in readings:
+            then = numbers_called(source, readings)
+        elif isinstance(meant, CardName) and position is not None:
             then = cards_then(source, meant, position)
         holders = find_holders(source, meant, when, sight, then)
         told = holders or question.history
-        last = None if told else _last_before(source, meant, at_us, sight)
+        last = None if told else _last_before(source, meant, at_us, sight, then)
         free = _free_devices(source, meant, holders) if at_us is None and sight.whole else []
         unknown = unknown_lines(source, meant, when, holders)
         if at_us is None and sight.whole and not question.history:
@@ -221,7 +223,7 @@ def find_holders(
     Last, those who may: a Pod on cards that nobody can name may hold any of its node's.
 
     Args:
-        then: the numbers of the devices that a card's name meant at that moment, if not today's.
+        then: the numbers of the devices that are meant, where a card's name alone means others.
     """
     found = _find_holders(source, name, when, sight, Others(source, when), then=then)
     return [holder for holder in found if sight.sees(holder.namespace)]
@@ -433,11 +435,13 @@ def _free_devices(source: Ledger, name: Name, holders: Sequence[HolderRow]) -> l
     ]
 
 
-def _last_before(source: Ledger, name: Name, at_us: int | None, sight: Sight) -> HolderRow | None:
-    """Return who held it last before it was free."""
+def _last_before(
+    source: Ledger, name: Name, at_us: int | None, sight: Sight, then: frozenset[int]
+) -> HolderRow | None:
+    """Return who held it last before it was free; `then` as of `find_holders`."""
     from ledger.store.reading.views import When
 
-    ever = find_holders(source, name, When(ever=True), sight)
+    ever = find_holders(source, name, When(ever=True), sight, then)
     ended = [
         holder
         for holder in ever

@@ -171,6 +171,26 @@ def test_who_means_the_place_of_that_moment(tell: Tell, name: str) -> None:
     assert holders(line, f"{name}/0", *later) == []
 
 
+def test_an_id_never_means_another_card_at_its_place(tell: Tell) -> None:
+    """Who held the card that was there before it is not told for it, at a moment or ever."""
+    half = share(0, 50, node="m")
+    new = (gpu(0, node="m", device_id="GPU-new", unique_id=True),)
+    line = tell(
+        (0.0, on_m("n-1")),
+        (0.0, reserved("a", half)),
+        (1.0, released("a")),
+        (2.0, on_m("n-1", devices=new)),
+        (2.0, reserved("b", share(0, 50, node="m", device_id="GPU-new"))),
+    )
+
+    assert [pod for _, pod, _ in holders(line, "GPU-new", "--history")] == ["b"]
+    assert [pod for _, pod, _ in holders(line, "GPU-m-0", "--history")] == ["a"]
+    assert holders(line, "GPU-new", "--at", "2026-03-02T00:30:00Z") == []
+    assert [pod for _, pod, _ in holders(line, "GPU-m-0", "--at", "2026-03-02T00:30:00Z")] == ["a"]
+    assert [pod for _, pod, _ in holders(line, "GPU-new")] == ["b"]
+    assert holders(line, "GPU-m-0") == []
+
+
 @pytest.mark.parametrize("name", ["n-1", "n-2"])
 def test_the_card_is_the_same_under_another_minor(tell: Tell, name: str) -> None:
     """Neither `who` nor `map` calls it free because it is listed elsewhere now."""
