@@ -118,19 +118,17 @@ def cards_then(source: Ledger, card: CardName, position: int) -> frozenset[int]:
     Return the numbers of the devices that a Node had at a place after the event at `position`.
 
     Rule: design section 4, "One account per physical device". A Node that was made anew may list
-    the devices of its machine at other places, and a card is replaced by another.
+    the devices of its machine at other places, and a card is replaced by another. One that left and
+    was there last counts too, as in what is held now: somebody may hold it still.
     """
     from ledger.store.reading.registered import registered_at
-    from scheduler.usage.machines import GONE
 
     place = (card.node, card.device_type, card.minor)
-    at = [
-        each
+    return frozenset(
+        each.device_no
         for each in registered_at(source.connection, position).devices
         if (each.node_name, each.device_type, each.minor) == place
-    ]
-    there = [each for each in at if each.closed_reason != GONE] or at
-    return frozenset(each.device_no for each in there)
+    )
 
 
 def owner_text(name: OwnerName) -> str:
