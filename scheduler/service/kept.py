@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from sys import intern
+from threading import Lock
 from typing import Any, Final
 
 import msgspec
+from zstandard import (
+    DICT_TYPE_RAWCONTENT,
+    ZstdCompressionDict,
+    ZstdCompressionParameters,
+    ZstdCompressor,
+    ZstdDecompressor,
+)
 
 from certs.ports import Object
 from ledger.domain.annotations.guarded import given
@@ -41,7 +48,10 @@ TOPOLOGY: Final = "NodeResourceTopology"
 UNHEALTHY: Final = "ConfigMap"
 _METADATA: Final = ("name", "uid", "labels", "annotations", "creationTimestamp")
 _STATUS: Final = ("capacity", "allocatable", "nodeInfo")
-_WINDOW: Final = -15
+_FAST: Final = -1
+"""A level of zstd's: a fifth of the time that zlib's fastest takes, and as small."""
+_TEXT_BYTES: Final = 4096
+"""What most texts are no longer than."""
 _UNREAD: Final = frozenset(
     {"kubectl.kubernetes.io/last-applied-configuration", ANNOTATION_TENURE_RELEASED_AT}
 )
@@ -133,17 +143,31 @@ class Alike:
     """
 
     def __init__(self, words: bytes = b"") -> None:
-        self._first = words
+        self._packing = _packing(words) if words else None
+        self._one_by_one = Lock()  # threads of the ledger's pack too
 
     def packed(self, text: bytes) -> bytes:
         """Return a text packed; the same text, the same bytes."""
-        self._first = self._first or text
-        packer = zlib.compressobj(level=1, wbits=_WINDOW, zdict=self._first)
-        return packer.compress(text) + packer.flush()
+        with self._one_by_one:
+            self._packing = self._packing or _packing(text)
+            packed = self._packing[0].compress(text)
+        return bytes(memoryview(packed))  # it was made as long as the text, and cut
 
     def text(self, packed: bytes) -> bytes:
         """Return a text that was packed."""
-        return zlib.decompressobj(wbits=_WINDOW, zdict=self._first).decompress(packed)
+        assert self._packing is not None, "nothing was packed"
+        with self._one_by_one:
+            return self._packing[1].decompress(packed)
+
+
+def _packing(words: bytes) -> tuple[ZstdCompressor, ZstdDecompressor]:
+    """Return what packs and unpacks texts that have these words, and takes little for itself."""
+    like = ZstdCompressionDict(words, dict_type=DICT_TYPE_RAWCONTENT)
+    small = ZstdCompressionParameters.from_level(
+        _FAST, source_size=_TEXT_BYTES, dict_size=len(words), write_dict_id=False
+    )
+    packer = ZstdCompressor(compression_params=small, dict_data=like)
+    return packer, ZstdDecompressor(dict_data=like)
 
 
 class PackedTexts(Mapping[str, str]):
