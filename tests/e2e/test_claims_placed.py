@@ -85,9 +85,15 @@ def written(served: Served, what: str) -> float:
 
 
 def refusals(api: Api, where: str) -> list[str]:
-    """Return what Pods were told of their claims."""
+    """
+    Return what Pods were told of their claims.
+
+    But not that one was written meanwhile: that says nothing of devices, and kube-scheduler, which
+    raced with the claim's controller, writes it again at once.
+    """
     items = api.get(f"/apis/events.k8s.io/v1/namespaces/{where}/events").body["items"]
-    return [each["note"] for each in items if each["reason"] == "DevicesRefused"]
+    notes = [each["note"] for each in items if each["reason"] == "DevicesRefused"]
+    return [note for note in notes if "was written since" not in note]
 
 
 def are_bound(api: Api, where: str, number: int) -> bool:
