@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from ledger.domain.errors import InputError
+from ledger.domain.log.recorded import Envelope
 from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.domain.proofs.hashing import Leaf, hash_of
 from ledger.domain.proofs.merkle import includes, is_prefix
@@ -52,22 +53,8 @@ class Consistency(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     proof: Hashes
 
 
-class Words(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Words(Envelope, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The event's envelope, with its body."""
-
-    actor: str
-    args_hash: str
-    at_us: int
-    body: str
-    causation_position: int | None
-    correlation_id: str
-    epoch: int
-    event_type: str
-    idempotency_key: str
-    position: int
-    stream: str
-    stream_version: int
-    wall_us: int
 
     def leaf_hash(self) -> str:
         """Return the leaf hash that these words give, in hex."""

@@ -126,10 +126,6 @@ def read_gang(labels: Mapping[str, str], annotations: Mapping[str, str]) -> Gang
     )
 
 
-# internal.scheduling.koordinator.sh/bind-gang-group-id: "..."
-# internal.scheduling.koordinator.sh/bind-gang-member-count: "3"
-
-
 def parse_duration(text: str) -> int:
     """
     Read a Go duration such as `1h30m`, `1.5s`, `-2ms` or `0`, in nanoseconds.

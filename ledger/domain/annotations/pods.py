@@ -32,12 +32,6 @@ class SchedulingHint:
     extensions: tuple[str, ...] = ()
 
 
-# scheduling.koordinator.sh/bind-timestamp: "1767225600000000000"
-
-
-# scheduling.koordinator.sh/gpu-minors: "0,1"
-
-
 # {"nodeNames": ["n-17"], "preferredNodeNames": ["n-17", "n-18"],
 #  "extensions": {"DeviceShare": {}, "NodeNUMAResource": {}}}
 
