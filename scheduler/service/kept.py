@@ -134,9 +134,9 @@ class NodeBook:
         self._wake()
 
 
-class Alike:
+class Packer:
     """
-    Texts that say nearly the same, each as its difference from one of them.
+    Packs texts that say nearly the same, each as its difference from one of them.
 
     Args:
         words: what they have in common; without, it is the first of them, which is then kept.
@@ -174,14 +174,14 @@ class PackedTexts(Mapping[str, str]):
     """Texts by name that are read seldom, packed."""
 
     __slots__ = ("_packed",)
-    _alike = Alike(_ANNOTATIONS)
+    _packer = Packer(_ANNOTATIONS)
 
     def __init__(self, texts: Mapping[str, str]) -> None:
-        self._packed = self._alike.packed(msgspec.json.encode(texts))
+        self._packed = self._packer.packed(msgspec.json.encode(texts))
 
     def unpacked(self) -> dict[str, str]:
         """Return them as they were."""
-        texts: dict[str, str] = msgspec.json.decode(self._alike.text(self._packed))
+        texts: dict[str, str] = msgspec.json.decode(self._packer.text(self._packed))
         return texts
 
     def __getitem__(self, name: str) -> str:
@@ -211,7 +211,7 @@ class Kept:
         self._keep = keep
         self._changed = changed
         self._texts: dict[str, bytes] = {}  # packed: nodes of a kind say nearly the same
-        self._alike = Alike()
+        self._packer = Packer()
         self._uids: dict[str, str] = {}  # name -> UID of the object that is kept
         self._names: dict[str, str] = {}
 
@@ -225,7 +225,7 @@ class Kept:
             self.drop(uid)
             return
         name, part = intern(kept[0]), kept[1]
-        text = self._alike.packed(_encoded(part))
+        text = self._packer.packed(_encoded(part))
         if self._texts.get(name) == text:
             return
         self._texts[name], self._uids[name], self._names[uid] = text, uid, name
@@ -252,7 +252,7 @@ class Kept:
         text = self._texts.get(name)
         if text is None:
             return None
-        whole = self._alike.text(text)
+        whole = self._packer.text(text)
         is_json = whole.startswith(b"{")  # no map of MessagePack does
         body: dict[str, Any] = (msgspec.json if is_json else msgspec.msgpack).decode(whole)
         return body
@@ -324,7 +324,7 @@ class PodBook:
         self.moved: Callable[[str], None] = lambda _: None
         self.reworded: Callable[[str], None] = lambda _: None
         self.proofs: dict[str, bytes] = {}
-        self._alike = Alike(_PROOF)
+        self._packer = Packer(_PROOF)
         self._on: dict[str, dict[str, None]] = {}
         self._pending: dict[str, bytes] = {}
 
@@ -342,7 +342,7 @@ class PodBook:
                 self.moved(node)
         if pod.proof and (before is None or before.proof != pod.proof):
             text = item["metadata"]["annotations"][ANNOTATION_TENURE_PROOF]
-            self.proofs[uid] = self._alike.packed(text.encode())
+            self.proofs[uid] = self._packer.packed(text.encode())
         if pod.ended or not pod.proof:
             self.proofs.pop(uid, None)
         if pod.node and (before is None or (before.given, before.proof) != (pod.given, pod.proof)):
@@ -363,7 +363,7 @@ class PodBook:
 
     def take_proof(self, uid: str) -> str:
         """Return a proof that nobody has looked at yet, and take it for looked at."""
-        return self._alike.text(self.proofs.pop(uid)).decode()
+        return self._packer.text(self.proofs.pop(uid)).decode()
 
     def forget_gone(self, node: str, but: AbstractSet[str]) -> None:
         """Forget the Pods that are gone from a node, but these."""
