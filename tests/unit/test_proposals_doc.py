@@ -5,12 +5,14 @@ import re
 from functools import cache
 from typing import Final
 
-from tests.support.proposals import DOCS, PAGE, ROOT, State, Statement, render, statements
+from tests.support.proposals import DOCS, PAGE, ROOT, Shown, State, Statement, render, statements
 
 ALL: Final = statements()
 TOPICS: Final = re.findall(r"^\| (.+?) \| ", (DOCS / "DIVERGENCES.md").read_text(), re.MULTILINE)
-SHOWN: Final = {State.HOLDS, State.DIFFERS}
+PROVED: Final = {State.HOLDS, State.DIFFERS}
 EXPLAINED: Final = {State.DIFFERS, State.BROKEN, State.VAGUE}
+FOLDERS: Final = (("tests/node/", Shown.NODE), ("tests/e2e/", Shown.LIVE), ("", Shown.OFFLINE))
+"""Where a test lies, and what it shows a statement on: the strongest first."""
 
 
 @cache
@@ -63,11 +65,22 @@ def test_every_statement_says_what_its_state_needs() -> None:
     assert [row for row in ALL if not is_complete(row)] == []
 
 
+def test_every_statement_says_where_its_strongest_test_shows_it() -> None:
+    """The folders of its tests decide; a row without tests says nothing."""
+    assert [row for row in ALL if row.shown is not strongest(row.tests)] == []
+
+
+def strongest(tests: tuple[str, ...]) -> Shown:
+    """Return the closest to a running cluster that any of the tests is."""
+    found = (shown for folder, shown in FOLDERS for test in tests if test.startswith(folder))
+    return next(found, Shown.NOWHERE)
+
+
 def is_complete(row: Statement) -> bool:
     """Whether every column is filled that the state asks for, and no other."""
     return (
         all((row.proposal, row.heading, row.says))
         and bool(row.note) == (row.state in EXPLAINED)
-        and (row.state not in SHOWN or bool(row.built and row.tests))
+        and (row.state not in PROVED or bool(row.built and row.tests))
         and (row.state is not State.UNTESTED or bool(row.built and not row.tests))
     )
