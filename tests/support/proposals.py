@@ -17,9 +17,10 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[2]
 DOCS: Final = ROOT / "docs"
 PAGE: Final = DOCS / "proposals.md"
-_COLUMNS: Final = ("proposal", "heading", "statement", "state", "built", "tests", "note")
+_COLUMNS: Final = ("proposal", "heading", "statement", "state", "built", "tests", "shown", "note")
 _HEADER: Final = (
-    "| heading | statement | state | built in | shown by |\n| --- | --- | --- | --- | --- |"
+    "| heading | statement | state | built in | shown | shown by |\n"
+    "| --- | --- | --- | --- | --- | --- |"
 )
 _INTRO: Final = """\
 # The proposals, statement by statement
@@ -35,6 +36,12 @@ test is there.
 - **waits**: for the scheduler service or the node agent; what is named is the part that is built.
 - **can't be tested**: says what it is for, and nothing that could be false.
 - **untested**: built, and no test of its own shows it.
+
+Where the strongest of a statement's tests shows it:
+
+- **offline**: without a running service.
+- **live**: on the real control plane (`tests/e2e`).
+- **node**: on a real kubelet, with containerd and runc (`tests/node`).
 """
 
 
@@ -50,6 +57,15 @@ class State(StrEnum):
     UNTESTED = "untested"
 
 
+class Shown(StrEnum):
+    """Where the strongest of a statement's tests shows it."""
+
+    OFFLINE = "offline"
+    LIVE = "live"
+    NODE = "node"
+    NOWHERE = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
     """One statement of a proposal; `note` begins a row of DIVERGENCES.md, or says why."""
@@ -60,6 +76,7 @@ class Statement:
     state: State
     built: tuple[str, ...]
     tests: tuple[str, ...]
+    shown: Shown
     note: str
 
 
@@ -72,7 +89,7 @@ def statements() -> tuple[Statement, ...]:
 
 
 def _statement(row: list[str]) -> Statement:
-    proposal, heading, says, state, built, tests, note = row
+    proposal, heading, says, state, built, tests, shown, note = row
     return Statement(
         proposal=proposal,
         heading=heading,
@@ -80,6 +97,7 @@ def _statement(row: list[str]) -> Statement:
         state=State(state),
         built=tuple(built.split()),
         tests=tuple(tests.split()),
+        shown=Shown(shown),
         note=note,
     )
 
@@ -104,7 +122,7 @@ def _totals(proposals: list[tuple[str, list[Statement]]]) -> str:
 def _line(row: Statement) -> str:
     built = ", ".join(f"[`{path}`](../{path})" for path in row.built)
     tests = ", ".join(f"[`{name}`](../{path})" for path, _, name in map(_parts, row.tests))
-    return f"| {row.heading} | {row.says} | {_state(row)} | {built} | {tests} |"
+    return f"| {row.heading} | {row.says} | {_state(row)} | {built} | {row.shown} | {tests} |"
 
 
 def _parts(test: str) -> tuple[str, str, str]:
