@@ -11,9 +11,15 @@ from ledger.domain.quantity import quantity_from_int
 from ledger.domain.request.rule_names import Rule
 from tests.support.objects import Object, container, gpu_pod, pod
 from tests.support.requests_to_admit import MANAGED, UNMANAGED, judged, quota_fact, rules_of
+from webhook.decide.answers import AdmissionAnswer
 from webhook.decide.facts import NamespaceFacts, QuotaFact
 from webhook.decide.mutating.pod import mutated
-from webhook.decide.settings import AdmissionSettings, DomainSetting, RuleMode
+from webhook.decide.settings import (
+    DEFAULT_ADMISSION,
+    AdmissionSettings,
+    DomainSetting,
+    RuleMode,
+)
 from webhook.decide.validating.quota import translate_quota
 
 CARDS = "requests.nvidia.com/gpu"
@@ -141,6 +147,122 @@ def test_what_the_refusal_says_is_enough(asked: Object) -> None:
 
     assert answer.allowed, answer.causes
     assert "nvidia.com/gpu" not in read_pod(body).containers[0].requests
+
+
+CORE: Final = "requests.koordinator.sh/gpu-core"
+BYTES: Final = "requests.koordinator.sh/gpu-memory"
+RATIO: Final = "requests.koordinator.sh/gpu-memory-ratio"
+SHARED: Final = "requests.koordinator.sh/gpu.shared"
+MIB: Final = 2**20
+HAMI: Final = {"requests.nvidia.com/gpumem": 40000, BYTES: 40000 * MIB}
+PART: Final = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 30}
+COUNTED: Final = {
+    "MiB and cores, where MiB are limited": (HAMI, PART),
+    "MiB and cores, where both are": (
+        {**HAMI, "requests.nvidia.com/gpucores": 200, CORE: 200},
+        PART,
+    ),
+    "bytes, where bytes are limited": (
+        {BYTES: 80 * 2**30},
+        {"koordinator.sh/gpu-core": 50, "koordinator.sh/gpu-memory": "8Gi"},
+    ),
+    "memory alone, where cores are limited": ({CORE: 200}, {"koordinator.sh/gpu-memory-ratio": 50}),
+    "whole cards, where percents are limited": ({CORE: 400, RATIO: 400}, {"nvidia.com/gpu": 2}),
+    "bytes, where as many cards as percents are counted": (
+        {CARDS: 4, CORE: 400, RATIO: 400, SHARED: 4},
+        {"koordinator.sh/gpu-core": 50, "koordinator.sh/gpu-memory": "8Gi"},
+    ),
+    "whole mGPU cards, where percents are limited": (
+        {"requests.vke.volcengine.com/mgpu-core": 400, RATIO: 400},
+        {"vke.volcengine.com/mgpu-core": 200},
+    ),
+}
+
+
+def limited(hard: dict[str, int]) -> NamespaceFacts:
+    """Return a managed namespace with a quota of these amounts."""
+    amounts = {key: quantity_from_int(amount) for key, amount in hard.items()}
+    return NamespaceFacts(managed=True, quotas=(QuotaFact(name="gpus", hard=amounts),))
+
+
+def asking(
+    asked: Object, facts: NamespaceFacts, settings: AdmissionSettings = DEFAULT_ADMISSION
+) -> AdmissionAnswer:
+    """Return the answer to a new Pod that the mutating webhook has completed."""
+    labels = {"hami.io/webhook": "ignore"}
+    body = mutated(gpu_pod(asked, labels=labels), settings, facts, namespace="ml")
+    return judged(body, settings, facts)
+
+
+@pytest.mark.parametrize(("hard", "asked"), COUNTED.values(), ids=COUNTED)
+def test_a_pod_whose_limited_dimensions_are_counted_passes(
+    hard: dict[str, int], asked: Object
+) -> None:
+    """What the quota does not limit need not be counted."""
+    answer = asking(asked, limited(hard))
+
+    assert answer.allowed, answer.causes
+
+
+UNCOUNTED: Final = {
+    "whole cards, where bytes are limited": (
+        {BYTES: 80 * 2**30, SHARED: 4},
+        {"nvidia.com/gpu": 2},
+        "counts koordinator.sh/gpu-memory but not koordinator.sh/gpu-memory-ratio, which it is "
+        "rewritten to; add to its spec.hard: requests.koordinator.sh/gpu-memory-ratio: 400 "
+        "(`tenure quota translate` writes it)",
+    ),
+    "a percentage, where HAMi's MiB are limited": (
+        {**HAMI, SHARED: 9},
+        {"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 50},
+        "counts koordinator.sh/gpu-memory but not koordinator.sh/gpu-memory-ratio, which it is "
+        "rewritten to; add to its spec.hard: requests.koordinator.sh/gpu-memory-ratio: 900 "
+        "(`tenure quota translate` writes it)",
+    ),
+    "all memory beside cores, where MiB are limited": (
+        {**HAMI, CORE: 200},
+        {"nvidia.com/gpu": 1, "nvidia.com/gpucores": 50},
+        "but not koordinator.sh/gpu-memory-ratio, which it is rewritten to; add to its spec.hard: "
+        "requests.koordinator.sh/gpu-memory-ratio: 200 (`tenure quota translate` writes it)",
+    ),
+    "bytes, where fewer percents than cards are limited": (
+        {SHARED: 4, RATIO: 100},
+        {"koordinator.sh/gpu-core": 50, "koordinator.sh/gpu-memory": "8Gi"},
+        "counts koordinator.sh/gpu-memory-ratio but not koordinator.sh/gpu-memory; add to its "
+        "spec.hard: requests.koordinator.sh/gpu-memory: as much as you choose",
+    ),
+    "whole mGPU cards, where MiB are limited": (
+        {"requests.vke.volcengine.com/mgpu-core": 400, "requests.vke.volcengine.com/mgpu-memory": 1},
+        {"vke.volcengine.com/mgpu-core": 200},
+        "counts vke.volcengine.com/mgpu-memory, and vke.volcengine.com/mgpu-core says no amount of "
+        "memory; ask for koordinator.sh/gpu",
+    ),
+}
+
+
+@pytest.mark.parametrize(("hard", "asked", "fact"), UNCOUNTED.values(), ids=UNCOUNTED)
+def test_what_a_quota_limits_and_would_not_count_is_refused_in_true_words(
+    hard: dict[str, int], asked: Object, fact: str
+) -> None:
+    """The number of cards bounds no memory in bytes, and only what is missing is named."""
+    (cause,) = asking(asked, limited(hard)).causes
+
+    assert cause.message.endswith(fact), cause.message
+    added = re.findall(r"(requests\.[^:]+): (?:(\d+)|as much)", cause.message)
+    if added:
+        more = {key: int(number or 400) for key, number in added}
+        assert asking(asked, limited({**hard, **more})).allowed
+
+
+def test_whole_cards_under_their_own_name_pass_no_quota_on_memory() -> None:
+    """`nvidia.com/gpu` counts cards, which are all percent of memory and no number of bytes."""
+    settings = AdmissionSettings(rewrite_whole_cards=False)
+    whole = {"nvidia.com/gpu": 2}
+
+    assert asking(whole, limited({CARDS: 4, CORE: 400, RATIO: 400}), settings).allowed
+    assert not asking(whole, limited({CARDS: 4, RATIO: 100}), settings).allowed
+    (cause,) = asking(whole, limited({CARDS: 4, BYTES: 2**30}), settings).causes
+    assert "and nvidia.com/gpu says no amount of memory; ask for koordinator.sh/gpu" in cause.message
 
 
 def test_a_percentage_that_is_counted_bounds_no_larger_one() -> None:
