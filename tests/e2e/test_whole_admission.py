@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.kube.api import Api, Reply
+from tests.support.kube.bursts import eventually
 from tests.support.kube.control_plane import (
     ADMIN,
     KUBELET,
@@ -218,6 +219,36 @@ def test_a_quota_on_whole_cards_is_translated_in_the_refusal(
         evading = mallory.create(pods_in(where), pod("b", asked))
         assert evading.status == 422, evading.message
         assert "ResourceQuota" in evading.message
+
+
+def test_a_quota_on_memory_counts_what_it_limits_and_nothing_more(
+    plane: ControlPlane, mallory: Api, namespace: Namespace
+) -> None:
+    """Bytes that are counted pass until they are used up; whole cards and percentages do not."""
+    where = namespace()
+    bytes_, ratio = "requests.koordinator.sh/gpu-memory", "koordinator.sh/gpu-memory-ratio"
+    hard = {bytes_: "12Gi", "requests.koordinator.sh/gpu.shared": "8"}
+    quota = {"metadata": {"name": "memory"}, "spec": {"hard": hard}}
+    quotas = f"/api/v1/namespaces/{where}/resourcequotas"
+    assert plane.api().create(quotas, quota).ok
+    counted = {"status": {"hard": hard, "used": dict.fromkeys(hard, "0")}}  # by no controller here
+    assert plane.api().patch(f"{quotas}/memory/status", counted, STRATEGIC).ok
+    share = {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory": "8Gi"}
+
+    evading = [mallory.create(pods_in(where), pod("a", one)) for one in (WHOLE, HALF)]
+    assert [one.status for one in evading] == [422, 422], evading
+    assert all(f"counts koordinator.sh/gpu-memory but not {ratio}" in e.message for e in evading)
+    assert all(f"requests.{ratio}: 800" in one.message for one in evading)
+    made = mallory.create(pods_in(where), pod("b", share))
+    assert made.ok, made.message
+    too_much = mallory.create(pods_in(where), pod("c", share))
+    assert too_much.status == 403, too_much.message
+    assert "exceeded quota" in too_much.message
+
+    more = {"spec": {"hard": {f"requests.{ratio}": "800"}}}
+    changed = plane.api().patch(f"{quotas}/memory", more, STRATEGIC)
+    assert changed.ok, changed.message
+    assert eventually(lambda: mallory.create(pods_in(where), pod("d", WHOLE)).ok)
 
 
 def test_a_binding_of_ours_carries_the_allocation_and_kubelet_may_report(

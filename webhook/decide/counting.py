@@ -6,7 +6,8 @@ The API server counts each name for itself, so a quota on one dialect lets the o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,15 +41,31 @@ _SUMS: Final = {word: amount for each in READERS for word, amount in each.sums.i
 """Words that are rewritten -> what one of their units is in which resource of ours."""
 _OTHER_CARDS: Final = frozenset({AMD_GPU, DCU_GPU, *CARD_AMOUNT_NAMES})
 """Cards of vendors that no other dialect asks for: their quotas say nothing of ours."""
+_MEMORIES: Final = frozenset(name for each in READERS for name in each.words.card_memories)
+"""Names whose amount is memory of cards."""
+_NUMBER: Final = "cards"
+_COMPUTE: Final = "compute"
+_MEMORY: Final = "memory"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaded:
-    """A container's cards, and the names that a quota on cards has to count to bound them."""
+    """
+    A container's cards, and the names that a quota on cards has to count to bound them.
+
+    Attributes:
+        missing: none where the container names nothing that could be counted.
+        stored: every name of its cards as the API server stores it.
+        limited: the name by which the quota limits what it would not count.
+        dimension: what that is.
+    """
 
     quota: QuotaFact
     container: ContainerSpec
     missing: tuple[str, ...]
+    stored: tuple[str, ...] = ()
+    limited: str = ""
+    dimension: str = _NUMBER
 
 
 def evaded(
@@ -66,9 +83,9 @@ def evaded(
     quotas = [quota for quota in facts.quotas if card_names(quota.hard)]
     for quota in quotas:
         for container in spec.containers:
-            missing = _uncounted(quota.hard, _stored(container, settings, rewrites=ours))
-            if missing:
-                yield Evaded(quota=quota, container=container, missing=missing)
+            stored = _stored(container, settings, rewrites=ours)
+            if found := _uncounted(quota, container, stored):
+                yield found
 
 
 def uncounted_by_claims(spec: PodSpec, facts: NamespaceFacts) -> Iterator[Evaded]:
@@ -170,24 +187,100 @@ def _spelt(name: str, container: ContainerSpec, domain: DomainSetting) -> str:
     return name if domain is DomainSetting.KOORDINATOR else _GPUS.proposal_name(name)
 
 
-def _uncounted(hard: Amounts, asked: Mapping[str, int]) -> tuple[str, ...]:
+def _uncounted(
+    quota: QuotaFact, container: ContainerSpec, asked: Mapping[str, int]
+) -> Evaded | None:
     """
-    Return the names that a quota has to count before it bounds what a container asks for.
+    Return what a quota limits of a container's cards and does not bound, None without any.
 
-    It does when it counts the number of cards or all else; one percentage that is counted stands
-    for another that is not larger.
-
-    Rule: Kubernetes API, ResourceQuota: of extended resources only `requests.` is counted, and
+    Rule: docs/admission.md, Quotas: it counts every dimension that it limits, and no other needs
+    to be. Kubernetes API, ResourceQuota: of extended resources only `requests.` is counted, and
     names under `kubernetes.io/` are none.
     """
-    names = {key.removeprefix(REQUESTS) for key in hard if key.startswith(REQUESTS)}
-    counted = {name: asked[name] for name in asked if name in names and is_extended(name)}
-    if any(_GPUS.canonical(name) in _NUMBERS for name in counted):
+    hard = quota.hard
+    counted = {name: asked[name] for name in asked if REQUESTS + name in hard and is_extended(name)}
+    limited, missing = dict[str, str](), set[str]()
+    for dimension in (_NUMBER, _COMPUTE, _MEMORY) if asked else ():
+        own = {name for name in asked if dimension in _dimensions(name)}
+        limits = [key for key in hard if dimension in _dimensions(resource_of(key))]
+        if not limits or (own and own <= counted.keys()):
+            continue
+        if dimension == _NUMBER:
+            bounded, own = _are_cards_bounded(asked, counted), set(asked)
+        elif not own and dimension == _COMPUTE and NVIDIA_GPU not in asked:
+            bounded = True  # a share of the memory alone
+        else:
+            bounded = _are_percents_bounded(hard, limits, own, asked, counted)
+        if not bounded:
+            limited.setdefault(dimension, min(map(resource_of, limits)))
+            missing |= own - counted.keys()
+    if not limited:
+        return None
+    dimension, name = next(iter(limited.items()))
+    return Evaded(
+        quota=quota,
+        container=container,
+        missing=tuple(name for name in asked if name in missing),
+        stored=tuple(asked),
+        limited=name,
+        dimension=dimension,
+    )
+
+
+def _dimensions(name: str) -> tuple[str, ...]:
+    """Return what a name counts of cards, whichever dialect's it is."""
+    released = _GPUS.canonical(_SUMS[name][0] if name in _SUMS else name)
+    if not is_card_name(name):
         return ()
+    if released in _NUMBERS:
+        return (_NUMBER,)
+    if released == GPU:
+        return (_COMPUTE, _MEMORY)
+    return (_MEMORY,) if released in _MEMORIES else (_COMPUTE,)
+
+
+def _are_cards_bounded(asked: Mapping[str, int], counted: Mapping[str, int]) -> bool:
+    """
+    Tell whether the number of cards is counted, or all else.
+
+    One percentage that is counted stands for another that is not larger.
+    """
+    if any(_GPUS.canonical(name) in _NUMBERS for name in counted):
+        return True
     percent = max(
         (counted[name] for name in counted if _GPUS.canonical(name) in _PERCENTS), default=0
     )
     parts = {name for name in asked if _GPUS.canonical(name) not in _NUMBERS} or set(asked)
     same = {name for name in parts if _GPUS.canonical(name) in _PERCENTS and asked[name] <= percent}
-    bounded = not parts - counted.keys() - same
-    return () if bounded else tuple(name for name in asked if name not in counted)
+    return not parts - counted.keys() - same
+
+
+def _are_percents_bounded(
+    hard: Amounts,
+    limits: Sequence[str],
+    own: AbstractSet[str],
+    asked: Mapping[str, int],
+    counted: Mapping[str, int],
+) -> bool:
+    """
+    Tell whether no more percent than a quota allows can come by what else it counts.
+
+    That is a number of cards, or a percentage that is not smaller than the one not counted.
+    """
+    most = min((_in_percent(hard, key) for key in limits), default=0)
+    need = max((asked[name] for name in own), default=WHOLE_PERCENT)
+    same = all(_GPUS.canonical(name) in _PERCENTS for name in own)
+    return any(
+        _in_percent(hard, REQUESTS + name) <= most
+        for name, amount in counted.items()
+        if _GPUS.canonical(name) in _NUMBERS or (same and amount >= need)
+    )
+
+
+def _in_percent(hard: Amounts, key: str) -> int:
+    """Return what a quota allows by one key in percent of cards, -1 for an amount of bytes."""
+    name = resource_of(key)
+    released = _GPUS.canonical(_SUMS[name][0] if name in _SUMS else name)
+    if released in _NUMBERS:
+        return hard[key].ceil() * WHOLE_PERCENT
+    return hard[key].ceil() if released in _PERCENTS else -1

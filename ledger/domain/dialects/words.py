@@ -20,6 +20,7 @@ class DialectWords:
         zeros_ask: the resources of which 0 is a request, one that breaks a rule.
         card_numbers, card_percents: resources whose amount is a number of cards or of shares of
             them, and those whose amount is 100 for each whole card (quotas).
+        card_memories: resources whose amount is memory of cards (quotas).
         resource_prefixes, annotation_prefixes: how what is nearly one of its names begins;
             whatever does reaches admission.
         allocation_annotations, allocation_prefixes: annotations that say who holds what, which
@@ -39,6 +40,7 @@ class DialectWords:
     zeros_ask: frozenset[str] = frozenset()
     card_numbers: frozenset[str] = frozenset()
     card_percents: frozenset[str] = frozenset()
+    card_memories: frozenset[str] = frozenset()
     resource_prefixes: tuple[str, ...] = ()
     annotation_prefixes: tuple[str, ...] = ()
     allocation_annotations: frozenset[str] = frozenset()

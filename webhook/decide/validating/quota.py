@@ -13,6 +13,7 @@ from ledger.domain.quantity import Quantity
 from ledger.domain.request.rule_names import Rule
 from ledger.domain.request.rules import forbidden, of_rule
 from ledger.domain.resources import (
+    GPU,
     GPU_CORE,
     GPU_MEMORY_RATIO,
     GPU_SHARED,
@@ -131,19 +132,27 @@ def check_claims_counted(spec: PodSpec, facts: NamespaceFacts) -> Iterator[Field
 
 def _fact(one: Evaded, domain: DomainSetting) -> str:
     """Say what the quota names, what it does not count, and the quota to set."""
+    hard, limited = one.quota.hard, one.limited
+    begin = f"ResourceQuota {shown(one.quota.name)} counts {limited}"
+    if not one.missing:
+        names = ", ".join(one.stored)
+        return f"{begin}, and {names} says no amount of {one.dimension}; ask for {GPU}"
     written = {one.container.written.get(name, name) for name in one.container.requests}
     names = f"not {', '.join(one.missing)}"
     if not written.issuperset(one.missing):
-        names = "none of the names it is rewritten to"
-    hard = one.quota.hard
+        whole = one.missing == one.stored
+        names = (
+            "none of the names it is rewritten to"
+            if whole
+            else f"{names}, which it is rewritten to"
+        )
     sums = translated(hard, domain)
     names_to_add = {f"{REQUESTS}{name}": name for name in one.missing if is_extended(name)}
     added = {key: sums.get(key, in_cards(hard, name)) for key, name in names_to_add.items()}
     texts = (f"{key}: {_SOME if amount is None else amount}" for key, amount in added.items())
     to_set = f"add to its {_HARD}: {', '.join(texts)}" if added else _NATIVE
     how = " (`tenure quota translate` writes it)"
-    fact = f"ResourceQuota {shown(one.quota.name)} counts {card_names(hard)[0]} but {names}"
-    return f"{fact}; {to_set}{how if added.keys() <= sums.keys() else ''}"
+    return f"{begin} but {names}; {to_set}{how if added.keys() <= sums.keys() else ''}"
 
 
 def _whole(value: object, field: str) -> Quantity:

@@ -36,6 +36,7 @@ WORDS: Final = DialectWords(
     name="gpushare",
     resources=GPUSHARE_NAMES,
     card_numbers=frozenset({GPUSHARE_COUNT}),
+    card_memories=frozenset({GPUSHARE_MEMORY}),
     resource_prefixes=("aliyun.com/",),
     annotation_prefixes=("ALIYUN_", "scheduler.framework.gpushare.", "gpushare.alibabacloud.com/"),
     allocation_annotations=frozenset(

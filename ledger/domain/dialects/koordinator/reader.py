@@ -61,6 +61,7 @@ READER: Final = DialectReader(
         resources=KOORDINATOR_GPU_NAMES,
         card_numbers=frozenset({GPU_SHARED}),
         card_percents=frozenset({GPU, GPU_CORE, GPU_MEMORY_RATIO}),
+        card_memories=frozenset({GPU_MEMORY, GPU_MEMORY_RATIO}),
     ),
     demands=_demands,
     amounts=_amounts,

@@ -25,6 +25,7 @@ WORDS: Final = DialectWords(
     resources=MGPU_NAMES,
     zeros_ask=MGPU_NAMES,
     card_percents=frozenset({MGPU_CORE}),
+    card_memories=frozenset({MGPU_MEMORY}),
     resource_prefixes=(DOMAIN_MGPU,),
     annotation_prefixes=(DOMAIN_MGPU,),
     allocation_annotations=frozenset({ANNOTATION_MGPU_ASSUMED}),
