@@ -11,24 +11,23 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 import yaml
 
-from agent.decide.node_holdings import HeldByPod
 from agent.discover.faults import CardFault, Faults, marked, recovered
 from agent.discover.machine import Card, Discovery, Fault
 from agent.report.condition import LOOK_SECONDS, Condition, NodeCondition
-from agent.report.held import Asked
-from agent.report.reporter import DEVICES, NODES, Reported, Reporter
+from agent.report.reporter import DEVICES, NODES, Reported
 from ledger.domain.annotations.proof import ProvenContainer, ProvenDevice
-from ledger.domain.dialects.names import Dialect
 from ledger.domain.kube.node_objects import decode_node
+from ledger.domain.quantity import quantity_of
 from tenure.kube.objects import connected
 from tests.support.kube.binaries import programs
 from tests.support.kube.control_plane import ADMIN, ControlPlane, control_plane, free_port
 from tests.support.kube.inventory import TOPOLOGIES
+from tests.support.kube.reporting import NOW, Agent, as_kubelet, device, quantities
 from tests.support.machines_found import TWO_CARDS, write_machine
 from tests.support.process import COMMAND, environment, tenure
 from tests.support.proofs import held_by_pod
@@ -37,7 +36,6 @@ DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 APPLY: Final = "application/apply-patch+yaml"
 CARD: Final = TWO_CARDS.cards[0]
 OWNED: Final = {"tenure.sh/owned": "true"}
-NOW: Final = "2026-01-01T00:00:00Z"
 LATER: Final = "2026-01-02T00:00:00Z"
 
 
@@ -85,62 +83,6 @@ def node(own: ControlPlane) -> Iterator[str]:
     own.api().delete(f"{DEVICES}/{name}")
 
 
-def as_kubelet(plane: ControlPlane, name: str, status: dict[str, Any]) -> None:
-    """Write a Node's status as kubelet does."""
-    path = f"/api/v1/nodes/{name}/status?fieldManager=kubelet"
-    kind = "application/strategic-merge-patch+json"
-    assert plane.api().patch(path, {"status": status}, kind).ok
-
-
-def device(plane: ControlPlane, name: str) -> dict[str, Any]:
-    """Return the Device object."""
-    got = plane.api().get(f"{DEVICES}/{name}")
-    assert got.ok, got.message
-    return dict(got.body)
-
-
-def quantities(plane: ControlPlane, name: str, section: str = "allocatable") -> dict[str, str]:
-    """Return what the Node offers in our names."""
-    found = plane.api().get(f"/api/v1/nodes/{name}").body["status"][section]
-    return {key: text for key, text in found.items() if "/" in key}
-
-
-class Agent:
-    """Reports one node, a connection for each round."""
-
-    def __init__(self, plane: ControlPlane, name: str) -> None:
-        self._config = str(plane.kubeconfig(ADMIN))
-        self._made: Reporter | None = None
-        self._name = name
-        self.seconds = 0.0
-        self.now = NOW
-
-    def report(
-        self,
-        found: Discovery = TWO_CARDS,
-        pods: tuple[HeldByPod, ...] = (),
-        asked: dict[str, int] | None = None,
-    ) -> Reported:
-        """Report once."""
-
-        async def run() -> Reported:
-            async with connected(self._config) as objects:
-                if self._made is None:
-                    self._made = Reporter(
-                        objects=objects,
-                        node_name=self._name,
-                        clock=lambda: self.seconds,
-                        now=lambda: self.now,
-                        dialects=frozenset({Dialect.KOORDINATOR, Dialect.MGPU, Dialect.GPUSHARE}),
-                    )
-                self._made.objects = objects
-                uids = frozenset(pod.pod_uid for pod in pods)
-                told = None if asked is None else Asked(amounts=asked, pod_uids=uids)
-                return await self._made.report(found, pods, told)
-
-        return asyncio.run(run())
-
-
 def everything(name: str) -> tuple[str, ...]:
     """Return what is written of a node at first."""
     parts = (f"{DEVICES}/{name}", f"{NODES}/{name}")
@@ -168,6 +110,13 @@ def test_all_is_written_once_and_reads_back(own: ControlPlane, node: str) -> Non
     ]
     assert facts.links is not None
     assert before[1]["metadata"]["labels"]["node.koordinator.sh/gpu-model"] == "A100-SXM4-80GB"
+    offered = quantities(own, node)
+    memory = sum(card.memory_bytes for card in TWO_CARDS.cards)
+    whole = dict.fromkeys(("gpu", "gpu-core", "gpu-memory-ratio"), 200)
+    amounts = {f"koordinator.sh/{key}": value for key, value in whole.items()}
+    amounts["koordinator.sh/gpu-memory"] = memory
+    assert {key: quantity_of(offered[key]).ceil() for key in amounts} == amounts
+    assert "nvidia.com/gpu" not in offered
 
 
 def test_as_cards_fill_the_node_offers_less(own: ControlPlane, node: str) -> None:
@@ -300,6 +249,25 @@ def test_kubelet_copies_and_zeroes_are_taken_back_and_another_plugin_is_left(
 
     report = agent.report()
     assert (report.written, reasons(report)) == ((), ["ForeignFieldManager"])
+
+
+def test_cards_that_another_plugin_gives_are_closed(own: ControlPlane, node: str) -> None:
+    """Two that hand out the same cards know nothing of each other; once it is gone they open."""
+    agent = Agent(own, node)
+    agent.report()
+
+    def cards() -> list[tuple[bool, str]]:
+        listed = device(own, node)["spec"]["devices"]
+        found = [one for one in listed if one["type"] == "gpu"]
+        return [(one["health"], one["conditions"][0]["reason"]) for one in found]
+
+    assert cards() == [(True, "DeviceHealthy")] * 2
+    as_kubelet(own, node, {"capacity": {"nvidia.com/gpu": "2"}})
+    agent.report()
+    assert cards() == [(False, "NotOwned")] * 2
+    as_kubelet(own, node, {"capacity": {"nvidia.com/gpu": None}})
+    agent.report()
+    assert cards() == [(True, "DeviceHealthy")] * 2
 
 
 def test_a_card_that_closes_and_one_that_goes_are_told(own: ControlPlane, node: str) -> None:

@@ -180,6 +180,9 @@ class Scene:
             )
             assert found == wanted, (uid, one, number, found, wanted)
             assert seen["environment"]["NVIDIA_VISIBLE_DEVICES"] == "void", seen
+            own = ",".join(CARDS[minor] for minor in sorted(held.get(uid, {})))
+            usable = seen["environment"].get("CUDA_VISIBLE_DEVICES", "")
+            assert usable == (own if one == "main" else ""), seen
         self.told |= new
         assert not BAD & set(self.agent.verdicts()), self.agent.words()[-4_000:]
         recorded = held_by_ledger(self.cluster.url)
