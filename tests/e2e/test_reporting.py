@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+import pynvml
 import pytest
 import yaml
 
@@ -29,6 +30,7 @@ from tests.support.kube.control_plane import ADMIN, ControlPlane, control_plane,
 from tests.support.kube.inventory import TOPOLOGIES
 from tests.support.kube.reporting import NOW, Agent, as_kubelet, device, quantities
 from tests.support.machines_found import TWO_CARDS, write_machine
+from tests.support.nvml.driver import TABLE, Driver, shim
 from tests.support.process import COMMAND, environment, tenure
 from tests.support.proofs import held_by_pod
 
@@ -310,12 +312,13 @@ def test_a_card_opens_by_a_word_on_its_object(own: ControlPlane, node: str) -> N
 
 @dataclass(slots=True, kw_only=True)
 class Process:
-    """The agent as a process, of a machine that a file describes."""
+    """The agent as a process, of a machine that a file describes, or its driver's table."""
 
     plane: ControlPlane
     name: str
     folder: Path
     seconds: float
+    driver: Driver | None = None
     running: subprocess.Popen[bytes] | None = None
 
     def __post_init__(self) -> None:
@@ -341,12 +344,16 @@ class Process:
             "report-seconds": self.seconds,
             "probes": f"127.0.0.1:{free_port()}",
         }
+        driven = {}
+        if self.driver is not None:
+            del options["machine"]
+            driven = {TABLE: str(self.driver.path), "LD_LIBRARY_PATH": str(shim().parent)}
         words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
         with (self.folder / "agent.log").open("ab") as log:
             self.running = subprocess.Popen(
                 [*COMMAND, "serve", "agent", *words],
                 cwd=self.folder,
-                env=environment(),
+                env=environment(**driven),
                 stderr=log,
             )
 
@@ -410,6 +417,15 @@ def lazy(own: ControlPlane, node: str, tmp_path: Path) -> Iterator[Process]:
     yield from _running(Process(plane=own, name=node, folder=tmp_path, seconds=600.0))
 
 
+@pytest.fixture
+def driven(own: ControlPlane, node: str, tmp_path: Path) -> Iterator[Process]:
+    """One that asks a driver of two cards."""
+    driver = Driver(path=tmp_path / "table")
+    for index in (0, 1):
+        driver.add_card(index)
+    yield from _running(Process(plane=own, name=node, folder=tmp_path, seconds=0.2, driver=driver))
+
+
 def _running(made: Process) -> Iterator[Process]:
     made.start()
     try:
@@ -448,6 +464,20 @@ def test_the_agent_reports_its_machine_as_it_changes(process: Process) -> None:
     assert process.plane.api().patch(path, word).ok
     process.until(lambda: process.health() == [True, True], "a word opens no card")
     assert process.end(signal.SIGTERM) == 0
+
+
+def test_the_drivers_cards_are_reported_and_closed_by_its_events(driven: Process) -> None:
+    """An Xid of an application closes no card, one of the hardware does."""
+    driven.until(lambda: driven.health() == [True, True], "it asks no driver")
+    listed = device(driven.plane, driven.name)["spec"]["devices"]
+    assert [(one["minor"], one["id"]) for one in listed if one["type"] == "gpu"] == [
+        (index, f"GPU-0000000{index}-1111-2222-3333-444444444444") for index in (0, 1)
+    ]
+    assert quantities(driven.plane, driven.name)["koordinator.sh/gpu-core"] == "200"
+    assert driven.driver is not None
+    driven.driver.event(0, 1, pynvml.nvmlEventTypeXidCriticalError, 31)
+    driven.driver.event(1, 0, pynvml.nvmlEventTypeXidCriticalError, 79)
+    driven.until(lambda: driven.health() == [False, True], "an event closes no card")
 
 
 def test_who_holds_what_is_told_when_it_changes(lazy: Process) -> None:
