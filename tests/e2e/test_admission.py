@@ -74,6 +74,15 @@ def rights(plane: ControlPlane) -> None:
             },
             id="koordinator shorthand",
         ),
+        pytest.param(
+            {"koordinator.sh/gpu": "50"},
+            {
+                "koordinator.sh/gpu-core": "50",
+                "koordinator.sh/gpu-memory-ratio": "50",
+                "koordinator.sh/gpu.shared": "1",
+            },
+            id="half of a card in short",
+        ),
     ],
 )
 def test_each_dialect_is_normalised_and_taken_over(
@@ -192,12 +201,13 @@ def test_what_a_pod_was_given_stays(
     assert plane.api().patch(f"{where}/train", removed).status == 422
 
 
+@pytest.mark.parametrize("asked", [HALF, GPUSHARE], ids=["koordinator", "gpushare"])
 def test_a_near_miss_is_warned_about(
-    plane: ControlPlane, hooks: Webhooks, namespace: Namespace
+    plane: ControlPlane, hooks: Webhooks, namespace: Namespace, asked: dict[str, str]
 ) -> None:
     """The words come as a Warning header, which `kubectl` prints."""
     assert hooks.replicas
-    reply = plane.api().create(pods_in(namespace()), pod("train", HALF))
+    reply = plane.api().create(pods_in(namespace()), pod("train", asked))
     assert reply.ok
     assert any("not enforced" in one or "isolation" in one for one in reply.warnings), (
         reply.warnings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,12 +14,14 @@ from tests.support.kube.api import Api, Reply
 from tests.support.kube.bursts import eventually
 from tests.support.kube.control_plane import (
     ADMIN,
+    AGENT_ACCOUNT,
     KUBELET,
     MALLORY,
     SCHEDULER_ACCOUNT,
     WEBHOOK_ACCOUNT,
     ControlPlane,
 )
+from tests.support.kube.inventory import TOPOLOGIES, know
 from tests.support.kube.pods import GPUSHARE, HALF, MGPU, WHOLE, binding, pod, pods_in
 from tests.support.kube.policies import wait_in_force
 from tests.support.kube.webhooks import NAMESPACE, Webhooks, apply, remove, serving
@@ -45,7 +48,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def hooks(plane: ControlPlane, settings: Path) -> Iterator[Webhooks]:
     """One replica, and every policy in force."""
     made = policies(PolicyOptions())
-    grant(plane)
+    grant(plane, SCHEDULER_ACCOUNT, "", "pods", "pods/binding")
     with serving(plane, arguments=("--config", str(settings))) as running:
         apply(plane, made)
         wait_in_force(plane)
@@ -53,13 +56,13 @@ def hooks(plane: ControlPlane, settings: Path) -> Iterator[Webhooks]:
         remove(plane, made)
 
 
-def grant(plane: ControlPlane) -> None:
-    """Let our scheduler's account bind Pods, as its own role will."""
-    group, name = "/apis/rbac.authorization.k8s.io/v1", "tenure-whole-test"
-    rule = {"apiGroups": [""], "resources": ["pods", "pods/binding"], "verbs": ["*"]}
+def grant(plane: ControlPlane, account: str, api_group: str, *resources: str) -> None:
+    """Let an account write these kinds, as its own role will."""
+    group, name = "/apis/rbac.authorization.k8s.io/v1", f"whole-test-{resources[0]}"
+    rule = {"apiGroups": [api_group], "resources": list(resources), "verbs": ["*"]}
     plane.api().create(f"{group}/clusterroles", {"metadata": {"name": name}, "rules": [rule]})
-    _, _, where, account = SCHEDULER_ACCOUNT.split(":")
-    subject = {"kind": "ServiceAccount", "namespace": where, "name": account}
+    _, _, where, own = account.split(":")
+    subject = {"kind": "ServiceAccount", "namespace": where, "name": own}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
     body = {"metadata": {"name": name}, "roleRef": role, "subjects": [subject]}
     plane.api().create(f"{group}/clusterrolebindings", body)
@@ -249,6 +252,112 @@ def test_a_quota_on_memory_counts_what_it_limits_and_nothing_more(
     changed = plane.api().patch(f"{quotas}/memory", more, STRATEGIC)
     assert changed.ok, changed.message
     assert eventually(lambda: mallory.create(pods_in(where), pod("d", WHOLE)).ok)
+
+
+def test_arm_pods_are_held_to_arms_cpu_policies(mallory: Api, namespace: Namespace) -> None:
+    """Whole cores and whole NUMA nodes alone; on other machines every policy stands."""
+    where, key = pods_in(namespace()), "scheduling.koordinator.sh/resource-spec"
+    wrong = {"requiredCPUBindPolicy": "SpreadByPCPUs", "preferredCPUExclusivePolicy": "PCPULevel"}
+    right = {"requiredCPUBindPolicy": "FullPCPUs", "preferredCPUExclusivePolicy": "NUMANodeLevel"}
+
+    def asked(policies: dict[str, str], arch: str) -> Reply:
+        annotations = {key: json.dumps(policies)}
+        selector = {"kubernetes.io/arch": arch}
+        body = pod("a", {"cpu": "4"}, labels=PINNED, annotations=annotations, nodeSelector=selector)
+        return mallory.create(where, body, dry_run=True)
+
+    refused = asked(wrong, "arm64")
+    assert refused.status == 422, refused.message
+    assert "requiredCPUBindPolicy" in refused.message
+    assert "preferredCPUExclusivePolicy" in refused.message
+    for allowed in (asked(right, "arm64"), asked(wrong, "amd64")):
+        assert allowed.ok, allowed.message
+
+
+def test_the_proposals_topology_is_taken_with_a_word_about_unknown_cpus(
+    plane: ControlPlane,
+) -> None:
+    """Its example lists 2 CPUs of many; of the community's kind one that can't be read is none."""
+    know(plane, TOPOLOGIES, "NodeResourceTopology")
+    cores = [{"id": one, "core": one, "socket": one, "node": one} for one in (0, 1)]
+    options = {"full-pcpus-only": "true", "distribute-cpus-across-numa": "true"}
+    allocated = {
+        "namespace": "default",
+        "name": "static-guaranteed-pod",
+        "uid": "32b14702-2efe-4be9-a9da-f3b779175846",
+        "cpu": "4-8",
+        "managedByKubelet": "true",
+    }
+    annotations: dict[str, object] = {
+        "kubelet.koordinator.sh/cpu-manager-policy": {"policy": "static", "options": options},
+        "node.koordinator.sh/cpu-topology": {"detail": cores},
+        "node.koordinator.sh/cpu-shared-pools": [{"socket": 0, "node": 0, "cpuset": "0-3"}],
+        "node.koordinator.sh/pod-cpu-allocs": [allocated],
+    }
+    texts = {name: json.dumps(value) for name, value in annotations.items()}
+    example = {
+        "apiVersion": "topology.node.k8s.io/v1alpha1",
+        "kind": "NodeResourceTopology",
+        "metadata": {
+            "name": "node1",
+            "labels": {"app.kubernetes.io/managed-by": "Koordinator"},
+            "annotations": texts,
+        },
+        "topologyPolicies": ["SingleNUMANodePodLevel"],
+        "zones": [{"name": "node-0", "type": "Node"}],
+    }
+    grant(plane, AGENT_ACCOUNT, "topology.node.k8s.io", "noderesourcetopologies")
+    agent = plane.api(AGENT_ACCOUNT)
+    made = agent.create(TOPOLOGIES, example, dry_run=True)
+    assert made.ok, made.message
+    assert any("does not list" in one and "4-8" in one for one in made.warnings), made.warnings
+    texts["node.koordinator.sh/cpu-topology"] = "{"
+    refused = agent.create(TOPOLOGIES, example, dry_run=True)
+    assert "node.koordinator.sh/cpu-topology" in refused.message
+
+
+def test_shares_in_hamis_words_are_ours_by_a_label_and_counted_by_translated_quotas(
+    mallory: Api, plane: ControlPlane, namespace: Namespace, tmp_path: Path
+) -> None:
+    """A Pod of HAMi's own scheduler stays as it is written."""
+    team, amounts = namespace(), {"gpu": "1", "gpumem": "3001", "gpucores": "30"}
+    where, share = pods_in(team), {f"nvidia.com/{key}": text for key, text in amounts.items()}
+    theirs = mallory.create(where, pod("a", share, schedulerName="hami-scheduler"), dry_run=True)
+    assert theirs.ok, theirs.message
+    (container,) = theirs.body["spec"]["containers"]
+    assert (container["resources"]["limits"], "env" in container) == (share, False)
+    labels = {"hami.io/webhook": "ignore"}
+    ours = pod("a", share, labels=labels)
+    refused = mallory.create(where, pod("a", share), dry_run=True)
+    assert (refused.status, "hami.io/webhook" in refused.message) == (422, True)
+    made = mallory.create(where, ours, dry_run=True)
+    assert made.ok, made.message
+    assert made.body["spec"]["schedulerName"] == "tenure"
+
+    hard = {
+        f"limits.nvidia.com/{key}": text for key, text in (("gpumem", "5000"), ("gpucores", "90"))
+    }
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "shares"},
+        "spec": {"hard": hard},
+    }
+    quotas = f"/api/v1/namespaces/{team}/resourcequotas"
+    assert plane.api().create(quotas, quota).ok
+    evading = mallory.create(where, ours, dry_run=True)
+    assert (evading.status, "ResourceQuota" in evading.message) == (422, True)
+    (tmp_path / "quota.json").write_text(json.dumps(quota))
+    translated = tenure("quota", "translate", "quota.json", "-o", "json", cwd=tmp_path)
+    assert translated.returncode == 0, translated.stderr
+    [counting] = json.loads(translated.stdout)["items"]
+    wanted = counting["spec"]["hard"]
+    assert plane.api().patch(f"{quotas}/shares", {"spec": {"hard": wanted}}).ok
+    status = {"hard": wanted, "used": dict.fromkeys(wanted, "0")}  # no controller counts here
+    assert plane.api().patch(f"{quotas}/shares/status", {"status": status}).ok
+    eventually(lambda: mallory.create(where, ours).ok)  # webhook and API server follow quotas
+    second = mallory.create(where, pod("b", share, labels=labels))
+    assert (second.status, "exceeded quota" in second.message) == (403, True), second.message
 
 
 def test_a_binding_of_ours_carries_the_allocation_and_kubelet_may_report(
