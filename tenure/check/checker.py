@@ -13,6 +13,7 @@ from ledger.domain.resources import ANNOTATION_TENURE_VOCABULARY
 from scheduler.cluster.documents import section
 from tenure.check.api_rules import check_amounts, with_api_defaults
 from tenure.check.facts import UNNAMED, written
+from tenure.check.priorities import Priorities
 from tenure.check.workloads import Template, is_of_kubernetes, templates_of
 from tenure.exits import with_next
 from tenure.manifests import Document
@@ -85,6 +86,7 @@ class Checker:
     facts: Mapping[str, NamespaceFacts]
     pods: Mapping[tuple[str, str], Mapping[str, Any]]
     old: Mapping[tuple[str, str, str], Document]
+    priorities: Priorities
 
     def check(self, document: Document) -> Checked:
         """
@@ -210,16 +212,20 @@ class Checker:
 
         In a cluster the API server's rules alone would refuse; here everything is said at once.
         """
-        sent = with_api_defaults(pod)
+        sent = with_api_defaults(self.priorities.fill(pod))
         first = mutate_pod(replace(request, obj=sent), self.settings, facts)
         after = pod
         if first.allowed and first.patch:
             after = mutated(sent, self.settings, facts, namespace=request.namespace)
-        whole = with_api_defaults(after)
+            given, own = spec_of(sent), spec_of(pod)
+            spec = {k: v for k, v in spec_of(after).items() if k in own or v != given.get(k)}
+            after = {**after, "spec": spec}  # the API server fills its priority in
+        whole = with_api_defaults(self.priorities.fill(after))
         filled_in = () if first.allowed else self.settings.vocabulary.device_names
-        api = tuple(check_amounts(whole, filled_in=filled_in))
+        api = (*check_amounts(whole, filled_in=filled_in), *self.priorities.check(whole))
         second = validate(replace(request, obj=whole), self.settings, facts)
-        return after, _together(api, first, second), (*first.warnings, *second.warnings)
+        said = (*self.priorities.advise(whole), *first.warnings, *second.warnings)
+        return after, _together(api, first, second), said
 
     def _request(self, document: Document, body: Mapping[str, Any]) -> AdmissionRequest:
         version = body.get("apiVersion")

@@ -11,6 +11,7 @@ from ledger.domain.errors import InputError
 from tenure.admission_config import admission_settings
 from tenure.check.checker import Checker
 from tenure.check.facts import facts_of, user_of, written
+from tenure.check.priorities import priorities_of
 from tenure.check.render import write_checked
 from tenure.exits import AnswerIsNo, with_next
 from tenure.manifests import Manifests, read_manifests
@@ -77,5 +78,6 @@ def _checker(options: Options, manifests: Manifests) -> Checker:
             (document.namespace, document.name): written(document)
             for document in manifests.of_kind("Pod")
         },
+        priorities=priorities_of(manifests),
         old={(document.kind, document.namespace, document.name): document for document in old},
     )

@@ -42,7 +42,9 @@ def test_every_view_tells_the_same_holders(line: CommandLine) -> None:
 def test_the_documented_settings_are_the_defaults(tmp_path: Path) -> None:
     """Every CPU setting is in docs/cpus.md, is read there, and has the value it has without."""
     text = (Path(__file__).parents[2] / "docs" / "cpus.md").read_text(encoding="utf-8")
-    block = next(part for part in text.split("```yaml\n") if part.startswith("apiVersion"))
+    block = next(
+        part for part in text.split("```yaml\n") if part.startswith("apiVersion: tenure.sh")
+    )
     (tmp_path / "s.yaml").write_text(block.split("```")[0], encoding="utf-8")
     named = yaml.safe_load(block.split("```")[0])["cpu"]
 

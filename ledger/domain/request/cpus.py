@@ -147,15 +147,16 @@ def _priority_class(spec: PodSpec, qos: QosClass) -> PriorityClass:
     """
     Return the class the Pod names, by label, number or class name; unnamed, that of its QoS.
 
-    Rule: Koordinator contract 5.3 and 6.1 ("with default"). In a cluster the API server always
-    fills in `spec.priority`; in a file it may be missing, and only then the default counts.
+    Rule: Koordinator contract 5.3 and 6.1 ("with default"). Where nobody gives a priority, the API
+    server writes 0 without a class name before it asks webhooks; in a file both may be missing.
     """
     named = read_priority_class(spec.labels, spec.priority)
-    if named is not PriorityClass.NONE or spec.priority is not None:
+    name = spec.priority_class_name
+    given = spec.priority or (spec.priority is not None and name)
+    if named is not PriorityClass.NONE or given:
         return named
     if LABEL_PRIORITY_CLASS in spec.labels:
         return PriorityClass.NONE
-    name = spec.priority_class_name
     if name and name in set(PriorityClass):
         return PriorityClass(name)
     return priority_class_of_qos(qos)

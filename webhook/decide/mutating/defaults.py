@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from ledger.domain.annotations.qos import priority_class_of_qos, read_qos_class
 from ledger.domain.resources import LABEL_PRIORITY, LABEL_PRIORITY_CLASS, LABEL_QOS_CLASS
 from webhook.decide.mutating.parts import (
     Pod,
@@ -43,14 +44,17 @@ def with_defaults(pod: Pod, defaults: PodDefaults) -> Pod:
     """
     Return the Pod with the QoS class and the priority class that it leaves open.
 
-    Rule: Koordinator contract 5.3. Labels only: the number in `spec.priority` is the API server's.
+    Rule: Koordinator contract 5.3, class from QoS where the settings name none. Labels only: the
+    number in `spec.priority` is the API server's.
     """
     labels = labels_of(pod)
     added = {}
     qos = labels.get(LABEL_QOS_CLASS, defaults.qos)
     if qos and LABEL_QOS_CLASS not in labels:
         added[LABEL_QOS_CLASS] = qos
-    priority_class = defaults.priority_class_by_qos.get(qos, defaults.priority_class)
+    implied = priority_class_of_qos(read_qos_class({LABEL_QOS_CLASS: qos}))
+    default = defaults.priority_class or str(implied)
+    priority_class = defaults.priority_class_by_qos.get(qos, default)
     if priority_class and LABEL_PRIORITY_CLASS not in labels and _has_no_priority(pod):
         added[LABEL_PRIORITY_CLASS] = priority_class
     return with_labels(pod, added)

@@ -44,6 +44,32 @@ def test_without_settings_qos_and_priority_are_left_open() -> None:
     assert "labels" not in mutate(gpu_pod(NVIDIA))["metadata"]
 
 
+@pytest.mark.parametrize(
+    ("qos", "expected"),
+    [
+        ("LSE", "koord-prod"),
+        ("LSR", "koord-prod"),
+        ("LS", "koord-prod"),
+        ("SYSTEM", "koord-prod"),
+        ("BE", "koord-batch"),
+        ("nonsense", None),
+    ],
+)
+def test_a_qos_class_brings_the_priority_class_that_goes_with_it(
+    qos: str, expected: str | None
+) -> None:
+    """Koordinator contract 5.3, class from QoS; of a Pod whose user gave no priority."""
+    labels = {QOS: qos}
+    nothing: tuple[Object, ...] = ({}, {"priority": 0})
+    given: tuple[Object, ...] = ({"priority": 9500}, {"priority": 0, "priorityClassName": "none"})
+    for spec in nothing:
+        after = mutate(gpu_pod(NVIDIA, labels=labels, **spec))
+        assert after["metadata"]["labels"].get(CLASS) == expected
+    for spec in given:
+        after = mutate(gpu_pod(NVIDIA, labels=labels, **spec))
+        assert CLASS not in after["metadata"]["labels"]
+
+
 def test_pods_that_ask_for_nothing_of_ours_get_no_defaults() -> None:
     """Defaults belong to device Pods; profiles may mean others too."""
     assert mutate(pod(), DEFAULTS) == pod()

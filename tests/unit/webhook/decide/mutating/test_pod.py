@@ -296,7 +296,7 @@ WISHES: dict[str, Object] = {
     ),
     "CPUs of its own": pod(
         container(limits={"cpu": "4"}),
-        labels={"koordinator.sh/qosClass": "LSR"},
+        labels={"koordinator.sh/qosClass": "LSR", "koordinator.sh/priority-class": "koord-prod"},
         annotations={
             "scheduling.koordinator.sh/resource-spec": {"preferredCPUBindPolicy": "FullPCPUs"}
         },

@@ -1,0 +1,78 @@
+"""The priority that the API server gives a Pod before it asks any webhook."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from ledger.domain.annotations.qos import PriorityClass
+from ledger.domain.annotations.wire import an_object
+from ledger.domain.errors import FieldError, InputError
+from ledger.domain.kube.object_fields import text_at
+from ledger.domain.kube.priority_classes import PriorityClassObject
+from ledger.domain.request.rules import forbidden
+from ledger.domain.resources import LABEL_QOS_CLASS
+from tenure.manifests import Manifests
+from webhook.decide.validating.findings import labels_of
+
+Pod = Mapping[str, Any]
+
+_KNOWN: Final[Mapping[str, int | None]] = {
+    "system-cluster-critical": 2_000_000_000,
+    "system-node-critical": 2_000_001_000,
+    **dict.fromkeys(filter(None, PriorityClass)),
+}
+"""Built-in classes, and Koordinator's, whose names alone say what they mean."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Priorities:
+    """The numbers of PriorityClasses by name, and the class of Pods that name none."""
+
+    values: Mapping[str, int | None]
+    default: str
+
+    def fill(self, pod: Pod) -> Pod:
+        """Return the Pod with its priority; a class that the input lacks gives 0."""
+        spec = an_object(pod.get("spec"), "spec")
+        name = text_at(spec, "priorityClassName", "spec") or self.default
+        named = {"priorityClassName": name} if name else {}
+        return {**pod, "spec": {"priority": self.values.get(name, 0), **spec, **named}}
+
+    def check(self, filled: Pod) -> Iterator[FieldError]:
+        """Yield that a Pod gives another number than its class: the API server refuses that."""
+        name, number = (filled["spec"].get(key) for key in ("priorityClassName", "priority"))
+        computed = self.values.get(name, number) if name else 0
+        if computed is not None and number != computed:
+            fact = f"{number} is not what the priority class gives, {computed}: leave it out"
+            yield forbidden("spec.priority", fact)
+
+    def advise(self, filled: Pod) -> Iterator[str]:
+        """Yield that nothing says what the class of a Pod with a QoS class means."""
+        name = filled["spec"].get("priorityClassName", "")
+        unknown = name and name not in self.values and not filled["spec"]["priority"]
+        if unknown and LABEL_QOS_CLASS in labels_of(filled):
+            yield f'PriorityClass "{name}" is not in the input: its priority counts as 0'
+
+
+def priorities_of(manifests: Manifests) -> Priorities:
+    """
+    Return what the PriorityClasses of the input give; of several defaults the least counts.
+
+    Raises:
+        InputError: one of them can't be read, with file and line.
+    """
+    found: dict[str, PriorityClassObject] = {}
+    for document in manifests.documents:
+        if document.kind == "PriorityClass":
+            try:
+                found[document.name] = msgspec.convert(document.body, PriorityClassObject)
+            except msgspec.ValidationError as error:
+                raise document.blame(InputError(str(error))) from None
+    values = {name: one.value for name, one in found.items()}
+    defaults = [name for name, one in found.items() if one.global_default]
+    least = min(defaults, key=lambda name: (values[name], name), default="")
+    return Priorities(values={**_KNOWN, **values}, default=least)
