@@ -6,8 +6,7 @@ The API server counts each name for itself, so a quota on one dialect lets the o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -43,9 +42,7 @@ _OTHER_CARDS: Final = frozenset({AMD_GPU, DCU_GPU, *CARD_AMOUNT_NAMES})
 """Cards of vendors that no other dialect asks for: their quotas say nothing of ours."""
 _MEMORIES: Final = frozenset(name for each in READERS for name in each.words.card_memories)
 """Names whose amount is memory of cards."""
-_NUMBER: Final = "cards"
-_COMPUTE: Final = "compute"
-_MEMORY: Final = "memory"
+_NUMBER, _COMPUTE, _MEMORY = range(3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,17 +52,13 @@ class Evaded:
 
     Attributes:
         missing: none where the container names nothing that could be counted.
-        stored: every name of its cards as the API server stores it.
         limited: the name by which the quota limits what it would not count.
-        dimension: what that is.
     """
 
     quota: QuotaFact
     container: ContainerSpec
     missing: tuple[str, ...]
-    stored: tuple[str, ...] = ()
     limited: str = ""
-    dimension: str = _NUMBER
 
 
 def evaded(
@@ -84,7 +77,7 @@ def evaded(
     for quota in quotas:
         for container in spec.containers:
             stored = _stored(container, settings, rewrites=ours)
-            if found := _uncounted(quota, container, stored):
+            if stored and (found := _uncounted(quota, container, stored)):
                 yield found
 
 
@@ -150,16 +143,17 @@ def resource_of(key: str) -> str:
 
 def _percent(hard: Amounts) -> int | None:
     """Return the percent of cards that a quota allows: by `nvidia.com/gpu`, else by the least."""
-    whole, other = [], []
-    for key, quantity in hard.items():
-        name = _GPUS.canonical(resource_of(key))
-        if name == NVIDIA_GPU:
-            whole.append(quantity.ceil() * WHOLE_PERCENT)
-        elif name in _NUMBERS:
-            other.append(quantity.ceil() * WHOLE_PERCENT)
-        elif name in _PERCENTS:
-            other.append(quantity.ceil())
-    return min(whole or other, default=None)
+    found = {key: percent for key in hard if (percent := _in_percent(hard, key)) is not None}
+    whole = [percent for key, percent in found.items() if resource_of(key) == NVIDIA_GPU]
+    return min(whole or found.values(), default=None)
+
+
+def _in_percent(hard: Amounts, key: str) -> int | None:
+    """Return what a quota allows by one key in percent of cards, None where no number says it."""
+    name = _GPUS.canonical(resource_of(key))
+    if name in _NUMBERS:
+        return hard[key].ceil() * WHOLE_PERCENT
+    return hard[key].ceil() if name in _PERCENTS else None
 
 
 def _stored(
@@ -193,94 +187,63 @@ def _uncounted(
     """
     Return what a quota limits of a container's cards and does not bound, None without any.
 
-    Rule: docs/admission.md, Quotas: it counts every dimension that it limits, and no other needs
-    to be. Kubernetes API, ResourceQuota: of extended resources only `requests.` is counted, and
-    names under `kubernetes.io/` are none.
+    Rule: docs/admission.md, Quotas: each of cards, compute and memory that it limits is counted.
+    Kubernetes API, ResourceQuota: of extended resources only `requests.` is counted, and names
+    under `kubernetes.io/` are none.
     """
-    hard = quota.hard
+    hard, limited, missing = quota.hard, list[str](), set[str]()
     counted = {name: asked[name] for name in asked if REQUESTS + name in hard and is_extended(name)}
-    limited, missing = dict[str, str](), set[str]()
-    for dimension in (_NUMBER, _COMPUTE, _MEMORY) if asked else ():
+    for dimension in (_NUMBER, _COMPUTE, _MEMORY):
         own = {name for name in asked if dimension in _dimensions(name)}
         limits = [key for key in hard if dimension in _dimensions(resource_of(key))]
         if not limits or (own and own <= counted.keys()):
             continue
         if dimension == _NUMBER:
-            bounded, own = _are_cards_bounded(asked, counted), set(asked)
+            bounded, own = _is_all_else_counted(asked, counted), set(asked)
         elif not own and dimension == _COMPUTE and NVIDIA_GPU not in asked:
-            bounded = True  # a share of the memory alone
+            continue  # a share of the memory alone
         else:
-            bounded = _are_percents_bounded(hard, limits, own, asked, counted)
+            bounded = _is_within_percent(hard, limits, counted, by_all=not own)
         if not bounded:
-            limited.setdefault(dimension, min(map(resource_of, limits)))
+            limited.append(min(map(resource_of, limits)))
             missing |= own - counted.keys()
-    if not limited:
-        return None
-    dimension, name = next(iter(limited.items()))
-    return Evaded(
-        quota=quota,
-        container=container,
-        missing=tuple(name for name in asked if name in missing),
-        stored=tuple(asked),
-        limited=name,
-        dimension=dimension,
+    names = tuple(name for name in asked if name in missing)
+    return (
+        Evaded(quota=quota, container=container, missing=names, limited=limited[0])
+        if limited
+        else None
     )
 
 
-def _dimensions(name: str) -> tuple[str, ...]:
+def _dimensions(name: str) -> tuple[int, ...]:
     """Return what a name counts of cards, whichever dialect's it is."""
-    released = _GPUS.canonical(_SUMS[name][0] if name in _SUMS else name)
+    released = _GPUS.canonical(name)
     if not is_card_name(name):
         return ()
-    if released in _NUMBERS:
-        return (_NUMBER,)
     if released == GPU:
         return (_COMPUTE, _MEMORY)
-    return (_MEMORY,) if released in _MEMORIES else (_COMPUTE,)
+    return (_NUMBER if released in _NUMBERS else _MEMORY if released in _MEMORIES else _COMPUTE,)
 
 
-def _are_cards_bounded(asked: Mapping[str, int], counted: Mapping[str, int]) -> bool:
-    """
-    Tell whether the number of cards is counted, or all else.
-
-    One percentage that is counted stands for another that is not larger.
-    """
-    if any(_GPUS.canonical(name) in _NUMBERS for name in counted):
-        return True
-    percent = max(
-        (counted[name] for name in counted if _GPUS.canonical(name) in _PERCENTS), default=0
-    )
+def _is_all_else_counted(asked: Mapping[str, int], counted: Mapping[str, int]) -> bool:
+    """Tell it; one percentage that is counted stands for another that is not larger."""
+    percents = {name for name in asked if _GPUS.canonical(name) in _PERCENTS}
+    most = max((counted[name] for name in percents & counted.keys()), default=0)
     parts = {name for name in asked if _GPUS.canonical(name) not in _NUMBERS} or set(asked)
-    same = {name for name in parts if _GPUS.canonical(name) in _PERCENTS and asked[name] <= percent}
-    return not parts - counted.keys() - same
+    return not parts - counted.keys() - {name for name in percents if asked[name] <= most}
 
 
-def _are_percents_bounded(
-    hard: Amounts,
-    limits: Sequence[str],
-    own: AbstractSet[str],
-    asked: Mapping[str, int],
-    counted: Mapping[str, int],
+def _is_within_percent(
+    hard: Amounts, limits: Iterable[str], counted: Iterable[str], *, by_all: bool
 ) -> bool:
-    """
-    Tell whether no more percent than a quota allows can come by what else it counts.
-
-    That is a number of cards, or a percentage that is not smaller than the one not counted.
-    """
-    most = min((_in_percent(hard, key) for key in limits), default=0)
-    need = max((asked[name] for name in own), default=WHOLE_PERCENT)
-    same = all(_GPUS.canonical(name) in _PERCENTS for name in own)
-    return any(
-        _in_percent(hard, REQUESTS + name) <= most
-        for name, amount in counted.items()
-        if _GPUS.canonical(name) in _NUMBERS or (same and amount >= need)
+    """Tell whether no more percent than the limits allow can come by a number that is counted."""
+    most = [_in_percent(hard, key) for key in limits]
+    others = (
+        _in_percent(hard, REQUESTS + name)
+        for name in counted
+        if by_all or _GPUS.canonical(name) in _NUMBERS
     )
-
-
-def _in_percent(hard: Amounts, key: str) -> int:
-    """Return what a quota allows by one key in percent of cards, -1 for an amount of bytes."""
-    name = resource_of(key)
-    released = _GPUS.canonical(_SUMS[name][0] if name in _SUMS else name)
-    if released in _NUMBERS:
-        return hard[key].ceil() * WHOLE_PERCENT
-    return hard[key].ceil() if released in _PERCENTS else -1
+    return any(
+        other is not None and all(each is not None and other <= each for each in most)
+        for other in others
+    )

@@ -132,27 +132,22 @@ def check_claims_counted(spec: PodSpec, facts: NamespaceFacts) -> Iterator[Field
 
 def _fact(one: Evaded, domain: DomainSetting) -> str:
     """Say what the quota names, what it does not count, and the quota to set."""
-    hard, limited = one.quota.hard, one.limited
-    begin = f"ResourceQuota {shown(one.quota.name)} counts {limited}"
-    if not one.missing:
-        names = ", ".join(one.stored)
-        return f"{begin}, and {names} says no amount of {one.dimension}; ask for {GPU}"
+    begin = f"ResourceQuota {shown(one.quota.name)} counts {one.limited}"
     written = {one.container.written.get(name, name) for name in one.container.requests}
-    names = f"not {', '.join(one.missing)}"
+    if not one.missing:
+        names = ", ".join(filter(is_card_name, sorted(written)))
+        return f"{begin}, and {names} says no amount of that; ask for {GPU}"
+    names = ", ".join(one.missing)
     if not written.issuperset(one.missing):
-        whole = one.missing == one.stored
-        names = (
-            "none of the names it is rewritten to"
-            if whole
-            else f"{names}, which it is rewritten to"
-        )
+        names += ", which it is rewritten to"
+    hard = one.quota.hard
     sums = translated(hard, domain)
     names_to_add = {f"{REQUESTS}{name}": name for name in one.missing if is_extended(name)}
     added = {key: sums.get(key, in_cards(hard, name)) for key, name in names_to_add.items()}
     texts = (f"{key}: {_SOME if amount is None else amount}" for key, amount in added.items())
     to_set = f"add to its {_HARD}: {', '.join(texts)}" if added else _NATIVE
     how = " (`tenure quota translate` writes it)"
-    return f"{begin} but {names}; {to_set}{how if added.keys() <= sums.keys() else ''}"
+    return f"{begin} but not {names}; {to_set}{how if added.keys() <= sums.keys() else ''}"
 
 
 def _whole(value: object, field: str) -> Quantity:

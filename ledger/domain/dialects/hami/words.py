@@ -40,6 +40,7 @@ WORDS: Final = DialectWords(
     resources=SHARE_NAMES,
     borrowed=frozenset({CARDS}),
     claims=frozenset(WISHES),
+    card_memories=frozenset({MEMORY, MEMORY_PERCENT}),
     resource_prefixes=("nvidia.com/gpu",),
     annotation_prefixes=("nvidia.com/",),
     schedulers=frozenset({SCHEDULER}),

@@ -53,8 +53,9 @@ def test_whole_cards_under_such_a_quota_are_refused_with_the_quota_to_set() -> N
     assert rules_of(answer) == {field: "QuotaEvaded"}
     (cause,) = answer.causes
     assert cause.message == (
-        'Forbidden: ResourceQuota "gpus" counts nvidia.com/gpu but none of the names it is '
-        "rewritten to; add to its spec.hard: requests.koordinator.sh/gpu-core: 400, "
+        'Forbidden: ResourceQuota "gpus" counts nvidia.com/gpu but not koordinator.sh/gpu-core, '
+        "koordinator.sh/gpu-memory-ratio, koordinator.sh/gpu.shared, which it is rewritten to; "
+        "add to its spec.hard: requests.koordinator.sh/gpu-core: 400, "
         "requests.koordinator.sh/gpu-memory-ratio: 400, requests.koordinator.sh/gpu.shared: 4 "
         "(`tenure quota translate` writes it)"
     )
@@ -251,7 +252,7 @@ UNCOUNTED: Final = {
         {"vke.volcengine.com/mgpu-core": 200},
         (
             "counts vke.volcengine.com/mgpu-memory, and vke.volcengine.com/mgpu-core says no "
-            "amount of memory; ask for koordinator.sh/gpu"
+            "amount of that; ask for koordinator.sh/gpu"
         ),
     ),
 }
@@ -279,7 +280,7 @@ def test_whole_cards_under_their_own_name_pass_no_quota_on_memory() -> None:
     assert asking(whole, limited({CARDS: 4, CORE: 400, RATIO: 400}), settings).allowed
     assert not asking(whole, limited({CARDS: 4, RATIO: 100}), settings).allowed
     (cause,) = asking(whole, limited({CARDS: 4, BYTES: 2**30}), settings).causes
-    assert "nvidia.com/gpu says no amount of memory; ask for koordinator.sh/gpu" in cause.message
+    assert "nvidia.com/gpu says no amount of that; ask for koordinator.sh/gpu" in cause.message
 
 
 def test_a_percentage_that_is_counted_bounds_no_larger_one() -> None:
