@@ -193,6 +193,46 @@ def test_every_pod_is_asked_about_however_alike_they_are(
     remove_pods(plane, where, names)
 
 
+@pytest.mark.usefixtures("nodes")
+@pytest.mark.parametrize("ledger", ["sqlite"], indirect=True)
+def test_a_pod_in_hamis_words_is_placed_by_the_policies_that_it_wishes(
+    plane: ControlPlane, namespace: Callable[..., str], ledger: str, identities: Identities
+) -> None:
+    """One that we have is followed, one that we have not is refused; the settings come after."""
+    where, api = pods_in(namespace(managed=False)), plane.api()
+
+    def ask(name: str, **wishes: str) -> str:
+        annotations = {f"hami.io/{key.replace('_', '-')}": wish for key, wish in wishes.items()}
+        amounts = {"nvidia.com/gpumem": "2048"}
+        body = pod(name, amounts, annotations=annotations, schedulerName="tenure")
+        made = api.create(where, body)
+        assert made.ok, made.message
+        return f"{where}/{name}"
+
+    def placed(name: str, **wishes: str) -> tuple[str, str]:
+        path = ask(name, **wishes)
+        node = str(eventually(lambda: node_of(plane, path)))
+        given = api.get(path).body["metadata"]["annotations"]["tenure.sh/visible.0"]
+        return node, str(given)
+
+    with (
+        extender(plane, ledger, identities, forked=True) as served,
+        plane.scheduler(asking(plane, served, identities)),
+    ):
+        first = placed("first")
+        beside = placed("beside", node_scheduler_policy="binpack", gpu_scheduler_policy="spread")
+        assert beside[0] == first[0]
+        assert beside[1] != first[1]
+        assert placed("away", node_scheduler_policy="spread")[0] != first[0]
+        full = placed("full", node_scheduler_policy="binpack", gpu_scheduler_policy="binpack")
+        assert full in {first, beside}
+        refused = ask("refused", gpu_scheduler_policy="topology-aware")
+        eventually(lambda: is_refused(plane, refused))
+        told = str(api.get(refused).body["status"]["conditions"])
+        assert "links between shares of cards" in told
+    remove_pods(plane, where, ("first", "beside", "away", "full", "refused"))
+
+
 def test_who_waits_for_a_card_has_it_within_five_seconds_of_its_release(
     plane: ControlPlane,
     namespace: Callable[..., str],

@@ -469,6 +469,28 @@ def test_a_quota_on_cards_refuses_what_it_would_not_count(
     assert (limits == NVIDIA) == (asked == NVIDIA)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "refused"),
+    [
+        ("gpu-scheduler-policy", "spread", ""),
+        ("node-scheduler-policy", "binpack", ""),
+        ("gpu-scheduler-policy", "topology-aware", "links between shares of cards"),
+        ("gpu-scheduler-policy", "numa", "cards in the order of NUMA nodes"),
+        ("device-scoring-weights", "slot=1,core=1,memory=3", "weights that are not all 1"),
+    ],
+)
+def test_a_policy_that_a_pod_wishes_is_known_or_refused(
+    cli: CommandLine, place: Path, key: str, value: str, refused: str
+) -> None:
+    """HAMi's contract, 2: as `simulate` and the scheduler say."""
+    share, ignore = {"nvidia.com/gpumem": "2048"}, {"hami.io/webhook": "ignore"}
+    body = gpu_pod(share, annotations={f"hami.io/{key}": value}, labels=ignore)
+    entry = checked(cli, place, body, code=1 if refused else 0)[-1]
+
+    assert entry["allowed"] is not bool(refused)
+    assert refused in entry["message"]
+
+
 def test_only_our_service_accounts_write_allocations(cli: CommandLine, place: Path) -> None:
     """cli.md: `--user NAME`, default `check`."""
     text = json.dumps(

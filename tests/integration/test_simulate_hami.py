@@ -262,3 +262,37 @@ def test_a_wish_that_no_card_meets_is_the_reason(simulate: Simulate) -> None:
     document = simulate(TWO_CARDS, asking("a", {GPU: 1, MEM: 3000}, annotations=wish))
 
     assert message_of(document, "a").endswith(" 1 CardFilterMismatch.")
+
+
+BUSY: Final = running("busy", {MEM: 8000}, "GPU-a,NVIDIA,8000,30:;")
+TWO_NODES: Final = (TWO_CARDS, hami_node("n2", card("GPU-c"), card("GPU-d", index=1)))
+
+
+@pytest.mark.parametrize("policy", ["scarcity", "binpack", "spread", "random"])
+@pytest.mark.parametrize(
+    ("key", "value", "chosen"),
+    [
+        ("node-scheduler-policy", "binpack", {"GPU-a", "GPU-b"}),
+        ("node-scheduler-policy", "spread", {"GPU-c", "GPU-d"}),
+        ("gpu-scheduler-policy", "binpack", {"GPU-a", "GPU-c", "GPU-d"}),
+        ("gpu-scheduler-policy", "spread", {"GPU-b", "GPU-c", "GPU-d"}),
+    ],
+)
+def test_a_wish_for_a_policy_comes_before_the_settings(
+    simulate: Simulate, policy: str, key: str, value: str, chosen: set[str]
+) -> None:
+    """Contract 2: whatever the cluster's policy is, this Pod goes by its own."""
+    limits = {GPU: 1, MEM: 3000, CORES: 10}
+    pods = [asking(f"p{n}", limits, annotations={f"hami.io/{key}": value}) for n in range(2)]
+    document = simulate(*TWO_NODES, BUSY, *pods, node={"policy": policy})
+
+    assert cards_of(document, "p0")[0][0] in chosen
+
+
+def test_a_policy_that_nobody_has_is_refused(simulate: Simulate) -> None:
+    """Contract 2: never placed as if it had not been asked."""
+    wish = {"hami.io/gpu-scheduler-policy": "topology-aware"}
+    document = simulate(TWO_CARDS, asking("a", {GPU: 2, MEM: 3000}, annotations=wish))
+
+    assert "gpu-scheduler-policy" in message_of(document, "a")
+    assert "links between shares of cards" in message_of(document, "a")

@@ -111,6 +111,8 @@ OTHER: Final[dict[str, Any]] = {
     "mgpu_multi": True,
     "gpushare_units": 7,
     "card_filter": CardFilter(models=("A100",)),
+    "node_policy": "spread",
+    "card_scoring": "LeastAllocated",
     "extended": (("example.com/nic", 1),),
     "snapshot": PodSnapshot(qos="LSE"),
 }

@@ -185,3 +185,21 @@ def test_what_a_node_would_have_to_share_out_is_told() -> None:
     assert isinstance(found, tuple)
     assert [error.field for error in found] == [f"metadata.annotations[{policy}]"]
     assert asked(gpu_pod(amounts, annotations={policy: "fixed-share"}))
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        {"hami.io/node-scheduler-policy": "spread"},
+        {"hami.io/gpu-scheduler-policy": "binpack"},
+        {"hami.io/gpu-scheduler-policy": "topology-aware"},
+    ],
+)
+def test_policies_of_a_pod_of_its_own_are_refused(wish: dict[str, str]) -> None:
+    """Whoever gives claims knows none of them: they are not passed over."""
+    found = asking_of(decode_pod(gpu_pod({"nvidia.com/gpu": "2"}, annotations=wish)))
+
+    assert not isinstance(found, Asking)
+    assert [str(error) for error in found] == [
+        "metadata.annotations: not supported by this release: policies of a pod's own by a claim"
+    ]

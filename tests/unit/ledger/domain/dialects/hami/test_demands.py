@@ -18,6 +18,12 @@ USE_TYPE = "nvidia.com/use-gputype"
 NOUSE_TYPE = "nvidia.com/nouse-gputype"
 USE_ID = "nvidia.com/use-gpuuuid"
 NOUSE_ID = "nvidia.com/nouse-gpuuuid"
+CARD_POLICY = "hami.io/gpu-scheduler-policy"
+NODE_POLICY = "hami.io/node-scheduler-policy"
+WEIGHTS = "hami.io/device-scoring-weights"
+CARD_POLICIES = "binpack, spread, topology-aware, numa, mutex"
+UNSUPPORTED = "not supported by this release:"
+WEIGHED = "weights that are not all 1"
 
 
 def asked(body: Object) -> TypeRequest:
@@ -333,6 +339,28 @@ def test_a_card_passes_by_model_and_id(
             "hami-core",
             id="a MIG instance",
         ),
+        *(
+            pytest.param({GPU: 1, MEM: 1}, {key: value}, f"[{key}]: {fault}", id=f"{name} {value}")
+            for key, value, fault in (
+                (CARD_POLICY, "numa", f"{UNSUPPORTED} cards in the order of NUMA nodes"),
+                (CARD_POLICY, "spread, numa", f"{UNSUPPORTED} cards in the order of NUMA nodes"),
+                (CARD_POLICY, "topology-aware", f"{UNSUPPORTED} links between shares of cards"),
+                (
+                    CARD_POLICY,
+                    "spraed",
+                    f'Invalid value: "spraed": must be of {CARD_POLICIES}',
+                ),
+                (NODE_POLICY, "numa", 'Invalid value: "numa": must be of binpack, spread'),
+                (
+                    NODE_POLICY,
+                    "binpack,spread",
+                    'Invalid value: "binpack,spread": must be of binpack, spread',
+                ),
+                (WEIGHTS, "slot=1,core=1,memory=3", f"{UNSUPPORTED} {WEIGHED}"),
+                (WEIGHTS, "memory", f"{UNSUPPORTED} {WEIGHED}"),
+            )
+            for name in (key.removeprefix("hami.io/"),)
+        ),
         pytest.param(
             {GPU: 1, MEM: 1},
             {"hami.io/gpu-scheduler-policy": "binpack,mutex"},
@@ -357,7 +385,9 @@ def test_a_wish_that_is_not_honoured_is_refused(
         pytest.param({GPU: 1, MEM: 1}, {"nvidia.com/numa-bind": "true"}, id="one card is on one"),
         pytest.param({GPU: 2, MEM: 1}, {"nvidia.com/numa-bind": "yes"}, id="no boolean is false"),
         pytest.param({GPU: 1, MEM: 1}, {"nvidia.com/vgpu-mode": "hami-core"}, id="our mode"),
-        pytest.param({GPU: 1, MEM: 1}, {"hami.io/gpu-scheduler-policy": "spread"}, id="preferred"),
+        pytest.param({GPU: 2}, {CARD_POLICY: "topology-aware"}, id="whole cards by their links"),
+        pytest.param({GPU: 1, MEM: 1}, {WEIGHTS: "slot=1,core=1,memory=1"}, id="weights alike"),
+        pytest.param({GPU: 1, MEM: 1}, {CARD_POLICY: " ", NODE_POLICY: ""}, id="blank"),
         pytest.param({GPU: 2}, {"hami.io/gpu-scheduler-policy": "mutex"}, id="whole cards"),
     ],
 )
@@ -366,3 +396,24 @@ def test_a_wish_that_changes_nothing_passes(
 ) -> None:
     """What holds anyway, or is preferred at most, refuses nobody."""
     assert faults(gpu_pod(limits, annotations=annotations)) == []
+
+
+@pytest.mark.parametrize(
+    ("annotations", "node", "cards"),
+    [
+        pytest.param({}, "", "", id="no wish"),
+        pytest.param({CARD_POLICY: "binpack"}, "", "MostAllocated", id="the fullest card"),
+        pytest.param({CARD_POLICY: "spread"}, "", "LeastAllocated", id="the emptiest card"),
+        pytest.param({CARD_POLICY: "spread,binpack"}, "", "LeastAllocated", id="the first counts"),
+        pytest.param({NODE_POLICY: "binpack"}, "binpack", "", id="the fullest node"),
+        pytest.param({NODE_POLICY: " spread "}, "spread", "", id="the emptiest node"),
+    ],
+)
+@pytest.mark.parametrize("limits", [{GPU: 1, MEM: 1}, {GPU: 1}], ids=["a share", "a card"])
+def test_policies_that_we_have_are_read(
+    limits: dict[str, Json], annotations: dict[str, str], node: str, cards: str
+) -> None:
+    """Contract 2: a Pod's own word is before the settings."""
+    request = decode_pod(gpu_pod(limits, annotations=annotations))
+
+    assert (request.node_policy, request.card_scoring) == (node, cards)
