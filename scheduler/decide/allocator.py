@@ -240,7 +240,7 @@ class Allocator:
         only_minors: frozenset[int] | None,
         view: NodeView,
     ) -> Choice | Unfit:
-        best = self._card(shape, row)
+        best = None if request.card_scoring else self._card(shape, row)
         preferred = None if best is None else self._arrays.gpus.records[row][best].minor
         return choose(
             request,

@@ -122,7 +122,8 @@ class Engine:
             mixed_models=arrays.mixed_models,
             extended=self._by_count,
         )
-        self._rows = RatingRows(arrays, predicates, policy)
+        wished = {name: self._policy(name, workload) for name in ("binpack", "spread")}
+        self._rows = RatingRows(arrays, predicates, policy, wished)
         self._allocator = Allocator(arrays, pins, policy, settings)
         self._refusals = Refusals(
             arrays, predicates, fitting, pins, self._node_rows, takes=self._takes_alone
@@ -194,6 +195,7 @@ class Engine:
         row = ratings = self._rows.current(shape)
         if led := self._lead.applies(request):
             ratings = self._by_links(request, shape, ratings)
+        led = led or bool(shape.node_policy)
         # A draw is out of the nodes left, so that what is remembered must not change how many.
         looked = {} if self._draws else self._unfit.failed(request, shape)
         by_arrays = ratings

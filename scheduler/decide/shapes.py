@@ -43,6 +43,7 @@ _HELD: Final = (
     "placement",
     "cpuset",
     "dialect",
+    "node_policy",
     "extended",
     *OWN_FIELDS,
 )
@@ -96,6 +97,7 @@ class Shape:
         plain_percent: for a request whose only devices are shares of GPUs with core percent and
             memory ratio alike, that number; 0 without devices; -1 for every other request.
         plain_count: the number of such GPUs.
+        node_policy: which rates the nodes; empty = the settings'.
         extended: resource name -> how many; nothing where kube-scheduler counts them itself.
     """
 
@@ -107,6 +109,7 @@ class Shape:
     static: StaticNeed
     plain_percent: int
     plain_count: int
+    node_policy: str = ""
     extended: tuple[tuple[str, int], ...] = ()
 
     @property
@@ -147,7 +150,8 @@ class ShapeIndex:
 
     def shape_of(self, request: PodRequest) -> Shape:
         """Return the shape of a request."""
-        memory_bytes = request.memory_bytes if self._with_memory else 0
+        with_memory = self._with_memory or request.node_policy
+        memory_bytes = request.memory_bytes if with_memory else 0
         key = (
             request.cpu_milli,
             memory_bytes,
@@ -157,6 +161,7 @@ class ShapeIndex:
             id(request.dialect),
             id(request.joint),
             id(request.partition),
+            request.node_policy,
             request.extended,
             own_of(request),
         )
@@ -212,6 +217,7 @@ def shape_of(request: PodRequest, *, mixed_models: bool = False) -> Shape:
         ),
         plain_percent=percent,
         plain_count=count,
+        node_policy=request.node_policy,
         extended=request.extended,
     )
 

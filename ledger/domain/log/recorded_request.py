@@ -60,6 +60,8 @@ class RecordedRequest:
     mgpu_multi: bool = False
     gpushare_units: Count = 0
     card_filter: CardFilter | None = None
+    node_policy: str = ""
+    card_scoring: str = ""
     extended: tuple[tuple[str, Count], ...] = ()
 
 

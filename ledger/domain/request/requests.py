@@ -250,6 +250,7 @@ class PodRequest:
         mgpu_multi: the Pod spreads a container over several cards (GPU-sharing contract A.4).
         gpushare_units: the whole request in the node daemon's unit; 0 for other dialects.
         card_filter: the GPUs that will do, as HAMi's annotations say; None = all.
+        node_policy, card_scoring: by which the Pod is placed, as HAMi's say; empty = the settings'.
         extended: resource name -> how many, of resources that nodes offer by their number alone;
             sorted, none of 0.
     """
@@ -276,6 +277,8 @@ class PodRequest:
     mgpu_multi: bool = False
     gpushare_units: int = 0
     card_filter: CardFilter | None = None
+    node_policy: str = ""
+    card_scoring: str = ""
     extended: tuple[tuple[str, Count], ...] = ()
     snapshot: PodSnapshot = field(default_factory=PodSnapshot)
 

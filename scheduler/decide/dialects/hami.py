@@ -53,6 +53,9 @@ def choose_hami(
     minors, parts the fullest, or emptiest, as `devices.scoring` says) with which the later ones
     still find theirs.
     """
+    if request.card_scoring:
+        devices = replace(settings.devices, scoring=request.card_scoring)
+        settings = replace(settings, devices=devices)
     counts = [demand.count for demand in demands]
     taken = [card for card in cards if _takes(request, card)]
     if len(taken) < min(len(cards), sum(counts)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -63,6 +64,7 @@ class RatingRows:
     """
     The rating of every node for every shape in use; -1 = it can't take the shape.
 
+    `wished`: the policies that a shape may ask for by name; their ratings depend on a node alone.
     Rows that were not used for longest are dropped when all of them exceed `bytes_max`.
     """
 
@@ -71,11 +73,13 @@ class RatingRows:
         arrays: NodeArrays,
         predicates: Predicates,
         policy: NodePolicy,
+        wished: Mapping[str, NodePolicy],
         bytes_max: int = _BYTES_MAX,
     ) -> None:
         self._arrays = arrays
         self._predicates = predicates
         self._policy = policy
+        self._wished = wished
         self._bytes_max = bytes_max
         self._rows: OrderedDict[int, _Row] = OrderedDict()
         self._prefer_bare = False
@@ -140,7 +144,8 @@ class RatingRows:
         )
 
     def _rate(self, row: _Row, nodes: IntArray) -> IntArray:
-        ratings = self._policy.rate(row.shape, nodes)
+        policy = self._wished.get(row.shape.node_policy, self._policy)
+        ratings = policy.rate(row.shape, nodes)
         if self._prefer_bare and not row.shape.demands:
             # Without devices: nodes without devices first among equals (cli.md, Policies).
             bare = self._arrays.without_devices.take(nodes)

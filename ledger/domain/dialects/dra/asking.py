@@ -181,6 +181,8 @@ def _unclaimable(request: PodRequest) -> Iterator[FieldError]:
     for key, wish in wishes.items():
         if wish is not None:
             yield unsupported(annotation_path(key), "this wish by a claim")
+    if request.node_policy or request.card_scoring:
+        yield unsupported("metadata.annotations", "policies of a pod's own by a claim")
     if request.dialect is not None:
         yield from reader_of(request.dialect).unclaimable(request)
     if request.group is not None or request.gang is not None:

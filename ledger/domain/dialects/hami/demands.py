@@ -16,17 +16,19 @@ from ledger.domain.dialects.hami.words import (
     MEMORY,
     MEMORY_PERCENT,
     MODE,
+    NODE_POLICY,
     NOUSE_ID,
     NOUSE_TYPE,
     NUMA_BIND,
     SHARE_NAMES,
     USE_ID,
     USE_TYPE,
+    WEIGHTS,
 )
 from ledger.domain.errors import FieldError
 from ledger.domain.kube.pod_spec import INIT, SIDECAR, ContainerSpec, PodSpec
 from ledger.domain.request.asked import NOTHING, TypeRequest, asking
-from ledger.domain.request.requests import CardFilter, DeviceDemand
+from ledger.domain.request.requests import CardFilter, DeviceDemand, is_whole
 from ledger.domain.request.rule_names import Rule
 from ledger.domain.request.rules import forbidden, invalid, of_rule, unsupported
 from ledger.domain.resources import NVIDIA_GPU, TYPE_GPU
@@ -36,7 +38,10 @@ MEMORY_MAX_MIB: Final = 2**20
 """1 TiB: no card has more, so a larger number has the wrong unit (GPU-sharing contract A.6)."""
 
 _TRUE: Final = frozenset({"1", "t", "T", "TRUE", "true", "True"})
-_ALONE: Final = "mutex"
+_ALONE, _LINKS, _NUMA = "mutex", "topology-aware", "numa"
+_BY_NODE: Final = ("binpack", "spread")
+_BY_CARD: Final = {"binpack": "MostAllocated", "spread": "LeastAllocated", _LINKS: _LINKS}
+_ALIKE: Final = {"slot=1", "core=1", "memory=1"}
 MIB: Final = 2**20
 
 
@@ -70,7 +75,7 @@ def check_container(container: ContainerSpec, amounts: Mapping[str, int]) -> Ite
 
 
 def check_wishes(
-    annotations: Mapping[str, str], *, cards: int, each_max: int, alone: bool
+    annotations: Mapping[str, str], *, cards: int, each_max: int, alone: bool, whole: bool
 ) -> Iterator[FieldError]:
     """
     Yield the wishes about cards that no node can fulfil, and those that this release does not.
@@ -79,7 +84,7 @@ def check_wishes(
 
     Args:
         cards: of the whole Pod; `each_max` of the container that has the most.
-        alone: the Pod shares no card.
+        alone: the Pod shares no card; `whole`: it asks for whole cards in one demand.
     """
     yield from _check_lists(annotations, cards)
     if annotations.get(NUMA_BIND) in _TRUE and each_max > 1:
@@ -87,12 +92,23 @@ def check_wishes(
     mode = annotations.get(MODE)
     if mode is not None and CORE_MODE not in mode:
         yield unsupported(annotation_path(MODE), f"modes of a card other than {CORE_MODE}")
-    if _ALONE in words_of(annotations.get(CARD_POLICY, "")) and not alone:
+    policies = words_of(annotations.get(CARD_POLICY, ""))
+    if _ALONE in policies and not alone:
         yield unsupported(annotation_path(CARD_POLICY), "a share that begins on an idle card")
+    if _LINKS in policies and not whole:
+        yield unsupported(annotation_path(CARD_POLICY), "links between shares of cards")
+    if _NUMA in policies:
+        yield unsupported(annotation_path(CARD_POLICY), "cards in the order of NUMA nodes")
+    if not {*words_of(annotations.get(WEIGHTS, ""))} <= _ALIKE:
+        yield unsupported(annotation_path(WEIGHTS), "weights that are not all 1")
 
 
 @of_rule(Rule.HAMI_SHARE)
 def _check_lists(annotations: Mapping[str, str], cards: int) -> Iterator[FieldError]:
+    for key, known in ((CARD_POLICY, (*_BY_CARD, _NUMA, _ALONE)), (NODE_POLICY, _BY_NODE)):
+        text = annotations.get(key, "").strip()
+        if not {*words_of(text)} <= {*known} or (key == NODE_POLICY and "," in text):
+            yield invalid(annotation_path(key), text, f"must be of {', '.join(known)}")
     for key in (USE_TYPE, USE_ID):
         text = annotations.get(key, "")
         if text.strip() and not words_of(text):
@@ -171,6 +187,7 @@ def hami_demands(spec: PodSpec) -> TypeRequest:
         cards=len(cards),
         each_max=max(ask.cards for ask in asks),
         alone=all(card.part.is_alone for card in cards),
+        whole=[is_whole(demand) for demand in _demands(cards)] == [True],
     )
     if errors:
         return TypeRequest(errors=tuple(errors))
@@ -211,6 +228,15 @@ def card_filter(annotations: Mapping[str, str]) -> CardFilter | None:
         ids=ids[USE_ID],
         not_ids=ids[NOUSE_ID],
     )
+
+
+def policies_of(annotations: Mapping[str, str]) -> dict[str, str]:
+    """Return the node policy and the scoring of cards that a Pod wishes, empty without one."""
+    cards = (_BY_CARD.get(word, "") for word in words_of(annotations.get(CARD_POLICY, "")))
+    return {
+        "node_policy": annotations.get(NODE_POLICY, "").strip(),
+        "card_scoring": next(filter(None, cards), ""),
+    }
 
 
 @of_rule(Rule.HAMI_SHARE)

@@ -15,7 +15,7 @@ from ledger.domain.dialects.hami.annotations import (
     decode_register,
     words_of,
 )
-from ledger.domain.dialects.hami.demands import MIB, card_filter, hami_demands, part_of
+from ledger.domain.dialects.hami.demands import MIB, card_filter, hami_demands, part_of, policies_of
 from ledger.domain.dialects.hami.words import (
     CARDS,
     CORDON,
@@ -154,7 +154,7 @@ def _numbered(cards: Sequence[RegisteredCard]) -> Sequence[tuple[int, Registered
 def _demands(spec: PodSpec) -> GpuAsked:
     asked = hami_demands(spec)
     vendors = _NVIDIA_CARDS if asked.demands else ()
-    own = {"card_filter": card_filter(spec.annotations)}
+    own = {"card_filter": card_filter(spec.annotations), **policies_of(spec.annotations)}
     return GpuAsked(
         dialect=Dialect.HAMI, asked=asked, own=own, vendors=vendors, isolation=HAMI_CORE
     )

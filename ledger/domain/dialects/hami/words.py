@@ -21,9 +21,14 @@ NOUSE_ID: Final = "nvidia.com/nouse-gpuuuid"
 NUMA_BIND: Final = "nvidia.com/numa-bind"
 MODE: Final = "nvidia.com/vgpu-mode"
 CARD_POLICY: Final = "hami.io/gpu-scheduler-policy"
+NODE_POLICY: Final = "hami.io/node-scheduler-policy"
+WEIGHTS: Final = "hami.io/device-scoring-weights"
 
-WISHES: Final = (USE_TYPE, NOUSE_TYPE, USE_ID, NOUSE_ID, NUMA_BIND, MODE, CARD_POLICY)
-"""By these a Pod says which cards it takes."""
+WISHES: Final = (
+    *(USE_TYPE, NOUSE_TYPE, USE_ID, NOUSE_ID, NUMA_BIND, MODE),
+    *(CARD_POLICY, NODE_POLICY, WEIGHTS),
+)
+"""By these a Pod says which cards and nodes it takes, or likes."""
 
 ALLOCATED: Final = "hami.io/vgpu-devices-allocated"
 NODE: Final = "hami.io/vgpu-node"
