@@ -80,6 +80,7 @@ def test_shares_of_different_cards_are_given(simulate: Simulate) -> None:
     assert not [key for key in annotations if "hami" in key or "nvidia" in key]
 
 
+OWNED: Final = "tenure.sh/owned"
 PROVIDER: Final = "koordinator.sh/gpu-isolation-provider"
 MANAGED: Final[Object] = {"tenure.sh/managed": "true"}
 WAIVED: Final[Object] = {
@@ -106,6 +107,11 @@ def plain_node(name: str, **labels: str) -> list[Object]:
         pytest.param([*plain_node("n1"), WAIVED], False, id="a namespace that does without"),
         pytest.param([hami_node("n1", card("GPU-a"))], False, id="HAMi's own node"),
         pytest.param(
+            [hami_node("n1", card("GPU-a")), device(gpu_device(0), name="n1")],
+            True,
+            id="a node of a Device object that HAMi registers too",
+        ),
+        pytest.param(
             [hami_node("n1", card("GPU-a", mode="mps"))], True, id="HAMi's node in another mode"
         ),
     ],
@@ -122,6 +128,27 @@ def test_a_share_goes_where_something_limits_it(
         assert message_of(document, "a").endswith(f"1 {NOT_ISOLATED}")
     else:
         assert cards_of(document, "a")
+
+
+def test_what_is_placed_beside_hami_is_said_not_to_be_placed_so_live(simulate: Simulate) -> None:
+    """A simulation answers as HAMi would; hami-scheduler does not count what we grant there."""
+    shown = simulate(TWO_CARDS, asking("a", {GPU: 1, MEM: 1000}), asking("b", {GPU: 1}))
+    assert cards_of(shown, "a")
+    assert cards_of(shown, "b")
+    (warning,) = shown["summary"]["warnings"]
+    assert warning == (
+        "placed where another scheduler gives the cards too (hami-scheduler), as it would be there;"
+        " our own grants nothing there until the node is owned (NodeOfOtherScheduler): pods=2"
+    )
+
+    owned: Object = {**TWO_CARDS, "spec": {"taints": [{"key": OWNED, "effect": "NoSchedule"}]}}
+    owned["metadata"] = {**TWO_CARDS["metadata"], "labels": {OWNED: "true"}}
+    tolerations: Json = [{"key": OWNED, "operator": "Exists"}]
+    whole = asking("b", {GPU: 1}, tolerations=tolerations)
+    shown = simulate(owned, asking("a", {GPU: 1, MEM: 1000}, tolerations=tolerations), whole)
+    assert message_of(shown, "a").endswith(f"1 {NOT_ISOLATED}")
+    assert cards_of(shown, "b")
+    assert not [one for one in shown["summary"]["warnings"] if "scheduler" in one]
 
 
 def test_a_pods_own_word_is_not_its_namespaces(

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ledger.domain.dialects.names import Dialect
+from ledger.domain.kube.node_objects import decode_node
 from ledger.domain.nodes import NodeFacts, Taint
 from ledger.domain.request.requests import MatchExpression, PlacementRules, Toleration
 from scheduler.decide.dialects.registry import NOTHING_OWN, OWN_FIELDS
@@ -14,6 +15,8 @@ from scheduler.decide.nodes.node_arrays import NodeArrays
 from scheduler.decide.settings import MGPUSettings, SchedulingSettings
 from scheduler.decide.shapes import StaticNeed
 from tests.support.clusters import affinity, gpu_node, selector, tolerating
+from tests.support.hami import REGISTER, card, registered
+from tests.support.objects import node
 from tests.support.topologies import MACHINE_X
 
 
@@ -281,3 +284,25 @@ def test_only_nodes_of_ours_give_devices_and_cpus_where_that_is_set() -> None:
         assert "NodeNotOwned" not in _judge(need, *nodes)
     plain = StaticNeed(placement=everywhere)
     assert _judge(plain, *nodes, settings=live) == [""] * 5
+
+
+def test_a_node_where_hamis_plugin_lives_grants_cards_once_it_is_owned() -> None:
+    """Its scheduler counts none of our Pods."""
+    facts, owned = (
+        decode_node(node(name, annotations={REGISTER: registered(card(f"GPU-{name}"))}))[0]
+        for name in ("a", "b")
+    )
+    owned = replace(owned, labels=OWNED_LABEL, taints=(OWNED,))
+    tolerates = tolerating(
+        Toleration(key="tenure.sh/owned", operator="Exists", value="", effect="")
+    )
+    need = StaticNeed(
+        placement=tolerates,
+        dialect=Dialect.NVIDIA,
+        device_types=("gpu",),
+        model_names=((),),
+        own=NOTHING_OWN,
+    )
+
+    assert _judge(need, facts, owned) == ["NodeOfOtherScheduler", ""]
+    assert _judge(StaticNeed(placement=tolerates), facts) == [""]
