@@ -100,6 +100,7 @@ class NodeFacts:
         extended: resource name -> how many, of resources that are no device of ours.
         by_claims: resources that it may give by claims of dynamic resource allocation.
         systems: what it says of devices that others hand out; nothing is decided by it.
+        other_scheduler: who gives its cards beside us, and counts none of our Pods; empty = nobody.
         faults: what its objects say that can't be read or be so, in words; likewise.
     """
 
@@ -138,6 +139,7 @@ class NodeFacts:
     extended: Mapping[str, int] = field(default_factory=dict)
     by_claims: tuple[str, ...] = ()
     systems: DeviceSystems = NO_SYSTEMS
+    other_scheduler: str = ""
     faults: tuple[str, ...] = ()
 
     def with_health(self, device_type: str, minor: int, *, healthy: bool) -> NodeFacts:

@@ -106,7 +106,7 @@ class Engine:
         order = self._node_rows.numbers
         arrays = NodeArrays([nodes[number] for number in order], order)
         self._pins = pins = CpuPins(arrays.nodes)
-        predicates = Predicates(arrays, settings)
+        predicates = Predicates(arrays, settings, grants=not self._by_count)
         fitting = Fitting(arrays, pins, settings)
         self._arrays = arrays
         self.card_counts = CardCounts(arrays)

@@ -499,6 +499,7 @@ _BY_TEXT: Final[Mapping[str, Callable[[Look, str], Obstacle]]] = {
     reasons.NO_CPU_TOPOLOGY.text: _plain,
     reasons.INSUFFICIENT_CPUS.text: _cpus,
     reasons.NODE_NOT_OWNED.text: _plain,
+    reasons.NODE_OF_OTHER_SCHEDULER.text: _plain,
     reasons.DIALECT_NOT_SERVED.text: _dialect,
     **{reason.text: _plain for each in CHOOSERS for reason in each.node_reasons},
     **{text: partial(_told, about) for each in CHOOSERS for text, about in each.abouts.items()},

@@ -118,6 +118,7 @@ def _hopeless(request: PodRequest, what_if: WhatIf) -> frozenset[int]:
             unschedulable=False,
             taints=(),
             lost=False,
+            other_scheduler="",
             devices=tuple(replace(each, healthy=True) for each in node.devices),
         )
         for node in what_if.nodes

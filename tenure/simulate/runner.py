@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Final
 
 from ledger.domain.annotations.tenure import read_search_cut
+from ledger.domain.devices import GPU
 from ledger.domain.errors import InputError
 from ledger.domain.log.events import SettingsChanged
+from ledger.domain.nodes import NodeFacts
 from ledger.domain.proofs.canonical import canonical_json
 from ledger.domain.request.requests import PodRequest
 from ledger.store.open import Ledger, open_ledger
@@ -22,6 +24,7 @@ from ledger.store.place import is_postgres, sqlite_path
 from scheduler.cluster.constraints import by_pod
 from scheduler.cluster.settings import settings_hash, settings_json, with_templates
 from scheduler.decide.engine import Engine
+from scheduler.decide.nodes.labels import has_other_scheduler
 from scheduler.decide.score.typical import workload_of
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.record.core import Placed
@@ -138,6 +141,7 @@ def run_simulation(
                 *by_pod(run.unread),
                 *_cut_short(outcomes),
                 *_by_count(outcomes),
+                *_beside_others(outcomes, run.nodes),
             ),
             ledger=LedgerSpan(
                 url="" if record.ledger is None else ledger.url,
@@ -257,6 +261,25 @@ def _by_count(outcomes: Sequence[Outcome]) -> Iterator[str]:
     if counted:
         fact = "placed by count: their nodes have GPUs free, and which ones nobody has written down"
         yield f"{fact}; kubelet chooses them: pods={len(counted)}"
+
+
+def _beside_others(outcomes: Sequence[Outcome], nodes: Sequence[NodeFacts]) -> Iterator[str]:
+    """Say of whom the scheduler service would give nothing: nodes with another scheduler."""
+    placed = [
+        node.other_scheduler
+        for each in outcomes
+        if isinstance(each, Placed) and GPU in {one.device_type for one in each.placement.devices}
+        for node in [nodes[each.placement.node]]
+        if has_other_scheduler(node)
+    ]
+    if placed:
+        fact = (
+            f"placed where another scheduler gives the cards too ({', '.join(sorted(set(placed)))})"
+        )
+        yield (
+            f"{fact}, as it would be there; our own grants nothing there until the node is owned"
+            f" (NodeOfOtherScheduler): pods={len(placed)}"
+        )
 
 
 def _replay(ledger: Ledger, origin: str) -> ResumedEvents | None:

@@ -124,8 +124,8 @@ def nothing_listed(_annotations: Mapping[str, str]) -> Listed | None:
     return None
 
 
-def nothing_isolated(_annotations: Mapping[str, str]) -> str:
-    """Find no provider of isolation in a Node's annotations."""
+def no_scheduler(_annotations: Mapping[str, str], _quantities: Quantities) -> str:
+    """Find no other scheduler in a Node's annotations."""
     return ""
 
 
@@ -197,7 +197,8 @@ class DialectReader:
         offers: what a card's rest adds to the quantities of its Node, where an agent of ours writes
             them; no device plugin may advertise the same names.
         listed: the cards that a Node's annotations list; asked where it has no Device object.
-        isolates: the provider of isolation that a Node's annotations tell of; empty = none.
+        scheduler: the scheduler that gives a Node's cards beside ours, by its annotations and what
+            it offers; empty = none.
         beside_device: the ids of the cards that a Node's annotations close beside its Device
             object, whose devices are given, and what is to be said of them.
         uncounted: memory that is offered in vain without a number of cards.
@@ -224,7 +225,7 @@ class DialectReader:
     adverts: Callable[[Callable[[str], int], Vocabulary], Adverts | None] = no_adverts
     offers: Callable[[CardLeft, Vocabulary], Mapping[str, int]] = no_offers
     listed: Callable[[Mapping[str, str]], Listed | None] = nothing_listed
-    isolates: Callable[[Mapping[str, str]], str] = nothing_isolated
+    scheduler: Callable[[Mapping[str, str], Quantities], str] = no_scheduler
     beside_device: Callable[
         [Mapping[str, str], Sequence[DeviceRecord]], tuple[frozenset[str], Sequence[str]]
     ] = no_witness

@@ -58,7 +58,6 @@ from ledger.domain.resources import (
     ANNOTATION_GPU_PARTITIONS,
     CPU,
     LABEL_GPU_DRIVER_VERSION,
-    LABEL_GPU_ISOLATION_PROVIDER,
     LABEL_GPU_MODEL,
     LABEL_GPU_VENDOR,
     LABEL_NUMA_TOPOLOGY_POLICY,
@@ -136,7 +135,6 @@ def decode_node(
     device_labels = _within(f"Device {name}", lambda: _labels_of(device))
     labels = {
         **{key: device_labels[key] for key in _COPIED_LABELS if key in device_labels},
-        **_isolation_told(annotations),
         **_labels_of(node),
     }
     spec, status = an_object(node.get("spec"), "spec"), an_object(node.get("status"), "status")
@@ -183,6 +181,9 @@ def decode_node(
         honors_partitions=honors_partitions(labels, device_labels),
         extended=offered(quantities or {}, vocabulary, plain=device is None),
         systems=systems,
+        other_scheduler="".join(
+            reader.scheduler(annotations, quantities or {}) for reader in READERS
+        ),
     )
     for reader in READERS:
         facts = reader.on_node(facts)
@@ -281,12 +282,6 @@ def _limits(
         max(0, quantities.get(MEMORY, ZERO).nanos // NANO - memory),
         None if pods is None else pods.nanos // NANO,
     )
-
-
-def _isolation_told(annotations: Mapping[str, str]) -> dict[str, str]:
-    """Return the label of a provider of isolation that a Node's annotations tell of."""
-    told = next((one for reader in READERS if (one := reader.isolates(annotations))), "")
-    return {LABEL_GPU_ISOLATION_PROVIDER: told} if told else {}
 
 
 def _without_device(

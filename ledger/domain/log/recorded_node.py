@@ -72,6 +72,7 @@ class RecordedNode:
     extended: tuple[tuple[str, Count], ...] = ()
     by_claims: tuple[str, ...] = ()
     systems: DeviceSystems = NO_SYSTEMS
+    other_scheduler: str = ""
     faults: tuple[str, ...] = ()
 
 

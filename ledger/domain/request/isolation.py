@@ -48,6 +48,12 @@ def provider_of(rules: PlacementRules) -> str:
     return dict(rules.node_selector).get(LABEL_GPU_ISOLATION_PROVIDER, "")
 
 
+def is_limited(rules: PlacementRules, labels: Mapping[str, str]) -> bool:
+    """Tell whether a node with these labels has the provider that a Pod needs, if it needs one."""
+    needed = provider_of(rules)
+    return not needed or labels.get(LABEL_GPU_ISOLATION_PROVIDER) == needed
+
+
 def whatever_isolates(rules: PlacementRules) -> PlacementRules | None:
     """Return the rules without what they say of a provider; None where they say nothing."""
     left = tuple(one for one in rules.node_selector if one[0] != LABEL_GPU_ISOLATION_PROVIDER)

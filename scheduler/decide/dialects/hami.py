@@ -8,8 +8,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from ledger.domain.devices import DeviceRecord
+from ledger.domain.dialects.hami.annotations import CORE_MODE
+from ledger.domain.dialects.hami.words import MODE
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.nodes import NodeFacts
+from ledger.domain.request.isolation import is_limited
 from ledger.domain.request.requests import CardFilter, DeviceDemand, PodRequest, is_whole
 from scheduler.decide.cards.fit import UNIT_CARDS, fits, score, why_unfit
 from scheduler.decide.cards.plain import choose_plain
@@ -57,6 +61,17 @@ def choose_hami(
         devices = replace(settings.devices, scoring=request.card_scoring)
         settings = replace(settings, devices=devices)
     counts = [demand.count for demand in demands]
+    if not is_limited(request.placement, node.facts.labels):
+        cards = [card for card in cards if _limits(card.record)]
+        if len(cards) < sum(counts):
+            available = len(cards)
+            return Unfit(
+                reason=reasons.NOT_ISOLATED.text,
+                requested=sum(counts),
+                available=available,
+                unit=UNIT_CARDS,
+                preemptible=False,
+            )
     taken = [card for card in cards if _takes(request, card)]
     if len(taken) < min(len(cards), sum(counts)):
         available = len(taken)
@@ -85,6 +100,10 @@ def choose_hami(
         for place in places
     ]
     return Choice(shares=tuple(shares_of(request, demands[0].device_type, chosen)))
+
+
+def _limits(card: DeviceRecord) -> bool:
+    return card.labels.get(MODE) == CORE_MODE
 
 
 def _takes(request: PodRequest, card: CardView) -> bool:
@@ -225,4 +244,5 @@ CHOOSER: Final = DialectChooser(
     request_fields=("card_filter",),
     search_reasons=(NO_SUCH_CARD,),
     alternatives=_alternatives,
+    limits=_limits,
 )

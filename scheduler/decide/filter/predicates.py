@@ -21,6 +21,7 @@ from scheduler.decide.nodes.labels import (
     LabelIndex,
     allows,
     first_untolerated,
+    has_other_scheduler,
     is_kept_off,
     is_owned,
     matches_rules,
@@ -69,10 +70,16 @@ class Predicates:
 
     Each distinct need is judged once over each distinct kind of node, and again on the nodes that
     were put anew since.
+
+    Args:
+        grants: what is placed is granted; else it goes as whoever gives cards there places it.
     """
 
-    def __init__(self, arrays: NodeArrays, settings: SchedulingSettings) -> None:
+    def __init__(
+        self, arrays: NodeArrays, settings: SchedulingSettings, *, grants: bool = True
+    ) -> None:
         self._arrays = arrays
+        self._grants = grants
         self._settings = settings
         self._labels = LabelIndex(arrays.nodes)
         self._fences = Kinds(arrays.nodes, lambda node: (node.unschedulable, node.taints))
@@ -133,6 +140,9 @@ class Predicates:
         for node, reason in self._withheld.items():
             before[node] = code(reason)
         allowed = matches_rules(self._labels, need.placement, len(self._arrays))
+        if not self._grants and whatever_isolates(need.placement) is not None:
+            for row in np.flatnonzero(~allowed).tolist():
+                allowed[row] = self._allows(need, self._arrays.nodes[row])
         fails = (before == 0) & ~allowed
         before[fails] = code(reasons.AFFINITY)
         for loose, reason in _loosened(need.placement):
@@ -194,13 +204,23 @@ class Predicates:
             return withheld
         node = self._arrays.nodes[row]
         fence = _fence(node, need.placement.tolerations)
-        if fence is not None or allows(need.placement, node):
+        if fence is not None or self._allows(need, node):
             return fence
         for loose, reason in _loosened(need.placement):
             if allows(loose, node):
                 has_gpus = any(record.device_type == TYPE_GPU for record in node.devices)
                 return reason if has_gpus else reasons.insufficient_devices(TYPE_GPU)
         return reasons.AFFINITY
+
+    def _allows(self, need: StaticNeed, node: NodeFacts) -> bool:
+        """Tell whether a node is one that the Pod asks for, its isolation included."""
+        if allows(need.placement, node):
+            return True
+        unlimited = None if self._grants else whatever_isolates(need.placement)
+        if unlimited is None or not has_other_scheduler(node):
+            return False
+        limits = chooser_of(need.dialect).limits
+        return any(map(limits, node.devices)) and allows(unlimited, node)
 
     def _misfit(self, need: StaticNeed, node: NodeFacts) -> Reason | None:
         for name in need.resources:
@@ -209,6 +229,8 @@ class Predicates:
         granted = bool(need.device_types) or need.pinned
         if granted and self._settings.owned_nodes_only and not is_owned(node):
             return reasons.NODE_NOT_OWNED
+        if self._grants and TYPE_GPU in need.device_types and has_other_scheduler(node):
+            return reasons.NODE_OF_OTHER_SCHEDULER
         for device_type, models in zip(need.device_types, need.model_names, strict=True):
             found = {record.model for record in node.devices if record.device_type == device_type}
             if not found:
@@ -245,6 +267,7 @@ def _traits(node: NodeFacts) -> tuple[object, ...]:
         kind_of_cards(node.labels),
         bool(node.cpu_topology),
         is_owned(node),
+        node.other_scheduler,
         node.by_claims,
     )
 

@@ -190,6 +190,11 @@ def is_owned(node: NodeFacts) -> bool:
     return fenced and node.labels.get(LABEL_TENURE_OWNED) == TRUE
 
 
+def has_other_scheduler(node: NodeFacts) -> bool:
+    """Tell whether somebody gives a node's cards who counts none of our Pods."""
+    return bool(node.other_scheduler) and not is_owned(node)
+
+
 def first_untolerated(taints: Sequence[Taint], tolerations: Sequence[Toleration]) -> Taint | None:
     """Return the first taint that keeps the Pod off (NoSchedule, NoExecute), in node order."""
     return next(

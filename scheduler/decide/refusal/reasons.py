@@ -104,6 +104,11 @@ NODE_NOT_OWNED: Final = Reason(
     text="NodeNotOwned",
     remedy=f"taint the node {TAINT_TENURE_OWNED}:NoSchedule and label it {LABEL_TENURE_OWNED}=true",
 )
+NODE_OF_OTHER_SCHEDULER: Final = Reason(
+    text="NodeOfOtherScheduler",
+    remedy="take that scheduler's device plugin off the node, or own the node: taint it"
+    f" {TAINT_TENURE_OWNED}:NoSchedule and label it {LABEL_TENURE_OWNED}=true",
+)
 DIALECT_NOT_SERVED: Final = Reason(
     text="DialectNotServed",
     remedy="ask in a dialect that the node advertises, or report its cards in a Device object",

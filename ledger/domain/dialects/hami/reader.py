@@ -20,13 +20,17 @@ from ledger.domain.dialects.hami.words import (
     CARDS,
     CORDON,
     CORES,
+    DELETED,
+    HANDSHAKE,
     MEMORY,
     MEMORY_PERCENT,
+    MODE,
     REGISTER,
+    SCHEDULER,
     WORDS,
 )
 from ledger.domain.dialects.names import Dialect
-from ledger.domain.dialects.protocol import DialectReader, GpuAsked, Listed
+from ledger.domain.dialects.protocol import DialectReader, GpuAsked, Listed, Quantities
 from ledger.domain.errors import InputError
 from ledger.domain.kube.pod_spec import PodSpec
 from ledger.domain.request.requests import MatchExpression
@@ -80,6 +84,7 @@ def registered(annotations: Mapping[str, str]) -> Listed | None:
             model=card.model,
             memory_bytes=card.memory_mib * MIB,
             healthy=_takes_pods(card) and card.device_id not in cordoned,
+            labels={MODE: card.mode or CORE_MODE},
             unique_id=True,
         )
         for minor, card in _numbered(cards)
@@ -120,19 +125,26 @@ def beside_device(
     return frozenset(at_hand), warnings
 
 
-def isolates(annotations: Mapping[str, str]) -> str:
+def scheduler(annotations: Mapping[str, str], quantities: Quantities) -> str:
     """
-    Return the provider of isolation that HAMi's register tells of.
+    Return HAMi's scheduler where its device plugin lives, which registers cards; else nothing.
 
-    Rule: docs/contracts/hami.md 4, as "ours": its device plugin brings the library along, and tells
-    so by the mode of each card; before v2.5.0 there was no other mode.
+    Rule: docs/contracts/hami.md 4, as "ours": a register that can't be read is there all the same.
     """
-    try:
-        cards = decode_register(annotations.get(REGISTER, ""))
-    except InputError:
-        return ""
-    modes = {card.mode for card in cards}
-    return HAMI_CORE if modes and modes <= {"", CORE_MODE} else ""
+    return SCHEDULER if annotations.get(REGISTER) and not is_dead(annotations, quantities) else ""
+
+
+def is_dead(annotations: Mapping[str, str], quantities: Quantities) -> bool:
+    """
+    Tell whether HAMi's device plugin is gone, and its register is left over.
+
+    Rule: docs/contracts/hami.md 4, as "ours": the handshake says so, or kubelet, which offers none
+    of what a plugin advertised once that has gone.
+    """
+    offered = quantities.get(CARDS)
+    return annotations.get(HANDSHAKE, "").startswith(DELETED) or (
+        offered is not None and not offered
+    )
 
 
 def _cordoned(annotations: Mapping[str, str]) -> frozenset[str]:
@@ -203,6 +215,6 @@ READER: Final = DialectReader(
     adopted=from_hami,
     with_containers=with_containers,
     listed=registered,
-    isolates=isolates,
+    scheduler=scheduler,
     beside_device=beside_device,
 )

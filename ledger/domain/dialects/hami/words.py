@@ -35,6 +35,9 @@ NODE: Final = "hami.io/vgpu-node"
 
 REGISTER: Final = "hami.io/node-nvidia-register"
 CORDON: Final = "hami.io/device-cordon"
+HANDSHAKE: Final = "hami.io/node-handshake"
+DELETED: Final = "Deleted_"
+"""How a handshake begins whose device plugin did not answer."""
 
 SCHEDULER: Final = "hami-scheduler"
 LABEL_WEBHOOK: Final = "hami.io/webhook"
