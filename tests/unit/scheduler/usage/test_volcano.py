@@ -24,6 +24,15 @@ def registered(text: str) -> tuple[NodeFacts, list[str]]:
     return decode_node(body)
 
 
+def test_volcanos_scheduler_gives_cards_where_its_plugin_lives() -> None:
+    """As HAMi's: it counts none of our Pods; a register may outlive its plugin."""
+    annotations = {REGISTER: TWO}
+    gone = node("n", allocatable={NUMBER: "0"}, annotations=annotations)
+    assert registered(TWO)[0].other_scheduler == "volcano"
+    assert not decode_node(gone)[0].other_scheduler
+    assert not decode_node(node("n", allocatable={NUMBER: "20"}))[0].other_scheduler
+
+
 def observed(name: str, text: str | None = None, on: str = TWO) -> tuple[PodObserved, str]:
     """Return a Pod that asks for one vGPU, with what the scheduler gave it, and its faults."""
     annotations = {} if text is None else {GIVEN: text}
