@@ -25,6 +25,7 @@ from ledger.domain.annotations.partitions import (
     honors_partitions,
 )
 from ledger.domain.annotations.unhealthy import decode_unhealthy_cards
+from ledger.domain.annotations.volcano_vgpu import VGPU_NUMBER
 from ledger.domain.annotations.wire import a_flag, a_quantity, a_text, an_object, each
 from ledger.domain.bounds import bounds_of
 from ledger.domain.cpuset import EMPTY, CpuSet
@@ -70,6 +71,7 @@ from ledger.domain.resources import (
     TYPE_GPU,
     unhealthy_gpu_config_map,
 )
+from ledger.domain.systems import VOLCANO
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 
 T = TypeVar("T")
@@ -181,8 +183,9 @@ def decode_node(
         honors_partitions=honors_partitions(labels, device_labels),
         extended=offered(quantities or {}, vocabulary, plain=device is None),
         systems=systems,
-        other_scheduler="".join(
-            reader.scheduler(annotations, quantities or {}) for reader in READERS
+        other_scheduler=next(
+            (one for each in READERS if (one := each.scheduler(annotations, quantities or {}))),
+            VOLCANO if systems.cards and dict(systems.offers).get(VGPU_NUMBER) else "",
         ),
     )
     for reader in READERS:
