@@ -99,6 +99,8 @@ class NodeFacts:
         honors_partitions: whole GPUs are handed out by that table only (Koordinator contract 8.5).
         extended: resource name -> how many, of resources that are no device of ours.
         by_claims: resources that it may give by claims of dynamic resource allocation.
+        advertised: the names of devices, and of our slot, in its allocatable, sorted, as it spells
+            them; None where that is not known.
         systems: what it says of devices that others hand out; nothing is decided by it.
         other_scheduler: who gives its cards beside us, and counts none of our Pods; empty = nobody.
         faults: what its objects say that can't be read or be so, in words; likewise.
@@ -138,6 +140,7 @@ class NodeFacts:
     honors_partitions: bool = False
     extended: Mapping[str, int] = field(default_factory=dict)
     by_claims: tuple[str, ...] = ()
+    advertised: tuple[str, ...] | None = None
     systems: DeviceSystems = NO_SYSTEMS
     other_scheduler: str = ""
     faults: tuple[str, ...] = ()

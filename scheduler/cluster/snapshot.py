@@ -11,6 +11,7 @@ from msgspec import structs
 from ledger.domain.adopted.pods import DEVICE_ALLOCATED
 from ledger.domain.devices import GPU, DeviceRecord, DeviceShare
 from ledger.domain.errors import FieldError, InputError
+from ledger.domain.kube.original import stored_names
 from ledger.domain.kube.shared_templates import SharedTemplate
 from ledger.domain.log.claims import claim_as_observed
 from ledger.domain.log.events import (
@@ -140,6 +141,9 @@ def objects_of(cluster: Cluster, objects: Documents, settings: SchedulingSetting
             requests[request.uid] = by_number(request, offers)
         if _is_managed(document):
             managed.add(request.uid)
+            if not errors:
+                stored = stored_names(document.body, settings.vocabulary)
+                requests[request.uid] = replace(requests[request.uid], stored=stored)
     managed |= {pod.pod_uid for pod in cluster.adopted if pod.source == DEVICE_ALLOCATED}
     return FileObjects(
         nodes=cluster.nodes,

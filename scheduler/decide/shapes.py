@@ -45,6 +45,7 @@ _HELD: Final = (
     "dialect",
     "node_policy",
     "extended",
+    "stored",
     *OWN_FIELDS,
 )
 """What a shape holds as it is, memory aside."""
@@ -71,6 +72,7 @@ class StaticNeed:
         partitioned: the Pod wants whole GPUs by the node's partition table only.
         shared: some GPU demand is for a part of a card.
         resources: the names of those that a claim may give instead of the node.
+        stored: the names of devices that the node has to advertise.
         template_amounts: per demand for a share, what one template of the cards must be equal to.
     """
 
@@ -84,6 +86,7 @@ class StaticNeed:
     partitioned: bool = False
     shared: bool = False
     template_amounts: tuple[Amounts, ...] = ()
+    stored: tuple[str, ...] = ()
     resources: tuple[str, ...] = ()
 
 
@@ -163,6 +166,7 @@ class ShapeIndex:
             id(request.partition),
             request.node_policy,
             request.extended,
+            request.stored,
             own_of(request),
         )
         known = self._by_identity.get(key)
@@ -210,6 +214,7 @@ def shape_of(request: PodRequest, *, mixed_models: bool = False) -> Shape:
             partitioned=request.partition is not None and all(map(is_whole, gpus)),
             shared=not all(map(is_whole, gpus)),
             template_amounts=tuple(filter(None, map(template_amounts, gpus))),
+            stored=request.stored,
             resources=(
                 *(name for name, _ in request.extended),
                 *([NVIDIA_GPU] if gpus and _is_by_plugin(request.dialect) else []),

@@ -278,7 +278,8 @@ class Refusing:
         if due.why:
             count = len(self._view.nodes.nodes)
             return refused_everywhere(request, Unfit(reason=due.why), count)
-        return explained(self._view, request, None if due.offered is None else _numbers(due))
+        offered = None if due.offered is None else _numbers(due)
+        return explained(self._view, request, offered, self._view.stored(request.uid))
 
     def _events(
         self, asked: PodRequest | RefusedPod, answer: Unplaced | None, number: int
@@ -289,7 +290,7 @@ class Refusing:
             new = events.broken_rules(self.words, asked, at_us, number)
         else:
             assert answer is not None, asked
-            recorded = recorded_request(asked)
+            recorded = recorded_request(replace(asked, stored=self._view.stored(asked.uid)))
             digest = request_digest(recorded)
             about = f"{asked.uid}:refusal:{number}"
             described = self._books.describing(recorded, digest, about, at_us)
@@ -324,12 +325,18 @@ def namespace_budgets(now: Callable[[], float]) -> Budgets:
     return Budgets(now, burst=NAMESPACE_BURST, seconds=NAMESPACE_SECONDS)
 
 
-def explained(view: ClusterView, request: PodRequest, offered: IntArray | None) -> Unplaced | None:
+def explained(
+    view: ClusterView,
+    request: PodRequest,
+    offered: IntArray | None,
+    stored: tuple[str, ...] = (),
+) -> Unplaced | None:
     """
     Return why no node takes a Pod, counted as in a simulation; None where one does now.
 
     Args:
         offered: numbers of the nodes that kube-scheduler asked about; None = all.
+        stored: the names of devices that the Pod is stored with.
     """
     closed: dict[int, str] = {}
     unread: Counter[str] = Counter()
@@ -339,7 +346,8 @@ def explained(view: ClusterView, request: PodRequest, offered: IntArray | None) 
             unread[reason] += 1
         else:
             closed[number] = reason
-    answer = view.engine.decide(request, limits=Limits(closed=closed, offered=offered))
+    limits = Limits(closed=closed, offered=offered, stored=stored)
+    answer = view.engine.decide(request, limits=limits)
     if isinstance(answer, Placement):
         return None
     return _with_more(answer, unread) if unread else answer

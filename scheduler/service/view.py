@@ -20,6 +20,7 @@ from ledger.domain.devices import DeviceRecord
 from ledger.domain.dialects.dra.cpus import CPU
 from ledger.domain.errors import InputError
 from ledger.domain.kube.alike_nodes import NodeReader
+from ledger.domain.kube.original import stored_names
 from ledger.domain.kube.shared_templates import kind_of_cards
 from ledger.domain.log import drift
 from ledger.domain.log.events import POD, LedgerEvent, PodObserved, PodReserved
@@ -442,6 +443,10 @@ class ClusterView:
         if isinstance(asked, RefusedPod):
             return asked.message
         return asked
+
+    def stored(self, pod_uid: str) -> tuple[str, ...]:
+        """Return the names of devices that a Pod that waits is stored with; none of another."""
+        return stored_names(self.pods.pending(pod_uid) or {}, self.settings.vocabulary)
 
     # --- decisions ------------------------------------------------------------------------------
 

@@ -255,6 +255,7 @@ def _stories(
         answer.note(_warning(warning))
     for each in run.unreadable:
         answer.note(_warning(str(each)))
+    run = _as_stored(run, objects_of(run, manifests, settings).requests)
     held = {event.pod_uid: event for event in run.adopted}
     unread = {each.object: each.text for each in run.unreadable}
     waiting = {arrival.pod.uid for arrival in run.arrivals} & {pod.uid for pod in pods}
@@ -279,6 +280,17 @@ def _stories(
     if len(stories) == 1 and stories[0].state == WAITING:
         stories = [_with_prospects(stories[0], run, manifests, settings, decided)]
     return stories
+
+
+def _as_stored(run: Run, requests: Mapping[str, PodRequest]) -> Run:
+    """Return the run with the names that its Pods are stored with, as nodes advertise them."""
+    arrivals = [
+        replace(each, pod=replace(each.pod, stored=requests[each.pod.uid].stored))
+        if isinstance(each.pod, PodRequest) and each.pod.uid in requests
+        else each
+        for each in run.arrivals
+    ]
+    return replace(run, arrivals=arrivals)
 
 
 def _decide(run: Run, uids: Collection[str], settings: SchedulingSettings) -> _Decided:

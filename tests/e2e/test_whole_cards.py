@@ -77,10 +77,12 @@ def test_a_node_that_does_not_advertise_what_a_pod_is_stored_with_is_named_so(
 ) -> None:
     """The Event, `why` of the ledger and `why` of the objects say which name, and what to do."""
     where = pods_in(team := namespace(managed=False))
-    with extender(plane, ledger, identities) as served:
-        with plane.scheduler(asking(plane, served, identities)):
-            assert plane.api().create(where, admitted("first", {GPU: "1"})).ok
-            said = eventually(lambda: told(plane, where, "first", "DevicesRefused"))
+    with (
+        extender(plane, ledger, identities) as served,
+        plane.scheduler(asking(plane, served, identities)),
+    ):
+        assert plane.api().create(where, admitted("first", {GPU: "1"})).ok
+        said = eventually(lambda: told(plane, where, "first", "DevicesRefused"))
     assert said == (
         f"0/2 nodes are available: 2 {NO_AGENT}. Nearest on gpu-1: run the agent with --node there."
     )
@@ -90,7 +92,7 @@ def test_a_node_that_does_not_advertise_what_a_pod_is_stored_with_is_named_so(
         plane.api().get(f"{where}/first").body,
     ]
     kinds = ("Node", "Node", "Pod")
-    listed = [{"kind": kind, "apiVersion": "v1", **one} for kind, one in zip(kinds, items)]
+    listed = [{"kind": kind, **one} for kind, one in zip(kinds, items, strict=True)]
     (tmp_path / "dump.json").write_text(json.dumps({"kind": "List", "items": listed}))
     of_files = tenure("why", f"{team}/first", "dump.json", "-o", "json", cwd=tmp_path)
     for answer in (of_ledger, of_files):

@@ -65,6 +65,7 @@ from ledger.domain.resources import (
     LABEL_NUMA_TOPOLOGY_POLICY_PROPOSAL,
     MEMORY,
     PODS,
+    SLOT,
     TAINT_NOT_READY,
     TAINT_OUT_OF_SERVICE,
     TAINT_UNREACHABLE,
@@ -182,6 +183,7 @@ def decode_node(
         partitions=partitions,
         honors_partitions=honors_partitions(labels, device_labels),
         extended=offered(quantities or {}, vocabulary, plain=device is None),
+        advertised=_advertised_names(status, {*vocabulary.device_names, SLOT}),
         systems=systems,
         other_scheduler=next(
             (one for each in READERS if (one := each.scheduler(annotations, quantities or {}))),
@@ -252,6 +254,13 @@ def _quantities(status: Mapping[str, object], vocabulary: Vocabulary) -> Quantit
                 {name: _quantity(item, f"{path}[{name}]", name) for name, item in items.items()}
             )
     return None
+
+
+def _advertised_names(status: Mapping[str, object], names: set[str]) -> tuple[str, ...] | None:
+    """Return which of these names the Node has, in whatever amount; None as `_quantities` does."""
+    sections = (named(status.get(section), section) for section in ("allocatable", "capacity"))
+    amounts = next(filter(None, sections), None)
+    return None if amounts is None else tuple(sorted(names & amounts.keys()))
 
 
 def _quantity(value: object, path: str, name: str) -> Quantity:

@@ -10,7 +10,7 @@ from ledger.domain.annotations.wire import a_list, a_quantity, an_object
 from ledger.domain.dialects.registry import rewritten
 from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import text_map
-from ledger.domain.resources import ANNOTATION_TENURE_ORIGINAL
+from ledger.domain.resources import ANNOTATION_TENURE_ORIGINAL, SLOT
 from ledger.domain.vocabulary import Vocabulary
 
 _SECTIONS: Final = ("requests", "limits")
@@ -62,6 +62,19 @@ def device_units(resources: Mapping[str, object], vocabulary: Vocabulary) -> dic
         for name, value in vocabulary.canonical_resources(amounts).items()
     }
     return {name: amount for name, amount in units.items() if amount}
+
+
+def stored_names(pod: Mapping[str, object], vocabulary: Vocabulary) -> tuple[str, ...]:
+    """Return the names of devices that a Pod asks for as it is, and of our slot; sorted."""
+    names = {*vocabulary.device_names, SLOT}
+    spec = an_object(pod.get("spec"), "spec")
+    containers = [
+        an_object(one, key) for key in _LISTS for one in a_list(spec.get(key), f"spec.{key}")
+    ]
+    resources = [an_object(one.get("resources"), "resources") for one in containers]
+    amounts = [an_object(one.get(key), key) for one in resources for key in _SECTIONS]
+    asked = {name for some in amounts for name, value in some.items() if a_quantity(value, name)}
+    return tuple(sorted(names & asked))
 
 
 def is_original_of(

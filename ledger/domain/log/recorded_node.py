@@ -71,6 +71,7 @@ class RecordedNode:
     honors_partitions: bool = False
     extended: tuple[tuple[str, Count], ...] = ()
     by_claims: tuple[str, ...] = ()
+    advertised: tuple[str, ...] | None = None
     systems: DeviceSystems = NO_SYSTEMS
     other_scheduler: str = ""
     faults: tuple[str, ...] = ()

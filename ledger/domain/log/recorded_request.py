@@ -63,6 +63,7 @@ class RecordedRequest:
     node_policy: str = ""
     card_scoring: str = ""
     extended: tuple[tuple[str, Count], ...] = ()
+    stored: tuple[str, ...] = ()
 
 
 BESIDE_IT: Final = frozenset({"uid", "namespace", "name", "cpu_milli", "memory_bytes", "snapshot"})

@@ -253,6 +253,8 @@ class PodRequest:
         node_policy, card_scoring: by which the Pod is placed, as HAMi's say; empty = the settings'.
         extended: resource name -> how many, of resources that nodes offer by their number alone;
             sorted, none of 0.
+        stored: the names of devices that its Pod is stored with, sorted, each of which its node
+            has to advertise; empty where that is not looked at.
     """
 
     uid: str
@@ -280,6 +282,7 @@ class PodRequest:
     node_policy: str = ""
     card_scoring: str = ""
     extended: tuple[tuple[str, Count], ...] = ()
+    stored: tuple[str, ...] = ()
     snapshot: PodSnapshot = field(default_factory=PodSnapshot)
 
     @property

@@ -226,6 +226,9 @@ class Predicates:
         for name in need.resources:
             if name in node.by_claims or name.startswith(CLAIMED_BY_CLASS):
                 return reasons.BY_CLAIMS
+        absent = reasons.not_offered(need.stored, node)
+        if absent is not None:
+            return absent
         granted = bool(need.device_types) or need.pinned
         if granted and self._settings.owned_nodes_only and not is_owned(node):
             return reasons.NODE_NOT_OWNED
@@ -269,6 +272,7 @@ def _traits(node: NodeFacts) -> tuple[object, ...]:
         is_owned(node),
         node.other_scheduler,
         node.by_claims,
+        node.advertised,
     )
 
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ledger.domain.nodes import Taint
+from ledger.domain.dialects.names import FOREIGN_WORDS
+from ledger.domain.dialects.protocol import no_offers
+from ledger.domain.dialects.registry import gpu_dialect_of, reader_of
+from ledger.domain.nodes import NodeFacts, Taint
 from ledger.domain.resources import (
+    DOMAIN_KOORDINATOR,
+    DOMAIN_KUBERNETES,
     LABEL_GPU_ISOLATION_PROVIDER,
     LABEL_GPU_VENDOR,
     LABEL_TENURE_OWNED,
+    NVIDIA_GPU,
+    SLOT,
     TAINT_TENURE_OWNED,
     TENURE_ISOLATION,
 )
@@ -59,7 +66,8 @@ REGISTERED_AGAIN: Final = Reason(
 )
 NOT_OFFERED: Final = Reason(
     text="NodeNotOffered",
-    remedy="see kube-scheduler's own event: its ports, volumes, spreading or Pod affinity said no",
+    remedy="see kube-scheduler's own event: amounts, ports, volumes, spreading or Pod affinity said"
+    " no",
 )
 NODE_ABSENT: Final = Reason(text="NodeAbsent")
 """Never said: no node is there."""
@@ -226,11 +234,44 @@ _CLOSER: Final = {
 }
 
 
+def not_offered(stored: Sequence[str], node: NodeFacts) -> Reason | None:
+    """
+    Return why kube-scheduler offers no such node, by what the node advertises.
+
+    None where the node advertises all names that the Pod is stored with, or it is not known.
+    """
+    there = node.advertised
+    missing = next((name for name in stored if there is not None and name not in there), None)
+    if missing is None:
+        return None
+    remedy = _advertiser(missing)
+    fact = f"the node does not advertise {missing}"
+    return Reason(text=f"{NOT_OFFERED.text}: {fact}: {remedy}", remedy=remedy)
+
+
+def _advertiser(name: str) -> str:
+    """Return what to do so that a node advertises a name."""
+    dialect = gpu_dialect_of(name)
+    if name == SLOT:
+        return "run the agent with --mode plugin there"
+    if name.startswith(DOMAIN_KOORDINATOR):
+        return "run the agent with --node there"
+    if name.startswith(DOMAIN_KUBERNETES):
+        return "set admission's domain to koordinator.sh, and run the agent with --node there"
+    reader = None if dialect is None else reader_of(dialect)
+    if reader is not None and reader.words in FOREIGN_WORDS and reader.offers is not no_offers:
+        return f"run the agent with --offers {dialect} there"
+    vendor = "NVIDIA's" if name == NVIDIA_GPU else "its vendor's"
+    return f"run {vendor} device plugin there"
+
+
 def closer_look(text: str) -> Reason:
     """Return the reason that the closer look at a node gave, with its remedy if it has one."""
     known = _CLOSER.get(text)
     if known is not None:
         return known
+    if text.startswith(f"{NOT_OFFERED.text}: "):
+        return Reason(text=text, remedy=text.rpartition(": ")[2])
     for begun in (UNALIGNED, UNSATISFIED):
         if text.startswith(begun.text):
             return replace(begun, text=text, code=begun.text)

@@ -114,6 +114,7 @@ OTHER: Final[dict[str, Any]] = {
     "node_policy": "spread",
     "card_scoring": "LeastAllocated",
     "extended": (("example.com/nic", 1),),
+    "stored": ("nvidia.com/gpu",),
     "snapshot": PodSnapshot(qos="LSE"),
 }
 """Every field of a request with a value that is not the usual one."""
