@@ -51,9 +51,9 @@ def plugin_nodes(plane: ControlPlane) -> Iterator[tuple[str, ...]]:
     remove_nodes(plane)
 
 
-def admitted(name: str, amounts: dict[str, str], **spec: object) -> dict[str, Any]:
+def admitted(name: str, amounts: dict[str, str]) -> dict[str, Any]:
     """Return a Pod as admission stores it by its defaults."""
-    made: dict[str, Any] = mutate(pod(name, amounts, **spec))
+    made: dict[str, Any] = mutate(pod(name, amounts))
     return made
 
 
