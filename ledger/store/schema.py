@@ -114,7 +114,6 @@ def _check(name: str, condition: str) -> CheckConstraint:
 
 
 def _within(**bounds: Bounds) -> tuple[CheckConstraint, ...]:
-    """Return a constraint per column."""
     return tuple(
         _check(f"{column}_bounds", f"{column} BETWEEN {low} AND {high}")
         for column, (low, high) in bounds.items()

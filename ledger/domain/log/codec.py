@@ -244,7 +244,6 @@ def _refuse_newer(kind: Declared, value: Json) -> None:
 
 @functools.cache
 def _versioned_parts(kind: Declared) -> Mapping[str, Declared]:
-    """Return the fields of a class that hold a versioned value."""
     hints = typing.get_type_hints(kind) if hasattr(kind, "__annotations__") else {}
     return {name: hint for name, hint in hints.items() if newest_version_of(hint)}
 

@@ -62,7 +62,6 @@ def read_with_facts(kind: Declared, text: str, path: str) -> Any | None:  # noqa
 
 @cache
 def _without_facts(kind: Declared) -> Declared:
-    """Return a type with the other fields."""
     rest = [
         (each.name, each.type) if each.required else (each.name, each.type, each.default)
         for each in structs.fields(kind)

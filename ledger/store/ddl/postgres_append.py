@@ -54,7 +54,6 @@ def _kind(column: Column[Any]) -> str:
 
 
 def _insert(statement: Statement, *, alone: Sequence[str] = ()) -> AppendStatement:
-    """Return the step that does what the store's statement does."""
     table = schema.METADATA.tables[str(statement.construct.table)]
     columns = tuple((name, _kind(table.c[name])) for name in statement.parameters)
     names = ", ".join(f'"{name}"' for name, _ in columns)
@@ -152,7 +151,6 @@ def _many(step: AppendStatement) -> str:
 
 
 def _branches(rows: Callable[[AppendStatement], str]) -> str:
-    """Return what to do for each step, with its rows as `rows` says."""
     return "\n".join(
         f"""      WHEN {number} THEN
         {step.text.format(rows=rows(step))};

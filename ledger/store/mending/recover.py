@@ -244,7 +244,6 @@ def _proven(pod: SeenPod, check: Checker) -> SignedHolding | None:
 
 
 def _seen_on(pods: Sequence[SeenPod], proofs: Mapping[str, SignedHolding]) -> list[Witness]:
-    """Return what proofs tell of the ledger that they were made in."""
     return [
         Witness(
             origin=proofs[pod.uid].cluster,
@@ -288,7 +287,6 @@ def _epoch_at(ledger: Ledger, position: int) -> int:
 
 
 def _witnesses(read: Mapping[str, _Signed | str]) -> list[Witness]:
-    """Return what believed allocations tell of the ledger that they were made in."""
     signed = [each.allocation for each in read.values() if isinstance(each, _Signed)]
     return [
         Witness(
@@ -314,7 +312,6 @@ def _absent(pods: Sequence[SeenPod], past: PastEvents) -> tuple[tuple[str, Holdi
 
 
 def _past(ledger: Ledger, witnesses: Sequence[Witness], uids: set[str]) -> PastEvents:
-    """Read every event once: who holds what, what was recovered, the chain where others saw it."""
     positions = {each.position for each in witnesses}
     with ledger.connection.begin():
         before = archived_past(ledger.connection, positions, uids)

@@ -110,7 +110,6 @@ class RecoveryPlan:
         return found
 
     def _again(self, allocation: Allocation, refused: str | None) -> list[tuple[str, LedgerEvent]]:
-        """Return what makes one reservation again."""
         key = f"{allocation.pod_uid}/{allocation.attempt}"
         if refused is not None:
             drift = _drift(allocation, refused)

@@ -290,7 +290,6 @@ class Projection:
         return node
 
     def _stands(self, position: int, node: KnownNode, boot_id: str, *, by_agent: bool) -> None:
-        """Write down what a node tells of the machine that it stands on."""
         number, machine = node.number, node.machine
         before = machine.stands.get(number)
         by_agent = by_agent or (before is not None and before.by_agent)
@@ -433,7 +432,6 @@ class Projection:
         self._inventoried_cpus(position, node, event)
 
     def _changed(self, position: int, at_us: int, change: DeviceChange) -> None:
-        """Write down what an inventory or a loss changes of one device."""
         device = change.device
         if change.new:
             self._next_device += 1

@@ -111,7 +111,6 @@ def was_a_ledger(path: Path) -> bool:
 
 
 def _views_of_true_times(connection: Connection) -> Mapping[Name, Definition]:
-    """Return the views that tell true times, if there must be any."""
     try:
         corrected = is_corrected(connection)
     except DAMAGE:

@@ -246,7 +246,6 @@ def triggers() -> dict[Key, str]:
 
 
 def _called(trigger: Key) -> str:
-    """Return the function that a trigger of ours calls."""
     match = _CALLS.search(triggers()[trigger])
     assert match, trigger
     return match[1]

@@ -259,7 +259,6 @@ class Proof:
     def _differs(
         self, position: int | None, table: str, names: list[str], must: Row, found: Row
     ) -> None:
-        """Report the columns of a row that are not as the events say."""
         wrong = ", ".join(
             f"{name}={there!r} (the events say {right!r})"
             for name, right, there in zip(names, must, found, strict=False)

@@ -123,7 +123,6 @@ def _position(table: Table, operator: str, position: int) -> Any:  # noqa: ANN40
 
 
 def _behind(position: int) -> Callable[[Table], Select[Any]]:
-    """Return the query for the rows that later events opened."""
     return lambda table: in_key_order(table).where(_position(table, ">", position))
 
 

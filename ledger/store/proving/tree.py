@@ -227,7 +227,6 @@ def _tile(connection: Connection, level: int, number: int) -> bytes | None:
 
 
 def _leaves(connection: Connection, first: int, last: int) -> list[bytes]:
-    """Return the leaf hashes of the positions first..last."""
     if first > last:
         return []
     query = (

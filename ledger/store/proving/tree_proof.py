@@ -196,7 +196,6 @@ class TreeProof:
         )
 
     def _compare_tiles(self) -> None:
-        """Compare every stored tile with the one over the events."""
         size = self._stored.size if self._stored is not None else 0
         expected = {
             key: digest

@@ -536,7 +536,6 @@ class Walk:
         self.chain = chain if isinstance(chain, bytes) else b""
 
     def _row(self, row: Row) -> None:
-        """Check one row, whatever is in it."""
         if tuple(map(type, row)) in self._kinds:
             self._event(row)
         else:

@@ -112,7 +112,6 @@ def _expect_no_action(cursor: psycopg.Cursor[Any], text: str) -> None:
 
 @contextmanager
 def _explained(seconds: float) -> Iterator[None]:
-    """Put what the server refuses into our words."""
     try:
         yield
     except psycopg.Error as error:

@@ -175,7 +175,6 @@ def _refusal(writer: Writer, error: Exception) -> LedgerError:
 
 
 def _recorded(writer: Writer, commands: Sequence[Command]) -> dict[str, _Known]:
-    """Return the commands' keys that are in the ledger."""
     given = {new.idempotency_key for command in commands for new in command.events}
     try:
         with writer.connection.begin():

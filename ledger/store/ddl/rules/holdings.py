@@ -285,7 +285,6 @@ def _core(more: str = "") -> RefusalWords:
 
 
 def _memory(more: str = "") -> RefusalWords:
-    """Return the words for a card whose memory is short."""
     return full_card(
         f"has {{{_MEMORY_LEFT}}} of {{OLD.memory_reported}} bytes memory left,"
         f" {{{_MEMORY_ASKED}}} asked{more}"
