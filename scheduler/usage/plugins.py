@@ -184,7 +184,6 @@ def _single(
 def _replicated(
     node: Plugged, names: Sequence[str], replicas: int, model: str, memory_mib: int | None
 ) -> CardGroup:
-    """Return cards of which each is handed out several times."""
     by_units = sum(node.there(name) for name in names) // replicas
     told = node.number(f"{NVIDIA_GPU}.count") or by_units
     cards = Many(least=min(told, by_units), most=max(told, by_units))

@@ -85,8 +85,6 @@ def _of_hints(request: PodRequest) -> Iterator[Alternative]:
 
 
 def _hinted(kind: str, **fields: object) -> Change:
-    """Return the change of one field of the hints of a type."""
-
     def change(request: PodRequest) -> PodRequest:
         devices = tuple(
             replace(item, hint=_changed(item.hint, fields))

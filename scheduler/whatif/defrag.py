@@ -447,7 +447,6 @@ class _Search:
         return None
 
     def _next_steps(self, way: _Steps) -> Iterator[_Step]:
-        """Yield every step that can be taken after these."""
         for unit in self.units:
             self._stand(way)
             self.trial.lift(unit)
@@ -572,7 +571,6 @@ class _Search:
         return tuple(moves)
 
     def _has_room_first(self, goal: Placement) -> bool:
-        """Tell whether the new place is free while the old one is still held."""
         twin = structs.replace(goal, request=replace(goal.request, uid=f"{goal.request.uid}/again"))
         placed = self.trial.place_as(twin)
         if placed is not None:
@@ -581,7 +579,6 @@ class _Search:
 
 
 def _stays(holder: Holder, placement: Placement) -> bool:
-    """Tell whether the new place is the old one."""
     held = holder.held
     return (
         holder.node == placement.node
@@ -591,7 +588,6 @@ def _stays(holder: Holder, placement: Placement) -> bool:
 
 
 def _moved(holder: Holder, to: Placement) -> Holder:
-    """Return the Pod as it stands after a move."""
     held = structs.replace(holder.held, node_name=to.node_name, shares=to.shares, cpuset=to.cpuset)
     return replace(holder, node=to.node, held=held)
 
