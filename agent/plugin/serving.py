@@ -310,7 +310,6 @@ class DevicePlugin:
             _log.info("names removed", extra={"names": removed})
 
     def _calls(self) -> grpc.GenericRpcHandler:
-        """Return what answers which call."""
         unary = {
             "GetDevicePluginOptions": (self._get_options, messages.Empty),
             "Allocate": (self._allocate, messages.AllocateRequest),

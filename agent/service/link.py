@@ -164,7 +164,6 @@ class ServiceLink:
         return read_checkpoint(answer.body)
 
     async def _asked(self) -> Following:
-        """Ask what is to be asked now, and return where we stand then."""
         state, after = self.state, self.state.ask().after
         path, seconds = f"{PATH}/holdings", CALL_SECONDS
         if after is not None:

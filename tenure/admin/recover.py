@@ -149,7 +149,6 @@ def _dumped(path: str) -> list[SeenPod]:
 
 
 def _asked(kubeconfig: str | None, namespace: str) -> tuple[list[SeenPod], list[Witness]]:
-    """Return the Pods of a cluster, and what its scheduler has seen of the ledger."""
     import asyncio
 
     from certs.ports import ApiError

@@ -162,7 +162,6 @@ def _settings(source: Ledger, config: Path) -> InForce:
 
 
 def _other(path: str, recorded: Any, given: Any) -> Iterator[str]:  # noqa: ANN401 - JSON values
-    """Yield where two JSON values differ, in words."""
     if isinstance(recorded, dict) and isinstance(given, dict):
         for key in sorted(recorded.keys() | given.keys()):
             below = f"{path}.{key}" if path else key
@@ -172,7 +171,6 @@ def _other(path: str, recorded: Any, given: Any) -> Iterator[str]:  # noqa: ANN4
 
 
 def _ahead(source: Ledger, position: int | None) -> Ahead:
-    """Read what later events say of the positions that decisions were made on."""
     from scheduler.record.ahead import Ahead
 
     def event_at(at: int) -> RecordedEvent:

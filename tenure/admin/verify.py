@@ -303,7 +303,6 @@ def _witness(
 
 
 def _with(report: VerifyReport, refusals: Sequence[str]) -> VerifyReport:
-    """Return the report with what its witnesses are refused for, as findings."""
     from ledger.store.proving.verify import Finding
 
     found = tuple(Finding(position=None, text=each) for each in refusals)

@@ -134,7 +134,6 @@ class Leadership:
                 await acting
 
     async def _attempt(self) -> _Seen:
-        """Take or renew the Lease; tell whose it is now."""
         began = self._monotonic()
         try:
             async with asyncio.timeout(self._settings.retry.total_seconds() * 2):

@@ -307,7 +307,6 @@ class KubeObjects:
 
 @contextmanager
 def _as_api_errors(method: str, path: str, seconds: float) -> Iterator[None]:
-    """Say in one error whatever can happen to a call."""
     try:
         yield
     except TimeoutError as error:
