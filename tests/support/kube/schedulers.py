@@ -160,6 +160,7 @@ def extender(
     leading: bool = True,
     pod: str = "",
     kubeconfig: Path | None = None,
+    config: Path | None = None,
     forked: bool = False,
     point: Point | None = None,
     gate: int = 0,
@@ -176,6 +177,7 @@ def extender(
         leading: it is waited until this one answers; else it stands by.
         pod: the Pod object that it labels as the leader's.
         kubeconfig: how it reaches the API server, where that is another way than others have.
+        config: its settings file.
         forked: it is a fork of a process that has imported it already, and starts sooner.
         point: where it kills itself; it is forked then.
         gate: port where the API server asks about claims of these drivers; 0 = nowhere.
@@ -205,6 +207,8 @@ def extender(
         *("--ledger-key", str(identities.keys / "ledger.key"), "--drain-seconds", "0"),
         *("--replica", replica, "--pod", pod),
     ]
+    if config:
+        command += ["--config", str(config)]
     if gate:
         command += ["--gate", f"127.0.0.1:{gate}", "--gate-name", "127.0.0.1"]
         command += [part for driver in drivers for part in ("--driver", driver)]
