@@ -107,8 +107,6 @@ class AdmissionConfiguration(SharedConfiguration):
     """Rule -> mode, for rules that differ from `mode`; names are in docs/rules.md."""
     defaults: _Defaults = Field(default_factory=_Defaults)
     profiles: tuple[_Profile, ...] = ()
-    service_accounts: frozenset[str] = Field(DEFAULT_ADMISSION.service_accounts, min_length=1)
-    """Users that may write allocations and bind managed Pods."""
     isolation_providers: frozenset[str] = DEFAULT_ADMISSION.isolation_providers
     """Isolation providers that enforce a share of a card."""
     slot_mode: SlotMode = DEFAULT_ADMISSION.slot_mode

@@ -101,15 +101,26 @@ def read_settings(path: Path) -> SchedulingSettings:
     return read_one(read_source(path), SCHEDULER, read_scheduling)
 
 
-def read_scheduling(document: object) -> SchedulingSettings:
-    """Return the settings of scheduling that a document says. Raises InputError, with the field."""
+def read_service_accounts(path: Path) -> frozenset[str]:
+    """Return the users that admission takes for Tenure's. Raises InputError as `read_settings`."""
+    return read_one(
+        read_source(path), SCHEDULER, lambda document: _configuration(document).service_accounts
+    )
+
+
+def _configuration(document: object) -> SchedulerConfiguration:
     from tenure.both_config import TenureConfiguration
 
     kinds: dict[str, type[SchedulerConfiguration]] = {
         SCHEDULER: SchedulerConfiguration,
         BOTH: TenureConfiguration,
     }
-    read = parsed(document, kinds)
+    return parsed(document, kinds)
+
+
+def read_scheduling(document: object) -> SchedulingSettings:
+    """Return the settings of scheduling that a document says. Raises InputError, with the field."""
+    read = _configuration(document)
     settings = _scheduling(read)
     try:
         templates = read_shared_templates(read.devices.gpu_shared_resource_templates)

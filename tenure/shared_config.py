@@ -18,6 +18,7 @@ from ledger.domain.errors import InputError
 from ledger.domain.vocabulary import Vocabulary
 from tenure.exits import with_next
 from tenure.sources.text import InputFile
+from webhook.decide.settings import SERVICE_ACCOUNTS
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -79,6 +80,8 @@ class SharedConfiguration(Section):
     cpu: CpuDefaults = Field(default_factory=CpuDefaults)
     device_types: dict[Any, Any] = Field(default_factory=dict)
     """Types of devices beside GPUs, RDMA and FPGA, alike for both services (device-types.md)."""
+    service_accounts: frozenset[str] = Field(SERVICE_ACCOUNTS, min_length=1)
+    """Users that may write allocations and bind managed Pods."""
 
     def vocabulary(self) -> Vocabulary:
         """Return what requests mean. Raises InputError where `deviceTypes` means nothing clear."""

@@ -258,8 +258,9 @@ def _posted(state: Bind, told: Effect) -> Next:
     match told:
         case Done():
             return _confirm(state)
-        case Rejected():
-            return _look(state)
+        case Rejected(message):
+            why = f"{state.error}: {message}" if message else state.error
+            return _look(replace(state, error=why))
         case NotThere():
             return _void(state, GONE)
         case NoAnswer():

@@ -145,12 +145,14 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
     groups = LiveGroups(view, clock, begun, all_or_nothing=ports.evicts)
     books = LiveBooks(view, clock, ports.words, begun, groups, why_not=why_not)
     give_way(view, books, holds, groups)
+    telling = Telling(api=ports.api, clock=clock, reporter=ports.actor)
     binder = Binder(
         recorder=ports.recorder,
         api=ports.api,
         clock=clock,
         books=books,
         proofs=ports.proofs(view),
+        telling=telling,
         actor=ports.actor,
         start=ports.start,
     )
@@ -178,7 +180,6 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
     agents.confirmed = agents.ready.changed = releasing.look_at
     holds.freed = groups.plans.freed = releasing.freed
     refusing = Refusing(view, books, binder, ports.words, told=ports.told, why_not=why_not)
-    telling = Telling(api=ports.api, clock=clock, reporter=ports.actor)
     Saying(view, telling, why_not=why_not)
     gangs = Gangs(view, books, binder, groups, why_not=why_not)
     templates = Templates(

@@ -60,6 +60,7 @@ from scheduler.service.ports import (
     Standing,
     Start,
 )
+from scheduler.service.telling import Telling, about_pod
 
 _log: Final = logging.getLogger("tenure.scheduler.binding")
 ANSWER_SECONDS: Final = 8.0
@@ -76,6 +77,8 @@ UNKNOWN_POD: Final = "no such Pod waits"
 TOO_MANY: Final = "too many Pods are being bound"
 UNCONFIRMED: Final = "the Pod is gone, and its node has not confirmed that nothing of it runs"
 NODE_MOVED: Final = "the node keeps changing"
+REFUSED: Final = "BindingRefused"
+"""The reason of the Event about a Pod whose Binding the API server refused."""
 
 
 async def _at_once(_pod_uid: str) -> None:
@@ -148,6 +151,7 @@ class Binder:
 
     Attributes:
         counts: what every act came to, as `<act> <told>`.
+        refusals: Bindings that the API server refused, by HTTP status.
         is_gone: told UIDs of a node and of a Pod whose object is gone; tells whether nothing of it
             is left there, as far as the node says anything.
     """
@@ -157,6 +161,7 @@ class Binder:
     clock: Clock
     books: Books
     proofs: Proofs
+    telling: Telling
     actor: str
     start: Start
     ready: Callable[[str], Awaitable[None]] = _at_once
@@ -164,6 +169,7 @@ class Binder:
     calls_max: int = CALLS_MAX
     binds_max: int = BINDS_MAX
     counts: Counter[str] = field(default_factory=Counter)
+    refusals: Counter[str] = field(default_factory=Counter)
     is_gone: Callable[[str, str], bool] = lambda _node_uid, _pod_uid: True
     _jobs: dict[str, _Job] = field(default_factory=dict)
     _ahead: dict[str, _Ahead] = field(default_factory=dict)
@@ -458,8 +464,22 @@ class Binder:
             async with self._calls:
                 await self.api.create(f"{job.path}/binding", body)
         except (ConflictError, ApiError) as error:
-            return outcomes.of_binding(error)
+            told = outcomes.of_binding(error)
+            if isinstance(told, Rejected):
+                self._refused(job.call, error)
+            return told
         return outcomes.of_binding(None)
+
+    def _refused(self, call: BindCall, error: ConflictError | ApiError) -> None:
+        """Say who refused a Binding, and why; a conflict is what the protocol expects."""
+        if isinstance(error, ConflictError):
+            self.refusals["409"] += 1
+            return
+        self.refusals[str(error.status)] += 1
+        words = {"pod_uid": call.pod_uid, "node_name": call.node_name, "reason": str(error)}
+        _log.error("the API server refused a Binding", extra=words)
+        pod = about_pod(call.namespace, call.pod_name, call.pod_uid)
+        self.telling.tell(pod, REFUSED, str(error), action="Binding")
 
     async def _fence(self, job: _Job) -> Effect:
         """
@@ -476,6 +496,9 @@ class Binder:
         except (ConflictError, ApiError) as error:
             if isinstance(error, ApiError) and not outcomes.is_definite(error):
                 return NoAnswer()
+            if isinstance(error, ApiError) and not job.failures:
+                words = {"pod_uid": job.call.pod_uid, "reason": str(error)}
+                _log.error("the API server refused to fence a Pod", extra=words)
             told = await self._read(job)
             return told if isinstance(told, NotThere) else NoAnswer()
         return Done()

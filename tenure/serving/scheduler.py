@@ -35,6 +35,7 @@ from tenure.serving.scheduling.agents import agent_routes
 from tenure.serving.scheduling.certificates import ServingFolder
 from tenure.serving.scheduling.cluster import origin_of, reflectors
 from tenure.serving.scheduling.gate import attempts_in, guarding, observe_claims
+from tenure.serving.scheduling.identity import why_not_expected
 from tenure.serving.scheduling.label import label_the_leader
 from tenure.serving.scheduling.ledger import ProbedLane, beginning_of, refusals_told
 from tenure.serving.scheduling.options import ProcessClock, SchedulerOptions
@@ -49,6 +50,7 @@ from tenure.serving.scheduling.signing import proof_key_of, signer_of
 from tenure.serving.scheduling.standing import Standing
 from tenure.sources.yaml_text import yaml_documents
 from tenure.version import tenure_version
+from webhook.decide.settings import SERVICE_ACCOUNTS
 
 LOOK_SECONDS: Final = 2.0
 START_SECONDS: Final = 60.0
@@ -70,18 +72,19 @@ async def serve_scheduler(options: SchedulerOptions) -> None:
     """
     look_seldom()
     asyncio.get_running_loop().call_later(START_SECONDS, give_back)
-    settings = _settings_of(options)
+    settings, accounts = _settings_of(options)
     metrics = Metrics()
     folder = ServingFolder(options, metrics)
     async with AsyncExitStack() as stack:
         started = await _started(options, metrics, stack)
+        wrong = await unless(started.stopping, why_not_expected(started.objects, accounts))
         found = await unless(started.stopping, _found(started))
         if found is None:
             return
         standing = Standing(options)
         process = await _opened(started, settings, standing, found)
         _show(process)
-        started.why_not_ready = lambda: why_not_ready(process)
+        started.why_not_ready = lambda: wrong or why_not_ready(process)
         pods = _follow(process)
         be_a_replica(process, standing, pods)
         await label_the_leader(process)
@@ -98,12 +101,13 @@ async def serve_scheduler(options: SchedulerOptions) -> None:
         await _answer(process, folder)
 
 
-def _settings_of(options: SchedulerOptions) -> SchedulingSettings:
+def _settings_of(options: SchedulerOptions) -> tuple[SchedulingSettings, frozenset[str]]:
+    """Return the settings, and the users that admission lets bind."""
     if options.config is None:
-        return SchedulingSettings()
-    from tenure.config import read_settings
+        return SchedulingSettings(), SERVICE_ACCOUNTS
+    from tenure.config import read_service_accounts, read_settings
 
-    return read_settings(options.config)
+    return read_settings(options.config), read_service_accounts(options.config)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -285,6 +289,12 @@ def _show(process: Process) -> None:
         ("tenure_refusals", "Refusals, by what became of them.", "what", live.refusing.counts),
         ("tenure_soft_holds_ended", "Soft holds, by why they ended.", "why", live.holds.ended),
         ("tenure_bind_acts", "Acts of binding, with their outcome.", "act", live.binder.counts),
+        (
+            "tenure_bind_refusals",
+            "Bindings that the API server refused, by HTTP status.",
+            "status",
+            live.binder.refusals,
+        ),
         ("tenure_agent_words", "What agents confirmed, by result.", "what", live.agents.counts),
         ("tenure_claim_words", "What agents said of claims.", "what", live.agents.claims.counts),
         (

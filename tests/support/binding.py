@@ -16,6 +16,7 @@ from ledger.domain.log.recorded import NewEvent
 from ledger.store.writing.commands import Command, Outcome, Recorded, Refused
 from scheduler.service.binding import Binder
 from scheduler.service.ports import BindCall, Chosen, NotChosen, Standing
+from scheduler.service.telling import Telling
 from tests.support import fake_api
 from tests.support.fake_api import ApiClient, ApiServer
 from tests.support.loops import run_in_virtual_time
@@ -248,6 +249,7 @@ class Scene:
             clock=LoopClock(),
             books=self.books,
             proofs=Unsigned(),
+            telling=Telling(api=self.api, clock=LoopClock(), reporter="scheduler/test"),
             actor="scheduler/test",
             start=self.tasks.start,
         )

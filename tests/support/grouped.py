@@ -22,6 +22,7 @@ from scheduler.service.books import LiveBooks
 from scheduler.service.gangs import Gangs
 from scheduler.service.holds import Holds
 from scheduler.service.ports import BindCall, Chosen, NotChosen
+from scheduler.service.telling import Telling
 from tests.support import fake_api
 from tests.support.binding import Tasks, Unsigned
 from tests.support.fake_api import ANSWERED, ApiClient, ApiServer
@@ -56,16 +57,18 @@ class Scene:
         give_way(view, self.books, self.holds, self.groups)
         self.server, self.tasks = ApiServer(), Tasks()
         self.fates: deque[str | int] = deque()
+        api = ApiClient(
+            self.server,
+            self.live.clock.sleep,
+            fate=lambda _: self.fates.popleft() if self.fates else ANSWERED,
+        )
         self.binder = Binder(
             recorder=self.live.ledger,
-            api=ApiClient(
-                self.server,
-                self.live.clock.sleep,
-                fate=lambda _: self.fates.popleft() if self.fates else ANSWERED,
-            ),
+            api=api,
             clock=self.live.clock,
             books=self.books,
             proofs=Unsigned(),
+            telling=Telling(api=api, clock=self.live.clock, reporter="scheduler/test"),
             actor="scheduler/test",
             start=self.tasks.start,
         )

@@ -38,6 +38,7 @@ from scheduler.bind.protocol import (
 DONE: Final[Effect] = Done()
 NOBODY_KNOWS: Final[Effect] = NoAnswer()
 REFUSED: Final[Effect] = Rejected("no")
+SAYS_WHY: Final = f"{UNSETTLED}: no"
 FIRST: Final[list[Act]] = [Reserve(1, "7"), PostBinding(1, "7")]
 FENCED: Final[list[Act]] = [*FIRST, PatchFence(), ReadPod()]
 Line = tuple[Sequence[Effect], Sequence[Act]]
@@ -80,7 +81,7 @@ LINES: Final[dict[str, Line]] = {
     ),
     "409, and the version is the same: a fence first": (
         [DONE, REFUSED, PodNow("7"), DONE, PodNow("8"), DONE],
-        [*FIRST, ReadPod(), PatchFence(), ReadPod(), RecordVoided(1, UNSETTLED), Answer(UNSETTLED)],
+        [*FIRST, ReadPod(), PatchFence(), ReadPod(), RecordVoided(1, SAYS_WHY), Answer(SAYS_WHY)],
     ),
     "409, and it is being deleted": (
         [DONE, REFUSED, PodNow("7", deleting=True), DONE],

@@ -15,7 +15,7 @@ from ledger.domain.errors import (
     StaleStreamError,
     UnknownOutcomeError,
 )
-from ledger.domain.log.events import PodReserved
+from ledger.domain.log.events import PodReserved, PodVoided
 from ledger.store.writing.commands import Refused
 from scheduler.bind.protocol import DEPOSED, ELSEWHERE, GONE, GONE_UNSEEN, MOVED, UNSETTLED
 from scheduler.service.binding import (
@@ -77,15 +77,16 @@ def bare(scene: Scene) -> None:
     scene.books.seen["uid-p"] = scene.pod["metadata"]["resourceVersion"]
 
 
+REFUSED: Final = f"{UNSETTLED}: the API refused"
 CALLS: Final[dict[str, tuple[Before, Fates, str, list[str]]]] = {
     "all goes well": (nothing, [], "", BOUND),
     "the answer is lost": (nothing, [fake_api.LOST], "", BOUND),
     "it never arrived": (nothing, [DROPPED], UNSETTLED, VOIDED),
     "it arrives when its reservation is void": (nothing, [LATE], UNSETTLED, VOIDED),
     "500": (nothing, [500], UNSETTLED, VOIDED),
-    "429": (nothing, [429], UNSETTLED, VOIDED),
-    "429 for longer": (nothing, [429, 429, 429], UNSETTLED, VOIDED),
-    "422": (nothing, [422], UNSETTLED, VOIDED),
+    "429": (nothing, [429], REFUSED, VOIDED),
+    "429 for longer": (nothing, [429, 429, 429], REFUSED, VOIDED),
+    "422": (nothing, [422], REFUSED, VOIDED),
     "403 for the fence, for a while": (nothing, [DROPPED, 403, ANSWERED, 403], UNSETTLED, VOIDED),
     "the fence is lost": (nothing, [DROPPED, fake_api.LOST], UNSETTLED, VOIDED),
     "the fence never arrived": (nothing, [fake_api.LOST, DROPPED], "", BOUND),
@@ -118,6 +119,40 @@ def test_every_failure_of_the_api_ends_as_the_contract_says(
         found = scene.server.read(PATH)
         if found is not None and found["metadata"]["uid"] == "uid-p" and error != ELSEWHERE:
             assert (found["spec"].get("nodeName") == "n-1") is (error == "")
+
+    play(act)
+
+
+@pytest.mark.parametrize("status", [403, 422, 429])
+def test_who_refused_a_binding_is_told_in_the_ledger_to_the_pod_and_in_a_count(
+    status: int,
+) -> None:
+    """In the API server's words."""
+
+    async def act(scene: Scene) -> None:
+        scene.fates.append(status)
+        assert await scene.binder.bind(CALL) == REFUSED
+        event = scene.ledger.events[-1].event
+        assert isinstance(event, PodVoided)
+        assert event.reason == REFUSED
+        assert scene.binder.refusals == {str(status): 1}
+        await scene.binder.telling.send()
+        [said] = [value for path, value in scene.server.objects.items() if "/events/" in path]
+        assert (said["reason"], said["type"]) == ("BindingRefused", "Warning")
+        assert (said["note"], said["regarding"]["uid"]) == ("the API refused", "uid-p")
+
+    play(act)
+
+
+def test_a_version_that_moved_is_counted_and_no_event() -> None:
+    """The protocol expects it, and binds at the next try."""
+
+    async def act(scene: Scene) -> None:
+        touched(scene)
+        assert not await scene.binder.bind(CALL)
+        assert scene.binder.refusals == {"409": 1}
+        await scene.binder.telling.send()
+        assert not any("/events/" in path for path in scene.server.objects)
 
     play(act)
 

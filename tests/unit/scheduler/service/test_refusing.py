@@ -18,6 +18,7 @@ from scheduler.service.answering import Extender
 from scheduler.service.binding import Binder
 from scheduler.service.books import LiveBooks
 from scheduler.service.refusing import AGAIN_SECONDS, NAMESPACE_SECONDS, TOGETHER, Refusing
+from scheduler.service.telling import Telling
 from scheduler.service.view import STRANGERS
 from tests.support.binding import Tasks, Unsigned
 from tests.support.fake_api import ApiClient, ApiServer
@@ -38,12 +39,14 @@ class Scene:
         self.meanwhile: Callable[[], None] = lambda: None
         begun = self.live.ledger.beginning()
         books = LiveBooks(self.live.view, self.live.clock, WORDS, begun, self.live.groups)
+        api = ApiClient(ApiServer(), self.live.clock.sleep)
         binder = Binder(
             recorder=self.live.ledger,
-            api=ApiClient(ApiServer(), self.live.clock.sleep),
+            api=api,
             clock=self.live.clock,
             books=books,
             proofs=Unsigned(),
+            telling=Telling(api=api, clock=self.live.clock, reporter="scheduler/test"),
             actor="scheduler/test",
             start=Tasks().start,
         )

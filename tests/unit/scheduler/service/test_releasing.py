@@ -16,6 +16,7 @@ from scheduler.service.binding import Binder
 from scheduler.service.books import LiveBooks
 from scheduler.service.ending import NodeWord
 from scheduler.service.releasing import TOGETHER, Releasing
+from scheduler.service.telling import Telling
 from scheduler.service.view import STRANGERS
 from tests.support import fake_api, objects
 from tests.support.binding import Tasks, Unsigned
@@ -51,6 +52,7 @@ class Scene:
             clock=self.live.clock,
             books=books,
             proofs=Unsigned(),
+            telling=Telling(api=self.api, clock=self.live.clock, reporter="scheduler/test"),
             actor="scheduler/test",
             start=self.tasks.start,
         )
