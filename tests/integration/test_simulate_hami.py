@@ -232,6 +232,44 @@ def test_an_over_held_card_is_full_and_no_more(
     assert "1 node, 2 cards: 75 % held" in shown["map"]
 
 
+def test_what_hami_gave_of_a_scaled_card_is_judged_by_its_figures(
+    simulate: Simulate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`devcore` 200, `devmem` twice the card: two Pods of 60 % are no double allocation."""
+    cards = [card(f"GPU-{n}", index=n, mib=163840, devcore=200) for n in range(3)]
+    scaled = hami_node("n1", *cards)
+    scaled["metadata"] = {**scaled["metadata"], "labels": {"nvidia.com/gpu.memory": "81920"}}
+    limits: dict[str, Json] = {GPU: 1, MEM: 60000, CORES: 60}
+    less: dict[str, Json] = {GPU: 1, MEM: 81920}
+    objects = [
+        scaled,
+        *(running(name, limits, allocated([("GPU-0", 60000, 60)])) for name in ("a", "b")),
+        running("c", less, allocated([("GPU-1", 81920, 0)])),
+        asking("full", {GPU: 1, MEM: 81920}),
+        asking("second", {GPU: 1, MEM: 1}),
+    ]
+    document = simulate(*objects, asking("small", {GPU: 1, MEM: 1}))
+
+    assert document["summary"]["conflicts"] == []
+    assert cards_of(document, "full") == [("GPU-2", 0, 81920)]
+    assert message_of(document, "second").endswith(" 1 Insufficient gpu devices.")
+    line = CommandLine(tmp_path / "none.db", capsys)
+    drawn = [line.run("map", "in.json", "-o", "json").out]
+    line.run("simulate", "in.json", "--ledger", str(tmp_path / "new.db"))
+    drawn.append(line.run("map", "--ledger", str(tmp_path / "new.db"), "-o", "json").out)
+    for shown in map(json.loads, drawn):
+        assert shown["double"] == []
+        group = shown["nodes"][0]["groups"][0]
+        assert group["memory_mib"] == 81920
+        assert [one["core_percent"] for one in group["devices"][0]["holders"]] == [60, 60]
+
+    third = running("d", {GPU: 1, CORES: 90}, allocated([("GPU-0", 0, 90)]))
+    document = simulate(*objects, third)
+    assert document["summary"]["conflicts"] == ["n1/gpu 0: over-held by ml/a, ml/b, ml/d"]
+    (double,) = json.loads(line.run("map", "in.json", "-o", "json").out)["double"]
+    assert double["holders"] == ["ml/a", "ml/b", "ml/d"]
+
+
 @pytest.mark.parametrize(
     "fields",
     [

@@ -71,6 +71,29 @@ def test_a_card_that_takes_no_pods_is_closed(more: Object, cordon: str) -> None:
     assert [one[-1] for one in found] == [False, True]
 
 
+@pytest.mark.parametrize(
+    ("cards", "labels", "mib"),
+    [
+        pytest.param([163840], {"nvidia.com/gpu.memory": "81920"}, [81920], id="scaled"),
+        pytest.param([81920], {"nvidia.com/gpu.memory": "163840"}, [81920], id="HAMi gives less"),
+        pytest.param([163840], {}, [163840], id="nobody says how large it is"),
+        pytest.param([163840], {"nvidia.com/gpu.memory": "80Gi"}, [163840], id="no number"),
+        pytest.param([16384, 81920], {"nvidia.com/gpu.memory": "8192"}, [16384, 81920], id="mixed"),
+    ],
+)
+def test_a_card_gives_no_more_memory_than_it_has(
+    cards: list[int], labels: dict[str, str], mib: list[int]
+) -> None:
+    """Contract 4, as ours; of several models the label tells one, and not which."""
+    listed = [
+        card(f"GPU-{number}", index=number, mib=size, type=f"NVIDIA-{size}")
+        for number, size in enumerate(cards)
+    ]
+    facts, _ = decode_node(node(labels=labels, annotations={REGISTER: registered(*listed)}))
+
+    assert [one.memory_bytes >> 20 for one in facts.devices] == mib
+
+
 def test_scaling_leaves_the_compute_of_a_card_alone() -> None:
     """Contract 4, as ours: no card gives more than 100 percent."""
     facts, _ = decode_node(node(annotations={REGISTER: registered(card("GPU-a", devcore=200))}))
