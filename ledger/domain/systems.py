@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ledger.domain.bounds import Count, Index, Units
+from ledger.domain.devices import DeviceRecord
 
 DRA: Final = "dra"
 VOLCANO: Final = "volcano"
@@ -42,6 +43,15 @@ class SystemCard:
     memory_mib: Count | None = None
     mode: str = "whole"
     closed: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaledCard:
+    """A card, by its id, of which others give as much as this: more than it has."""
+
+    id: str
+    core_percent: Count
+    memory_bytes: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +106,7 @@ class DeviceSystems:
         cards: in the order of what tells of them.
         others: driver -> how many devices it has that are no cards.
         claims: allocated ones whose Pods don't run there.
+        scaled: inventoried cards, by which figures what others gave of them is judged.
     """
 
     offers: tuple[tuple[str, Count], ...] = ()
@@ -103,6 +114,15 @@ class DeviceSystems:
     cards: tuple[SystemCard, ...] = ()
     others: tuple[tuple[str, Count], ...] = ()
     claims: tuple[KeptClaim, ...] = ()
+    scaled: tuple[ScaledCard, ...] = ()
+
+    def excess(self, card: DeviceRecord) -> tuple[int, int]:
+        """Return how much core percent and memory others give of a card beyond what it has."""
+        for one in self.scaled:
+            if one.id == card.device_id:
+                core = max(0, one.core_percent - card.core_percent)
+                return core, max(0, one.memory_bytes - card.memory_bytes)
+        return 0, 0
 
     def there(self) -> Mapping[str, int]:
         """Return how many there are of each resource, ill ones too."""

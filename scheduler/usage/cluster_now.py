@@ -706,10 +706,11 @@ def _doubles(part: _NodeParts) -> Iterator[Double]:
         core = sum(each.core_percent for each in held)
         memory = sum(each.memory_bytes for each in held)
         alone = any(each.holder.whole for each in held)
+        more_core, more_memory = part.systems.excess(device)
         if len(held) > 1 and (
             alone
-            or core > (device.core_percent or WHOLE_PERCENT)
-            or (device.memory_bytes and memory > device.memory_bytes)
+            or core > (device.core_percent or WHOLE_PERCENT) + more_core
+            or (device.memory_bytes and memory > device.memory_bytes + more_memory)
         ):
             yield Double(
                 node=part.name,

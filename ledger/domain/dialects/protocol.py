@@ -20,6 +20,7 @@ from ledger.domain.nodes import NodeFacts
 from ledger.domain.quantity import Quantity
 from ledger.domain.request.asked import NOTHING, TypeRequest
 from ledger.domain.request.requests import MatchExpression, PodRequest
+from ledger.domain.systems import ScaledCard
 from ledger.domain.vocabulary import Vocabulary
 
 Labels = Mapping[str, str]
@@ -79,19 +80,23 @@ class CardLeft:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
     """
-    The GPUs of a Node as one of its annotations lists them.
+    The GPUs of a Node as one of its annotations lists them; with a Device object that counts.
 
     Attributes:
         name: the annotation, for people.
         cards: by minor; none where the annotation can't be read, which a warning then says.
         serves: the dialects in which they can be asked for.
         instead_of: resources whose quantity says nothing of cards beside the annotation.
+        scheduler: who gives them beside us, and counts none of our Pods; empty = nobody.
+        scaled: of which cards that gives more than they have.
     """
 
     name: str
     cards: tuple[DeviceRecord, ...]
     serves: frozenset[Dialect]
     instead_of: frozenset[str]
+    scheduler: str = ""
+    scaled: tuple[ScaledCard, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
@@ -119,14 +124,11 @@ def no_offers(_card: CardLeft, _vocabulary: Vocabulary) -> Mapping[str, int]:
     return {}
 
 
-def nothing_listed(_annotations: Mapping[str, str]) -> Listed | None:
+def nothing_listed(
+    _annotations: Mapping[str, str], _labels: Labels, _quantities: Quantities
+) -> Listed | None:
     """Find no card in a Node's annotations."""
     return None
-
-
-def no_scheduler(_annotations: Mapping[str, str], _quantities: Quantities) -> str:
-    """Find no other scheduler in a Node's annotations."""
-    return ""
 
 
 def no_witness(
@@ -196,9 +198,7 @@ class DialectReader:
             where there are none.
         offers: what a card's rest adds to the quantities of its Node, where an agent of ours writes
             them; no device plugin may advertise the same names.
-        listed: the cards that a Node's annotations list; asked where it has no Device object.
-        scheduler: the scheduler that gives a Node's cards beside ours, by its annotations and what
-            it offers; empty = none.
+        listed: the cards that a Node's annotations list, given its labels and what it offers.
         beside_device: the ids of the cards that a Node's annotations close beside its Device
             object, whose devices are given, and what is to be said of them.
         uncounted: memory that is offered in vain without a number of cards.
@@ -224,8 +224,7 @@ class DialectReader:
     unit_bytes: Callable[[str, Vocabulary], int] = not_by_unit
     adverts: Callable[[Callable[[str], int], Vocabulary], Adverts | None] = no_adverts
     offers: Callable[[CardLeft, Vocabulary], Mapping[str, int]] = no_offers
-    listed: Callable[[Mapping[str, str]], Listed | None] = nothing_listed
-    scheduler: Callable[[Mapping[str, str], Quantities], str] = no_scheduler
+    listed: Callable[[Mapping[str, str], Labels, Quantities], Listed | None] = nothing_listed
     beside_device: Callable[
         [Mapping[str, str], Sequence[DeviceRecord]], tuple[frozenset[str], Sequence[str]]
     ] = no_witness

@@ -30,6 +30,7 @@ from ledger.domain.annotations.wire import a_flag, a_quantity, a_text, an_object
 from ledger.domain.bounds import bounds_of
 from ledger.domain.cpuset import EMPTY, CpuSet
 from ledger.domain.devices import DeviceRecord
+from ledger.domain.dialects.protocol import Listed
 from ledger.domain.dialects.registry import READERS
 from ledger.domain.errors import InputError
 from ledger.domain.kube.derived_links import derive_links
@@ -142,8 +143,10 @@ def decode_node(
     }
     spec, status = an_object(node.get("spec"), "spec"), an_object(node.get("status"), "status")
     quantities = _quantities(status, vocabulary)
+    found = (reader.listed(annotations, labels, quantities or {}) for reader in READERS)
+    listed = next((one for one in found if one is not None), None)
     if device is None:
-        inventory = _without_device(quantities or {}, labels, annotations, vocabulary)
+        inventory = _without_device(quantities or {}, labels, listed, vocabulary)
     else:
         model = labels.get(LABEL_GPU_MODEL, "")
         inventory = _within(
@@ -184,11 +187,9 @@ def decode_node(
         honors_partitions=honors_partitions(labels, device_labels),
         extended=offered(quantities or {}, vocabulary, plain=device is None),
         advertised=_advertised_names(status, {*vocabulary.device_names, SLOT}),
-        systems=systems,
-        other_scheduler=next(
-            (one for each in READERS if (one := each.scheduler(annotations, quantities or {}))),
-            VOLCANO if systems.cards and dict(systems.offers).get(VGPU_NUMBER) else "",
-        ),
+        systems=replace(systems, scaled=listed.scaled if listed else ()),
+        other_scheduler=(listed.scheduler if listed else "")
+        or (VOLCANO if systems.cards and dict(systems.offers).get(VGPU_NUMBER) else ""),
     )
     for reader in READERS:
         facts = reader.on_node(facts)
@@ -299,7 +300,7 @@ def _limits(
 def _without_device(
     quantities: Quantities,
     labels: Mapping[str, str],
-    annotations: Mapping[str, str],
+    listed: Listed | None,
     vocabulary: Vocabulary,
 ) -> Inventory:
     """
@@ -308,8 +309,6 @@ def _without_device(
     Rule: cli.md, Inventory without a Device object; an annotation that lists GPUs with their ids
     says more than a number of them.
     """
-    found = (reader.listed(annotations) for reader in READERS)
-    listed = next((one for one in found if one is not None), None)
     if listed is None:
         return _advertised(quantities, labels, vocabulary)
     rest = {name: units for name, units in quantities.items() if name not in listed.instead_of}

@@ -124,10 +124,10 @@ def why_unfit(cards: Sequence[CardView], demand: DeviceDemand) -> Unfit:
 def _shortage(able: Sequence[CardView], demand: DeviceDemand) -> tuple[int, int, str]:
     """For one part of one card say what is short on the best card, else count cards."""
     if demand.count == 1 and not demand.exclusive:
-        core_free = max(card.core_free for card in able)
+        core_free = max(0, *(card.core_free for card in able))
         if core_free < demand.core_percent:
             return demand.core_percent, core_free, UNIT_CORE
-        memory_free = max(card.memory_free for card in able)
+        memory_free = max(0, *(card.memory_free for card in able))
         if memory_free < demand.memory_bytes:
             return demand.memory_bytes, memory_free, UNIT_MEMORY
         for name, amount in demand.amounts:

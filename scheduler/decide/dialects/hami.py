@@ -61,22 +61,15 @@ def choose_hami(
         devices = replace(settings.devices, scoring=request.card_scoring)
         settings = replace(settings, devices=devices)
     counts = [demand.count for demand in demands]
-    if not is_limited(request.placement, node.facts.labels):
-        cards = [card for card in cards if _limits(card.record)]
-        if len(cards) < sum(counts):
-            available = len(cards)
-            return Unfit(
-                reason=reasons.NOT_ISOLATED.text,
-                requested=sum(counts),
-                available=available,
-                unit=UNIT_CARDS,
-                preemptible=False,
-            )
+    reason = NO_SUCH_CARD
     taken = [card for card in cards if _takes(request, card)]
+    if not is_limited(request.placement, node.facts.labels):
+        limited = [card for card in taken if _limits(card.record)]
+        reason, taken = (reason if limited == taken else reasons.NOT_ISOLATED), limited
     if len(taken) < min(len(cards), sum(counts)):
         available = len(taken)
         return Unfit(
-            reason=NO_SUCH_CARD.text,
+            reason=reason.text,
             requested=sum(counts),
             available=available,
             unit=UNIT_CARDS,
@@ -113,7 +106,7 @@ def _takes(request: PodRequest, card: CardView) -> bool:
 
 def _gives(card: CardView, demand: DeviceDemand) -> bool:
     """Tell whether the card has compute left where none is kept for the share (fact 9)."""
-    return bool(demand.core_percent or card.core_free)
+    return bool(demand.core_percent) or card.core_free > 0
 
 
 def _can(card: CardView, demand: DeviceDemand) -> bool:

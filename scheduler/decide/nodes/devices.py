@@ -124,6 +124,7 @@ class DeviceArrays:
         self.closed_count = 0
         self.core_over = 0
         self.counted_over = 0
+        self._excess: dict[tuple[int, int], tuple[int, int]] = {}  # of cards that others scale
         self._functions: dict[tuple[int, int], Counter[str]] = {}
         for row, (node, records) in enumerate(zip(nodes, listed, strict=True)):
             if records:
@@ -151,6 +152,8 @@ class DeviceArrays:
         """Tell whether a row may be other than these facts would make it."""
         if facts.card_amounts or self.amounts_cap or self.unknown.item(node):
             return True
+        if facts.systems.scaled or any(row == node for row, _ in self._excess):
+            return True
         if node in self._stand_ins:
             return True
         return bool(self.tenants[node].any() or self.barred[node].any())
@@ -176,6 +179,7 @@ class DeviceArrays:
                 del self.amounts_cap[name], self.amounts_free[name]
         for column in range(len(self.records[node])):
             self._functions.pop((node, column), None)
+            self._excess.pop((node, column), None)
         if node in self._stand_ins:
             self._count_over(-self._stand_ins.pop(node).lacking)
 
@@ -188,6 +192,8 @@ class DeviceArrays:
             self.memory_cap[node, column] = record.memory_bytes
             self.present[node, column] = True
             self.healthy[node, column] = record.healthy
+            if facts.systems.scaled:
+                self._excess[node, column] = facts.systems.excess(record)
         if self.device_type == GPU and facts.card_amounts:
             self._list_amounts(node, columns, facts)
 
@@ -350,13 +356,19 @@ class DeviceArrays:
 
     def is_over_full(self, node: int, column: int) -> bool:
         """Tell whether holders have more of the card than it is, or share one held alone."""
-        return self.is_over_held(node, column) or self.memory_free.item(node, column) < 0
+        _, memory = self._excess.get((node, column), (0, 0))
+        return self.is_over_held(node, column) or self.memory_free.item(node, column) < -memory
 
     def is_over_held(self, node: int, column: int) -> bool:
-        """Tell whether holders contradict each other or the card; unknown memory is no limit."""
+        """
+        Tell whether holders contradict each other or the card; unknown memory is no limit.
+
+        Rule: docs/contracts/hami.md 4, as "ours": what others gave is judged by their figures.
+        """
+        core, memory = self._excess.get((node, column), (0, 0))
         return bool(
-            (self.memory_cap.item(node, column) and self.memory_free.item(node, column) < 0)
-            or self.core_free.item(node, column) < 0
+            (self.memory_cap.item(node, column) and self.memory_free.item(node, column) < -memory)
+            or self.core_free.item(node, column) < -core
             or (self.exclusive.item(node, column) and self.tenants.item(node, column) > 1)
         )
 
@@ -388,6 +400,7 @@ class DeviceArrays:
             # The largest ratio r with floor(r * capacity / 100) <= free.
             memory_free = self.memory_free.item(node, column)
             share = min(share, (WHOLE_PERCENT * (memory_free + 1) - 1) // memory_cap)
+        share = max(share, 0)
         return min(share, WHOLE_PERCENT - 1) if self.tenants.item(node, column) else share
 
 

@@ -295,8 +295,8 @@ class Refusals:
         if demand.model_names:
             usable &= self._fitting.models(demand).take(nodes, axis=0)
         mean = devices.memory_total.take(nodes) // np.maximum(devices.count.take(nodes), 1)
-        core = row_sums(devices.core_free.take(nodes, axis=0) * usable)
-        memory = row_sums(devices.memory_free.take(nodes, axis=0) * usable)
+        core = row_sums(devices.core_free.take(nodes, axis=0).clip(0) * usable)
+        memory = row_sums(devices.memory_free.take(nodes, axis=0).clip(0) * usable)
         enough: BoolArray = core >= demand.count * demand.core_percent
         enough &= memory >= demand.count * asked_bytes(demand, mean)
         enough &= row_counts(usable) > 0

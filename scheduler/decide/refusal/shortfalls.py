@@ -103,6 +103,6 @@ def _explain_bytes(devices: DeviceArrays, node: int, demand: DeviceDemand, name:
     if core < demand.core_percent:
         lacking.append(f"{demand.core_percent - core} % core")
     return (
-        f"{asked}, {mib_down(memory)} and {core} % left on the best",
+        f"{asked}, {mib_down(max(0, memory))} and {max(0, core)} % left on the best",
         f"release {' and '.join(lacking) or 'what is held'} of one {kind} on {name}",
     )

@@ -22,7 +22,7 @@ from ledger.domain.errors import InputError
 CORE_MODE: Final = "hami-core"
 MIG_MODE: Final = "mig"
 
-_NUMBER_MAX: Final = 2**31 - 1
+NUMBER_MAX: Final = 2**31 - 1
 _CARD_FIELDS: Final = 4
 _SHORT, _LONG = 7, 9
 """Fields of a card in the register's older text: with index and mode since v2.5.0."""
@@ -41,9 +41,10 @@ class GivenCard:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisteredCard:
     """
-    A card as HAMi's device plugin reports it; what is scaled, or 0 when unknown, is not read.
+    A card as HAMi's device plugin reports it; what is 0 when unknown is not read.
 
     Attributes:
+        memory_mib, core_percent: as much as HAMi gives, which may be more than the card has.
         index: NVML's; None where the text does not tell it.
         mode: `hami-core`, `mig` or `mps`.
     """
@@ -52,6 +53,7 @@ class RegisteredCard:
     index: int | None
     model: str
     memory_mib: int
+    core_percent: int = 100
     mode: str = CORE_MODE
     healthy: bool = True
 
@@ -146,6 +148,7 @@ def _of_json(value: object, path: str) -> RegisteredCard:
         index=number("index"),
         model=a_text(card.get("type"), f"{path}.type"),
         memory_mib=number("devmem"),
+        core_percent=number("devcore"),
         mode=a_text(card.get("mode"), f"{path}.mode"),
         healthy=a_flag(card.get("health"), f"{path}.health", default=False),
     )
@@ -155,12 +158,13 @@ def _of_text(text: str, path: str) -> RegisteredCard:
     fields = text.strip().split(",")
     if len(fields) not in {_SHORT, _LONG}:
         raise InputError(f"{len(fields)} fields, not {_SHORT} or {_LONG}", field=path)
-    device_id, _, memory, _, model, _, health = fields[:_SHORT]
+    device_id, _, memory, core, model, _, health = fields[:_SHORT]
     return RegisteredCard(
         device_id=device_id,
         index=_number(fields[_SHORT], f"{path}.index") if len(fields) == _LONG else None,
         model=model,
         memory_mib=_number(memory, f"{path}.devmem"),
+        core_percent=_number(core, f"{path}.devcore"),
         mode=fields[-1] if len(fields) == _LONG else CORE_MODE,
         healthy=a_boolean_text(health, f"{path}.health"),
     )
@@ -171,8 +175,8 @@ def _number(text: str, path: str) -> int:
 
 
 def _bounded(number: int, path: str) -> int:
-    if number > _NUMBER_MAX:
-        raise InputError(f"more than {_NUMBER_MAX}: value={number}", field=path)
+    if number > NUMBER_MAX:
+        raise InputError(f"more than {NUMBER_MAX}: value={number}", field=path)
     return number
 
 

@@ -11,6 +11,7 @@ from ledger.domain.dialects.hami.adopted import SOURCE, from_hami, with_containe
 from ledger.domain.dialects.hami.annotations import (
     CORE_MODE,
     MIG_MODE,
+    NUMBER_MAX,
     RegisteredCard,
     decode_register,
     words_of,
@@ -27,6 +28,7 @@ from ledger.domain.dialects.hami.words import (
     MODE,
     REGISTER,
     SCHEDULER,
+    SIZE,
     WORDS,
 )
 from ledger.domain.dialects.names import Dialect
@@ -43,6 +45,7 @@ from ledger.domain.resources import (
     LABEL_GPU_VENDOR,
     TYPE_GPU,
 )
+from ledger.domain.systems import ScaledCard
 from ledger.domain.vocabulary import Vocabulary
 
 _CORDON: Final = annotation_path(CORDON)
@@ -55,7 +58,9 @@ _NVIDIA_CARDS: Final = (
 _WORDS: Final = WORDS.resources | WORDS.borrowed
 
 
-def registered(annotations: Mapping[str, str]) -> Listed | None:
+def registered(
+    annotations: Mapping[str, str], labels: Mapping[str, str], quantities: Quantities
+) -> Listed | None:
     """
     Return the cards that a Node's annotation lists, None without one.
 
@@ -76,13 +81,14 @@ def registered(annotations: Mapping[str, str]) -> Listed | None:
         warnings += [f"{_CORDON}: no such card: {one}" for one in sorted(cordoned - known)]
     except InputError as error:
         warnings = [f"{error}; no card of it is offered"]
+    size = _size_mib(cards, labels)
     records = [
         DeviceRecord(
             device_type=TYPE_GPU,
             minor=minor,
             device_id=card.device_id,
             model=card.model,
-            memory_bytes=card.memory_mib * MIB,
+            memory_bytes=min(card.memory_mib, size) * MIB,
             healthy=_takes_pods(card) and card.device_id not in cordoned,
             labels={MODE: card.mode or CORE_MODE},
             unique_id=True,
@@ -94,6 +100,16 @@ def registered(annotations: Mapping[str, str]) -> Listed | None:
         cards=tuple(sorted(records, key=lambda record: record.minor)),
         serves=frozenset({Dialect.HAMI, Dialect.NVIDIA}),
         instead_of=frozenset({CARDS}),
+        scheduler="" if is_dead(annotations, quantities) else SCHEDULER,
+        scaled=tuple(
+            ScaledCard(
+                id=card.device_id,
+                core_percent=card.core_percent,
+                memory_bytes=card.memory_mib * MIB,
+            )
+            for card in cards
+            if card.core_percent > WHOLE_PERCENT or card.memory_mib > size
+        ),
         warnings=tuple(warnings),
     )
 
@@ -125,13 +141,11 @@ def beside_device(
     return frozenset(at_hand), warnings
 
 
-def scheduler(annotations: Mapping[str, str], quantities: Quantities) -> str:
-    """
-    Return HAMi's scheduler where its device plugin lives, which registers cards; else nothing.
-
-    Rule: docs/contracts/hami.md 4, as "ours": a register that can't be read is there all the same.
-    """
-    return SCHEDULER if annotations.get(REGISTER) and not is_dead(annotations, quantities) else ""
+def _size_mib(cards: Sequence[RegisteredCard], labels: Mapping[str, str]) -> int:
+    """Return how large each card is by a node's label, which is of one model; else no bound."""
+    text = labels.get(SIZE, "")
+    is_told = len({card.model for card in cards}) == 1 and text.isascii() and text.isdecimal()
+    return (is_told and int(text[:10])) or NUMBER_MAX
 
 
 def is_dead(annotations: Mapping[str, str], quantities: Quantities) -> bool:
@@ -215,6 +229,5 @@ READER: Final = DialectReader(
     adopted=from_hami,
     with_containers=with_containers,
     listed=registered,
-    scheduler=scheduler,
     beside_device=beside_device,
 )

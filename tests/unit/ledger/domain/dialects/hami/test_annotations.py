@@ -95,6 +95,7 @@ def test_the_register_of_v2_8_is_read() -> None:
             index=3,
             model="NVIDIA-Tesla P4",
             memory_mib=7680,
+            core_percent=0,
             mode="mig",
             healthy=False,
         ),
