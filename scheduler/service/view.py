@@ -241,15 +241,27 @@ class ClusterView:
         documents = self.nodes.documents(name)
         if documents is None:
             return None
-        there = self.pods.running_on(name)
-        there_already = self._devices_of(documents.node.uid)
-        facts = read_alike(documents, self._node_reader, self.settings, there, there_already)
+        uid = documents.node.uid
+        known, there_already = self._with_cpus(name, uid), self._devices_of(uid)
+        facts = read_alike(documents, self._node_reader, self.settings, known, there_already)
         devices = self.listed(name, facts.devices, self._devices_of(facts.uid))
         systems = followed(facts.systems, self.device_names)
         if systems == facts.systems and len(devices) == len(facts.devices):
             is_own = all(map(is_, devices, facts.devices))
             return facts if is_own else replace(facts, devices=devices)
         return replace(facts, devices=devices, systems=systems)
+
+    def _with_cpus(self, name: str, uid: str) -> frozenset[str]:
+        """
+        Return the Pods on a node whose CPUs the ledger has, or will have once they are recorded.
+
+        What kubelet pinned for any other Pod is kept back.
+        """
+        state = self._fold.node(uid)
+        held = () if state is None else state.holdings.values()
+        recorded = {each.pod_uid: each.cpuset for each in held}
+        running = self.pods.running_on(name)
+        return frozenset(pod for pod in running if recorded.get(pod, self.pods.seen[pod].holds))
 
     def _devices_of(self, uid: str) -> tuple[DeviceRecord, ...]:
         """Return the devices of a node as the ledger has them."""

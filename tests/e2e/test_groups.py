@@ -18,6 +18,7 @@ from tests.support.kube.pods import pod, pods_in
 from tests.support.kube.schedulers import (
     Identities,
     add_gpu_node,
+    ask,
     asking,
     extender,
     remove_node,
@@ -61,19 +62,26 @@ def test_a_topology_group_gets_one_node_and_its_members_see_all_its_cards(
     identities: Identities,
     tmp_path: Path,
 ) -> None:
-    """Two Pods of two cards and a third of one: one plan, in the ledger before who it is for."""
+    """
+    Two Pods of two cards: one plan, in the ledger before who it is for.
+
+    In Score the planned node gets all points, and every other none.
+    """
     where = pods_in(namespace(managed=False))
     labels = {f"{GROUP}/name": "job", f"{GROUP}/replica": "2"}
-    with (
-        extender(plane, ledger, identities, forked=True) as served,
-        plane.scheduler(asking(plane, served, identities)),
-    ):
-        for name in ("job-0", "job-1"):
-            made = plane.api().create(where, member(name, 2, labels=labels))
-            assert made.ok, made.message
-        bound = settled(plane, where, 2)
+    with extender(plane, ledger, identities, forked=True) as served:
+        made = [
+            plane.api().create(where, member(name, 2, labels=labels)) for name in ("job-0", "job-1")
+        ]
+        assert all(one.ok for one in made), [one.message for one in made]
+        args = {"Pod": made[0].body, "NodeNames": list(NODES)}
+        passing = eventually(lambda: ask(served, identities, "filter", args)["NodeNames"])
+        scores = ask(served, identities, "prioritize", args)
+        with plane.scheduler(asking(plane, served, identities)):
+            bound = settled(plane, where, 2)
         assert len(bound) == 2, served.words()
-    assert len({one["spec"]["nodeName"] for one in bound}) == 1
+    assert {one["spec"]["nodeName"] for one in bound} == set(passing)
+    assert {one["Host"]: one["Score"] for one in scores} == dict.fromkeys(passing, 1000)
     seen = [json.loads(one["metadata"]["annotations"][SEEN]) for one in bound]
     assert [each["visibleGPUs"] for each in seen] == [["0", "1", "2", "3"]] * 2
     assert sorted(seen[0]["allocatedGPUs"]["0"] + seen[1]["allocatedGPUs"]["0"]) == [*"0123"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import ssl
 import subprocess
 import sys
 import time
@@ -146,6 +148,16 @@ class Served:
         self.process.wait(20)
 
 
+def ask(served: HasPort, identities: Identities, verb: str, body: object) -> Any:  # noqa: ANN401
+    """Ask an extender as kube-scheduler does, and return the JSON of its answer."""
+    context = ssl.create_default_context(cafile=str(identities.client / "ca.crt"))
+    context.load_cert_chain(identities.client / "tls.crt", identities.client / "tls.key")
+    url = f"https://127.0.0.1:{served.port}/{verb}"
+    request = urllib.request.Request(url, data=json.dumps(body).encode())
+    with urllib.request.urlopen(request, timeout=30, context=context) as answer:
+        return json.loads(answer.read())
+
+
 @contextlib.contextmanager
 def extender(
     plane: ControlPlane,
@@ -165,6 +177,7 @@ def extender(
     point: Point | None = None,
     gate: int = 0,
     drivers: Sequence[str] = (),
+    settings: Path | None = None,
 ) -> Iterator[Served]:
     """
     Run `tenure serve scheduler` until the block ends; it waits until that is ready.
@@ -181,6 +194,7 @@ def extender(
         forked: it is a fork of a process that has imported it already, and starts sooner.
         point: where it kills itself; it is forked then.
         gate: port where the API server asks about claims of these drivers; 0 = nowhere.
+        settings: file of the settings of scheduling, where they are not the defaults.
     """
     if not remembered:
         plane.api().delete(config_map_path("tenure-system"))
@@ -212,6 +226,8 @@ def extender(
     if gate:
         command += ["--gate", f"127.0.0.1:{gate}", "--gate-name", "127.0.0.1"]
         command += [part for driver in drivers for part in ("--driver", driver)]
+    if settings is not None:
+        command += ["--config", str(settings)]
     if api:
         command += ["--api", f"127.0.0.1:{api}", "--api-name", API_NAME]
     process = (

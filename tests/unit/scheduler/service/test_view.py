@@ -16,7 +16,7 @@ from ledger.domain.log.events import (
 from ledger.domain.request.requests import PodRequest
 from scheduler.service.view import STRANGERS, UNKNOWN_POD, UNREADABLE, UNRECORDED
 from tests.support.live import Live, MemoryLedger, types
-from tests.support.objects import container, device, gpu_device, node, pod
+from tests.support.objects import container, device, gpu_device, node, nrt, pod
 from tests.support.stores import claim, claim_ended, share
 
 
@@ -353,6 +353,41 @@ def test_a_pod_without_devices_is_no_stranger_and_one_with_cpus_of_its_own_is() 
     pinned = pod(container(limits={"cpu": "1"}), name="d", uid="pod-d", labels=labels, nodeName="a")
     live.view.pods.put("pod-d", pinned)
     assert live.view.directory.closed("a") == STRANGERS
+
+
+@pytest.mark.parametrize(
+    ("asks", "is_given"),
+    [
+        pytest.param({"cpu": "2"}, False, id="a plain Pod"),
+        pytest.param({"cpu": "2", "koordinator.sh/gpu": 100}, True, id="a Pod that we gave a card"),
+    ],
+)
+def test_what_kubelet_pinned_for_a_pod_without_cpus_in_the_ledger_is_nobody_elses(
+    asks: dict[str, Any], *, is_given: bool
+) -> None:
+    """Kubelet's static policy pins CPUs of any Guaranteed Pod, and tells of it later."""
+    live = Live()
+    topology = {"detail": [{"id": n, "core": n // 2, "socket": 0, "node": 0} for n in range(8)]}
+    live.add_node("a", 1)
+    live.tell("topologies", nrt("a", cpu_topology=topology), uid="topology-a")
+    live.settle()
+    running = pod(container(limits={**asks, "memory": "1Gi"}), name="g", uid="pod-g", nodeName="a")
+    if is_given:
+        pending = {**running, "spec": {**running["spec"], "nodeName": ""}}
+        live.reserve(live.placement(pending, "a"))
+    live.view.pods.put("pod-g", running)
+    entry = {"namespace": "ml", "name": "g", "uid": "pod-g", "cpuset": "0-1"}
+    pinned = nrt("a", cpu_topology=topology, pod_cpu_allocs=[{**entry, "managedByKubelet": True}])
+    live.tell("topologies", pinned, uid="topology-a")
+    live.settle()
+    labels = {"koordinator.sh/qosClass": "LSR", "koordinator.sh/priority-class": "koord-prod"}
+
+    def wants(cpus: int) -> dict[str, Any]:
+        amounts = {"cpu": str(cpus), "memory": "1Gi"}
+        return pod(container(limits=amounts), name="o", uid=f"pod-{cpus}", labels=labels)
+
+    assert live.passing(wants(8), "a") == []
+    assert str(live.placement(wants(6), "a").cpuset) == "2-7"
 
 
 def _request(live: Live, body: dict[str, Any]) -> PodRequest:
