@@ -21,4 +21,10 @@ def needs(extra: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         missing = InputError(f"this command needs the extra `{extra}`: missing={error.name}")
-        raise with_next(missing, f'install it: pip install "tenure[{extra}]"') from error
+        raise with_next(missing, how_to_install(extra)) from error
+
+
+def how_to_install(extra: str) -> str:
+    """Return the step that installs an extra: from no index, where `tenure` is another project."""
+    words = 'in the checkout: pip install ".[{0}]"; with a wheel: pip install "./FILE.whl[{0}]"'
+    return words.format(extra)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ledger.domain.errors import InputError
 from tenure.exits import with_next
+from tenure.extras import how_to_install
 from tenure.output import DataFormat, Record, nested_as_json
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def parquet_target(output: DataFormat, out: Path | None) -> Parquet | None:
         raise with_next(error, "give -o parquet too, or send the output to a file: > FILE")
     if find_spec("pyarrow") is None:
         error = InputError("parquet needs pyarrow, which is not installed", field="--output")
-        raise with_next(error, 'install it: pip install "tenure[parquet]", or use -o csv')
+        raise with_next(error, f"{how_to_install('parquet')}; or use -o csv")
     if out is None and sys.stdout.isatty():
         error = InputError("parquet is binary and not for a terminal", field="--output")
         raise with_next(error, "name a file: --out FILE, or send the output to one: > FILE")

@@ -14,6 +14,7 @@ from tenure.output import Column, OutputFormat, write_answer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from contextlib import AbstractAsyncContextManager
 
     from scheduler.gate.examine import Finding
     from tenure.kube.objects import KubeObjects
@@ -58,9 +59,13 @@ def doctor(
 
     from certs.ports import ApiError
     from scheduler.gate.examine import WRONG
+    from tenure.extras import needs
+
+    with needs("service"):
+        from tenure.kube.objects import connected
 
     try:
-        found = asyncio.run(_examined(kubeconfig, namespace, tuple(driver or ())))
+        found = asyncio.run(_examined(connected(kubeconfig), namespace, tuple(driver or ())))
     except ApiError as error:
         step = "give --kubeconfig a file by which you may list webhooks and write claims"
         raise with_next(InputError(str(error)), step) from error
@@ -71,12 +76,11 @@ def doctor(
 
 
 async def _examined(
-    kubeconfig: str | None, namespace: str, drivers: Sequence[str]
+    cluster: AbstractAsyncContextManager[KubeObjects], namespace: str, drivers: Sequence[str]
 ) -> list[Finding]:
     from scheduler.gate import examine
-    from tenure.kube.objects import connected
 
-    async with connected(kubeconfig) as objects:
+    async with cluster as objects:
         hooks = await objects.read(_HOOKS)
         found, listed = examine.of_configurations((hooks or {}).get("items", ()), drivers)
         for driver in listed[:1]:

@@ -564,7 +564,7 @@ def agent(
     """
     from tenure.extras import needs
 
-    with needs("service"), needs("agent"):
+    with needs("agent,service"):
         from tenure.keys import public_key
         from tenure.serving.agent import (
             AgentOptions,

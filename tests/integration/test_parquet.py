@@ -125,7 +125,7 @@ def test_without_pyarrow_the_next_step_is_named(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(parquet, "find_spec", lambda _: None)
     with pytest.raises(InputError, match="needs pyarrow") as caught:
         parquet_target(DataFormat.PARQUET, None)
-    assert "tenure[parquet]" in caught.value.__notes__[0]
+    assert ".[parquet]" in caught.value.__notes__[0]
     assert parquet_target(DataFormat.CSV, None) is None
 
 
