@@ -60,11 +60,15 @@ def stranger(path: str, cards: int = 1) -> Unplaced:
 
 
 def node(
-    name: str, *cards: DeviceNow, unplaced: tuple[Unplaced, ...] = (), shut: str = ""
+    name: str,
+    *cards: DeviceNow,
+    unplaced: tuple[Unplaced, ...] = (),
+    shut: str = "",
+    model: str = "A100",
 ) -> NodeNow:
     """A node with these cards."""
     group = group_of(
-        system="nvidia", model="A100", devices=cards, unplaced=unplaced, is_open=not shut
+        system="nvidia", model=model, devices=cards, unplaced=unplaced, is_open=not shut
     )
     return NodeNow(
         name=name, closed_because=(shut,) if shut else (), groups=(group,) if cards else ()
@@ -181,6 +185,26 @@ def test_many_nodes_are_one_sign_a_card_with_a_table_by_model() -> None:
 
     assert lines[1].split() == ["A100", "30", "90", "50%", "30", "0", "30", "30", "0"]
     assert lines[3].startswith("n0  █▄.  n1  █▄.  n2  █▄.")
+
+
+@pytest.mark.parametrize(
+    ("model", "short", "in_table"),
+    [
+        ("NVIDIA-H100-80GB-HBM3", "H100-80GB-HBM3", "H100-80GB-HBM3"),
+        ("NVIDIA H100 80GB HBM3", "H100 80GB HBM3", "H100 80GB HBM3"),
+        ("NVIDIA-GeForce-RTX-4090", "GeForce-RTX-4~", "GeForce-RTX-4090"),
+        ("NVIDIA-RTX-6000-Ada-Generation", "RTX-6000-Ada-~", "RTX-6000-Ada-Gene~"),
+        ("NVIDIA-A100-SXM4-80GB-MIG-1g.10gb", "A100-SXM4-80G~", "A100-SXM4-80GB-MI~"),
+        ("Tesla-T4", "Tesla-T4", "Tesla-T4"),
+    ],
+)
+def test_a_model_is_told_by_its_beginning(model: str, short: str, in_table: str) -> None:
+    """The vendor goes without saying, and what has no room is cut off the end."""
+    few = node("a", card(0), model=model)
+    fleet = [node(f"n{number}", card(0), model=model) for number in range(30)]
+
+    assert drawn(few).splitlines()[1].removeprefix("a ").strip().startswith(f"{short} ")
+    assert drawn(*fleet).splitlines()[1].startswith(f"{in_table} ")
 
 
 @pytest.mark.parametrize("width", [80, 200])
