@@ -140,7 +140,7 @@ def _draw_detail(text: Text, nodes: Sequence[NodeNow], width: int) -> None:
         for i, (model, row) in enumerate(_detail_rows(node, columns)):
             first = i == 0
             text.append(f"{_fit(name, name_width) if first else '':{name_width}} ")
-            text.append(f"{_fit(model, model_width):{model_width}} ", _QUIET)
+            text.append(f"{_cut(model, model_width):{model_width}} ", _QUIET)
             for card in row:
                 sign, style = _sign_of(card)
                 text.append(sign.ljust(_CELL), style)
@@ -186,7 +186,7 @@ def _draw_models(text: Text, nodes: Sequence[NodeNow]) -> None:
         totals, bands = totals_of(members), _bands(members)
         figures = (f"{totals.nodes:,}", many_text(totals.cards), f"{totals.percent}%")
         counts = (*(f"{bands[band]:,}" for band in _BANDS), f"{totals.closed:,}")
-        text.append(f"{_fit(model, 18):18} {' '.join(f.rjust(6) for f in (*figures, *counts))}\n")
+        text.append(f"{_cut(model, 18):18} {' '.join(f.rjust(6) for f in (*figures, *counts))}\n")
     text.append("\n")
 
 
@@ -371,7 +371,15 @@ def _scale(blocks: bool) -> str:
 
 
 def _model(node: NodeNow) -> str:
-    return ",".join(sorted({one_line(group.model or "gpu") for group in gpu_groups(node)}))
+    names = {one_line(group.model or "gpu") for group in gpu_groups(node)}
+    return ",".join(
+        sorted({name.removeprefix("NVIDIA-").removeprefix("NVIDIA ") for name in names})
+    )
+
+
+def _cut(text: str, width: int) -> str:
+    """Return at most `width` characters; the beginning of a model tells it apart."""
+    return text if len(text) <= width else f"{text[: width - 1]}~"
 
 
 def _fit(text: str, width: int) -> str:
