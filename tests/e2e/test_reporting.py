@@ -30,7 +30,7 @@ from tests.support.kube.control_plane import ADMIN, ControlPlane, control_plane,
 from tests.support.kube.inventory import TOPOLOGIES
 from tests.support.kube.reporting import NOW, Agent, as_kubelet, device, quantities
 from tests.support.machines_found import TWO_CARDS, write_machine
-from tests.support.nvml.driver import TABLE, Driver, shim
+from tests.support.nvml.driver import GIB, TABLE, Driver, shim
 from tests.support.process import COMMAND, environment, tenure
 from tests.support.proofs import held_by_pod
 
@@ -473,7 +473,10 @@ def test_the_drivers_cards_are_reported_and_closed_by_its_events(driven: Process
     assert [(one["minor"], one["id"]) for one in listed if one["type"] == "gpu"] == [
         (index, f"GPU-0000000{index}-1111-2222-3333-444444444444") for index in (0, 1)
     ]
-    assert quantities(driven.plane, driven.name)["koordinator.sh/gpu-core"] == "200"
+    offered = quantities(driven.plane, driven.name)
+    assert offered["koordinator.sh/gpu-core"] == "200"
+    memory = 2 * (80 * GIB - (600 << 20))
+    assert quantity_of(offered["koordinator.sh/gpu-memory"]).ceil() == memory
     assert driven.driver is not None
     driven.driver.event(0, 1, pynvml.nvmlEventTypeXidCriticalError, 31)
     driven.driver.event(1, 0, pynvml.nvmlEventTypeXidCriticalError, 79)

@@ -39,6 +39,7 @@ GIVEN = (
     '{"gpu":[{"minor":0,"resources":{"koordinator.sh/gpu-core":"100",'
     '"koordinator.sh/gpu-memory-ratio":"100"}}]}'
 )
+MGPU_CARDS = "vke.volcengine.com/gpu-index-container-main"
 STATUS = "scheduling.koordinator.sh/resource-status"
 
 
@@ -112,6 +113,7 @@ def check(url: str, bound: list[dict[str, Any]], folder: Path) -> None:
         assert "tenure.sh/proof" in annotations
         key = STATUS if one["metadata"]["name"].startswith("cpuset") else ALLOCATED
         assert key in event.annotations, one["metadata"]["name"]
+        assert annotations.get(MGPU_CARDS, "0").isdecimal(), "mGPU names cards by index"
     assert differences(bound, url) == []
     assert most(held_by_pods(bound), "memory") <= CARD_GIB * GIB
     verified = tenure("verify", "--ledger", url, cwd=folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,8 @@ SEEN: Final = "topology.scheduling.koordinator.sh/gpu"
 STATUS: Final = "scheduling.koordinator.sh/resource-status"
 SPEC: Final = "scheduling.koordinator.sh/resource-spec"
 PINNED: Final = "node.koordinator.sh/pod-cpu-allocs"
+SHARE: Final = "ALIYUN_COM_GPU_MEM"
+MGPU: Final = "vke.volcengine.com"
 POLICY: Final = "kubelet.koordinator.sh/cpu-manager-policy"
 NODES: Final = ("static", "none", "cards")
 TEAM: Final = "statements"
@@ -199,9 +202,17 @@ def test_a_burst_is_told_its_pools_by_socket_and_numa_node(scene: Scene) -> None
 
 def test_a_share_needs_one_card_and_is_written_with_its_amounts(scene: Scene) -> None:
     """Two cards that have too little each do not take what both together would."""
-    share = "aliyun.com/gpu-mem"
-    for name in ("first", "second"):
-        scene.words(asked(name, "cards", {share: "10000"}))
+    share, before = "aliyun.com/gpu-mem", time.time_ns()
+    for card, name in enumerate(("first", "second")):
+        words = scene.words(asked(name, "cards", {share: "10000"}))
+        assert before < int(words[f"{SHARE}_ASSUME_TIME"]) < time.time_ns()
+        assert {
+            key: words[key] for key in ("ALIYUN_GPU_ID", f"{SHARE}_POD", f"{SHARE}_ASSIGNED")
+        } == {
+            "ALIYUN_GPU_ID": str(card),
+            f"{SHARE}_POD": "10000",
+            f"{SHARE}_ASSIGNED": "false",
+        }
     assert "Insufficient gpu devices" in scene.why(asked("third", "cards", {share: "8000"}))
     scene.remove("third")
 
@@ -222,10 +233,14 @@ def test_a_share_needs_one_card_and_is_written_with_its_amounts(scene: Scene) ->
 
 def test_mgpu_names_cards_by_id_and_whole_cards_have_their_topology(scene: Scene) -> None:
     """The settings' mode; a single Pod's own GPUs are those that it sees."""
-    amounts = {"vke.volcengine.com/mgpu-core": "30", "vke.volcengine.com/mgpu-memory": "1024"}
-    policy = {"vke.volcengine.com/mgpu-compute-policy": "native-burst-share"}
-    words = scene.words(asked("by-id", "static", amounts, annotations=policy))
-    assert words["vke.volcengine.com/gpu-index-container-main"] == "GPU-static-0"
+    amounts = {f"{MGPU}/mgpu-core": "100", f"{MGPU}/mgpu-memory": "1024"}
+    wish = {f"{MGPU}/mgpu-compute-policy": "native-burst-share"}
+    two = {**wish, f"{MGPU}/container-multiple-gpu": "2"}
+    words = scene.words(asked("by-id", "static", amounts, annotations=two))
+    assert words[f"{MGPU}/gpu-index-container-main"] == "GPU-static-0,GPU-static-1"
+    assert words[f"{MGPU}/assumed"] == "true"
+    given = json.loads(words[ALLOCATED])["gpu"]
+    assert [one["resources"]["koordinator.sh/gpu-core"] for one in given] == ["50", "50"]
     words = scene.words(asked("whole", "none", {"nvidia.com/gpu": "2"}))
     assert json.loads(words[SEEN]) == {
         "allocatedGPUs": {"0": ["0", "1"]},
