@@ -14,6 +14,20 @@ EXPLAINED: Final = {State.DIFFERS, State.BROKEN, State.VAGUE}
 FOLDERS: Final = (("tests/node/", Shown.NODE), ("tests/e2e/", Shown.LIVE), ("", Shown.OFFLINE))
 """Where a test lies, and what it shows a statement on: the strongest first."""
 
+RUNNING: Final = (
+    "agent/",
+    "certs/",
+    "scheduler/bind/",
+    "scheduler/decide/answers.py",
+    "scheduler/decide/extender.py",
+    "scheduler/gate/",
+    "scheduler/service/",
+    "tenure/kube/",
+    "tenure/serving/",
+    "webhook/",
+)
+"""Where a webhook, a live scheduler or an agent is built, and what these write and answer."""
+
 
 @cache
 def collected(path: str) -> frozenset[str]:
@@ -68,6 +82,19 @@ def test_every_statement_says_what_its_state_needs() -> None:
 def test_every_statement_says_where_its_strongest_test_shows_it() -> None:
     """The folders of its tests decide; a row without tests says nothing."""
     assert [row for row in ALL if row.shown is not strongest(row.tests)] == []
+
+
+def test_what_a_running_part_serves_is_shown_on_a_running_cluster() -> None:
+    """A service that never ran shows no user anything; what waits is served by none yet."""
+    served = [row for row in ALL if row.state in PROVED and is_served(row)]
+
+    assert served
+    assert [row for row in served if row.shown is Shown.OFFLINE] == []
+
+
+def is_served(row: Statement) -> bool:
+    """Tell whether a running part serves a statement, by the files where it is built."""
+    return any(path.startswith(RUNNING) for path in row.built)
 
 
 def strongest(tests: tuple[str, ...]) -> Shown:
