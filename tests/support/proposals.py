@@ -42,6 +42,9 @@ Where the strongest of a statement's tests shows it:
 - **offline**: without a running service.
 - **live**: on the real control plane (`tests/e2e`).
 - **node**: on a real kubelet, with containerd and runc (`tests/node`).
+
+What the webhook, the live scheduler or the agent serves is shown on a running cluster. The same
+test checks it, by the files where a statement is built.
 """
 
 
