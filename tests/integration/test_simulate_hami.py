@@ -211,6 +211,41 @@ def test_what_hami_gave_and_has_not_bound_yet_is_not_given_again(simulate: Simul
     assert document["summary"]["conflicts"] == []
 
 
+def test_a_card_that_limits_nothing_shuts_no_other_one(simulate: Simulate) -> None:
+    """Each card has its mode: shares go to those of `hami-core`."""
+    modes = ("mig", "mps", *["hami-core"] * 2)
+    cards = [card(f"GPU-{n}", index=n, mode=mode) for n, mode in enumerate(modes)]
+    share: dict[str, Json] = {GPU: 1, MEM: 30000}
+    names = ("a", "b", "c")
+    document = simulate(hami_node("n1", *cards), *(asking(name, share) for name in names))
+
+    assert [cards_of(document, name)[0][0] for name in "ab"] == ["GPU-2", "GPU-3"]
+    assert message_of(document, "c").endswith(" 1 Insufficient gpu devices.")
+    pair = simulate(hami_node("n1", *cards[:3]), asking("a", {GPU: 2, MEM: 1}))
+    assert message_of(pair, "a").endswith(f" 1 {NOT_ISOLATED}")
+
+
+def test_a_card_that_the_register_lists_no_more_leaves_the_others_open(
+    simulate: Simulate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its holder has none of those that are listed, and is told with the card's id."""
+    text = allocated([("GPU-gone", 3000, 0)])
+    document = simulate(
+        TWO_CARDS,
+        running("left", {GPU: 1, MEM: 3000}, text),
+        asking("share", {GPU: 1, MEM: 1000}),
+        asking("whole", {GPU: 1}),
+    )
+
+    assert len(cards_of(document, "share") + cards_of(document, "whole")) == 2
+    fact = "vgpu-devices-allocated names a card that the node does not list: GPU-gone"
+    assert any("ml/left" in one and fact in one for one in document["summary"]["warnings"])
+    line = CommandLine(tmp_path / "none.db", capsys)
+    shown = json.loads(line.run("map", "in.json", "-o", "json").out)
+    assert (shown["summary"]["free"], shown["summary"]["gettable"]) == (2, 2)
+    assert {"object": "Pod ml/left", "text": fact} in shown["contradictions"]
+
+
 def test_an_over_held_card_is_full_and_no_more(
     simulate: Simulate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -120,9 +120,6 @@ def test_a_sidecar_counts_beside_the_containers() -> None:
     ("text", "shares", "fault"),
     [
         pytest.param(
-            written([("GPU-9", 3000, 30)]), [], "", id="a card that the node does not have"
-        ),
-        pytest.param(
             written([]),
             [],
             "container a has not the cards it asks for: asked=1, named=0",
@@ -151,6 +148,21 @@ def test_a_card_that_nobody_can_name_is_unknown(
     assert numbers(found) == shares
     assert found.unknown_types == (() if shares else ("gpu",))
     assert found.faults == ((fault,) if fault else ())
+
+
+def test_a_card_that_the_node_does_not_list_closes_none_that_it_lists() -> None:
+    """Contract 3, as ours: it is none of them, and is told with its id."""
+    text = written([("GPU-9", 3000, 30), ("GPU-1", 1, 1)])
+    found = held(asks("a", cards=2), allocated=text)
+
+    assert numbers(found) == [(1, 1, 1, 1, False)]
+    assert found.unknown_types == ()
+    assert "vgpu-devices-allocated names a card that the node does not list: GPU-9" in found.faults
+
+    found = held(asks("a"), allocated=written([("GPU-9", 3000, 30)]))
+    assert (numbers(found), found.unknown_types) == ([], ())
+    found = held(asks("a"), asks("b"), allocated=written([("GPU-9", 3000, 30)], []))
+    assert found.unknown_types == ("gpu",)
 
 
 def test_another_nodes_name_is_a_fault() -> None:

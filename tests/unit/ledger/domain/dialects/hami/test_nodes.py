@@ -11,6 +11,8 @@ from tests.support.objects import Object, device, gpu_device, node
 
 MIB = 2**20
 CORDON = "hami.io/device-cordon"
+GPU = "nvidia.com/gpu"
+HANDSHAKE = "hami.io/node-handshake"
 HAMI = frozenset({Dialect.HAMI, Dialect.NVIDIA})
 
 
@@ -69,6 +71,35 @@ def test_a_card_that_takes_no_pods_is_closed(more: Object, cordon: str) -> None:
     found = cards_of(node(annotations={REGISTER: text, CORDON: cordon}))
 
     assert [one[-1] for one in found] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("annotations", "offers", "lives"),
+    [
+        pytest.param({HANDSHAKE: "Requesting_2026-11-23 07:58:02"}, {GPU: 10}, True, id="asked"),
+        pytest.param({HANDSHAKE: "Reported 2026-11-23 07:58:02"}, {GPU: 10}, True, id="answered"),
+        pytest.param({}, {"nvidia.com/vgpu": 10}, True, id="under another name"),
+        pytest.param({HANDSHAKE: "Deleted_2026-11-23 07:58:02"}, {GPU: 10}, False, id="deleted"),
+        pytest.param({HANDSHAKE: "Requesting_2026-11-23 07:58:02"}, {GPU: 0}, False, id="offers 0"),
+    ],
+)
+def test_the_cards_of_a_dead_plugin_are_closed(
+    annotations: dict[str, str],
+    offers: dict[str, int],
+    lives: bool,  # noqa: FBT001 - a case
+) -> None:
+    """Contract 4, as ours: nobody would show them to a container; beside a Device object we do."""
+    told = {REGISTER: registered(card("GPU-0")), **annotations}
+    body = node(allocatable={"cpu": "8", **offers}, annotations=told)
+    facts, warnings = decode_node(body)
+    assert [one.healthy for one in facts.devices] == [lives]
+    assert bool(facts.other_scheduler) == lives
+    gone = f"metadata.annotations[{REGISTER}]: HAMi's device plugin is gone; its cards take no Pods"
+    assert warnings == ([] if lives else [f"node n1: {gone}"])
+
+    facts, warnings = decode_node(body, device(gpu_device(0)))
+    assert [one.healthy for one in facts.devices] == [True]
+    assert bool(facts.other_scheduler) == lives
 
 
 @pytest.mark.parametrize(
