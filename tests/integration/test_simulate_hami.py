@@ -239,7 +239,7 @@ def test_a_card_that_the_register_lists_no_more_leaves_the_others_open(
 
     assert len(cards_of(document, "share") + cards_of(document, "whole")) == 2
     fact = "vgpu-devices-allocated names a card that the node does not list: GPU-gone"
-    assert any("ml/left" in one and fact in one for one in document["summary"]["warnings"])
+    assert any("ml/left" in one and fact in one for one in document["summary"]["conflicts"])
     line = CommandLine(tmp_path / "none.db", capsys)
     shown = json.loads(line.run("map", "in.json", "-o", "json").out)
     assert (shown["summary"]["free"], shown["summary"]["gettable"]) == (2, 2)

@@ -43,6 +43,7 @@ class Found:
         shares: one per device, ordered by (device_type, minor).
         lost_types: device types whose cards it names but the node lacks, or names none of.
         doubtful: devices of `shares` that are only held in case: the source names another one too.
+        unlisted_types: device types of which it names devices by ids that are none of the node's.
         faults: what it says wrongly, or against the Pod's own request; for people.
     """
 
@@ -50,6 +51,7 @@ class Found:
     shares: tuple[DeviceShare, ...] = ()
     doubtful: frozenset[tuple[str, int]] = frozenset()
     lost_types: frozenset[str] = frozenset()
+    unlisted_types: frozenset[str] = frozenset()
     faults: tuple[str, ...] = ()
 
 

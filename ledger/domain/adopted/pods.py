@@ -166,7 +166,7 @@ def adopt(
     cpus = _cpus(spec, witnesses)
     parts, of_parts = _vgpus(spec, node)
     known = {share.device_type for share in found.shares}
-    unknown = (_asked_types(spec) - known) | found.lost_types
+    unknown = (_asked_types(spec) - known - found.unlisted_types) | found.lost_types
     return Adopted(
         uid=spec.uid,
         namespace=spec.namespace,
@@ -287,7 +287,8 @@ def _against(
             continue
         yield from other.faults
         named = _gpus(other)
-        if TYPE_GPU in other.lost_types and TYPE_GPU not in found.lost_types:
+        lost = other.lost_types | other.unlisted_types
+        if TYPE_GPU in lost and TYPE_GPU not in found.lost_types:
             named = (*named, "unknown")
         if named and named != cards:
             texts = [",".join(map(str, minors)) or "none" for minors in (cards, named)]

@@ -54,13 +54,18 @@ def from_hami(asker: Asker) -> Found | None:
         for given in cards:
             use = _Use(given=given, container=given_to)
             uses.setdefault(given.device_id, []).append(use)
+    listed = {one.device_id for one in asker.node.devices if one.device_type == TYPE_GPU}
+    gone = sorted(uses.keys() - listed) if listed and "" not in listed else []
     parts = [
         (TYPE_GPU, _share(card, of_card) if card else None)
         for device_id, of_card in uses.items()
+        if device_id not in gone
         for card in [asker.card(TYPE_GPU, device_id=device_id)]
     ]
     faults = [*fault, *_wrong_node(asker), *_unlike(containers, allocated)]
-    return collect(SOURCE, [*parts, *_unnamed(containers, allocated)], faults)
+    faults += [f"{SOURCE} names a card that the node does not list: {one}" for one in gone]
+    found = collect(SOURCE, [*parts, *_unnamed(containers, allocated)], faults)
+    return replace(found, unlisted_types=frozenset({TYPE_GPU} if gone else ()))
 
 
 def with_containers(found: Found, asker: Asker) -> Found:

@@ -65,12 +65,13 @@ def registered(
     Return the cards that a Node's annotation lists, None without one.
 
     Rule: docs/contracts/hami.md 4, as "ours". A card that is not healthy, in MIG mode or cordoned
-    is closed. A text that can't be read lists none: it is another system's, and stops nobody.
+    is closed, and all of them once the plugin is gone. A text that can't be read lists none: it is
+    another system's, and stops nobody.
     """
     text = annotations.get(REGISTER)
     if text is None:
         return None
-    cordoned = _cordoned(annotations)
+    cordoned, is_gone = _cordoned(annotations), _is_gone(annotations, quantities)
     cards: tuple[RegisteredCard, ...] = ()
     try:
         cards = decode_register(text)
@@ -79,6 +80,8 @@ def registered(
         warnings = [f"{path}: no memory is told of {one}; it takes no Pods" for one in unsized]
         known = {card.device_id for card in cards}
         warnings += [f"{_CORDON}: no such card: {one}" for one in sorted(cordoned - known)]
+        if is_gone:
+            warnings.append(f"{path}: HAMi's device plugin is gone; its cards take no Pods")
     except InputError as error:
         warnings = [f"{error}; no card of it is offered"]
     size = _size_mib(cards, labels)
@@ -89,7 +92,7 @@ def registered(
             device_id=card.device_id,
             model=card.model,
             memory_bytes=min(card.memory_mib, size) * MIB,
-            healthy=_takes_pods(card) and card.device_id not in cordoned,
+            healthy=not is_gone and _takes_pods(card) and card.device_id not in cordoned,
             labels={MODE: card.mode or CORE_MODE},
             unique_id=True,
         )
@@ -100,7 +103,7 @@ def registered(
         cards=tuple(sorted(records, key=lambda record: record.minor)),
         serves=frozenset({Dialect.HAMI, Dialect.NVIDIA}),
         instead_of=frozenset({CARDS}),
-        scheduler="" if is_dead(annotations, quantities) else SCHEDULER,
+        scheduler="" if is_gone else SCHEDULER,
         scaled=tuple(
             ScaledCard(
                 id=card.device_id,
@@ -148,12 +151,11 @@ def _size_mib(cards: Sequence[RegisteredCard], labels: Mapping[str, str]) -> int
     return (is_told and int(text[:10])) or NUMBER_MAX
 
 
-def is_dead(annotations: Mapping[str, str], quantities: Quantities) -> bool:
+def _is_gone(annotations: Mapping[str, str], quantities: Quantities) -> bool:
     """
     Tell whether HAMi's device plugin is gone, and its register is left over.
 
-    Rule: docs/contracts/hami.md 4, as "ours": the handshake says so, or kubelet, which offers none
-    of what a plugin advertised once that has gone.
+    Rule: docs/contracts/hami.md 4, as "ours": the handshake says so, or kubelet by offering none.
     """
     offered = quantities.get(CARDS)
     return annotations.get(HANDSHAKE, "").startswith(DELETED) or (
