@@ -195,6 +195,42 @@ def test_every_pod_is_asked_about_however_alike_they_are(
     remove_pods(plane, where, names)
 
 
+@pytest.mark.parametrize("ledger", ["sqlite"], indirect=True)
+def test_restricted_by_a_node_takes_no_more_numa_nodes_than_a_pod_needs(
+    plane: ControlPlane,
+    namespace: Callable[..., str],
+    ledger: str,
+    nodes: tuple[str, ...],
+    identities: Identities,
+) -> None:
+    """Kubernetes' word: 16 CPUs are of one NUMA node of 32, or of no node; 8 still are."""
+    where, api = pods_in(namespace(managed=False)), plane.api()
+    for name in nodes[1:]:
+        remove_node(plane, name)
+    labels = {"node.koordinator.sh/numa-topology-policy": "Restricted"}
+    assert api.patch(f"/api/v1/nodes/{nodes[0]}", {"metadata": {"labels": labels}}).ok
+
+    def ask(name: str, cpus: int, *, refused: bool = False) -> str:
+        amounts = {"koordinator.sh/gpu": "100", "cpu": str(cpus)}
+        made = api.create(where, pod(name, amounts, schedulerName="tenure"))
+        assert made.ok, made.message
+        path = f"{where}/{name}"
+        eventually(lambda: (is_refused if refused else node_of)(plane, path))
+        return path
+
+    with (
+        extender(plane, ledger, identities, forked=True) as served,
+        plane.scheduler(asking(plane, served, identities)),
+    ):
+        ask("twenty-0", 20)
+        ask("twenty-1", 20)
+        refused = ask("sixteen", 16, refused=True)
+        told = str(api.get(refused).body["status"]["conditions"])
+        assert "Unaligned NUMA Hint cause cpu" in told
+        ask("eight", 8)
+    remove_pods(plane, where, ("twenty-0", "twenty-1", "sixteen", "eight"))
+
+
 @pytest.mark.usefixtures("nodes")
 @pytest.mark.parametrize("ledger", ["sqlite"], indirect=True)
 def test_a_pod_in_hamis_words_is_placed_by_the_policies_that_it_wishes(

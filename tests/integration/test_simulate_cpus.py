@@ -368,6 +368,18 @@ def test_what_no_single_numa_node_has_is_refused_or_taken_of_two(line: CommandLi
     ]
 
 
+def test_restricted_by_a_node_takes_no_more_numa_nodes_than_a_pod_needs(line: CommandLine) -> None:
+    """Kubernetes' word: six CPUs are of one NUMA node, or none; a set of two waits for both."""
+    node = cpu_node(labels={NUMA_POLICY: "Restricted"}, zones=[zone(0), zone(1)])
+    before = [cpu_pod("a", "8"), cpu_pod("b", "8")]
+
+    placed = simulate(line, [*node, *before, cpu_pod("six", "6"), cpu_pod("four", "4")])
+
+    assert [placed[name]["cpuset"] for name in ("a", "b")] == ["0-3,12-15", "6-9,18-21"]
+    assert "Unaligned NUMA Hint cause cpu" in placed["six"]["unschedulable"]["message"]
+    assert placed["four"]["cpuset"] == "4-5,16-17"
+
+
 def test_best_effort_aligns_where_it_can_and_refuses_nobody(line: CommandLine) -> None:
     """Koordinator contract 7: the GPU's NUMA node first; when that is full, any CPUs."""
     node = cpu_node(labels={NUMA_POLICY: "BestEffort"}, zones=[zone(0), zone(1)], gpu_numas=[1, 1])

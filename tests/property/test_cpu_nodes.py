@@ -171,22 +171,36 @@ class Room:
     memory: dict[int, int]
     gpus: dict[int, int]
 
-    def least_numas(self, request: PodRequest) -> int | None:
+    def least_numas(self, request: PodRequest, part_in: str = "") -> int | None:
         """Return how few NUMA nodes hold the Pod, each with a part in everything asked for."""
-        wanted = [
-            (request.cpu_milli, self.cpu),
-            (request.memory_bytes, self.memory),
-            (sum(each.count for each in request.devices), self.gpus),
-        ]
+        wanted = {
+            "cpu": (request.cpu_milli, self.cpu),
+            "memory": (request.memory_bytes, self.memory),
+            "gpu": (sum(each.count for each in request.devices), self.gpus),
+        }
         for mask in masks_of(sorted(self.cpu)):
             numas = [numa for numa in self.cpu if mask >> numa & 1]
             if all(
-                sum(have[numa] for numa in numas) >= asked and all(have[numa] for numa in numas)
-                for asked, have in wanted
+                sum(have[numa] for numa in numas) >= asked
+                and (part_in not in {"", name} or all(have[numa] for numa in numas))
+                for name, (asked, have) in wanted.items()
                 if asked
             ):
                 return len(numas)
         return None
+
+    def preferred(self, request: PodRequest) -> set[int | None]:
+        """Return the numbers of NUMA nodes that Kubernetes would want each resource on."""
+        cpus, gpus = replace(request, devices=()), replace(request, cpu_milli=0, memory_bytes=0)
+        return {
+            self.least_numas(gpus if name == "gpu" else cpus, name)
+            for name, asked in (
+                ("cpu", request.cpu_milli),
+                ("memory", request.memory_bytes),
+                ("gpu", request.devices),
+            )
+            if asked
+        }
 
 
 def room(node: NodeFacts, held: Iterable[Placement], *, own_cpus: bool) -> Room:
@@ -241,7 +255,11 @@ def test_nothing_is_given_twice_and_nothing_that_is_not_there(
 def test_strict_policies_use_as_few_numa_nodes_as_can_be_and_refuse_only_what_none_hold(
     node: NodeFacts, steps: list[Step]
 ) -> None:
-    """Contract 7: one for SingleNUMANode, the fewest for Restricted, against every set of them."""
+    """
+    One for SingleNUMANode (contract 7), against every set of them.
+
+    For Restricted as few as an empty machine needs, of every resource the same number.
+    """
     now = play(node)
     for number, step in enumerate(steps):
         request = step[0]
@@ -254,9 +272,12 @@ def test_strict_policies_use_as_few_numa_nodes_as_can_be_and_refuse_only_what_no
         if request.cpuset is not None and request.cpuset.required:
             continue
         least = room(node, before, own_cpus=request.cpuset is not None).least_numas(request)
-        if isinstance(answer, Unplaced):
-            assert least is None or (node.numa_policy is SINGLE and least > 1)
-        elif len(node.numa_zones) > 1:
+        if node.numa_policy is RESTRICTED:
+            empty = room(node, (), own_cpus=request.cpuset is not None).preferred(request)
+            assert isinstance(answer, Placement) is (empty == {least} and least is not None)
+        elif isinstance(answer, Unplaced):
+            assert least is None or least > 1
+        if isinstance(answer, Placement) and len(node.numa_zones) > 1:
             assert least == len(numas_of(node, answer))
 
 

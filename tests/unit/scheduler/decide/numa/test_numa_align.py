@@ -31,6 +31,8 @@ RESTRICTED = NumaPolicy.RESTRICTED
 SINGLE = NumaPolicy.SINGLE_NUMA_NODE
 ZONES = (NumaZone(id=0, memory_bytes=64 * GIB), NumaZone(id=1, memory_bytes=64 * GIB))
 LEAST = CpuSettings()
+OWN = NumaTopologySpec(policy=RESTRICTED)
+"""A Pod's own word, under which every set of NUMA nodes is preferred."""
 
 
 def pinned_pod(
@@ -81,11 +83,14 @@ def aligned(
     parts: Sequence[NumaPart] = (),
     zones: tuple[NumaZone, ...] = ZONES,
     ratio: Fraction = Fraction(1),
+    reserved: str = "",
 ) -> Alignment | Unfit:
-    """Align a Pod on machine X, where Pods hold the CPU sets `taken`."""
+    """Align a Pod on machine X, where Pods hold the CPU sets `taken`; the policy is the node's."""
     facts = NodeFacts(
         uid="n",
         name="n",
+        numa_policy=policy if request.numa is None else NumaPolicy.NONE,
+        reserved_cpus=parse_cpuset(reserved),
         cpu_topology=MACHINE_X,
         cpu_amplification=ratio,
         numa_zones=zones,
@@ -126,9 +131,67 @@ def test_cpus_come_from_the_node_of_the_only_free_gpu(policy: NumaPolicy) -> Non
     assert given.parts == (NumaPart(node=1, cpu_milli=4000, memory_bytes=8 * GIB, pinned=True),)
 
 
+WIDE = ["0-3,6-9,12-15,18-21"]
+"""Each NUMA node has two cores left."""
+BUSY = at(0, card(0, core_used=100, memory_used=40 * GIB))
+
+
+@pytest.mark.parametrize(
+    ("request_", "cards", "taken", "nodes"),
+    [
+        pytest.param(pinned_pod(4), [], WIDE, [0], id="one NUMA node has it"),
+        pytest.param(pinned_pod(6), [], WIDE, None, id="one could have it, and has not"),
+        pytest.param(pinned_pod(14), [], ["0,12"], [0, 1], id="no one could ever have it"),
+        pytest.param(pinned_pod(14), [], WIDE, None, id="both together have not"),
+        pytest.param(sharing_pod(6000), [], WIDE, None, id="of the shared pools, too"),
+        pytest.param(pinned_pod(2, memory=48 * GIB), [], [], [0], id="memory of one"),
+        pytest.param(pinned_pod(2, memory=80 * GIB), [], [], [0, 1], id="CPUs beside their memory"),
+        pytest.param(
+            pinned_pod(2, whole(2)),
+            [at(0, card(0)), at(1, card(1))],
+            [],
+            None,
+            id="two GPUs of both, CPUs of one",
+        ),
+        pytest.param(pinned_pod(14, memory=80 * GIB), [], [], [0, 1], id="both resources need two"),
+        pytest.param(
+            sharing_pod(0, whole(2)), [at(0, card(0)), at(1, card(1))], [], [0, 1], id="two GPUs"
+        ),
+        pytest.param(
+            sharing_pod(0, whole(2)),
+            [BUSY, at(0, card(1)), at(1, card(2))],
+            [],
+            None,
+            id="NUMA node 0 has two GPUs, one of them in use",
+        ),
+    ],
+)
+def test_restricted_by_a_node_is_kubernetes_word(
+    request_: PodRequest, cards: Sequence[CardView], taken: Sequence[str], nodes: list[int] | None
+) -> None:
+    """As few NUMA nodes as the empty machine could serve each resource from, or none."""
+    answer = aligned(RESTRICTED, request_, *cards, taken=taken)
+
+    given = None if isinstance(answer, Unfit) else [part.node for part in answer.parts]
+    assert given == nodes
+
+
+def test_reserved_cpus_are_none_that_a_numa_node_could_give() -> None:
+    """Twelve CPUs are on no single NUMA node of which one is kept back."""
+    assert granted(aligned(RESTRICTED, pinned_pod(12), reserved="0,6")).cpuset
+    assert isinstance(aligned(RESTRICTED, pinned_pod(11), taken=["1,7"], reserved="0,6"), Unfit)
+
+
+def test_restricted_by_a_pod_is_the_releases_word() -> None:
+    """Koordinator contract 7: every set that serves a resource is preferred."""
+    given = granted(aligned(RESTRICTED, pinned_pod(6, numa=OWN), taken=WIDE))
+
+    assert [part.node for part in given.parts] == [0, 1]
+
+
 def test_required_whole_cores_are_split_core_by_core() -> None:
     """Koordinator contract 7, machine X, mask {0,1}: 6 / 2 = 3, so one core, then two."""
-    request = pinned_pod(6, whole(2), required=True)
+    request = pinned_pod(6, whole(2), required=True, numa=OWN)
 
     given = granted(aligned(RESTRICTED, request, at(0, card(0)), at(1, card(1))))
 
@@ -178,7 +241,7 @@ def test_a_share_leaves_the_cpus_of_an_amplified_node_that_it_pays_for() -> None
 
 def test_spread_cpus_are_split_in_halves() -> None:
     """Koordinator contract 7, machine X, mask {0,1}: Spread 5 is 0-1 and 6-8."""
-    request = pinned_pod(5, whole(2), policy="SpreadByPCPUs", required=True)
+    request = pinned_pod(5, whole(2), policy="SpreadByPCPUs", required=True, numa=OWN)
 
     given = granted(aligned(RESTRICTED, request, at(0, card(0)), at(1, card(1))))
 
@@ -188,7 +251,7 @@ def test_spread_cpus_are_split_in_halves() -> None:
 def test_a_share_takes_what_the_fuller_node_has() -> None:
     """Koordinator contract 7: 5 CPUs with 1500m free on node 0 and 9000m on node 1."""
     parts = [NumaPart(node=0, cpu_milli=10500), NumaPart(node=1, cpu_milli=3000)]
-    request = sharing_pod(5000, whole(2))
+    request = replace(sharing_pod(5000, whole(2)), numa=OWN)
 
     given = granted(aligned(RESTRICTED, request, at(0, card(0)), at(1, card(1)), parts=parts))
 

@@ -35,11 +35,11 @@ ALIGNS_ON_1: Hints = {
 """Koordinator contract 7, fresh example: cpu {0}P,{1}P,{0,1}; gpu {1}P(500),{0,1}."""
 
 
-def gpu_needs_both(policy: NumaPolicy) -> Hints:
+def gpu_needs_both(preferred: int | None = None) -> Hints:
     """Return the second half of the example: gpu only has {0,1}P."""
     return {
-        "cpu": hints_of([NODE_0, NODE_1, BOTH], lambda _: 0, policy),
-        "gpu": hints_of([BOTH], lambda _: 0, policy),
+        "cpu": hints_of([NODE_0, NODE_1, BOTH], lambda _: 0, preferred),
+        "gpu": hints_of([BOTH], lambda _: 0, preferred),
     }
 
 
@@ -50,8 +50,19 @@ def test_a_common_preferred_node_is_chosen_by_every_policy(policy: NumaPolicy) -
 
 
 def test_restricted_admits_both_nodes_where_both_are_common() -> None:
-    """Koordinator contract 7: under Restricted every feasible cpu mask is preferred."""
-    assert merge(RESTRICTED, gpu_needs_both(RESTRICTED), [0, 1]) == Aligned(nodes=BOTH)
+    """Koordinator contract 7: under a Pod's Restricted every feasible cpu mask is preferred."""
+    assert merge(RESTRICTED, gpu_needs_both(0), [0, 1]) == Aligned(nodes=BOTH)
+
+
+def test_a_set_wider_than_a_resource_needs_is_not_preferred() -> None:
+    """Kubernetes' Restricted: cpu would fit one NUMA node, so that both are refused."""
+    reason = (
+        "Unaligned NUMA Hint cause cpu prefer [01 10] among [01 10 11] & gpu prefer [11] among [11]"
+    )
+
+    assert merge(RESTRICTED, gpu_needs_both(), [0, 1]) == Aligned(reasons=(reason,))
+    assert merge(RESTRICTED, {"cpu": hints_of([BOTH], lambda _: 0, 1)}, [0, 1]).reasons
+    assert merge(RESTRICTED, {"cpu": hints_of([BOTH], lambda _: 0, 2)}, [0, 1]).nodes == BOTH
 
 
 def test_a_single_node_is_refused_where_a_device_needs_two() -> None:
@@ -60,12 +71,12 @@ def test_a_single_node_is_refused_where_a_device_needs_two() -> None:
         "Unaligned NUMA Hint cause cpu prefer [01 10] among [01 10 11],gpu prefer [11] among [11]"
     )
 
-    assert merge(SINGLE, gpu_needs_both(SINGLE), [0, 1]) == Aligned(reasons=(reason,))
+    assert merge(SINGLE, gpu_needs_both(), [0, 1]) == Aligned(reasons=(reason,))
 
 
 def test_best_effort_takes_all_nodes_where_the_narrowest_does_not_serve_all() -> None:
     """Koordinator contract 7: {0} is unsatisfied, hence all nodes."""
-    assert merge(BEST_EFFORT, gpu_needs_both(BEST_EFFORT), [0, 1]) == Aligned(nodes=BOTH)
+    assert merge(BEST_EFFORT, gpu_needs_both(), [0, 1]) == Aligned(nodes=BOTH)
 
 
 @pytest.mark.parametrize("policy", [RESTRICTED, SINGLE])
