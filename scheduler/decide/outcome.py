@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from msgspec import Struct
@@ -55,6 +55,19 @@ class CardView:
     vfs_in_use: frozenset[str] = frozenset()
     amounts_free: tuple[tuple[str, int], ...] = ()
     amounts_cap: tuple[tuple[str, int], ...] = ()
+
+    def emptied(self) -> CardView:
+        """Return the card without holders; what closes it stays."""
+        return replace(
+            self,
+            core_free=self.record.core_percent,
+            memory_free=self.record.memory_bytes,
+            tenants=0,
+            exclusive=False,
+            instances=0,
+            vfs_in_use=frozenset(),
+            amounts_free=self.amounts_cap,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -192,16 +192,7 @@ def _no_combination(
     cards: Sequence[CardView], demands: Sequence[DeviceDemand], available: int
 ) -> Unfit:
     """Say for how many parts there are cards, and whether there could ever be enough."""
-    empty = [
-        replace(
-            card,
-            core_free=card.record.core_percent,
-            memory_free=card.record.memory_bytes,
-            tenants=0,
-            exclusive=False,
-        )
-        for card in cards
-    ]
+    empty = [card.emptied() for card in cards]
     counts = [demand.count for demand in demands]
     ranked = [[place for place, card in enumerate(empty) if _can(card, item)] for item in demands]
     return Unfit(

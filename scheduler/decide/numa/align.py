@@ -116,7 +116,7 @@ def align(
     uses = {numa.id: numa.use for numa in aligner.numas}
     merged = merge(
         policy,
-        aligner.hints(unaligned.choice),
+        aligner.hints(unaligned.choice, _preferred(policy, request, node, settings)),
         [numa.id for numa in aligner.numas],
         Exclusivity(required=required, uses=uses),
     )
@@ -128,6 +128,26 @@ def align(
     if isinstance(aligned, Unfit) and policy is NumaPolicy.BEST_EFFORT:
         return unaligned
     return aligned
+
+
+def _preferred(
+    policy: NumaPolicy, request: PodRequest, node: NodeNow, settings: CpuSettings
+) -> Callable[[str], int | None]:
+    """
+    Return how many NUMA nodes a resource is preferred on: 0 = any number, None = the fewest.
+
+    Rule: CPU proposal, "NUMA topology alignment policy": a node's Restricted is Kubernetes', which
+    prefers as few as the resource needs of an empty machine. A Pod's own is Koordinator's, contract
+    7, which prefers every set.
+    """
+    if policy is not NumaPolicy.RESTRICTED:
+        return lambda _name: None
+    if request.numa is not None and not node.view.facts.numa_policy:
+        return lambda _name: 0
+    cards = tuple(card.emptied() for card in node.view.cards)
+    empty = replace(node, view=replace(node.view, cards=cards), load=NumaLoad())
+    hints = _Aligner(policy, request, empty, settings).hints(_NO_DEVICES, lambda _name: None)
+    return {name: found[0].nodes.bit_count() for name, found in hints.items() if found}.get
 
 
 class _Aligner:
@@ -167,7 +187,9 @@ class _Aligner:
             return search.refusal()
         return Alignment(choice=choice, cpuset=CpuSet(mask=chosen))
 
-    def hints(self, unaligned: Choice) -> dict[str, tuple[NumaHint, ...]]:
+    def hints(
+        self, unaligned: Choice, preferred: Callable[[str], int | None]
+    ) -> dict[str, tuple[NumaHint, ...]]:
         """Return the hints of every resource that the Pod asks for and the node reports."""
         ids = [numa.id for numa in self.numas]
         masks = list(masks_of(ids)) if len(ids) <= NUMA_NODES_MAX else _ends(ids)
@@ -177,8 +199,8 @@ class _Aligner:
             if asked and any(has(numa) is not None for numa in self.numas):
                 fitting = [mask for mask in served if all(has(numa) for numa in self._in(mask))]
                 fewest = self._fewest() if name == CPU else None
-                found[name] = hints_of(fitting, self._score, self._policy, fewest)
-        return found | self._device_hints(masks, unaligned)
+                found[name] = hints_of(fitting, self._score, fewest or preferred(name))
+        return found | self._device_hints(masks, unaligned, preferred)
 
     def _fewest(self) -> int | None:
         """Return how many NUMA nodes kubelet wants the CPUs on, None where it has no say."""
@@ -293,7 +315,7 @@ class _Aligner:
         return score(usages, most_allocated=most)
 
     def _device_hints(
-        self, masks: Sequence[int], unaligned: Choice
+        self, masks: Sequence[int], unaligned: Choice, preferred: Callable[[str], int | None]
     ) -> dict[str, tuple[NumaHint, ...]]:
         """
         Return the hints of every device type whose places are known.
@@ -316,7 +338,7 @@ class _Aligner:
             device_type: hints_of(
                 [mask for mask in scores if self._everywhere(device_type, mask)],
                 scores.__getitem__,
-                self._policy,
+                preferred(device_type),
             )
             for device_type in sorted(located)
         }

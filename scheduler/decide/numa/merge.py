@@ -24,7 +24,7 @@ class NumaHint:
 
     Attributes:
         nodes: the mask.
-        preferred: no smaller set serves the resource; under Restricted every hint is.
+        preferred: no smaller set serves the resource, or could of an empty machine.
         score: 0 to 100 of the NUMA scorer for cpu and memory, 0 or 500 for devices.
     """
 
@@ -51,22 +51,19 @@ def masks_of(nodes: Sequence[int]) -> Iterator[int]:
 def hints_of(
     masks: Sequence[int],
     score: Callable[[int], int],
-    policy: NumaPolicy,
-    fewest: int | None = None,
+    preferred: int | None = None,
 ) -> tuple[NumaHint, ...]:
     """
     Return the hints of the masks that serve a resource.
 
-    Rule: Koordinator contract 7: preferred are the smallest; with Restricted all.
+    Rule: Koordinator contract 7.
 
     Args:
-        fewest: how many NUMA nodes the resource would need of an empty machine, where kubelet
-            prefers no other number (CPU proposal, Story 3).
+        preferred: the size of the masks that are; 0 = of any size, None = the smallest.
     """
-    smallest = min((mask.bit_count() for mask in masks), default=0) if fewest is None else fewest
-    every = policy is NumaPolicy.RESTRICTED and fewest is None
+    size = min(map(int.bit_count, masks), default=0) if preferred is None else preferred
     return tuple(
-        NumaHint(nodes=mask, preferred=every or mask.bit_count() == smallest, score=score(mask))
+        NumaHint(nodes=mask, preferred=size in {0, mask.bit_count()}, score=score(mask))
         for mask in masks
     )
 

@@ -98,18 +98,7 @@ def _no_combination(
     result: SearchResult,
 ) -> Unfit:
     """Say that the containers do not fit together; that no Pod's end helps if it can't."""
-    empty = [
-        replace(
-            card,
-            core_free=card.record.core_percent,
-            memory_free=card.record.memory_bytes,
-            tenants=0,
-            exclusive=False,
-            instances=0,
-        )
-        for card in cards
-        if not card.closed
-    ]
+    empty = [card.emptied() for card in cards if not card.closed]
     at_best = best_assignment(demands, empty, replace(settings, search_levels=0))
     never = at_best.assignment is None and not at_best.cut
     reason = SEARCH_CUT if result.cut else reasons.NO_COMBINATION
