@@ -274,6 +274,19 @@ def test_credentials_that_are_none_are_one_clear_error(tmp_path: Path, content: 
         asyncio.run(main())
 
 
+def test_a_tab_in_a_kubeconfig_is_named_with_its_place(tmp_path: Path) -> None:
+    """On one line."""
+    path = tmp_path / "kubeconfig"
+    path.write_text("kind: Config\n\tclusters: []\n")
+
+    async def main() -> None:
+        async with connected(str(path)):
+            raise AssertionError("that was no kubeconfig")
+
+    with pytest.raises(ApiError, match=r'a tab .* in "[^"]*/kubeconfig", line 2, column 1$'):
+        asyncio.run(main())
+
+
 def test_a_service_accounts_token_is_read_again_when_kubelet_has_a_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -112,7 +112,14 @@ def test_a_stream_holds_several_documents() -> None:
     ("text", "message"),
     [
         pytest.param(b"a: [1, 2\nb: 3", "f.yaml:2: broken YAML", id="broken YAML"),
-        pytest.param(b"a:\n\t- b", "f.yaml:2: broken YAML", id="a tab"),
+        pytest.param(b"a:\n\t- b", "f.yaml:2: broken YAML: a tab in column 1", id="a tab"),
+        pytest.param(
+            b"a: 1\n  \tb: 2", "f.yaml:2: broken YAML: a tab in column 3", id="a tab behind spaces"
+        ),
+        pytest.param(b"a: |\n\tb", "f.yaml:2: broken YAML: a tab in column 1", id="in a text"),
+        pytest.param(
+            b"a:\n\t- b: [" + b"[" * 200, "f.yaml:2: broken YAML: a tab in column 1", id="deep, too"
+        ),
         pytest.param(b"a: 1\na: 2", "f.yaml:2: broken YAML: the key 'a' stands twice", id="twice"),
         pytest.param(
             b'{"a": {"b": 1,\n"b": 2}}',
