@@ -34,8 +34,8 @@ def yaml_document(text: str) -> object:
     Return the one document of a YAML text, None where there is none.
 
     Raises:
-        InputError: a key stands twice in one mapping; with its line and column.
-        yaml.YAMLError, ValueError, RecursionError: it is no such document.
+        InputError: it is no YAML, or a key stands twice in one mapping; with its line.
+        yaml.YAMLError, ValueError, RecursionError: it has characters that YAML has not.
     """
     loader = _LOADER(text)
     try:
@@ -44,9 +44,25 @@ def yaml_document(text: str) -> object:
             return None
         _refuse_keys_twice(root)
         value: object = loader.construct_document(root)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise InputError(f"not YAML: {yaml_fault(error, text)}: line={line}") from error
+    else:
         return value
     finally:
         loader.dispose()
+
+
+def yaml_fault(error: yaml.MarkedYAMLError, text: str) -> str:
+    """Return why a text is no YAML; of a tab in an indentation that it is one, and its column."""
+    fact, mark = str(error.problem or error.context), error.problem_mark
+    if mark is None:
+        return fact
+    line = "".join(text.splitlines()[mark.line :][:1])
+    if line[mark.column :][:1] == "\t":
+        return f"a tab in column {mark.column + 1}, where YAML takes spaces alone"
+    tab = line.find("\t", 0, len(line) - len(line.lstrip()))
+    return fact if tab < 0 else f"{fact}, behind a tab in column {tab + 1}"
 
 
 def _once(value: object, path: str) -> object:

@@ -69,7 +69,8 @@ async def connected(
         else:
             await load_kube_config(kubeconfig, client_configuration=settings)
     except (ConfigException, OSError, YAMLError, *_MISSHAPEN) as error:
-        raise ApiError(f"no credentials for a cluster: {error}") from error
+        why = " ".join(str(error).split()).replace(r"character '\t'", "a tab")
+        raise ApiError(f"no credentials for a cluster: {why}") from error
     settings.proxy = settings.proxy or _proxy_of_environment(settings.host or "")
     rest = RESTClientObject(settings)
     _leave_environment(rest)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Final
 
 import yaml
 
+from agent.documents import yaml_fault
 from ledger.domain.errors import InputError
 from tenure.sources.json_text import line_at
 from tenure.sources.paths import child_of, item_of
@@ -41,7 +42,7 @@ def yaml_documents(name: str, text: str) -> tuple[Any, ...]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = name if mark is None else f"{name}:{mark.line + 1}"
-        raise InputError(f"broken YAML: {error.problem or error.context}", place=place) from error
+        raise InputError(f"broken YAML: {yaml_fault(error, text)}", place=place) from error
     except yaml.reader.ReaderError as error:
         place = f"{name}:{line_at(text, int(error.position))}"
         raise InputError(f"broken YAML: {error.reason}", place=place) from error

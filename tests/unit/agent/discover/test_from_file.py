@@ -79,7 +79,7 @@ def test_the_file_is_read_at_every_look(tmp_path: Path) -> None:
         ("cards: []\ncards: []", "the key 'cards' stands twice in one mapping: line=2, column=1"),
         ('{"cards": [], "cards": []}', "the key 'cards' stands twice"),
         ("a: [", "not YAML"),
-        ("cards:\n\t- uuid: a", "a tab in column 1: line=2"),
+        ("cards:\n\t- uuid: a", "a tab in column 1, where YAML takes spaces alone: line=2"),
         ("- 1\n---\n- 2", "not YAML"),
         ("[]", "expected `object`"),
     ],

@@ -114,7 +114,10 @@ def test_a_stream_holds_several_documents() -> None:
         pytest.param(b"a: [1, 2\nb: 3", "f.yaml:2: broken YAML", id="broken YAML"),
         pytest.param(b"a:\n\t- b", "f.yaml:2: broken YAML: a tab in column 1", id="a tab"),
         pytest.param(
-            b"a: 1\n  \tb: 2", "f.yaml:2: broken YAML: a tab in column 3", id="a tab behind spaces"
+            b"a: 1\n  \tb: 2",
+            "f.yaml:2: broken YAML: mapping values are not allowed in this context,"
+            " behind a tab in column 3",
+            id="behind spaces",
         ),
         pytest.param(b"a: |\n\tb", "f.yaml:2: broken YAML: a tab in column 1", id="in a text"),
         pytest.param(
