@@ -94,6 +94,29 @@ def test_a_pod_of_its_own_cpus_needs_a_topology(line: CommandLine) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("labels", "cpu", "warned"),
+    [
+        pytest.param({}, "{}", True, id="nothing binds CPUs"),
+        pytest.param({"tenure.sh/cpu-managed": "false"}, "{}", True, id="the label says no"),
+        pytest.param({"tenure.sh/cpu-managed": "true"}, "{}", False, id="an agent does"),
+        pytest.param({}, "{boundBy: koordlet}", False, id="koordlet does"),
+    ],
+)
+def test_what_nothing_binds_is_placed_and_said(
+    line: CommandLine, labels: Object, cpu: str, *, warned: bool
+) -> None:
+    """cli.md fixes the placements; a live service keeps such a node closed, `CPUsNotBound`."""
+    pods = [cpu_pod("one", "2"), cpu_pod("two", "2"), cpu_pod("shares", "2", "LS")]
+    options = configured(line.ledger.parent, cpu)
+
+    answer = simulated(line, [*cpu_node(labels=labels), *pods], *options)
+
+    assert [entry["node"] for entry in answer["placements"]] == ["x", "x", "x"]
+    said = [text for text in answer["summary"]["warnings"] if text.startswith("CPUsNotBound")]
+    assert [text.rpartition("; ")[2] for text in said] == ["pods=2"] * warned
+
+
 # --- bind policies ----------------------------------------------------------------------------
 
 

@@ -283,13 +283,16 @@ def asking(
     return path
 
 
-def add_gpu_node(plane: ControlPlane, name: str, *, gpus: int = 8, cpus: int = 64) -> None:
+def add_gpu_node(
+    plane: ControlPlane, name: str, *, gpus: int = 8, cpus: int = 64, binds_cpus: bool = True
+) -> None:
     """Make a Node with a Device and CPUs, as if its kubelet and agent had."""
     api = plane.api()
     labels = {
         "vke.node.gpu.schedule": "mgpu",
         "kubernetes.io/hostname": name,
         "koordinator.sh/gpu-isolation-provider": "HAMi-core",
+        **({"tenure.sh/cpu-managed": "true"} if binds_cpus else {}),
     }
     policy = {"vke.volcengine.com/mgpu-compute-policy": "native-burst-share"}
     made = api.create("/api/v1/nodes", {"metadata": {"name": name, "labels": {**labels, **policy}}})
