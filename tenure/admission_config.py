@@ -156,6 +156,7 @@ def _settings(read: AdmissionConfiguration) -> AdmissionSettings:
         service_accounts=read.service_accounts,
         isolation_providers=read.isolation_providers,
         slot_mode=read.slot_mode,
+        koordlet_binds_cpus=read.cpu.bound_by == "koordlet",
         vocabulary=read.vocabulary(),
     )
 

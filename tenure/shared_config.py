@@ -61,12 +61,14 @@ class GpuShareUnit(Section):
 
 
 class CpuDefaults(Section):
-    """The policies of Pods with CPUs of their own that name none."""
+    """What Pods with CPUs of their own get that name no policy, and what binds them."""
 
     default_bind_policy: Literal["FullPCPUs", "SpreadByPCPUs", "ConstrainedBurst"] = "FullPCPUs"
     """For LSE and LSR Pods that name none."""
     default_exclusive_policy: Literal["None", "PCPULevel", "NUMANodeLevel"] = "None"
     """For LSE and LSR Pods that name none."""
+    bound_by: Literal["agent", "koordlet"] = "agent"
+    """What binds containers to their CPUs: our agent where its label says so, or koordlet."""
 
 
 class SharedConfiguration(Section):

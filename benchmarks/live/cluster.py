@@ -48,6 +48,7 @@ def nodes(count: int) -> Iterator[Json]:
             "topology.kubernetes.io/zone": f"zone-{number % 3}",
             "node.koordinator.sh/gpu-model": MODELS[number % len(MODELS)],
             "koordinator.sh/gpu-isolation-provider": "HAMi-core",
+            "tenure.sh/cpu-managed": "true",
         }
         yield {
             "metadata": {"name": name, "labels": labels},

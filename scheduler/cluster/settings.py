@@ -40,6 +40,11 @@ def with_policy(settings: SchedulingSettings, policy: str) -> SchedulingSettings
     return replace(settings, node_policy=policy)
 
 
+def simulated(settings: SchedulingSettings) -> SchedulingSettings:
+    """Return the settings as a simulation decides by: every node grants CPUs of a Pod's own."""
+    return replace(settings, cpu=replace(settings.cpu, bound_by="koordlet"))
+
+
 def with_templates(
     settings: SchedulingSettings, templates: tuple[SharedTemplate, ...] | None
 ) -> SchedulingSettings:

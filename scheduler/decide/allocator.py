@@ -78,6 +78,10 @@ class Allocator:
     ) -> Placement | Unfit:
         """Return the placement on the node at `row`, called `node` outside, or why not."""
         facts = self._arrays.nodes[row]
+        if self._settings.cpu.leaves_unbound(facts):
+            by_kubelet = facts.kubelet is not None and facts.kubelet.whole_cores
+            if (request.cpuset if by_kubelet else demand_on(request, facts)) is not None:
+                return Unfit(reason=reasons.CPUS_NOT_BOUND.text, preemptible=False)
         rejected = kubelet_rejects(request, facts, self._pins.pinned(row))
         if rejected is not None:
             return rejected

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Final
 
 from ledger.domain.kube.shared_templates import SharedTemplate
+from ledger.domain.nodes import NodeFacts
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 
 
@@ -68,6 +69,8 @@ class CpuSettings:
     picks, so they are off unless asked for.
 
     Attributes:
+        bound_by: what binds containers to CPUs of their own: `agent`, on nodes where its label says
+            so, or `koordlet`, on every node.
         numa_level_downgrades: NUMANodeLevel falls back to PCPULevel where no clean NUMA node holds
             the request.
         spread_over_numa_nodes: a preferred SpreadByPCPUs takes one CPU of each core of several
@@ -79,10 +82,15 @@ class CpuSettings:
     numa_allocate_strategy: str = "LeastAllocated"
     default_numa_topology_policy: str = "None"
     max_ref_count: int = 1
+    bound_by: str = "koordlet"
     numa_level_downgrades: bool = False
     spread_over_numa_nodes: bool = False
     spread_avoids_whole_cores: bool = False
     arm_full_pcpus_only: bool = False
+
+    def leaves_unbound(self, node: NodeFacts) -> bool:
+        """Tell whether nothing binds containers to CPUs of their own on a node."""
+        return self.bound_by == "agent" and not node.binds_cpus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,3 +114,7 @@ class SchedulingSettings:
     cpu: CpuSettings = field(default_factory=CpuSettings)
     proposal_domain: bool = False
     vocabulary: Vocabulary = DEFAULT_VOCABULARY
+
+
+DEFAULT_SCHEDULING: Final = SchedulingSettings(cpu=CpuSettings(bound_by="agent"))
+"""What a settings file says that names nothing. `SchedulingSettings()` reads older ledgers."""

@@ -497,6 +497,7 @@ _BY_TEXT: Final[Mapping[str, Callable[[Look, str], Obstacle]]] = {
     reasons.INSUFFICIENT_MEMORY.text: _memory,
     reasons.UNKNOWN_CARD.text: _unknown,
     reasons.NO_CPU_TOPOLOGY.text: _plain,
+    reasons.CPUS_NOT_BOUND.text: _plain,
     reasons.INSUFFICIENT_CPUS.text: _cpus,
     reasons.NODE_NOT_OWNED.text: _plain,
     reasons.NODE_OF_OTHER_SCHEDULER.text: _plain,

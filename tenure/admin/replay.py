@@ -141,11 +141,12 @@ def _refuse_unreadable(source: Ledger, position: int | None, head: int) -> None:
 def _settings(source: Ledger, config: Path) -> InForce:
     """Return these settings with the recorded seed; say where they are not those recorded."""
     from ledger.domain.log.events import SettingsChanged
-    from scheduler.cluster.settings import settings_hash, settings_json
+    from scheduler.cluster.settings import settings_hash, settings_json, simulated
     from scheduler.record.so_far import InForce
     from tenure.config import read_settings
 
     settings = read_settings(config)
+    settings = simulated(settings) if source.is_simulation else settings
     recorded: dict[str, Any] = next(
         (
             json.loads(each.event.settings)

@@ -20,17 +20,12 @@ from webhook.decide.validating.findings import labels_of
 
 Pod = Mapping[str, Any]
 
-_KNOWN: Final[Mapping[str, int | None]] = {
-    "system-cluster-critical": 2_000_000_000,
-    "system-node-critical": 2_000_001_000,
-    **dict.fromkeys(filter(None, PriorityClass)),
-}
-"""Built-in classes, and Koordinator's, whose names alone say what they mean."""
+_BUILT_IN: Final = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Priorities:
-    """The numbers of PriorityClasses by name, and the class of Pods that name none."""
+    """PriorityClasses: number by name, None where the name alone means it; default class."""
 
     values: Mapping[str, int | None]
     default: str
@@ -52,9 +47,9 @@ class Priorities:
 
     def advise(self, filled: Pod) -> Iterator[str]:
         """Yield that nothing says what the class of a Pod with a QoS class means."""
-        name = filled["spec"].get("priorityClassName", "")
-        unknown = name and name not in self.values and not filled["spec"]["priority"]
-        if unknown and LABEL_QOS_CLASS in labels_of(filled):
+        name = filled["spec"].get("priorityClassName")
+        counts = name and name not in self.values and not filled["spec"]["priority"]
+        if counts and LABEL_QOS_CLASS in labels_of(filled):
             yield f'PriorityClass "{name}" is not in the input: its priority counts as 0'
 
 
@@ -65,14 +60,14 @@ def priorities_of(manifests: Manifests) -> Priorities:
     Raises:
         InputError: one of them can't be read, with file and line.
     """
-    found: dict[str, PriorityClassObject] = {}
+    values: dict[str, int | None] = {**dict.fromkeys(filter(None, PriorityClass)), **_BUILT_IN}
+    defaults = []
     for document in manifests.documents:
         if document.kind == "PriorityClass":
             try:
-                found[document.name] = msgspec.convert(document.body, PriorityClassObject)
+                found = msgspec.convert(document.body, PriorityClassObject)
             except msgspec.ValidationError as error:
                 raise document.blame(InputError(str(error))) from None
-    values = {name: one.value for name, one in found.items()}
-    defaults = [name for name, one in found.items() if one.global_default]
-    least = min(defaults, key=lambda name: (values[name], name), default="")
-    return Priorities(values={**_KNOWN, **values}, default=least)
+            values[document.name] = found.value
+            defaults += [(found.value, document.name)] if found.global_default else []
+    return Priorities(values=values, default=min(defaults, default=(0, ""))[1])

@@ -13,7 +13,7 @@ from ledger.domain.errors import CorruptLedgerError, LedgerError, UnknownEventEr
 from ledger.store.service import Service, open_service
 from ledger.store.threaded import in_thread
 from scheduler.cluster.settings import settings_hash
-from scheduler.decide.settings import SchedulingSettings
+from scheduler.decide.settings import DEFAULT_SCHEDULING, SchedulingSettings
 from scheduler.record.events import DecidedBy
 from scheduler.service.agents import SILENT_SECONDS
 from scheduler.service.api.http import LateRoutes
@@ -104,7 +104,7 @@ async def serve_scheduler(options: SchedulerOptions) -> None:
 def _settings_of(options: SchedulerOptions) -> tuple[SchedulingSettings, frozenset[str]]:
     """Return the settings, and the users that admission lets bind."""
     if options.config is None:
-        return SchedulingSettings(), SERVICE_ACCOUNTS
+        return DEFAULT_SCHEDULING, SERVICE_ACCOUNTS
     from tenure.config import read_service_accounts, read_settings
 
     return read_settings(options.config), read_service_accounts(options.config)

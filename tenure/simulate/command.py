@@ -12,7 +12,7 @@ from typing import Final
 from ledger.domain.errors import InputError
 from scheduler.cluster.constraints import in_sum
 from scheduler.cluster.settings import with_policy
-from scheduler.decide.settings import POLICIES, SchedulingSettings
+from scheduler.decide.settings import DEFAULT_SCHEDULING, POLICIES, SchedulingSettings
 from tenure.config import read_settings
 from tenure.exits import AnswerIsNo, note, warn, with_next
 from tenure.output import OutputFormat
@@ -63,7 +63,7 @@ def simulate_command(options: Options) -> None:
         AnswerIsNo: `--strict` and a Pod without a place.
     """
     _check_usage(options)
-    settings = SchedulingSettings() if options.config is None else read_settings(options.config)
+    settings = DEFAULT_SCHEDULING if options.config is None else read_settings(options.config)
     policies = _policies(options, settings)
     run = _read(options, settings)
     if options.learn is not None:

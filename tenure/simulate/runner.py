@@ -22,11 +22,11 @@ from ledger.domain.request.requests import PodRequest
 from ledger.store.open import Ledger, open_ledger
 from ledger.store.place import is_postgres, sqlite_path
 from scheduler.cluster.constraints import by_pod
-from scheduler.cluster.settings import settings_hash, settings_json, with_templates
+from scheduler.cluster.settings import settings_hash, settings_json, simulated, with_templates
 from scheduler.decide.engine import Engine
 from scheduler.decide.nodes.labels import has_other_scheduler
 from scheduler.decide.score.typical import workload_of
-from scheduler.decide.settings import SchedulingSettings
+from scheduler.decide.settings import CpuSettings, SchedulingSettings
 from scheduler.record.core import Placed
 from scheduler.record.events import DecidedBy
 from tenure.exits import note, with_next
@@ -91,7 +91,8 @@ def run_simulation(
         InputError: the ledger is not new, not resumable, or of another run.
     """
     _refuse_disorder(run)
-    settings = with_templates(settings, run.shared_templates)
+    asked = settings.cpu
+    settings = with_templates(simulated(settings), run.shared_templates)
     words = DecidedBy(
         policy=settings.node_policy,
         settings_hash=settings_hash(settings, seed=seed),
@@ -142,6 +143,7 @@ def run_simulation(
                 *_cut_short(outcomes),
                 *_by_count(outcomes),
                 *_beside_others(outcomes, run.nodes),
+                *_not_bound(outcomes, run.nodes, asked),
             ),
             ledger=LedgerSpan(
                 url="" if record.ledger is None else ledger.url,
@@ -280,6 +282,17 @@ def _beside_others(outcomes: Sequence[Outcome], nodes: Sequence[NodeFacts]) -> I
             f"{fact}, as it would be there; our own grants nothing there until the node is owned"
             f" (NodeOfOtherScheduler): pods={len(placed)}"
         )
+
+
+def _not_bound(
+    outcomes: Sequence[Outcome], nodes: Sequence[NodeFacts], asked: CpuSettings
+) -> Iterator[str]:
+    """Say that a live service would keep nodes closed to Pods which have CPUs of their own here."""
+    given = [one.placement for one in outcomes if isinstance(one, Placed) and one.placement.cpuset]
+    unbound = [one for one in given if asked.leaves_unbound(nodes[one.node])]
+    if unbound:
+        fact = "nothing binds CPUs of their own on their nodes, which a live service keeps closed"
+        yield f"CPUsNotBound: {fact}; pods={len(unbound)}"
 
 
 def _replay(ledger: Ledger, origin: str) -> ResumedEvents | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from scheduler.decide.settings import CpuSettings, SchedulingSettings
+from scheduler.decide.settings import DEFAULT_SCHEDULING, CpuSettings
 from tenure.config import read_settings
 from tests.support.cli import CommandLine
 from tests.support.cpu_objects import NUMA_POLICY, cpu_node, cpu_pod, simulated, zone
@@ -50,7 +50,7 @@ def test_the_documented_settings_are_the_defaults(tmp_path: Path) -> None:
 
     settings = read_settings(tmp_path / "s.yaml")
 
-    assert settings == SchedulingSettings()
+    assert settings == DEFAULT_SCHEDULING
     of_reading = {"defaultBindPolicy", "defaultExclusivePolicy"}  # what requests mean: vocabulary
     assert of_reading <= named.keys()
     assert len(named.keys() - of_reading) == len(dataclasses.fields(CpuSettings))

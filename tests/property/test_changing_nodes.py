@@ -53,7 +53,8 @@ def play(
     count = rng.randint(0, 4)
     facts = [node_of(rng, uid) for uid in UIDS[:count]]
     order = rng.sample(range(count), count) if ranked else list(range(count))
-    scheduling = SchedulingSettings(node_policy=policy, cpu=CpuSettings())
+    binder = CpuSettings(bound_by=rng.choice(("koordlet", "koordlet", "agent")))
+    scheduling = SchedulingSettings(node_policy=policy, cpu=binder)
     typical = pods[: rng.randint(0, len(pods))]
     workload = workload_of(typical)
     engine = Engine(facts, scheduling, workload=workload, seed=7, rank=order, by_count=by_count)

@@ -317,8 +317,10 @@ def _cpus(rng: Random, facts: NodeFacts) -> NodeFacts:
     topology: CpuTopology | None = rng.choice(TOPOLOGIES)
     numas = topology.numa_nodes if topology else ()
     zoned = rng.random() < 0.5
+    binds = {"tenure.sh/cpu-managed": "true"} if rng.random() < 0.7 else {}
     return replace(
         facts,
+        labels={**facts.labels, **binds},
         cpu_topology=topology,
         reserved_cpus=cpuset_of({0} if topology and rng.random() < 0.2 else ()),
         cpu_ref_count_max=rng.choice((1, 1, 2)),

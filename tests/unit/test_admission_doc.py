@@ -43,5 +43,6 @@ def test_the_defaults_in_the_table_are_the_defaults() -> None:
         "mgpu.multiMinMemoryMiB": str(rules.vocabulary.mgpu_multi_min_memory_mib),
         "mgpu.maxMemoryMiB": str(rules.vocabulary.mgpu_max_memory_mib),
         "cpu.defaultBindPolicy": rules.vocabulary.default_bind_policy,
+        "cpu.boundBy": "koordlet" if rules.koordlet_binds_cpus else "agent",
         "cpu.defaultExclusivePolicy": rules.vocabulary.default_exclusive_policy,
     }

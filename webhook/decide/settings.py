@@ -136,6 +136,7 @@ class AdmissionSettings:
         service_accounts: users that may write allocations and bind managed Pods.
         isolation_providers: values of `koordinator.sh/gpu-isolation-provider` that enforce shares.
         slot_mode: how a container learns of its devices.
+        koordlet_binds_cpus: it does on every node; else only those with our agent's label bind any.
         vocabulary: what requests mean, which the scheduler has to be told alike.
     """
 
@@ -150,6 +151,7 @@ class AdmissionSettings:
     service_accounts: frozenset[str] = SERVICE_ACCOUNTS
     isolation_providers: frozenset[str] = ISOLATION_PROVIDERS
     slot_mode: SlotMode = SlotMode.ENV
+    koordlet_binds_cpus: bool = False
     vocabulary: Vocabulary = DEFAULT_VOCABULARY
 
     @property

@@ -29,6 +29,7 @@ from ledger.domain.resources import (
     LABEL_PRIORITY,
     LABEL_PRIORITY_CLASS,
     LABEL_QOS_CLASS,
+    LABEL_TENURE_CPU_MANAGED,
     LABEL_TENURE_HOLDING,
     LABEL_TENURE_MANAGED,
     MEMORY,
@@ -41,6 +42,7 @@ from webhook.decide.validating.forgery import ANNOTATION_MIRROR, NODES_GROUP
 from webhook.manifests.cel import (
     CONTAINERS,
     any_container,
+    any_key,
     holds,
     key_matches,
     takes,
@@ -170,7 +172,11 @@ def _policies(settings: AdmissionSettings) -> list[Policy]:
             validations={
                 f"annotations of a Node in {DOMAIN_TENURE} are written by Tenure alone": _unchanged(
                     key_matches((), (DOMAIN_TENURE,))
-                )
+                ),
+                f"the label {LABEL_TENURE_CPU_MANAGED} of a Node is set by Tenure's agent alone": (
+                    f"!{any_key('object.metadata.labels', (LABEL_TENURE_CPU_MANAGED,), ())}"
+                    f" || ({same_label(LABEL_TENURE_CPU_MANAGED)})"
+                ),
             },
         ),
         Policy(

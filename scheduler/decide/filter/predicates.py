@@ -255,6 +255,8 @@ class Predicates:
                 return reasons.NO_SHARED_TEMPLATE
         if need.partitioned and node.partitions is None:
             return reasons.NO_PARTITION_TABLE
+        if need.pinned and self._settings.cpu.leaves_unbound(node):
+            return reasons.CPUS_NOT_BOUND
         if need.pinned and not node.cpu_topology:
             return reasons.NO_CPU_TOPOLOGY
         return None
@@ -271,6 +273,7 @@ def _traits(node: NodeFacts) -> tuple[object, ...]:
         bool(node.cpu_topology),
         is_owned(node),
         node.other_scheduler,
+        node.binds_cpus,
         node.by_claims,
         node.advertised,
     )

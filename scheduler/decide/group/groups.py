@@ -12,7 +12,7 @@ from msgspec import structs
 
 from ledger.domain.devices import GPU
 from ledger.domain.request.requests import PodRequest, gpu_core_percent
-from ledger.domain.resources import LABEL_ARCH
+from ledger.domain.resources import LABEL_ARCH, LABEL_TENURE_CPU_MANAGED
 from scheduler.decide.cards.joint import bottlenecks, joint_minors, linked_gpus, size_of
 from scheduler.decide.cards.view import NodeView
 from scheduler.decide.dialects.registry import node_own_of
@@ -423,6 +423,7 @@ def _state_of(node: NodeView) -> tuple[object, ...]:
         facts.numa_zones,
         facts.numa_strategy,
         facts.labels.get(LABEL_ARCH),
+        facts.labels.get(LABEL_TENURE_CPU_MANAGED),
         facts.name if facts.cpu_amplification > 1 else "",  # there free cpu counts exactly
         facts.dialects,
         node_own_of(facts),

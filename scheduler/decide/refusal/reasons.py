@@ -15,6 +15,7 @@ from ledger.domain.resources import (
     DOMAIN_KUBERNETES,
     LABEL_GPU_ISOLATION_PROVIDER,
     LABEL_GPU_VENDOR,
+    LABEL_TENURE_CPU_MANAGED,
     LABEL_TENURE_OWNED,
     NVIDIA_GPU,
     SLOT,
@@ -103,6 +104,11 @@ UNKNOWN_CARD: Final = Reason(
 NO_CPU_TOPOLOGY: Final = Reason(
     text="node(s) invalid CPU Topology",
     remedy="report the node's CPUs in a NodeResourceTopology",
+)
+CPUS_NOT_BOUND: Final = Reason(
+    text="CPUsNotBound",
+    remedy="let the node's agent bind CPUs, which then labels the node"
+    f" {LABEL_TENURE_CPU_MANAGED}=true; where koordlet binds them, set cpu.boundBy: koordlet",
 )
 INSUFFICIENT_CPUS: Final = Reason(
     text="not enough cpus available to satisfy request",
@@ -227,6 +233,7 @@ _CLOSER: Final = {
         INSUFFICIENT_AMPLIFIED_CPU,
         INSUFFICIENT_POOL,
         KUBELET_UNALIGNED,
+        CPUS_NOT_BOUND,
         INSUFFICIENT_CPUS,
         NOT_WHOLE_CORES,
         BIND_POLICY_CONFLICT,

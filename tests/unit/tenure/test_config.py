@@ -10,6 +10,7 @@ from ledger.domain.vocabulary import Vocabulary
 from scheduler.cluster.settings import recorded_settings, settings_hash, settings_json, with_policy
 from scheduler.decide.engine import Engine
 from scheduler.decide.settings import (
+    DEFAULT_SCHEDULING,
     POLICIES,
     CpuSettings,
     MGPUSettings,
@@ -55,7 +56,7 @@ def refusal(folder: Path, text: str) -> str:
 )
 def test_an_absent_setting_has_its_default(tmp_path: Path, text: str) -> None:
     """A file of an older release works, and the defaults are the ones that cli.md prints."""
-    assert settings_of(tmp_path, text) == SchedulingSettings()
+    assert settings_of(tmp_path, text) == DEFAULT_SCHEDULING
 
 
 def test_a_setting_is_taken_over(tmp_path: Path) -> None:
@@ -64,7 +65,7 @@ def test_a_setting_is_taken_over(tmp_path: Path) -> None:
 node: {{policy: fgd, bottleneckFirst: false, ownedOnly: true}}
 mgpu: {{policy: Spread, weightOfCore: 50, multiMinMemoryMiB: 1024}}
 gpushare: {{unit: GiB}}
-cpu: {{maxRefCount: 2, defaultNUMATopologyPolicy: Restricted}}
+cpu: {{boundBy: koordlet, maxRefCount: 2, defaultNUMATopologyPolicy: Restricted}}
 compat: {{proposalDomain: true}}
 """
     assert settings_of(tmp_path, text) == SchedulingSettings(
@@ -72,7 +73,9 @@ compat: {{proposalDomain: true}}
         bottleneck_first=False,
         owned_nodes_only=True,
         mgpu=MGPUSettings(policy="spread", weight_of_core=50),
-        cpu=CpuSettings(max_ref_count=2, default_numa_topology_policy="Restricted"),
+        cpu=CpuSettings(
+            bound_by="koordlet", max_ref_count=2, default_numa_topology_policy="Restricted"
+        ),
         proposal_domain=True,
         vocabulary=Vocabulary(gpushare_unit="GiB", mgpu_multi_min_memory_mib=1024),
     )

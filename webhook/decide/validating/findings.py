@@ -26,6 +26,7 @@ _LABELS: Final = "metadata.labels"
 class Advice(StrEnum):
     """What is only ever said, never refused. `off` silences it like a rule."""
 
+    CPUS_NOT_BOUND = "CpusNotBound"
     ISOLATION_MISSING = "IsolationMissing"
     MISSPELT_NAME = "MisspeltName"
     MISPLACED_KEY = "MisplacedKey"

@@ -11,7 +11,7 @@ from ledger.domain.annotations.guarded import (
     is_checkpoint,
     is_pinned_cpus,
 )
-from ledger.domain.annotations.wire import an_object, annotation_path
+from ledger.domain.annotations.wire import an_object, annotation_path, label_path
 from ledger.domain.errors import FieldError
 from ledger.domain.kube.pod_spec import PodSpec
 from ledger.domain.request.rule_names import Rule
@@ -19,11 +19,12 @@ from ledger.domain.request.rules import forbidden, of_rule
 from ledger.domain.resources import (
     ANNOTATION_RESERVE_POD,
     DOMAIN_TENURE,
+    LABEL_TENURE_CPU_MANAGED,
     SHARED_GPU_NAMES,
 )
 from webhook.decide.review import CREATE, AdmissionRequest, User
 from webhook.decide.settings import AdmissionSettings
-from webhook.decide.validating.findings import Json, annotations_of, shown
+from webhook.decide.validating.findings import Json, annotations_of, labels_of, shown
 
 NODES_GROUP: Final = "system:nodes"
 ANNOTATION_MIRROR: Final = "kubernetes.io/config.mirror"
@@ -99,15 +100,21 @@ def check_pinned_cpus(
 
 
 @of_rule(Rule.FORGED_NODE)
-def check_node_annotations(
+def check_node_marks(
     request: AdmissionRequest, settings: AdmissionSettings
 ) -> Iterator[FieldError]:
     """
-    Yield every annotation in our own domain that somebody else writes on a Node.
+    Yield every annotation in our own domain, and the agent's label, that others write on a Node.
 
-    Rule: design section 5: a release wakes waiting Pods by its annotation.
+    Rule: design section 5: a release wakes waiting Pods by its annotation. The label lets Pods have
+    CPUs of their own; anybody takes it off, as where the agent is gone.
     """
     if not is_ours(request.user, settings):
+        key = LABEL_TENURE_CPU_MANAGED
+        old, new = (labels_of(one).get(key) for one in (request.old, request.obj))
+        if new not in {None, old}:
+            fact = f"only Tenure's agent may {_act(old, new)}: it says that CPUs are bound there"
+            yield forbidden(label_path(key), fact)
         yield from _changed(
             annotations_of(request.old),
             annotations_of(request.obj),

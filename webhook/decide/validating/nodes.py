@@ -65,7 +65,7 @@ def check_node(request: AdmissionRequest, settings: AdmissionSettings) -> FoundV
     Only what changes is looked at: kubelet must be able to report a node whatever its labels say.
     For the same reason a new Node is never refused over a label; it is said instead.
     """
-    forged = tuple(forgery.check_node_annotations(request, settings))
+    forged = tuple(forgery.check_node_marks(request, settings))
     meaningless = tuple(check_changes(request.obj or {}, request.old or {}))
     if request.operation != CREATE:
         return FoundViolations(errors=(*forged, *meaningless))

@@ -20,6 +20,7 @@ from ledger.domain.resources import (
     ANNOTATION_TENURE_CLAIMED,
     LABEL_GPU_GROUP_NAME,
     LABEL_GPU_ISOLATION_PROVIDER,
+    LABEL_TENURE_CPU_MANAGED,
     TYPE_GPU,
 )
 from webhook.decide.dialects.registry import ADMISSIONS, admission_of
@@ -217,6 +218,9 @@ def _said(
     if not managed:
         return
     yield from unenforced(examined.request, settings)
+    if examined.asks_own_cpus and not settings.koordlet_binds_cpus:
+        what = f"an agent binds them ({LABEL_TENURE_CPU_MANAGED}=true), or koordlet (cpu.boundBy)"
+        yield say(Advice.CPUS_NOT_BOUND, f"CPUsNotBound: a node gives CPUs of its own where {what}")
     if not examined.asks_gpus:
         yield from visible.unasked(pod)
     if request.operation == CREATE:

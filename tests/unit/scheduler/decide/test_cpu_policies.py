@@ -20,7 +20,7 @@ from scheduler.decide.cpusets.pinned import CpuHolding, pinned_of
 from scheduler.decide.engine import Engine
 from scheduler.decide.numa.burst import burst_pools
 from scheduler.decide.outcome import Placement, Unfit, Unplaced
-from scheduler.decide.settings import CpuSettings, SchedulingSettings
+from scheduler.decide.settings import DEFAULT_SCHEDULING, CpuSettings, SchedulingSettings
 from tests.support.topologies import MACHINE_X
 
 FULL, SPREAD = "FullPCPUs", "SpreadByPCPUs"
@@ -164,6 +164,44 @@ def test_kubelets_whole_cores_are_asked_of_each_container(
 def test_a_node_without_a_bind_policy_gives_guaranteed_pods_none() -> None:
     """CPU proposal, QoS principle 8: without a QoS label they are as LS."""
     assert demand_on(pod(2000, containers=[2]), node()) is None
+
+
+BINDS = {"tenure.sh/cpu-managed": "true"}
+
+
+@pytest.mark.parametrize(
+    ("request_of", "policy", "labels", "closed"),
+    [
+        pytest.param("lsr", "", {}, True, id="LSR"),
+        pytest.param("lsr", "", {"tenure.sh/cpu-managed": "false"}, True, id="the label says no"),
+        pytest.param("lsr", "", BINDS, False, id="an agent binds them"),
+        pytest.param("guaranteed", FULL, {}, True, id="Guaranteed, by the node's label"),
+        pytest.param("guaranteed", FULL, BINDS, False, id="by the label, and an agent"),
+        pytest.param("guaranteed", "", {}, False, id="Guaranteed, in the shared pool"),
+        pytest.param("shared", FULL, {}, False, id="LS"),
+    ],
+)
+def test_a_node_gives_cpus_of_ones_own_where_something_binds_them(
+    request_of: str, policy: str, labels: Mapping[str, str], *, closed: bool
+) -> None:
+    """By the agent's word, or on every node where koordlet does; kubelet binds whole cores."""
+    asked = {
+        "lsr": replace(pod(2000), cpuset=demand(2)),
+        "guaranteed": pod(2000, containers=[2]),
+        "shared": replace(pod(2000), bound_cpus=0),
+    }[request_of]
+    there = node(policy=policy, labels=labels)
+
+    answer = Engine([there], DEFAULT_SCHEDULING).decide(asked)
+
+    assert isinstance(answer, Unplaced) is closed
+    if closed:
+        assert isinstance(answer, Unplaced)
+        assert answer.message == "0/1 nodes are available: 1 CPUsNotBound."
+    assert isinstance(Engine([there], SchedulingSettings()).decide(asked), Placement)
+    kubelet = replace(there, kubelet=KubeletPolicy(whole_cores=True))
+    by_kubelet = Engine([kubelet], DEFAULT_SCHEDULING).decide(asked)
+    assert isinstance(by_kubelet, Unplaced) is (closed and request_of == "lsr")
 
 
 # DistributeEvenly

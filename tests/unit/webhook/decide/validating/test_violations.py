@@ -7,11 +7,12 @@ import pytest
 from ledger.domain.request.normalise import decode_pod
 from tests.support.mutants import MUTANTS, Mutant, broken, good
 from tests.support.requests_to_admit import judged, rules_of
+from webhook.decide.settings import AdmissionSettings
 
 
 def test_the_good_pod_is_allowed_without_a_word() -> None:
     """What follows breaks one thing at a time, so nothing else may be wrong."""
-    answer = judged(good())
+    answer = judged(good(), AdmissionSettings(koordlet_binds_cpus=True))
 
     assert (answer.allowed, answer.causes, answer.warnings) == (True, (), ())
 
