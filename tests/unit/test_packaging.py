@@ -45,6 +45,40 @@ def pins(lock: str) -> dict[str, str]:
     return dict(re.findall(r"^([a-z0-9.-]+)==(\S+)", text, re.MULTILINE))
 
 
+def test_make_live_installs_what_it_runs_on_and_says_so(tmp_path: Path) -> None:
+    """No tool of development; before each step a line, on a terminal also what pip says."""
+    command = ["make", "--dry-run", f"VENV={tmp_path / 'venv'}"]
+    done = subprocess.run([*command, "live"], cwd=ROOT, check=True, capture_output=True, text=True)
+    found = re.findall(r"(echo|pip).*?requirements/([a-z]+)\.txt", done.stdout)
+    steps = ["core", "service", "go"]
+    assert [(word, lock) for word, lock in found if lock in steps] == [
+        (word, lock) for lock in steps for word in ("echo", "pip")
+    ]
+    assert {lock for _, lock in found} <= {*steps, "build"}
+    for terminal in ("", "/dev/pts/1"):
+        shown = subprocess.check_output([*command, f"MAKE_TERMOUT={terminal}", "live"], cwd=ROOT)
+        assert (b"--quiet" in shown) is (terminal == "")
+
+
+def test_what_make_live_imports_is_in_what_it_installs() -> None:
+    """The extra `service`, which `tenure serve scheduler` needs, is locked there too."""
+    say = "import sys, tests.live; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    done = subprocess.run([sys.executable, "-c", say], cwd=ROOT, capture_output=True, check=True)
+    owners = packages_distributions()
+    imported = {
+        canonicalize_name(owner)
+        for name in done.stdout.decode().split()
+        for owner in owners.get(name, ())
+    }
+    assert {"pyyaml", "cryptography"} <= imported
+    assert imported - {"tenure", "setuptools"} <= pins("service").keys()
+    service = {
+        canonicalize_name(Requirement(each).name)
+        for each in PROJECT["optional-dependencies"]["service"]
+    }
+    assert service <= pins("service").keys()
+
+
 def test_each_top_level_package_is_ours_alone(
     wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
