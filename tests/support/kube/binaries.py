@@ -135,13 +135,14 @@ def alone(folder: Path) -> Iterator[None]:
 
 def _build(folder: Path, go: str, release: str) -> None:
     """Build all programs beside the folder and move them in one step: it is whole or absent."""
-    sys.stderr.write("building the control plane, once: some minutes\n")
+    sys.stderr.write("building the control plane, once: some minutes\n1 of 2: etcd\n")
     flags = f"-s -w {version_flags(kubernetes_version(release))}"
     with tempfile.TemporaryDirectory(dir=folder.parent) as made:
         built = Path(made) / "programs"
         built.mkdir()
         etcd = "go.etcd.io/etcd/server/v3"
         go_build(go, _MODULES / ETCD, etcd, output=built / ETCD)
+        sys.stderr.write(f"2 of 2: {', '.join(_KUBERNETES)}, which take longest\n")
         packages = [f"k8s.io/kubernetes/cmd/{name}" for name in _KUBERNETES]
         go_build(go, _MODULES / release, *packages, output=built, flags=flags)
         if _missing(folder):
