@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ledger.domain.cpuset import parse_cpuset
 from ledger.domain.log.events import (
     LedgerEvent,
     PodBound,
@@ -40,6 +42,7 @@ GIVEN = (
     '"koordinator.sh/gpu-memory-ratio":"100"}}]}'
 )
 MGPU_CARDS = "vke.volcengine.com/gpu-index-container-main"
+SPREAD = '{"preferredCPUBindPolicy":"SpreadByPCPUs"}'
 STATUS = "scheduling.koordinator.sh/resource-status"
 
 
@@ -193,6 +196,43 @@ def test_every_pod_is_asked_about_however_alike_they_are(
         ]
     assert float(line.split()[-1]) >= count
     remove_pods(plane, where, names)
+
+
+@pytest.mark.usefixtures("single")
+@pytest.mark.parametrize("ledger", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(("as_proposed", "cores"), [("false", 16), ("true", 20)])
+def test_the_service_reads_cpu_policies_as_the_proposal_does_when_it_is_set(
+    plane: ControlPlane,
+    namespace: Callable[..., str],
+    ledger: str,
+    identities: Identities,
+    tmp_path: Path,
+    *,
+    as_proposed: str,
+    cores: int,
+) -> None:
+    """20 CPUs of 2 times 16 cores: of one NUMA node as released, each of another core if set."""
+    where, api = pods_in(namespace(managed=False)), plane.api()
+    bound = {"metadata": {"labels": {"tenure.sh/cpu-managed": "true"}}}
+    assert api.patch("/api/v1/nodes/single", bound).ok
+    config = tmp_path / "scheduler.yaml"
+    head = "apiVersion: tenure.sh/v1alpha1\nkind: SchedulerConfiguration\n"
+    config.write_text(f"{head}cpu: {{asProposed: {as_proposed}}}\n", "utf-8")
+    words = {"scheduling.koordinator.sh/resource-spec": SPREAD}
+    labels = {"koordinator.sh/qosClass": "LSR"}
+    body = pod("spread", {"cpu": "20", "memory": "1Gi"}, labels=labels, annotations=words)
+    body["spec"]["schedulerName"] = "tenure"
+    with (
+        extender(plane, ledger, identities, forked=True, config=config) as served,
+        plane.scheduler(asking(plane, served, identities)),
+    ):
+        made = api.create(where, body)
+        assert made.ok, made.message
+        eventually(lambda: node_of(plane, f"{where}/spread"))
+        given = json.loads(api.get(f"{where}/spread").body["metadata"]["annotations"][STATUS])
+    cpus = parse_cpuset(given["cpuset"])
+    assert (len(cpus), len({cpu // 2 for cpu in cpus})) == (20, cores)
+    remove_pods(plane, where, ("spread",))
 
 
 @pytest.mark.parametrize("ledger", ["sqlite"], indirect=True)

@@ -469,6 +469,19 @@ def test_a_quota_on_cards_refuses_what_it_would_not_count(
     assert (limits == NVIDIA) == (asked == NVIDIA)
 
 
+def test_settings_of_cpus_of_both_services_are_read(cli: CommandLine, place: Path) -> None:
+    """The shared file, with what only the scheduler decides by."""
+    head = "apiVersion: tenure.sh/v1alpha1\nkind: TenureConfiguration\n"
+    (place / "good.yaml").write_text(f"{head}cpu: {{asProposed: true}}\n", "utf-8")
+    (place / "bad.yaml").write_text(f"{head}cpu: {{asProposed: sometimes}}\n", "utf-8")
+    file = write(place / "pod.yaml", gpu_pod(CARD))
+
+    assert cli.run("check", file, "--config", str(place / "good.yaml")).code == 0
+    refused = cli.run("check", file, "--config", str(place / "bad.yaml"))
+    assert refused.code == 2
+    assert "bad.yaml:3: cpu.asProposed: input should be a valid boolean" in refused.err
+
+
 @pytest.mark.parametrize(
     ("key", "value", "refused"),
     [

@@ -353,6 +353,62 @@ def test_numa_nodes_of_an_amplified_node_give_amplified_cpu(
         assert {part["node"]: part["resources"]["cpu"] for part in written} == parts
 
 
+SPREADING = {"preferredCPUBindPolicy": "SpreadByPCPUs"}
+ALONE = {**SPREADING, "preferredCPUExclusivePolicy": "NUMANodeLevel"}
+BESIDE = {**SPREADING, "preferredCPUExclusivePolicy": "PCPULevel"}
+Place = tuple[dict[str, str], list[Object], str, str]
+"""Labels of the node, Pods, and what the last one gets as released and as proposed."""
+PLACES: dict[str, Place] = {
+    "NUMANodeLevel becomes PCPULevel": (
+        {},
+        [
+            cpu_pod("a", "1", on="x", spec=ALONE, status={"cpuset": "0"}),
+            cpu_pod("b", "1", on="x", spec=ALONE, status={"cpuset": "6"}),
+            cpu_pod("c", "1", on="x", spec=BESIDE, status={"cpuset": "14"}),
+            cpu_pod("new", "2", spec=ALONE),
+        ],
+        "1-2",
+        "1,3",
+    ),
+    "a preferred spread takes one CPU of each core": (
+        {},
+        [cpu_pod("new", "8", spec=SPREADING)],
+        "0-5,12-13",
+        "0-7",
+    ),
+    "a preferred spread avoids nodes of whole cores": (
+        {BIND_POLICY: "FullPCPUsOnly"},
+        [cpu_pod("new", "4", spec=SPREADING)],
+        "0-1,12-13",
+        CONFLICT,
+    ),
+    "ARM knows whole cores only": (
+        {"kubernetes.io/arch": "arm64"},
+        [cpu_pod("new", "4", spec=SPREADING)],
+        "0-3",
+        "0-1,12-13",
+    ),
+}
+
+
+@pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
+@pytest.mark.parametrize("as_proposed", [False, True], ids=["as released", "as proposed"])
+def test_one_setting_gives_the_proposals_reading(
+    line: CommandLine,
+    tmp_path: Path,
+    place: Place,
+    *,
+    as_proposed: bool,
+) -> None:
+    """DIVERGENCES: four places where the release is followed, unless it is set."""
+    labels, pods, released, proposed = place
+    cpu = f"{{numaAllocateStrategy: MostAllocated, asProposed: {str(as_proposed).lower()}}}"
+
+    placed = simulate(line, [*cpu_node(labels=labels), *pods], *configured(tmp_path, cpu))
+
+    assert picks(placed) == {"new": proposed if as_proposed else released}
+
+
 # --- NUMA policies ----------------------------------------------------------------------------
 
 

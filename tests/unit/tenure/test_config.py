@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 from types import NoneType
 from typing import get_args, get_type_hints
@@ -79,6 +80,41 @@ compat: {{proposalDomain: true}}
         proposal_domain=True,
         vocabulary=Vocabulary(gpushare_unit="GiB", mgpu_multi_min_memory_mib=1024),
     )
+
+
+AS_PROPOSED = CpuSettings(
+    numa_level_downgrades=True,
+    spread_over_numa_nodes=True,
+    spread_avoids_whole_cores=True,
+    arm_full_pcpus_only=True,
+)
+
+
+@pytest.mark.parametrize("kind", ["SchedulerConfiguration", "TenureConfiguration"])
+@pytest.mark.parametrize(
+    ("text", "cpu"),
+    [
+        pytest.param("{asProposed: false}", CpuSettings(), id="as released"),
+        pytest.param("{asProposed: true}", AS_PROPOSED, id="as proposed"),
+        pytest.param(
+            "{asProposed: true, armFullPCPUsOnly: false}",
+            replace(AS_PROPOSED, arm_full_pcpus_only=False),
+            id="as proposed, but for ARM",
+        ),
+        pytest.param(
+            "{spreadOverNUMANodes: true}",
+            CpuSettings(spread_over_numa_nodes=True),
+            id="one of four",
+        ),
+    ],
+)
+def test_the_proposals_reading_is_one_setting(
+    tmp_path: Path, kind: str, text: str, cpu: CpuSettings
+) -> None:
+    """DIVERGENCES: the four places where the release is followed; each can be said by itself."""
+    head = HEAD.replace("SchedulerConfiguration", kind)
+
+    assert settings_of(tmp_path, f"{head}cpu: {text}\n").cpu == cpu
 
 
 @pytest.mark.parametrize(
