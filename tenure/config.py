@@ -67,10 +67,15 @@ class _Cpu(CpuDefaults):
         Field(default="None", alias="defaultNUMATopologyPolicy")
     )
     max_ref_count: int = Field(default=1, ge=1, le=1024)
-    numa_level_downgrades: bool = False
-    spread_over_numa_nodes: bool = Field(default=False, alias="spreadOverNUMANodes")
-    spread_avoids_whole_cores: bool = False
-    arm_full_pcpus_only: bool = Field(default=False, alias="armFullPCPUsOnly")
+    as_proposed: bool = False
+    """What the next four are that are absent."""
+    numa_level_downgrades: bool | None = None
+    spread_over_numa_nodes: bool | None = Field(default=None, alias="spreadOverNUMANodes")
+    spread_avoids_whole_cores: bool | None = None
+    arm_full_pcpus_only: bool | None = Field(default=None, alias="armFullPCPUsOnly")
+
+
+_NOT_DECIDED_BY: Final = {"default_bind_policy", "default_exclusive_policy", "as_proposed"}
 
 
 class _Compat(Section):
@@ -149,7 +154,10 @@ def _scheduling(read: SchedulerConfiguration) -> SchedulingSettings:
             **read.mgpu.model_dump(exclude={"multi_min_memory_mib", "max_memory_mib"})
         ),
         cpu=CpuSettings(
-            **read.cpu.model_dump(exclude={"default_bind_policy", "default_exclusive_policy"})
+            **{
+                name: read.cpu.as_proposed if value is None else value
+                for name, value in read.cpu.model_dump(exclude=_NOT_DECIDED_BY).items()
+            }
         ),
         proposal_domain=read.compat.proposal_domain,
         vocabulary=read.vocabulary(),
