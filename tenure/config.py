@@ -135,6 +135,10 @@ def read_scheduling(document: object) -> SchedulingSettings:
 
 
 def _scheduling(read: SchedulerConfiguration) -> SchedulingSettings:
+    cpu: dict[str, Any] = {
+        name: read.cpu.as_proposed if value is None else value
+        for name, value in read.cpu.model_dump(exclude=_NOT_DECIDED_BY).items()
+    }
     return SchedulingSettings(
         node_policy=str(read.node.policy),
         bottleneck_first=read.node.bottleneck_first,
@@ -153,12 +157,7 @@ def _scheduling(read: SchedulerConfiguration) -> SchedulingSettings:
         mgpu=MGPUSettings(
             **read.mgpu.model_dump(exclude={"multi_min_memory_mib", "max_memory_mib"})
         ),
-        cpu=CpuSettings(
-            **{
-                name: read.cpu.as_proposed if value is None else value
-                for name, value in read.cpu.model_dump(exclude=_NOT_DECIDED_BY).items()
-            }
-        ),
+        cpu=CpuSettings(**cpu),
         proposal_domain=read.compat.proposal_domain,
         vocabulary=read.vocabulary(),
     )

@@ -300,6 +300,25 @@ def test_a_preferred_spread_takes_every_core_once_when_asked_to(
     assert picked(demand(count, SPREAD), node(), held, settings=spreading) == proposal
 
 
+@pytest.mark.parametrize("strategy", ["MostAllocated", "LeastAllocated"])
+@pytest.mark.parametrize(
+    ("bind_policy", "taken", "cpus"),
+    [
+        pytest.param("FullPCPUs", "0-1,12-13", "2-9,14-21", id="whole cores"),
+        pytest.param("FullPCPUs", "6-7,18-19", "0-5,8-9,12-17,20-21", id="node 1 is the fuller"),
+        pytest.param(SPREAD, "0-1,12-13", "2-11,14-19", id="one CPU of each core"),
+    ],
+)
+def test_the_strategy_says_nothing_of_a_set_that_one_numa_node_is_too_small_for(
+    strategy: str, bind_policy: str, taken: str, cpus: str
+) -> None:
+    """DIVERGENCES: the release orders a socket's cores by their ids; the proposal would not."""
+    held = CpuHolding(cpus=parse_cpuset(taken).mask)
+    settings = CpuSettings(numa_allocate_strategy=strategy)
+
+    assert picked(demand(16, bind_policy), node(), held, settings=settings) == cpus
+
+
 def test_spread_pods_avoid_whole_core_nodes_when_asked_to() -> None:
     """CPU proposal: the scheduler will avoid such nodes."""
     avoiding = CpuSettings(spread_avoids_whole_cores=True)
