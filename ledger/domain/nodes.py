@@ -9,12 +9,10 @@ from math import ceil
 
 from ledger.domain.annotations.cpu import NumaPolicy
 from ledger.domain.annotations.partitions import GpuPartition
-from ledger.domain.annotations.wire import TRUE
 from ledger.domain.bounds import Count, CpuId, Milli
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import DeviceRecord
 from ledger.domain.dialects.names import Dialect
-from ledger.domain.resources import LABEL_TENURE_CPU_MANAGED
 from ledger.domain.systems import NO_SYSTEMS, DeviceSystems
 from ledger.domain.topology import CpuTopology, LinkMatrix
 
@@ -146,11 +144,6 @@ class NodeFacts:
     systems: DeviceSystems = NO_SYSTEMS
     other_scheduler: str = ""
     faults: tuple[str, ...] = ()
-
-    @property
-    def binds_cpus(self) -> bool:
-        """Tell whether its agent says that it binds containers to CPUs of their own."""
-        return self.labels.get(LABEL_TENURE_CPU_MANAGED) == TRUE
 
     def with_health(self, device_type: str, minor: int, *, healthy: bool) -> NodeFacts:
         """Return the node with this device healthy, or not."""

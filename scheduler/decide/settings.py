@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from ledger.domain.annotations.wire import TRUE
 from ledger.domain.kube.shared_templates import SharedTemplate
 from ledger.domain.nodes import NodeFacts
+from ledger.domain.resources import LABEL_TENURE_CPU_MANAGED
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 
 
@@ -90,7 +92,8 @@ class CpuSettings:
 
     def leaves_unbound(self, node: NodeFacts) -> bool:
         """Tell whether nothing binds containers to CPUs of their own on a node."""
-        return self.bound_by == "agent" and not node.binds_cpus
+        bound = node.labels.get(LABEL_TENURE_CPU_MANAGED) == TRUE
+        return self.bound_by == "agent" and not bound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -104,7 +104,8 @@ class Checker:
                 return self._workload(document, body, templates)
         except InputError as error:
             raise (error if error.place else document.blame(error)) from None
-        unchecked = () if document.ours or is_of_kubernetes(body) else _unchecked(body)
+        known = document.ours or is_of_kubernetes(body)
+        unchecked = () if known else (f"not checked: kind {body['kind']}",)
         warnings = (*unchecked, *self._made_for(document))
         return _checked(document, body, causes=(), warnings=warnings)
 
@@ -224,8 +225,7 @@ class Checker:
         filled_in = () if first.allowed else self.settings.vocabulary.device_names
         api = (*check_amounts(whole, filled_in=filled_in), *self.priorities.check(whole))
         second = validate(replace(request, obj=whole), self.settings, facts)
-        said = (*self.priorities.advise(whole), *first.warnings, *second.warnings)
-        return after, _together(api, first, second), said
+        return after, _together(api, first, second), (*first.warnings, *second.warnings)
 
     def _request(self, document: Document, body: Mapping[str, Any]) -> AdmissionRequest:
         version = body.get("apiVersion")
@@ -271,10 +271,6 @@ class Checker:
             with contextlib.suppress(InputError):  # the Pod's own entry says what is wrong with it
                 pod = mutated(pod, self.settings, facts, namespace=namespace)
         return replace(facts, pod=pod)
-
-
-def _unchecked(body: Mapping[str, Any]) -> tuple[str, ...]:
-    return (f"not checked: kind {body['kind']}",)
 
 
 def _namespace(document: Document) -> str:

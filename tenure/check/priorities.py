@@ -14,9 +14,7 @@ from ledger.domain.errors import FieldError, InputError
 from ledger.domain.kube.object_fields import text_at
 from ledger.domain.kube.priority_classes import PriorityClassObject
 from ledger.domain.request.rules import forbidden
-from ledger.domain.resources import LABEL_QOS_CLASS
 from tenure.manifests import Manifests
-from webhook.decide.validating.findings import labels_of
 
 Pod = Mapping[str, Any]
 
@@ -38,19 +36,11 @@ class Priorities:
         return {**pod, "spec": {"priority": self.values.get(name, 0), **spec, **named}}
 
     def check(self, filled: Pod) -> Iterator[FieldError]:
-        """Yield that a Pod gives another number than its class: the API server refuses that."""
+        """Yield what the API server refuses: another number than the Pod's class gives."""
         name, number = (filled["spec"].get(key) for key in ("priorityClassName", "priority"))
         computed = self.values.get(name, number) if name else 0
         if computed is not None and number != computed:
-            fact = f"{number} is not what the priority class gives, {computed}: leave it out"
-            yield forbidden("spec.priority", fact)
-
-    def advise(self, filled: Pod) -> Iterator[str]:
-        """Yield that nothing says what the class of a Pod with a QoS class means."""
-        name = filled["spec"].get("priorityClassName")
-        counts = name and name not in self.values and not filled["spec"]["priority"]
-        if counts and LABEL_QOS_CLASS in labels_of(filled):
-            yield f'PriorityClass "{name}" is not in the input: its priority counts as 0'
+            yield forbidden("spec.priority", f"{number} is not what its class gives, {computed}")
 
 
 def priorities_of(manifests: Manifests) -> Priorities:

@@ -13,7 +13,7 @@ from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.extended import whatever_the_vendor
 from ledger.domain.request.isolation import whatever_isolates
 from ledger.domain.request.requests import PlacementRules, Toleration
-from ledger.domain.resources import CLAIMED_BY_CLASS, TYPE_GPU
+from ledger.domain.resources import CLAIMED_BY_CLASS, LABEL_TENURE_CPU_MANAGED, TYPE_GPU
 from scheduler.decide.dialects.registry import OWN_FIELDS, chooser_of, node_own_of
 from scheduler.decide.nodes.arrays import BoolArray, IntArray, with_rows
 from scheduler.decide.nodes.labels import (
@@ -273,7 +273,7 @@ def _traits(node: NodeFacts) -> tuple[object, ...]:
         bool(node.cpu_topology),
         is_owned(node),
         node.other_scheduler,
-        node.binds_cpus,
+        node.labels.get(LABEL_TENURE_CPU_MANAGED),
         node.by_claims,
         node.advertised,
     )

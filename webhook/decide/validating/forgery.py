@@ -110,11 +110,10 @@ def check_node_marks(
     CPUs of their own; anybody takes it off, as where the agent is gone.
     """
     if not is_ours(request.user, settings):
-        key = LABEL_TENURE_CPU_MANAGED
-        old, new = (labels_of(one).get(key) for one in (request.old, request.obj))
-        if new not in {None, old}:
-            fact = f"only Tenure's agent may {_act(old, new)}: it says that CPUs are bound there"
-            yield forbidden(label_path(key), fact)
+        new = labels_of(request.obj).get(LABEL_TENURE_CPU_MANAGED)
+        if new not in {None, labels_of(request.old).get(LABEL_TENURE_CPU_MANAGED)}:
+            fact = "only Tenure's agent may set it: it says that CPUs are bound there"
+            yield forbidden(label_path(LABEL_TENURE_CPU_MANAGED), fact)
         yield from _changed(
             annotations_of(request.old),
             annotations_of(request.obj),

@@ -21,7 +21,7 @@ from webhook.decide.facts import NamespaceFacts
 from webhook.decide.review import CREATE, UPDATE, AdmissionRequest
 from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings, RuleMode
 from webhook.decide.validating import bindings, devices, nodes, pods, topology, updates
-from webhook.decide.validating.findings import NOTHING, FoundViolations, Said
+from webhook.decide.validating.findings import NOTHING, FoundViolations
 
 Check = Callable[[AdmissionRequest, AdmissionSettings, NamespaceFacts], FoundViolations]
 
@@ -91,7 +91,9 @@ def _answer(
 ) -> AdmissionAnswer:
     causes: list[FieldError] = []
     refusals: list[Refusal] = []
-    warnings: list[str] = [item.text for item in found.said if _is_said(item, settings)]
+    warnings: list[str] = [
+        item.text for item in found.said if settings.modes.get(item.advice) is not RuleMode.OFF
+    ]
     counted = [
         (error, mode)
         for error in dict.fromkeys(found.errors)
@@ -149,39 +151,20 @@ def _allowed(warnings: list[str], refusals: list[Refusal]) -> AdmissionAnswer:
     return AdmissionAnswer(warnings=tuple(map(warning, warnings)), refusals=tuple(refusals))
 
 
-def _is_said(item: Said, settings: AdmissionSettings) -> bool:
-    return settings.modes.get(item.advice) is not RuleMode.OFF
+def _without_facts(
+    check: Callable[[AdmissionRequest, AdmissionSettings], FoundViolations],
+) -> Check:
+    return lambda request, settings, _facts: check(request, settings)
 
 
-def _check_pod_status(
-    request: AdmissionRequest, settings: AdmissionSettings, _facts: NamespaceFacts
-) -> FoundViolations:
-    return updates.check_status(request, settings)
-
-
-def _check_device(
-    request: AdmissionRequest, settings: AdmissionSettings, _facts: NamespaceFacts
-) -> FoundViolations:
-    return devices.check_device(request, settings)
-
-
-def _check_topology(
-    request: AdmissionRequest, settings: AdmissionSettings, _facts: NamespaceFacts
-) -> FoundViolations:
-    return topology.check_topology_object(request, settings)
-
-
-def _check_node(
-    request: AdmissionRequest, settings: AdmissionSettings, _facts: NamespaceFacts
-) -> FoundViolations:
-    return nodes.check_node(request, settings)
-
-
+_check_device: Final = _without_facts(devices.check_device)
+_check_topology: Final = _without_facts(topology.check_topology_object)
+_check_node: Final = _without_facts(nodes.check_node)
 _CHECKS: Final[dict[tuple[str, str, str], Check]] = {
     ("pods", "", CREATE): pods.check_create,
     ("pods", "", UPDATE): updates.check_update,
     ("pods", "resize", UPDATE): updates.check_update,
-    ("pods", "status", UPDATE): _check_pod_status,
+    ("pods", "status", UPDATE): _without_facts(updates.check_status),
     ("pods", "ephemeralcontainers", UPDATE): pods.check_ephemeral,
     (_BINDING, "", CREATE): bindings.check_binding,
     ("devices", "", CREATE): _check_device,
