@@ -219,7 +219,7 @@ def test_a_pod_by_a_class_of_a_resources_name_passes_like_any(
 def another(scene: Scene) -> Iterator[str]:
     """A second node with as many cards."""
     name = f"another-{NODE}"
-    add_gpu_node(scene.plane, name)
+    add_gpu_node(scene.plane, name, binds_cpus=False)
     reply = scene.api.create(f"{GROUP}/resourceslices", slice_of(name))
     assert reply.ok, reply.message
     yield name
