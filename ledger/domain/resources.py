@@ -216,6 +216,7 @@ ANNOTATION_TENURE_EXCHANGED: Final = "tenure.sh/exchanged"  # on the DeviceClass
 WAKING_CLASS: Final = "tenure-exchanged"
 LABEL_TENURE_PASSED_OVER: Final = "tenure.sh/passed-over"  # on DeviceTaintRules of ours
 LABEL_TENURE_OWNED: Final = TAINT_TENURE_OWNED  # the same key, value "true", for selectors
+LABEL_TENURE_CPUS: Final = "tenure.sh/cpus"  # on Namespaces, "true": Pods without devices, too
 LABEL_TENURE_CPU_MANAGED: Final = "tenure.sh/cpu-managed"  # on Nodes, "true" by their agent
 
 ENV_NVIDIA_VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"

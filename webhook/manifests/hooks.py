@@ -4,6 +4,7 @@ The webhook configurations: which requests reach us, and what happens to them wh
 | hook | requests | when we are away | why |
 |---|---|---|---|
 | mutate pods | CREATE of Pods that need us | Fail | an unmarked Pod has no card |
+| mutate cpus | CREATE of other Pods where the namespace shares CPUs | Ignore | as ordinary Pods |
 | mutate ephemeral | new ephemeral containers of our Pods | Ignore | debugging must go on |
 | validate pods | CREATE of Pods that need us | Fail | rules before anything else |
 | validate others | CREATE of Pods that say something of ours | Ignore | ordinary Pods go on |
@@ -24,6 +25,7 @@ from ledger.domain.resources import (
     ANNOTATION_TENURE_VOCABULARY,
     DOMAIN_NODE,
     DOMAIN_TENURE,
+    LABEL_TENURE_CPUS,
     LABEL_TENURE_MANAGED,
 )
 from webhook.decide.dialects.registry import ADMISSIONS
@@ -92,12 +94,20 @@ def webhook_configurations(options: HookOptions) -> list[dict[str, Any]]:
 def _mutating(options: HookOptions) -> list[dict[str, Any]]:
     concerned = [needs_us("object", options.settings)]
     concerned += [has_labels("object", one.pod_labels) for one in options.settings.profiles]
+    cpus = _hook(options, "cpus", "mutate", IGNORE, managed_only=True, seconds=SHORT)
+    cpus["namespaceSelector"]["matchLabels"] |= {LABEL_TENURE_CPUS: "true"}
     return [
         {
             **_hook(options, "pods", "mutate", FAIL, managed_only=True),
             "reinvocationPolicy": "IfNeeded",
             "rules": [_rule(["CREATE"], "", ["v1"], ["pods"])],
             "matchConditions": [_condition("needs-us", " || ".join(concerned))],
+        },
+        {
+            **cpus,
+            "reinvocationPolicy": "IfNeeded",
+            "rules": [_rule(["CREATE"], "", ["v1"], ["pods"])],
+            "matchConditions": [_condition("asks-nothing", f"!({' || '.join(concerned)})")],
         },
         {
             **_hook(options, "ephemeral", "mutate", IGNORE, managed_only=True),

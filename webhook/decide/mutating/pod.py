@@ -41,6 +41,7 @@ from webhook.decide.mutating.takeover import (
     asks_for_ours,
     is_given_claims,
     is_left_alone,
+    is_placed_for_pools,
     taken_over,
 )
 from webhook.decide.patch import diff
@@ -63,7 +64,8 @@ def mutate_pod(
     rewritten, so that validation refuses it in the words of its user; one that can't be read at
     all is refused here.
     """
-    if request.obj is None or not facts.managed or not _is_about_pods(request):
+    about_pods = (request.group, request.kind) == ("", "Pod") and request.resource in {"", "pods"}
+    if request.obj is None or not facts.managed or not about_pods:
         return ALLOWED
     try:
         if request.operation == CREATE and not request.subresource:
@@ -75,11 +77,6 @@ def mutate_pod(
     except InputError as error:
         return _unreadable(request, error, settings)
     return AdmissionAnswer(patch=diff(request.obj, after))
-
-
-def _is_about_pods(request: AdmissionRequest) -> bool:
-    """Other groups may have a kind of this name, and `bindings` are not Pods."""
-    return request.kind == "Pod" and not request.group and request.resource in {"", "pods"}
 
 
 def _unreadable(
@@ -112,7 +109,7 @@ def mutated(
         return pod
     profiled = with_profiles(pod, settings.profiles, facts.labels)
     spec = spec if profiled is pod else _read(profiled, namespace, settings)
-    if not asks_for_ours(spec):
+    if not asks_for_ours(spec) and not is_placed_for_pools(profiled, settings, facts.labels):
         return profiled
     pod = with_defaults(profiled, settings.defaults)
     spec = spec if profiled is pod else _read(pod, namespace, settings)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from ledger.domain.annotations.qos import QosClass, read_qos_class
+from ledger.domain.annotations.qos import read_qos_class
 from ledger.domain.annotations.tenure import gives_claims
 from ledger.domain.annotations.wire import FALSE, TRUE, a_list, an_object
 from ledger.domain.dialects.names import FOREIGN_WORDS
 from ledger.domain.kube.pod_spec import PodSpec
-from ledger.domain.resources import LABEL_TENURE_TAKEOVER
+from ledger.domain.request.cpus import OWN_CPUS
+from ledger.domain.resources import LABEL_TENURE_CPUS, LABEL_TENURE_TAKEOVER
 from webhook.decide.mutating.parts import (
     Pod,
     annotations_of,
@@ -21,7 +22,6 @@ from webhook.decide.mutating.parts import (
 )
 from webhook.decide.settings import AdmissionSettings, TakeoverRule
 
-_OWN_CPUS: Final = frozenset({QosClass.LSE, QosClass.LSR})
 _GIVEN: Final = frozenset(key for words in FOREIGN_WORDS for key in words.given_annotations)
 _AFFINITY: Final = "spec.affinity.nodeAffinity"
 _TERMS: Final = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -30,7 +30,7 @@ _TERMS: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 def asks_for_ours(spec: PodSpec) -> bool:
     """Tell whether a Pod asks for devices, or for CPUs of its own; zero asks for nothing."""
     devices = spec.vocabulary.device_names
-    return read_qos_class(spec.labels) in _OWN_CPUS or any(
+    return read_qos_class(spec.labels) in OWN_CPUS or any(
         quantity and name in devices
         for container in spec.containers
         for name, quantity in container.requests.items()
@@ -121,6 +121,14 @@ def is_placed_by_us(
         return False
     ours = scheduler_of(pod) == settings.scheduler_name
     return ours or taken_over(pod, settings, namespace_labels)
+
+
+def is_placed_for_pools(
+    pod: Pod, settings: AdmissionSettings, namespace_labels: Mapping[str, str]
+) -> bool:
+    """Tell whether our scheduler places a Pod, though it may ask for nothing of ours."""
+    shares = namespace_labels.get(LABEL_TENURE_CPUS) == TRUE
+    return shares and is_placed_by_us(pod, settings, namespace_labels)
 
 
 def _node_terms(pod: Pod) -> Iterator[dict[str, object]]:

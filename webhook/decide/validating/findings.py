@@ -28,6 +28,7 @@ class Advice(StrEnum):
 
     CPUS_NOT_BOUND = "CpusNotBound"
     ISOLATION_MISSING = "IsolationMissing"
+    NO_SHARED_POOLS = "NoSharedPools"
     MISSPELT_NAME = "MisspeltName"
     MISPLACED_KEY = "MisplacedKey"
     SUSPICIOUS_UNIT = "SuspiciousUnit"

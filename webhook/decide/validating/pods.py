@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from ledger.domain.annotations.qos import QosClass, read_qos_class
 from ledger.domain.annotations.tenure import is_admitted
 from ledger.domain.annotations.wire import annotation_path, label_path
 from ledger.domain.devices import WHOLE_PERCENT
@@ -21,6 +22,7 @@ from ledger.domain.resources import (
     LABEL_GPU_GROUP_NAME,
     LABEL_GPU_ISOLATION_PROVIDER,
     LABEL_TENURE_CPU_MANAGED,
+    LABEL_TENURE_CPUS,
     TYPE_GPU,
 )
 from webhook.decide.dialects.registry import ADMISSIONS, admission_of
@@ -103,7 +105,7 @@ def check_create(
             *applicable(errors_of(pod, settings, facts, examined), managed=managed),
             *(_managed_errors(request, settings, facts, examined) if managed else ()),
         ),
-        said=tuple(_said(request, settings, examined, managed=managed)),
+        said=tuple(_said(request, settings, facts, examined, managed=managed)),
     )
 
 
@@ -203,6 +205,7 @@ def _by_itself(
 def _said(
     request: AdmissionRequest,
     settings: AdmissionSettings,
+    facts: NamespaceFacts,
     examined: Examined,
     *,
     managed: bool,
@@ -221,6 +224,11 @@ def _said(
     if examined.asks_own_cpus and not settings.koordlet_binds_cpus:
         what = f"an agent binds them ({LABEL_TENURE_CPU_MANAGED}=true), or koordlet (cpu.boundBy)"
         yield say(Advice.CPUS_NOT_BOUND, f"CPUsNotBound: a node gives CPUs of its own where {what}")
+    shares = not asked and read_qos_class(labels_of(pod)) is QosClass.LS
+    elsewhere = scheduler_of(pod) != settings.scheduler_name
+    if shares and elsewhere and is_placed_by_us(pod, settings, facts.labels):
+        text = f"QoS LS alone gets no pools: label the namespace {LABEL_TENURE_CPUS}=true"
+        yield say(Advice.NO_SHARED_POOLS, text)
     if not examined.asks_gpus:
         yield from visible.unasked(pod)
     if request.operation == CREATE:

@@ -55,7 +55,7 @@ def test_only_the_creation_of_pods_of_ours_fails_without_us() -> None:
 def test_ordinary_pods_and_bindings_hardly_wait_for_a_webhook_that_hangs() -> None:
     """One second at most, and then they go on."""
     waits = {hook["name"].partition(".")[0]: hook for hook in hooks()}
-    for name in ("bindings", "others"):
+    for name in ("bindings", "others", "cpus"):
         assert (waits[name]["timeoutSeconds"], waits[name]["failurePolicy"]) == (1, "Ignore")
 
 
@@ -64,7 +64,10 @@ def test_pods_come_from_managed_namespaces_only() -> None:
     for hook in hooks():
         resources = [name for rule in hook["rules"] for name in rule["resources"]]
         if any(name.startswith(("pods", "bindings")) for name in resources):
-            assert hook["namespaceSelector"]["matchLabels"] == {"tenure.sh/managed": "true"}
+            asked = {"tenure.sh/managed": "true"}
+            if hook["name"] == "cpus.mutate.tenure.sh":
+                asked |= {"tenure.sh/cpus": "true"}
+            assert hook["namespaceSelector"]["matchLabels"] == asked
 
 
 def test_every_name_of_a_device_reaches_us() -> None:
@@ -83,9 +86,10 @@ def test_a_profile_brings_its_pods_to_us() -> None:
     """They may ask for nothing of ours and get defaults all the same."""
     profiles = (Profile(name="batch", pod_labels={"app": "batch", "tier": "low"}),)
     settings = replace(DEFAULT_ADMISSION, profiles=profiles)
-    mutate, *others = hooks(HookOptions(settings=settings))
+    mutate, cpus, *others = hooks(HookOptions(settings=settings))
     wanted = '"app" in object.metadata.labels && object.metadata.labels["app"] == "batch"'
     assert wanted in conditions(mutate)
+    assert conditions(cpus) == f"!({conditions(mutate)})"
     assert not any(wanted in conditions(hook) for hook in others)
     everybody = replace(DEFAULT_ADMISSION, profiles=(Profile(name="all"),))
     assert conditions(hooks(HookOptions(settings=everybody))[0]).endswith(" || true")
