@@ -47,13 +47,7 @@ _NUMBER, _COMPUTE, _MEMORY = range(3)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaded:
-    """
-    A container's cards, and the names that a quota on cards has to count to bound them.
-
-    Attributes:
-        missing: none where the container names nothing that could be counted.
-        limited: the name by which the quota limits what it would not count.
-    """
+    """What a quota limits by a name, and the container's names that it has to count; maybe none."""
 
     quota: QuotaFact
     container: ContainerSpec
@@ -77,8 +71,7 @@ def evaded(
     for quota in quotas:
         for container in spec.containers:
             stored = _stored(container, settings, rewrites=ours)
-            if stored and (found := _uncounted(quota, container, stored)):
-                yield found
+            yield from _uncounted(quota, container, stored)
 
 
 def uncounted_by_claims(spec: PodSpec, facts: NamespaceFacts) -> Iterator[Evaded]:
@@ -183,9 +176,9 @@ def _spelt(name: str, container: ContainerSpec, domain: DomainSetting) -> str:
 
 def _uncounted(
     quota: QuotaFact, container: ContainerSpec, asked: Mapping[str, int]
-) -> Evaded | None:
+) -> Iterator[Evaded]:
     """
-    Return what a quota limits of a container's cards and does not bound, None without any.
+    Yield what a quota limits of a container's cards and does not bound, once.
 
     Rule: docs/admission.md, Quotas: each of cards, compute and memory that it limits is counted.
     Kubernetes API, ResourceQuota: of extended resources only `requests.` is counted, and names
@@ -193,7 +186,7 @@ def _uncounted(
     """
     hard, limited, missing = quota.hard, list[str](), set[str]()
     counted = {name: asked[name] for name in asked if REQUESTS + name in hard and is_extended(name)}
-    for dimension in (_NUMBER, _COMPUTE, _MEMORY):
+    for dimension in (_NUMBER, _COMPUTE, _MEMORY) if asked else ():
         own = {name for name in asked if dimension in _dimensions(name)}
         limits = [key for key in hard if dimension in _dimensions(resource_of(key))]
         if not limits or (own and own <= counted.keys()):
@@ -208,11 +201,8 @@ def _uncounted(
             limited.append(min(map(resource_of, limits)))
             missing |= own - counted.keys()
     names = tuple(name for name in asked if name in missing)
-    return (
-        Evaded(quota=quota, container=container, missing=names, limited=limited[0])
-        if limited
-        else None
-    )
+    if limited:
+        yield Evaded(quota=quota, container=container, missing=names, limited=limited[0])
 
 
 def _dimensions(name: str) -> tuple[int, ...]:
