@@ -9,7 +9,8 @@ from scheduler.decide.cards.view import Choice
 from scheduler.decide.dialects.hami import CHOOSER
 from scheduler.decide.outcome import Unfit
 from scheduler.decide.settings import SchedulingSettings
-from tests.support.cards import GIB, card, node_of, part, pod
+from tests.support.cards import GIB, card, node_of, part, pod, whole
+from tests.support.topologies import EIGHT_GPU_NVLINK
 
 WANTED = CardFilter(models=("a100",), not_ids=("GPU-1",))
 REQUEST = replace(pod(part(memory=GIB), dialect=Dialect.HAMI), card_filter=WANTED)
@@ -45,3 +46,28 @@ def test_only_cards_that_pass_are_given() -> None:
         0,
         False,
     )
+
+
+def test_a_wish_for_links_is_what_whole_cards_get() -> None:
+    """Contract 2, `topology-aware`: the fastest pair, whatever card the node policy would like."""
+    wished = replace(
+        pod(whole(2), dialect=Dialect.HAMI), card_scoring="topology-aware", card_filter=None
+    )
+    node = node_of(*(card(minor) for minor in range(8)), links=EIGHT_GPU_NVLINK)
+
+    answer = choose(wished, node, SchedulingSettings())
+
+    assert isinstance(answer, Choice)
+    assert [share.minor for share in answer.shares] == [2, 3]
+
+
+def test_a_wish_for_a_policy_of_cards_is_before_the_settings() -> None:
+    """Contract 2, `binpack` and `spread`: of one demand and of several."""
+    cards = [card(0), card(1, core_used=20, memory_used=GIB), card(2)]
+    for demands in ([part(10, memory=GIB)], [part(10, memory=GIB), part(20, memory=GIB)]):
+        for scoring, takes_the_used in (("MostAllocated", True), ("LeastAllocated", False)):
+            wished = replace(pod(*demands, dialect=Dialect.HAMI), card_scoring=scoring)
+            answer = choose(wished, node_of(*cards), SchedulingSettings())
+
+            assert isinstance(answer, Choice)
+            assert (1 in [share.minor for share in answer.shares]) is takes_the_used
