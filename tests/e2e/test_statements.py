@@ -187,6 +187,18 @@ def test_pools_are_what_cpus_of_their_own_and_kubelets_leave(scene: Scene) -> No
     scene.remove("large", "lse", "lsr", "g-static", "g-none")
 
 
+def test_cpus_that_another_scheduler_gave_are_nobody_elses(scene: Scene) -> None:
+    """Koordinator gives CPUs to a Pod without a class where the node has a bind policy."""
+    theirs = {0, 1}
+    given = {STATUS: json.dumps({"cpuset": "0-1"})}
+    scene.create(pod("theirs", cpus(2), nodeName="cards", schedulerName="o", annotations=given))
+    words = scene.words(asked("ours", "cards", cpus(4), labels=classed("LSR")))
+    ours = {*parse_cpuset(json.loads(words[STATUS])["cpuset"])}
+    assert len(ours - theirs) == 4, ours
+    assert scene.pools("cards")["exclusive"] == ours | theirs
+    scene.remove("theirs", "ours")
+
+
 def test_a_burst_is_told_its_pools_by_socket_and_numa_node(scene: Scene) -> None:
     """The fewest NUMA nodes whose pools hold the Pod's limit, and no CPU by number."""
     wish = {SPEC: json.dumps({"preferredCPUBindPolicy": "ConstrainedBurst"})}

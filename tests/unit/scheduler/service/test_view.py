@@ -355,6 +355,19 @@ def test_a_pod_without_devices_is_no_stranger_and_one_with_cpus_of_its_own_is() 
     assert live.view.directory.closed("a") == STRANGERS
 
 
+def test_a_pod_that_another_scheduler_gave_cpus_is_a_stranger_whatever_its_class() -> None:
+    """Koordinator gives any Pod CPUs of its own where the node has a bind policy."""
+    live = Live()
+    live.add_node("a", 2)
+    live.settle()
+    status = {"scheduling.koordinator.sh/resource-status": {"cpuset": "0-1"}}
+    body = pod(container(limits={"cpu": "2"}), name="g", uid="pod-g", annotations=status)
+    live.view.pods.put("pod-g", body)
+    assert live.passing(_pod("p"), "a") == ["a"], "what nobody has bound has nothing"
+    live.view.pods.put("pod-g", {**body, "spec": {**body["spec"], "nodeName": "a"}})
+    assert live.view.directory.closed("a") == STRANGERS
+
+
 @pytest.mark.parametrize(
     ("asks", "is_given"),
     [
