@@ -26,6 +26,7 @@ from ledger.domain.request.cpus import OWN_CPUS
 from ledger.domain.resources import (
     ANNOTATION_DEVICE_ALLOCATED,
     ANNOTATION_GPU_TOPOLOGY,
+    ANNOTATION_RESOURCE_STATUS,
     ANNOTATION_TENURE_ALLOCATED_PREFIX,
     ANNOTATION_TENURE_PROOF,
     ANNOTATION_TENURE_RELEASED_AT,
@@ -280,7 +281,7 @@ class PodSeen(PodLife):
 
     Attributes:
         version: its resourceVersion.
-        holds: it asks for devices, or for CPUs of its own.
+        holds: it asks for devices or for CPUs of its own, or was given CPUs or NUMA nodes.
         is_ours: it is of our profile, so that nobody but us may bind it.
         given: of one with a node, a digest of what its annotations say that it has, if anything.
         proof: likewise, a digest of its proof.
@@ -446,7 +447,7 @@ def pod_seen(item: Object, device_names: AbstractSet[str]) -> PodSeen:
         **life,
         priority=int(spec.get("priority") or 0),
         version=str(metadata.get("resourceVersion") or ""),
-        holds=_holds(item, device_names),
+        holds=ANNOTATION_RESOURCE_STATUS in words or _holds(item, device_names),
         is_ours=spec.get("schedulerName") == SCHEDULER_NAME,
         given=given_digest(words),
         proof=_digest(words.get(ANNOTATION_TENURE_PROOF, "").encode()),

@@ -38,7 +38,7 @@ PINNED: Final = "node.koordinator.sh/pod-cpu-allocs"
 SHARE: Final = "ALIYUN_COM_GPU_MEM"
 MGPU: Final = "vke.volcengine.com"
 POLICY: Final = "kubelet.koordinator.sh/cpu-manager-policy"
-NODES: Final = ("static", "none", "cards")
+NODES: Final = ("static", "none", "cards", "others")
 TEAM: Final = "statements"
 PODS: Final = pods_in(TEAM)
 Json = dict[str, Any]
@@ -191,11 +191,11 @@ def test_cpus_that_another_scheduler_gave_are_nobody_elses(scene: Scene) -> None
     """Koordinator gives CPUs to a Pod without a class where the node has a bind policy."""
     theirs = {0, 1}
     given = {STATUS: json.dumps({"cpuset": "0-1"})}
-    scene.create(pod("theirs", cpus(2), nodeName="cards", schedulerName="o", annotations=given))
-    words = scene.words(asked("ours", "cards", cpus(4), labels=classed("LSR")))
+    scene.create(pod("theirs", cpus(2), nodeName="others", schedulerName="o", annotations=given))
+    words = scene.words(asked("ours", "others", cpus(4), labels=classed("LSR")))
     ours = {*parse_cpuset(json.loads(words[STATUS])["cpuset"])}
     assert len(ours - theirs) == 4, ours
-    assert scene.pools("cards")["exclusive"] == ours | theirs
+    assert scene.pools("others")["exclusive"] == ours | theirs
     scene.remove("theirs", "ours")
 
 
