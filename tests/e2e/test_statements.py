@@ -259,3 +259,10 @@ def test_mgpu_names_cards_by_id_and_whole_cards_have_their_topology(scene: Scene
         "visibleGPUs": ["0", "1"],
     }
     scene.remove("by-id", "whole")
+
+
+def test_all_of_it_is_proved_and_decided_again_by_the_ledger_alone(scene: Scene) -> None:
+    """What kubelet and another scheduler gave is in what was recorded, or replay would differ."""
+    for question in ("verify", "ledger replay"):
+        answer = tenure(*question.split(), "--ledger", scene.ledger, cwd=scene.folder)
+        assert answer.returncode == 0, answer.stdout + answer.stderr

@@ -229,12 +229,14 @@ class Service:
         self.holds = Holds(self.view.engine, clock.monotonic, self.view.directory.number)
         give_way(self.view, self.books, self.holds, self.groups)
         self.api = ApiClient(world.server, asyncio.sleep, fate=self._fate, later=world.later)
+        telling = Telling(api=self.api, clock=clock, reporter=f"scheduler/{name}")
         self.binder = world.binder(
             recorder=self.recorder,
             api=self.api,
             clock=clock,
             books=self.books,
             proofs=Unsigned(),
+            telling=telling,
             actor=f"scheduler/{name}",
             start=self.tasks.start,
         )
@@ -281,7 +283,7 @@ class Service:
             binder=self.binder,
             inventory=self.inventory,
             releasing=self.releasing,
-            telling=Telling(api=self.api, clock=clock, reporter=f"scheduler/{name}"),
+            telling=telling,
             agents=self.agents,
             begun=begun,
             trusted=None,
