@@ -9,7 +9,6 @@ from typing import Final, Literal
 from pydantic import (
     ConfigDict,
     Field,
-    StrictBool,
     StrictInt,
     model_validator,
 )
@@ -96,8 +95,6 @@ class AdmissionConfiguration(SharedConfiguration):
     kind: Literal["AdmissionConfiguration"]
     domain: DomainSetting = DEFAULT_ADMISSION.domain
     """Domain that device resources are written under: `kept`, `kubernetes.io`, `koordinator.sh`."""
-    rewrite_whole_cards: StrictBool = DEFAULT_ADMISSION.rewrite_whole_cards
-    """Whether `nvidia.com/gpu` becomes whole cards of ours in managed namespaces."""
     takeover: _Takeover = Field(default_factory=_Takeover)
     scheduler_name: str = Field(DEFAULT_ADMISSION.scheduler_name, min_length=1)
     """What takeover writes into `spec.schedulerName`."""
@@ -143,7 +140,6 @@ def read_admission(document: object) -> AdmissionSettings:
 def _settings(read: AdmissionConfiguration) -> AdmissionSettings:
     return AdmissionSettings(
         domain=read.domain,
-        rewrite_whole_cards=read.rewrite_whole_cards,
         takeover=Takeover(
             rule=read.takeover.rule,
             foreign_schedulers=read.takeover.foreign_schedulers | DIALECT_SCHEDULERS,

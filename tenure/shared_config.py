@@ -80,6 +80,8 @@ class SharedConfiguration(Section):
     gpushare: GpuShareUnit = Field(default_factory=GpuShareUnit)
     mgpu: MgpuLimits = Field(default_factory=MgpuLimits)
     cpu: CpuDefaults = Field(default_factory=CpuDefaults)
+    whole_cards: Literal["ours", "nvidia"] = "ours"
+    """Who gives the cards of `nvidia.com/gpu`, where a namespace's label does not say it."""
     device_types: dict[Any, Any] = Field(default_factory=dict)
     """Types of devices beside GPUs, RDMA and FPGA, alike for both services (device-types.md)."""
     service_accounts: frozenset[str] = Field(SERVICE_ACCOUNTS, min_length=1)
@@ -98,6 +100,7 @@ class SharedConfiguration(Section):
             mgpu_max_memory_mib=self.mgpu.max_memory_mib,
             default_bind_policy=self.cpu.default_bind_policy,
             default_exclusive_policy=self.cpu.default_exclusive_policy,
+            whole_cards=self.whole_cards,
         )
 
 

@@ -194,6 +194,7 @@ LABEL_TENURE_TAKEOVER: Final = "tenure.sh/takeover"  # on Namespaces and Pods, "
 LABEL_TENURE_MODE: Final = "tenure.sh/mode"  # on Namespaces, "dra": their Pods get claims
 ANNOTATION_TENURE_CLAIMED: Final = "tenure.sh/claimed-request"  # on Pods that have such a claim
 TENURE_ISOLATION: Final = "tenure.sh/isolation"  # label of Namespaces, annotation of their Pods
+TENURE_WHOLE_CARDS: Final = "tenure.sh/whole-cards"  # the same, who gives `nvidia.com/gpu`
 ANNOTATION_TENURE_ADMITTED: Final = "tenure.sh/admitted"
 ANNOTATION_TENURE_VOCABULARY: Final = "tenure.sh/vocabulary"  # on policies and webhooks
 ANNOTATION_TENURE_ORIGINAL: Final = "tenure.sh/original-request"

@@ -52,6 +52,8 @@ class Vocabulary:
         mgpu_multi_min_memory_mib: least memory on each card of a multi-card mGPU container.
         mgpu_max_memory_mib: most mGPU memory on one card; more is a wrong unit.
         default_bind_policy, default_exclusive_policy: for LSE and LSR Pods that name none.
+        whole_cards: who gives the cards of `nvidia.com/gpu` where a namespace does not say it,
+            `ours` or `nvidia` (docs/adr/0033).
     """
 
     device_types: tuple[DeviceType, ...] = ()
@@ -60,6 +62,7 @@ class Vocabulary:
     mgpu_max_memory_mib: int = 1 << 20
     default_bind_policy: str = "FullPCPUs"
     default_exclusive_policy: str = "None"
+    whole_cards: str = "ours"
 
     def __hash__(self) -> int:
         """Return a hash that is worked out once: what remembers words is keyed by it."""
@@ -195,15 +198,14 @@ class Vocabulary:
         unique = device_type == TYPE_GPU or (kind is not None and kind.unique_ids)
         return unique and bool(device_id) and not _LOCAL_ID.fullmatch(device_id)
 
-    def advertised_names(self, *, whole_cards_rewritten: bool = True) -> frozenset[str]:
+    def advertised_names(self) -> frozenset[str]:
         """
         Return every resource name by which a node of ours may offer its devices.
 
         Rule: design section 8, "nothing else advertises the cards". `nvidia.com/gpu` and what is
-        said beside it are the device plugins' own, unless left in our Pods as they were written.
+        said beside it are the device plugins' own.
         """
-        rewritten = SHARED_GPU_NAMES - {AMD_GPU, DCU_GPU}
-        return self.device_names - (rewritten if whole_cards_rewritten else frozenset())
+        return self.device_names - (SHARED_GPU_NAMES - {AMD_GPU, DCU_GPU})
 
 
 DEFAULT_VOCABULARY: Final = Vocabulary()

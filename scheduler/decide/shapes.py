@@ -11,6 +11,7 @@ from ledger.domain.devices import GPU, WHOLE_PERCENT
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.dialects.registry import reader_of
 from ledger.domain.kube.shared_templates import Amounts, template_amounts
+from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import (
     CpuSetDemand,
     DeviceDemand,
@@ -46,6 +47,7 @@ _HELD: Final = (
     "node_policy",
     "extended",
     "stored",
+    "by_plugin",
     *OWN_FIELDS,
 )
 """What a shape holds as it is, memory aside."""
@@ -73,6 +75,7 @@ class StaticNeed:
         shared: some GPU demand is for a part of a card.
         resources: the names of those that a claim may give instead of the node.
         stored: the names of devices that the node has to advertise.
+        by_plugin: the node has to be one that gives its cards by number.
         template_amounts: per demand for a share, what one template of the cards must be equal to.
     """
 
@@ -87,6 +90,7 @@ class StaticNeed:
     shared: bool = False
     template_amounts: tuple[Amounts, ...] = ()
     stored: tuple[str, ...] = ()
+    by_plugin: bool = False
     resources: tuple[str, ...] = ()
 
 
@@ -167,6 +171,7 @@ class ShapeIndex:
             request.node_policy,
             request.extended,
             request.stored,
+            request.by_plugin,
             own_of(request),
         )
         known = self._by_identity.get(key)
@@ -215,6 +220,7 @@ def shape_of(request: PodRequest, *, mixed_models: bool = False) -> Shape:
             shared=not all(map(is_whole, gpus)),
             template_amounts=tuple(filter(None, map(template_amounts, gpus))),
             stored=request.stored,
+            by_plugin=request.by_plugin,
             resources=(
                 *(name for name, _ in request.extended),
                 *([NVIDIA_GPU] if gpus and _is_by_plugin(request.dialect) else []),
@@ -225,6 +231,15 @@ def shape_of(request: PodRequest, *, mixed_models: bool = False) -> Shape:
         node_policy=request.node_policy,
         extended=request.extended,
     )
+
+
+def gives_by_number(node: NodeFacts) -> bool:
+    """
+    Tell whether a device plugin alone offers a node's cards, and picks them.
+
+    Rule: docs/adr/0033.
+    """
+    return bool(node.dialects) and all(map(_is_by_plugin, node.dialects or ()))
 
 
 def _is_by_plugin(dialect: Dialect | None) -> bool:

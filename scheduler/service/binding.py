@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from certs.ports import ApiError, ConflictError, Object
 from ledger.domain.errors import IdempotencyError, LedgerError, StaleStreamError
-from ledger.domain.log.events import PodBound, PodReserved, PodVoided
+from ledger.domain.log.events import PodBound, PodObserved, PodReserved, PodVoided
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.resources import ANNOTATION_TENURE_FENCE
 from ledger.store.writing import commands
@@ -262,7 +262,11 @@ class Binder:
                 return None
             version = told.resource_version
         attempt = self.books.attempts(call.pod_uid) + 1
-        return protocol.begin(node=call.node_name, attempt=attempt, resource_version=version)
+        first = protocol.begin(node=call.node_name, attempt=attempt, resource_version=version)
+        by_number = self.books.by_number(call)
+        if by_number is None:
+            return first
+        return first[0], Answer(await self._bind_counted(job, version, *by_number))
 
     def _begin_ahead(self, call: BindCall) -> _Job | None:
         """Begin with a Pod that was reserved for with its gang, where it is asked for there."""
@@ -448,6 +452,25 @@ class Binder:
         return answer
 
     # --- the API server -----------------------------------------------------------------------
+
+    async def _bind_counted(
+        self, job: _Job, version: str, counted: PodObserved, new: tuple[NewEvent, ...]
+    ) -> str:
+        """
+        Bind a Pod to a node that gives its cards by number; return why not, empty when it is bound.
+
+        Rule: docs/adr/0033. Nothing is reserved: kubelet's device plugin picks the cards. What
+        can't be recorded now is adopted once the Pod is seen to run.
+        """
+        try:
+            async with self._calls:
+                await self.api.create(f"{job.path}/binding", binding(job.call, version, {}))
+        except (ConflictError, ApiError) as error:
+            self.books.unbound(counted)
+            return str(error)
+        if not isinstance(await self._record(new), Recorded):
+            self.books.unbound(counted)
+        return ""
 
     async def _post(self, job: _Job, attempt: int, version: str) -> Effect:
         assert job.chosen is not None, job.call

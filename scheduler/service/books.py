@@ -24,10 +24,11 @@ from ledger.domain.log.events import (
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.log.recorded_request import RecordedRequest, recorded_request, request_digest
 from ledger.domain.log.state import GRANTED, LOST, LedgerState
-from ledger.domain.request.requests import PodRequest, group_name
+from ledger.domain.request.requests import PodRequest, group_name, is_member
 from scheduler.bind.protocol import GONE, GONE_UNSEEN
 from scheduler.decide.answers import encode
 from scheduler.decide.outcome import Placement
+from scheduler.decide.shapes import gives_by_number
 from scheduler.record import events
 from scheduler.record.events import DecidedBy
 from scheduler.service.beginning import Beginning
@@ -128,6 +129,28 @@ class LiveBooks:
                 for reservation in chosen.reservations:
                     self._view.expect(reservation)
         return chosen
+
+    def by_number(self, call: BindCall) -> tuple[PodObserved, tuple[NewEvent, ...]] | None:
+        """Count cards that a node gives by number; see `ports.Books.by_number`."""
+        facts, request = self._view.facts(call.node_name), self._view.request(call.pod_uid)
+        if facts is None or isinstance(request, str) or not gives_by_number(facts):
+            return None
+        if self._why_not() or is_member(request):
+            return None
+        attempt, digest = self.attempts(request.uid) + 1, request_digest(recorded_request(request))
+        with self.lifted(request.uid, call.node_name) as held:
+            place = self._view.choose(request.uid, call.node_name, held)
+            if isinstance(place, str) or not place.counted:
+                return None
+            event = events.placed_aside(place, 0, digest=digest, arrival=0, attempt=attempt).event
+            assert isinstance(event, PodObserved), event
+            self._view.expect(event)
+        return event, self.observed(event, request)
+
+    def unbound(self, counted: PodObserved) -> None:
+        """Give back what was counted: the Pod is not bound, or nothing of it is recorded."""
+        self._view.forget_expected(counted)
+        self.freed(counted.node_name)
 
     def _chosen(
         self,

@@ -85,8 +85,8 @@ class Sight:
         states: as the ledger has the Nodes of this name.
         pods: by UID, who runs there and who holds something there.
         holds_elsewhere: whether a Pod holds something on another node.
-        given: the digest of the annotations that a reservation came with; None where that can't be
-            told.
+        given: the digest of the annotations that our Binding came with; None where that can't be
+            told, or others gave it.
         otherwise: what a node says that it gave otherwise than a holding has it, by the node's UID;
             None where it has not said anything since we began.
         proven: by Pod UID; of one without, the proof was not looked at.
@@ -264,6 +264,9 @@ def _of_holding(
         yield found(drift.UNSETTLED, "reserved, and neither bound nor taken back")
     elif holding.kind == GRANTED:
         yield from _of_words(sight, state, holding, pod, found)
+    elif (words := sight.given(holding)) is not None:  # by number: which cards nobody of us says
+        if words != pod.given:
+            yield found(drift.ANNOTATION_DIFFERS, "it says which devices it was given by number")
     elif pod.is_ours and _id_of(drift.OVER_HELD, state, holding) not in sight.open:
         yield found(drift.BOUND_PAST_TENURE, "bound by somebody else")
     elif pod.is_ours or use.is_over(holding):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from certs.ports import Object
-from ledger.domain.log.events import PodReserved
+from ledger.domain.log.events import PodObserved, PodReserved
 from ledger.domain.log.recorded import NewEvent
 from ledger.store.writing.commands import Command, Outcome
 
@@ -166,6 +166,14 @@ class Books(Protocol):
         Args:
             pod: as it was read at that version; None = as it was seen last.
         """
+        ...
+
+    def by_number(self, call: BindCall) -> tuple[PodObserved, tuple[NewEvent, ...]] | None:
+        """Count cards that a node gives by number as held at once; None where cards have names."""
+        ...
+
+    def unbound(self, counted: PodObserved) -> None:
+        """Give back what was counted: the Pod is not bound, or nothing of it is recorded."""
         ...
 
     def refused(self, chosen: Chosen) -> None:

@@ -21,7 +21,7 @@ from ledger.domain.errors import LedgerError
 from ledger.domain.log import drift
 from ledger.domain.log.clock import SKEW_MAX_US
 from ledger.domain.log.drift import DRIFT_KINDS
-from ledger.domain.log.events import DriftFound, DriftResolved, LedgerEvent, PodReserved
+from ledger.domain.log.events import BY_COUNT, DriftFound, DriftResolved, LedgerEvent, PodReserved
 from ledger.domain.log.machines import (
     DEVICE_ID_CLONED,
     MACHINE_ID_CLONED,
@@ -305,11 +305,12 @@ class Reconciling:
         return None if words is None else given_digest(words)
 
     def _words(self, holding: Holding) -> Mapping[str, str] | None:
-        """Return what a reservation's Binding said; None where the ledger does not tell."""
+        """Return what our Binding said; None where the ledger does not tell."""
         event = self._view.opening(holding.opened_position)
-        if not isinstance(event, PodReserved) or ANNOTATION_TENURE_ALLOCATION in event.annotations:
+        if event is None or ANNOTATION_TENURE_ALLOCATION in event.annotations:
             return None  # archived, or recovered from the Pod's own signed words
-        return event.annotations
+        is_given = isinstance(event, PodReserved) or event.source == BY_COUNT
+        return event.annotations if is_given else None
 
     def _of_cluster(self) -> list[Disagreement]:
         """Return what is about no node, or about several."""

@@ -143,13 +143,19 @@ class Refusing:
             offered: numbers of the nodes that it was asked about; None = all.
             why: the one reason of every node, empty where they have their own.
         """
+        if self._note(asked, offered, why):
+            self._filtered[asked.uid] = self._clock.monotonic()
+
+    def _note(
+        self, asked: PodRequest | RefusedPod, offered: IntArray | None = None, why: str = ""
+    ) -> bool:
         uid = asked.uid
         if uid not in self._due and len(self._due) >= DUE_MAX:
             self.counts[TOO_MANY] += 1
-            return
-        self._filtered[uid] = self._clock.monotonic()
+            return False
         bits = None if offered is None else _packed(offered)
         self._due[uid] = _Due(asked=asked, offered=bits, why=why)
+        return True
 
     def put(self, uid: str, item: Object) -> None:
         """
@@ -170,7 +176,7 @@ class Refusing:
         except InputError:
             return  # its filter says so, or its admission
         if isinstance(asked, PodRequest) and not (asked.group or asked.gang):
-            self.noted(asked, np.zeros(0, dtype=np.int64))
+            self._note(asked, np.zeros(0, dtype=np.int64))
 
     def drop(self, uid: str) -> None:
         """Forget a Pod that is gone."""
@@ -278,8 +284,7 @@ class Refusing:
         if due.why:
             count = len(self._view.nodes.nodes)
             return refused_everywhere(request, Unfit(reason=due.why), count)
-        offered = None if due.offered is None else _numbers(due)
-        return explained(self._view, request, offered, self._view.stored(request.uid))
+        return explained(self._view, request, None if due.offered is None else _numbers(due))
 
     def _events(
         self, asked: PodRequest | RefusedPod, answer: Unplaced | None, number: int
@@ -325,18 +330,12 @@ def namespace_budgets(now: Callable[[], float]) -> Budgets:
     return Budgets(now, burst=NAMESPACE_BURST, seconds=NAMESPACE_SECONDS)
 
 
-def explained(
-    view: ClusterView,
-    request: PodRequest,
-    offered: IntArray | None,
-    stored: tuple[str, ...] = (),
-) -> Unplaced | None:
+def explained(view: ClusterView, request: PodRequest, offered: IntArray | None) -> Unplaced | None:
     """
     Return why no node takes a Pod, counted as in a simulation; None where one does now.
 
     Args:
         offered: numbers of the nodes that kube-scheduler asked about; None = all.
-        stored: the names of devices that the Pod is stored with.
     """
     closed: dict[int, str] = {}
     unread: Counter[str] = Counter()
@@ -346,7 +345,7 @@ def explained(
             unread[reason] += 1
         else:
             closed[number] = reason
-    limits = Limits(closed=closed, offered=offered, stored=stored)
+    limits = Limits(closed=closed, offered=offered, stored=view.stored(request.uid))
     answer = view.engine.decide(request, limits=limits)
     if isinstance(answer, Placement):
         return None

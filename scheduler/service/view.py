@@ -126,7 +126,7 @@ class ClusterView:
         self._faults: dict[str, str] = {}  # name -> why the Node can't be decided on
         self._named: dict[str, str] = {}  # name -> UID of the Node that has it
         self._held: dict[str, dict[str, Holding]] = {}  # UID -> holdings in the engine, by key
-        self._expected: dict[tuple[str, str], PodReserved] = {}  # by UID of the node and key
+        self._expected: dict[tuple[str, str], Opened] = {}  # by UID of the node and key
         self._judged: dict[str, Judged] = {}  # by Pod UID
         self._reader = PodReader(settings.vocabulary)
         self._node_reader = NodeReader(settings.vocabulary, settings.cpu.max_ref_count)
@@ -201,14 +201,15 @@ class ClusterView:
         """Return the UIDs of the nodes through which somebody holds something."""
         return list(self._fold.held())
 
-    def expect(self, event: PodReserved) -> None:
-        """Count a reservation as held that is on its way into the ledger."""
+    def expect(self, event: Opened) -> None:
+        """Count as held what is on its way into the ledger."""
         uid, key = event.node_uid, f"{event.pod_uid}/{event.attempt}"
         self._expected[uid, key] = event
-        held = structs.replace(as_observed(event), pod_uid=_name_of(key, uid))
+        held = as_observed(event) if isinstance(event, PodReserved) else event
+        held = structs.replace(held, pod_uid=_name_of(key, uid))
         self.engine.take(self.numbers[uid], held)
 
-    def forget_expected(self, event: PodReserved) -> None:
+    def forget_expected(self, event: Opened) -> None:
         """Give back what was expected: it is not recorded, and will not be."""
         uid, key = event.node_uid, f"{event.pod_uid}/{event.attempt}"
         if self._expected.pop((uid, key), None) is not None and uid in self.numbers:

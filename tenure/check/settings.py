@@ -59,6 +59,7 @@ def told_by(name: str, vocabulary: Vocabulary) -> StatedVocabulary:
         "mgpu.maxMemoryMiB": str(vocabulary.mgpu_max_memory_mib),
         "cpu.defaultBindPolicy": vocabulary.default_bind_policy,
         "cpu.defaultExclusivePolicy": vocabulary.default_exclusive_policy,
+        "wholeCards": vocabulary.whole_cards,
     }
     for kind in vocabulary.unit_types:
         said = {

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from ledger.domain.errors import InputError, RefusedError
 from ledger.domain.request.normalise import decode_pod, examine_pod
 from ledger.domain.request.requests import PodRequest, Toleration
+from ledger.domain.vocabulary import Vocabulary
 from tests.support.mutation import MANAGED, patched, request_for
 from tests.support.objects import Object, container, pod
 from webhook.decide.facts import NamespaceFacts
@@ -137,10 +138,11 @@ profiles = st.lists(
     ),
     max_size=3,
 ).map(tuple)
+VOCABULARIES = (Vocabulary(), Vocabulary(whole_cards="nvidia"))
 settings = st.builds(
     AdmissionSettings,
     domain=st.sampled_from(DomainSetting),
-    rewrite_whole_cards=st.booleans(),
+    vocabulary=st.sampled_from(VOCABULARIES),
     takeover=st.builds(
         Takeover,
         rule=st.sampled_from(TakeoverRule),
@@ -158,7 +160,7 @@ OWNED = Toleration(key="tenure.sh/owned", operator="Exists", value="", effect=""
 PLAIN = st.builds(
     AdmissionSettings,
     domain=st.sampled_from(DomainSetting),
-    rewrite_whole_cards=st.booleans(),
+    vocabulary=st.sampled_from(VOCABULARIES),
     slot_mode=st.sampled_from(SlotMode),
 )
 
@@ -196,8 +198,8 @@ def test_the_patch_makes_the_object_that_was_decided(
 @given(body=pods(), rules=PLAIN)
 def test_a_pod_asks_for_the_same_before_and_after(body: Object, rules: AdmissionSettings) -> None:
     """Design section 3: decode(mutate(p)) == decode(p), violations too."""
-    was, before = examine_pod(body)
-    now, after = examine_pod(mutated(body, rules, MANAGED))
+    was, before = examine_pod(body, rules.vocabulary)
+    now, after = examine_pod(mutated(body, rules, MANAGED), rules.vocabulary)
 
     assert after == before
     assert as_asked(now) == as_asked(was)

@@ -107,7 +107,7 @@ def served(hook: str, body: bytes, facts: NamespaceFacts) -> object:
     except InputError:
         return None
     answer = DECISIONS[hook](request, DEFAULT_ADMISSION, facts)
-    decision, response = decided(request, needs_of(request, DEFAULT_ADMISSION), facts, answer)
+    decision, response = decided(request, needs_of(request), facts, answer)
     memory.keep(cut, request, decision, DEFAULT_ADMISSION, DEFAULT_LIMITS)
     return orjson.loads(response)
 

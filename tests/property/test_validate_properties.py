@@ -10,6 +10,7 @@ from ledger.domain.annotations.guarded import ALLOCATION_ANNOTATIONS, is_allocat
 from ledger.domain.annotations.tenure import is_admitted
 from ledger.domain.kube.pod_spec import read_pod
 from ledger.domain.request.normalise import decode_pod
+from ledger.domain.vocabulary import Vocabulary
 from tests.support.mutants import MUTANTS, broken
 from tests.support.objects import Object, container, gpu_pod, pod
 from tests.support.requests_to_admit import MANAGED, UNMANAGED, change, creation, judged, rules_of
@@ -92,11 +93,12 @@ def pods(draw: st.DrawFn) -> Object:
     )
 
 
+VOCABULARIES = (Vocabulary(), Vocabulary(whole_cards="nvidia"))
 settings_ = st.builds(
     AdmissionSettings,
     domain=st.sampled_from(DomainSetting),
     slot_mode=st.sampled_from(SlotMode),
-    rewrite_whole_cards=st.booleans(),
+    vocabulary=st.sampled_from(VOCABULARIES),
 )
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from certs.ports import Object
 from ledger.domain.annotations.proof import encode_proof, proof_of
 from ledger.domain.errors import UnknownOutcomeError
-from ledger.domain.log.events import PodBound, PodReleased, PodReserved, PodVoided
+from ledger.domain.log.events import PodBound, PodObserved, PodReleased, PodReserved, PodVoided
 from ledger.domain.log.recorded import NewEvent
 from ledger.store.writing.commands import Command, Outcome, Recorded, Refused
 from scheduler.service.binding import Binder
@@ -159,6 +159,14 @@ class OneCard:
             wall_us=MONDAY_US,
         )
         return Chosen(reservation=event, events=(new,))
+
+    def by_number(self, call: BindCall) -> None:
+        """Give nothing by number: the card has a name."""
+        del call
+
+    def unbound(self, counted: PodObserved) -> None:
+        """Take back what was never counted."""
+        raise AssertionError(counted)
 
     def refused(self, chosen: Chosen) -> None:
         """Take the card back."""

@@ -33,7 +33,7 @@ def test_the_defaults_in_the_table_are_the_defaults() -> None:
 
     assert shown == {
         "domain": str(rules.domain),
-        "rewriteWholeCards": str(rules.rewrite_whole_cards).lower(),
+        "wholeCards": rules.vocabulary.whole_cards,
         "schedulerName": rules.scheduler_name,
         "takeover.rule": str(rules.takeover.rule),
         "mode": str(rules.mode),

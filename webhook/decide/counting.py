@@ -10,9 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from ledger.domain.annotations.tenure import whole_cards_by
 from ledger.domain.devices import WHOLE_PERCENT
 from ledger.domain.dialects.registry import READERS, rewritten
 from ledger.domain.kube.pod_spec import Amounts, ContainerSpec, PodSpec
+from ledger.domain.request.normalise import BY_PLUGIN
 from ledger.domain.resources import (
     AMD_GPU,
     CARD_AMOUNT_NAMES,
@@ -70,7 +72,8 @@ def evaded(
     quotas = [quota for quota in facts.quotas if card_names(quota.hard)]
     for quota in quotas:
         for container in spec.containers:
-            stored = _stored(container, settings, rewrites=ours)
+            keeps = whole_cards_by(spec.annotations, settings.vocabulary.whole_cards) == BY_PLUGIN
+            stored = _stored(container, settings, rewrites=ours, keeps=keeps)
             yield from _uncounted(quota, container, stored)
 
 
@@ -150,7 +153,7 @@ def _in_percent(hard: Amounts, key: str) -> int | None:
 
 
 def _stored(
-    container: ContainerSpec, settings: AdmissionSettings, *, rewrites: bool
+    container: ContainerSpec, settings: AdmissionSettings, *, rewrites: bool, keeps: bool
 ) -> dict[str, int]:
     """Return what a quota sees of the cards that a container asks for, by name as stored."""
     asked = {
@@ -160,8 +163,7 @@ def _stored(
     }
     if not rewrites:
         return {container.written.get(name, name): amount for name, amount in asked.items()}
-    kept = NVIDIA_GPU in asked and not settings.rewrite_whole_cards
-    stored = asked if kept else rewritten(asked)
+    stored = asked if keeps and asked.keys() == {NVIDIA_GPU} else rewritten(asked)
     return {_spelt(name, container, settings.domain): stored[name] for name in stored}
 
 

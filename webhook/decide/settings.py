@@ -130,7 +130,6 @@ class AdmissionSettings:
 
     Attributes:
         domain: under which domain device resources are written.
-        rewrite_whole_cards: rewrite `nvidia.com/gpu` in managed namespaces.
         scheduler_name: what takeover writes into `spec.schedulerName`.
         modes: rule -> mode, for rules that differ from `mode`.
         service_accounts: users that may write allocations and bind managed Pods.
@@ -141,7 +140,6 @@ class AdmissionSettings:
     """
 
     domain: DomainSetting = DomainSetting.KEPT
-    rewrite_whole_cards: bool = True
     takeover: Takeover = Takeover()
     scheduler_name: str = SCHEDULER_NAME
     mode: RuleMode = RuleMode.ENFORCE

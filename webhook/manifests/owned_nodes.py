@@ -31,7 +31,7 @@ def owned_nodes(settings: AdmissionSettings) -> Mapping[str, str]:
     """
     ours = settings.scheduler_name
     words = settings.vocabulary
-    offered = words.advertised_names(whole_cards_rewritten=settings.rewrite_whole_cards)
+    offered = words.advertised_names()
     ours_alone = words.device_names - SHARED_GPU_NAMES
     claims = "(has(object.spec.resourceClaims) && object.spec.resourceClaims.size() > 0)"
     return {

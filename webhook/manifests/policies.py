@@ -34,6 +34,7 @@ from ledger.domain.resources import (
     LABEL_TENURE_MANAGED,
     MEMORY,
     NVIDIA_DEVICE_MOUNTS,
+    NVIDIA_GPU,
     SLOT,
 )
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY
@@ -214,7 +215,7 @@ def _policies(settings: AdmissionSettings) -> list[Policy]:
                 ),
                 "every container of a Pod that Tenure places is told which cards it sees: is the"
                 " webhook registered and running?": (
-                    f"!({is_ours}) || ({_every_container(told())})"
+                    f"!({is_ours}) || ({_every_container(_told_by_somebody())})"
                 ),
             },
         ),
@@ -401,6 +402,11 @@ def _unchanged(guarded: str, *, admitted: bool = False) -> str:
         "(k in variables.before && variables.before[k] == variables.after[k]))"
         f" && variables.before.all(k, !{guarded} || k in variables.after)"
     )
+
+
+def _told_by_somebody() -> str:
+    """Return that `c` is told what it sees, by us or by the plugin that gives `nvidia.com/gpu`."""
+    return f"({told()} || {holds('c.resources', {NVIDIA_GPU})})"
 
 
 def _every_container(condition: str) -> str:

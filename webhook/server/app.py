@@ -149,7 +149,7 @@ async def _answer(
             _take_note(admission, note, known.answer, time.perf_counter() - started)
             return web.Response(body=known.response(cut.uid), content_type=JSON)
     request = _read(content, limits) if read is None else read
-    needs = needs_of(request, settings)
+    needs = needs_of(request)
     facts = await _facts(admission, needs)
 
     def decide() -> tuple[Remembered, bytes]:

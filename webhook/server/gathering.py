@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ledger.domain.request.rule_names import Rule
 from ledger.domain.resources import LABEL_TENURE_MANAGED
 from webhook.decide.counting import is_card_name
 from webhook.decide.facts import NamespaceFacts, QuotaFact
 from webhook.decide.review import CREATE, AdmissionRequest
-from webhook.decide.settings import AdmissionSettings, RuleMode
 from webhook.server.ports import LookupFailedError, Lookups
 
 _BINDING: Final = "Binding"
@@ -35,12 +33,11 @@ class Needs:
     bound: str | None = None
 
 
-def needs_of(request: AdmissionRequest, settings: AdmissionSettings) -> Needs:
+def needs_of(request: AdmissionRequest) -> Needs:
     """Return what deciding a request needs to know beside it."""
     if request.kind == _BINDING:
         return Needs(namespace=request.namespace, bound=request.name)
-    counts = settings.rewrite_whole_cards or settings.mode_of(Rule.QUOTA_EVADED) is not RuleMode.OFF
-    return Needs(namespace=request.namespace, quotas=counts and _asks_cards(request))
+    return Needs(namespace=request.namespace, quotas=_asks_cards(request))
 
 
 async def gather_facts(needs: Needs, lookups: Lookups) -> NamespaceFacts:

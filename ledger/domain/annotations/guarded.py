@@ -29,6 +29,7 @@ from ledger.domain.resources import (
     ANNOTATION_TENURE_VISIBLE_PREFIX,
     DOMAIN_TENURE,
     TENURE_ISOLATION,
+    TENURE_WHOLE_CARDS,
 )
 
 ALLOCATION_ANNOTATIONS: Final = frozenset(
@@ -57,6 +58,7 @@ ADMISSION_ANNOTATIONS: Final = frozenset(
         ANNOTATION_TENURE_CLAIMED,
         ANNOTATION_TENURE_ORIGINAL,
         TENURE_ISOLATION,
+        TENURE_WHOLE_CARDS,
     }
 )
 """What our webhook itself writes on a new Pod, under the name of whoever creates it."""

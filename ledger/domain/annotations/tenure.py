@@ -28,6 +28,7 @@ from ledger.domain.resources import (
     LABEL_TENURE_MANAGED,
     LABEL_TENURE_MODE,
     TENURE_ISOLATION,
+    TENURE_WHOLE_CARDS,
 )
 
 _NO_ISOLATION: Final = "none"
@@ -210,17 +211,23 @@ def waives_isolation(texts: Mapping[str, str]) -> bool:
     return texts.get(TENURE_ISOLATION) == _NO_ISOLATION
 
 
-def encode_waived() -> dict[str, str]:
-    """Write on a Pod that its namespace does without isolation."""
-    return {TENURE_ISOLATION: _NO_ISOLATION}
+# tenure.sh/whole-cards: "nvidia", likewise; "ours" is the other word
+
+
+def whole_cards_by(texts: Mapping[str, str], setting: str) -> str:
+    """Return who gives whole cards, by a Namespace's labels or its Pod's annotations."""
+    return texts.get(TENURE_WHOLE_CARDS, setting)
 
 
 def as_namespace_says(
     annotations: Mapping[str, str], namespace_labels: Mapping[str, str]
 ) -> Mapping[str, str]:
-    """Return a Pod's annotations with its namespace's word on isolation, and no other."""
-    left = {key: text for key, text in annotations.items() if key != TENURE_ISOLATION}
-    return left | encode_waived() if waives_isolation(namespace_labels) else left
+    """Return a Pod's annotations with its namespace's words on how cards are given, no others."""
+    words = {TENURE_ISOLATION, TENURE_WHOLE_CARDS}
+    said = {key: namespace_labels[key] for key in sorted(words & namespace_labels.keys())}
+    if not waives_isolation(namespace_labels):
+        said.pop(TENURE_ISOLATION, None)
+    return {key: text for key, text in annotations.items() if key not in words} | said
 
 
 # tenure.sh/mode: "dra", a label of a Namespace

@@ -64,6 +64,7 @@ class RecordedRequest:
     card_scoring: str = ""
     extended: tuple[tuple[str, Count], ...] = ()
     stored: tuple[str, ...] = ()
+    by_plugin: bool = False
 
 
 BESIDE_IT: Final = frozenset({"uid", "namespace", "name", "cpu_milli", "memory_bytes", "snapshot"})

@@ -11,6 +11,8 @@ from dataclasses import replace
 from typing import Final
 
 from ledger.domain.annotations.qos import read_qos_class
+from ledger.domain.annotations.tenure import read_original, whole_cards_by
+from ledger.domain.annotations.wire import annotation_path
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.dialects.protocol import GpuAsked
 from ledger.domain.dialects.registry import READERS, gpu_dialect_of, reader_of
@@ -30,12 +32,13 @@ from ledger.domain.request.requests import (
     PodSnapshot,
 )
 from ledger.domain.request.rule_names import Rule
-from ledger.domain.request.rules import forbidden, of_rule, one_of_each
+from ledger.domain.request.rules import forbidden, invalid, of_rule, one_of_each
 from ledger.domain.request.units import unit_demands
 from ledger.domain.request.wishes import Wishes, check_wishes, hinted, read_wishes, with_wishes
 from ledger.domain.resources import (
     KEPT_ANNOTATIONS,
     SLOT,
+    TENURE_WHOLE_CARDS,
     TYPE_GPU,
     is_kept_label,
 )
@@ -43,6 +46,9 @@ from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 
 Word = tuple[Dialect, str, str, bool]
 """Dialect, resource, field path, and whether it asks for something (0 does not)."""
+
+BY_PLUGIN: Final = "nvidia"
+"""The word of `wholeCards` that leaves them to NVIDIA's device plugin; the other is `ours`."""
 
 _ZEROS_ASK: Final = frozenset(name for reader in READERS for name in reader.words.zeros_ask)
 
@@ -108,6 +114,7 @@ def examine_spec(spec: PodSpec) -> tuple[PodRequest, tuple[FieldError, ...]]:
     errors = one_of_each(
         [
             *check_device_resources(spec),
+            *_check_word(spec),
             *check_known_words(spec, own_cpus=read_qos_class(spec.labels) in OWN_CPUS),
             *gpu.asked.errors,
             *(error for asked in units.values() for error in asked.errors),
@@ -241,6 +248,7 @@ def _with_demands(
     return replace(
         bare,
         dialect=gpu.dialect if gpu.asked.demands else None,
+        by_plugin=_is_by_plugin(spec, gpu),
         containers=tuple(_needs(spec, by_type)),
         cpuset=cpus.demand,
         burst_milli=cpus.burst_milli,
@@ -251,6 +259,27 @@ def _with_demands(
         gang=groups.gang,
         **gpu.own,
     )
+
+
+def _is_by_plugin(spec: PodSpec, gpu: GpuAsked) -> bool:
+    """
+    Tell whether whole cards are left to the device plugin whose name asks for them.
+
+    Rule: docs/adr/0033. What admission has rewritten is given by us, whatever is said now.
+    """
+    if gpu.dialect is None or not gpu.asked.demands or not reader_of(gpu.dialect).by_plugin:
+        return False
+    word = whole_cards_by(spec.annotations, spec.vocabulary.whole_cards)
+    return word == BY_PLUGIN and not read_original(spec.annotations).containers
+
+
+@of_rule(Rule.WHOLE_CARDS)
+def _check_word(spec: PodSpec) -> Iterator[FieldError]:
+    """Yield the violation of a Pod whose namespace says what nobody knows of whole cards."""
+    word = whole_cards_by(spec.annotations, BY_PLUGIN)
+    if word not in {BY_PLUGIN, "ours"}:
+        fact = f"must be ours or nvidia, as the label {TENURE_WHOLE_CARDS} of its namespace"
+        yield invalid(annotation_path(TENURE_WHOLE_CARDS), word, fact)
 
 
 def _needs(spec: PodSpec, by_type: Mapping[str, TypeRequest]) -> Iterator[ContainerNeed]:

@@ -255,6 +255,7 @@ class PodRequest:
             sorted, none of 0.
         stored: the names of devices that its Pod is stored with, sorted, each of which its node
             has to advertise; empty where that is not looked at.
+        by_plugin: its whole cards are given by NVIDIA's device plugin, which picks them.
     """
 
     uid: str
@@ -283,6 +284,7 @@ class PodRequest:
     card_scoring: str = ""
     extended: tuple[tuple[str, Count], ...] = ()
     stored: tuple[str, ...] = ()
+    by_plugin: bool = False
     snapshot: PodSnapshot = field(default_factory=PodSnapshot)
 
     @property

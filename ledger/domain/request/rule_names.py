@@ -30,6 +30,7 @@ class Rule(StrEnum):
     GPUSHARE_CARD = "GpuShareCard"
     GPUSHARE_UNIT = "GpuShareUnit"
     HAMI_SHARE = "HamiShare"
+    WHOLE_CARDS = "WholeCards"
     HAMI_WEBHOOK = "HamiWebhook"
     QOS_PRIORITY = "QosPriority"
     BATCH_QOS = "BatchQos"

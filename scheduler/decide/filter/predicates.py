@@ -13,7 +13,12 @@ from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.extended import whatever_the_vendor
 from ledger.domain.request.isolation import whatever_isolates
 from ledger.domain.request.requests import PlacementRules, Toleration
-from ledger.domain.resources import CLAIMED_BY_CLASS, LABEL_TENURE_CPU_MANAGED, TYPE_GPU
+from ledger.domain.resources import (
+    CLAIMED_BY_CLASS,
+    LABEL_TENURE_CPU_MANAGED,
+    NVIDIA_GPU,
+    TYPE_GPU,
+)
 from scheduler.decide.dialects.registry import OWN_FIELDS, chooser_of, node_own_of
 from scheduler.decide.nodes.arrays import BoolArray, IntArray, with_rows
 from scheduler.decide.nodes.labels import (
@@ -30,7 +35,7 @@ from scheduler.decide.nodes.node_arrays import ABSENT, NodeArrays
 from scheduler.decide.refusal import reasons
 from scheduler.decide.refusal.reasons import Reason
 from scheduler.decide.settings import SchedulingSettings
-from scheduler.decide.shapes import StaticNeed
+from scheduler.decide.shapes import StaticNeed, gives_by_number
 
 _KNOWN_MAX: Final = 1024
 
@@ -245,6 +250,8 @@ class Predicates:
         if need.dialect is not None:
             if node.dialects is not None and need.dialect not in node.dialects:
                 return reasons.DIALECT_NOT_SERVED
+            if need.by_plugin and not gives_by_number(node):
+                return reasons.not_offered((NVIDIA_GPU,), node) or reasons.DIALECT_NOT_SERVED
             misfit = chooser_of(need.dialect).misfit
             if misfit is not None:
                 own = dict(zip(OWN_FIELDS, need.own, strict=True))

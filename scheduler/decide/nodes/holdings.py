@@ -30,6 +30,7 @@ from scheduler.decide.nodes.devices import DeviceArrays
 from scheduler.decide.nodes.node_arrays import ABSENT, NodeArrays
 from scheduler.decide.nodes.pins import CpuPins
 from scheduler.decide.outcome import NumaPart, Placement
+from scheduler.decide.shapes import gives_by_number
 
 _NO_AMOUNTS: Final[Mapping[int, Amounts]] = {}
 _NOTHING: Final[Mapping[str, int]] = {}
@@ -115,7 +116,8 @@ class Holdings:
 
     Args:
         exclusive_policy: that of LSE and LSR Pods that name none.
-        by_count: whole cards that nobody can name close no node, where it is known how many.
+        by_count: whole cards that nobody can name close no node, where it is known how many. On
+            nodes that give cards by number they never do.
 
     Attributes:
         gpu_core_percent: core percent of GPUs that are held, all Pods together.
@@ -226,7 +228,9 @@ class Holdings:
             counts_containers(pod.dialect),
             amounts_text(pod.annotations),
             pod.unknown_types,
-            pod.counted if self._by_count else _NOTHING,
+            pod.counted
+            if self._by_count or gives_by_number(self._arrays.nodes[node])
+            else _NOTHING,
             extended.held(pod.snapshot) or _NOTHING,
             pod.source == BY_CLAIM,
         )

@@ -21,6 +21,7 @@ from ledger.domain.resources import (
     SLOT,
     TAINT_TENURE_OWNED,
     TENURE_ISOLATION,
+    TENURE_WHOLE_CARDS,
 )
 
 
@@ -100,6 +101,11 @@ INSUFFICIENT_MEMORY: Final = Reason(text="Insufficient memory")
 UNKNOWN_CARD: Final = Reason(
     text="node(s) have a Pod on an unknown card",
     remedy="end the Pod that holds a device without an allocation annotation",
+)
+BY_NUMBER: Final = Reason(
+    text="node(s) give whole cards by number alone",
+    remedy=f"label the namespace {TENURE_WHOLE_CARDS}=ours, on nodes with the agent: groups, links,"
+    " partitions, NUMA policies and CPUs of one's own need named cards",
 )
 NO_CPU_TOPOLOGY: Final = Reason(
     text="node(s) invalid CPU Topology",
@@ -219,6 +225,7 @@ _CLOSER: Final = {
     reason.text: reason
     for reason in (
         NOT_OFFERED,
+        BY_NUMBER,
         NO_COMBINATION,
         NO_PARTITION_TABLE,
         PARTITION_COUNT,

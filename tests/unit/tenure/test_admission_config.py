@@ -45,7 +45,7 @@ def test_every_setting_reaches_the_decision() -> None:
         {
             **KIND,
             "domain": "koordinator.sh",
-            "rewriteWholeCards": False,
+            "wholeCards": "nvidia",
             "takeover": {"rule": "labelled", "foreignSchedulers": ["volcano"]},
             "schedulerName": "other",
             "mode": "warn",
@@ -61,7 +61,7 @@ def test_every_setting_reaches_the_decision() -> None:
         }
     )
     assert found.domain is DomainSetting.KOORDINATOR
-    assert not found.rewrite_whole_cards
+    assert found.vocabulary.whole_cards == "nvidia"
     assert found.takeover.rule is TakeoverRule.LABELLED
     assert found.takeover.foreign_schedulers == {"volcano", "hami-scheduler"}
     assert found.scheduler_name == "other"
@@ -109,9 +109,7 @@ def test_every_setting_reaches_the_decision() -> None:
         pytest.param(
             {**KIND, "modes": {"Foo": "warn"}}, "no such rule in modes: Foo", id="no such rule"
         ),
-        pytest.param(
-            {**KIND, "rewriteWholeCards": "yes"}, "rewriteWholeCards: ", id="a text for a yes"
-        ),
+        pytest.param({**KIND, "wholeCards": "amd"}, "wholeCards: must be", id="cards of nobody"),
         pytest.param({**KIND, "serviceAccounts": []}, "serviceAccounts: ", id="nobody is ours"),
         pytest.param(
             {**KIND, "profiles": [{"name": "a"}, {"name": "a"}]}, "there twice", id="a name twice"

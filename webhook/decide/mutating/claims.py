@@ -8,7 +8,6 @@ from typing import Final
 import msgspec
 
 from ledger.domain.dialects.dra.asking import Asking, asking_of
-from ledger.domain.dialects.registry import reader_of
 from ledger.domain.errors import FieldError, InputError
 from ledger.domain.request.claimed import as_asked, is_claimed, with_claim
 from ledger.domain.request.normalise import examine_spec, read_asked
@@ -38,24 +37,15 @@ def claiming(
         request, errors = examine_spec(spec)
     except InputError:
         return pod
-    asking = () if errors or is_kept(request, settings) else asking_of(request)
+    asking = () if errors or request.by_plugin else asking_of(request)
     if not isinstance(asking, Asking) or any(uncounted_by_claims(spec, facts)):
         return pod
     return with_claim(pod, asking, request.placement, settings.vocabulary)
 
 
-def is_kept(request: PodRequest, settings: AdmissionSettings) -> bool:
-    """Tell whether a Pod's whole cards stay as they are: a DeviceClass may serve their name."""
-    if settings.rewrite_whole_cards or request.dialect is None:
-        return False
-    return reader_of(request.dialect).by_plugin
-
-
-def unclaimed(
-    pod: Pod, request: PodRequest | None, settings: AdmissionSettings
-) -> tuple[FieldError, ...]:
+def unclaimed(pod: Pod, request: PodRequest | None) -> tuple[FieldError, ...]:
     """Return why a legal request is no claim, for a Pod that was left as it is."""
-    if request is None or is_claimed(pod) or is_kept(request, settings):
+    if request is None or is_claimed(pod) or request.by_plugin:
         return ()
     asking = asking_of(request)
     return () if isinstance(asking, Asking) else asking

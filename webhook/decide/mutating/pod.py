@@ -7,25 +7,34 @@ from typing import Final
 
 from ledger.domain.annotations.tenure import (
     OriginalContainer,
+    as_namespace_says,
     encode_admitted,
-    encode_waived,
-    waives_isolation,
 )
 from ledger.domain.annotations.wire import a_list, an_object
 from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import text_at
 from ledger.domain.kube.pod_spec import PodSpec, read_pod
-from ledger.domain.request.groups import groups_of
-from ledger.domain.request.normalise import examine_spec, read_asked
+from ledger.domain.request.normalise import BY_PLUGIN, examine_spec, read_asked
+from ledger.domain.request.requests import PodRequest
 from ledger.domain.request.rule_names import Rule
-from ledger.domain.resources import GATE_TENURE_GANG, TAINT_TENURE_OWNED, TENURE_ISOLATION
+from ledger.domain.resources import (
+    GATE_TENURE_GANG,
+    TAINT_TENURE_OWNED,
+    TENURE_ISOLATION,
+    TENURE_WHOLE_CARDS,
+)
 from webhook.decide.answers import ALLOWED, AdmissionAnswer, Refusal, refuse, unreadable
 from webhook.decide.counting import evaded
 from webhook.decide.facts import NamespaceFacts
 from webhook.decide.mutating.claims import claiming
 from webhook.decide.mutating.defaults import with_defaults, with_profiles
 from webhook.decide.mutating.dialects import filled, rewrite
-from webhook.decide.mutating.environment import with_environment, with_slot, with_void
+from webhook.decide.mutating.environment import (
+    holds_gpus,
+    with_environment,
+    with_slot,
+    with_void,
+)
 from webhook.decide.mutating.original import with_original
 from webhook.decide.mutating.parts import (
     Container,
@@ -115,7 +124,7 @@ def mutated(
     spec = spec if profiled is pod else _read(pod, namespace, settings)
     before = scheduler_of(pod)
     if is_given_claims(pod, settings, facts.labels):
-        pod = claiming(_told_of_isolation(pod, facts), settings, facts, namespace=namespace)
+        pod = claiming(_told_by_namespace(pod, facts), settings, facts, namespace=namespace)
     elif not is_left_alone(pod, settings):
         if taken_over(pod, settings, facts.labels) and before != settings.scheduler_name:
             pod = with_spec(pod, {"schedulerName": settings.scheduler_name})
@@ -160,11 +169,14 @@ def _ours(
     """Everything that a Pod needs which our scheduler places; `spec` is what it asks for."""
     replaced: dict[str, OriginalContainer] = {}
     vocabulary = settings.vocabulary
-    legal = _is_legal(spec)
-    whole_cards = settings.rewrite_whole_cards and not any(evaded(spec, settings, facts, ours=True))
+    pod = _told_by_namespace(pod, facts)
+    spec = replace(spec, annotations=as_namespace_says(spec.annotations, facts.labels))
+    asked = _legal_request(spec)
+    by_plugin = asked is not None and asked.by_plugin
+    whole_cards = not (by_plugin or any(evaded(spec, settings, facts, ours=True)))
 
     def written(container: Container, _: str) -> Container:
-        if not legal:
+        if asked is None:
             return filled(container, vocabulary)
         result = rewrite(container, vocabulary, domain=settings.domain, whole_cards=whole_cards)
         if result.original is not None:
@@ -174,26 +186,31 @@ def _ours(
     pod = with_containers(pod, written)
 
     def equipped(container: Container, place: str) -> Container:
+        if by_plugin and holds_gpus(container):
+            return container  # a variable of the Pod's would count over what the plugin says
         seen = with_environment(container, place, by_slots=settings.by_slots)
         return with_slot(seen, vocabulary) if settings.by_slots else seen
 
     pod = with_containers(pod, equipped)
     pod = with_original(pod, vocabulary, replaced=replaced, scheduler_name=scheduler_name)
-    pod = _tolerating(_told_of_isolation(pod, facts))
-    return _gated(pod) if legal and groups_of(spec).gang is not None else pod
+    if by_plugin:
+        pod = with_annotations(pod, {TENURE_WHOLE_CARDS: BY_PLUGIN})
+    pod = _tolerating(pod)
+    return _gated(pod) if asked is not None and asked.gang is not None else pod
 
 
-def _is_legal(spec: PodSpec) -> bool:
+def _legal_request(spec: PodSpec) -> PodRequest | None:
     """
-    Tell whether a Pod keeps the rules.
+    Return what a Pod asks for that keeps the rules, None of any other.
 
     One whose user wrote an annotation that does not parse keeps none: validation says so, and
     whatever else is wrong with it.
     """
     try:
-        return not examine_spec(spec)[1]
+        request, errors = examine_spec(spec)
     except InputError:
-        return False
+        return None
+    return None if errors else request
 
 
 def _read(pod: Pod, namespace: str, settings: AdmissionSettings) -> PodSpec:
@@ -209,11 +226,12 @@ def _tolerating(pod: Pod) -> Pod:
     return with_spec(pod, {"tolerations": [*before, dict(_TOLERATION)]})
 
 
-def _told_of_isolation(pod: Pod, facts: NamespaceFacts) -> Pod:
-    """Return the Pod with its namespace's word on isolation, whatever its user wrote there."""
-    if waives_isolation(facts.labels):
-        return with_annotations(pod, encode_waived())
-    return without_annotation(pod, TENURE_ISOLATION)
+def _told_by_namespace(pod: Pod, facts: NamespaceFacts) -> Pod:
+    """Return the Pod with its namespace's words on cards, whatever its user wrote there."""
+    for key in (TENURE_ISOLATION, TENURE_WHOLE_CARDS):
+        pod = without_annotation(pod, key)
+    said = as_namespace_says({}, facts.labels)
+    return with_annotations(pod, said) if said else pod
 
 
 def _gated(pod: Pod) -> Pod:

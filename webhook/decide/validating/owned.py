@@ -33,7 +33,7 @@ def check_owned(pod: Json, spec: PodSpec, settings: AdmissionSettings) -> Iterat
     asked = _asked(spec)
     yield from _our_names(asked, settings)
     devices = [*filter(spec.vocabulary.device_type_of, asked), *_claims(pod)]
-    offered = spec.vocabulary.advertised_names(whole_cards_rewritten=settings.rewrite_whole_cards)
+    offered = spec.vocabulary.advertised_names()
     for number, toleration in enumerate(spec.placement.tolerations):
         field = f"spec.tolerations[{number}]"
         if toleration.key == TAINT_TENURE_OWNED and devices:

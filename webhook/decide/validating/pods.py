@@ -175,7 +175,7 @@ def _claimed_errors(
         if not is_claimed(pod):
             return
     elif not examined.errors:
-        yield from unclaimed(pod, examined.request, settings)
+        yield from unclaimed(pod, examined.request)
         yield from quota.check_claims_counted(examined.spec, facts)
     if is_claimed(pod) and not is_as_claimed(pod, settings, namespace=request.namespace):
         path = annotation_path(ANNOTATION_TENURE_CLAIMED)

@@ -98,7 +98,7 @@ def sight(*states: NodeState, pods: Mapping[str, PodSeen] | None = None, **more:
         "node_uid": "uid-a",
         "states": states or (state(holding()),),
         "pods": {"p": POD} if pods is None else pods,
-        "given": lambda _: GIVEN,
+        "given": lambda one: GIVEN if one.kind == GRANTED else None,
         "proven": {"p": PROOF},
         "cluster": CLUSTER,
     }
@@ -200,6 +200,13 @@ CASES: dict[str, tuple[str, Sight]] = {
             pods=pod(**THEIRS),
         ),
     ),
+    "cards by number, and words that name some": (
+        drift.ANNOTATION_DIFFERS,
+        sight(
+            state(holding(kind=OBSERVED, phase="observed", shares=(), unknown_types=("gpu",))),
+            given=lambda _: b"",
+        ),
+    ),
     "a node that gave something else": (
         drift.NODE_GAVE_OTHER,
         sight(otherwise=lambda *_: "it has a device that is not reserved for it: GPU-1"),
@@ -288,6 +295,13 @@ def test_it_has_its_name_and_no_other(case: tuple[str, Sight]) -> None:
 def test_every_kind_has_a_case() -> None:
     """Those of a node above, those of several below."""
     assert {kind for kind, _ in CASES.values()} == DRIFT_KINDS.keys() - OF_CLUSTER
+
+
+def test_cards_that_a_node_gave_by_number_are_no_drift() -> None:
+    """Our Binding carries no words of devices, and nobody has to name the cards."""
+    counted = holding(kind=OBSERVED, phase="observed", shares=(), unknown_types=("gpu",))
+    seen = sight(state(counted), pods=pod(given=b"", proof=b""), given=lambda _: b"")
+    assert disagreements(seen) == []
 
 
 def test_what_agrees_is_no_drift() -> None:

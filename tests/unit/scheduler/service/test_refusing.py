@@ -26,6 +26,10 @@ from tests.support.live import WORDS, Live, MemoryLedger
 from tests.support.objects import container, pod
 
 LESS = "Insufficient gpu devices"
+NOT_ADVERTISED = (
+    "NodeNotOffered: the node does not advertise koordinator.sh/gpu:"
+    " run the agent with --node there"
+)
 
 
 class Scene:
@@ -418,10 +422,28 @@ def test_a_pod_that_kube_scheduler_refused_by_itself_has_its_reasons_too() -> No
     """It asks no extender once its own filters leave no node."""
     scene = Scene()
     scene.fill("a")
+    scene.live.view.pods.put("pod-p", unschedulable("p"))
     scene.refusing.put("pod-p", unschedulable("p"))
     scene.settle()
     [said] = scene.said
-    assert said.message == f"0/2 nodes are available: 1 {LESS}, 1 NodeNotOffered."
+    assert said.message == f"0/2 nodes are available: 1 {LESS}, 1 {NOT_ADVERTISED}."
+
+
+def test_a_later_verdict_of_kube_scheduler_is_explained_too() -> None:
+    """A pool came meanwhile: what was said of the cluster without it is true no more."""
+    scene = Scene()
+    scene.fill("a")
+    scene.live.view.pods.put("pod-p", unschedulable("p"))
+    for full in ("", "b"):
+        if full:
+            scene.fill(full)
+        scene.refusing.put("pod-p", unschedulable("p"))
+        scene.settle()
+        scene.live.clock.now += AGAIN_SECONDS
+    assert [one.message for one in scene.said] == [
+        f"0/2 nodes are available: 1 {LESS}, 1 {NOT_ADVERTISED}.",
+        f"0/2 nodes are available: 2 {LESS}.",
+    ]
 
 
 def test_what_the_filter_said_counts_before_kube_schedulers_verdict_on_it() -> None:

@@ -6,7 +6,6 @@ import pytest
 
 from tests.support.objects import container, gpu_pod, pod
 from tests.support.requests_to_admit import creation
-from webhook.decide.settings import DEFAULT_ADMISSION
 from webhook.server.gathering import Needs, needs_of
 
 CARDS: Final = (
@@ -30,10 +29,10 @@ def test_quotas_are_looked_up_for_cards_in_every_dialect(name: str, section: str
         pod(container("a", **{section: {name: 1}})),
         pod(container("a"), init=[container("i", **{section: {name: 1}})]),
     ):
-        needs = needs_of(creation(body), DEFAULT_ADMISSION)
+        needs = needs_of(creation(body))
         assert needs == Needs(namespace=needs.namespace, quotas=True)
 
 
 def test_other_pods_need_no_quotas() -> None:
     """Most Pods of a cluster ask for no card."""
-    assert not needs_of(creation(gpu_pod({"cpu": 1})), DEFAULT_ADMISSION).quotas
+    assert not needs_of(creation(gpu_pod({"cpu": 1}))).quotas

@@ -62,7 +62,7 @@ def keep(memory: Memory, sent: bytes, settings: AdmissionSettings) -> None:
     """Decide on a request by these settings, and have it remembered."""
     request = read_review(sent, DEFAULT_LIMITS)
     answer = mutate_pod(request, settings, MANAGED)
-    decision, _ = decided(request, needs_of(request, settings), MANAGED, answer)
+    decision, _ = decided(request, needs_of(request), MANAGED, answer)
     memory.keep(cut_of("mutate", sent), request, decision, settings, DEFAULT_LIMITS)
 
 

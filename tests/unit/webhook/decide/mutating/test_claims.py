@@ -11,6 +11,7 @@ import pytest
 from ledger.domain.dialects.dra.asking import TEMPLATE_PREFIX, Asking
 from ledger.domain.request.claimed import as_asked, asked_by_claim, template_named
 from ledger.domain.request.normalise import decode_pod
+from ledger.domain.vocabulary import Vocabulary
 from tests.support.objects import Object, container, gpu_pod, pod, sidecar
 from tests.support.requests_to_admit import judged, quota_fact, rules_of
 from webhook.decide.facts import NamespaceFacts
@@ -178,7 +179,7 @@ def test_others_get_no_claim(asked: Object, facts: NamespaceFacts) -> None:
 
 def test_whole_cards_stay_where_nobody_rewrites_them() -> None:
     """A DeviceClass may serve their name: the gate sees that claim like any other."""
-    settings = replace(DEFAULT_ADMISSION, rewrite_whole_cards=False)
+    settings = replace(DEFAULT_ADMISSION, vocabulary=Vocabulary(whole_cards="nvidia"))
     asked = gpu_pod({"nvidia.com/gpu": "1"})
     made = mutated(asked, settings, CLAIMS, namespace="ml")
 

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from ledger.domain.request.normalise import decode_pod
+from ledger.domain.vocabulary import Vocabulary
 from tests.support.mutation import mutate
 from tests.support.objects import Object, container, gpu_pod, pod, sidecar
-from webhook.decide.settings import AdmissionSettings, DomainSetting
+from tests.support.requests_to_admit import creation
+from webhook.decide.facts import NamespaceFacts
+from webhook.decide.settings import AdmissionSettings, DomainSetting, SlotMode
+from webhook.decide.validating.validate import validate
 
 GPU = "koordinator.sh/gpu"
 CORE = "koordinator.sh/gpu-core"
@@ -22,6 +27,7 @@ OLD_MEMORY = "kubernetes.io/gpu-memory"
 OLD_RATIO = "kubernetes.io/gpu-memory-ratio"
 OLD_RDMA = "kubernetes.io/rdma"
 ORIGINAL = "tenure.sh/original-request"
+BY_PLUGIN = AdmissionSettings(vocabulary=Vocabulary(whole_cards="nvidia"))
 
 EXAMPLES: dict[str, tuple[Object, Object]] = {
     # Koordinator contract 5.1, the table
@@ -200,9 +206,61 @@ def test_names_are_written_under_the_domain_that_nodes_advertise(
 
 def test_whole_cards_stay_where_the_setting_says_so() -> None:
     """Then only Koordinator's own keys are completed."""
-    after = mutate(gpu_pod({NVIDIA: "2"}), AdmissionSettings(rewrite_whole_cards=False))
+    after = mutate(gpu_pod({NVIDIA: "2"}), BY_PLUGIN)
 
     assert resources(after)["limits"] == {NVIDIA: "2"}
+
+
+@pytest.mark.parametrize("mode", SlotMode)
+def test_cards_that_the_plugin_gives_are_shown_by_the_plugin_alone(mode: SlotMode) -> None:
+    """A variable of ours would count over the plugin's, and be empty; others see no card."""
+    before = pod(container("main", limits={NVIDIA: "1"}), container("log"))
+    settings = replace(BY_PLUGIN, slot_mode=mode)
+    after = mutate(before, settings)
+
+    main, log = after["spec"]["containers"]
+    assert "env" not in main
+    assert resources(after)["limits"] == {NVIDIA: "1"}
+    assert log["env"] == [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
+    assert after["spec"]["schedulerName"] == "tenure"
+    assert after["metadata"]["annotations"] == {
+        "tenure.sh/admitted": "true",
+        "tenure.sh/whole-cards": "nvidia",
+    }
+    assert mutate(after, settings) == after
+
+
+@pytest.mark.parametrize(
+    ("settings", "label", "kept"),
+    [
+        pytest.param(AdmissionSettings(), "nvidia", True, id="the plugin's, by its label"),
+        pytest.param(BY_PLUGIN, "ours", False, id="ours, by its label"),
+        pytest.param(BY_PLUGIN, None, True, id="as the setting says"),
+    ],
+)
+def test_a_namespaces_word_on_whole_cards_counts_before_the_setting(
+    settings: AdmissionSettings, label: str | None, *, kept: bool
+) -> None:
+    """Whatever its Pods' users wrote there."""
+    labels = {} if label is None else {"tenure.sh/whole-cards": label}
+    facts = NamespaceFacts(managed=True, labels=labels)
+    before = gpu_pod({NVIDIA: "2"}, annotations={"tenure.sh/whole-cards": "amd"})
+    after = mutate(before, settings, facts)
+
+    assert (NVIDIA in resources(after)["limits"]) is kept
+    assert decode_pod(after, settings.vocabulary).by_plugin is kept
+
+
+def test_an_unknown_word_of_a_namespace_is_refused_with_its_field() -> None:
+    """The Pod is not rewritten by guess, and validation says both words."""
+    facts = NamespaceFacts(managed=True, labels={"tenure.sh/whole-cards": "amd"})
+    after = mutate(gpu_pod({NVIDIA: "2"}), facts=facts)
+    assert resources(after)["limits"] == {NVIDIA: "2"}
+
+    [cause] = validate(creation(after), facts=facts).causes
+
+    assert cause.field == "metadata.annotations[tenure.sh/whole-cards]"
+    assert "must be ours or nvidia" in cause.message
 
 
 def test_more_cards_than_any_node_has_are_not_multiplied() -> None:

@@ -84,6 +84,9 @@ BROKEN: Final[dict[Rule, Case]] = {
     Rule.GPUSHARE_UNIT: new(gpu_pod({"aliyun.com/gpu-mem": "8Gi"})),
     Rule.HAMI_SHARE: new(gpu_pod({"nvidia.com/gpu": 1, "nvidia.com/gpucores": 101})),
     Rule.HAMI_WEBHOOK: new(gpu_pod({"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000})),
+    Rule.WHOLE_CARDS: new(
+        gpu_pod({"koordinator.sh/gpu": 100}, annotations={"tenure.sh/whole-cards": "amd"})
+    ),
     Rule.OWNED_NODE: new(gpu_pod(GPU, tolerations=[{"operator": "Exists"}])),
     Rule.FORGED_DEVICE: (
         creation(

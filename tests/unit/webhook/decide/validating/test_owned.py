@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ledger.domain.vocabulary import Vocabulary
 from tests.support.claiming import ALLOWED, ANYTHING, BY_NAME, CORE, REFUSED, wanting
 from tests.support.kube.pods import WHOLE
 from tests.support.requests_to_admit import MANAGED, UNMANAGED, change, creation, rules_of
@@ -39,11 +40,10 @@ def test_our_own_pods_tolerate_the_taint() -> None:
     assert "OwnedNode" not in str(validate(creation(body), facts=MANAGED))
 
 
-def test_a_name_that_is_not_rewritten_is_one_that_our_nodes_advertise() -> None:
-    """Then a Pod with `nvidia.com/gpu` that tolerates everything fits on them."""
-    settings = replace(DEFAULT_ADMISSION, rewrite_whole_cards=False)
-    answer = validate(creation(wanting(WHOLE, ANYTHING)), settings, UNMANAGED)
-    assert rules_of(answer) == {"spec.tolerations[0]": "OwnedNode"}
+def test_a_name_that_is_not_rewritten_is_none_that_our_nodes_advertise() -> None:
+    """It is the plugin's (ADR 0033): a Pod with `nvidia.com/gpu` fits on no node of ours."""
+    settings = replace(DEFAULT_ADMISSION, vocabulary=Vocabulary(whole_cards="nvidia"))
+    assert validate(creation(wanting(WHOLE, ANYTHING)), settings, UNMANAGED).allowed
 
 
 def test_a_toleration_that_comes_later_is_seen() -> None:

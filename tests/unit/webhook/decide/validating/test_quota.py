@@ -9,6 +9,7 @@ from ledger.domain.errors import InputError
 from ledger.domain.kube.pod_spec import read_pod
 from ledger.domain.quantity import quantity_from_int
 from ledger.domain.request.rule_names import Rule
+from ledger.domain.vocabulary import Vocabulary
 from tests.support.objects import Object, container, gpu_pod, pod
 from tests.support.requests_to_admit import MANAGED, UNMANAGED, judged, quota_fact, rules_of
 from webhook.decide.answers import AdmissionAnswer
@@ -88,7 +89,7 @@ def test_other_namespaces_take_whole_cards(facts: NamespaceFacts) -> None:
 
 def test_without_the_rewrite_the_quota_counts() -> None:
     """Where whole cards are left as they are, nothing slips past."""
-    settings = AdmissionSettings(rewrite_whole_cards=False)
+    settings = AdmissionSettings(vocabulary=Vocabulary(whole_cards="nvidia"))
 
     assert judged(gpu_pod({"nvidia.com/gpu": 2}), settings, counting(nvidia=4)).allowed
 
@@ -274,7 +275,7 @@ def test_what_a_quota_limits_and_would_not_count_is_refused_in_true_words(
 
 def test_whole_cards_under_their_own_name_pass_no_quota_on_memory() -> None:
     """`nvidia.com/gpu` counts cards, which are all percent of memory and no number of bytes."""
-    settings = AdmissionSettings(rewrite_whole_cards=False)
+    settings = AdmissionSettings(vocabulary=Vocabulary(whole_cards="nvidia"))
     whole = {"nvidia.com/gpu": 2}
 
     assert asking(whole, limited({CARDS: 4, CORE: 400, RATIO: 400}), settings).allowed
