@@ -188,15 +188,22 @@ def test_pools_are_what_cpus_of_their_own_and_kubelets_leave(scene: Scene) -> No
 
 
 def test_cpus_that_another_scheduler_gave_are_nobody_elses(scene: Scene) -> None:
-    """Koordinator gives CPUs to a Pod without a class where the node has a bind policy."""
+    """
+    Koordinator gives CPUs to a Pod without a class where the node has a bind policy.
+
+    Who was told pools or nothing at all keeps no CPU, and no node closed.
+    """
     theirs = {0, 1}
+    for name, status in (("pools", {"cpuSharedPools": [{"socket": 0, "node": 0}]}), ("empty", {})):
+        told = {STATUS: json.dumps(status)}
+        scene.create(pod(name, cpus(1), nodeName="others", schedulerName="o", annotations=told))
     given = {STATUS: json.dumps({"cpuset": "0-1"})}
     scene.create(pod("theirs", cpus(2), nodeName="others", schedulerName="o", annotations=given))
     words = scene.words(asked("ours", "others", cpus(4), labels=classed("LSR")))
     ours = {*parse_cpuset(json.loads(words[STATUS])["cpuset"])}
     assert len(ours - theirs) == 4, ours
     assert scene.pools("others")["exclusive"] == ours | theirs
-    scene.remove("theirs", "ours")
+    scene.remove("theirs", "ours", "pools", "empty")
 
 
 def test_a_burst_is_told_its_pools_by_socket_and_numa_node(scene: Scene) -> None:
