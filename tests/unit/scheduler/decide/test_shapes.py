@@ -112,6 +112,7 @@ OTHER: Final[dict[str, Any]] = {
     "gpushare_units": 7,
     "card_filter": CardFilter(models=("A100",)),
     "node_policy": "spread",
+    "by_plugin": True,
     "card_scoring": "LeastAllocated",
     "extended": (("example.com/nic", 1),),
     "stored": ("nvidia.com/gpu",),
