@@ -157,8 +157,7 @@ class ShapeIndex:
 
     def shape_of(self, request: PodRequest) -> Shape:
         """Return the shape of a request."""
-        with_memory = self._with_memory or request.node_policy
-        memory_bytes = request.memory_bytes if with_memory else 0
+        memory_bytes = request.memory_bytes if self._with_memory or request.node_policy else 0
         key = (
             request.cpu_milli,
             memory_bytes,
