@@ -68,6 +68,9 @@ def test_no_cpus_are_granted_before_something_binds_them(
         why = tenure("why", f"{team}/cpuset", "--ledger", ledger, cwd=tmp_path)
         assert "CPUsNotBound" in why.stdout, why.stdout
         assert LABEL in why.stdout, why.stdout
+        told = tenure("why", f"{team}/cpuset", "-o", "json", "--ledger", ledger, cwd=tmp_path)
+        (row,) = json.loads(told.stdout)["nodes"]
+        assert (row["reason"], row["never"]) == ("CPUsNotBound", False)
         marked = api.patch(f"/api/v1/nodes/{NODE}", {"metadata": {"labels": {LABEL: "true"}}})
         assert marked.ok, marked.message
         eventually(lambda: node_of(plane, f"{where}/cpuset") == NODE)
