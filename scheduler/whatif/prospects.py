@@ -9,6 +9,7 @@ from typing import Final
 from ledger.domain.log.events import RefusalReason
 from ledger.domain.request.requests import PlacementRules, PodRequest, group_name
 from scheduler.cluster.model import ClusterSnapshot
+from scheduler.cluster.settings import simulated
 from scheduler.decide.dialects.registry import CHOOSERS
 from scheduler.decide.outcome import Unplaced
 from scheduler.decide.refusal import reasons
@@ -123,7 +124,7 @@ def _hopeless(request: PodRequest, what_if: WhatIf) -> frozenset[int]:
         )
         for node in what_if.nodes
     )
-    anybody = replace(what_if.settings, owned_nodes_only=False)
+    anybody = simulated(replace(what_if.settings, owned_nodes_only=False))
     empty = WhatIf(nodes, (), anybody, by_count=what_if.by_count)
     able = empty.candidates(replace(request, placement=PlacementRules()))
     return frozenset(range(len(nodes))).difference(able)
