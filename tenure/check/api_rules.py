@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from ledger.domain.annotations.wire import a_list, an_object
 from ledger.domain.errors import FieldError, InputError
-from ledger.domain.kube.object_fields import named
+from ledger.domain.kube.object_fields import named, text_at
 from ledger.domain.kube.pod_spec import APP, INIT, SIDECAR, pod_total
 from ledger.domain.quantity import ZERO, Quantity, QuantityStyle, quantity_of
-from ledger.domain.request.rules import check_equal_limits, invalid, required
+from ledger.domain.request.rules import check_equal_limits, forbidden, invalid, required
 from ledger.domain.resources import CPU, MEMORY, is_extended
 
 Pod = Mapping[str, Any]
@@ -19,6 +20,30 @@ Amounts = Mapping[str, Quantity]
 _LISTS: Final = ("initContainers", "containers")
 _HUGEPAGES: Final = "hugepages-"
 _NO_LIMIT: Final = "Limit must be set for non overcommitable resources"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Priorities:
+    """PriorityClasses' numbers, None where a name alone says it, and the class of other Pods."""
+
+    values: Mapping[str, int | None]
+    default: str
+
+    def fill(self, pod: Pod) -> Pod:
+        """Return the Pod with its priority; a class that the input lacks gives 0."""
+        spec = an_object(pod.get("spec"), "spec")
+        name = text_at(spec, "priorityClassName", "spec") or self.default
+        given = spec.get("priority")
+        filled = {"priority": self.values.get(name, 0) if given is None else given}
+        filled |= {"priorityClassName": name} if name else {}
+        return {**pod, "spec": spec | filled}
+
+    def check(self, filled: Pod) -> Iterator[FieldError]:
+        """Yield what the API server refuses: another number than the Pod's class gives."""
+        name, number = (filled["spec"].get(key) for key in ("priorityClassName", "priority"))
+        computed = self.values.get(name, number) if name else 0
+        if computed is not None and number != computed:
+            yield forbidden("spec.priority", f"{number} is not what its class gives, {computed}")
 
 
 def with_api_defaults(pod: Pod) -> Pod:
@@ -125,16 +150,12 @@ def _with_pod_level(pod: Pod) -> Pod:
         of_containers: dict[str, object] = {
             name: str(sums[name]) for name in (CPU, MEMORY) if name in sums
         }
-        levels = {name: limit for name, limit in limits.items() if _is_pod_level(name)}
+        own = (CPU, MEMORY)  # what, beside huge pages, the API server knows of a Pod as a whole
+        levels = {key: limits[key] for key in limits if key in own or key.startswith(_HUGEPAGES)}
         requests = {**levels, **of_containers, **requests}
     filled = {"requests": requests, "limits": limits}
     present = {key: amounts for key, amounts in filled.items() if amounts}
     return {**pod, "spec": {**spec, "resources": {**resources, **present}}}
-
-
-def _is_pod_level(name: str) -> bool:
-    """Tell whether the API server knows a resource of the Pod as a whole."""
-    return name in (CPU, MEMORY) or name.startswith(_HUGEPAGES)
 
 
 def _container_totals(spec: Mapping[str, object], section: str) -> dict[str, Quantity]:

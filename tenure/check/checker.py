@@ -11,9 +11,8 @@ from ledger.domain.errors import FieldError, InputError
 from ledger.domain.request.rules import one_of_each
 from ledger.domain.resources import ANNOTATION_TENURE_VOCABULARY
 from scheduler.cluster.documents import section
-from tenure.check.api_rules import check_amounts, with_api_defaults
+from tenure.check.api_rules import Priorities, check_amounts, with_api_defaults
 from tenure.check.facts import UNNAMED, written
-from tenure.check.priorities import Priorities
 from tenure.check.workloads import Template, is_of_kubernetes, templates_of
 from tenure.exits import with_next
 from tenure.manifests import Document

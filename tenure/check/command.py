@@ -10,8 +10,7 @@ from typing import Final, TextIO
 from ledger.domain.errors import InputError
 from tenure.admission_config import admission_settings
 from tenure.check.checker import Checker
-from tenure.check.facts import facts_of, user_of, written
-from tenure.check.priorities import priorities_of
+from tenure.check.facts import facts_of, priorities_of, user_of, written
 from tenure.check.render import write_checked
 from tenure.exits import AnswerIsNo, with_next
 from tenure.manifests import Manifests, read_manifests

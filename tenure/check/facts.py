@@ -1,13 +1,18 @@
-"""What the input says besides its objects: users, namespaces and their quotas."""
+"""What the input says besides its objects: users, namespaces, their quotas, priority classes."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
+import msgspec
+
+from ledger.domain.annotations.qos import PriorityClass
 from ledger.domain.annotations.tenure import is_managed_namespace
 from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import text_map
 from ledger.domain.kube.pod_spec import decode_quota
+from ledger.domain.kube.priority_classes import PriorityClassObject
+from tenure.check.api_rules import Priorities
 from tenure.manifests import Document, Manifests
 from webhook.decide.facts import NamespaceFacts, QuotaFact
 from webhook.decide.review import User
@@ -15,6 +20,7 @@ from webhook.decide.review import User
 UNNAMED: Final = NamespaceFacts(managed=True)
 """A namespace that the input does not name counts as managed (cli.md, tenure check)."""
 
+_BUILT_IN: Final = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 _GROUPS: Final = (
     ("system:node:", "system:nodes"),
     ("system:serviceaccount:", "system:serviceaccounts"),
@@ -60,6 +66,26 @@ def facts_of(manifests: Manifests) -> dict[str, NamespaceFacts]:
         )
         for name in {**labels, **quotas}
     }
+
+
+def priorities_of(manifests: Manifests) -> Priorities:
+    """
+    Return what the PriorityClasses of the input give; of several defaults the least counts.
+
+    Raises:
+        InputError: one of them can't be read, with file and line.
+    """
+    values: dict[str, int | None] = {**dict.fromkeys(filter(None, PriorityClass)), **_BUILT_IN}
+    defaults = []
+    for document in manifests.documents:
+        if document.kind == "PriorityClass":
+            try:
+                found = msgspec.convert(document.body, PriorityClassObject)
+            except msgspec.ValidationError as error:
+                raise document.blame(InputError(str(error))) from None
+            values[document.name] = found.value
+            defaults += [(found.value, document.name)] if found.global_default else []
+    return Priorities(values=values, default=min(defaults, default=(0, ""))[1])
 
 
 def _quota(document: Document) -> QuotaFact:

@@ -699,6 +699,42 @@ def test_the_installed_command_reads_stdin(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_priority_is_what_the_classes_of_the_input_give(cli: CommandLine, place: Path) -> None:
+    """By name, by the least default, or 0; a number by hand is refused where it is another one."""
+    head = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+    classes = [
+        {**head, "metadata": {"name": name}, "value": value, "globalDefault": default}
+        for name, value, default in (("high", 9900, True), ("low", 9100, True), ("none", 0, False))
+    ]
+    labels = {"koordinator.sh/qosClass": "LSR"}
+
+    def answer(*objects: Object, code: int, **spec: Any) -> tuple[bool, object]:  # noqa: ANN401 - JSON
+        body = pod(container(limits={"cpu": "2", "memory": "1Gi"}), name="p", labels=labels, **spec)
+        said = checked(cli, place, *objects, body, code=code)[-1]
+        return said["allowed"], {cause["field"] for cause in said["causes"]}
+
+    assert answer(code=0) == answer(priority=None, code=0) == (True, set())
+    assert answer(priorityClassName="koord-prod", code=0) == (True, set())
+    assert answer(priorityClassName="koord-prod", priority=9000, code=0) == (True, set())
+    assert answer(*classes, priority=9100, code=0) == (True, set())
+    assert answer(*classes, priority=9900, code=1) == (False, {"spec.priority"})
+    assert answer(priority=9500, code=1) == (False, {"spec.priority"})
+    qos = {"metadata.labels[koordinator.sh/qosClass]"}
+    assert answer(*classes, priorityClassName="none", code=1) == (False, qos)
+    assert answer(priorityClassName="unheard-of", code=1) == (False, qos)
+
+
+def test_a_priority_class_that_cant_be_read_is_named(cli: CommandLine, place: Path) -> None:
+    """With its file and line."""
+    body = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": "9500"}
+    file = write(place / "in.yaml", {**body, "metadata": {"name": "high"}})
+
+    answer = cli.run("check", file)
+
+    assert answer.code == 2
+    assert f"{file}:1: PriorityClass high: Expected `int`, got `str`" in answer.err
+
+
 def test_the_examples_of_the_tree_are_as_they_say(cli: CommandLine) -> None:
     """Only the Pod that mixes dialects is refused."""
     answer = cli.run("check", str(ROOT / "examples"), "-o", "json")
