@@ -253,14 +253,9 @@ class ClusterView:
         return replace(facts, devices=devices, systems=systems)
 
     def _with_cpus(self, name: str, uid: str) -> frozenset[str]:
-        """
-        Return the Pods on a node whose CPUs the ledger has, or will have once they are recorded.
-
-        What kubelet pinned for any other Pod is kept back.
-        """
+        """Return the Pods there whose CPUs the ledger has or will have; others' are kept back."""
         state = self._fold.node(uid)
-        held = () if state is None else state.holdings.values()
-        recorded = {each.pod_uid: each.cpuset for each in held}
+        recorded = {} if state is None else {e.pod_uid: e.cpuset for e in state.holdings.values()}
         running = self.pods.running_on(name)
         return frozenset(pod for pod in running if recorded.get(pod, self.pods.seen[pod].holds))
 
