@@ -9,14 +9,17 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from ledger.domain.annotations.tenure import as_namespace_says
 from ledger.domain.errors import InputError
 from scheduler.cluster import documents
-from tenure.exits import with_next
+from tenure.exits import warn, with_next
 from tenure.sources.text import InputFile, read_source, read_stream
 from tenure.sources.yaml_text import yaml_documents
+
+if TYPE_CHECKING:
+    from scheduler.cluster.model import Cluster
 
 DOCUMENTS_MAX: Final = 2_000_000
 STDIN: Final = "-"
@@ -122,6 +125,20 @@ def as_admitted(manifests: Manifests) -> Manifests:
         return replace(document, body=body)
 
     return replace(manifests, documents=tuple(map(told, manifests.documents)))
+
+
+def warn_of(cluster: Cluster, files: Sequence[str]) -> None:
+    """
+    Say what objects leave unsaid, and what of them can't be read.
+
+    Raises:
+        InputError: there is no Node.
+    """
+    for text in (*cluster.warnings, *map(str, cluster.unreadable)):
+        warn(text)
+    if not cluster.nodes:
+        error = InputError("no Node in the input", place=", ".join(files))
+        raise with_next(error, "kubectl get nodes,pods -A -o json | tenure map -")
 
 
 def read_manifests(paths: Sequence[str], *, stdin: BinaryIO | None = None) -> Manifests:

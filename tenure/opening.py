@@ -74,6 +74,8 @@ def taken_over(ledger: Ledger, holder: str) -> tuple[Writer, int]:
 def time_of(ledger: Ledger) -> LedgerTime:
     """Return what "now" means in this ledger."""
     head = ledger.head()
+    if ledger.began is not None:
+        return LedgerTime(now_us=ledger.began[""], virtual=True, began=ledger.began)
     return ledger_time(origin=head.origin, head_at_us=ledger.now_us(), clock_us=clock_us())
 
 

@@ -19,6 +19,14 @@ LedgerUrl = Annotated[
         show_default=False,
     ),
 ]
+Files = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[FILE...]",
+        help="Manifests to ask in place of a ledger; - for stdin.",
+        show_default=False,
+    ),
+]
 Output = Annotated[OutputFormat, typer.Option("--output", "-o", help="Form of the answer.")]
 DataOutput = Annotated[DataFormat, typer.Option("--output", "-o", help="Form of the answer.")]
 Out = Annotated[

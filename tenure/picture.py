@@ -250,10 +250,12 @@ def _said_of_nodes(
     return described, {uid: labels.get(uid, {}) for uid in offering}
 
 
-def not_counted_words(pods: Sequence[str]) -> str:
+def not_counted_words(pods: Sequence[str], *, of_objects: bool = False) -> str:
     """Say whose hours of cards are not known, by path."""
     shown, more = ", ".join(pods[:_SHOWN_MAX]), len(pods) - _SHOWN_MAX
     rest = f" and {more} more" if more > 0 else ""
+    if of_objects:
+        return one_line(f"not counted: no object says since when they run: {shown}{rest}")
     fact = "not counted: cards by number or claim of Pods whose events are in an archive"
     return one_line(f"{fact}: {shown}{rest}; the segment files have them")
 

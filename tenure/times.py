@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from ledger.domain.errors import InputError
 from tenure.exits import with_next
-from tenure.units import format_time, parse_time
+from tenure.units import MICROSECONDS, format_time, parse_time
 
 SIMULATION: Final = "simulation/"
 """The origin of a ledger whose time is virtual starts with this (cli.md, Ledger)."""
@@ -20,17 +21,29 @@ class LedgerTime:
     """
     What "now" means for the questions to one ledger.
 
-    A simulation's time is virtual: its now is the time of its head, whatever the clock says.
+    A simulation's time is virtual: its now is the time of its head, whatever the clock says. Of a
+    cluster's objects now is the first second after all moments that they tell; `began` as there.
     """
 
     now_us: int
     virtual: bool
+    began: Mapping[str, int] | None = None
+
+    def since(self, pod_uid: str, at_us: int) -> int | None:
+        """Return since when a Pod holds or waits, by the ledger or its object; None = not told."""
+        return at_us if self.began is None else self.began.get(pod_uid)
 
     @property
     def source(self) -> str:
         """Return what relative times count from, for a note beside the answer."""
         what = "the ledger's head" if self.virtual else "now"
+        what = what if self.began is None else "the newest moment that the objects tell"
         return f"{what}, {format_time(self.now_us)}"
+
+
+def decided_us(began: Mapping[str, int]) -> int:
+    """Return the moment after which the Pods that wait in a cluster's objects were decided."""
+    return began[""] + MICROSECONDS - 1
 
 
 def ledger_time(*, origin: str, head_at_us: int, clock_us: int) -> LedgerTime:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -37,11 +37,13 @@ class Ledger:
     An open ledger. Close it, or use it in a `with` statement.
 
     What a damaged or busy database says inside of that statement leaves it as a LedgerError.
-    `connection` is the one connection below; functions of this package run on it.
+    `connection` is the one connection below; functions of this package run on it. `began` is of a
+    ledger of a cluster's objects: Pod UID -> since when it holds or waits, and "" -> their moment.
     """
 
     def __init__(self, *, url: str, engine: Engine, connection: Connection, writable: bool) -> None:
         self.url = url
+        self.began: Mapping[str, int] | None = None
         self.writable = writable
         self.connection = connection
         self.engine = engine

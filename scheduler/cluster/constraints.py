@@ -8,7 +8,7 @@ from typing import Any, Final
 from ledger.domain.errors import FieldError
 from ledger.domain.request.rules import forbidden
 from ledger.domain.resources import GATE_TENURE_GANG
-from scheduler.cluster.documents import is_ended, section
+from scheduler.cluster.documents import is_ended, items_in, section
 
 _ANYWHERE: Final = frozenset(
     {"configMap", "downwardAPI", "emptyDir", "hostPath", "image", "name", "projected", "secret"}
@@ -55,7 +55,7 @@ def gate_errors(body: Mapping[str, Any]) -> tuple[FieldError, ...]:
             f"spec.schedulingGates[{number}]",
             f"scheduling is blocked until the gate is lifted: {gate.get('name', '')}",
         )
-        for number, gate in enumerate(_objects(section(body, "spec").get("schedulingGates")))
+        for number, gate in enumerate(items_in(section(body, "spec").get("schedulingGates")))
         if gate.get("name") != GATE_TENURE_GANG
     )
 
@@ -83,15 +83,15 @@ def _found(spec: Mapping[str, Any]) -> Iterator[str]:
     for key, words in (("podAffinity", "pod affinity"), ("podAntiAffinity", "pod anti-affinity")):
         if any(section(affinity, key).values()):
             yield words
-    if _objects(spec.get("topologySpreadConstraints")):
+    if items_in(spec.get("topologySpreadConstraints")):
         yield "topology spread"
-    if _objects(spec.get("resourceClaims")):
+    if items_in(spec.get("resourceClaims")):
         yield CLAIMS
-    for volume in _objects(spec.get("volumes")):
+    for volume in items_in(spec.get("volumes")):
         yield from (f"volume {kind}" for kind in volume if kind not in _ANYWHERE)
-    containers = [each for key in _CONTAINERS for each in _objects(spec.get(key))]
+    containers = [each for key in _CONTAINERS for each in items_in(spec.get(key))]
     for container in containers:
-        if any("hostPort" in port for port in _objects(container.get("ports"))):
+        if any("hostPort" in port for port in items_in(container.get("ports"))):
             yield "host ports"
         resources = section(container, "resources")
         names = {*section(resources, "requests"), *section(resources, "limits")}
@@ -100,7 +100,3 @@ def _found(spec: Mapping[str, Any]) -> Iterator[str]:
 
 def _is_unread(resource: str) -> bool:
     return resource.startswith("hugepages-") or resource == "ephemeral-storage"
-
-
-def _objects(value: object) -> list[Mapping[str, Any]]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []

@@ -79,6 +79,11 @@ def section(body: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}  # what is no object is refused when decoded
 
 
+def items_in(value: object) -> list[Mapping[str, Any]]:
+    """Return the objects of a list, such as conditions; none where it is no list."""
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
 def is_ended(body: Mapping[str, Any]) -> bool:
     """Tell whether a Pod has ended, in whichever phase."""
     phase = section(body, "status").get("phase")

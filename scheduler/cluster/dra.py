@@ -12,7 +12,7 @@ from ledger.domain.errors import InputError
 from ledger.domain.quantity import NANO
 from ledger.domain.resources import CLAIMED_BY_CLASS
 from scheduler.cluster.claims import NO_DRA, Dra, DraClaim, DraDevice, DraPart
-from scheduler.cluster.documents import Document, Documents, is_ended, section
+from scheduler.cluster.documents import Document, Documents, is_ended, items_in, section
 
 GROUP: Final = "resource.k8s.io"
 _KINDS: Final = ("ResourceSlice", "ResourceClaim", "ResourceClaimTemplate", "DeviceClass")
@@ -79,7 +79,7 @@ def _tainted(
                 for selector, taint in rules
                 if all(_text(selector, name) in {"", names[name]} for name in _SELECTED)
             ]
-            own = _objects({**section(item, "basic"), **item}.get("taints"))
+            own = items_in({**section(item, "basic"), **item}.get("taints"))
             told.append({**item, "taints": [*own, *taints]} if taints else item)
         else:
             told.append(item)
@@ -131,7 +131,7 @@ def _devices(slices: Sequence[Document]) -> Iterator[DraDevice]:
         told.append((spec, key, generation))
     for spec, key, generation in told:
         if generation == newest[key]:
-            for item in _objects(spec.get("devices")):
+            for item in items_in(spec.get("devices")):
                 yield from _device(item, spec, *key)
 
 
@@ -149,7 +149,7 @@ def _device(
         if isinstance(value, dict) and value
     }
     number = _NUMBER.search(name)
-    sets = [_text(each, "counterSet") for each in _objects(body.get("consumesCounters"))]
+    sets = [_text(each, "counterSet") for each in items_in(body.get("consumesCounters"))]
     yield DraDevice(
         node=node,
         driver=driver,
@@ -168,7 +168,7 @@ def _device(
 
 
 def _taint(device: Mapping[str, Any]) -> str | None:
-    for taint in _objects(device.get("taints")):
+    for taint in items_in(device.get("taints")):
         if taint.get("effect") in _CLOSING:
             value = f"={_text(taint, 'value')}" if _text(taint, "value") else ""
             return f"taint {_text(taint, 'key')}{value}:{taint['effect']}"
@@ -179,7 +179,7 @@ def _claims(claims: Sequence[Document]) -> Iterator[DraClaim]:
     for document in claims:
         status = section(document.body, "status")
         allocation = section(status, "allocation")
-        results = _objects(section(allocation, "devices").get("results"))
+        results = items_in(section(allocation, "devices").get("results"))
         parts = tuple(_part(each) for each in results if each.get("adminAccess") is not True)
         if not parts:
             continue
@@ -190,7 +190,7 @@ def _claims(claims: Sequence[Document]) -> Iterator[DraClaim]:
             parts=parts,
             pods=tuple(
                 (_text(each, "name"), _text(each, "uid"))
-                for each in _objects(status.get("reservedFor"))
+                for each in items_in(status.get("reservedFor"))
                 if each.get("resource") == "pods"
             ),
         )
@@ -210,8 +210,8 @@ def _part(result: Mapping[str, Any]) -> DraPart:
 
 def _node_of(selector: Mapping[str, Any]) -> str:
     """Return the node that an allocation is tied to by its name; empty where it is to none."""
-    for term in _objects(selector.get("nodeSelectorTerms")):
-        for each in _objects(term.get("matchFields")):
+    for term in items_in(selector.get("nodeSelectorTerms")):
+        for each in items_in(term.get("matchFields")):
             values = each.get("values")
             if each.get("key") == "metadata.name" and isinstance(values, list) and values:
                 return str(values[0])
@@ -229,16 +229,12 @@ def _by_pods(
         node = section(pod.body, "spec").get("nodeName")
         if not status or not isinstance(node, str) or is_ended(pod.body):
             continue
-        names = {_text(each, "resourceName") for each in _objects(status.get("requestMappings"))}
+        names = {_text(each, "resourceName") for each in items_in(status.get("requestMappings"))}
         plain = {name for name in names if name and not name.startswith(CLAIMED_BY_CLASS)}
         served[node] = served.get(node, frozenset()) | plain
         if f"{pod.namespace}/{_text(status, 'resourceClaimName')}" in claims:
             claimed.add(pod.uid)
     return served, frozenset(claimed)
-
-
-def _objects(value: object) -> list[Mapping[str, Any]]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 def _text(parent: Mapping[str, Any], key: str) -> str:

@@ -132,6 +132,7 @@ class Cluster:
             count.
         warnings: what was read and is not used, in words.
         unreadable: what was left out; who decides by the cluster is told of it as an error instead.
+        began: Pod UID -> since when it holds, where that is recorded; others from the last moment.
     """
 
     nodes: tuple[NodeFacts, ...]
@@ -141,6 +142,7 @@ class Cluster:
     shared_templates: tuple[SharedTemplate, ...] | None = None
     warnings: tuple[str, ...] = ()
     unreadable: tuple[Unreadable, ...] = ()
+    began: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def conflicts(self) -> tuple[Conflict, ...]:

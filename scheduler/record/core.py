@@ -121,7 +121,7 @@ class Decisions:
         self.groups = Grouping(cluster.nodes, engine, elsewhere)
         self.adopted = _adopted(cluster)
         self.decisions = 0
-        self._claims = cluster.claims
+        self._claims, self._began = cluster.claims, cluster.began
         self._record = record
         self._settings = settings
         self._words = words
@@ -163,18 +163,21 @@ class Decisions:
             self._record.add(events.drift_found(found, at_us))
         for request in self._running_requests:
             self._describe(request, at_us)
-        for place, pod in self.adopted:
+        last_us = max((at_us, *self._began.values()))
+        moments = [self._began.get(pod.pod_uid, last_us) for _, pod in self.adopted]
+        for number in sorted(range(len(moments)), key=moments.__getitem__):
+            place, pod = self.adopted[number]
             conflicts += self.engine.adopt(place, pod)
-            self._add(events.observed(pod, at_us))
+            self._add(events.observed(pod, moments[number]))
         numbers = {node.uid: number for number, node in enumerate(nodes)}
         for claim in self._claims:
             place, held = numbers[claim.node_uid], claim_as_observed(claim)
             conflicts += self.engine.adopt(place, held)
-            self._add(events.of_claim(claim, at_us, 0))
+            self._add(events.of_claim(claim, last_us, 0))
             self.adopted.append((place, held))
         for node in nodes:
             if node.lost:
-                self._record.add(events.node_lost(node, at_us))
+                self._record.add(events.node_lost(node, last_us))
         return tuple(conflicts)
 
     # --- decisions ----------------------------------------------------------------------------

@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from ledger.domain.errors import InputError
 from tenure.asking import EVERYBODY, Answer, Answers, lines_here, params_of
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 NO_PARQUET: Final = "a service answers in text: take -o csv or -o json"
 
+Opens: TypeAlias = "Callable[..., AbstractContextManager[Ledger]]"
 _Q = TypeVar("_Q", bound="DataclassInstance")
 
 
@@ -34,10 +35,26 @@ class Place:
 
     ledger: str | None
     service: Any = None
+    dump: Callable[[], AbstractContextManager[Ledger]] | None = None
+
+    def over(self, files: Sequence[str] | None, opens: Opens, **how: bool) -> Place:
+        """
+        Ask the ledger that `opens` makes of files, where there are some.
+
+        Raises:
+            InputError: a ledger or a service is named, too.
+        """
+        if not files:
+            return self
+        if self.service is not None or self.ledger is not None:
+            field = "--live" if self.service is not None else "--ledger"
+            error = InputError("files are asked in place of a ledger", field=field)
+            raise with_next(error, f"leave {field} or the files out")
+        return replace(self, dump=functools.partial(opens, files, **how))
 
     def opened(self, why: str = "") -> AbstractContextManager[Ledger]:
         """
-        Open the ledger for what a service does not do.
+        Open the ledger, of files where these are asked, for what a service does not do.
 
         Raises:
             InputError: a service is meant; with `why` it can't.
@@ -45,7 +62,7 @@ class Place:
         if self.service is not None:
             error = InputError(why or "a service answers no such question", field="--live")
             raise with_next(error, "ask a ledger by --ledger")
-        return opened(self.ledger)
+        return self.dump() if self.dump is not None else opened(self.ledger)
 
     def ask(self, name: str, answers: Answers[_Q], question: _Q) -> Answer:
         """
@@ -58,7 +75,7 @@ class Place:
             params = [*params_of(question), *params_of(lines_here())]
             answer: Answer = self.service.ask(name, params)
             return answer
-        with opened(self.ledger) as source:
+        with self.opened() as source:
             return answers(source, question, EVERYBODY)
 
     @contextmanager

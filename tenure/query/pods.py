@@ -14,11 +14,12 @@ from tenure.asking import Answer, Sight
 from tenure.cards import cards_text
 from tenure.live.place import Place, asks
 from tenure.opening import time_of
-from tenure.options import Output
+from tenure.options import Files, Output
 from tenure.output import Column, OutputFormat, write_answer
-from tenure.query.standing import ENDED, PLACED, REFUSED, WAITING, state_of
+from tenure.query.standing import ENDED, FITS, PLACED, REFUSED, WAITING, state_of
 from tenure.query.who import Others, by_others
-from tenure.times import iso_time
+from tenure.simulate.dump import ledger_of_files
+from tenure.times import LedgerTime, decided_us, iso_time
 from tenure.units import format_duration
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from ledger.store.reading.report_rows import HolderRow, PodSummary, RefusalRow
 
 LIMIT: Final = 1000
-_ORDER: Final = (WAITING, PLACED, REFUSED, ENDED)
+_ORDER: Final = (WAITING, FITS, PLACED, REFUSED, ENDED)
 
 
 def register(app: typer.Typer) -> None:
@@ -36,6 +37,7 @@ def register(app: typer.Typer) -> None:
 
 @asks()
 def pods(
+    files: Files = None,
     *,
     waiting: Annotated[
         bool, typer.Option("--waiting", help="Those alone that wait for a place.")
@@ -54,9 +56,12 @@ def pods(
 
     Example: tenure pods --waiting
 
+    Any cluster: kubectl get nodes,pods -A -o json | tenure pods --waiting -
+
     Also those that ended: tenure pods --all -o wide
     """
     question = PodsQuestion(waiting=waiting, every=every, limit=limit, output=output)
+    place = place.over(files, ledger_of_files, decide=True)
     place.print("pods", answer_pods, question)
 
 
@@ -77,10 +82,10 @@ def answer_pods(source: Ledger, question: PodsQuestion, sight: Sight) -> Answer:
     Raises:
         InputError: more rows than a service reads for a question.
     """
-    now_us = time_of(source).now_us
+    now = time_of(source)
     with source.connection.begin():
-        found = [*_records(source, sight, now_us)]
-    wanted = {WAITING} if question.waiting else {WAITING, PLACED}
+        found = [*_records(source, sight, now)]
+    wanted = {WAITING, FITS} if question.waiting else {WAITING, FITS, PLACED}
     shown = [record for record in found if question.every or record["state"] in wanted]
     shown.sort(key=lambda record: (_ORDER.index(record["state"]), record["since"], record["pod"]))
     answer = Answer()
@@ -112,7 +117,7 @@ _COLUMNS: Final = (
 )
 
 
-def _records(source: Ledger, sight: Sight, now_us: int) -> Iterator[dict[str, Any]]:
+def _records(source: Ledger, sight: Sight, now: LedgerTime) -> Iterator[dict[str, Any]]:
     from ledger.store.reading import pod_queries
     from ledger.store.reading import report_queries as queries
     from ledger.store.reading.views import When
@@ -147,6 +152,8 @@ def _records(source: Ledger, sight: Sight, now_us: int) -> Iterator[dict[str, An
         own = whole.get(pod.reserved_position)
         refusal = last.get(pod.refused_position)
         state = state_of(pod, refusal, held=own is not None)
+        if now.began and own is not None and own.opened_at_us > decided_us(now.began):
+            state = FITS
         story = _Story(
             pod=pod,
             state=state,
@@ -156,7 +163,7 @@ def _records(source: Ledger, sight: Sight, now_us: int) -> Iterator[dict[str, An
             waits_since_us=first_us.get(pod.pod_uid) if state == WAITING else None,
             unknown_cards=cards[pod.pod_uid],
         )
-        yield _record(story, now_us)
+        yield _record(story, now)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,17 +185,18 @@ class _Story:
     unknown_cards: int
 
 
-def _record(story: _Story, now_us: int) -> dict[str, Any]:
+def _record(story: _Story, now: LedgerTime) -> dict[str, Any]:
     pod, own, refusal, state = story.pod, story.own, story.refusal, story.state
     refused = refusal if state in {WAITING, REFUSED} else None
     since_us = own.opened_at_us if own is not None else refused.at_us if refused else None
     if story.waits_since_us is not None:
         since_us = story.waits_since_us
+    since_us = None if since_us is None else now.since(pod.pod_uid, since_us)
     unknown = own.unknown_types.split(",") if own is not None and own.unknown_types else []
     many = f" ({story.unknown_cards} cards)" if story.unknown_cards > 1 else ""
     texts = (f"{kind}:?{many if kind == TYPE_GPU else ''}" for kind in unknown)
     devices = [cards_text(story.parts), *texts]
-    lasted = "" if since_us is None else format_duration(max(0, now_us - since_us))
+    lasted = "" if since_us is None else format_duration(max(0, now.now_us - since_us))
     return {
         "pod": f"{pod.namespace}/{pod.pod_name}",
         "state": state,

@@ -15,12 +15,14 @@ from ledger.domain.amounts import format_bytes, format_cores
 from ledger.domain.errors import InputError
 from ledger.domain.resources import TYPE_GPU
 from tenure.asking import Answer, Sight
+from tenure.exits import with_next
 from tenure.live.place import Place, asks
 from tenure.live.watching import watch as watch_it
 from tenure.opening import time_of
-from tenure.options import Output
+from tenure.options import Files, Output
 from tenure.output import Column, OutputFormat, write_answer
-from tenure.times import iso_time
+from tenure.simulate.dump import ledger_of_files
+from tenure.times import LedgerTime, iso_or_none
 from tenure.units import format_duration
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ def register(app: typer.Typer) -> None:
 
 @asks()
 def top(
+    files: Files = None,
     *,
     by: Annotated[TopGroup, typer.Option("--by", help="Who is compared.")] = TopGroup.POD,
     limit: Annotated[
@@ -64,8 +67,14 @@ def top(
 
     Example: tenure top --by namespace
 
+    Any cluster: kubectl get nodes,pods -A -o json | tenure top -
+
     Of the live service, again and again: tenure top --live --watch
     """
+    place = place.over(files, ledger_of_files)
+    if files and watch:
+        error = InputError("files show one moment only", field="--watch")
+        raise with_next(error, "leave the files out to ask the ledger")
     question = TopQuestion(by=by, limit=limit, output=output)
     if not watch:
         place.print("top", answer_top, question)
@@ -93,7 +102,7 @@ class _Sum:
 
     pods: set[str]
     nodes: set[str]
-    since_us: int
+    since_us: int | None
     gpu_percent: Fraction = _NOTHING
     gpu_memory_bytes: int = 0
     cpu_milli: int = 0
@@ -125,21 +134,20 @@ def answer_top(source: Ledger, question: TopQuestion, sight: Sight) -> Answer:
         unplaced[pod.uid] += pod.cards
     others = of_others(picture)
     counted = counted_percent(picture)
-    sums: dict[str, _Sum] = {}
+    now, sums = time_of(source), dict[str, _Sum]()
     for holder in _seen(whole, sight):
-        one = _sum_of(sums, holder, question.by)
+        one = _sum_of(sums, holder, question.by, now)
         one.cpu_milli += holder.cpu_milli
         one.unknown += unplaced[holder.pod_uid]
         for part in others.get(holder.pod_uid, ()):
             one.gpu_memory_bytes += (part.memory_mib or 0) * _MIB
         one.gpu_percent += counted.pop(holder.pod_uid, 0)
     for holder in _seen(devices, sight):
-        one = _sum_of(sums, holder, question.by)
+        one = _sum_of(sums, holder, question.by, now)
         if holder.device_type == TYPE_GPU:
             one.gpu_memory_bytes += holder.memory_bytes
-    now_us = time_of(source).now_us
     order = sorted(sums, key=lambda name: (*_amounts(sums[name]), name))
-    records = [_record(name, sums[name], now_us) for name in order[: question.limit]]
+    records = [_record(name, sums[name], now.now_us) for name in order[: question.limit]]
     answer = Answer()
     columns = [Column(key="name", title=question.by.upper()), *_COLUMNS]
     write_answer(question.output, records, columns, out=answer.out)
@@ -169,7 +177,8 @@ def _seen(holders: Iterable[HolderRow], sight: Sight) -> Iterable[HolderRow]:
     return (holder for holder in holders if sight.sees(holder.namespace))
 
 
-def _sum_of(sums: dict[str, _Sum], holder: HolderRow, by: TopGroup) -> _Sum:
+def _sum_of(sums: dict[str, _Sum], holder: HolderRow, by: TopGroup, now: LedgerTime) -> _Sum:
+    since_us = now.since(holder.pod_uid, holder.opened_at_us)
     pod = f"{holder.namespace}/{holder.pod_name}"
     match by:
         case TopGroup.POD:
@@ -182,10 +191,11 @@ def _sum_of(sums: dict[str, _Sum], holder: HolderRow, by: TopGroup) -> _Sum:
             name = holder.node_name
     one = sums.get(name)
     if one is None:
-        one = sums[name] = _Sum(pods=set(), nodes=set(), since_us=holder.opened_at_us)
+        one = sums[name] = _Sum(pods=set(), nodes=set(), since_us=since_us)
     one.pods.add(holder.pod_uid)
     one.nodes.add(holder.node_uid)
-    one.since_us = min(one.since_us, holder.opened_at_us)
+    if one.since_us is not None:
+        one.since_us = None if since_us is None else min(one.since_us, since_us)
     return one
 
 
@@ -202,6 +212,6 @@ def _record(name: str, one: _Sum, now_us: int) -> dict[str, Any]:
         "gpu_memory_bytes": one.gpu_memory_bytes,
         "cpu_milli": one.cpu_milli,
         "unknown": one.unknown,
-        "seconds": max(0, now_us - one.since_us) / 1_000_000,
-        "since": iso_time(one.since_us),
+        "seconds": None if one.since_us is None else max(0, now_us - one.since_us) / 1_000_000,
+        "since": iso_or_none(one.since_us),
     }

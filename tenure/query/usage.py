@@ -14,13 +14,9 @@ from tenure.asking import EVERYBODY, Answer, Sight
 from tenure.exits import with_next
 from tenure.live.place import NO_PARQUET, Place, asks, say
 from tenure.opening import moment_of, time_of
-from tenure.options import (
-    DataOutput,
-    Out,
-    Since,
-)
+from tenure.options import DataOutput, Files, Out, Since
 from tenure.output import Column, DataFormat, OutputFormat, write_answer
-from tenure.picture import not_counted_words
+from tenure.simulate.dump import ledger_of_files
 from tenure.times import LedgerTime, iso_time
 from tenure.units import MICROSECONDS, format_time
 
@@ -54,6 +50,7 @@ def register(app: typer.Typer) -> None:
 
 @asks()
 def usage(
+    files: Files = None,
     *,
     by: Annotated[
         str, typer.Option("--by", metavar="GROUP", help="namespace, owner, model or label:KEY.")
@@ -72,10 +69,13 @@ def usage(
 
     Example: tenure usage --by namespace --since "7d ago"
 
+    Of the Pods of any cluster: kubectl get nodes,pods -A -o json | tenure usage -
+
     By the label team: tenure usage --by label:team -o csv
     """
     from tenure.parquet import parquet_target
 
+    place = place.over(files, ledger_of_files)
     parquet = parquet_target(output, out)
     question = UsageQuestion(by=by, since=since, until=until, output=output.text_form)
     if parquet is None:
@@ -85,8 +85,6 @@ def usage(
     with place.opened(NO_PARQUET) as source:
         answer = Answer()
         used = _used(source, question, EVERYBODY, answer)
-    if used.not_counted:
-        answer.note(not_counted_words(used.not_counted))
     say(answer)
     parquet.write(used.records, [column.key for column in _COLUMNS])
 
@@ -107,7 +105,8 @@ class _Used:
     What was used, and what became of the GPUs in percent.
 
     `capacity` is None for whoever sees one namespace, without any GPU, and where nothing lasted.
-    `not_counted` are Pods that may have held cards of which only archived events tell.
+    `not_counted` are Pods that may have held cards of which only archived events tell, and of
+    objects those of which none says since when they run.
     """
 
     since_us: int
@@ -143,8 +142,6 @@ def answer_usage(source: Ledger, question: UsageQuestion, sight: Sight) -> Answe
         shown = {name: part for name, part in used.capacity.items() if name != "unknown" or part}
         words = ", ".join(f"{name} {part} %" for name, part in shown.items())
         answer.out.write(f"GPU capacity, mean: {words}\n")
-    if used.not_counted:
-        answer.note(not_counted_words(used.not_counted))
     if not used.has_time:
         answer.note("every decision was made at one moment, so nothing lasted for hours")
     return answer
@@ -155,7 +152,7 @@ def _used(source: Ledger, question: UsageQuestion, sight: Sight, answer: Answer)
     from ledger.store.reading import report_queries as queries
     from scheduler.usage.capacity import capacity_between, in_percent
     from scheduler.usage.history import axis_of
-    from tenure.report.build import capacity_of, not_counted, usage_of
+    from tenure.report.build import capacity_of, not_counted, not_counted_lines, usage_of
 
     group = _group(question.by)
     now, capacity = time_of(source), None
@@ -165,8 +162,9 @@ def _used(source: Ledger, question: UsageQuestion, sight: Sight, answer: Answer)
         namespace = sight.namespace or None
         rows = usage_of(source, span, group, (since_us, until_us), namespace=namespace)
         missing = not_counted(source, span, (since_us, until_us), namespace=namespace)
-        has_time = not sight.whole or axis_of(span) == "time"
-        if sight.whole and has_time:
+        answer.notes += not_counted_lines(source, missing)
+        has_time = not sight.whole or now.began is not None or axis_of(span) == "time"
+        if sight.whole and has_time and now.began is None:
             changes = capacity_of(source, span)
             capacity = in_percent(capacity_between(changes, since_us, until_us))
     if group == "labels":

@@ -17,10 +17,7 @@ from tenure.exits import with_next
 from tenure.live.place import Place, asks, say
 from tenure.names import CardName, CpuName, NodeName, OwnerName, PodName, card_text, parse_name
 from tenure.opening import time_of
-from tenure.options import (
-    ObjectFiles,
-    Output,
-)
+from tenure.options import Files, ObjectFiles, Output
 from tenure.output import Column, OutputFormat, one_line, write_answer, write_table
 from tenure.picture import UNKNOWN_HOLDER, devices_told
 from tenure.progress import bar_after
@@ -98,14 +95,7 @@ def why(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="NAMESPACE/POD, job/NAME, NODE/CARD or NODE.")
     ],
-    files: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[FILE...]",
-            help="Manifests to ask about a Pod in place of a ledger; - for stdin.",
-            show_default=False,
-        ),
-    ] = None,
+    files: Files = None,
     *,
     objects: ObjectFiles = None,
     place: Place,
@@ -136,10 +126,10 @@ def _answer(
     name: str, files: Sequence[str], objects: Sequence[str], place: Place, output: OutputFormat
 ) -> Answer:
     if files:
-        if place.service is not None or place.ledger is not None or objects:
-            field = "--live" if place.service else "--ledger" if place.ledger else "--objects"
-            error = InputError("files are asked in place of a ledger", field=field)
-            raise with_next(error, f"leave {field} or the files out")
+        place.over(files, place.opened)
+        if objects:
+            error = InputError("files are asked in place of a ledger", field="--objects")
+            raise with_next(error, "leave --objects or the files out")
         from tenure.query.why_objects import answer_objects
 
         return answer_objects(name, files, output)

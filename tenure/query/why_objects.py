@@ -17,7 +17,7 @@ from ledger.domain.errors import InputError
 from ledger.domain.log.events import PodObserved, RefusalReason
 from ledger.domain.request.requests import PodRequest, group_name
 from scheduler.cluster.constraints import not_looked_at
-from scheduler.cluster.documents import Document, is_ended, section
+from scheduler.cluster.documents import Document, is_ended, items_in, section
 from scheduler.cluster.model import RefusedPod
 from scheduler.cluster.rebuilt import held_as_placed
 from scheduler.cluster.settings import with_templates
@@ -371,21 +371,17 @@ def _end_of(body: Mapping[str, Any]) -> str:
 def _said(body: Mapping[str, Any]) -> str:
     """Return what the Pod's status says of its waiting: kube-scheduler's word, or a container's."""
     status = section(body, "status")
-    for each in _objects(status.get("conditions")):
+    for each in items_in(status.get("conditions")):
         if each.get("type") == "PodScheduled" and each.get("status") == "False":
             return f"kube-scheduler said: {each.get('message') or each.get('reason') or 'no'}"
     for each in (
-        *_objects(status.get("initContainerStatuses")),
-        *_objects(status.get("containerStatuses")),
+        *items_in(status.get("initContainerStatuses")),
+        *items_in(status.get("containerStatuses")),
     ):
         reason = section(section(each, "state"), "waiting").get("reason")
         if reason:
             return f"container {each.get('name')} waits: {reason}"
     return ""
-
-
-def _objects(value: object) -> list[Mapping[str, Any]]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 # --- words ------------------------------------------------------------------------------------

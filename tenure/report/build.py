@@ -155,7 +155,7 @@ def read_report(
         failures=failures,
         waits=waits_within(waits, history.start, history.end),
         usage=usage,
-        notes=(not_counted_words(missing),) if missing else (),
+        notes=tuple(not_counted_lines(ledger, missing)),
     )
 
 
@@ -294,9 +294,21 @@ def not_counted(
     ledger: Ledger, span: Span, window: tuple[int, int], *, namespace: str | None = None
 ) -> list[str]:
     """Return the paths of those of whom `usage_of` can't know what they held, by first holding."""
+    if (began := ledger.began) is not None:
+        holders = queries.pod_holders(ledger.connection)
+        undated = [each for each in holders if each.pod_uid not in began]
+        return [f"{each.namespace}/{each.pod_name}" for each in undated]
     archived = unnamed_queries.archived_holders(ledger.connection, *window, namespace=namespace)
     nodes = rows_of_ledgers_others(ledger, span).nodes if archived else frozenset[str]()
     return list(dict.fromkeys(path for node, path in archived if node in nodes))
+
+
+def not_counted_lines(ledger: Ledger, missing: Sequence[str]) -> Iterator[str]:
+    """Say whose hours are not known, and what of a cluster's objects nobody knows."""
+    if missing:
+        yield not_counted_words(missing, of_objects=ledger.began is not None)
+    if ledger.began is not None:
+        yield "Pods that ended before are not in the objects: their hours are not known"
 
 
 def _of_inventory(ledger: Ledger, others: OthersRows) -> Iterator[Unlisted]:

@@ -11,14 +11,11 @@ import typer
 
 from ledger.domain.errors import InputError
 from tenure.asking import Answer, Screen, Sight
-from tenure.exits import stdout, warn, with_next
+from tenure.exits import stdout, with_next
 from tenure.live.place import Place, asks, say
 from tenure.live.watching import watch as watch_it
 from tenure.opening import moment_of, time_of
-from tenure.options import (
-    At,
-    Output,
-)
+from tenure.options import At, Files, Output
 from tenure.output import (
     LINE_WIDTH,
     WIDTH_MAX,
@@ -109,14 +106,7 @@ def register(app: typer.Typer) -> None:
 
 @asks(but=("namespace",))
 def draw(
-    files: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[FILE...]",
-            help="Manifests to show in place of a ledger; - for stdin.",
-            show_default=False,
-        ),
-    ] = None,
+    files: Files = None,
     *,
     node: Nodes = None,
     model: Models = None,
@@ -155,8 +145,7 @@ def draw(
         **_screen_here(),
     )
     if files:
-        if place.service is not None:
-            raise InputError("files and a service exclude each other", field="--live")
+        place.over(files, place.opened)
         say(_answer_files(files, question), output)
         return
     if watch:
@@ -337,16 +326,10 @@ def _show_cpus(nodes: Sequence[CpusNow], question: MapQuestion, answer: Answer) 
 def _cluster_of_files(files: Sequence[str], settings: SchedulingSettings) -> Cluster:
     """Read manifests, and say what they leave unsaid, and what of them can't be read."""
     from scheduler.cluster.mending import cluster_as_far_as_read
-    from tenure.manifests import read_manifests
+    from tenure.manifests import read_manifests, warn_of
 
     cluster = cluster_as_far_as_read(read_manifests(files), settings)
-    for warning in cluster.warnings:
-        warn(warning)
-    for each in cluster.unreadable:
-        warn(str(each))
-    if not cluster.nodes:
-        error = InputError("no Node in the input", place=", ".join(files))
-        raise with_next(error, "kubectl get nodes,pods -A -o json | tenure map -")
+    warn_of(cluster, files)
     return cluster
 
 

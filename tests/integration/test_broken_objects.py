@@ -37,7 +37,7 @@ def told(line: CommandLine, *objects: Object) -> Answer:
     """Return what the map says of these objects."""
     path = line.ledger.parent / "in.json"
     path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
-    return line.ask("map", str(path), "-o", "csv")
+    return line.run("map", str(path), "-o", "csv")
 
 
 def simulated(line: CommandLine) -> Answer:

@@ -64,7 +64,7 @@ def test_a_card_that_a_claim_has_is_given_to_nobody_else(line: CommandLine) -> N
     ]
     claims = (claim("train", "gpu-0", "gpu-3", pods=("user",)), claim("idle", "gpu-2"))
     dump = written(line, *cluster(*claims, claim("waits")))
-    before = json.loads(line.ask("map", dump, "-o", "json").out)
+    before = json.loads(line.run("map", dump, "-o", "json").out)
 
     recorded = line.ask("simulate", dump, *NOW)
     assert recorded.code == 0, recorded.err
@@ -110,6 +110,6 @@ def test_a_card_is_held_however_the_allocation_names_its_node(
     train = claim("train", "gpu-0")
     train["status"]["allocation"]["nodeSelector"] = {"nodeSelectorTerms": terms} if terms else None
 
-    told = holders(line.ask("map", written(line, *cluster(train)), "-o", "json").out)
+    told = holders(line.run("map", written(line, *cluster(train)), "-o", "json").out)
 
     assert told[gpu_device(0)["id"]] == [("train", [])]
