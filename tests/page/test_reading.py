@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -13,10 +14,13 @@ import pytest
 
 from ledger.domain.log.events import RefusalReason
 from scheduler.usage.model import NodeInfo
+from tenure.report.build import write_report
 from tenure.report.page import render
 from tenure.report.waiting import Wait
+from tenure.simulate.dump import ledger_of_files
 from tests.support.histories import report, week
 from tests.support.opened_page import DESK, PHONE, OpenedPage
+from tests.support.waits import CAUSES, cluster, waiting
 
 pytestmark = pytest.mark.page
 
@@ -250,6 +254,34 @@ def test_a_pods_page_tells_where_it_ran_and_why_it_waited(opened: Opened, ask: A
         advised = page.page.locator("#panel .remedy", has_text="Would fit: release ")
         told = page.page.locator("#panel .means", has_text="release: what is short of that alone")
         assert (told.count() > 0) == (advised.count() > 0)
+
+
+@pytest.mark.parametrize(("width", "scheme"), SIZES)
+def test_a_page_of_objects_says_why_pods_wait(
+    opened: Opened, tmp_path: Path, width: int, scheme: str
+) -> None:
+    """One row for each cause, nothing beyond the edge; an example is opened by a click."""
+    dump, path = tmp_path / "dump.json", tmp_path / "page.html"
+    dump.write_text(json.dumps({"kind": "List", "items": [*cluster(), *waiting()]}))
+    with ledger_of_files([str(dump)], decide=True) as ledger:
+        write_report(ledger, path, proof=None, command="tenure report dump.json")
+
+    page = opened(width=width, scheme=scheme, path=path)
+    found = page.page.locator(".causes tbody tr")
+
+    assert found.locator("a").all_inner_texts() != []
+    for each in found.all():
+        number, words = CAUSES[each.locator("a").inner_text()]
+        assert each.locator("th").inner_text().startswith(words)
+        assert each.locator("td.num").inner_text() == number
+    assert found.count() == len(CAUSES)
+    assert not page.page.locator("#time").is_visible()
+    for view in ("", "#pod=ml%2Fcpu-0"):
+        page.go(view)
+        assert page.run("look.wide()") == []
+        assert page.run("look.faint()") == []
+    found.locator("a", has_text="ml/never").click()
+    assert page.run("look.pod()")["title"] == "ml/never"
 
 
 def test_a_name_of_the_cluster_is_text_and_nothing_else(opened: Opened, tmp_path: Path) -> None:
