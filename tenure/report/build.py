@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ledger.domain.errors import InputError
-from ledger.domain.log.events import NodeDescribed, RequestRefused, SettingsChanged, decode_event
+from ledger.domain.errors import InputError, LedgerError
+from ledger.domain.log.events import NodeDescribed, SettingsChanged
 from ledger.store.reading import gpu_hours, pod_queries, unnamed_queries
 from ledger.store.reading import report_queries as queries
 from ledger.store.reading.gpu_hours import CapacityChange, GpuGroup
 from ledger.store.reading.kept import each_of, events_of
-from ledger.store.reading.report_rows import Counts, RefusalRow, Span, UsageRecord
+from ledger.store.reading.report_rows import Counts, Span, UsageRecord
 from scheduler.service.api.words import WEBHOOK_ACTOR
 from scheduler.usage.capacity import (
     PARTS,
@@ -31,11 +33,12 @@ from scheduler.usage.others import OthersRows
 from scheduler.usage.unplaced import Unlisted, counted_us, unlisted, with_unplaced
 from tenure.exits import with_next
 from tenure.picture import not_counted_words, picture_of_ledger, rows_of_ledgers_others
-from tenure.report.model import FailureRow, Report, ReportSource, Totals, UsageRow
+from tenure.report.model import Report, ReportSource, Totals, UsageRow
 from tenure.report.models import models_in
 from tenure.report.page import render
 from tenure.report.thin import within
-from tenure.report.waiting import waits_of, waits_within
+from tenure.report.waiting import CauseRow, Wait, cause_rows, waits_of, waits_within
+from tenure.times import decided_us
 from tenure.units import format_time
 from tenure.version import tenure_version
 
@@ -111,6 +114,7 @@ def read_report(
     `seed` is shown in the footer; without it the one of the settings in force, if they have one.
     """
     head, connection = ledger.head(), ledger.connection
+    began = ledger.began
     if not head.position:
         error = InputError("the ledger has no events yet", place=ledger.url)
         raise with_next(error, "`tenure simulate FILE... --ledger FILE` makes one that has")
@@ -118,23 +122,37 @@ def read_report(
         span = queries.span(connection)
         history = load_history(ledger, span)
         window = _window(period, history, span)
-        if period != ALL:
+        if began is not None:  # who ended before is in no object: one moment is known
+            window = (window[0], decided_us(began))
+            at = window[1] if history.axis == "time" else history.end
+            history = within(history, at, at)
+        elif period != ALL:
             history = within(history, *window)
         counts = _counts(ledger, period, window)
-        failures = failure_rows(_within(pod_queries.refusals(connection), period, window))
-        waits = waits_of(
-            pod_queries.refusals(connection),
-            pod_queries.placing_rows(connection),
+        refusals = [*pod_queries.refusals(connection)]
+        waits_by = partial(
+            waits_of,
+            placings=[*pod_queries.placing_rows(connection)],
             axis=history.axis,
             nodes={node.node_uid: node.node_name for node in queries.nodes(connection)},
         )
+        waits = waits_by(refusals)
+        if began is not None:
+            waits = tuple(
+                replace(wait, opened=min(began.get(wait.pod_uid, at), at)) for wait in waits
+            )
         told = events_of(connection, SettingsChanged)
         usage = _usage(ledger, span, window)
         missing = not_counted(ledger, span, window)
-        capacity, mean = _capacity(ledger, history)
-        picture = None if period != ALL else picture_of_ledger(ledger, None)
+        capacity, mean = _capacity(ledger, history) if began is None else ((), None)
+        now = period == ALL and began is None
+        picture = picture_of_ledger(ledger, None) if now else None
     if picture is None:  # what was is the same in any transaction
         picture = picture_of_ledger(ledger, window[1])
+    at_end = waits if period == ALL else waits_by(r for r in refusals if r.at_us <= window[1])
+    causes = _causes(ledger, at_end, period, history.end)
+    if began is not None:
+        counts = replace(counts, waiting=sum(row.pods for row in causes))
     return Report(
         totals=_totals(counts, history, proof, events=head.position),
         history=history,
@@ -152,18 +170,34 @@ def read_report(
         ),
         capacity=capacity,
         mean=mean,
-        failures=failures,
+        causes=causes,
         waits=waits_within(waits, history.start, history.end),
         usage=usage,
+        of_objects=began is not None,
         notes=tuple(not_counted_lines(ledger, missing)),
     )
 
 
-def _within(
-    refusals: Iterable[RefusalRow], period: Period, window: tuple[int, int]
-) -> Iterator[RefusalRow]:
-    """Yield the refusals of the period."""
-    return (row for row in refusals if period == ALL or window[0] <= row.at_us <= window[1])
+def _causes(ledger: Ledger, waits: Iterable[Wait], period: Period, end: int) -> list[CauseRow]:
+    """Return why those wait that wait at the end; what keeps them is decided for now alone."""
+    from scheduler.cluster.snapshot import settings_of, snapshot_of_ledger
+    from scheduler.whatif.causes import FITS
+
+    still = [
+        wait for wait in waits if not wait.admission and (wait.closed is None or wait.closed > end)
+    ]
+    cluster = None
+    if still and period == ALL:
+        with suppress(LedgerError):  # a broken ledger has a page, too
+            cluster = snapshot_of_ledger(ledger, None, settings_of(ledger))
+    rows = [*cause_rows(still, cluster)]
+    if ledger.began is not None:
+        with ledger.connection.begin():
+            holders = queries.pod_holders(ledger.connection)
+        until = decided_us(ledger.began)
+        fits = [f"{h.namespace}/{h.pod_name}" for h in holders if h.opened_at_us > until]
+        rows += [CauseRow(words=FITS, pods=len(fits), example=fits[0])] if fits else []
+    return sorted(rows, key=lambda row: (-row.pods, row.words))
 
 
 def _totals(counts: Counts, history: History, proof: VerifyReport | None, *, events: int) -> Totals:
@@ -318,51 +352,11 @@ def _of_inventory(ledger: Ledger, others: OthersRows) -> Iterator[Unlisted]:
     yield from unlisted(row for row in rows if row.position not in told)
 
 
-def failure_rows(refusals: Iterable[RefusalRow]) -> tuple[FailureRow, ...]:
-    """Return the reasons of refusals, each with its newest example that says how it would fit."""
-    pods: dict[str, set[str]] = {}
-    seen: dict[str, int] = {}
-    examples: dict[str, FailureRow] = {}
-    for refusal in refusals:
-        event = decode_event(RequestRefused.event_type, refusal.body)
-        assert isinstance(event, RequestRefused), refusal
-        for reason in event.reasons:
-            pods.setdefault(reason.reason, set()).add(refusal.pod_uid)
-            seen[reason.reason] = seen.get(reason.reason, 0) + 1
-            before = examples.get(reason.reason)
-            if before is None or reason.remedy or not before.remedy:
-                examples[reason.reason] = FailureRow(
-                    reason=reason.reason,
-                    pods=0,
-                    refusals=0,
-                    nodes=reason.nodes,
-                    example_pod=f"{refusal.namespace}/{refusal.pod_name}",
-                    detail=_closest(reason.detail, reason.nearest_node),
-                    remedy=reason.remedy,
-                )
-    return tuple(
-        FailureRow(
-            reason=reason,
-            pods=len(pods[reason]),
-            refusals=seen[reason],
-            nodes=row.nodes,
-            example_pod=row.example_pod,
-            detail=row.detail,
-            remedy=row.remedy,
-        )
-        for reason, row in sorted(examples.items())
-    )
-
-
 def setting(text: str, key: str) -> str:
     """Return one setting as text, from the event's settings; empty if it is not there."""
     settings = json.loads(text or "{}")
     value = settings.get(key) if isinstance(settings, dict) else None
     return "" if value is None else str(value)
-
-
-def _closest(detail: str, node: str) -> str:
-    return f"{detail} on {node}" if detail and node and node not in detail else detail or node
 
 
 def _finding(position: int | None, text: str) -> str:

@@ -8,20 +8,7 @@ from dataclasses import dataclass, field
 from scheduler.usage.model import CapacityPoint, History
 from scheduler.usage.picture import NONE, Many
 from tenure.report.models import ModelRow
-from tenure.report.waiting import Wait
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailureRow:
-    """One reason for which Pods were refused, and what would have made them fit."""
-
-    reason: str
-    pods: int
-    refusals: int
-    nodes: int
-    example_pod: str
-    detail: str = ""
-    remedy: str = ""
+from tenure.report.waiting import CauseRow, Wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +69,7 @@ class Report:
 
     Attributes:
         mean: what became of the GPUs over the whole run, in percent by part; None without any.
+        of_objects: it is of a cluster's objects, which know one moment and nothing that ended.
     """
 
     totals: Totals
@@ -91,7 +79,8 @@ class Report:
     models: Sequence[ModelRow] = ()
     capacity: Sequence[CapacityPoint] = ()
     mean: Mapping[str, float] | None = None
-    failures: Sequence[FailureRow] = ()
+    causes: Sequence[CauseRow] = ()
     usage: Sequence[UsageRow] = ()
     waits: Sequence[Wait] = ()
+    of_objects: bool = False
     notes: Sequence[str] = field(default_factory=tuple)

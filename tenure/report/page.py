@@ -42,7 +42,7 @@ FILTERS: Final = (
     ("waiting", "Waiting Pods"),
 )
 """What of the map can be shown: value, text."""
-FAILURES_MAX: Final = 60
+CAUSES_MAX: Final = 60
 USAGE_MAX: Final = 200
 
 
@@ -83,6 +83,13 @@ def headline(totals: Totals) -> str:
     return f"{decided}, {totals.over:,} cards ever above 100 %, proved at every position"
 
 
+def _of_objects(report: Report) -> str:
+    """Return the one sentence that matters of a cluster's objects, of which nothing is proved."""
+    holds = "holds" if len(report.history.pods) == 1 else "hold"
+    holders = _counted(len(report.history.pods), "Pod")
+    return f"{holders} {holds} cards, {report.totals.waiting:,} wait"
+
+
 def _page(report: Report, budget_bytes: int) -> dict[str, Any]:
     history, script = report.history, _script()
     fitted = fit(history, budget_bytes)
@@ -93,7 +100,8 @@ def _page(report: Report, budget_bytes: int) -> dict[str, Any]:
         "script": Markup(script),  # noqa: S704 - our own file
         "script_hash": f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}",
         "style": Markup(_template("report.css")),  # noqa: S704 - our own file
-        "headline": headline(report.totals),
+        "headline": _of_objects(report) if report.of_objects else headline(report.totals),
+        "of_objects": report.of_objects,
         "findings": report.totals.findings[:20],
         "period": _period(history),
         "by_time": by_time,
@@ -110,7 +118,10 @@ def _page(report: Report, budget_bytes: int) -> dict[str, Any]:
         "models": _models(report),
         "ticks": axis_ticks(history),
         "chart": _chart(report),
-        **_failures(report),
+        "causes": report.causes[:CAUSES_MAX],
+        "release": what_release_means(row.remedy for row in report.causes[:CAUSES_MAX]),
+        "cause_count": len(report.causes),
+        "waiting": sum(row.pods for row in report.causes),
         **_usage(report),
         "source": _source(report),
         "notes": report.notes,
@@ -171,6 +182,8 @@ def _figures(report: Report) -> list[_Figure]:
             detail=f"GPUs on {_counted(len(history.nodes), 'node')}",
         )
     ]
+    if report.of_objects:
+        return [*figures, _Figure(label="Pods waiting", value=f"{totals.waiting:,}")]
     if report.capacity and report.mean:
         allocated = [_share(p.allocated, p) for p in report.capacity]
         stranded = [_share(p.stranded, p) for p in report.capacity]
@@ -248,35 +261,6 @@ def _run(history: History) -> str:
     return "the period" if history.axis == "time" else "the events"
 
 
-def _failures(report: Report) -> dict[str, Any]:
-    rows = sorted(report.failures, key=lambda row: (-row.pods, row.reason))
-    most = max((row.pods for row in rows), default=0) or 1
-    words = (
-        f"{_counted(report.totals.refused, 'Pod')} refused at least once,"
-        f" {report.totals.waiting:,} still waiting at the end{_never_were(report.totals)}. A Pod"
-        " counts under every reason it was given; nodes are those of the refusal quoted."
-    )
-    if len(rows) > FAILURES_MAX:
-        words += f" The {FAILURES_MAX} most frequent of {len(rows):,} reasons are listed."
-    if told := what_release_means(row.remedy for row in rows[:FAILURES_MAX]):
-        words += f" {told[0].upper()}{told[1:]}."
-    return {
-        "failures_words": words,
-        "failures": [
-            {
-                "reason": row.reason,
-                "pods": f"{row.pods:,}",
-                "percent": round(row.pods * 100 / most, 1),
-                "nodes": f"{row.nodes:,}" if row.nodes else "-",
-                "example_pod": row.example_pod,
-                "detail": row.detail,
-                "remedy": row.remedy,
-            }
-            for row in rows[:FAILURES_MAX]
-        ],
-    }
-
-
 def _usage(report: Report) -> dict[str, Any]:
     rows = sorted(report.usage, key=lambda row: (-row.gpu_hours, -row.cpu_hours, row.group))
     total = UsageRow(
@@ -321,7 +305,9 @@ def _source(report: Report) -> list[dict[str, str]]:
         ("Chain head", source.chain_head),
         ("Tenure", source.version),
     )
-    return [{"label": label, "value": value} for label, value in items if value]
+    named = (items[0], ("Objects", source.ledger), items[-1])
+    shown = named if report.of_objects else items
+    return [{"label": label, "value": value} for label, value in shown if value]
 
 
 def _share(part: int, point: CapacityPoint) -> float:

@@ -8,9 +8,12 @@ from typing import Annotated, Final
 
 import typer
 
-from tenure.exits import AnswerIsNo, note, warn
-from tenure.opening import moment_of, opened, time_of
-from tenure.options import LedgerUrl, Since
+from ledger.domain.errors import InputError
+from tenure.exits import AnswerIsNo, note, warn, with_next
+from tenure.live.place import Place
+from tenure.opening import moment_of, time_of
+from tenure.options import Files, LedgerUrl, Since
+from tenure.simulate.dump import ledger_of_files
 
 STDOUT: Final = "-"
 
@@ -21,6 +24,7 @@ def register(app: typer.Typer) -> None:
 
 
 def report(
+    files: Files = None,
     *,
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="FILE", help="The page; - for stdout.")
@@ -40,6 +44,8 @@ def report(
 
     Example: tenure report -o report.html --ledger run.db
 
+    Any cluster, as it is: kubectl get nodes,pods -A -o json | tenure report -
+
     Of a day: tenure report --since 2026-03-03T00:00Z --until 2026-03-04T00:00Z
     """
     import shlex
@@ -47,14 +53,18 @@ def report(
     from tenure.admin.verify import run_verify
     from tenure.report.build import Period, page_of, write_report
 
+    if files and (since is not None or until is not None):
+        error = InputError("files show one moment only", field="--until" if until else "--since")
+        raise with_next(error, "leave the files out to ask the ledger")
     command = shlex.join(["tenure", *sys.argv[1:]])
-    with opened(ledger) as source:
+    place = Place(ledger=ledger).over(files, ledger_of_files, decide=True)
+    with place.opened() as source:
         now = time_of(source)
         period = Period(
             since_us=None if since is None else moment_of(since, now, option="--since"),
             until_us=None if until is None else moment_of(until, now, option="--until"),
         )
-        proof = run_verify(source) if verify else None
+        proof = run_verify(source) if verify and not files else None
         if output == STDOUT:
             sys.stdout.write(page_of(source, proof=proof, command=command, period=period))
             return

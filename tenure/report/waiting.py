@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import itemgetter
@@ -11,9 +11,12 @@ from typing import Any, Final, TypeAlias
 
 from ledger.domain.log.events import RefusalReason, RequestRefused, decode_event
 from ledger.store.reading.report_rows import PlacingRow, RefusalRow
+from scheduler.cluster.model import ClusterSnapshot
 from scheduler.decide.outcome import what_release_means
 from scheduler.service.api.words import WEBHOOK_ACTOR
 from scheduler.usage.model import Axis
+from scheduler.whatif.causes import Cause, cause_of
+from scheduler.whatif.what_if import what_if_of
 
 WAITS_BYTES_MAX: Final = 350_000
 """What the waits may take of a page at least."""
@@ -33,6 +36,7 @@ class Wait:
         admission: refused at admission at last: its object never was, so nothing waits.
         refusals: (moment, message), ascending.
         reasons: of the last refusal.
+        asked: what was asked for by then: alike Pods have the same.
     """
 
     namespace: str
@@ -44,6 +48,49 @@ class Wait:
     shape: str
     refusals: tuple[tuple[int, str], ...]
     reasons: tuple[RefusalReason, ...]
+    pod_uid: str = ""
+    asked: tuple[str | None, int, int] = (None, 0, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CauseRow:
+    """One cause for which Pods wait, in words, with the one that waits longest as an example."""
+
+    words: str
+    pods: int
+    example: str
+    detail: str = ""
+    remedy: str = ""
+
+
+def cause_rows(waits: Iterable[Wait], cluster: ClusterSnapshot | None) -> Iterator[CauseRow]:
+    """
+    Yield the causes of these waits, each Pod under one.
+
+    Args:
+        waits: by their beginnings.
+        cluster: as it is; None where it is not known.
+    """
+    known = cluster if cluster is not None and cluster.knows_nodes else None
+    what_if = None if known is None else what_if_of(known, "")
+    causes: dict[object, Cause] = {}
+    rows: dict[str, list[tuple[Wait, str]]] = {}
+    for wait in waits:
+        request = None if known is None else known.requests.get(wait.pod_uid)
+        alike = (wait.asked, wait.reasons)
+        if alike not in causes or causes[alike].takes:
+            causes[alike] = cause_of(request, wait.reasons, what_if)
+        rows.setdefault(causes[alike].words, []).append((wait, causes[alike].about))
+    for words, pods in rows.items():
+        first, about = pods[0]
+        same = (each.remedy for each in first.reasons if each.reason.startswith(about))
+        yield CauseRow(
+            words=words,
+            pods=len(pods),
+            example=f"{first.namespace}/{first.name}",
+            detail=first.refusals[-1][1],
+            remedy=next(filter(None, same), ""),
+        )
 
 
 def waits_of(
@@ -95,6 +142,8 @@ def _wait(
         shape=last.shape,
         refusals=tuple((at, row.message) for at, row in zip(moments, run, strict=True)),
         reasons=event.reasons,
+        pod_uid=last.pod_uid,
+        asked=(event.request, event.cpu_milli, event.memory_bytes),
     )
 
 

@@ -1,4 +1,4 @@
-"""`pods`, `top` and `usage` of a cluster's objects: what a ledger of them answers."""
+"""`pods`, `top`, `usage` and `report` of a cluster's objects: what a ledger of them answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.integration
 
 ROOM = {"cpu": "64", "memory": "256Gi", "pods": "110", "nvidia.com/gpu": 2}
 GPU = {"nvidia.com/gpu": 1}
-COMMANDS = ("pods", "top", "usage")
+COMMANDS = ("pods", "top", "usage", "report")
 UNTIMED = ("lasted", "since", "seconds")
 """What a simulation says of its own time alone."""
 

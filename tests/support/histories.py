@@ -16,8 +16,9 @@ from scheduler.usage.model import (
     Share,
 )
 from scheduler.usage.picture import exactly
-from tenure.report.model import FailureRow, Report, ReportSource, Totals, UsageRow
+from tenure.report.model import Report, ReportSource, Totals, UsageRow
 from tenure.report.models import ModelRow
+from tenure.report.waiting import CauseRow
 
 MONDAY = 1_772_409_600_000_000  # 2026-03-02T00:00:00Z
 SECOND = 1_000_000
@@ -163,31 +164,24 @@ def report(history: History, **totals: float | None) -> Report:
         ),
         capacity=capacity,
         mean={name: round(100 * part / whole, 1) for name, part in sums.items()} if whole else None,
-        failures=(
-            FailureRow(
-                reason="Insufficient GPU Devices",
+        causes=(
+            CauseRow(
+                words="no card has as much left as it asks for",
                 pods=21,
-                refusals=40,
-                nodes=14,
-                example_pod="vision/train-0042-0af3e",
-                detail="asks 8 cards, 6 free on gpu-a100-004",
+                example="vision/train-0042-0af3e",
+                detail="0/14 nodes are available: 14 Insufficient gpu devices.",
                 remedy="release 2 cards on gpu-a100-004",
             ),
-            FailureRow(
-                reason="GpuFragmented",
+            CauseRow(
+                words="cards are free only where too little memory is left",
                 pods=9,
-                refusals=9,
-                nodes=3,
-                example_pod="speech/serve-7",
-                detail="asks 60 % of one card, most left is 50 % on gpu-t4-003/1",
-                remedy="release notebooks/train-0017-1b2c3 (25 % of gpu-t4-003/1)",
+                example="speech/serve-7",
+                detail="0/14 nodes are available: 9 Insufficient cpu, 5 Insufficient memory.",
             ),
-            FailureRow(
-                reason="FieldValueInvalid",
+            CauseRow(
+                words="a rule refuses it: must be a multiple of 100",
                 pods=1,
-                refusals=1,
-                nodes=0,
-                example_pod="batch/typo",
+                example="batch/typo",
                 detail="spec.containers[0].resources.limits: must be a multiple of 100",
             ),
         ),

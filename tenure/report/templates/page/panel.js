@@ -139,7 +139,7 @@ function viewWaits() {
 }
 function waitingList(most) {
   if (!waiting.length) return [element("p", { class: "muted" }, doc.waits.left_out ? "None that this page has at this moment." : "None at this moment.")];
-  const rows = waiting.slice(0, most).map((wait) => element("li", {}, podLink(wait.path), element("span", { class: "facts-line" }, ...(byTime ? [`for ${durationText(now - wait.from)}: `] : []), wait.reasons[0] ? wait.reasons[0].reason : wait.refusals.at(-1)[1])));
+  const rows = waiting.slice(0, most).map((wait) => element("li", {}, podLink(wait.path), element("span", { class: "facts-line" }, ...(byTime && now > wait.from ? [`for ${durationText(now - wait.from)}: `] : []), wait.reasons[0] ? wait.reasons[0].reason : wait.refusals.at(-1)[1])));
   return [element("ol", { class: "list", id: "waiting" }, ...rows)];
 }
 // Where some waits did not fit into the page, there may have been more.

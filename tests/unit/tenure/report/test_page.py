@@ -9,9 +9,9 @@ import pytest
 
 from ledger.domain.log.events import RefusalReason
 from scheduler.usage.model import History, NodeInfo
-from tenure.report.model import FailureRow, Report, UsageRow
+from tenure.report.model import Report, UsageRow
 from tenure.report.page import headline, render
-from tenure.report.waiting import Wait
+from tenure.report.waiting import CauseRow, Wait
 from tests.support.histories import report, week
 from tests.support.packing import unpack
 
@@ -130,20 +130,24 @@ def test_the_policy_allows_the_script_of_the_page_and_no_other(page: Page) -> No
 )
 def test_what_release_means_is_said_where_it_is_advised(remedy: str, *, is_told: bool) -> None:
     """In the words that `why` has for it."""
-    row = FailureRow(
-        reason="Insufficient cpu",
-        pods=1,
-        refusals=1,
-        nodes=1,
-        example_pod="ml/p",
-        detail="asks 4 cpu, 2 free",
-        remedy=remedy,
-    )
+    row = CauseRow(words="where it may go too little CPU is left", pods=1, example="ml/p")
 
-    page = render(replace(report(week(nodes=1, pods=3)), failures=(row,)))
+    row = replace(row, detail="asks 4 cpu, 2 free", remedy=remedy)
+    page = render(replace(report(week(nodes=1, pods=3)), causes=(row,)))
 
     words = "what is short of that alone; once it is empty the node takes the Pod"
     assert (words in page) is is_told
+
+
+def test_causes_are_counted_in_sum_and_the_most_frequent_are_listed() -> None:
+    """Each with its example; how many are left out is said."""
+    rows = tuple(CauseRow(words=f"cause {n}", pods=100 - n, example=f"ml/p{n}") for n in range(70))
+
+    page = render(replace(report(week(nodes=1, pods=3)), causes=rows))
+
+    assert "4,585 Pods wait, each counted once." in page
+    assert "The 60 most frequent of 70 causes are listed." in page
+    assert ("cause 59" in page, "cause 60" in page) == (True, False)
 
 
 def test_every_text_of_the_ledger_is_escaped() -> None:
@@ -157,17 +161,7 @@ def test_every_text_of_the_ledger_is_escaped() -> None:
     )
     spoiled = replace(
         report(history),
-        failures=(
-            FailureRow(
-                reason=evil,
-                pods=1,
-                refusals=1,
-                nodes=1,
-                example_pod=evil,
-                detail=evil,
-                remedy=evil,
-            ),
-        ),
+        causes=(CauseRow(words=evil, pods=1, example=evil, detail=evil, remedy=evil),),
         usage=(UsageRow(group=evil, pods=1, gpu_hours=1, cpu_hours=1),),
         notes=(evil,),
         waits=(
@@ -212,7 +206,7 @@ def test_without_a_script_the_tables_speak(page: Page) -> None:
     cells = page.text_in("th") + page.text_in("td")
 
     assert "A100-SXM4-80GB" in cells
-    assert "Insufficient GPU Devices" in cells
+    assert "no card has as much left as it asks for" in cells
     assert "release 2 cards on gpu-a100-004" in cells
     assert "ml-research" in cells
     assert "tenure who NODE/CARD --at TIME" in page.text_in("code")
@@ -294,11 +288,11 @@ def test_a_run_without_a_clock_is_told_by_its_events() -> None:
 )
 def test_an_idle_ledger_has_a_page_too(history: History) -> None:
     """Without cards there is no map and no chart, and that is said."""
-    empty = replace(report(history), failures=(), usage=(), capacity=())
+    empty = replace(report(history), causes=(), usage=(), capacity=())
 
     html = Page(render(empty)).html
 
-    assert "No Pod was refused" in html
+    assert "No Pod waits." in html
     assert ("The ledger knows no cards" in html) == (not history.cards)
 
 
