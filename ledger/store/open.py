@@ -17,12 +17,12 @@ from ledger.domain.errors import BusyError, InputError, LedgerError, TenureError
 from ledger.domain.log.recorded import RecordedEvent
 from ledger.store import schema
 from ledger.store.failures import DAMAGE, fact_of, is_locked, refused_by_rule, unavailable
-from ledger.store.mending.corrections import true_time
+from ledger.store.mending.acts import true_time
 from ledger.store.place import expect_file, is_postgres, sqlite_path
 from ledger.store.profile import create_file, sqlite_engine
 from ledger.store.profile_postgres import CONNECT_SECONDS, postgres_engine, postgres_url, shown
-from ledger.store.reading.bounds import ROWS_MAX
 from ledger.store.reading.read import checked_head, read_events
+from ledger.store.reading.views import ROWS_MAX
 from ledger.store.writing.append import Head, Writer, start_epoch
 
 Mode = Literal["read", "write", "create", "upgrade"]

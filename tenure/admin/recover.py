@@ -107,7 +107,7 @@ def recover(
     import secrets
 
     from ledger.store.mending.recover import recover
-    from ledger.store.proving.trusted_keys import trusted_keys
+    from ledger.store.proving.checkpoints import trusted_keys
 
     if (pods is None) == (kubeconfig is None):
         raise with_next(InputError("of --pods and --kubeconfig one is needed"), "give one of them")

@@ -23,7 +23,7 @@ from tenure.units import format_duration
 
 if TYPE_CHECKING:
     from ledger.signing import Checkpoint
-    from ledger.store.mending.withdrawals import Withdrawal
+    from ledger.store.mending.acts import Withdrawal
     from ledger.store.open import Ledger
     from ledger.store.proving.second import SecondProver
     from ledger.store.proving.tree_proof import KeptCheckpoint
@@ -273,8 +273,8 @@ def _witness(
     """Read what was kept outside; return what is signed, where, and why the rest is no witness."""
     if public_key is None:
         return None, [], []
+    from ledger.store.proving.checkpoints import trusted_keys
     from ledger.store.proving.tree_proof import KeptCheckpoint
-    from ledger.store.proving.trusted_keys import trusted_keys
     from tenure.admin.checkpoint import NotSignedError, checkpoint_of, parsed_checkpoint
     from tenure.admin.export import proved_export
     from tenure.keys import public_key as read_key

@@ -44,7 +44,7 @@ def withdraw(
 
     Example: tenure ledger withdraw 300 --public-key cluster-1.pub --reason "put in, ticket 12"
     """
-    from ledger.store.mending.withdrawing import false_checkpoint, withdraw
+    from ledger.store.mending.voiding import false_checkpoint, withdraw
 
     trusted = [public_key(text) for text in public_keys or ()]
     with opened(ledger, mode="read" if dry_run else "write") as source:

@@ -13,7 +13,7 @@ from ledger.domain.log.events import KeyRotated, PodReserved
 from ledger.signing import PrivateKey, PublicKey, rotation_text, sign_note
 from ledger.store.mending.recover import Recovery, SeenPod
 from ledger.store.open import Ledger
-from ledger.store.proving.trusted_keys import trusted_keys
+from ledger.store.proving.checkpoints import trusted_keys
 from tests.support.recovery import allocation, open_holdings, recovered, seen_pod
 from tests.support.stores import ORIGIN, Clock, PostgresStore, Store, node, reserved, share, start
 

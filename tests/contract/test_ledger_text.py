@@ -15,10 +15,16 @@ from ledger.domain.devices import VirtualFunction
 from ledger.domain.errors import InputError
 from ledger.domain.log.events import LedgerEvent
 from ledger.domain.request.requests import PodSnapshot
-from ledger.store.fitting import AROUND_MAX, UnfitNameError, UnfitTextError
 from ledger.store.proving.verify import verify
 from ledger.store.reading.query import run_sql
-from ledger.store.writing.commands import Command, Recorded, Refused
+from ledger.store.writing.commands import (
+    AROUND_MAX,
+    Command,
+    Recorded,
+    Refused,
+    UnfitNameError,
+    UnfitTextError,
+)
 from tests.support.stores import (
     MONDAY_US,
     ORIGIN,

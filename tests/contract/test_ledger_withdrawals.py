@@ -15,9 +15,8 @@ import pytest
 from ledger.domain.errors import InputError
 from ledger.domain.log.events import CheckpointWithdrawn, encode_event
 from ledger.signing import Checkpoint, PrivateKey, PublicKey, sign_note
-from ledger.store.mending.voiding import declare_void, impossible_event
-from ledger.store.mending.withdrawals import note_hash
-from ledger.store.mending.withdrawing import false_checkpoint, withdraw
+from ledger.store.mending.acts import note_hash
+from ledger.store.mending.voiding import declare_void, false_checkpoint, impossible_event, withdraw
 from ledger.store.open import Ledger
 from ledger.store.projections.rebuild import rebuild
 from ledger.store.proving.checkpoints import checkpoint_at

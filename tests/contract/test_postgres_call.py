@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from psycopg.pq import ExecStatus, Format
 
-from ledger.store.writing import calls
+from ledger.store.writing import outbox
 from tests.support.stores import PostgresStore
 
 NUMBERS = [(1, -2), (2**63 - 1, -(2**63)), (0,)]
@@ -22,16 +22,16 @@ READ = b"""SELECT $1 = ARRAY[1, 2, 3] AND $2 = '{}' AND $3 = ARRAY[1, -2, 922337
 def test_columns_arrive_as_they_were_sent(postgres_store: PostgresStore) -> None:
     """Numbers up to 64 bits, NULL, empty and long texts, any bytes: nothing is read otherwise."""
     words = (
-        calls.integers_sent((1, 2, 3)),
-        calls.integers_sent(()),
-        calls.numbers_sent(NUMBERS),
-        calls.maybes_sent(MAYBES),
-        calls.texts_sent(TEXTS),
-        calls.blobs_sent(BLOBS),
+        outbox.integers_sent((1, 2, 3)),
+        outbox.integers_sent(()),
+        outbox.numbers_sent(NUMBERS),
+        outbox.maybes_sent(MAYBES),
+        outbox.texts_sent(TEXTS),
+        outbox.blobs_sent(BLOBS),
     )
     with postgres_store.raw() as raw:
         binary = [Format.BINARY] * len(words)
-        result = raw.pgconn.exec_params(READ, words, calls.OIDS, binary)
+        result = raw.pgconn.exec_params(READ, words, outbox.OIDS, binary)
         assert result.status == ExecStatus.TUPLES_OK, result.error_message
         same, texts, blobs = (result.get_value(0, column) for column in range(3))
     assert same == b"t"
@@ -42,4 +42,4 @@ def test_columns_arrive_as_they_were_sent(postgres_store: PostgresStore) -> None
 def test_a_number_beyond_64_bits_is_not_sent() -> None:
     """It is the error that SQLite's driver raises, before anything is on its way."""
     with pytest.raises(OverflowError, match="beyond 64 bits"):
-        calls.numbers_sent([(1, 2**63)])
+        outbox.numbers_sent([(1, 2**63)])

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from agent.decide.confirming import Confirming, Look, said
 from agent.decide.node_holdings import HeldByPod, Origin, all_holdings
 from agent.discover.machine import Card, CardProcess
-from agent.witness.cgroups import Place
 from agent.witness.confirmer import hidden_cards
 from agent.witness.said import EXITED, RUNNING
-from agent.witness.seen import Read
+from agent.witness.seen import Place, Read
 from ledger.domain.annotations.proof import ProvenContainer, ProvenDevice
 from tests.support.examples import examples
 from tests.support.proofs import held_by_pod

@@ -9,8 +9,7 @@ from ledger.domain.log.recorded import Envelope
 from ledger.domain.proofs.hashing import row_leaf
 from ledger.signing import Checkpoint
 from ledger.store import schema
-from ledger.store.mending.voids import voids_of
-from ledger.store.mending.withdrawals import kept_notes, note_hash, withdrawals_of
+from ledger.store.mending.acts import kept_notes, note_hash, voids_of, withdrawals_of
 
 
 def leaf_hash(envelope: Envelope) -> bytes:

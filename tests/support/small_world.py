@@ -26,8 +26,7 @@ from ledger.store.failures import fact_of, refused_by_rule
 from ledger.store.open import Ledger
 from ledger.store.profile import driver_connection
 from ledger.store.projections.inventory import KnownMachines
-from ledger.store.projections.known import FACTS, OPEN, columns_of, known
-from ledger.store.projections.planned_cards import PlannedCardRows
+from ledger.store.projections.known import FACTS, OPEN, PlannedCardRows, columns_of, known
 from ledger.store.projections.project import Projection
 from ledger.store.writing import statements
 from ledger.store.writing.append import Writer

@@ -46,7 +46,7 @@ from ledger.store.archives.segments import (
     segments_of,
 )
 from ledger.store.failures import fact_of, refused_by_rule, unavailable
-from ledger.store.mending.corrections import first_corrected
+from ledger.store.mending.acts import first_corrected
 from ledger.store.open import Ledger
 from ledger.store.profile_postgres import one_snapshot, take_your_time
 from ledger.store.proving.checkpoints import reader_of

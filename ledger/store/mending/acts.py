@@ -1,16 +1,63 @@
-"""An act of somebody who mends a ledger: one event, and what goes with it in its transaction."""
+"""Acts of those who mend a ledger: how one is recorded; what the log voids, withdraws, corrects."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from hashlib import sha256
+from types import MappingProxyType
+from typing import Any, Final
 
-from sqlalchemy import Connection
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    LargeBinary,
+    Select,
+    cast,
+    column,
+    func,
+    literal_column,
+    select,
+    table,
+)
 from sqlalchemy.exc import DBAPIError
 
-from ledger.domain.log.events import CheckpointWithdrawn, PositionVoided, TimeCorrected
+from ledger.domain.errors import InputError
+from ledger.domain.log.events import (
+    CheckpointWithdrawn,
+    PositionVoided,
+    TimeCorrected,
+    decode_event,
+)
 from ledger.domain.log.recorded import NewEvent
+from ledger.store import schema
+from ledger.store.ddl.audit_views import corrected_views
+from ledger.store.ddl.words import Database
 from ledger.store.failures import unavailable
+from ledger.store.reading.tables import rows_of
 from ledger.store.writing.append import Writer
+
+Voids = Mapping[int, AbstractSet[str]]
+"""Position -> the leaf hash, hex, of what is void there; of several only one can be its event's."""
+NO_VOIDS: Final[Voids] = MappingProxyType({})
+_events: Final = schema.ledger_events.c
+_checkpoints: Final = schema.ledger_checkpoints.c
+
+_NOTES: Final[Mapping[str, Select[Any]]] = {
+    dialect: select(_checkpoints.size, as_bytes).order_by(_checkpoints.size)
+    for dialect, as_bytes in (
+        ("sqlite", cast(_checkpoints.note, LargeBinary)),
+        ("postgresql", literal_column("convert_to(note, 'UTF8')")),
+    )
+}
+TIMES: Final = table("audit_times", column("position"), column("recorded_at_us"), column("at_us"))
+"""The events whose times a correction concerns; empty without one."""
+
+_TYPE: Final[ColumnElement[str]] = literal_column(
+    f"'{TimeCorrected.event_type}'"
+)  # a value would hide the index
+_ALL: Final = select(_events.position, _events.leaf_hash).where(_events.event_type == _TYPE)
 
 
 def record_act(
@@ -43,3 +90,113 @@ def record_act(
         return writer.commit([new], beside=beside)
     except DBAPIError as error:
         raise unavailable(error) from error
+
+
+def voids_of(connection: Connection) -> Voids:
+    """Return what the log declares void, in the transaction that is open; `verify` proves it."""
+    query = (
+        select(_events.body)
+        .where(_events.event_type == PositionVoided.event_type)
+        .order_by(_events.position)
+    )
+    found: dict[int, set[str]] = {}
+    for body in connection.execute(query).scalars():
+        try:
+            event = decode_event(PositionVoided.event_type, body)
+        except InputError:
+            continue  # it voids nothing, and `verify` names it
+        assert isinstance(event, PositionVoided), event
+        found.setdefault(event.position, set()).add(event.leaf_hash)
+    return found
+
+
+def void_event(voids: Voids, position: int, leaf: bytes) -> PositionVoided | None:
+    """Return what stands for the event at this position, if its words are void."""
+    if position not in voids or leaf.hex() not in voids[position]:
+        return None
+    return PositionVoided(position=position, leaf_hash=leaf.hex(), reason="")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Withdrawal:
+    """What an event says of one kept checkpoint, and who recorded it; `verify` judges it."""
+
+    position: int
+    actor: str
+    event: CheckpointWithdrawn
+
+
+Withdrawals = Mapping[tuple[int, str], Withdrawal]
+"""The first withdrawal of each checkpoint, by its size and the hash of its note, hex."""
+NO_WITHDRAWALS: Final[Withdrawals] = MappingProxyType({})
+
+
+def withdrawals_of(connection: Connection, voids: Voids) -> Withdrawals:
+    """Return what the log withdraws, in the transaction that is open."""
+    query = (
+        select(_events.position, _events.actor, _events.body, _events.leaf_hash)
+        .where(_events.event_type == CheckpointWithdrawn.event_type)
+        .order_by(_events.position)
+    )
+    found: dict[tuple[int, str], Withdrawal] = {}
+    for position, actor, body, leaf in connection.execute(query):
+        if void_event(voids, position, bytes(leaf)):
+            continue
+        try:
+            event = decode_event(CheckpointWithdrawn.event_type, body)
+        except InputError:
+            continue  # it withdraws nothing, and `verify` names it
+        assert isinstance(event, CheckpointWithdrawn), event
+        withdrawal = Withdrawal(position=position, actor=actor, event=event)
+        found.setdefault((event.size, event.note_hash), withdrawal)
+    return found
+
+
+def kept_notes(connection: Connection) -> Iterator[tuple[int, bytes]]:
+    """
+    Yield what the ledger keeps as checkpoints, by size: notes as bytes, whatever they are.
+
+    Raises:
+        UnreadableError: a page is damaged.
+    """
+    yield from rows_of(connection, _NOTES[connection.dialect.name])
+
+
+def note_hash(note: bytes) -> str:
+    """Return by which hash an event names a note."""
+    return sha256(note).hexdigest()
+
+
+def is_corrected(connection: Connection) -> bool:
+    """Tell whether the clock was ever corrected, in the transaction that is open."""
+    found = connection.execute(_ALL).all()
+    voids = voids_of(connection) if found else {}
+    return any(void_event(voids, position, bytes(leaf)) is None for position, leaf in found)
+
+
+def first_corrected(connection: Connection) -> int | None:
+    """Return the first position that true times are kept for, None without a correction."""
+    if not is_corrected(connection):
+        return None
+    found: int | None = connection.execute(select(func.min(TIMES.c.position))).scalar()
+    return found
+
+
+def true_time(connection: Connection, position: int, at_us: int) -> int:
+    """Return when the event at this position was recorded, by a clock that is right."""
+    if not is_corrected(connection):
+        return at_us
+    query = select(TIMES.c.at_us).where(TIMES.c.position == position)
+    found: int | None = connection.execute(query).scalar()
+    return at_us if found is None else found
+
+
+def tell_true_times(connection: Connection) -> None:
+    """Put the views of a corrected ledger in their places, in the transaction that is open."""
+    database: Database = "postgresql" if connection.dialect.name == "postgresql" else "sqlite"
+    for name, text in corrected_views(database).items():
+        if database == "postgresql":  # in place, for its rights stay
+            text = text.replace("CREATE VIEW", "CREATE OR REPLACE VIEW", 1)  # noqa: PLW2901
+        else:
+            connection.exec_driver_sql(f"DROP VIEW {name}")
+        connection.exec_driver_sql(text, execution_options={"no_parameters": True})

@@ -11,8 +11,7 @@ from ledger.domain.errors import InputError
 from ledger.domain.log.events import TimeCorrected
 from ledger.store import schema
 from ledger.store.archives.segments import last_segment
-from ledger.store.mending.acts import record_act
-from ledger.store.mending.corrections import TIMES, tell_true_times, true_time
+from ledger.store.mending.acts import TIMES, record_act, tell_true_times, true_time
 from ledger.store.open import Ledger
 from ledger.store.writing.append import Writer
 

@@ -67,8 +67,7 @@ from ledger.store.projections.inventory import (
     inventory,
     withdrawn,
 )
-from ledger.store.projections.known import load_nodes
-from ledger.store.projections.planned_cards import PlannedCardRow, PlannedCardRows, load_places
+from ledger.store.projections.known import PlannedCardRow, PlannedCardRows, load_nodes, load_places
 from ledger.store.writing import statements
 from ledger.store.writing.outbox import Outbox
 from ledger.store.writing.statements import Row, Statement

@@ -1,34 +1,46 @@
-"""Make every projection again from the events, and compare it with the one that is there."""
+"""
+Make every projection again from the events, and compare it with the one that is there.
+
+Archived events are back in the log meanwhile, where rules look events up. The rules of an append
+stand aside, for these rows were appended long ago.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Final
 
-from sqlalchemy import Connection, Table, select, table
+from sqlalchemy import Connection, Table, delete, insert, select, table
 from sqlalchemy import column as named_column
 from sqlalchemy.exc import DBAPIError
 
-from ledger.domain.errors import CapacityError, CorruptLedgerError, LedgerError
+from ledger.domain.errors import CapacityError, CorruptLedgerError, InputError, LedgerError
 from ledger.domain.log.events import LedgerEvent
 from ledger.domain.log.quotes import Quotes
 from ledger.domain.proofs.hashing import GENESIS
 from ledger.store import schema
+from ledger.store.archives.segment_files import SegmentFile
+from ledger.store.archives.segments import segments_of
 from ledger.store.ddl import postgres_guard, sqlite_triggers
 from ledger.store.failures import fact_of, refused_by_rule, unavailable
-from ledger.store.mending.voids import voids_of
+from ledger.store.mending.acts import voids_of
 from ledger.store.open import Ledger
 from ledger.store.profile_postgres import take_your_time
 from ledger.store.projections.project import Projector
-from ledger.store.projections.put_back import whole_log
 from ledger.store.proving.damage_postgres import rules_on
 from ledger.store.reading.read import checked, checked_head, decoded
-from ledger.store.reading.tables import CONTRADICTION, in_key_order, pages_of, rows_of
+from ledger.store.reading.tables import (
+    CONTRADICTION,
+    UnreadableError,
+    in_key_order,
+    pages_of,
+    rows_of,
+)
 from ledger.store.writing.statements import Row
 
 DIFFERENCES_MAX: Final = 20
@@ -36,6 +48,15 @@ _RESTORE: Final = "run `tenure verify` for every finding, then restore a copy of
 _AT: Final = [column.name for column in schema.ledger_events.columns].index("at_us")
 _IN_THE_WAY: Final = sqlite_triggers.REBUILDING
 _TABLES: Final = (*schema.PROJECTIONS, schema.ledger_streams)
+_PAGE_ROWS: Final = 1_000
+_TRIGGERS: Final = (
+    "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'ledger_events'"
+)
+_PARTITIONS: Final = (
+    "SELECT inhrelid::regclass::text FROM pg_inherits"
+    " WHERE inhparent = 'ledger_events'::regclass ORDER BY 1"
+)
+_names: Final = tuple(schema.ledger_events.columns.keys())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,3 +255,64 @@ def _difference(of: Table, before: Row | None, after: Row | None) -> str:
         if old != new
     )
     return f"{of.name}: key={after[:width]}, {wrong}"
+
+
+@contextmanager
+def whole_log(connection: Connection, folder: Path | None) -> Iterator[None]:
+    """
+    Have every event in `ledger_events` inside of the block, in the transaction that is open.
+
+    Raises:
+        InputError: events are in an archive and `folder` is not, or its files are not theirs.
+    """
+    segments = segments_of(connection)
+    if not segments:
+        yield
+        return
+    if folder is None:
+        error = InputError(
+            f"events are in an archive: positions=1-{segments[-1].last},"
+            f" files={', '.join(segment.file_name for segment in segments[:3])}"
+        )
+        error.add_note("name the folder of the archive: --segments DIR")
+        raise error
+    with _rules_aside(connection):
+        for segment in segments:
+            _put_back(connection, SegmentFile(folder / segment.file_name, segment))
+    yield
+    events = schema.ledger_events.c
+    archived = select(schema.ledger_archived.c.position)
+    connection.execute(delete(schema.ledger_events).where(events.position.in_(archived)))
+
+
+def _put_back(connection: Connection, file: SegmentFile) -> None:
+    fact = file.difference()
+    if fact:
+        raise InputError(fact)
+    rows = (row for row in file.rows() if row[3] not in schema.KEPT)
+    try:
+        while page := list(islice(rows, _PAGE_ROWS)):
+            words = [dict(zip(_names, row, strict=True)) for row in page]
+            connection.execute(insert(schema.ledger_events), words)
+    except UnreadableError as error:
+        raise InputError(str(error)) from error
+
+
+@contextmanager
+def _rules_aside(connection: Connection) -> Iterator[None]:
+    if connection.dialect.name == "sqlite":
+        triggers = connection.exec_driver_sql(_TRIGGERS).all()
+        for name, _ in triggers:
+            connection.exec_driver_sql(f"DROP TRIGGER {name}")
+        yield
+        for _, text in triggers:
+            connection.exec_driver_sql(text)
+        return
+    connection.exec_driver_sql(postgres_guard.ALLOW)
+    tables = ["ledger_events", *connection.exec_driver_sql(_PARTITIONS).scalars()]
+    rules = [(each, name) for each in tables for name in rules_on(connection, each)]
+    for each, name in rules:
+        connection.exec_driver_sql(f"ALTER TABLE ONLY {each} DISABLE TRIGGER {name}")
+    yield
+    for each, name in rules:
+        connection.exec_driver_sql(f"ALTER TABLE ONLY {each} ENABLE ALWAYS TRIGGER {name}")

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, create_engine
 from ledger.store import schema
 from ledger.store.ddl.audit_views import corrected_views
 from ledger.store.failures import DAMAGE, fact_of
-from ledger.store.mending.corrections import is_corrected
+from ledger.store.mending.acts import is_corrected
 from ledger.store.proving import damage_postgres
 
 # Only tables and indexes of the database's own begin so, with the underscore itself.

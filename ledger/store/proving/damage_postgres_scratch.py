@@ -24,7 +24,7 @@ from sqlalchemy.exc import DBAPIError
 from ledger.store import schema
 from ledger.store.ddl import postgres
 from ledger.store.failures import fact_of
-from ledger.store.mending.corrections import is_corrected, tell_true_times
+from ledger.store.mending.acts import is_corrected, tell_true_times
 
 Key = tuple[str, str]
 """Table and name."""

@@ -14,8 +14,14 @@ from sqlalchemy import Connection, Select, Table, literal_column, or_
 
 from ledger.store import schema
 from ledger.store.archives.segments import START, End
-from ledger.store.projections.known import FACTS, OPEN, columns_of, known
-from ledger.store.projections.planned_cards import PlannedCardRow, PlannedCardRows
+from ledger.store.projections.known import (
+    FACTS,
+    OPEN,
+    PlannedCardRow,
+    PlannedCardRows,
+    columns_of,
+    known,
+)
 from ledger.store.projections.project import Projection
 from ledger.store.proving.proof import (
     HISTORY,

@@ -26,7 +26,7 @@ from ledger.domain.errors import LedgerError
 from ledger.domain.log.events import skim_event
 from ledger.store import schema
 from ledger.store.archives.segments import START, end_of, last_segment
-from ledger.store.mending.voids import void_event, voids_of
+from ledger.store.mending.acts import void_event, voids_of
 from ledger.store.open import Ledger, open_ledger
 from ledger.store.profile import driver_connection
 from ledger.store.profile_postgres import one_snapshot

@@ -15,7 +15,7 @@ from ledger.domain.proofs.merkle import CompactRange
 from ledger.signing import Checkpoint, Note, PublicKey
 from ledger.store import schema
 from ledger.store.failures import DAMAGE, fact_of
-from ledger.store.mending.withdrawals import (
+from ledger.store.mending.acts import (
     NO_WITHDRAWALS,
     Withdrawal,
     Withdrawals,

@@ -62,15 +62,18 @@ from ledger.store import schema
 from ledger.store.archives.archived_proof import NO_PAST, ProofStart, past_of, tile_leaves
 from ledger.store.archives.segments import End, Segment, end_of
 from ledger.store.failures import DAMAGE, fact_of
-from ledger.store.mending.correcting import false_correction, outside_of_calendar
-from ledger.store.mending.corrections import is_corrected
-from ledger.store.mending.voids import NO_VOIDS, Voids, void_event, voids_of
-from ledger.store.mending.withdrawals import (
+from ledger.store.mending.acts import (
+    NO_VOIDS,
     NO_WITHDRAWALS,
+    Voids,
     Withdrawal,
     Withdrawals,
+    is_corrected,
+    void_event,
+    voids_of,
     withdrawals_of,
 )
+from ledger.store.mending.correcting import false_correction, outside_of_calendar
 from ledger.store.open import Ledger
 from ledger.store.profile_postgres import one_snapshot
 from ledger.store.projections.held import HeldByFold
@@ -80,8 +83,7 @@ from ledger.store.proving.resumed import ResumedProof
 from ledger.store.proving.second import SecondProver
 from ledger.store.proving.tree_proof import NO_WITNESS, KeptCheckpoint, TreeProof
 from ledger.store.reading.kept import events_of
-from ledger.store.reading.proven import proven_chain
-from ledger.store.reading.read import checked_head
+from ledger.store.reading.read import checked_head, proven_chain
 from ledger.store.reading.snapshots import SnapshotProof
 from ledger.store.reading.tables import (
     CONTRADICTION,

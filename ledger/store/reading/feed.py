@@ -16,7 +16,7 @@ from ledger.store import schema
 from ledger.store.archives.segments import archived_up_to, in_archive
 from ledger.store.ddl.postgres_log import CHANNEL
 from ledger.store.failures import unavailable
-from ledger.store.mending.voids import NO_VOIDS, Voids, voids_of
+from ledger.store.mending.acts import NO_VOIDS, Voids, voids_of
 from ledger.store.reading.read import recorded_event
 from ledger.store.service import Service, let_go
 from ledger.store.threaded import Connected

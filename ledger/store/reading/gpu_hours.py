@@ -14,7 +14,7 @@ from sqlalchemy import Connection, text
 
 from ledger.store.ddl import audit_views
 from ledger.store.ddl.words import Database
-from ledger.store.mending.corrections import is_corrected
+from ledger.store.mending.acts import is_corrected
 
 PERCENT_HOUR_US: Final = 360_000_000_000
 """Percent times microseconds in one GPU-hour."""

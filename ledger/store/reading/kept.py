@@ -21,7 +21,7 @@ from ledger.domain.log.events import (
 from ledger.domain.log.state import GRANTED
 from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.domain.systems import Claimant
-from ledger.store.mending.voids import void_event, voids_of
+from ledger.store.mending.acts import void_event, voids_of
 from ledger.store.schema import ledger_events, ledger_reservations
 
 _PART: Final = 500

@@ -20,7 +20,6 @@ from sqlalchemy import (
 )
 
 from ledger.domain.log.events import BY_COUNT
-from ledger.store.reading.bounds import rows_of
 from ledger.store.reading.report_rows import (
     Counts,
     PlacingRow,
@@ -35,6 +34,7 @@ from ledger.store.reading.views import (
     each_row,
     matching,
     of_pod,
+    rows_of,
 )
 from ledger.store.schema import (
     ledger_events,

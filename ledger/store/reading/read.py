@@ -1,9 +1,15 @@
-"""Read events back: in order, without a gap, each linked to the one before."""
+"""
+Read events back: in order, without a gap, each linked to the one before.
+
+Whole pages are proved at once, column by column. Where a page is not sound, its rows are looked at
+one by one, which names the first bad position and what is wrong with it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, Final
 
 from sqlalchemy import Connection, Integer, bindparam, select
@@ -11,15 +17,15 @@ from sqlalchemy import Connection, Integer, bindparam, select
 from ledger.domain.errors import CorruptLedgerError, InputError, LedgerError
 from ledger.domain.log.events import LedgerEvent, decode_event
 from ledger.domain.log.recorded import Envelope, RecordedEvent
-from ledger.domain.proofs.hashing import chain_hash, row_leaf
+from ledger.domain.proofs.hashing import Leaf, chain_hash, hashes_of, row_leaf
 from ledger.store import schema
 from ledger.store.archives.segments import archived_up_to, in_archive
 from ledger.store.failures import DAMAGE, fact_of
-from ledger.store.mending.voids import NO_VOIDS, Voids, void_event, voids_of
-from ledger.store.reading.proven import proven_chain
+from ledger.store.mending.acts import NO_VOIDS, Voids, void_event, voids_of
 from ledger.store.reading.tables import (
     CONTRADICTION,
     UnreadableError,
+    are_typed,
     fetched,
     in_key_order,
     is_typed,
@@ -284,3 +290,54 @@ def _chain_at(connection: Connection, position: int) -> bytes:
     if not isinstance(found, bytes):
         raise CorruptLedgerError("no such event", position=position)
     return found
+
+
+def proven_chain(rows: Sequence[Row], after: int, previous: bytes) -> bytes | None:
+    """
+    Return the chain value behind `rows`, the rows of `ledger_events` that follow `after`.
+
+    None if they are not that: a gap, a value that is not of its column, words that do not give
+    their hash, or a link that does not follow from `previous` and those before it.
+    """
+    if not rows:
+        return previous
+    columns = list(zip(*rows, strict=True))
+    if not are_typed(schema.ledger_events, columns):
+        return None
+    leaves, chains = columns[13:15]
+    if columns[0] != tuple(range(after + 1, after + 1 + len(rows))):
+        return None
+    if leaf_hashes(columns) != [*leaves]:
+        return None
+    before = (previous, *chains[:-1])
+    links = [
+        sha256(b"\x02" + one + leaf).digest() for one, leaf in zip(before, leaves, strict=True)
+    ]
+    return chains[-1] if links == [*chains] else None
+
+
+def leaf_hashes(columns: Sequence[Sequence[Any]]) -> list[bytes]:
+    """
+    Return the leaf hash of every row, given the columns of `ledger_events`.
+
+    Byte for byte what `ledger.domain.proofs.hashing.row_leaf` gives; a test holds them together.
+    """
+    position, stream, version, event_type, body, actor, epoch = columns[:7]
+    causation, correlation, key, args_hash, at_us, wall_us = columns[7:13]
+    leaves = map(
+        Leaf,
+        actor,
+        map(bytes.hex, args_hash),
+        at_us,
+        [sha256(words.encode()).hexdigest() for words in body],
+        causation,
+        correlation,
+        epoch,
+        event_type,
+        key,
+        position,
+        stream,
+        version,
+        wall_us,
+    )
+    return hashes_of(leaves)

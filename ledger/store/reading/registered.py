@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Connection, func, literal_column, or_, sel
 
 from ledger.domain.log.events import LedgerEvent, NodeInventoried, NodeLost, decode_event
 from ledger.domain.log.state import LOST
-from ledger.store.mending.voids import void_event, voids_of
+from ledger.store.mending.acts import void_event, voids_of
 from ledger.store.projections.inventory import (
     GONE,
     KnownDevice,

@@ -33,7 +33,6 @@ from sqlalchemy import (
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import COUNTER
 from ledger.domain.log.events import NodeInventoried, decode_event
-from ledger.store.reading.bounds import rows_of
 from ledger.store.reading.gpu_hours import PERCENT_HOUR_US, GpuGroup, gpu_use
 from ledger.store.reading.report_rows import (
     Device,
@@ -65,6 +64,7 @@ from ledger.store.reading.views import (
     matching,
     matching_all,
     of_pod,
+    rows_of,
 )
 from ledger.store.schema import (
     ledger_cpus,

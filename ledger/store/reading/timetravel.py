@@ -24,8 +24,7 @@ from ledger.domain.log.state_codec import FORMAT, decode_state
 from ledger.store import schema
 from ledger.store.archives.segment_files import SegmentFile
 from ledger.store.archives.segments import START, End, Segment, end_of, in_archive, segments_of
-from ledger.store.mending.corrections import TIMES, first_corrected
-from ledger.store.mending.voids import voids_of
+from ledger.store.mending.acts import TIMES, first_corrected, voids_of
 from ledger.store.open import Ledger
 from ledger.store.reading.read import read_events, recorded_event, replay
 from ledger.store.reading.tables import few_collections, is_typed, other_types

@@ -9,7 +9,6 @@ from sqlalchemy import Connection, func, or_, select
 
 from ledger.domain.devices import GPU
 from ledger.domain.log.events import POD
-from ledger.store.reading.bounds import rows_of
 from ledger.store.reading.report_rows import UnknownRow, UnplacedRow
 from ledger.store.reading.views import (
     EVENTS,
@@ -22,6 +21,7 @@ from ledger.store.reading.views import (
     in_window,
     machines_of,
     matching,
+    rows_of,
 )
 from ledger.store.schema import ledger_slot_holdings
 

@@ -1,4 +1,4 @@
-"""The audit views as tables, and what every question over them needs."""
+"""The audit views as tables, what every question over them needs, and how many rows it may have."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from sqlalchemy import (
     Connection,
     Executable,
     FromClause,
+    Row,
     Select,
     TableClause,
     and_,
@@ -22,7 +23,10 @@ from sqlalchemy import (
     true,
 )
 
-from ledger.store.reading.bounds import rows_of
+from ledger.domain.errors import InputError
+
+ROWS_MAX: Final = "tenure_rows_max"
+"""The option of a connection that says how many; without it there is no bound."""
 
 
 def _view(name: str, columns: str) -> TableClause:
@@ -142,3 +146,21 @@ def each_row(connection: Connection, query: Executable) -> Iterator[dict[str, An
 def of_pod(pod: tuple[str, str] | None) -> dict[str, str | int | None]:
     """Return what a Pod, by namespace and name, is found by."""
     return {} if pod is None else {"namespace": pod[0], "pod_name": pod[1]}
+
+
+def rows_of(connection: Connection, query: Executable) -> Iterator[Row[Any]]:
+    """
+    Yield the rows of a query.
+
+    Raises:
+        InputError: there are more than the connection allows.
+    """
+    assert isinstance(query, Select), query
+    most = connection.get_execution_options().get(ROWS_MAX)
+    found = connection.execute(query if most is None else query.limit(most + 1))
+    for number, row in enumerate(found, start=1):
+        if most is not None and number > most:
+            error = InputError(f"the answer takes too many rows: most={most}")
+            error.add_note("ask for less, such as a shorter window, or a copy of the ledger")
+            raise error
+        yield row

@@ -46,14 +46,12 @@ from ledger.domain.log.recorded import NewEvent
 from ledger.domain.proofs.hashing import GENESIS, chain_hash, row_leaf
 from ledger.store import schema
 from ledger.store.failures import fact_of, in_our_words, refused_by_rule, unavailable
-from ledger.store.fitting import body_bytes_of, fits
 from ledger.store.projections.project import Projector
 from ledger.store.proving.tree import Tree
 from ledger.store.writing import commands, statements
-from ledger.store.writing.commands import Command, Outcome, arguments_of
-from ledger.store.writing.outbox import Outbox
+from ledger.store.writing.commands import Command, Outcome, arguments_of, body_bytes_of, fits
+from ledger.store.writing.outbox import Outbox, begin
 from ledger.store.writing.statements import Row
-from ledger.store.writing.transaction import begin
 
 _GRANTS: Final = (*GRANTS, GroupPlanned)
 """What promises a device to somebody; everything else says what has become of it."""

@@ -12,8 +12,7 @@ from msgspec import structs
 from ledger.domain.errors import CorruptLedgerError
 from ledger.domain.log.recorded import Envelope
 from ledger.domain.proofs.hashing import GENESIS, chain_hash
-from ledger.store.reading.proven import leaf_hashes, proven_chain
-from ledger.store.reading.read import checked
+from ledger.store.reading.read import checked, leaf_hashes, proven_chain
 from ledger.store.writing.statements import Row
 from tests.support.log_proofs import leaf_hash
 
