@@ -18,7 +18,7 @@ from scheduler.cluster.model import ClusterSnapshot
 from scheduler.cluster.snapshot import read_objects, snapshot_of_objects
 from scheduler.decide.outcome import Placement, Unplaced
 from scheduler.decide.settings import SchedulingSettings
-from scheduler.whatif.alternatives import alternatives
+from scheduler.whatif.nearest import alternatives
 from scheduler.whatif.prospects import prospects_of
 from scheduler.whatif.smaller import dimensions
 from scheduler.whatif.what_if import WhatIf, what_if_of

@@ -12,8 +12,7 @@ from scheduler.cluster.model import Holder
 from scheduler.decide.engine import Engine
 from scheduler.decide.outcome import Placement, Unplaced
 from scheduler.decide.settings import SchedulingSettings
-from scheduler.whatif.alternatives import alternatives
-from scheduler.whatif.nearest import nearest
+from scheduler.whatif.nearest import alternatives, nearest
 from scheduler.whatif.obstacles import find_reasons
 from scheduler.whatif.smaller import dimensions
 from scheduler.whatif.what_if import WhatIf
