@@ -2,18 +2,20 @@
 The messages of kubelet's device plugin API, v1beta1, as protobuf classes made from their tables.
 
 Rule: GPU-sharing contract D.1. The numbers are the wire's; names are those of the API, so that
-protobuf's own JSON of a message reads as kubelet's documentation does.
+protobuf's own JSON of a message reads as kubelet's documentation does. At the end: what whoever
+serves a resource answers, whichever resource it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
 from agent.protobuf import MAP, Tables, classes
-from ledger.domain.errors import InputError
+from ledger.domain.errors import InputError, TenureError
 
 VERSION: Final = "v1beta1"
 _TABLES: Final[Tables] = {
@@ -83,6 +85,8 @@ PreferredAllocationRequest: Final = _class("PreferredAllocationRequest")
 PreferredAllocationResponse: Final = _class("PreferredAllocationResponse")
 PreStartContainerRequest: Final = _class("PreStartContainerRequest")
 PreStartContainerResponse: Final = _class("PreStartContainerResponse")
+MESSAGE_MAX: Final = 4 * 2**20
+"""Kubelet takes no longer message, such as the list of all ids."""
 
 
 def devices_in(response: bytes) -> Iterable[str]:
@@ -110,3 +114,21 @@ def _answer(response: bytes) -> Any:  # noqa: ANN401 - a message
         return ContainerAllocateResponse.FromString(response)
     except DecodeError as error:
         raise InputError(f"no answer of a device plugin: {error}") from error
+
+
+class NotYetError(TenureError):
+    """What is needed is not known yet; kubelet's record or the ledger's may still come. Retry."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocated:
+    """
+    The answer to one container.
+
+    Attributes:
+        answer: the fields of a ContainerAllocateResponse.
+        told: what is logged of it.
+    """
+
+    answer: Mapping[str, Any]
+    told: Mapping[str, object]

@@ -11,9 +11,8 @@ from agent.decide.isolation import UnknownSizeError
 from agent.decide.slots import Given, given, name_of, qualified, slot_ids, started
 from agent.decide.slots_cdi import CardEdits, Edits, specification_of
 from agent.plugin import messages
-from agent.plugin.answers import MESSAGE_MAX, Allocated, NotYetError
 from agent.plugin.files import SpecFolder
-from agent.plugin.messages import devices_in
+from agent.plugin.messages import MESSAGE_MAX, Allocated, NotYetError, devices_in
 from ledger.domain.annotations.proof import ProvenDevice
 from ledger.domain.errors import InputError
 from ledger.domain.resources import SLOT

@@ -23,7 +23,7 @@ import grpc
 import grpc.aio
 
 from agent.plugin import messages
-from agent.plugin.answers import MESSAGE_MAX, Allocated, NotYetError
+from agent.plugin.messages import MESSAGE_MAX, Allocated, NotYetError
 from agent.plugin.metrics import Metrics
 from ledger.domain.errors import InputError, TenureError
 

@@ -37,7 +37,7 @@ from agent.decide.slots_cdi import Edits
 from agent.discover.machine import Card, Discovery, Kind
 from agent.https import NoAnswerError
 from agent.plugin import messages
-from agent.plugin.answers import Allocated, NotYetError
+from agent.plugin.messages import Allocated, NotYetError
 from agent.plugin.preparing import Holdings, SlotPlugin, Slots
 from ledger.domain.dialects.gpushare.words import GPUSHARE_MEMORY
 from ledger.domain.errors import InputError, TenureError

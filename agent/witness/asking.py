@@ -13,8 +13,8 @@ from google.protobuf.message import DecodeError
 from agent.decide.runtime_cdi import RuntimeSaid
 from agent.discover.host_files import HostFiles
 from agent.witness import said
-from agent.witness.cgroups import Place, place_of
 from agent.witness.said import EXITED, Inside, KubeletSaid, Listed
+from agent.witness.seen import Place, place_of
 from ledger.domain.errors import InputError, TenureError
 
 CALL_SECONDS: Final = 10.0

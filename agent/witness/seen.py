@@ -3,11 +3,13 @@ Who is on which card, by all that was read of this node, as one value.
 
 A holder is whoever kubelet gave a card to while the Pod lives, whoever was made with it, and
 whoever has a process on it. What was shown all cards, as monitoring is, holds none by that alone.
-Pure.
+Whose a process is, `/proc/PID/cgroup` tells: kubelet's names of cgroups, v1 and v2, by the drivers
+`cgroupfs` and `systemd`, with the containers of containerd, CRI-O and cri-dockerd. Pure.
 """
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +18,6 @@ from typing import Final
 
 from agent.checkpoint import DeviceCheckpoint
 from agent.discover.machine import Card, Fault
-from agent.witness.cgroups import Place
 from agent.witness.said import EXITED, Given, Inside, Listed
 from agent.witness.visible import Shown, card_of, shown
 
@@ -34,6 +35,10 @@ POD_UNKNOWN: Final = "PodUnknown"
 """Kubelet's answer names a Pod, and nothing tells its UID."""
 SOURCE_AWAY: Final = "SourceAway"
 """A source, or a part of one, could not be read: what is not seen may be there."""
+_UID: Final = r"[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32}"
+_CONTAINER: Final = r"(?:(?:cri-containerd|crio|docker)[-:])?([0-9a-f]{64})(?:\.scope)?"
+_POD: Final = re.compile(rf"(?:^|[/-])pod({_UID})(?:\.slice)?[/:]{_CONTAINER}(?:/|$)")
+"""In a cgroup namespace of our own the path may begin anywhere below kubelet's root."""
 
 
 class Source(StrEnum):
@@ -388,3 +393,31 @@ def _words(key: tuple[str, str]) -> str:
 
 def _cards(uuids: Iterable[str]) -> str:
     return ",".join(sorted(uuids)) or "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The container that a process runs in."""
+
+    pod_uid: str
+    container_id: str
+
+
+def place_of(text: str) -> Place | None:
+    """
+    Return the Pod's container of a process; None where it is in none, or its lines disagree.
+
+    What a container makes below its own cgroup counts for nothing: the outermost name does.
+    """
+    found = {place for line in text.splitlines() if (place := _place(line)) is not None}
+    return found.pop() if len(found) == 1 else None
+
+
+def _place(line: str) -> Place | None:
+    """Return what one line `number:controllers:path` says; the path may have colons of its own."""
+    _, _, rest = line.partition(":")
+    _, colon, path = rest.partition(":")
+    match = _POD.search(path) if colon else None
+    if match is None:
+        return None
+    return Place(pod_uid=match[1].replace("_", "-"), container_id=match[2])

@@ -15,7 +15,7 @@ import uvloop
 from prometheus_client import CollectorRegistry
 
 from agent.plugin import messages
-from agent.plugin.answers import Allocated
+from agent.plugin.messages import Allocated
 from agent.plugin.metrics import Metrics
 from agent.plugin.serving import DevicePlugin
 from ledger.domain.resources import NVIDIA_GPU

@@ -27,7 +27,7 @@ from agent.decide.gpushare import (
 )
 from agent.discover.machine import Discovery, Fault, Kind
 from agent.https import NoAnswerError
-from agent.plugin.answers import NotYetError
+from agent.plugin.messages import NotYetError
 from agent.plugin.metrics import Metrics
 from agent.plugin.serving import DevicePlugin
 from agent.plugin.sharing import GpuShare, OtherCardError

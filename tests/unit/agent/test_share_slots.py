@@ -14,8 +14,8 @@ import pytest
 from agent.checkpoint import read_device_checkpoint
 from agent.decide.slots_cdi import CardEdits
 from agent.discover.machine import Discovery
-from agent.plugin.answers import NotYetError
 from agent.plugin.files import SpecFolder
+from agent.plugin.messages import NotYetError
 from agent.plugin.preparing import Slots
 from agent.plugin.sharing import NODE_UNREAD, ShareSlots
 from ledger.domain.annotations.proof import ProvenDevice

@@ -25,9 +25,8 @@ from agent.checkpoint import (
 from agent.decide.isolation import UnknownSizeError
 from agent.decide.slots import SharedNameError, given, is_name, name_of, slot_ids, started
 from agent.decide.slots_cdi import CardEdits, Edits, read_cards, specification_of
-from agent.plugin.answers import NotYetError
 from agent.plugin.files import CardFiles, CheckpointFile, OtherContentError, SpecFolder
-from agent.plugin.messages import devices_in
+from agent.plugin.messages import NotYetError, devices_in
 from agent.plugin.metrics import Metrics
 from agent.plugin.preparing import SlotPlugin, Slots, not_isolated
 from agent.plugin.serving import DevicePlugin

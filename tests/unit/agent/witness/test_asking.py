@@ -13,8 +13,8 @@ import pytest
 from agent.discover.host_files import HostFiles
 from agent.witness import asking, said
 from agent.witness.asking import AwayError, PodResources, Runtime, places
-from agent.witness.cgroups import Place
 from agent.witness.keeping import KEPT_MAX, Quarantine
+from agent.witness.seen import Place
 from tests.support.sockets import serving
 from tests.support.witnessing import LABELS
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.witness.cgroups import Place, place_of
+from agent.witness.seen import Place, place_of
 
 UID = "0a1b2c3d-0000-1111-2222-333344445555"
 SLICE = UID.replace("-", "_")

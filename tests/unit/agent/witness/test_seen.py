@@ -13,7 +13,6 @@ from google.protobuf.json_format import ParseDict
 from agent.checkpoint import read_device_checkpoint
 from agent.discover.machine import Card
 from agent.witness import seen as names
-from agent.witness.cgroups import Place
 from agent.witness.said import (
     EXITED,
     RUNNING,
@@ -22,7 +21,7 @@ from agent.witness.said import (
     ListPodResourcesResponse,
     said_by_kubelet,
 )
-from agent.witness.seen import Read, Seen, Source, seen
+from agent.witness.seen import Place, Read, Seen, Source, seen
 from tests.support.witnessing import card, given, kept, listed, look, made_with, read
 
 CARDS: Final = (card(0), card(1), card(2))
