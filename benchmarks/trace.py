@@ -38,7 +38,7 @@ from scheduler.decide.score.typical import workload_of
 from scheduler.decide.settings import POLICIES, SchedulingSettings
 from tenure.simulate.model import Run
 from tenure.simulate.openb import read_openb
-from tenure.simulate.trace.openb_like import write_openb_like
+from tenure.simulate.trace.shapes import write_openb_like
 
 SEED = 42
 NODES = "openb_node_list_gpu_node.csv"

@@ -6,7 +6,7 @@ import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from certs.ports import ApiError, Object, Objects
 from ledger.domain.annotations.wire import TRUE, an_object
@@ -14,8 +14,7 @@ from ledger.domain.errors import InputError
 from ledger.domain.kube.pod_spec import Amounts
 from ledger.domain.quantity import Quantity, parse_quantity
 from ledger.domain.resources import LABEL_TENURE_MANAGED
-from tenure.kube.reflector import ListerWatcher
-from tenure.kube.watching import Watched
+from tenure.kube.reflector import ListerWatcher, Reflector
 from webhook.decide.facts import QuotaFact
 from webhook.server.metrics import Metrics
 from webhook.server.ports import LookupFailedError
@@ -31,6 +30,8 @@ _REMEMBERED_MAX: Final = 10_000
 _NAMESPACE: Final = "namespace"
 _QUOTAS: Final = "resourcequota"
 _T = TypeVar("_T")
+OBJECTS_MAX: Final = 100_000
+"""More are not kept: whoever asks then reads the API, object by object."""
 
 
 class _UnreadableError(LookupFailedError):
@@ -229,3 +230,54 @@ def _readable(found: Iterable[QuotaFact | InputError]) -> tuple[QuotaFact, ...]:
             raise one
         quotas.append(one)
     return tuple(sorted(quotas, key=lambda quota: quota.name))
+
+
+class Watched(Generic[_T]):
+    """
+    What is worth keeping of every object of a collection, by namespace and name.
+
+    An object without a namespace is its own.
+
+    Attributes:
+        reflector: follows the collection, and tells how old this is.
+    """
+
+    def __init__(
+        self,
+        source: ListerWatcher,
+        path: str,
+        keep: Callable[[Object], _T],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._keep = keep
+        self._known: dict[str, dict[str, _T]] = {}
+        self._places: dict[str, tuple[str, str]] = {}  # by UID
+        self.reflector = Reflector(source, path, self, monotonic=monotonic, objects_max=OBJECTS_MAX)
+
+    async def follow(self) -> None:
+        """
+        Follow the collection; see `Reflector.follow`.
+
+        Raises:
+            ApiError: the API could not be asked; call it again.
+        """
+        await self.reflector.follow()
+
+    def of(self, namespace: str) -> Mapping[str, _T]:
+        """Return what is known in a namespace, by name."""
+        return self._known.get(namespace, {})
+
+    def put(self, uid: str, item: Object) -> None:
+        """Keep what is worth it of an object that came or changed."""
+        name = str(item["metadata"]["name"])
+        namespace = str(item["metadata"].get("namespace") or name)
+        self._known.setdefault(namespace, {})[name] = self._keep(item)
+        self._places[uid] = namespace, name
+
+    def drop(self, uid: str) -> None:
+        """Forget an object that is gone."""
+        namespace, name = self._places.pop(uid)
+        there = self._known[namespace]
+        del there[name]
+        if not there:
+            del self._known[namespace]

@@ -15,7 +15,7 @@ from ledger.domain.log.events import LedgerEvent, PodReserved, RequestDescribed
 from ledger.domain.log.recorded import NewEvent
 from ledger.signing import PrivateKey
 from ledger.store.open import open_ledger
-from tenure.simulate.trace.openb_like import write_openb_like
+from tenure.simulate.trace.shapes import write_openb_like
 from tenure.simulate.trace.week import write_week
 from tests.support.cli import CommandLine
 from tests.support.forging import forge

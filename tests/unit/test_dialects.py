@@ -39,8 +39,7 @@ NAMED_FOR_A_REASON: Final = {
     "agent/manifests.py": "the agent's mode that serves it",
     "agent/plugin/sharing.py": "the device plugin of its proposal, on a node",
     "tenure/serving/agent_mode.py": "the agent's mode that serves it",
-    "tenure/simulate/trace/week_cluster.py": "the demo week has nodes of a dialect",
-    "tenure/simulate/trace/week_pods.py": "the demo week's users speak several dialects",
+    "tenure/simulate/trace/week.py": "the demo week has nodes and users of several dialects",
     "webhook/decide/settings.py": "the mode that serves it",
 }
 """Modules that name a single dialect outside its folders and the registries."""
@@ -56,8 +55,7 @@ MGPU_WORDS: Final = {
     "tenure/check/settings.py": "the keys of all settings, as they are compared",
     "tenure/config.py": "one file holds all settings",
     "tenure/shared_config.py": "one schema of what both files say of requests",
-    "tenure/simulate/trace/week_cluster.py": "the demo week has nodes of a dialect",
-    "tenure/simulate/trace/week_pods.py": "the demo week's users speak several dialects",
+    "tenure/simulate/trace/week.py": "the demo week has nodes and users of several dialects",
 }
 """Modules whose code says mGPU outside its folders, of 49 before it had any."""
 

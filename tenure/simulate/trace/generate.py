@@ -57,7 +57,7 @@ def generate(
     then: tenure simulate --openb-nodes trace/nodes.csv --openb-pods trace/pods.csv --policy fgd
     """
     from ledger.domain.errors import InputError
-    from tenure.simulate.trace.openb_like import write_openb_like
+    from tenure.simulate.trace.shapes import write_openb_like
     from tenure.simulate.trace.week import write_week
 
     if like is Profile.OPENB and pods is not None:

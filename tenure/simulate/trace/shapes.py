@@ -2,13 +2,34 @@
 Shape statistics of a production GPU-sharing cluster, as published with the FGD paper.
 
 Source: Weng et al., "Beware of Fragmentation", USENIX ATC 2023, cluster "openb": counts of node
-shapes and of request shapes. Only frequencies are kept here, no row of the trace.
+shapes and of request shapes. Only frequencies are kept here, no row of the trace. A
+cluster and arrivals are drawn from them in the trace's file format.
 """
 
 from __future__ import annotations
 
+import csv
+import random
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
+
+NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
+POD_COLUMNS = (
+    "name",
+    "cpu_milli",
+    "memory_mib",
+    "num_gpu",
+    "gpu_milli",
+    "gpu_spec",
+    "qos",
+    "pod_phase",
+    "creation_time",
+    "deletion_time",
+    "scheduled_time",
+)
+TRACE_SECONDS = 12_902_960  # 149 days, the published trace's length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,3 +155,53 @@ def scaled_node_shapes(nodes: int) -> list[NodeShape]:
     for index in by_remainder[: nodes - sum(counts)]:
         counts[index] += 1
     return [shape for shape, count in zip(NODE_SHAPES, counts, strict=True) for _ in range(count)]
+
+
+def write_openb_like(directory: Path, *, nodes: int, seed: int) -> dict[str, int]:
+    """
+    Write `nodes.csv` and `pods.csv` in the openb format; return how many of each.
+
+    Args:
+        nodes: GPU nodes; Pods follow in the published ratio of about 6.7 a node.
+        seed: the same seed and size give the same bytes.
+    """
+    rng = random.Random(seed)
+    shapes = scaled_node_shapes(nodes)
+    rng.shuffle(shapes)
+    node_rows = [
+        (f"openb-node-{i:04d}", s.cpu_cores * 1000, s.memory_gib * 1024, s.gpus, s.model)
+        for i, s in enumerate(shapes)
+    ]
+    pod_rows = [_pod_row(rng, i) for i in range(round(nodes * PODS_PER_NODE))]
+    _write(directory / "nodes.csv", NODE_COLUMNS, node_rows)
+    _write(directory / "pods.csv", POD_COLUMNS, pod_rows)
+    return {"nodes": len(node_rows), "pods": len(pod_rows)}
+
+
+def _pod_row(rng: random.Random, index: int) -> tuple[object, ...]:
+    shape = rng.choices(POD_SHAPES, weights=[shape.count for shape in POD_SHAPES])[0]
+    created = rng.randrange(TRACE_SECONDS)
+    scheduled = created + min(14_330, int(rng.lognormvariate(0.7, 2.0)))
+    # Median 540 s with a long tail: the published lifetimes' 99th percentile is about 32 hours.
+    deleted = scheduled + max(30, int(rng.lognormvariate(6.3, 2.3)))
+    qos = "LS" if rng.random() < 0.57 else "BE"
+    return (
+        f"openb-pod-{index:04d}",
+        shape.cpu_milli,
+        shape.memory_mib,
+        shape.gpus,
+        shape.gpu_milli,
+        "",
+        qos,
+        "Succeeded",
+        created,
+        min(deleted, TRACE_SECONDS),
+        scheduled,
+    )
+
+
+def _write(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(rows)

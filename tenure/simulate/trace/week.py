@@ -14,20 +14,38 @@ import csv
 import json
 import math
 import random
-from collections.abc import Mapping
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
+from ledger.domain import resources as names
+from ledger.domain.dialects.gpushare import words as gpushare
+from ledger.domain.dialects.mgpu import words as mgpu
 from tenure.simulate.schedule import COLUMNS
-from tenure.simulate.trace.week_cluster import cluster_objects, stable_uuid
-from tenure.simulate.trace.week_pods import TEAMS, Draft, Team
+from tenure.simulate.trace.shapes import (
+    CARD_MEMORY_MIB,
+    POD_SHAPES,
+    NodeShape,
+    PodShape,
+    scaled_node_shapes,
+)
 
 FORMAT: Final = "tenure-week/v1"
 WEEK_START: Final = datetime(2026, 3, 2, tzinfo=UTC)
 """A Monday, midnight UTC."""
 
 WEEK_SECONDS: Final = 7 * 86_400
+HOUR: Final = 3600
+MGPU_EVERY: Final = 12
+"""One node in so many is an mGPU node (label `vke.node.gpu.schedule`)."""
+
+RESEARCH_TAINT: Final = {"key": "pool", "value": "research", "effect": "NoSchedule"}
+RESEARCH_MODEL: Final = "V100M32"
+NUMA_NODES: Final = 2
+THREADS_PER_CORE: Final = 2
 
 
 def write_week(directory: Path, *, nodes: int, pods: int, seed: int) -> dict[str, int]:
@@ -151,3 +169,303 @@ def _write_schedule(path: Path, rows: list[tuple[int, str, str, str]]) -> None:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
         writer.writerows(rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A Pod before it has a name: its spec parts and how long it will run once placed."""
+
+    owner_kind: str
+    requests: Mapping[str, str]
+    lifetime_seconds: int
+    annotations: Mapping[str, str]
+    labels: Mapping[str, str]
+    spec: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Team:
+    """One namespace, its share of the arrivals, and the kinds of work it submits."""
+
+    namespace: str
+    weight: int
+    kinds: tuple[tuple[int, Callable[[random.Random], Draft]], ...]
+
+
+def _draft(
+    owner_kind: str,
+    requests: Mapping[str, str],
+    lifetime_seconds: float,
+    *,
+    annotations: Mapping[str, str] | None = None,
+    labels: Mapping[str, str] | None = None,
+    spec: Mapping[str, Any] | None = None,
+) -> Draft:
+    return Draft(
+        owner_kind=owner_kind,
+        requests=requests,
+        lifetime_seconds=max(60, int(lifetime_seconds)),
+        annotations=annotations or {},
+        labels=labels or {},
+        spec=spec or {},
+    )
+
+
+def _shape(rng: random.Random, accept: Callable[[PodShape], bool]) -> PodShape:
+    shapes = [shape for shape in POD_SHAPES if accept(shape)]
+    return rng.choices(shapes, weights=[shape.count for shape in shapes])[0]
+
+
+def _host(shape: PodShape) -> dict[str, str]:
+    return {names.CPU: f"{shape.cpu_milli}m", names.MEMORY: f"{shape.memory_mib}Mi"}
+
+
+def training(rng: random.Random) -> Draft:
+    """Whole cards in NVIDIA's dialect, one card each; hours to days."""
+    shape = _shape(rng, lambda s: s.gpus == 1 and s.gpu_milli == 1000)
+    return _draft(
+        "Job", _host(shape) | {names.NVIDIA_GPU: "1"}, rng.lognormvariate(2.3, 1.1) * HOUR
+    )
+
+
+def big_training(rng: random.Random) -> Draft:
+    """Two, four or eight whole cards; eight ask for a NIC as well."""
+    shape = _shape(rng, lambda s: s.gpus > 1)
+    requests = _host(shape) | {names.NVIDIA_GPU: str(shape.gpus)}
+    if shape.gpus == 8 and rng.random() < 0.5:
+        requests[names.RDMA] = "100"
+    return _draft("Job", requests, rng.lognormvariate(2.3, 0.9) * HOUR)
+
+
+def notebook(rng: random.Random) -> Draft:
+    """A fraction of a card in Koordinator's dialect; a working day."""
+    shape = _shape(rng, lambda s: 0 < s.gpu_milli < 1000)
+    percent = str(shape.gpu_milli // 10)
+    requests = _host(shape) | {names.GPU_CORE: percent, names.GPU_MEMORY_RATIO: percent}
+    return _draft("StatefulSet", requests, rng.lognormvariate(2.0, 0.8) * HOUR)
+
+
+def legacy_notebook(rng: random.Random) -> Draft:
+    """The same in the proposal's domain, `kubernetes.io/gpu`."""
+    shape = _shape(rng, lambda s: 0 < s.gpu_milli < 1000)
+    requests = _host(shape) | {names.GPU_PROPOSAL: str(shape.gpu_milli // 10)}
+    return _draft("StatefulSet", requests, rng.lognormvariate(2.0, 0.8) * HOUR)
+
+
+def inference(rng: random.Random) -> Draft:
+    """Card memory alone in GPU share's dialect; services that stay."""
+    mib = rng.choice((2048, 4096, 6144, 8138, 12207))
+    requests = {names.CPU: "4", names.MEMORY: "16Gi", gpushare.GPUSHARE_MEMORY: str(mib)}
+    return _draft("Deployment", requests, rng.lognormvariate(3.0, 0.8) * HOUR)
+
+
+def burst_inference(rng: random.Random) -> Draft:
+    """mGPU: core and memory of a card, sometimes over two cards at once."""
+    core = rng.choice((10, 20, 30, 50))
+    requests = {
+        names.CPU: "4",
+        names.MEMORY: "16Gi",
+        mgpu.MGPU_CORE: str(core),
+        mgpu.MGPU_MEMORY: str(core * 100),
+    }
+    annotations = {mgpu.ANNOTATION_MGPU_COMPUTE_POLICY: "native-burst-share"}
+    if rng.random() < 0.3:
+        annotations[mgpu.ANNOTATION_MGPU_CONTAINER_MULTIPLE] = "2"
+    lifetime = rng.lognormvariate(2.5, 0.8) * HOUR
+    return _draft("Deployment", requests, lifetime, annotations=annotations)
+
+
+def latency_service(rng: random.Random) -> Draft:
+    """CPUs of its own (LSR) beside a fraction of a card."""
+    requests = {
+        names.CPU: rng.choice(("4", "8")),
+        names.MEMORY: "16Gi",
+        names.GPU_CORE: "25",
+        names.GPU_MEMORY_RATIO: "25",
+    }
+    labels = {names.LABEL_QOS_CLASS: "LSR", names.LABEL_PRIORITY_CLASS: "koord-prod"}
+    return _draft("Deployment", requests, rng.lognormvariate(3.2, 0.6) * HOUR, labels=labels)
+
+
+def cpu_only(rng: random.Random) -> Draft:
+    """No device at all."""
+    shape = _shape(rng, lambda s: s.gpus == 0)
+    return _draft("Job", _host(shape), rng.lognormvariate(0.5, 1.2) * HOUR)
+
+
+def research(rng: random.Random) -> Draft:
+    """Whole cards in the tainted research pool, chosen by model."""
+    requests = {names.CPU: "8", names.MEMORY: "64Gi", names.NVIDIA_GPU: rng.choice(("1", "2", "4"))}
+    spec = {
+        "nodeSelector": {names.LABEL_GPU_MODEL: RESEARCH_MODEL},
+        "tolerations": [{"key": "pool", "operator": "Equal", "value": "research"}],
+    }
+    return _draft("Job", requests, rng.lognormvariate(2.6, 0.7) * HOUR, spec=spec)
+
+
+def mistake(rng: random.Random) -> Draft:
+    """A request that this cluster can never serve, one of the kinds that users really send."""
+    return rng.choice(
+        (
+            _draft("Job", {names.CPU: "64", names.MEMORY: "512Gi", names.NVIDIA_GPU: "16"}, HOUR),
+            _draft(
+                "Job",
+                {names.CPU: "8", names.MEMORY: "64Gi", names.NVIDIA_GPU: "1"},
+                HOUR,
+                spec={"nodeSelector": {names.LABEL_GPU_MODEL: "H100"}},
+            ),
+            _draft(
+                "Job",
+                {names.CPU: "4", names.MEMORY: "8Gi", gpushare.GPUSHARE_MEMORY: "81920"},
+                HOUR,
+            ),
+            _draft(
+                "Job",
+                {names.CPU: "8", names.MEMORY: "32Gi", names.NVIDIA_GPU: "1"},
+                HOUR,
+                spec={"nodeSelector": {names.LABEL_GPU_MODEL: RESEARCH_MODEL}},
+            ),
+            _draft(
+                "Job",
+                {
+                    names.CPU: "4",
+                    names.MEMORY: "8Gi",
+                    names.NVIDIA_GPU: "1",
+                    gpushare.GPUSHARE_MEMORY: "4096",
+                },
+                HOUR,
+            ),
+            _draft("Job", {names.CPU: "4", names.MEMORY: "8Gi", mgpu.MGPU_CORE: "150"}, HOUR),
+            _draft(
+                "Deployment",
+                {names.CPU: "2500m", names.MEMORY: "8Gi"},
+                HOUR,
+                labels={names.LABEL_QOS_CLASS: "LSR", names.LABEL_PRIORITY_CLASS: "koord-prod"},
+            ),
+        )
+    )
+
+
+TEAMS: Final = (
+    Team(namespace="ml-research", weight=22, kinds=((16, training), (2, research), (2, mistake))),
+    Team(namespace="vision", weight=20, kinds=((10, training), (2, big_training), (4, notebook))),
+    Team(namespace="search-ranking", weight=16, kinds=((6, inference), (4, latency_service))),
+    Team(namespace="speech", weight=14, kinds=((5, training), (1, big_training), (5, notebook))),
+    Team(namespace="recommend", weight=12, kinds=((6, burst_inference), (4, inference))),
+    Team(namespace="data-platform", weight=10, kinds=((9, cpu_only), (1, mistake))),
+    Team(namespace="classroom", weight=6, kinds=((7, notebook), (5, legacy_notebook))),
+)
+"""Seven namespaces and what they run; weights are parts of the arrivals."""
+
+
+def cluster_objects(rng: random.Random, nodes: int) -> Iterator[Mapping[str, Any]]:
+    """Yield Node, Device and NodeResourceTopology objects for `nodes` nodes, node by node."""
+    shapes = scaled_node_shapes(nodes)
+    rng.shuffle(shapes)
+    for index, shape in enumerate(shapes):
+        name = f"gpu-{index:04d}"
+        yield _node(name, index, shape)
+        yield _device(name, shape)
+        if shape.gpus == 8:
+            yield _topology(name, shape)
+
+
+def stable_uuid(kind: str, name: str) -> str:
+    """Return a UUID that is the same in every run."""
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, f"tenure:week/{kind}/{name}"))
+
+
+def card_id(node: str, minor: int) -> str:
+    """Return the UUID of one card, as NVML writes it."""
+    return f"GPU-{stable_uuid('gpu', f'{node}/{minor}')}"
+
+
+def _node(name: str, index: int, shape: NodeShape) -> Mapping[str, Any]:
+    labels = {names.LABEL_HOSTNAME: name, names.LABEL_GPU_MODEL: shape.model}
+    if index % MGPU_EVERY == 0:
+        labels |= {
+            mgpu.LABEL_MGPU_NODE: "mgpu",
+            mgpu.LABEL_MGPU_COMPUTE_POLICY: "native-burst-share",
+        }
+    taints = [RESEARCH_TAINT] if shape.model == RESEARCH_MODEL else []
+    size = {
+        names.CPU: str(shape.cpu_cores),
+        names.MEMORY: f"{shape.memory_gib}Gi",
+        names.PODS: "110",
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "uid": stable_uuid("node", name), "labels": labels},
+        "spec": {"taints": taints},
+        "status": {
+            "allocatable": size,
+            "nodeInfo": {"machineID": stable_uuid("machine", name).replace("-", "")},
+        },
+    }
+
+
+def _device(name: str, shape: NodeShape) -> Mapping[str, Any]:
+    cards = [_card(name, shape, minor) for minor in range(shape.gpus)]
+    nics = [_nic(name, minor) for minor in range(2 if shape.gpus == 8 else 0)]
+    return {
+        "apiVersion": "scheduling.koordinator.sh/v1alpha1",
+        "kind": "Device",
+        "metadata": {"name": name, "labels": {names.LABEL_GPU_MODEL: shape.model}},
+        "spec": {"devices": cards + nics},
+    }
+
+
+def _card(name: str, shape: NodeShape, minor: int) -> Mapping[str, Any]:
+    numa = minor * NUMA_NODES // shape.gpus
+    return {
+        "type": names.TYPE_GPU,
+        "id": card_id(name, minor),
+        "minor": minor,
+        "health": True,
+        "resources": {
+            names.GPU_CORE: "100",
+            names.GPU_MEMORY: f"{CARD_MEMORY_MIB[shape.model]}Mi",
+            names.GPU_MEMORY_RATIO: "100",
+        },
+        "topology": {
+            "socketID": numa,
+            "nodeID": numa,
+            "pcieID": f"pci{minor // 2:04x}:{numa:02x}",
+            "busID": f"0000:{minor + 0x1A:02x}:00.0",
+        },
+    }
+
+
+def _nic(name: str, minor: int) -> Mapping[str, Any]:
+    bus = f"0000:{minor + 0x5E:02x}:00.0"
+    return {
+        "type": names.TYPE_RDMA,
+        "id": bus,
+        "minor": minor,
+        "health": True,
+        "labels": {"host": name},
+        "resources": {names.RDMA: "100"},
+        "topology": {"socketID": minor, "nodeID": minor, "pcieID": f"pci5e:{minor}", "busID": bus},
+    }
+
+
+def _topology(name: str, shape: NodeShape) -> Mapping[str, Any]:
+    cores = shape.cpu_cores // THREADS_PER_CORE
+    detail = [
+        {
+            "id": cpu,
+            "core": cpu % cores,
+            "socket": (cpu % cores) * NUMA_NODES // cores,
+            "node": (cpu % cores) * NUMA_NODES // cores,
+        }
+        for cpu in range(shape.cpu_cores)
+    ]
+    text = json.dumps({"detail": detail}, separators=(",", ":"))
+    return {
+        "apiVersion": "topology.node.k8s.io/v1alpha1",
+        "kind": "NodeResourceTopology",
+        "metadata": {"name": name, "annotations": {names.ANNOTATION_CPU_TOPOLOGY: text}},
+        "topologyPolicies": [],
+        "zones": [],
+    }

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from certs.ports import ApiError, Object
-from tenure.kube import reflector, watching
-from tenure.kube.watching import Watched
+from tenure.kube import lookups, reflector
+from tenure.kube.lookups import Watched
 from tests.support.loops import run_in_virtual_time
 from tests.support.watches import ScriptedWatch
 
@@ -113,7 +113,7 @@ def test_what_is_no_event_ends_the_watch(
 def test_more_than_is_kept_is_told_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """The memory is bounded, and nobody takes a part for the whole."""
     monkeypatch.setattr(reflector, "PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(watching, "OBJECTS_MAX", 2)
+    monkeypatch.setattr(lookups, "OBJECTS_MAX", 2)
 
     async def act(watched: Watched[str], source: ScriptedWatch, task: asyncio.Task[None]) -> None:
         source.tell(PATH, "ADDED", thing("y", "2"))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tenure.simulate.trace.openb_like import NODE_COLUMNS, POD_COLUMNS, write_openb_like
+from tenure.simulate.trace.shapes import NODE_COLUMNS, POD_COLUMNS, write_openb_like
 from tenure.simulate.trace.week import write_week
 
 
