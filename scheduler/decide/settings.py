@@ -71,8 +71,7 @@ class CpuSettings:
     picks, so they are off unless asked for.
 
     Attributes:
-        bound_by: what binds containers to CPUs of their own: `agent`, on nodes where its label says
-            so, or `koordlet`, on every node.
+        bound_by: what binds containers to CPUs: `agent`, where a Node's label says so, `koordlet`.
         numa_level_downgrades: NUMANodeLevel falls back to PCPULevel where no clean NUMA node holds
             the request.
         spread_over_numa_nodes: a preferred SpreadByPCPUs takes one CPU of each core of several

@@ -106,8 +106,8 @@ def check_node_marks(
     """
     Yield every annotation in our own domain, and the agent's label, that others write on a Node.
 
-    Rule: design section 5: a release wakes waiting Pods by its annotation. The label lets Pods have
-    CPUs of their own; anybody takes it off, as where the agent is gone.
+    Rule: design section 5: a release wakes waiting Pods by its annotation. Anybody takes the label
+    off, as where the agent is gone.
     """
     if not is_ours(request.user, settings):
         new = labels_of(request.obj).get(LABEL_TENURE_CPU_MANAGED)
