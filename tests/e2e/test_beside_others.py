@@ -8,6 +8,8 @@ from typing import Final
 
 import pytest
 
+from ledger.domain.log.events import PodObserved, PodReserved
+from ledger.store.open import open_ledger
 from tests.support.hami import REGISTER, card, registered
 from tests.support.kube.bursts import DIALECTS, eventually, remove_pods
 from tests.support.kube.control_plane import ControlPlane
@@ -21,6 +23,7 @@ from tests.support.kube.schedulers import (
     remove_node,
 )
 
+GPU: Final = "nvidia.com/gpu"
 HANDSHAKE: Final = "hami.io/node-handshake"
 OWNED: Final = "tenure.sh/owned"
 TOLERATES: Final = [{"key": OWNED, "operator": "Exists"}]
@@ -35,6 +38,22 @@ def hamis(plane: ControlPlane) -> Iterator[str]:
     add_gpu_node(plane, name, gpus=2)
     cards = [card(f"GPU-{name}-{minor}", index=minor, mib=16384) for minor in range(2)]
     marked(plane, name, {REGISTER: registered(*cards), HANDSHAKE: "Requesting_2026-11-23 07:58:02"})
+    yield name
+    remove_node(plane, name)
+
+
+@pytest.fixture
+def parts(plane: ControlPlane) -> Iterator[str]:
+    """A node whose two cards NVIDIA's plugin hands out in twenty replicas."""
+    name, api = "parts", plane.api()
+    labels = {"nvidia.com/gpu.replicas": "10", "nvidia.com/gpu.count": "2"}
+    labels["nvidia.com/gpu.product"] = "Tesla-T4-SHARED"
+    made = api.create("/api/v1/nodes", {"metadata": {"name": name, "labels": labels}})
+    assert made.ok, made.message
+    amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", GPU: "20"}
+    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
+    status = {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}
+    assert api.patch(f"/api/v1/nodes/{name}/status", {"status": status}).ok
     yield name
     remove_node(plane, name)
 
@@ -94,3 +113,44 @@ def test_a_node_where_hamis_plugin_lives_gives_cards_once_it_is_owned(
         )
         assert "NodeOfOtherScheduler" not in said, said
     remove_pods(plane, where, ["whole", "share"])
+
+
+@pytest.mark.parametrize("ledger", ["sqlite"], indirect=True)
+def test_replicas_are_given_by_number_where_nobody_runs_yet(
+    plane: ControlPlane,
+    namespace: Callable[..., str],
+    ledger: str,
+    parts: str,
+    identities: Identities,
+) -> None:
+    """No card is named, no annotation says one, nothing is reserved: kubelet's plugin picks."""
+    where, api = pods_in(namespace(managed=False)), plane.api()
+    with (
+        extender(plane, ledger, identities, forked=True) as served,
+        plane.scheduler(asking(plane, served, identities, impatient=True)),
+    ):
+        for name, units in (("most", "12"), ("rest", "8"), ("late", "1")):
+            body = pod(name, {GPU: units}, schedulerName="tenure")
+            assert api.create(where, body).ok
+            if name != "late":
+                eventually(partial(node_of, plane, f"{where}/{name}"))
+        assert eventually(partial(refusal, plane, f"{where}/late"))
+        remove_pods(plane, where, ["rest"])
+        eventually(partial(node_of, plane, f"{where}/late"))
+        given = [api.get(f"{where}/{name}").body["metadata"] for name in ("most", "late")]
+    for metadata in given:
+        assert not [key for key in metadata.get("annotations", {}) if "device" in key]
+    with open_ledger(ledger, mode="read") as source:
+        events = [one.event for one in source.read_events()]
+    assert not [one for one in events if isinstance(one, PodReserved)]
+    counted = [
+        (one.pod_name, one.node_name, one.shares, dict(one.counted))
+        for one in events
+        if isinstance(one, PodObserved)
+    ]
+    assert counted == [
+        ("most", parts, (), {"gpu": 12}),
+        ("rest", parts, (), {"gpu": 8}),
+        ("late", parts, (), {"gpu": 1}),
+    ]
+    remove_pods(plane, where, ["most", "late"])

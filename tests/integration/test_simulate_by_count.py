@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from ledger.domain.log.events import PodReserved
+from ledger.store.open import open_ledger
 from tests.support.cli import Answer, CommandLine
 from tests.support.objects import Object, container, node, pod
 
@@ -27,6 +29,14 @@ def line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> CommandLine:
 def plugin_node(name: str = "n1", gpus: int = 8) -> Object:
     """Return a node whose device plugin tells a number, and nothing else."""
     return node(name, allocatable={"cpu": "64", "memory": "256Gi", "nvidia.com/gpu": gpus})
+
+
+def parted_node(name: str, units: int, **labels: str) -> Object:
+    """Return a node whose device plugin hands out parts of cards as if they were cards."""
+    told = {f"nvidia.com/{key.replace('_', '.')}": value for key, value in labels.items()}
+    told = {key.replace("sharing.", "sharing-"): value for key, value in told.items()}
+    quantities = {"cpu": "64", "memory": "256Gi", "nvidia.com/gpu": units}
+    return node(name, allocatable=quantities, labels=told)
 
 
 def a_pod(name: str, gpus: int, **more: Any) -> Object:  # noqa: ANN401 - whatever else a Pod has
@@ -196,3 +206,62 @@ def test_why_and_defrag_count_as_the_simulation_did(line: CommandLine) -> None:
     plan = roomy.ask("defrag", "plan", "--gpus", "1", "--dialect", "nvidia")
     assert plan.code == 0
     assert "no plan" not in plan.out
+
+
+PARTED = {
+    "time-slicing": {"gpu_replicas": "10", "gpu_count": "2", "gpu_product": "Tesla-T4-SHARED"},
+    "MPS": {"gpu_sharing_strategy": "mps", "gpu_count": "2", "gpu_product": "NVIDIA-L4"},
+    "a product that is shared": {"gpu_product": "NVIDIA-L4-SHARED"},
+    "MIG": {"mig_strategy": "single", "gpu_product": "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb"},
+    "more than there are cards": {"gpu_count": "2", "gpu_product": "NVIDIA-L4"},
+}
+
+
+@pytest.mark.parametrize("labels", PARTED.values(), ids=PARTED)
+def test_parts_of_cards_are_given_by_number_where_nobody_runs_yet(
+    line: CommandLine, labels: dict[str, str]
+) -> None:
+    """The node's mode decides: no card is named, nothing is granted, nobody has one alone."""
+    there = parted_node("n1", 20, **labels)
+    answer = simulated(line, there, a_pod("a", 19), a_pod("b", 1), a_pod("late", 1))
+
+    assert places(answer) == {"a": ("n1", 19), "b": ("n1", 1), "late": (None, 0)}
+    assert why_not(answer, "late") == {"n1": ["Insufficient gpu devices"]}
+    told = json.loads(answer.out)
+    for each in told["placements"][:2]:
+        assert (each["devices"], each["annotations"], each["unschedulable"]) == ({}, {}, None)
+    assert told["summary"]["warnings"][0].startswith("placed by count: ")
+    assert line.ask("verify").code == 0
+    assert json.loads(line.ask("who", "n1", "-o", "json").out)
+    with open_ledger(str(line.ledger), mode="read") as ledger:
+        assert not [one for one in ledger.read_events() if isinstance(one.event, PodReserved)]
+    assert line.ask("ledger", "rebuild").code == 0
+    assert "0 differ" in line.ask("ledger", "replay").out
+
+
+def test_no_card_of_parts_has_a_number(line: CommandLine) -> None:
+    """Twenty places are two cards: nobody has the eighth, and no sum counts twenty."""
+    there = parted_node("mps", 20, **PARTED["time-slicing"])
+    answer = simulated(line, there, plugin_node("plain", 2), runs("r", 5, "mps"), a_pod("a", 12))
+
+    assert places(answer) == {"a": ("mps", 12)}
+    gpu = json.loads(answer.out)["summary"]["gpu"]
+    assert (gpu["cards"], gpu["core_percent_capacity"]) == (2, 200)
+    assert gpu["core_percent_allocated"] == 0
+    assert line.ask("who", "mps/7").code == 2
+    shown = json.loads(line.ask("map", "-o", "json").out)
+    assert shown["contradictions"] == []
+    (group,) = next(one for one in shown["nodes"] if one["node"] == "mps")["groups"]
+    assert (group["mode"], group["cards"], group["gettable"]) == ("replicas", 2, 0)
+    assert group["units"] == {"nvidia.com/gpu": {"allocatable": 20, "held": 17}}
+
+
+def test_a_part_is_no_place_for_who_needs_a_named_card(line: CommandLine) -> None:
+    """Members of groups are planned on cards; other dialects ask for cards of ours."""
+    there = parted_node("n1", 20, **PARTED["time-slicing"])
+    gang = {"gang.scheduling.koordinator.sh/name": "g"}
+    gang["gang.scheduling.koordinator.sh/min-available"] = "1"
+    answer = simulated(line, there, a_pod("m", 1, annotations=gang), asking("half", HALF))
+
+    assert why_not(answer, "m") == {"n1": ["node(s) give whole cards by number alone"]}
+    assert why_not(answer, "half") == {"n1": ["DialectNotServed"]}
