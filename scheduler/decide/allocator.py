@@ -86,7 +86,9 @@ class Allocator:
         if rejected is not None:
             return rejected
         policy = effective_policy(request, facts, self._settings.cpu)
-        if has_gpus(request) and (request.by_plugin or self._arrays.gpus.counted.item(row)):
+        gpus = self._arrays.gpus
+        is_known = not (gpus.by_number.item(row) or gpus.counted.item(row))
+        if has_gpus(request) and (request.by_plugin or not is_known):
             return self._by_count(request, shape, row, node, rated, aligned=bool(policy))
         if policy:
             choose_devices = partial(self._choose, request, shape, row, only_minors)
@@ -123,8 +125,8 @@ class Allocator:
         facts = self._arrays.nodes[row]
         shaped = aligned or facts.honors_partitions or demand_on(request, facts) is not None
         if shaped or is_member(request) or request.joint is not None or not shape.is_counted:
-            why = reasons.BY_NUMBER if request.by_plugin else reasons.UNKNOWN_CARD
-            return Unfit(reason=why.text)
+            by_number = request.by_plugin or self._arrays.gpus.by_number.item(row)
+            return Unfit(reason=(reasons.BY_NUMBER if by_number else reasons.UNKNOWN_CARD).text)
         free = self._arrays.gpus.whole.item(row)
         if free < count:
             reason = reasons.insufficient_devices(GPU).text

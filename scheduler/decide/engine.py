@@ -165,7 +165,7 @@ class Engine:
         """Return the core percent of all GPUs, those of a machine once."""
         arrays = self._arrays
         own = np.array(arrays.accounts, dtype=np.int64) == arrays.everything
-        return int(arrays.gpus.core_total[own].sum())
+        return int(arrays.gpus.core_total[own & ~arrays.gpus.made_up].sum())
 
     @property
     def core_percent_allocated(self) -> int:
@@ -530,7 +530,8 @@ class Engine:
 
     def _named(self, request: PodRequest) -> npt.NDArray[np.bool_]:
         """Return on which nodes the Pod could be told its cards, as a group's plan does."""
-        named: npt.NDArray[np.bool_] = self._arrays.gpus.counted == 0
+        rows = np.arange(len(self._arrays))
+        named: npt.NDArray[np.bool_] = self._arrays.gpus.knows(rows)
         return named if has_gpus(request) else np.ones_like(named)
 
     def _has_memory(self, row: int, memory_bytes: int) -> bool:

@@ -11,7 +11,6 @@ from ledger.domain.devices import GPU, WHOLE_PERCENT
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.dialects.registry import reader_of
 from ledger.domain.kube.shared_templates import Amounts, template_amounts
-from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import (
     CpuSetDemand,
     DeviceDemand,
@@ -230,15 +229,6 @@ def shape_of(request: PodRequest, *, mixed_models: bool = False) -> Shape:
         node_policy=request.node_policy,
         extended=request.extended,
     )
-
-
-def gives_by_number(node: NodeFacts) -> bool:
-    """
-    Tell whether a device plugin alone offers a node's cards, and picks them.
-
-    Rule: docs/adr/0033.
-    """
-    return bool(node.dialects) and all(map(_is_by_plugin, node.dialects or ()))
 
 
 def _is_by_plugin(dialect: Dialect | None) -> bool:

@@ -10,6 +10,7 @@ from typing import Final
 from msgspec import structs
 
 from certs.ports import Object
+from ledger.domain.dialects.registry import gives_by_number
 from ledger.domain.errors import InputError
 from ledger.domain.log.events import (
     LedgerEvent,
@@ -28,7 +29,6 @@ from ledger.domain.request.requests import PodRequest, group_name, is_member
 from scheduler.bind.protocol import GONE, GONE_UNSEEN
 from scheduler.decide.answers import encode
 from scheduler.decide.outcome import Placement
-from scheduler.decide.shapes import gives_by_number
 from scheduler.record import events
 from scheduler.record.events import DecidedBy
 from scheduler.service.beginning import Beginning

@@ -24,6 +24,7 @@ from ledger.domain.log.recorded_node import RecordedNode
 from ledger.domain.log.unnamed import unnamed_cards
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request import extended
+from ledger.domain.request.card_names import are_parts
 from ledger.domain.resources import (
     AMD_GPU,
     DCU_GPU,
@@ -728,7 +729,8 @@ def _contradicted(part: _NodeParts) -> Iterator[Contradicted]:
     cards = [device for device in part.devices if device.device_type == TYPE_GPU]
     counted = sum(event.counted.get(TYPE_GPU, 0) for event in part.strangers)
     idle = sum(1 for device in cards if not part.held.get(device.key))
-    if counted > idle:
+    in_parts = part.is_plugged and are_parts(part.labels, 0)
+    if counted > idle and not in_parts:
         text = f"more cards are held than there are: cards={len(cards)}, held={counted}"
         named = len(cards) - idle
         yield Contradicted(

@@ -22,6 +22,8 @@ from ledger.domain.request.card_names import (
     SHARED,
     SLICE,
     SLICED_PRODUCT,
+    are_parts,
+    number_in,
     product_of,
     stands_for_cards,
 )
@@ -69,8 +71,7 @@ class Plugged:
 
     def number(self, label: str) -> int:
         """Return a label of GPU feature discovery as a number, 0 where it is none."""
-        text = self.labels.get(label, "")
-        return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+        return number_in(self.labels, label)
 
 
 def sick_cards(capacity: Mapping[str, int], offers: Mapping[str, int]) -> int:
@@ -81,11 +82,8 @@ def sick_cards(capacity: Mapping[str, int], offers: Mapping[str, int]) -> int:
 def is_cut(node: Plugged) -> bool:
     """Tell whether units are not NVIDIA's whole cards: parts of them, or cards of others."""
     names = node.capacity.keys() | node.offers.keys()
-    return (
-        any(name != NVIDIA_GPU and stands_for_cards(name) for name in names)
-        or node.number(f"{NVIDIA_GPU}.replicas") > 1
-        or bool(SLICED_PRODUCT.search(node.labels.get(PRODUCT, "")))
-    )
+    others = any(name != NVIDIA_GPU and stands_for_cards(name) for name in names)
+    return others or are_parts(node.labels, 0)
 
 
 def nvidia_groups(node: Plugged, whole: Sequence[CardGroup]) -> tuple[CardGroup, ...]:
@@ -100,9 +98,10 @@ def nvidia_groups(node: Plugged, whole: Sequence[CardGroup]) -> tuple[CardGroup,
     memory = None if sliced else node.number(f"{NVIDIA_GPU}.memory") or None
     replicas = max(1, node.number(f"{NVIDIA_GPU}.replicas"))
     names = [name for name in (NVIDIA_GPU, SHARED) if node.there(name) or _asked(node, name)]
+    in_parts = are_parts(node.labels, 0)
     if sliced and names:
         return (_single(node, names, int(sliced[1]), replicas, model),)
-    if names and (replicas > 1 or SHARED in names):
+    if names and (in_parts or SHARED in names):
         return (_replicated(node, names, replicas, model, memory),)
     told = [
         replace(
@@ -184,9 +183,13 @@ def _single(
 def _replicated(
     node: Plugged, names: Sequence[str], replicas: int, model: str, memory_mib: int | None
 ) -> CardGroup:
-    by_units = sum(node.there(name) for name in names) // replicas
-    told = node.number(f"{NVIDIA_GPU}.count") or by_units
-    cards = Many(least=min(told, by_units), most=max(told, by_units))
+    units = sum(node.there(name) for name in names)
+    told = node.number(f"{NVIDIA_GPU}.count")
+    if replicas > 1:
+        told = told or units // replicas
+        cards = Many(least=min(told, units // replicas), most=max(told, units // replicas))
+    else:  # nobody says how many one card is
+        cards, replicas = Many(least=told or min(1, units), most=told or units), max(1, units)
     held = sum(_asked(node, name) for name in names)
     return _shared_out(
         node,

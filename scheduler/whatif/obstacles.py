@@ -496,6 +496,7 @@ _BY_TEXT: Final[Mapping[str, Callable[[Look, str], Obstacle]]] = {
     reasons.INSUFFICIENT_AMPLIFIED_CPU.text: _amplified,
     reasons.INSUFFICIENT_MEMORY.text: _memory,
     reasons.UNKNOWN_CARD.text: _unknown,
+    reasons.BY_NUMBER.text: _plain,
     reasons.NO_CPU_TOPOLOGY.text: _plain,
     reasons.CPUS_NOT_BOUND.text: _plain,
     reasons.INSUFFICIENT_CPUS.text: _cpus,

@@ -12,7 +12,9 @@ from ledger.domain.dialects.mgpu.reader import READER as MGPU
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.dialects.nvidia.reader import READER as NVIDIA
 from ledger.domain.dialects.protocol import DialectReader
-from ledger.domain.resources import ALIASES
+from ledger.domain.nodes import NodeFacts
+from ledger.domain.request.card_names import are_parts
+from ledger.domain.resources import ALIASES, NVIDIA_GPU
 
 READERS: Final[tuple[DialectReader, ...]] = (MGPU, GPUSHARE, HAMI, KOORDINATOR, NVIDIA)
 """
@@ -46,6 +48,23 @@ def gpu_dialect_of(name: str) -> Dialect | None:
 def reader_of(dialect: Dialect) -> DialectReader:
     """Return the object of a dialect."""
     return _BY_DIALECT[dialect]
+
+
+def gives_by_number(node: NodeFacts) -> bool:
+    """
+    Tell whether a device plugin alone offers a node's cards, and picks them.
+
+    Rule: docs/adr/0033.
+    """
+    return bool(node.dialects) and all(_BY_DIALECT[one].by_plugin for one in node.dialects or ())
+
+
+def parts_of(node: NodeFacts) -> int:
+    """Return how many units a node gives by number that are parts of cards; 0 = none are."""
+    if not gives_by_number(node):
+        return 0
+    units = dict(node.systems.offers).get(NVIDIA_GPU, 0)
+    return units if are_parts(node.labels, units) else 0
 
 
 def takes_wishes(dialect: Dialect | None) -> bool:

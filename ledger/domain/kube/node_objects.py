@@ -53,7 +53,7 @@ from ledger.domain.kube.object_fields import default_uid, name_of, named, text_a
 from ledger.domain.nodes import NodeFacts, Taint
 from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.domain.quantity import NANO, ZERO, Quantity
-from ledger.domain.request.card_names import product_of
+from ledger.domain.request.card_names import are_parts, product_of
 from ledger.domain.request.extended import offered
 from ledger.domain.resources import (
     ANNOTATION_AMPLIFICATION_RATIO,
@@ -78,6 +78,7 @@ from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 
 T = TypeVar("T")
 
+_BY_PLUGIN: Final = frozenset(reader.dialect for reader in READERS if reader.by_plugin)
 _COPIED_LABELS: Final = (LABEL_GPU_VENDOR, LABEL_GPU_MODEL, LABEL_GPU_DRIVER_VERSION)
 _CPUS_MAX: Final = bounds_of("cpu_milli")[1] // 1000 - 1
 """Less than what a Pod's wish without bounds is cut to: that fits nowhere."""
@@ -307,10 +308,14 @@ def _without_device(
     Return the devices of a Node without a Device object.
 
     Rule: cli.md, Inventory without a Device object; an annotation that lists GPUs with their ids
-    says more than a number of them.
+    says more than a number of them. Of cards that are offered in parts no number is a card's.
     """
     if listed is None:
-        return _advertised(quantities, labels, vocabulary)
+        found = _advertised(quantities, labels, vocabulary)
+        if found.dialects != _BY_PLUGIN or not are_parts(labels, 0):
+            return found
+        others = tuple(one for one in found.devices if one.device_type != TYPE_GPU)
+        return replace(found, devices=others)
     rest = {name: units for name, units in quantities.items() if name not in listed.instead_of}
     return with_listed(_advertised(rest, labels, vocabulary), listed)
 

@@ -30,6 +30,28 @@ CARD: Final = re.compile(
 """The resources of which one unit is one card, by what stands behind the vendor's domain."""
 
 
+def are_parts(labels: Mapping[str, str], units: int) -> bool:
+    """
+    Tell whether units of `nvidia.com/gpu` are replicas or MIG instances, by their node's labels.
+
+    Rule: docs/contracts/device-plugins.md 2.
+    """
+    product, count = labels.get(PRODUCT, ""), number_in(labels, f"{NVIDIA_GPU}.count")
+    return (
+        number_in(labels, f"{NVIDIA_GPU}.replicas") > 1
+        or labels.get(f"{NVIDIA_GPU}.sharing-strategy", "none") not in {"none", ""}
+        or product.endswith("-SHARED")
+        or bool(SLICED_PRODUCT.search(product))
+        or 0 < count < units
+    )
+
+
+def number_in(labels: Mapping[str, str], label: str) -> int:
+    """Return a label of GPU feature discovery as a number, 0 where it is none."""
+    text = labels.get(label, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+
+
 def stands_for_cards(name: str) -> bool:
     """Tell whether a resource is one of cards, or of parts of them."""
     of_nvidia = name == SHARED or SLICE.fullmatch(name) is not None

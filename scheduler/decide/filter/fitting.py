@@ -121,8 +121,7 @@ class Fitting:
             return True
         if all(demand.device_type != GPU for demand in shape.demands):
             return True
-        known: BoolArray = gpus.counted.take(nodes) == 0
-        return known
+        return gpus.knows(nodes)
 
     def plain_cards(self, shape: Shape, nodes: IntArray) -> BoolArray:
         """Return which nodes have enough cards for a plain shape."""

@@ -8,8 +8,10 @@ from typing import Final
 
 import numpy as np
 
+from ledger.domain.dialects.registry import gives_by_number, parts_of
 from ledger.domain.kube.shared_templates import kind_of_cards, matched_template
 from ledger.domain.nodes import NodeFacts
+from ledger.domain.request.card_names import product_of
 from ledger.domain.request.extended import whatever_the_vendor
 from ledger.domain.request.isolation import whatever_isolates
 from ledger.domain.request.requests import PlacementRules, Toleration
@@ -35,7 +37,7 @@ from scheduler.decide.nodes.node_arrays import ABSENT, NodeArrays
 from scheduler.decide.refusal import reasons
 from scheduler.decide.refusal.reasons import Reason
 from scheduler.decide.settings import SchedulingSettings
-from scheduler.decide.shapes import StaticNeed, gives_by_number
+from scheduler.decide.shapes import StaticNeed
 
 _KNOWN_MAX: Final = 1024
 
@@ -213,7 +215,7 @@ class Predicates:
             return fence
         for loose, reason in _loosened(need.placement):
             if allows(loose, node):
-                has_gpus = any(record.device_type == TYPE_GPU for record in node.devices)
+                has_gpus = self._arrays.gpus.count.item(row) > 0
                 return reason if has_gpus else reasons.insufficient_devices(TYPE_GPU)
         return reasons.AFFINITY
 
@@ -240,7 +242,7 @@ class Predicates:
         if self._grants and TYPE_GPU in need.device_types and has_other_scheduler(node):
             return reasons.NODE_OF_OTHER_SCHEDULER
         for device_type, models in zip(need.device_types, need.model_names, strict=True):
-            found = {record.model for record in node.devices if record.device_type == device_type}
+            found = {model for kind, model in _models(node) if kind == device_type}
             if not found:
                 return reasons.insufficient_devices(device_type)
             if models and found.isdisjoint(models):
@@ -270,9 +272,8 @@ class Predicates:
 
 
 def _traits(node: NodeFacts) -> tuple[object, ...]:
-    models = frozenset((record.device_type, record.model) for record in node.devices)
     return (
-        models,
+        _models(node),
         node.dialects,
         node_own_of(node),
         node.partitions is None,
@@ -284,6 +285,12 @@ def _traits(node: NodeFacts) -> tuple[object, ...]:
         node.by_claims,
         node.advertised,
     )
+
+
+def _models(node: NodeFacts) -> frozenset[tuple[str, str]]:
+    """Return the types of a node's devices with their models, of cards given in parts too."""
+    listed = {(record.device_type, record.model) for record in node.devices}
+    return frozenset(listed | ({(TYPE_GPU, product_of(node.labels))} if parts_of(node) else set()))
 
 
 def _loosened(rules: PlacementRules) -> Iterator[tuple[PlacementRules, Reason]]:

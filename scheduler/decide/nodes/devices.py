@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ledger.domain.devices import GPU, WHOLE_PERCENT, DeviceRecord, DeviceShare
+from ledger.domain.dialects.registry import parts_of
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.resources import HUAWEI_NPU_CORE
 from scheduler.decide.nodes.arrays import BoolArray, IntArray, with_columns, with_rows
@@ -26,6 +27,8 @@ _BY_NODE: Final = (
     "counted",
     "whole",
     "left_total",
+    "by_number",
+    "made_up",
 )
 _BY_CARD: Final = (
     "core_cap",
@@ -84,6 +87,8 @@ class DeviceArrays:
             once; 0 when closed or held alone, `WHOLE_PERCENT` only without any tenant.
         whole: untouched cards per node, by `left`.
         left_total: sum of `left` per node.
+        by_number: per node, the units that it gives are parts of cards, which no grant names.
+        made_up: per node, so many that nothing lists: a row has a slot for each, and no card.
         counted_over: counted cards for which no untouched card is there, of the whole cluster.
         closed_count: cards of the whole cluster that are not open.
         core_over: core percent that is held beyond what cards have, of the whole cluster, with
@@ -121,6 +126,8 @@ class DeviceArrays:
         self.left: IntArray = np.zeros(shape, dtype=np.int64)
         self.whole: IntArray = np.zeros(len(nodes), dtype=np.int64)
         self.left_total: IntArray = np.zeros(len(nodes), dtype=np.int64)
+        self.by_number: BoolArray = np.zeros(len(nodes), dtype=np.bool_)
+        self.made_up: BoolArray = np.zeros(len(nodes), dtype=np.bool_)
         self.closed_count = 0
         self.core_over = 0
         self.counted_over = 0
@@ -152,14 +159,17 @@ class DeviceArrays:
         """Tell whether a row may be other than these facts would make it."""
         if facts.card_amounts or self.amounts_cap or self.unknown.item(node):
             return True
-        if facts.systems.scaled or any(row == node for row, _ in self._excess):
+        if self.by_number.item(node) or parts_of(facts) or facts.systems.scaled or self._excess:
             return True
         if node in self._stand_ins:
             return True
         return bool(self.tenants[node].any() or self.barred[node].any())
 
     def _listed(self, node: NodeFacts) -> tuple[DeviceRecord, ...]:
-        return tuple([each for each in node.devices if each.device_type == self.device_type])
+        listed = tuple([each for each in node.devices if each.device_type == self.device_type])
+        if listed or self.device_type != GPU:
+            return listed
+        return _slots(parts_of(node))
 
     def _reshape(self, change: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> None:
         for name in (*_BY_NODE, *_BY_CARD):
@@ -169,6 +179,8 @@ class DeviceArrays:
 
     def _clear(self, node: int) -> None:
         """Forget a row: what it lists and what is held of it."""
+        if node in self._stand_ins:
+            self._count_over(node, -self._stand_ins.pop(node).lacking)
         self.closed_count -= int((self.present[node] & ~self.open[node]).sum())
         self.core_over += int(np.minimum(self.core_free[node], 0).sum())
         for name in (*_BY_NODE, *_BY_CARD):
@@ -180,12 +192,13 @@ class DeviceArrays:
         for column in range(len(self.records[node])):
             self._functions.pop((node, column), None)
             self._excess.pop((node, column), None)
-        if node in self._stand_ins:
-            self._count_over(-self._stand_ins.pop(node).lacking)
 
     def _list(self, node: int, records: Sequence[DeviceRecord], facts: NodeFacts) -> None:
         """Enter the inventory in a row that is clear."""
         self.records[node] = tuple(records)
+        if self.device_type == GPU:
+            self.by_number[node] = parts_of(facts) > 0
+            self.made_up[node] = all(each.device_type != GPU for each in facts.devices)
         self._columns[node] = columns = _columns_of(tuple([record.minor for record in records]))
         for column, record in enumerate(records):
             self.core_cap[node, column] = record.core_percent
@@ -234,7 +247,12 @@ class DeviceArrays:
     @property
     def is_counted(self) -> bool:
         """Tell whether some cards of some node are held by number."""
-        return bool(self._stand_ins)
+        return bool(self._stand_ins) or bool(self.by_number.any())
+
+    def knows(self, nodes: IntArray) -> BoolArray:
+        """Return on which of these nodes each card has a name, and each holder's card is known."""
+        known: BoolArray = (self.counted.take(nodes) == 0) & ~self.by_number.take(nodes)
+        return known
 
     @property
     def width(self) -> int:
@@ -329,7 +347,7 @@ class DeviceArrays:
         ]
         taken = [column for column in untouched if self.open.item(node, column)][:counted]
         self._stand_ins[node] = _StandIns(taken, max(0, counted - len(untouched)))
-        self._count_over(self._stand_ins[node].lacking)
+        self._count_over(node, self._stand_ins[node].lacking)
         for column in taken:
             self._add(node, column, _all_of(records[column]), 1)
 
@@ -338,13 +356,14 @@ class DeviceArrays:
         stand_ins = self._stand_ins.pop(node, None)
         if stand_ins is None:
             return
-        self._count_over(-stand_ins.lacking)
+        self._count_over(node, -stand_ins.lacking)
         for column in stand_ins.columns:
             self._add(node, column, _all_of(self.records[node][column]), -1)
 
-    def _count_over(self, cards: int) -> None:
+    def _count_over(self, node: int, cards: int) -> None:
         self.counted_over += cards
-        self.core_over += WHOLE_PERCENT * cards
+        if not self.made_up.item(node):
+            self.core_over += WHOLE_PERCENT * cards
 
     def add_unknown(self, node: int, holders: int) -> None:
         """Count a holder of a card that nobody can name, or forget it (-1)."""
@@ -402,6 +421,13 @@ class DeviceArrays:
             share = min(share, (WHOLE_PERCENT * (memory_free + 1) - 1) // memory_cap)
         share = max(share, 0)
         return min(share, WHOLE_PERCENT - 1) if self.tenants.item(node, column) else share
+
+
+@lru_cache(maxsize=1024)
+def _slots(count: int) -> tuple[DeviceRecord, ...]:
+    return tuple(
+        [DeviceRecord(device_type=GPU, minor=minor, device_id="") for minor in range(count)]
+    )
 
 
 @lru_cache(maxsize=1024)

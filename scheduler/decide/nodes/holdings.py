@@ -11,6 +11,7 @@ from ledger.domain.annotations.cpu import CpuExclusivePolicy
 from ledger.domain.annotations.qos import QosClass
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import GPU, WHOLE_PERCENT, DeviceShare
+from ledger.domain.dialects.registry import gives_by_number
 from ledger.domain.kube.shared_templates import Amounts
 from ledger.domain.log.cpu_holders import holds_alone
 from ledger.domain.log.events import BY_CLAIM, PodObserved
@@ -30,7 +31,6 @@ from scheduler.decide.nodes.devices import DeviceArrays
 from scheduler.decide.nodes.node_arrays import ABSENT, NodeArrays
 from scheduler.decide.nodes.pins import CpuPins
 from scheduler.decide.outcome import NumaPart, Placement
-from scheduler.decide.shapes import gives_by_number
 
 _NO_AMOUNTS: Final[Mapping[int, Amounts]] = {}
 _NOTHING: Final[Mapping[str, int]] = {}
@@ -228,9 +228,7 @@ class Holdings:
             counts_containers(pod.dialect),
             amounts_text(pod.annotations),
             pod.unknown_types,
-            pod.counted
-            if self._by_count or gives_by_number(self._arrays.nodes[node])
-            else _NOTHING,
+            pod.counted,
             extended.held(pod.snapshot) or _NOTHING,
             pod.source == BY_CLAIM,
         )
@@ -331,7 +329,8 @@ class Holdings:
         if is_elsewhere:
             unknown = tuple(dict.fromkeys(unknown))
         lost = (*unknown, *[share.device_type for share in strange])
-        counted = _NOTHING if is_lost or strange else held.counted
+        by_number = self._by_count or gives_by_number(facts)
+        counted = held.counted if by_number and not (is_lost or strange) else _NOTHING
         return _Taken(
             held,
             node,
@@ -396,7 +395,13 @@ def _amounts(held: _Held) -> Mapping[int, Amounts]:
 
 
 def _gpu_core_percent(taken: _Taken) -> int:
-    counted = sum([number for devices, number in taken.counted if devices.device_type == GPU])
+    counted = sum(
+        [
+            number
+            for devices, number in taken.counted
+            if devices.device_type == GPU and not devices.made_up.item(taken.node)
+        ]
+    )
     named = [share.core_percent for _, _, share, _ in taken.cards if share.device_type == GPU]
     return sum(named) + WHOLE_PERCENT * counted
 

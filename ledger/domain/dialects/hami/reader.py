@@ -35,6 +35,7 @@ from ledger.domain.dialects.names import Dialect
 from ledger.domain.dialects.protocol import DialectReader, GpuAsked, Listed, Quantities
 from ledger.domain.errors import InputError
 from ledger.domain.kube.pod_spec import PodSpec
+from ledger.domain.request.card_names import number_in
 from ledger.domain.request.requests import MatchExpression
 from ledger.domain.resources import (
     GPU_CORE,
@@ -146,9 +147,8 @@ def beside_device(
 
 def _size_mib(cards: Sequence[RegisteredCard], labels: Mapping[str, str]) -> int:
     """Return how large each card is by a node's label, which is of one model; else no bound."""
-    text = labels.get(SIZE, "")
-    is_told = len({card.model for card in cards}) == 1 and text.isascii() and text.isdecimal()
-    return (is_told and int(text[:10])) or NUMBER_MAX
+    is_told = len({card.model for card in cards}) == 1
+    return (is_told and number_in(labels, SIZE)) or NUMBER_MAX
 
 
 def _is_gone(annotations: Mapping[str, str], quantities: Quantities) -> bool:

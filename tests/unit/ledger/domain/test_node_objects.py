@@ -55,8 +55,6 @@ def test_a_plain_node_is_read() -> None:
     ("labels", "model"),
     [
         pytest.param({"nvidia.com/gpu.product": "Tesla-T4"}, "Tesla-T4", id="as it stands"),
-        pytest.param({"nvidia.com/gpu.product": "L40S-SHARED"}, "L40S", id="of replicas"),
-        pytest.param({"nvidia.com/gpu.product": "A100-MIG-1g.5gb"}, "A100", id="of slices"),
         pytest.param({"nvidia.com/gpu.product": "T4", MODEL: "A10"}, "A10", id="behind the own"),
         pytest.param({}, "", id="not at all"),
     ],
@@ -68,6 +66,16 @@ def test_cards_without_a_device_object_are_of_the_product_that_the_node_says(
     facts, _ = decode_node(node(allocatable={"nvidia.com/gpu": "2"}, labels=labels))
 
     assert [card.model for card in facts.devices] == [model, model]
+
+
+@pytest.mark.parametrize("product", ["L40S-SHARED", "A100-MIG-1g.5gb"])
+def test_parts_of_cards_are_no_cards_of_the_inventory(product: str) -> None:
+    """Two replicas or instances may be of one card; none has a minor."""
+    labels = {"nvidia.com/gpu.product": product}
+    facts, _ = decode_node(node(allocatable={"nvidia.com/gpu": "2"}, labels=labels))
+
+    assert (facts.devices, facts.dialects) == ((), frozenset({Dialect.NVIDIA}))
+    assert dict(facts.systems.offers) == {"nvidia.com/gpu": 2}
 
 
 def test_a_node_says_which_machine_it_is_and_which_start_of_it() -> None:

@@ -6,11 +6,14 @@ import pytest
 from msgspec import structs
 
 from ledger.domain.devices import DeviceShare
+from ledger.domain.dialects.names import Dialect
+from ledger.domain.kube.node_objects import decode_node
 from ledger.domain.log.events import PodObserved
 from ledger.domain.nodes import NodeFacts, Taint
 from ledger.domain.request.requests import CpuSetDemand
 from scheduler.decide.engine import Engine
-from scheduler.decide.settings import POLICIES
+from scheduler.decide.outcome import Placement, Unplaced
+from scheduler.decide.settings import POLICIES, SchedulingSettings
 from tests.support.clusters import (
     GIB,
     SMALL_MACHINE,
@@ -24,6 +27,7 @@ from tests.support.clusters import (
     selector,
     share,
 )
+from tests.support.objects import node
 
 PINNED = CpuSetDemand(cpus=4, bind_policy="FullPCPUs", required=True, exclusive_policy="None")
 
@@ -58,6 +62,41 @@ def test_a_node_that_comes_is_decided_on_at_once(policy: str) -> None:
 
     assert cluster.put_node(gpu_node("a")) == 0
     assert placed(cluster, request).node_name == "a"
+
+
+@pytest.mark.parametrize("by_count", [False, True])
+def test_a_node_whose_cards_are_given_in_parts_and_whole_again(*, by_count: bool) -> None:
+    """Replicas are set and taken back while somebody holds some: no sum is left behind."""
+
+    def plugged(units: int, **labels: str) -> NodeFacts:
+        told = {f"nvidia.com/gpu.{key}": value for key, value in labels.items()}
+        quantities = {"cpu": "8", "memory": "64Gi", "nvidia.com/gpu": units}
+        body = node("n", allocatable=quantities, labels=told)
+        return decode_node(body)[0]
+
+    whole, parts = plugged(2), plugged(20, replicas="10", count="2")
+    more = plugged(3, count="2")
+    holds = structs.replace(running("r"), node_uid=whole.uid, unknown_types=("gpu",))
+    holds = structs.replace(holds, counted={"gpu": 1})
+    cluster = Engine((whole,), SchedulingSettings(), by_count=by_count)
+    cluster.take(0, holds)
+    for facts in (parts, more, parts, whole, more, whole):
+        cluster.put_node(facts)
+        anew = Engine((facts,), SchedulingSettings(), by_count=by_count)
+        anew.take(0, holds)
+        sums = [
+            (each.core_percent_capacity, each.core_percent_allocated) for each in (cluster, anew)
+        ]
+        assert sums[0] == sums[1]
+        for count in (1, 2, 19, 20):
+            request = replace(pod("p", share(100, count)), dialect=Dialect.NVIDIA)
+            answers = [each.decide(request) for each in (cluster, anew)]
+            assert [type(one) for one in answers] == [type(answers[1])] * 2
+            if facts is parts and by_count:
+                assert isinstance(answers[0], Placement if count < 20 else Unplaced)
+                assert isinstance(answers[0], Unplaced) or answers[0].counted == count
+    cluster.release("r")
+    assert cluster.core_percent_allocated == 0
 
 
 def test_a_node_that_went_is_never_chosen_counted_or_a_reason() -> None:
