@@ -24,8 +24,15 @@ from scheduler.cluster.claimed import DRIVERS, READ, holders_of_own, seen_in
 from scheduler.cluster.claims import Dra
 from scheduler.cluster.documents import Document, Documents, is_ended, node_of, section
 from scheduler.cluster.dra import dra_of, is_of_dra, with_rules
-from scheduler.gate.allocate import ClaimAsk, Constraint, DeviceAsk, Offer
-from scheduler.gate.cel import Asked, BeyondError, matches
+from scheduler.gate.allocate import (
+    Asked,
+    BeyondError,
+    ClaimAsk,
+    Constraint,
+    DeviceAsk,
+    Offer,
+    matches,
+)
 from scheduler.gate.claims import Allocated, ClaimSeen
 from scheduler.gate.exchange import Device, Results, device_of
 from scheduler.gate.follow import SOURCE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.gate.cel import Asked, BeyondError, matches
+from scheduler.gate.allocate import Asked, BeyondError, matches
 
 H100 = Asked.read(
     "gpu.nvidia.com",
