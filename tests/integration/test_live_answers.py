@@ -34,6 +34,8 @@ QUESTIONS: Final = (
     ("who", "gpu-a/0", "--at", "2026-03-02T10:30:00+01:00"),
     ("who", "gpu-a/0", "--history", "-o", "csv"),
     ("who", "gpu-a", "-o", "wide"),
+    ("who", "gpu-a", "--since", "2026-03-02", "--until", "2026-03-02T10:30:00+01:00"),
+    ("who", "gpu-a/cpu/0", "--since", "2026-03-02T09:30:00+01:00", "-o", "json"),
     ("who", "ml/nb-7", "--history", "-o", "json"),
     ("why", "gpu-a/0"),
     ("why", "gpu-a", "-o", "json"),

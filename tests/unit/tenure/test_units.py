@@ -1,3 +1,5 @@
+import time
+
 import pytest
 
 from ledger.domain.amounts import format_bytes, format_cards, format_cores
@@ -42,6 +44,37 @@ def test_a_time_is_read_exactly(text: str, moment_us: int) -> None:
 )
 def test_what_is_no_time_is_refused(text: str) -> None:
     """A time without a zone would mean something else on every machine."""
+    with pytest.raises(InputError):
+        parse_time(text, now_us=NOW_US)
+
+
+@pytest.mark.parametrize(
+    ("zone", "moment"),
+    [
+        ("UTC", "2026-03-29T00:00:00+00:00"),
+        ("Europe/Berlin", "2026-03-29T00:00:00+01:00"),
+        ("America/New_York", "2026-03-29T00:00:00-04:00"),
+        ("Asia/Kathmandu", "2026-03-29T00:00:00+05:45"),
+    ],
+)
+def test_a_date_is_its_first_moment_where_it_is_read(
+    monkeypatch: pytest.MonkeyPatch, zone: str, moment: str
+) -> None:
+    """Midnight by the zone of that day, also of one on which clocks change."""
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        read = parse_time(" 2026-03-29 ", now_us=0)
+        assert read == parse_time(moment, now_us=0)
+        assert format_time(read) == moment
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+@pytest.mark.parametrize("text", ["0001-01-01", "9999-12-31", "2026-02-30", "20260302", "2026-W10"])
+def test_what_is_no_date_is_refused(text: str) -> None:
+    """One of no calendar, beyond what is stored, or in another form."""
     with pytest.raises(InputError):
         parse_time(text, now_us=NOW_US)
 
