@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from ledger.domain.errors import InputError
 from tenure.exits import note, with_next
 from tenure.times import LedgerTime, is_relative, ledger_time, read_moment
-from tenure.units import format_time
+from tenure.units import DATE, MICROSECONDS, format_time
 from tenure.version import tenure_version
 
 if TYPE_CHECKING:
@@ -80,11 +80,33 @@ def time_of(ledger: Ledger) -> LedgerTime:
 
 
 def moment_of(text: str, now: LedgerTime, *, option: str, say: Callable[[str], None] = note) -> int:
-    """Return the moment an option names; say beside the answer what a relative one counts from."""
+    """Return the moment an option names; say beside the answer which one, where it says no zone."""
     at_us = read_moment(text, now, option=option)
     if is_relative(text):
         say(f"{option}: {format_time(at_us)}, counted from {now.source}")
+    elif DATE.fullmatch(text):
+        say(f"{option}: {format_time(at_us)}, midnight here")
     return at_us
+
+
+def window_of(
+    since: str | None, until: str | None, now: LedgerTime, first_us: int, say: Callable[[str], None]
+) -> tuple[int, int]:
+    """Return the recorded part of an interval. Raises InputError: there is none."""
+    since_us, until_us = first_us, now.now_us
+    if since is not None:
+        since_us = moment_of(since, now, option="--since", say=say)
+    if until is not None:
+        until_us = moment_of(until, now, option="--until", say=say)
+    begins_us = first_us - first_us % MICROSECONDS  # events of one moment are microseconds apart
+    outside = "--until" if until_us < begins_us else "--since" if since_us > now.now_us else ""
+    if outside:
+        error = InputError("nothing is recorded in this period", field=outside)
+        told = f"{format_time(first_us)} to {format_time(now.now_us)}"
+        raise with_next(error, f"choose a part of {told}")
+    if until_us < since_us:
+        raise InputError("the window ends before it begins", field="--until")
+    return max(since_us, first_us), max(since_us, min(until_us, now.now_us))
 
 
 def clock_us() -> int:

@@ -40,7 +40,16 @@ Since = Annotated[
     typer.Option(
         "--since",
         metavar="TIME",
-        help='ISO 8601 with a zone, or "7d ago". Default: the ledger\'s beginning.',
+        help='ISO 8601 with a zone, a date, or "7d ago". Default: the ledger\'s beginning.',
+        show_default=False,
+    ),
+]
+Until = Annotated[
+    str | None,
+    typer.Option(
+        "--until",
+        metavar="TIME",
+        help="Likewise, itself left out. Default: now, of a simulation its end.",
         show_default=False,
     ),
 ]
@@ -49,7 +58,7 @@ At = Annotated[
     typer.Option(
         "--at",
         metavar="TIME",
-        help='ISO 8601 with a zone, or "2h ago". Default: now.',
+        help='ISO 8601 with a zone, a date (its midnight here), or "2h ago". Default: now.',
         show_default=False,
     ),
 ]

@@ -13,7 +13,7 @@ from tenure.units import MICROSECONDS, format_time, parse_time
 SIMULATION: Final = "simulation/"
 """The origin of a ledger whose time is virtual starts with this (cli.md, Ledger)."""
 
-_EXAMPLE: Final = 'write it as 2026-03-02T14:05:00+01:00 or "2h ago"'
+_EXAMPLE: Final = 'write it as 2026-03-02T14:05:00+01:00, 2026-03-02 or "2h ago"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

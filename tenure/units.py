@@ -12,6 +12,7 @@ from ledger.domain.errors import InputError
 MICROSECONDS: Final = 1_000_000
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+DATE: Final = re.compile(r"\s*[0-9]{4}-[0-9]{2}-[0-9]{2}\s*")
 _AGO: Final = re.compile(r"(?P<parts>(?:[0-9]{1,18}[smhdw]\s*+)+)ago", re.IGNORECASE)
 _PART: Final = re.compile(r"([0-9]{1,18})([smhdw])", re.IGNORECASE)
 _DECIMAL: Final = re.compile(r"[0-9]{1,18}(?:\.[0-9]{0,18})?|\.[0-9]{1,18}")
@@ -23,7 +24,8 @@ def parse_time(text: str, *, now_us: int, field: str = "") -> int:
     """
     Return the moment in microseconds since the epoch.
 
-    Rule: cli.md, Commands: ISO 8601 with a zone, or `2h ago`, `1d12h ago`; also `now`.
+    Rule: cli.md, Commands: ISO 8601 with a zone, or `2h ago`, `1d12h ago`; also `now`, and a date,
+    which is its midnight in the local zone.
 
     Raises:
         InputError: anything else, a time without a zone among it.
@@ -39,7 +41,9 @@ def parse_time(text: str, *, now_us: int, field: str = "") -> int:
         return _bounded(now_us - seconds * MICROSECONDS, text, field)
     try:
         moment = datetime.fromisoformat(words)
-    except ValueError as error:
+        if DATE.fullmatch(words):
+            moment = moment.astimezone()
+    except (ValueError, OverflowError) as error:
         raise InputError(
             f"not a time such as 2026-03-03T14:05:00+01:00 or '2h ago': value={text!r}", field=field
         ) from error

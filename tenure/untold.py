@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from tenure.times import LedgerTime
 
 
-def untold(source: Ledger, at_us: int | None, now: LedgerTime) -> str:
+def untold(source: Ledger, at_us: int | None, now: LedgerTime, since_us: int | None = None) -> str:
     """
     Return why a moment is not recorded, empty for one that is.
 
     It is before the first inventory, in a range that a recovery lost, or has not come yet: a
-    simulation ends with its last event.
+    simulation ends with its last event. With `since_us` it is the last one of an interval.
 
     Example: who held a card in 2020, of a ledger from 2026:
 
@@ -34,7 +34,7 @@ def untold(source: Ledger, at_us: int | None, now: LedgerTime) -> str:
         what = "this ledger ends at" if now.virtual else "it is later than now,"
         return f"not known: {what} {format_time(now.now_us)}"
     for lost in lost_ranges(source.connection):
-        if lost.opened_at_us < at_us < lost.closed_at_us:
+        if lost.opened_at_us < at_us and (since_us or at_us) < lost.closed_at_us:
             since, until = format_time(lost.opened_at_us), format_time(lost.closed_at_us)
             return f"not known: what happened from {since} to {until} is lost"
     return ""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ledger.domain.systems import SystemCard
     from ledger.store.open import Ledger
     from ledger.store.reading.report_rows import Device
+    from ledger.store.reading.views import When
 
 _NAMED_MAX: Final = 5
 """How many of what a name may mean an error names."""
@@ -129,6 +130,21 @@ def cards_then(source: Ledger, card: CardName, position: int) -> frozenset[int]:
         for each in registered_at(source.connection, position).devices
         if (each.node_name, each.device_type, each.minor) == place
     )
+
+
+def cards_over(
+    source: Ledger, card: CardName, when: When, position: int
+) -> Iterator[tuple[When, frozenset[int]]]:
+    """Yield the parts of an interval, each with `cards_then`; `position` is of its beginning."""
+    from ledger.store.reading.registered import inventories_between
+    from ledger.store.reading.views import When
+
+    begin_us, end_us = when.since_us or 0, when.at_us or 0
+    told = inventories_between(source.connection, card.node, begin_us, end_us)
+    for at_us, following in [*told, (end_us + 1, 0)]:
+        if begin_us < at_us:
+            yield When(since_us=begin_us, at_us=at_us - 1), cards_then(source, card, position)
+        begin_us, position = at_us, following
 
 
 def owner_text(name: OwnerName) -> str:

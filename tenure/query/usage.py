@@ -13,17 +13,17 @@ from ledger.domain.errors import InputError
 from tenure.asking import EVERYBODY, Answer, Sight
 from tenure.exits import with_next
 from tenure.live.place import NO_PARQUET, Place, asks, say
-from tenure.opening import moment_of, time_of
-from tenure.options import DataOutput, Files, Out, Since
+from tenure.opening import time_of, window_of
+from tenure.options import DataOutput, Files, Out, Since, Until
 from tenure.output import Column, DataFormat, OutputFormat, write_answer
 from tenure.simulate.dump import ledger_of_files
-from tenure.times import LedgerTime, iso_time
-from tenure.units import MICROSECONDS, format_time
+from tenure.times import iso_time
+from tenure.units import format_time
 
 if TYPE_CHECKING:
     from ledger.store.open import Ledger
     from ledger.store.reading.gpu_hours import GpuGroup
-    from ledger.store.reading.report_rows import Span, UsageRecord
+    from ledger.store.reading.report_rows import UsageRecord
 
 
 LABEL: Final = "label:"
@@ -56,10 +56,7 @@ def usage(
         str, typer.Option("--by", metavar="GROUP", help="namespace, owner, model or label:KEY.")
     ] = "namespace",
     since: Since = None,
-    until: Annotated[
-        str | None,
-        typer.Option("--until", metavar="TIME", help="Default: now.", show_default=False),
-    ] = None,
+    until: Until = None,
     place: Place,
     output: DataOutput = DataFormat.TABLE,
     out: Out = None,
@@ -158,7 +155,9 @@ def _used(source: Ledger, question: UsageQuestion, sight: Sight, answer: Answer)
     now, capacity = time_of(source), None
     with source.connection.begin():
         span = queries.span(source.connection)
-        since_us, until_us = _window(question, now, span, answer)
+        since_us, until_us = window_of(
+            question.since, question.until, now, span.first_at_us, answer.note
+        )
         namespace = sight.namespace or None
         rows = usage_of(source, span, group, (since_us, until_us), namespace=namespace)
         missing = not_counted(source, span, (since_us, until_us), namespace=namespace)
@@ -206,25 +205,6 @@ def _group(by: str) -> GpuGroup:
         error = InputError(f"unknown group: {by!r}", field="--by")
         raise with_next(error, f"use {', '.join(GROUPS)} or label:KEY, such as label:team")
     return cast("GpuGroup", by)
-
-
-def _window(
-    question: UsageQuestion, now: LedgerTime, span: Span, answer: Answer
-) -> tuple[int, int]:
-    since_us, until_us = span.first_at_us, now.now_us
-    if question.since is not None:
-        since_us = moment_of(question.since, now, option="--since", say=answer.note)
-    if question.until is not None:
-        until_us = moment_of(question.until, now, option="--until", say=answer.note)
-    first_us = span.first_at_us - span.first_at_us % MICROSECONDS
-    outside = "--until" if until_us < first_us else "--since" if since_us > now.now_us else ""
-    if outside:
-        error = InputError("nothing is recorded in this period", field=outside)
-        told = f"{format_time(span.first_at_us)} to {format_time(now.now_us)}"
-        raise with_next(error, f"choose a part of {told}")
-    if until_us < since_us:
-        raise InputError("the window ends before it begins", field="--until")
-    return max(since_us, span.first_at_us), max(since_us, min(until_us, now.now_us))
 
 
 def _by_hours(row: UsageRecord) -> tuple[float, float, str]:

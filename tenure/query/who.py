@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
 
 import typer
@@ -23,12 +24,8 @@ from tenure.names import (
     card_text,
     parse_name,
 )
-from tenure.opening import moment_of, time_of
-from tenure.options import (
-    At,
-    DataOutput,
-    Out,
-)
+from tenure.opening import moment_of, time_of, window_of
+from tenure.options import At, DataOutput, Out, Since, Until
 from tenure.output import (
     DataFormat,
     OutputFormat,
@@ -39,7 +36,7 @@ from tenure.output import (
     write_yaml,
 )
 from tenure.picture import UNKNOWN_HOLDER, devices_told
-from tenure.query.meant import cards_then, first_known, numbers_called, owner_text
+from tenure.query.meant import cards_over, first_known, numbers_called, owner_text
 from tenure.query.records import (
     HOLDER_COLUMNS,
     HOLDER_KEYS,
@@ -47,7 +44,7 @@ from tenure.query.records import (
     holder_record,
     shown,
 )
-from tenure.times import iso_or_none
+from tenure.times import iso_or_none, iso_time
 from tenure.untold import untold
 
 if TYPE_CHECKING:
@@ -56,6 +53,7 @@ if TYPE_CHECKING:
     from ledger.store.reading.report_rows import Device, HolderRow
     from ledger.store.reading.views import When
     from scheduler.usage.others import OfOthers
+    from tenure.times import LedgerTime
 
 
 _MIB: Final = 1 << 20
@@ -77,6 +75,8 @@ def who(
     ],
     *,
     at: At = None,
+    since: Since = None,
+    until: Until = None,
     history: Annotated[
         bool, typer.Option("--history", help="Everyone who ever held it, not one moment.")
     ] = False,
@@ -89,6 +89,8 @@ def who(
 
     Example: tenure who gpu-a/3 --at 2026-03-03T14:05:00+01:00
 
+    Everyone who held it on a day: tenure who gpu-a/3 --since 2026-03-03 --until 2026-03-04
+
     Everyone who ever held it: tenure who gpu-a/3 --history
 
     What a Pod holds: tenure who ml/train-7
@@ -98,7 +100,8 @@ def who(
     from tenure.parquet import parquet_target
 
     parquet = parquet_target(output, out)
-    question = WhoQuestion(name=name, at=at, history=history, output=output.text_form)
+    form = output.text_form
+    question = WhoQuestion(name=name, at=at, since=since, until=until, history=history, output=form)
     if parquet is None:
         place.print("who", answer_who, question)
         return
@@ -111,10 +114,12 @@ def who(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhoQuestion:
-    """Who holds, or held, a name: now, at a moment, or ever."""
+    """Who holds, or held, a name: now, at a moment, over an interval, or ever."""
 
     name: str
     at: str | None = None
+    since: str | None = None
+    until: str | None = None
     history: bool = False
     output: OutputFormat = OutputFormat.TABLE
 
@@ -125,6 +130,7 @@ class _Found:
 
     meant: Name
     at_us: int | None
+    window: dict[str, str]
     records: list[dict[str, Any]]
     free: list[Device]
     last: HolderRow | None
@@ -146,7 +152,8 @@ def answer_who(source: Ledger, question: WhoQuestion, sight: Sight) -> Answer:
         case OutputFormat.JSON | OutputFormat.YAML:
             document = {
                 "name": str(meant),
-                "at": iso_or_none(found.at_us),
+                "at": None if found.window else iso_or_none(found.at_us),
+                **found.window,
                 **({"untold": found.untold} if found.untold else {}),
                 **({} if sight.whole else {"namespace": sight.namespace}),
                 "holders": found.records,
@@ -171,43 +178,65 @@ def answer_who(source: Ledger, question: WhoQuestion, sight: Sight) -> Answer:
 def _find(source: Ledger, question: WhoQuestion, sight: Sight, answer: Answer) -> _Found:
     """Return who holds what, from one state of the ledger."""
     from ledger.store.reading.timetravel import position_at
-    from ledger.store.reading.views import When
 
-    if question.history and question.at is not None:
-        raise InputError("--history and --at exclude each other", field="--at")
     readings = parse_name(question.name)
     now = time_of(source)
-    at = question.at
-    at_us = None if at is None else moment_of(at, now, option="--at", say=answer.note)
-    when = When(at_us=at_us, ever=question.history)
-    position = None if at_us is None else position_at(source, at_us)
+    when, window = _when(source, question, now, answer)
+    at_us, since_us = when.at_us, when.since_us
+    position = None if since_us is None else position_at(source, since_us)
     with source.connection.begin():
         meant = first_known(source, readings, sight, position)
-        then = frozenset[int]()
+        parts = [(when, frozenset[int]())]
         if isinstance(meant, CardName) and meant not in readings:
-            then = numbers_called(source, readings)
+            parts = [(when, numbers_called(source, readings))]
         elif isinstance(meant, CardName) and position is not None:
-            then = cards_then(source, meant, position)
-        holders = find_holders(source, meant, when, sight, then)
+            parts = list(cards_over(source, meant, when, position))
+        found = (find_holders(source, meant, each, sight, then) for each, then in parts)
+        holders = list(dict.fromkeys(chain.from_iterable(found)))
         told = holders or question.history
-        last = None if told else _last_before(source, meant, at_us, sight, then)
+        last = None if told else _last_before(source, meant, since_us, sight, parts[0][1])
         free = _free_devices(source, meant, holders) if at_us is None and sight.whole else []
         unknown = unknown_lines(source, meant, when, holders)
         if at_us is None and sight.whole and not question.history:
             unknown += counted_lines(source, meant, at_us)
-        not_told = untold(source, at_us, now)
-    if at_us is not None and sight.whole:  # what was is the same in any transaction
+        not_told = untold(source, at_us, now, since_us)
+    if question.at is not None and sight.whole:  # what was is the same in any transaction
         unknown += counted_lines(source, meant, at_us)
     asked_us = now.now_us if at_us is None else min(at_us, now.now_us)
     return _Found(
         meant=meant,
         at_us=at_us,
+        window=window,
         records=[_record(holder, meant, asked_us) for holder in holders],
         free=free,
         last=last,
         unknown=unknown,
         untold=not_told,
     )
+
+
+def _when(
+    source: Ledger, question: WhoQuestion, now: LedgerTime, answer: Answer
+) -> tuple[When, dict[str, str]]:
+    """Return which holders are asked for, and the interval as the answer says it."""
+    from ledger.store.reading.report_queries import span
+    from ledger.store.reading.views import When
+
+    given, window = question.at is not None, (question.since, question.until)
+    if question.history + given + (window != (None, None)) > 1:
+        fact = "--history, --at and an interval exclude each other"
+        raise InputError(fact, field="--history" if question.history else "--at")
+    if question.at is not None:
+        at_us = moment_of(question.at, now, option="--at", say=answer.note)
+        return When(at_us=at_us, since_us=at_us), {}
+    if window == (None, None):
+        return When(ever=question.history), {}
+    with source.connection.begin():
+        first_us = span(source.connection).first_at_us
+    since_us, until_us = window_of(*window, now, first_us, answer.note)
+    last_us = until_us - 1 if until_us < now.now_us else until_us
+    said = {"since": iso_time(since_us), "until": iso_time(until_us)}
+    return When(at_us=max(since_us, last_us), since_us=since_us), said
 
 
 def find_holders(

@@ -12,7 +12,7 @@ from ledger.domain.errors import InputError
 from tenure.exits import AnswerIsNo, note, warn, with_next
 from tenure.live.place import Place
 from tenure.opening import moment_of, time_of
-from tenure.options import Files, LedgerUrl, Since
+from tenure.options import Files, LedgerUrl, Since, Until
 from tenure.simulate.dump import ledger_of_files
 
 STDOUT: Final = "-"
@@ -33,10 +33,7 @@ def report(
         bool, typer.Option(help="Prove the ledger first; only then the page claims it.")
     ] = True,
     since: Since = None,
-    until: Annotated[
-        str | None,
-        typer.Option("--until", metavar="TIME", help="Default: its end.", show_default=False),
-    ] = None,
+    until: Until = None,
     ledger: LedgerUrl = None,
 ) -> None:
     """

@@ -33,9 +33,8 @@ from tenure.serving.memory import give_back, look_seldom
 from tenure.serving.probes import probes_app
 from tenure.serving.scheduling.agents import agent_routes
 from tenure.serving.scheduling.certificates import ServingFolder
-from tenure.serving.scheduling.cluster import origin_of, reflectors
+from tenure.serving.scheduling.cluster import origin_of, reflectors, why_not_expected
 from tenure.serving.scheduling.gate import attempts_in, guarding, observe_claims
-from tenure.serving.scheduling.identity import why_not_expected
 from tenure.serving.scheduling.label import label_the_leader
 from tenure.serving.scheduling.ledger import ProbedLane, beginning_of, refusals_told
 from tenure.serving.scheduling.options import ProcessClock, SchedulerOptions

@@ -15,6 +15,7 @@ from scheduler.cluster.settings import with_policy
 from scheduler.decide.settings import DEFAULT_SCHEDULING, POLICIES, SchedulingSettings
 from tenure.config import read_settings
 from tenure.exits import AnswerIsNo, note, warn, with_next
+from tenure.opening import clock_us, moment_of
 from tenure.output import OutputFormat
 from tenure.progress import counting_bar
 from tenure.simulate.compare import row_of, write_comparison
@@ -22,7 +23,8 @@ from tenure.simulate.model import Run
 from tenure.simulate.render import write_result
 from tenure.simulate.results import Result
 from tenure.simulate.runner import RunRecord, recorded_start_us, run_simulation
-from tenure.units import parse_decimal, parse_time
+from tenure.times import LedgerTime
+from tenure.units import parse_decimal
 from tenure.version import tenure_version
 
 OPENB_START_US: Final = 1_672_531_200_000_000
@@ -130,10 +132,8 @@ def _policies(options: Options, settings: SchedulingSettings) -> tuple[str, ...]
 
 
 def _read(options: Options, settings: SchedulingSettings) -> Run:
-    clock_us = time.time_ns() // 1000
-    now_us = (
-        None if options.now is None else parse_time(options.now, now_us=clock_us, field="--now")
-    )
+    clock = LedgerTime(now_us=clock_us(), virtual=False)
+    now_us = None if options.now is None else moment_of(options.now, clock, option="--now")
     if options.openb_nodes is not None and options.openb_pods is not None:
         from tenure.simulate.openb import read_openb
 
@@ -159,7 +159,7 @@ def _read(options: Options, settings: SchedulingSettings) -> Run:
     return read_manifest_run(
         options.files,
         settings=settings,
-        start_us=clock_us if now_us is None else now_us,
+        start_us=clock.now_us if now_us is None else now_us,
         schedule=options.schedule,
     )
 

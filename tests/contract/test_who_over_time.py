@@ -27,7 +27,6 @@ from tests.support.stores import (
 )
 
 NEW: Final = "uid-new"
-QUARTERS: Final = 24
 Told = tuple[float, LedgerEvent]
 
 
@@ -57,7 +56,7 @@ def on(card: int, minor: int, percent: int = 50) -> Any:  # noqa: ANN401 - a sha
 
 def moved(*, name: str = "n-1", uid: str = "uid-n-1") -> list[Told]:
     """Two Pods one after the other on each card, and the cards change places in between."""
-    there = {"node": name, "node_uid": uid}
+    there: dict[str, Any] = {"node": name, "node_uid": uid}
     lost = [(2.0, NodeLost(node_uid="uid-n-1", node_name="n-1", reason="deleted"))]
     return [
         (0.0, on_m("n-1")),
@@ -124,21 +123,19 @@ def test_an_interval_has_whoever_held_it_at_some_moment_of_it(
 ) -> None:
     """Of a card, also where another one is at its place; of CPUs, a node, a Pod and an id."""
     asking = Asking(store, capsys, told)
-    names = ("n-1/0", "n-1/1", "n-1/cpu/0", "n-1", "team-a/b", "GPU-m-1")
-    names += ("n-2/0", "n-2/1") if told[-1][1] != moved()[-1][1] else ()
-    at = {
-        name: [asking.holders(name, "--at", moment(each)) for each in range(QUARTERS)]
-        for name in names
-    }
-    for name in names:
-        for since, until in ((0, 1), (1, 7), (4, 5), (5, 9), (6, 7), (9, 13), (2, 23), (17, 20)):
+    quarters = sorted({int(4 * hour) for hour, _ in told})  # nothing changes in between
+    everybody = set[str]()
+    for name in (f"{told[-2][1].node_name}/0", "n-1/1", "n-1/cpu/0", "n-1", "GPU-m-0"):  # type: ignore[union-attr]
+        at = {each: asking.holders(name, "--at", moment(each)) for each in quarters}
+        for since, until in ((0, 5), (5, 9), (6, 12), (2, 20)):
             found = asking.holders(name, "--since", moment(since), "--until", moment(until))
-            assert found == set().union(*at[name][since:until]), (name, since, until)
+            held = (at[each] for each in quarters if since <= each < until)
+            assert found == set().union(*held), (name, since, until)
+        held = (at[each] for each in quarters if each < 15)
+        assert asking.holders(name, "--until", moment(15)) == set().union(*held), name
         found = asking.holders(name, "--since", moment(1))
-        assert found == set().union(*at[name][1:]), name
-        found = asking.holders(name, "--until", moment(15))
-        assert found == set().union(*at[name][:15]), name
-    everybody = {pod for _, pod, _ in asking.holders("n-1", "--since", moment(0))}
+        assert found == set().union(*(at[each] for each in quarters if each)), name
+        everybody |= {pod for _, pod, _ in found}
     assert everybody == {"a", "b", "c", "d", "e", "x"}
 
 
@@ -169,7 +166,7 @@ def test_an_answer_says_which_interval_it_is_of(
     assert (document["at"], document["holders"]) == (None, [])
     text = asking.ask(*words).out
     assert "n-1/0 is held by nobody" in text
-    assert "team-a/b" in text
+    assert "last:" in text
 
 
 def iso(quarter: int) -> str:

@@ -21,6 +21,7 @@ from ledger.store.projections.inventory import (
 )
 from ledger.store.reading import report_queries as queries
 from ledger.store.reading.report_rows import Device, Node
+from ledger.store.reading.views import EVENTS
 from ledger.store.schema import ledger_events
 
 
@@ -69,6 +70,23 @@ def registered_at(connection: Connection, until: int) -> Registered:
             *then.rows_of(device for device in devices if device.node_uid in mine),
         ],
     )
+
+
+def inventories_between(
+    connection: Connection, node: str, since_us: int, until_us: int
+) -> list[tuple[int, int]]:
+    """Return when and where a node's machine was inventoried after one moment, up to another."""
+    listed = {each.machine_no for each in queries.nodes(connection, name=node)}
+    streams = [_stream(each) for each in queries.nodes(connection) if each.machine_no in listed]
+    e, v = ledger_events.c, EVENTS.c
+    query = (
+        select(v.at_us, v.position)
+        .join_from(EVENTS, ledger_events, v.position == e.position)
+        .where(e.event_type == _type(NodeInventoried), e.stream.in_(streams))
+        .where(v.at_us > since_us, v.at_us <= until_us)
+        .order_by(v.position)
+    )
+    return [(at_us, position) for at_us, position in connection.execute(query)]
 
 
 class _Then:

@@ -94,10 +94,16 @@ LOST: Final = _view("audit_unknown_ranges", "position opened_at_us closed_at_us"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class When:
-    """Which holders: those at a moment, or those who hold now, or all there ever were."""
+    """
+    Which holders: those at a moment, or those who hold now, or all there ever were.
+
+    Attributes:
+        since_us: with `at_us`, where those are meant who held at any moment from then to that one.
+    """
 
     at_us: int | None = None
     ever: bool = False
+    since_us: int | None = None
 
     def condition(self, view: FromClause) -> ColumnElement[bool]:
         """Return the condition over the intervals of a view."""
@@ -106,7 +112,8 @@ class When:
         ended = view.c.closed_at_us
         if self.at_us is None:
             return ended.is_(None)
-        return (view.c.opened_at_us <= self.at_us) & or_(ended.is_(None), ended > self.at_us)
+        since_us = self.at_us if self.since_us is None else self.since_us
+        return (view.c.opened_at_us <= self.at_us) & or_(ended.is_(None), ended > since_us)
 
 
 NOW: Final = When()

@@ -1,8 +1,10 @@
-"""The cluster of the process: whose it is, and the collections that are followed."""
+"""The cluster of the process: whose it is, whom it takes us for, what of it is followed."""
 
 from __future__ import annotations
 
+import logging
 import time
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from certs.ports import ApiError
@@ -13,6 +15,7 @@ from ledger.domain.resources import (
 )
 from scheduler.service.assembly import Assembly
 from scheduler.service.claims import CLAIMS
+from scheduler.service.outcomes import is_definite
 from scheduler.service.slices import CLASSES, SLICES
 from scheduler.service.tainting import VERSIONS as RULE_VERSIONS
 from scheduler.service.tainting import rules_path
@@ -37,6 +40,9 @@ PATHS: Final = {
 NAMES: Final = {"templates": GPU_TEMPLATES_NAME}
 """Of which of them one object alone is followed."""
 _CLUSTER: Final = "/api/v1/namespaces/kube-system"
+_GROUP: Final = "authentication.k8s.io/v1"
+
+_log: Final = logging.getLogger("tenure.scheduler")
 
 
 def reflectors(live: Assembly, objects: KubeObjects) -> dict[str, Reflector]:
@@ -74,3 +80,27 @@ async def origin_of(objects: KubeObjects) -> str:
     if cluster is None:
         raise ApiError(f"there is no such namespace: path={_CLUSTER}")
     return f"ledger/{cluster['metadata']['uid']}"
+
+
+async def why_not_expected(objects: KubeObjects, expected: AbstractSet[str]) -> str:
+    """
+    Return that this process is none of the expected users; empty where it is, or none can tell.
+
+    Raises:
+        ApiError: the API can't be asked.
+    """
+    review = {"apiVersion": _GROUP, "kind": "SelfSubjectReview"}
+    try:
+        answer = await objects.create(f"/apis/{_GROUP}/selfsubjectreviews", review)
+    except ApiError as error:
+        if not is_definite(error):
+            raise
+        _log.warning("the API server does not tell who we are", extra={"reason": str(error)})
+        return ""
+    user = str(answer["status"]["userInfo"]["username"])
+    if user in expected:
+        return ""
+    names = ", ".join(sorted(expected))
+    why = f"WrongIdentity: the API server takes us for {user}; serviceAccounts expects one of {names}"
+    _log.error("admission refuses what we bind", extra={"reason": why})
+    return why
