@@ -217,7 +217,6 @@ def _object(line: bytes, what: str) -> dict[str, Any]:
 
 
 def _expect_words(record: dict[str, Any], words: set[str], what: str) -> None:
-    """Expect just these words in a line."""
     for name in sorted(words - record.keys()):
         raise NotProvedError(f"{what} lacks a word: {name}")
     for name in sorted(record.keys() - words):

@@ -75,7 +75,6 @@ class NodeCondition:
         self._said, self._looked = want, time
 
     def _there(self, node: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the condition as the Node has it now."""
         conditions = (node.get("status") or {}).get("conditions") or ()
         return next((dict(one) for one in conditions if one.get("type") == self.kind), None)
 

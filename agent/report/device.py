@@ -167,7 +167,6 @@ def _out_of_sight(
 def _device(
     found: Discovery, node: Object, labels: Mapping[str, str], listed: Sequence[Object]
 ) -> Object:
-    """Return the object of these devices."""
     links = bandwidth_of(found)
     return {
         "apiVersion": API_VERSION,

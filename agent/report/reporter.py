@@ -261,7 +261,6 @@ class _Part:
 
 
 def _without(want: Object, unknown: set[Path]) -> Object:
-    """Return an object without fields that its kind does not have."""
     for top, name in unknown:
         section = want.get(top)
         if isinstance(section, Mapping) and name in section:

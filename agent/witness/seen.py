@@ -289,7 +289,6 @@ class _Look:
         return set()
 
     def _answered(self) -> dict[tuple[str, str], frozenset[str]]:
-        """Return the cards of each container by kubelet's answer."""
         found: dict[tuple[str, str], frozenset[str]] = {}
         for one in self._read.given or ():
             if not self._is_card(one.resource) or not one.ids:

@@ -147,7 +147,6 @@ class Allocator:
         *,
         rated: Rated,
     ) -> Placement | Unfit:
-        """Return the placement under a NUMA policy."""
         if isinstance(policy, Unfit):
             return policy
         load = NumaLoad(pinned=self._pins.pinned(row), parts=self._pins.parts(row))
@@ -288,7 +287,6 @@ class Allocator:
     def _pools(
         self, request: PodRequest, row: int, *, within: Sequence[int] | None
     ) -> tuple[CpuSharedPool, ...] | Unfit:
-        """Return the pools that a bursting Pod is bound to."""
         if not request.burst_milli:
             return ()
         facts = self._arrays.nodes[row]

@@ -541,7 +541,6 @@ class Decisions:
         return digest
 
     def _record_alone(self, event: NewEvent) -> None:
-        """Record an event that is a decision of its own."""
         self._add(event)
         self._record.decided()
 

@@ -282,14 +282,12 @@ class Replay:
         return structs.replace(given, rated=rated)
 
     def _decide(self, request: PodRequest, arrival: int) -> Placement | Unplaced:
-        """Decide one Pod, beside its group if it has one."""
         engine = self._state.now()
         if request.uid in self._state.held:
             return Unplaced(request=request, message=HELD)
         return self._state.groups.beside(request) or engine.decide(request, ordinal=arrival)
 
     def _expected(self, event: PodReserved, answer: Placement, at_us: int) -> PodReserved:
-        """Return the event that would be recorded now."""
         annotations = encode(
             answer,
             node=self._state.facts[answer.node],

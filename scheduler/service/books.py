@@ -290,7 +290,6 @@ class LiveBooks:
             del self._late[next(iter(self._late))]
 
     def _ended(self, event: PodReleased | PodVoided) -> None:
-        """Forget a reservation, and the Pod too if it is gone."""
         uid = event.pod_uid
         standing = self._standing.get(uid)
         if standing is None or standing.attempt != event.attempt:

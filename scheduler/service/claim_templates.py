@@ -190,6 +190,5 @@ class ClaimTemplates:
 
 
 def _has_claim(pod: Object) -> bool:
-    """Tell whether the claim of a Pod's entry was made."""
     statuses = (pod.get("status") or {}).get("resourceClaimStatuses") or ()
     return any(one.get("name") == CLAIM and one.get("resourceClaimName") for one in statuses)

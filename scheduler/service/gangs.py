@@ -82,7 +82,6 @@ class Gangs:
         await self._tell()
 
     async def _tell(self) -> None:
-        """Tell the ledger of plans that ended."""
         for new in self._groups.plans.begin_drops():
             assert isinstance(new.event, PlanDropped), new
             ours = events.by(self._binder.actor, new)

@@ -115,7 +115,6 @@ class LiveGroups:
         self._note(event)
 
     def _note(self, event: LedgerEvent) -> None:
-        """Take note of what a member holds, or no longer holds."""
         if isinstance(event, PodReserved) and event.group:
             self.groups.given_by(event)
         elif isinstance(event, PodReleased | PodVoided):
@@ -127,7 +126,6 @@ class LiveGroups:
     # --- Pods -----------------------------------------------------------------------------------
 
     def _came(self, request: PodRequest) -> None:
-        """Take note of a member that came or changed."""
         self.groups.life_of(request)
         self.groups.came(group_name(request), request.uid)
 
@@ -140,7 +138,6 @@ class LiveGroups:
         self._forget(before)
 
     def _forget(self, name: str) -> None:
-        """Forget a group that has no Pods and holds nothing."""
         life = self.groups.lives.get(name)
         if life is None or not life.is_over or self.members.pods(name):
             return

@@ -148,7 +148,6 @@ def gate_app(
 
 
 def _broken(metrics: Metrics, verb: str, said: Answered, reason: str) -> Answered:
-    """Count and log a call that is not answered."""
     metrics.broken.labels(verb, reason).inc()
     words = said.body.decode().strip()
     _log.warning("not answered", extra={"verb": verb, "reason": reason, "words": words})

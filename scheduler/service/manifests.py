@@ -364,7 +364,6 @@ def _may(verbs: list[str], group: str, kinds: list[str], names: Sequence[str] = 
 
 
 def _leases(name: str) -> list[Thing]:
-    """Return the rights of who competes for one Lease."""
     group = "coordination.k8s.io"
     return [
         _may(["create"], group, ["leases"]),

@@ -154,7 +154,6 @@ class _Crew:
         return [seen[uid] for uid in uids if uid in seen]
 
     def _sizes(self) -> dict[str, int]:
-        """Return how much each Pod on the node holds."""
         uid = self.view.uid(self.name)
         held = {} if uid is None else self.view.holdings(uid)
         return {

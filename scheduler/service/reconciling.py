@@ -404,7 +404,6 @@ class Reconciling:
         return None if state is None else state.holdings.get(one.about)
 
     def _tell(self, scope: str, one: Disagreement) -> None:
-        """Say it on the Pod, or on the Node."""
         kind = DRIFT_KINDS[one.kind]
         note = f"{one.words}. {kind.repair or kind.mend}"
         if one.pod_uid:

@@ -164,7 +164,6 @@ class Releasing:
         return [state for state in found if state is not None]
 
     def _told(self, _position: int, event: LedgerEvent, _holding: Holding | None) -> None:
-        """Take note of an event that is new in the ledger."""
         uid = node_uid_of(event)
         if uid is None:
             return
@@ -365,7 +364,6 @@ class Releasing:
     def _unconfirmed(
         self, namespace: str, pod_name: str, pod_uid: str
     ) -> list[tuple[NodeState, Holding]]:
-        """Return what waits for its node, of Pods of a name."""
         found = []
         for name, keys in self.waiting.items():
             for uid in sorted(self._uids.get(name, ())):

@@ -189,7 +189,6 @@ class Checker:
     def _made(
         self, document: Document, template: Template, namespace: str
     ) -> tuple[Mapping[str, Any], tuple[FieldError, ...], tuple[str, ...]]:
-        """Return what becomes of a Pod that a template makes."""
         request = AdmissionRequest(
             uid=document.title,
             operation=CREATE,

@@ -79,7 +79,6 @@ def node_rows(prospects: Prospects) -> list[dict[str, Any]]:
 
 
 def _note(prospects: Prospects) -> str:
-    """Return what was not looked at, in words."""
     if not prospects.is_known:
         return _NO_REQUEST
     if prospects.nearest is None:

@@ -145,7 +145,6 @@ def answer_usage(source: Ledger, question: UsageQuestion, sight: Sight) -> Answe
 
 
 def _used(source: Ledger, question: UsageQuestion, sight: Sight, answer: Answer) -> _Used:
-    """Return what was used, from one state of the ledger."""
     from ledger.store.reading import report_queries as queries
     from scheduler.usage.capacity import capacity_between, in_percent
     from scheduler.usage.history import axis_of

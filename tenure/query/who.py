@@ -176,7 +176,6 @@ def answer_who(source: Ledger, question: WhoQuestion, sight: Sight) -> Answer:
 
 
 def _find(source: Ledger, question: WhoQuestion, sight: Sight, answer: Answer) -> _Found:
-    """Return who holds what, from one state of the ledger."""
     from ledger.store.reading.timetravel import position_at
 
     readings = parse_name(question.name)
@@ -348,7 +347,6 @@ def by_others(others: Others, holders: Sequence[HolderRow]) -> list[HolderRow]:
 
 
 def _on_card(whole: HolderRow, given: OfOthers) -> HolderRow:
-    """Return what a reservation has of one card."""
     from scheduler.usage.picture import HolderNow
 
     device, holder = given.device, given.holder

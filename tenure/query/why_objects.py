@@ -319,7 +319,6 @@ def _group(pod: PodRequest | RefusedPod) -> str:
 
 
 def _waits(story: _Story, decided: _Decided) -> _Story:
-    """Return the story of a Pod that waits, as it was decided."""
     uid = story.document.uid
     outcome = decided.outcomes[uid]
     story = replace(
@@ -420,7 +419,6 @@ def _write(stories: Sequence[_Story], output: OutputFormat, answer: Answer) -> N
 
 
 def _head(story: _Story) -> Iterator[str]:
-    """Yield where the Pod stands, for people."""
     path = story.path
     never = "" if story.prospects is None else story.prospects.never
     if never:

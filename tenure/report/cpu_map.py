@@ -184,7 +184,6 @@ def _draw_holders(text: Text, node: CpusNow, names: Mapping[str, str], width: in
 
 
 def _draw_pools(text: Text, pools: Pools, width: int) -> None:
-    """Draw for whom the CPUs are, a line a pool."""
     lines = [
         f"shared pool, socket {pool.socket} numa {pool.node}: {format_cpuset(pool.cpus) or '-'}"
         for pool in pools.shared
@@ -224,7 +223,6 @@ def _signs(node: CpusNow, names: Mapping[str, str]) -> dict[int, str]:
 
 
 def _free_cores(node: CpusNow, numa: int) -> list[CpuSet]:
-    """Return the wholly free cores of a NUMA node."""
     topology, free = node.topology, node.free
     cores = (topology.cpus_in_core(core) for core in topology.cores)
     own = topology.cpus_in_numa(numa)

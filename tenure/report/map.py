@@ -212,7 +212,6 @@ def answer_map(source: Ledger, question: MapQuestion, sight: Sight) -> Answer:
 
 
 def _answer_cpus(source: Ledger, question: MapQuestion, sight: Sight) -> Answer:
-    """Draw the CPUs of the nodes with their holders."""
     from agent.decide.cpus_now import cpus_of_states
     from ledger.store.reading.timetravel import position_at, state_at
 
@@ -232,7 +231,6 @@ def _answer_cpus(source: Ledger, question: MapQuestion, sight: Sight) -> Answer:
 
 
 def _answer_files(files: Sequence[str], question: MapQuestion) -> Answer:
-    """Draw the cluster of manifests."""
     from agent.decide.cpus_now import cpus_of_objects
     from scheduler.decide.settings import SchedulingSettings
 

@@ -233,7 +233,6 @@ def _mark(
     registry: CollectorRegistry,
     tasks: Tasks,
 ) -> None:
-    """Add the task that marks Pods whose share is assigned."""
     failed = Counter(
         "tenure_agent_share_failures",
         "Rounds in which shares could not be marked as assigned",

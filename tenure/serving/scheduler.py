@@ -190,7 +190,6 @@ async def _opened(
     standing: Standing,
     found: Found,
 ) -> Process:
-    """Put together what decides."""
     origin, service, begun = found.origin, found.service, found.begun
     found.begun = begun.taken()  # whoever was put together keeps what it needs of it
     options, stack, objects = started.options, started.stack, started.objects
@@ -260,7 +259,6 @@ async def _opened(
 
 
 def _show(process: Process) -> None:
-    """Show in the metrics what is known and done."""
     live, metrics, leading = process.live, process.metrics, process.leading
     metrics.count_drift(live.reconciling.count)
     metrics.read(

@@ -263,7 +263,6 @@ def _place(options: WebhookOptions) -> RotationObjects:
 
 
 async def _rotating(options: WebhookOptions, objects: KubeObjects, failures: Counter) -> None:
-    """Compete for the Lease, and rotate while it is ours."""
     rotator = Rotator(
         objects,
         Reports(objects, options.namespace, options.secret),

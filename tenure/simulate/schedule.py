@@ -101,7 +101,6 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
 
 
 def _timed(row: Mapping[str, str], start_us: int, place: str) -> int:
-    """Return when the row happens."""
     try:
         return start_us + _whole(row["at_seconds"], "at_seconds") * _MICROSECONDS
     except InputError as error:

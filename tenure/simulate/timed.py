@@ -214,7 +214,6 @@ class VirtualClock:
             self._waiting.setdefault(shape, []).append(index)
 
     def _try_again(self, freed: Sequence[int], now_us: int) -> None:
-        """Try who waits, oldest first."""
         nodes = list(dict.fromkeys(freed))
         heads = [(indices[0], unit) for unit, indices in self._waiting.items()]
         heapq.heapify(heads)
@@ -294,7 +293,6 @@ class VirtualClock:
         return now_us - self._explained_us[unit] >= EXPLAIN_EVERY_US
 
     def _has_room(self, unit: Unit, nodes: Sequence[int]) -> bool:
-        """Tell whether one of these nodes may take one who waits."""
         indices = self._waiting[unit] if isinstance(unit, str) else self._waiting[unit][:1]
         engine = self._simulator.engine
         return any(engine.has_room(self._simulator.request(index), nodes) for index in indices)

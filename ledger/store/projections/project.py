@@ -458,7 +458,6 @@ class Projection:
             self._changed(position, at_us, change)
 
     def _cleared(self, position: int, at_us: int, event: NodeCleared) -> None:
-        """End what was held when the node was lost."""
         node = self._nodes.get(event.node_uid)
         if node is None or not node.lost_open:
             return

@@ -207,7 +207,6 @@ def _relations(connection: Connection) -> Iterator[str]:
 
 
 def _parts(connection: Connection) -> dict[str, str]:
-    """Return the partitions of the events with their bounds."""
     return {child: bound for table, child, bound in _rows(connection, _CHILDREN) if table == EVENTS}
 
 

@@ -338,7 +338,6 @@ class Proof:
             self._differs(position, "ledger_reservations", _RESERVATION, must, found)
 
     def _part(self, table: Table, keys: int, row: Row) -> None:
-        """Compare one part of a reservation with the recorded row."""
         position = row[0]
         found = self._recorded[table].take(row[:keys])
         if found is None:

@@ -287,5 +287,4 @@ def _keys(texts: Iterable[str]) -> Iterator[PublicKey]:
 
 
 def _first_of(level: int, number: int) -> int:
-    """Return the first position below a tile."""
     return (number << TILE_LEVELS * (level + 1)) + 1

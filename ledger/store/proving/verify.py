@@ -563,7 +563,6 @@ class Walk:
             self._replay(row)
 
     def _hashes(self, row: Row) -> None:
-        """Check the place of a row, its hash and its link."""
         position, leaf, chain = row[0], row[13], row[14]
         expected = self.position + 1
         self.position = position
@@ -633,7 +632,6 @@ class Walk:
             self._bad(position, f"the event is of an epoch that was not started: {fact}")
 
     def _end(self, head: Head) -> None:
-        """Compare the head with the last event."""
         last = self.position
         if head.position > last:
             self._bad(last + 1, f"events are missing: last={last}, head={head.position}")
@@ -660,7 +658,6 @@ class Walk:
             self._report(None, f"the true times are unreadable: {fact_of(error)}")
 
     def _streams(self) -> None:
-        """Compare the last version of every stream with its events."""
         try:
             rows = list(rows_of(self._connection, in_key_order(schema.ledger_streams)))
         except UnreadableError as error:

@@ -494,7 +494,6 @@ def _cores_by_free_cpus(layout: CpuLayout, cpus: int) -> list[int]:
 
 
 def _cpus_of_cores(layout: CpuLayout, firsts: int) -> int:
-    """Return all CPUs of the cores with these first CPUs."""
     cpus = 0
     for siblings in layout.siblings:
         for distance in siblings.distances:

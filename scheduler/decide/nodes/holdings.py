@@ -295,7 +295,6 @@ class Holdings:
         return taken
 
     def _resolve(self, held: _Held) -> _Taken:
-        """Return where the holding is counted, and on which cards."""
         arrays = self._arrays
         node = arrays.accounts[held.through]
         facts = arrays.nodes[node]

@@ -230,12 +230,10 @@ class NodeArrays:
         return devices, column
 
     def _is_held(self, card: ListedCard) -> bool:
-        """Tell whether a card has a holder."""
         devices, column = self._where(*card)
         return devices.tenants.item(card[0], column) > 0
 
     def _is_withheld(self, row: int) -> bool:
-        """Tell whether a node grants nothing."""
         return self.nodes[row].lost or self.accounts[row] != row
 
     def _has_mixed_models(self, row: int) -> bool:

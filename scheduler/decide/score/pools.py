@@ -299,7 +299,6 @@ class PoolPrices:
         return range(count)
 
     def _count(self, node: int) -> int:
-        """Count one node anew; return its pool."""
         arrays, pool = self._arrays, self._pool_of[node]
         idle = arrays.gpus.left_total.item(node)
         cpu = min(max(arrays.cpu_free.item(node), 0), _CPU_MAX)

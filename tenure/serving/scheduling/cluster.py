@@ -101,6 +101,8 @@ async def why_not_expected(objects: KubeObjects, expected: AbstractSet[str]) -> 
     if user in expected:
         return ""
     names = ", ".join(sorted(expected))
-    why = f"WrongIdentity: the API server takes us for {user}; serviceAccounts expects one of {names}"
+    why = (
+        f"WrongIdentity: the API server takes us for {user}; serviceAccounts expects one of {names}"
+    )
     _log.error("admission refuses what we bind", extra={"reason": why})
     return why

@@ -144,7 +144,6 @@ def _core_percentages(asker: Asker) -> tuple[Mapping[tuple[int, int], int], str]
 
 
 def _asked(asker: Asker, resource: str) -> int:
-    """Return the whole Pod's request of a resource."""
     return pod_total(
         (container.kind, {resource: container.units(resource)})
         for container in asker.spec.containers
