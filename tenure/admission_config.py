@@ -6,22 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Literal
 
-from pydantic import (
-    ConfigDict,
-    Field,
-    StrictInt,
-    model_validator,
-)
+from pydantic import ConfigDict, Field, StrictInt, model_validator
 
 from ledger.domain.request.rule_names import Rule
-from tenure.shared_config import (
-    ADMISSION,
-    BOTH,
-    Section,
-    SharedConfiguration,
-    parsed,
-    read_one,
-)
+from tenure.shared_config import ADMISSION, BOTH, Section, SharedConfiguration, parsed, read_one
 from tenure.sources.text import content_of, parse_source
 from webhook.decide.settings import (
     DEFAULT_ADMISSION,

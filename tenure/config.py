@@ -108,9 +108,7 @@ def read_settings(path: Path) -> SchedulingSettings:
 
 def read_service_accounts(path: Path) -> frozenset[str]:
     """Return the users that admission takes for Tenure's. Raises InputError as `read_settings`."""
-    return read_one(
-        read_source(path), SCHEDULER, lambda document: _configuration(document).service_accounts
-    )
+    return read_one(read_source(path), SCHEDULER, _configuration).service_accounts
 
 
 def _configuration(document: object) -> SchedulerConfiguration:

@@ -37,13 +37,7 @@ from tenure.output import (
 )
 from tenure.picture import UNKNOWN_HOLDER, devices_told
 from tenure.query.meant import cards_over, first_known, numbers_called, owner_text
-from tenure.query.records import (
-    HOLDER_COLUMNS,
-    HOLDER_KEYS,
-    cpu_record,
-    holder_record,
-    shown,
-)
+from tenure.query.records import HOLDER_COLUMNS, HOLDER_KEYS, cpu_record, holder_record, shown
 from tenure.times import iso_or_none, iso_time
 from tenure.untold import untold
 

@@ -39,12 +39,7 @@ from tenure.serving.scheduling.label import label_the_leader
 from tenure.serving.scheduling.ledger import ProbedLane, beginning_of, refusals_told
 from tenure.serving.scheduling.options import ProcessClock, SchedulerOptions
 from tenure.serving.scheduling.process import Process
-from tenure.serving.scheduling.replica import (
-    be_a_replica,
-    is_skewed,
-    leadership_of,
-    why_not_ready,
-)
+from tenure.serving.scheduling.replica import be_a_replica, is_skewed, leadership_of, why_not_ready
 from tenure.serving.scheduling.signing import proof_key_of, signer_of
 from tenure.serving.scheduling.standing import Standing
 from tenure.sources.yaml_text import yaml_documents
@@ -286,12 +281,7 @@ def _show(process: Process) -> None:
         ("tenure_refusals", "Refusals, by what became of them.", "what", live.refusing.counts),
         ("tenure_soft_holds_ended", "Soft holds, by why they ended.", "why", live.holds.ended),
         ("tenure_bind_acts", "Acts of binding, with their outcome.", "act", live.binder.counts),
-        (
-            "tenure_bind_refusals",
-            "Bindings that the API server refused, by HTTP status.",
-            "status",
-            live.binder.refusals,
-        ),
+        ("tenure_bind_refusals", "Refused Bindings, by status.", "status", live.binder.refusals),
         ("tenure_agent_words", "What agents confirmed, by result.", "what", live.agents.counts),
         ("tenure_claim_words", "What agents said of claims.", "what", live.agents.claims.counts),
         (

@@ -566,12 +566,7 @@ def agent(
 
     with needs("agent,service"):
         from tenure.keys import public_key
-        from tenure.serving.agent import (
-            AgentOptions,
-            KubeletOptions,
-            ProbeOptions,
-            provider_of,
-        )
+        from tenure.serving.agent import AgentOptions, KubeletOptions, ProbeOptions, provider_of
         from tenure.serving.agent_reporting import ReportingOptions, offered
         from tenure.serving.agent_witness import WitnessOptions
         from tenure.serving.agent_words import ServiceOptions

@@ -27,13 +27,7 @@ from tenure.exits import with_next
 from tenure.kube.lease import Leadership, LeaseSettings
 from tenure.kube.lookups import KubeLookups, KubeWatches
 from tenure.kube.objects import KubeObjects, connected
-from tenure.serving.background import (
-    as_coroutine,
-    every,
-    first,
-    tasks_of_process,
-    told_to_stop,
-)
+from tenure.serving.background import as_coroutine, every, first, tasks_of_process, told_to_stop
 from tenure.serving.listening import Connections, announced
 from tenure.serving.probes import probes_app
 from tenure.serving.refusals import RefusalQueue
