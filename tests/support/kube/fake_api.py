@@ -16,6 +16,8 @@ from typing import Any, Final
 import jsonpatch
 from aiohttp import web
 
+from tests.support.kube.control_plane import SCHEDULER_ACCOUNT
+
 CUT: Final = "cut"
 HANG: Final = "hang"
 
@@ -92,6 +94,9 @@ class FakeApi:
                 return await self._watched(request)
             case "GET":
                 return self._got(path)
+            case "POST" if path.endswith("/selfsubjectreviews"):
+                user = {"username": SCHEDULER_ACCOUNT}
+                return web.json_response({**body, "status": {"userInfo": user}}, status=201)
             case "POST":
                 return self._created(f"{path}/{body['metadata']['name']}", body)
             case "PUT":
