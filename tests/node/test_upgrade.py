@@ -114,4 +114,5 @@ def test_a_card_that_a_plain_plugin_gave_is_held_until_its_pod_ends(
         pods.running(waits)
         assert seen_by(pods, waits) == [card]
         assert of_pod(cluster, old) == []
+        eventually(lambda: given_by_others(machine) == [])  # two that we gave cards run
         pods.remove_all()
