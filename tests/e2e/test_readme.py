@@ -7,15 +7,26 @@ import re
 import shlex
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
-from tests.support.kube.binaries import programs
-from tests.support.kube.control_plane import control_plane, free_port
+import yaml
+
+from ledger.domain.log.events import PodObserved
+from ledger.store.open import open_ledger
+from scheduler.service.manifests import configuration
+from tests.support.kube.binaries import SCHEDULER, programs
+from tests.support.kube.control_plane import ControlPlane, control_plane, free_port
 from tests.support.kube.pods import pods_in
+from tests.support.kube.schedulers import add_plugin_node
 
 ROOT = Path(__file__).parents[2]
 SECONDS_MAX = 300.0
+CONFIG = "examples/settings/kube-scheduler.yaml"
+NODES = ("gpu-1", "gpu-2")
 
 
 def commands() -> list[str]:
@@ -44,29 +55,70 @@ def typed(folder: Path, kubeconfig: Path, hooks: int, probes: int) -> dict[str, 
     }
 
 
+def play_kubelet(plane: ControlPlane, names: Sequence[str], ended: threading.Event) -> None:
+    """Say of every Pod that is bound to these Nodes that it runs, as their kubelets would."""
+    while not ended.wait(0.2):
+        for one in plane.api().get(pods_in("ml")).body.get("items", ()):
+            if one["spec"].get("nodeName") in names:
+                ready = {"type": "Ready", "status": "True"}
+                status = {"phase": "Running", "conditions": [ready]}
+                path = f"{pods_in('ml')}/{one['metadata']['name']}/status"
+                plane.api().patch(path, {"status": status})
+
+
 def test_what_readme_says_for_a_cluster_works_as_typed(tmp_path: Path) -> None:
-    """From an empty cluster to a Pod that admission has completed; only the port is another."""
-    hooks, probes = free_port(), free_port()
+    """
+    From two Nodes of NVIDIA's plugin to a Pod that runs there; only ports and folders are others.
+
+    No kubelet is there: the Nodes, and that a bound Pod runs, are played. All else is real.
+    """
+    hooks, probes, asked, own = (free_port() for _ in range(4))
     folder = tmp_path / "plane"
     folder.mkdir()
-    with control_plane(folder, programs()) as plane:
+    with control_plane(folder, programs()) as plane, ExitStack() as running:
         kubeconfig = plane.kubeconfig("admin")
         where = typed(tmp_path, kubeconfig, hooks, probes)
-        service = None
-        try:
-            for line in commands():
-                command = line.replace("8443", str(hooks))
-                if command.endswith("&"):
-                    words = shlex.split(command.removesuffix("&"))
-                    service = subprocess.Popen(words, cwd=ROOT, env=where)
-                else:
-                    assert not failure(command, where), line
-            made = plane.api().get(pods_in("ml")).body["items"]
-            assert {one["spec"]["schedulerName"] for one in made} == {"tenure"}
-        finally:
-            if service is not None:
-                service.terminate()
-                service.wait(60)
+        program = tmp_path / "kube-scheduler"
+        served = f"--secure-port {free_port()} --cert-dir {folder / 'scheduler'}"
+        program.write_text(
+            f'#!/bin/sh\nexec {plane.programs / SCHEDULER} "$@" {served} --bind-address 127.0.0.1'
+            " --authentication-skip-lookup\n"
+        )
+        program.chmod(0o755)
+        for name in NODES:
+            add_plugin_node(plane, name, **{"nvidia.com/gpu": "8"})
+        here, config = tmp_path / "here", tmp_path / "kube-scheduler.yaml"
+        told = (ROOT / CONFIG).read_text()
+        config.write_text(told.replace("9443", str(asked)).replace(" here", f" {here}"))
+        ended = threading.Event()
+        running.callback(ended.set)
+        threading.Thread(target=play_kubelet, args=(plane, NODES, ended), daemon=True).start()
+        for line in commands():
+            command = line.replace("8443", str(hooks)).replace("9443", str(asked))
+            command = command.replace("9080", str(own)).replace(CONFIG, str(config))
+            command = re.sub(r"\bhere\b", str(here), command)
+            if command.endswith("&"):
+                words = shlex.split(command.removesuffix("&"))
+                service = subprocess.Popen(words, cwd=ROOT, env=where)
+                running.callback(service.wait, 60)
+                running.callback(service.terminate)
+            else:
+                assert not failure(command, where), line
+        [made] = plane.api().get(pods_in("ml")).body["items"]
+        assert made["spec"]["nodeName"] in NODES
+        [container] = made["spec"]["containers"]
+        assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
+        with open_ledger(f"sqlite:///{here / 'tenure.db'}", mode="read") as ledger:
+            events = [one.event for one in ledger.read_events()]
+        assert [one.counted for one in events if isinstance(one, PodObserved)] == [{"gpu": 1}]
+
+
+def test_the_kube_scheduler_of_the_example_is_the_one_that_we_print() -> None:
+    """But for where it runs: one machine, with its files in a folder."""
+    expected = configuration(
+        "https://127.0.0.1:9443", "here", namespace="tenure-system", kubeconfig="here/kubeconfig"
+    )
+    assert yaml.safe_load((ROOT / CONFIG).read_text()) == expected
 
 
 def failure(command: str, where: dict[str, str]) -> str:

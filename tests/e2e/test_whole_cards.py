@@ -19,6 +19,7 @@ from tests.support.kube.pods import pod, pods_in
 from tests.support.kube.schedulers import (
     Identities,
     add_gpu_node,
+    add_plugin_node,
     asking,
     extender,
     remove_node,
@@ -32,18 +33,6 @@ NO_AGENT = (
     " run the agent with --node there"
 )
 SQLITE = pytest.mark.parametrize("ledger", ["sqlite"], indirect=True)
-
-
-def add_plugin_node(plane: ControlPlane, name: str, **cards: str) -> None:
-    """Make a Node whose cards NVIDIA's device plugin advertises, and nobody else."""
-    api = plane.api()
-    labels = {"kubernetes.io/hostname": name}
-    made = api.create("/api/v1/nodes", {"metadata": {"name": name, "labels": labels}})
-    assert made.ok, made.message
-    amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", **cards}
-    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
-    status = {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}
-    assert api.patch(f"/api/v1/nodes/{name}/status", {"status": status}).ok
 
 
 @pytest.fixture(autouse=True)

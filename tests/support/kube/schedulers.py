@@ -283,6 +283,18 @@ def asking(
     return path
 
 
+def add_plugin_node(plane: ControlPlane, name: str, **cards: str) -> None:
+    """Make a Node whose cards NVIDIA's device plugin advertises, and nobody else."""
+    api = plane.api()
+    labels = {"kubernetes.io/hostname": name}
+    made = api.create("/api/v1/nodes", {"metadata": {"name": name, "labels": labels}})
+    assert made.ok, made.message
+    amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", **cards}
+    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
+    status = {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}
+    assert api.patch(f"/api/v1/nodes/{name}/status", {"status": status}).ok
+
+
 def add_gpu_node(
     plane: ControlPlane, name: str, *, gpus: int = 8, cpus: int = 64, binds_cpus: bool = True
 ) -> None:
