@@ -25,13 +25,7 @@ _WHERE: Final = re.compile(r'^\S+: (?:Forbidden: |Invalid value: (?:"(?:[^"\\]|\
 
 
 class Cause(NamedTuple):
-    """
-    Why a Pod waits, in words.
-
-    Attributes:
-        about: how the reason of its refusal begins that says the same; empty = any of them does.
-        takes: it took room that the next one alike does not have.
-    """
+    """Why a Pod waits; `about` begins the reason that says so, `takes` = it took others' room."""
 
     words: str
     about: str = ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -154,48 +154,45 @@ def _records(source: Ledger, sight: Sight, now: LedgerTime) -> Iterator[dict[str
         state = state_of(pod, refusal, held=own is not None)
         if now.began and own is not None and own.opened_at_us > decided_us(now.began):
             state = FITS
-        story = _Story(
-            pod=pod,
-            state=state,
-            own=own,
+        yield _record(
+            pod,
+            state,
+            own,
+            refusal,
+            now,
             parts=tuple(holders[pod.reserved_position]) if own is not None else (),
-            refusal=refusal,
             waits_since_us=first_us.get(pod.pod_uid) if state == WAITING else None,
             unknown_cards=cards[pod.pod_uid],
         )
-        yield _record(story, now)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Story:
+def _record(
+    pod: PodSummary,
+    state: str,
+    own: HolderRow | None,
+    refusal: RefusalRow | None,
+    now: LedgerTime,
+    *,
+    parts: Sequence[HolderRow],
+    waits_since_us: int | None,
+    unknown_cards: int,
+) -> dict[str, Any]:
     """
-    Where one Pod stands: its open reservation with the devices of it, its newest refusal.
+    Return where one Pod stands, by its open reservation and its newest refusal.
 
-    Attributes:
+    Args:
+        parts: the devices of its reservation.
         waits_since_us: of the first refusal since it had a place last, if it waits.
         unknown_cards: how many cards it holds, at least, that nobody can name.
     """
-
-    pod: PodSummary
-    state: str
-    own: HolderRow | None
-    parts: tuple[HolderRow, ...]
-    refusal: RefusalRow | None
-    waits_since_us: int | None
-    unknown_cards: int
-
-
-def _record(story: _Story, now: LedgerTime) -> dict[str, Any]:
-    pod, own, refusal, state = story.pod, story.own, story.refusal, story.state
     refused = refusal if state in {WAITING, REFUSED} else None
     since_us = own.opened_at_us if own is not None else refused.at_us if refused else None
-    if story.waits_since_us is not None:
-        since_us = story.waits_since_us
+    since_us = since_us if waits_since_us is None else waits_since_us
     since_us = None if since_us is None else now.since(pod.pod_uid, since_us)
     unknown = own.unknown_types.split(",") if own is not None and own.unknown_types else []
-    many = f" ({story.unknown_cards} cards)" if story.unknown_cards > 1 else ""
+    many = f" ({unknown_cards} cards)" if unknown_cards > 1 else ""
     texts = (f"{kind}:?{many if kind == TYPE_GPU else ''}" for kind in unknown)
-    devices = [cards_text(story.parts), *texts]
+    devices = [cards_text(parts), *texts]
     lasted = "" if since_us is None else format_duration(max(0, now.now_us - since_us))
     return {
         "pod": f"{pod.namespace}/{pod.pod_name}",

@@ -151,8 +151,6 @@ def read_report(
         picture = picture_of_ledger(ledger, window[1])
     at_end = waits if period == ALL else waits_by(r for r in refusals if r.at_us <= window[1])
     causes = _causes(ledger, at_end, period, history.end)
-    if began is not None:
-        counts = replace(counts, waiting=sum(row.pods for row in causes))
     return Report(
         totals=_totals(counts, history, proof, events=head.position),
         history=history,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from dataclasses import dataclass
+from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -14,18 +14,16 @@ from markupsafe import Markup
 
 from scheduler.decide.outcome import what_release_means
 from scheduler.usage.capacity import PARTS
-from scheduler.usage.model import WHOLE, CapacityPoint, History
+from scheduler.usage.model import WHOLE, History
 from tenure.picture import many_text
 from tenure.report.charts import (
-    Area,
-    Tick,
     areas,
     axis_ticks,
     cards_of,
     local,
     y_ticks,
 )
-from tenure.report.model import Report, Totals, UsageRow
+from tenure.report.model import Report, Totals
 from tenure.report.thin import PAYLOAD_BYTES_MAX, Fitted, fit, size_of
 from tenure.report.waiting import WAITS_BYTES_MAX, Packed, pack_waits
 from tenure.units import format_time
@@ -46,22 +44,6 @@ CAUSES_MAX: Final = 60
 USAGE_MAX: Final = 200
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Figure:
-    label: str
-    value: str
-    detail: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Chart:
-    areas: tuple[Area, ...]
-    y_ticks: tuple[Tick, ...]
-    summary: str
-    has_closed: bool
-    has_unknown: bool
-
-
 def render(report: Report, *, budget_bytes: int = PAYLOAD_BYTES_MAX) -> str:
     """Return the page. Every text of the ledger is escaped: a Pod may be called anything."""
     environment = Environment(
@@ -70,7 +52,9 @@ def render(report: Report, *, budget_bytes: int = PAYLOAD_BYTES_MAX) -> str:
         undefined=StrictUndefined,
         trim_blocks=True,
     )
-    return environment.get_template("report.html.j2").render(page=_page(report, budget_bytes))
+    environment.filters |= {"many": many_text, "percent": _percent, "counted": _counted}
+    page = _page(report, budget_bytes)
+    return environment.get_template("report.html.j2").render(page=page, report=report)
 
 
 def headline(totals: Totals) -> str:
@@ -83,29 +67,24 @@ def headline(totals: Totals) -> str:
     return f"{decided}, {totals.over:,} cards ever above 100 %, proved at every position"
 
 
-def _of_objects(report: Report) -> str:
-    """Return the one sentence that matters of a cluster's objects, of which nothing is proved."""
-    holds = "holds" if len(report.history.pods) == 1 else "hold"
-    holders = _counted(len(report.history.pods), "Pod")
-    return f"{holders} {holds} cards, {report.totals.waiting:,} wait"
-
-
 def _page(report: Report, budget_bytes: int) -> dict[str, Any]:
-    history, script = report.history, _script()
+    history, source, script = report.history, report.source, _script()
     fitted = fit(history, budget_bytes)
     room = budget_bytes - size_of(fitted.document) if fitted.document else 0
     waits, left_out = pack_waits(report.waits, history.start, WAITS_BYTES_MAX + room)
     by_time = history.axis == "time"
+    usage = sorted(report.usage, key=lambda row: (-row.gpu_hours, -row.cpu_hours, row.group))
+    waiting = sum(row.pods for row in report.causes)
     return {
         "script": Markup(script),  # noqa: S704 - our own file
         "script_hash": f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}",
         "style": Markup(_template("report.css")),  # noqa: S704 - our own file
-        "headline": _of_objects(report) if report.of_objects else headline(report.totals),
-        "of_objects": report.of_objects,
-        "findings": report.totals.findings[:20],
+        "headline": f"{_counted(len(history.pods), 'Pod')} with cards, {waiting:,} waiting"
+        if report.of_objects
+        else headline(report.totals),
         "period": _period(history),
         "by_time": by_time,
-        "figures": _figures(report),
+        "shares": [*_shares(report)],
         "map_notes": [note for note in (fitted.note, _left_out(left_out)) if note],
         "data": _data(report, fitted, waits) if history.cards else None,
         "has_observed": any(share.observed for share in history.shares),
@@ -115,16 +94,14 @@ def _page(report: Report, budget_bytes: int) -> dict[str, Any]:
         "start": format_time(history.start) if by_time else "",
         "end": format_time(history.end) if by_time else "",
         "filters": FILTERS,
-        "models": _models(report),
         "ticks": axis_ticks(history),
         "chart": _chart(report),
         "causes": report.causes[:CAUSES_MAX],
         "release": what_release_means(row.remedy for row in report.causes[:CAUSES_MAX]),
         "cause_count": len(report.causes),
         "waiting": sum(row.pods for row in report.causes),
-        **_usage(report),
-        "source": _source(report),
-        "notes": report.notes,
+        "usage": usage[:USAGE_MAX] if by_time else (),
+        "head": f"position {source.position:,}, {local(source.head_at_us).isoformat()}",
     }
 
 
@@ -173,67 +150,14 @@ def _period(history: History) -> str:
     return f"{start} to {end}"
 
 
-def _figures(report: Report) -> list[_Figure]:
-    totals, history = report.totals, report.history
-    figures = [
-        _Figure(
-            label="Cards",
-            value=many_text(report.cards),
-            detail=f"GPUs on {_counted(len(history.nodes), 'node')}",
-        )
-    ]
-    if report.of_objects:
-        return [*figures, _Figure(label="Pods waiting", value=f"{totals.waiting:,}")]
-    if report.capacity and report.mean:
-        allocated = [_share(p.allocated, p) for p in report.capacity]
-        stranded = [_share(p.stranded, p) for p in report.capacity]
-        figures += [
-            _Figure(
-                label="GPU allocated, mean",
-                value=_percent(report.mean["allocated"]),
-                detail=f"highest {_percent(max(allocated))}, at the end {_percent(allocated[-1])}",
-            ),
-            _Figure(
-                label="GPU stranded, mean",
-                value=_percent(report.mean["stranded"]),
-                detail=f"highest {_percent(max(stranded))}, at the end {_percent(stranded[-1])}",
-            ),
-        ]
-    figures.append(
-        _Figure(
-            label="Pods waiting at the end",
-            value=f"{totals.waiting:,}",
-            detail=f"{totals.refused:,} refused at least once{_never_were(totals)}",
-        )
-    )
-    if totals.verified_seconds is None:
-        figures.append(_Figure(label="Events", value=f"{totals.events:,}", detail="not verified"))
-    else:
-        outcome = "verification failed" if totals.findings else "chain and capacity checked"
-        figures.append(
-            _Figure(
-                label="Events",
-                value=f"{totals.events:,}",
-                detail=f"{outcome} in {totals.verified_seconds:.1f} s",
-            )
-        )
-    return figures
+def _shares(report: Report) -> Iterator[tuple[str, float, float, float]]:
+    """Yield what the GPUs were in percent: in the mean, at most, and at the end."""
+    for name in ("allocated", "stranded") if report.capacity and report.mean else ():
+        shares = [100 * getattr(each, name) / (each.capacity or 1) for each in report.capacity]
+        yield name, (report.mean or {})[name], max(shares), shares[-1]
 
 
-def _models(report: Report) -> list[dict[str, Any]]:
-    return [
-        {
-            "model": row.model,
-            "nodes": len(row.nodes),
-            **{name: many_text(getattr(row, name)) for name in ("cards", "full", "partly", "free")},
-            "closed": row.closed,
-            "percent": row.percent,
-        }
-        for row in report.models
-    ]
-
-
-def _chart(report: Report) -> _Chart | None:
+def _chart(report: Report) -> dict[str, Any] | None:
     history, points = report.history, report.capacity
     bands = areas(history, points)
     if not bands:
@@ -243,75 +167,17 @@ def _chart(report: Report) -> _Chart | None:
         f"Of {cards_of(points[-1].capacity):,.0f} cards {mean['allocated']:.1f} % were allocated"
         f" and {mean['stranded']:.1f} % stranded in the mean over {_run(history)}."
     )
-    return _Chart(
-        areas=bands,
-        y_ticks=y_ticks(max(1, max(p.capacity for p in points) // WHOLE)),
-        summary=summary,
-        has_closed=any(point.closed for point in points),
-        has_unknown=any(point.unknown for point in points),
-    )
-
-
-def _never_were(totals: Totals) -> str:
-    """Say of how many Pods there never was an object: they don't wait."""
-    return f", {totals.at_admission:,} at admission" if totals.at_admission else ""
+    return {
+        "areas": bands,
+        "y_ticks": y_ticks(max(1, max(p.capacity for p in points) // WHOLE)),
+        "summary": summary,
+        "has_closed": any(point.closed for point in points),
+        "has_unknown": any(point.unknown for point in points),
+    }
 
 
 def _run(history: History) -> str:
     return "the period" if history.axis == "time" else "the events"
-
-
-def _usage(report: Report) -> dict[str, Any]:
-    rows = sorted(report.usage, key=lambda row: (-row.gpu_hours, -row.cpu_hours, row.group))
-    total = UsageRow(
-        group="",
-        pods=sum(row.pods for row in rows),
-        gpu_hours=sum(row.gpu_hours for row in rows),
-        cpu_hours=sum(row.cpu_hours for row in rows),
-    )
-    most = max((row.gpu_hours for row in rows), default=0.0) or 1.0
-    note = ""
-    if report.history.axis == "position":
-        rows, note = [], "Every decision was made at one moment, so nothing lasted for hours."
-    elif len(rows) > USAGE_MAX:
-        note = f"The first {USAGE_MAX} of {len(rows):,} namespaces."
-    return {
-        "usage_note": note,
-        "usage_total": _usage_row(total, total, most),
-        "usage": [_usage_row(row, total, most) for row in rows[:USAGE_MAX]],
-    }
-
-
-def _usage_row(row: UsageRow, total: UsageRow, most: float) -> dict[str, Any]:
-    share = row.gpu_hours * 100 / total.gpu_hours if total.gpu_hours else 0.0
-    return {
-        "group": row.group,
-        "pods": f"{row.pods:,}",
-        "gpu_hours": f"{row.gpu_hours:,.1f}",
-        "cpu_hours": f"{row.cpu_hours:,.1f}",
-        "share": f"{share:.1f}",
-        "percent": round(min(100.0, row.gpu_hours * 100 / most), 1),
-    }
-
-
-def _source(report: Report) -> list[dict[str, str]]:
-    source = report.source
-    items = (
-        ("Command", source.command),
-        ("Ledger", source.ledger),
-        ("Origin", source.origin),
-        ("Seed", source.seed),
-        ("Head", f"position {source.position:,}, {local(source.head_at_us).isoformat()}"),
-        ("Chain head", source.chain_head),
-        ("Tenure", source.version),
-    )
-    named = (items[0], ("Objects", source.ledger), items[-1])
-    shown = named if report.of_objects else items
-    return [{"label": label, "value": value} for label, value in shown if value]
-
-
-def _share(part: int, point: CapacityPoint) -> float:
-    return part * 100 / point.capacity if point.capacity else 0.0
 
 
 def _percent(value: float) -> str:

@@ -131,7 +131,7 @@ def test_a_page_of_objects_is_of_one_moment(line: CommandLine) -> None:
 
     page = (line.ledger.parent / "page.html").read_text("utf-8")
 
-    assert "1 Pod holds cards, 11 wait" in page
+    assert "1 Pod with cards, 11 waiting" in page
     assert "Capacity over" not in page
     assert "not verified" not in page
     assert "dump.json" in page
