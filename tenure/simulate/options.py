@@ -107,8 +107,8 @@ def simulate(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Time of the events and annotations, with zone. Default: the present for "
-            "manifests, 2023-01-01T00:00:00Z for openb, a trace's own time.",
+            help="Time of the events and annotations, with zone, or a date. Default: the present "
+            "for manifests, 2023-01-01T00:00:00Z for openb, a trace's own time.",
             show_default=False,
             rich_help_panel=DECIDING,
         ),

@@ -196,6 +196,12 @@ def test_a_user_of_one_namespace_sees_that_namespace_alone(answered: Answered) -
     assert (status, holders(text)) == (200, {mine})
     assert answered.who(theirs, token=admin, Impersonate_User=ANNA)[0] == 403
 
+    over = f"{GROUP}/namespaces/{mine}/answers/who?name={NODE}&output=json&since=1h%20ago"
+    status, text = answered.get(over, own=anna)
+    assert (status, holders(text)) == (200, {mine}), text
+    status, text = answered.get(f"{over}&until=2020-01-01", own=anna)
+    assert (status, "nothing is recorded in this period" in text) == (400, True), text
+
     _by_the_command(answered, anna)
     _by_a_token(answered)
 
