@@ -91,8 +91,7 @@ class CpuSettings:
 
     def leaves_unbound(self, node: NodeFacts) -> bool:
         """Tell whether nothing binds containers to CPUs of their own on a node."""
-        bound = node.labels.get(LABEL_TENURE_CPU_MANAGED) == TRUE
-        return self.bound_by == "agent" and not bound
+        return self.bound_by == "agent" and node.labels.get(LABEL_TENURE_CPU_MANAGED) != TRUE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,7 @@ from ledger.domain.annotations.qos import PriorityClass
 from ledger.domain.annotations.tenure import is_managed_namespace
 from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import text_map
-from ledger.domain.kube.pod_spec import decode_quota
-from ledger.domain.kube.priority_classes import PriorityClassObject
+from ledger.domain.kube.pod_spec import PriorityClassObject, decode_quota
 from tenure.check.api_rules import Priorities
 from tenure.manifests import Document, Manifests
 from webhook.decide.facts import NamespaceFacts, QuotaFact

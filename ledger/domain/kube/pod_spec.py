@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+import msgspec
+
 from ledger.domain.annotations.tenure import container_index
 from ledger.domain.annotations.wire import a_list, a_quantity, an_integer, an_object, each
 from ledger.domain.bounds import bounds_of
@@ -194,6 +196,13 @@ def _claim_entry(entry: object, path: str) -> None:
     said = an_object(entry, path)
     for name in ("name", "resourceClaimName", "resourceClaimTemplateName"):
         text_at(said, name, path)
+
+
+class PriorityClassObject(msgspec.Struct, frozen=True, rename="camel"):
+    """What a PriorityClass gives to Pods that name it, or to all that name none."""
+
+    value: int
+    global_default: bool = False
 
 
 def decode_quota(quota: Mapping[str, object]) -> Amounts:

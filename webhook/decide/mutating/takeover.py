@@ -123,12 +123,9 @@ def is_placed_by_us(
     return ours or taken_over(pod, settings, namespace_labels)
 
 
-def is_placed_for_pools(
-    pod: Pod, settings: AdmissionSettings, namespace_labels: Mapping[str, str]
-) -> bool:
-    """Tell whether our scheduler places a Pod, though it may ask for nothing of ours."""
-    shares = namespace_labels.get(LABEL_TENURE_CPUS) == TRUE
-    return shares and is_placed_by_us(pod, settings, namespace_labels)
+def is_placed_for_pools(pod: Pod, settings: AdmissionSettings, labels: Mapping[str, str]) -> bool:
+    """Tell whether a namespace of these labels gives us any Pod to place, and so this one."""
+    return labels.get(LABEL_TENURE_CPUS) == TRUE and is_placed_by_us(pod, settings, labels)
 
 
 def _node_terms(pod: Pod) -> Iterator[dict[str, object]]:
