@@ -46,15 +46,6 @@ class SystemCard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScaledCard:
-    """A card, by its id, of which others give as much as this: more than it has."""
-
-    id: str
-    core_percent: Count
-    memory_bytes: Count
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SystemPart:
     """
     What was given of one card, or of a device that is no card.
@@ -106,7 +97,8 @@ class DeviceSystems:
         cards: in the order of what tells of them.
         others: driver -> how many devices it has that are no cards.
         claims: allocated ones whose Pods don't run there.
-        scaled: inventoried cards, by which figures what others gave of them is judged.
+        scaled: ids of inventoried cards, with the core percent and bytes that others give of them,
+            by which what they gave is judged.
     """
 
     offers: tuple[tuple[str, Count], ...] = ()
@@ -114,14 +106,13 @@ class DeviceSystems:
     cards: tuple[SystemCard, ...] = ()
     others: tuple[tuple[str, Count], ...] = ()
     claims: tuple[KeptClaim, ...] = ()
-    scaled: tuple[ScaledCard, ...] = ()
+    scaled: tuple[tuple[str, Count, Count], ...] = ()
 
     def excess(self, card: DeviceRecord) -> tuple[int, int]:
         """Return how much core percent and memory others give of a card beyond what it has."""
-        for one in self.scaled:
-            if one.id == card.device_id:
-                core = max(0, one.core_percent - card.core_percent)
-                return core, max(0, one.memory_bytes - card.memory_bytes)
+        for scaled, core, memory in self.scaled:
+            if scaled == card.device_id:
+                return max(0, core - card.core_percent), max(0, memory - card.memory_bytes)
         return 0, 0
 
     def there(self) -> Mapping[str, int]:

@@ -530,8 +530,7 @@ class Engine:
 
     def _named(self, request: PodRequest) -> npt.NDArray[np.bool_]:
         """Return on which nodes the Pod could be told its cards, as a group's plan does."""
-        rows = np.arange(len(self._arrays))
-        named: npt.NDArray[np.bool_] = self._arrays.gpus.knows(rows)
+        named = self._arrays.gpus.knows(np.arange(len(self._arrays)))
         return named if has_gpus(request) else np.ones_like(named)
 
     def _has_memory(self, row: int, memory_bytes: int) -> bool:

@@ -659,7 +659,6 @@ def _device(part: _NodeParts, device: DeviceRecord) -> DeviceNow:
 
 
 def _is_claimed_twice(part: _NodeParts, device: DeviceRecord) -> bool:
-    """Tell whether another machine has the device too."""
     return device.unique_id and (device.device_type, device.device_id) in part.twice
 
 
@@ -701,7 +700,6 @@ def _is_served(part: _NodeParts, name: str) -> bool:
 
 
 def _doubles(part: _NodeParts) -> Iterator[Double]:
-    """Yield the devices of which more is held than they have."""
     for device in part.devices:
         held = part.held.get(device.key, ())
         core = sum(each.core_percent for each in held)

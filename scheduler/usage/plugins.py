@@ -185,11 +185,11 @@ def _replicated(
 ) -> CardGroup:
     units = sum(node.there(name) for name in names)
     told = node.number(f"{NVIDIA_GPU}.count")
-    if replicas > 1:
-        told = told or units // replicas
-        cards = Many(least=min(told, units // replicas), most=max(told, units // replicas))
-    else:  # nobody says how many one card is
-        cards, replicas = Many(least=told or min(1, units), most=told or units), max(1, units)
+    by_units = units // replicas
+    least, most = min(told or by_units, by_units), max(told, by_units)
+    if replicas == 1:  # nobody says how many one card is
+        least, most, replicas = told or min(1, units), told or units, max(1, units)
+    cards = Many(least=least, most=most)
     held = sum(_asked(node, name) for name in names)
     return _shared_out(
         node,

@@ -146,7 +146,6 @@ def is_blind(cluster: ClusterSnapshot, refused: Sequence[RefusalReason]) -> bool
 
 
 def _members(name: str, cluster: ClusterSnapshot) -> list[PodRequest]:
-    """Return the members of a group that hold nothing yet."""
     holding = {holder.uid for holder in cluster.holders}
     return [
         request

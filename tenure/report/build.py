@@ -199,7 +199,6 @@ def _causes(ledger: Ledger, waits: Iterable[Wait], period: Period, end: int) -> 
 
 
 def _totals(counts: Counts, history: History, proof: VerifyReport | None, *, events: int) -> Totals:
-    """Return the headline."""
     return Totals(
         decided=counts.decided,
         placed=counts.placed,
@@ -214,7 +213,6 @@ def _totals(counts: Counts, history: History, proof: VerifyReport | None, *, eve
 
 
 def _usage(ledger: Ledger, span: Span, window: tuple[int, int]) -> tuple[UsageRow, ...]:
-    """Return what each namespace used."""
     return tuple(
         UsageRow(
             group=row.group,

@@ -208,7 +208,6 @@ def _plural(count: int, noun: str) -> str:
 
 
 def _signs(node: CpusNow, names: Mapping[str, str]) -> dict[int, str]:
-    """Return CPU -> its sign."""
     by_cpu = _holders_by_cpu(node)
     signs = {}
     for cpu in node.topology.cpuset:

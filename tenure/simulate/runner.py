@@ -261,27 +261,21 @@ def _by_count(outcomes: Sequence[Outcome]) -> Iterator[str]:
     """Say what kind of answer a place is that names no cards."""
     counted = [each for each in outcomes if isinstance(each, Placed) and each.placement.counted]
     if counted:
-        fact = "placed by count: their nodes have GPUs free, and which ones nobody has written down"
-        yield f"{fact}; kubelet chooses them: pods={len(counted)}"
+        fact = "placed by count: nodes have GPUs or parts free, and which nobody has written down"
+        what = "kubelet chooses them, and refuses more than one part by MPS"
+        yield f"{fact}; {what}: pods={len(counted)}"
 
 
 def _beside_others(outcomes: Sequence[Outcome], nodes: Sequence[NodeFacts]) -> Iterator[str]:
     """Say of whom the scheduler service would give nothing: nodes with another scheduler."""
-    placed = [
-        node.other_scheduler
-        for each in outcomes
-        if isinstance(each, Placed) and GPU in {one.device_type for one in each.placement.devices}
-        for node in [nodes[each.placement.node]]
-        if has_other_scheduler(node)
-    ]
-    if placed:
-        fact = (
-            f"placed where another scheduler gives the cards too ({', '.join(sorted(set(placed)))})"
-        )
-        yield (
-            f"{fact}, as it would be there; our own grants nothing there until the node is owned"
-            f" (NodeOfOtherScheduler): pods={len(placed)}"
-        )
+    placed = [each.placement for each in outcomes if isinstance(each, Placed)]
+    given = [nodes[one.node] for one in placed if GPU in {each.device_type for each in one.devices}]
+    others = [node.other_scheduler for node in given if has_other_scheduler(node)]
+    if others:
+        who = ", ".join(sorted({*others}))
+        fact = f"placed where another scheduler gives the cards too ({who})"
+        fact += ", as it would be there; our own grants nothing there until the node is owned"
+        yield f"{fact} (NodeOfOtherScheduler): pods={len(others)}"
 
 
 def _not_bound(

@@ -262,9 +262,9 @@ def test_an_over_held_card_is_full_and_no_more(
     assert document["summary"]["conflicts"] == ["n1/gpu 0: over-held by ml/a, ml/b"]
 
     line = CommandLine(tmp_path / "none.db", capsys)
-    shown = {command: line.ask(command, "in.json").out for command in ("simulate", "map")}
-    assert "GPU: 1.5 of 2 cards allocated (75.00%)" in shown["simulate"]
-    assert "1 node, 2 cards: 75 % held" in shown["map"]
+    run = line.ask("simulate", "in.json").out
+    assert "GPU: 1.5 of 2 cards allocated (75.00%)" in run
+    assert "1 node, 2 cards: 75 % held" in line.run("map", "in.json").out
 
 
 def test_what_hami_gave_of_a_scaled_card_is_judged_by_its_figures(

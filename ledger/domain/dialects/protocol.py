@@ -20,7 +20,6 @@ from ledger.domain.nodes import NodeFacts
 from ledger.domain.quantity import Quantity
 from ledger.domain.request.asked import NOTHING, TypeRequest
 from ledger.domain.request.requests import MatchExpression, PodRequest
-from ledger.domain.systems import ScaledCard
 from ledger.domain.vocabulary import Vocabulary
 
 Labels = Mapping[str, str]
@@ -88,7 +87,7 @@ class Listed:
         serves: the dialects in which they can be asked for.
         instead_of: resources whose quantity says nothing of cards beside the annotation.
         scheduler: who gives them beside us, and counts none of our Pods; empty = nobody.
-        scaled: of which cards that gives more than they have.
+        scaled: the cards of which that gives more than they have, as `DeviceSystems` has them.
     """
 
     name: str
@@ -96,7 +95,7 @@ class Listed:
     serves: frozenset[Dialect]
     instead_of: frozenset[str]
     scheduler: str = ""
-    scaled: tuple[ScaledCard, ...] = ()
+    scaled: tuple[tuple[str, int, int], ...] = ()
     warnings: tuple[str, ...] = ()
 
 

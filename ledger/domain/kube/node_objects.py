@@ -478,7 +478,6 @@ def _numa_policy(labels: Mapping[str, str], kubelets: NumaPolicy) -> NumaPolicy:
 def _dialect_warnings(
     labels: Mapping[str, str], quantities: Quantities, devices: Sequence[DeviceRecord] | None
 ) -> Iterator[str]:
-    """Say what is wrong with the node in single dialects."""
     for reader in READERS:
         yield from reader.node_warnings(labels, quantities, devices)
 

@@ -207,7 +207,6 @@ def _no_combination(
 def _alternatives(
     request: PodRequest, _nodes: Sequence[NodeFacts]
 ) -> Iterator[tuple[str, Callable[[PodRequest], PodRequest]]]:
-    """Yield the request without each list of cards."""
     for field, name in _WISHES:
         if request.card_filter is not None and getattr(request.card_filter, field):
             yield f"drop nvidia.com/{name}", partial(_without, field)

@@ -89,11 +89,6 @@ def no_answer(
     return {}
 
 
-def never_limited(_card: DeviceRecord) -> bool:
-    """Leave it to the node's provider of isolation what keeps parts of cards apart."""
-    return False
-
-
 def no_alternatives(
     _request: PodRequest, _nodes: Sequence[NodeFacts]
 ) -> Iterator[tuple[str, Callable[[PodRequest], PodRequest]]]:
@@ -129,8 +124,7 @@ class DialectChooser:
             sets, and by which `misfit` tells whether a node will do.
         misfit: why a node will not do, given the request's fields; it has the last word on the
             node. None = any will.
-        limits: the dialect's own device plugin keeps parts of this card to their size, for Pods
-            that it is asked for.
+        limits: whether the dialect's own device plugin keeps parts of a card to their size.
         answer: the annotations of the Binding in the dialect's own words, given the Pod's GPUs, the
             node and the Unix time in nanoseconds.
         node_reasons: its reasons against nodes and settings.
@@ -155,7 +149,7 @@ class DialectChooser:
     request_fields: tuple[str, ...] = ()
     node_fields: tuple[str, ...] = ()
     misfit: Misfit | None = None
-    limits: Callable[[DeviceRecord], bool] = never_limited
+    limits: Callable[[DeviceRecord], bool] | None = None
     answer: Answer = no_answer
     node_reasons: tuple[Reason, ...] = ()
     search_reasons: tuple[Reason, ...] = ()

@@ -147,7 +147,7 @@ class Predicates:
         for node, reason in self._withheld.items():
             before[node] = code(reason)
         allowed = matches_rules(self._labels, need.placement, len(self._arrays))
-        if not self._grants and whatever_isolates(need.placement) is not None:
+        if not self._grants and chooser_of(need.dialect).limits is not None:
             for row in np.flatnonzero(~allowed).tolist():
                 allowed[row] = self._allows(need, self._arrays.nodes[row])
         fails = (before == 0) & ~allowed
@@ -205,7 +205,6 @@ class Predicates:
             self._withheld[row] = reasons.REGISTERED_AGAIN
 
     def _before(self, need: StaticNeed, row: int) -> Reason | None:
-        """Return what is wrong with one node before the resource fit."""
         withheld = self._withheld.get(row)
         if withheld is not None:
             return withheld
@@ -223,10 +222,9 @@ class Predicates:
         """Tell whether a node is one that the Pod asks for, its isolation included."""
         if allows(need.placement, node):
             return True
-        unlimited = None if self._grants else whatever_isolates(need.placement)
-        if unlimited is None or not has_other_scheduler(node):
+        unlimited, limits = whatever_isolates(need.placement), chooser_of(need.dialect).limits
+        if self._grants or unlimited is None or limits is None or not has_other_scheduler(node):
             return False
-        limits = chooser_of(need.dialect).limits
         return any(map(limits, node.devices)) and allows(unlimited, node)
 
     def _misfit(self, need: StaticNeed, node: NodeFacts) -> Reason | None:

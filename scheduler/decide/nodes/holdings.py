@@ -394,13 +394,8 @@ def _amounts(held: _Held) -> Mapping[int, Amounts]:
 
 
 def _gpu_core_percent(taken: _Taken) -> int:
-    counted = sum(
-        [
-            number
-            for devices, number in taken.counted
-            if devices.device_type == GPU and not devices.made_up.item(taken.node)
-        ]
-    )
+    node, gpus = taken.node, [each for each in taken.counted if each[0].device_type == GPU]
+    counted = sum([number for devices, number in gpus if not devices.made_up.item(node)])
     named = [share.core_percent for _, _, share, _ in taken.cards if share.device_type == GPU]
     return sum(named) + WHOLE_PERCENT * counted
 

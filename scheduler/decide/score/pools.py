@@ -139,7 +139,6 @@ class PoolPrices:
         return len(self._counts) <= _POOLS_MAX
 
     def _charges(self) -> bool:
-        """Tell whether there is anything to charge for."""
         likes = self._counts if self._with_cpu() else {_without_cpu(like) for like in self._counts}
         return 1 < len(likes) <= _POOLS_MAX and self._weight > 0
 

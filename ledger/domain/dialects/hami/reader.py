@@ -46,7 +46,6 @@ from ledger.domain.resources import (
     LABEL_GPU_VENDOR,
     TYPE_GPU,
 )
-from ledger.domain.systems import ScaledCard
 from ledger.domain.vocabulary import Vocabulary
 
 _CORDON: Final = annotation_path(CORDON)
@@ -106,11 +105,7 @@ def registered(
         instead_of=frozenset({CARDS}),
         scheduler="" if is_gone else SCHEDULER,
         scaled=tuple(
-            ScaledCard(
-                id=card.device_id,
-                core_percent=card.core_percent,
-                memory_bytes=card.memory_mib * MIB,
-            )
+            (card.device_id, card.core_percent, card.memory_mib * MIB)
             for card in cards
             if card.core_percent > WHOLE_PERCENT or card.memory_mib > size
         ),
