@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.cli import Answer, CommandLine
 from tests.support.corpus import CORPUS, NOW, one_of_each, truth_of
-from tests.support.objects import Json, Object, container, gpu_pod, node, pod
+from tests.support.objects import Json, Object, container, device, gpu_device, gpu_pod, node, pod
 
 pytestmark = pytest.mark.integration
 
@@ -222,3 +222,19 @@ def test_pods_that_ended_are_counted_beside_the_answer(line: CommandLine) -> Non
 
     assert "ml/done" not in answer.out
     assert "not listed: Pods that ended: 1" in answer.err
+
+
+def test_names_that_no_node_advertises_keep_an_admitted_pod_back(line: CommandLine) -> None:
+    """As `why` of the same objects says it; it does not fit there by our cards alone."""
+    asked = {"koordinator.sh/gpu-core": 100, "koordinator.sh/gpu-memory-ratio": 100}
+    admitted = gpu_pod(asked, name="first", annotations={"tenure.sh/admitted": "true"})
+    path = dumped(line, node("n1", allocatable=ROOM), device(gpu_device(0)), admitted)
+
+    why = rows(line.run("why", "ml/first", path, "-o", "json"))
+    (row,) = rows(line.run("pods", "--waiting", path, "-o", "json"))
+    line.run("report", path, "-o", "page.html")
+
+    assert "the node does not advertise koordinator.sh/gpu-core" in why["message"]
+    assert (row["state"], row["why"]) == (why["state"], why["message"])
+    page = (line.ledger.parent / "page.html").read_text("utf-8")
+    assert '<th scope="row" role="rowheader">NodeNotOffered: the node does not advertise' in page
