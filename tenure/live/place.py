@@ -92,6 +92,13 @@ class Place:
         say(self.ask(name, answers, question), getattr(question, "output", None))
 
 
+def expect_now(files: Sequence[str] | None, **given: object) -> None:
+    """Raise InputError for an option that asks more of files than their one moment."""
+    for name in (name for name, value in given.items() if files and value not in {None, False}):
+        error = InputError("files show one moment only", field=f"--{name}")
+        raise with_next(error, "leave the files out to ask the ledger")
+
+
 def service_of(place: Place) -> Service:
     """
     Return the service that is meant.

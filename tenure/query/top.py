@@ -15,8 +15,7 @@ from ledger.domain.amounts import format_bytes, format_cores
 from ledger.domain.errors import InputError
 from ledger.domain.resources import TYPE_GPU
 from tenure.asking import Answer, Sight
-from tenure.exits import with_next
-from tenure.live.place import Place, asks
+from tenure.live.place import Place, asks, expect_now
 from tenure.live.watching import watch as watch_it
 from tenure.opening import time_of
 from tenure.options import Files, Output
@@ -72,9 +71,7 @@ def top(
     Of the live service, again and again: tenure top --live --watch
     """
     place = place.over(files, ledger_of_files)
-    if files and watch:
-        error = InputError("files show one moment only", field="--watch")
-        raise with_next(error, "leave the files out to ask the ledger")
+    expect_now(files, watch=watch)
     question = TopQuestion(by=by, limit=limit, output=output)
     if not watch:
         place.print("top", answer_top, question)

@@ -51,7 +51,7 @@ from tenure.query.meant import first_of, owner_text
 from tenure.query.prospects import lines_of, record_of, write_nodes
 from tenure.query.standing import ENDED, FITS, PLACED, REFUSED, WAITING
 from tenure.query.why import write_reasons
-from tenure.simulate.inputs import manifest_run
+from tenure.simulate.inputs import as_stored, manifest_run
 from tenure.simulate.model import Run
 from tenure.simulate.render import devices_of
 from tenure.simulate.results import Outcome
@@ -255,7 +255,7 @@ def _stories(
         answer.note(_warning(warning))
     for each in run.unreadable:
         answer.note(_warning(str(each)))
-    run = _as_stored(run, objects_of(run, manifests, settings).requests)
+    run = as_stored(run, manifests, settings)
     held = {event.pod_uid: event for event in run.adopted}
     unread = {each.object: each.text for each in run.unreadable}
     waiting = {arrival.pod.uid for arrival in run.arrivals} & {pod.uid for pod in pods}
@@ -280,17 +280,6 @@ def _stories(
     if len(stories) == 1 and stories[0].state == WAITING:
         stories = [_with_prospects(stories[0], run, manifests, settings, decided)]
     return stories
-
-
-def _as_stored(run: Run, requests: Mapping[str, PodRequest]) -> Run:
-    """Return the run with the names that its Pods are stored with, as nodes advertise them."""
-    arrivals = [
-        replace(each, pod=replace(each.pod, stored=requests[each.pod.uid].stored))
-        if isinstance(each.pod, PodRequest) and each.pod.uid in requests
-        else each
-        for each in run.arrivals
-    ]
-    return replace(run, arrivals=arrivals)
 
 
 def _decide(run: Run, uids: Collection[str], settings: SchedulingSettings) -> _Decided:

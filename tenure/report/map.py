@@ -11,8 +11,8 @@ import typer
 
 from ledger.domain.errors import InputError
 from tenure.asking import Answer, Screen, Sight
-from tenure.exits import stdout, with_next
-from tenure.live.place import Place, asks, say
+from tenure.exits import stdout
+from tenure.live.place import Place, asks, expect_now, say
 from tenure.live.watching import watch as watch_it
 from tenure.opening import moment_of, time_of
 from tenure.options import At, Files, Output
@@ -249,9 +249,7 @@ def _expect(
     """Raise InputError where the options do not go together."""
     if cpus and watch:
         raise InputError("--watch draws cards", field="--watch")
-    if files and (at is not None or watch):
-        error = InputError("files show one moment only", field="--watch" if watch else "--at")
-        raise with_next(error, "leave the files out to ask the ledger")
+    expect_now(files, watch=watch, at=at)
     if watch and (at is not None or not output.is_table):
         raise InputError("--watch draws what is held now", field="--watch")
 

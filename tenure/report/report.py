@@ -8,9 +8,8 @@ from typing import Annotated, Final
 
 import typer
 
-from ledger.domain.errors import InputError
-from tenure.exits import AnswerIsNo, note, warn, with_next
-from tenure.live.place import Place
+from tenure.exits import AnswerIsNo, note, warn
+from tenure.live.place import Place, expect_now
 from tenure.opening import moment_of, time_of
 from tenure.options import Files, LedgerUrl, Since, Until
 from tenure.simulate.dump import ledger_of_files
@@ -50,9 +49,7 @@ def report(
     from tenure.admin.verify import run_verify
     from tenure.report.build import Period, page_of, write_report
 
-    if files and (since is not None or until is not None):
-        error = InputError("files show one moment only", field="--until" if until else "--since")
-        raise with_next(error, "leave the files out to ask the ledger")
+    expect_now(files, since=since, until=until)
     command = shlex.join(["tenure", *sys.argv[1:]])
     place = Place(ledger=ledger).over(files, ledger_of_files, decide=True)
     with place.opened() as source:

@@ -64,13 +64,7 @@ class CauseRow:
 
 
 def cause_rows(waits: Iterable[Wait], cluster: ClusterSnapshot | None) -> Iterator[CauseRow]:
-    """
-    Yield the causes of these waits, each Pod under one.
-
-    Args:
-        waits: by their beginnings.
-        cluster: as it is; None where it is not known.
-    """
+    """Yield the causes of waits, each under one; `cluster` is as it is now, None = not known."""
     known = cluster if cluster is not None and cluster.knows_nodes else None
     what_if = None if known is None else what_if_of(known, "")
     causes: dict[object, Cause] = {}

@@ -9,12 +9,14 @@ from pathlib import Path
 
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.extended import by_number
+from ledger.domain.request.requests import PodRequest
 from scheduler.cluster.claim_asks import ClaimWorld, claim_world
 from scheduler.cluster.constraints import CLAIMS, keeps_others_off, not_looked_at
 from scheduler.cluster.documents import Document
 from scheduler.cluster.mending import asked_as_far_as_read, cluster_as_far_as_read
 from scheduler.cluster.model import Cluster, Pod, RefusedPod
 from scheduler.cluster.objects import asked_by, cluster_of, node_reader, pending_of
+from scheduler.cluster.snapshot import objects_of
 from scheduler.decide.settings import SchedulingSettings
 from tenure.manifests import Manifests, as_admitted, read_manifests
 from tenure.simulate.claiming import decided_in
@@ -91,6 +93,18 @@ def manifest_run(
         inputs_hash=hashlib.sha256(f"manifests {manifests.digest}".encode()).hexdigest(),
         **{field.name: getattr(cluster, field.name) for field in fields(Cluster)},
     )
+
+
+def as_stored(run: Run, manifests: Manifests, settings: SchedulingSettings) -> Run:
+    """Return the run with the names that its Pods are stored with, as nodes advertise them."""
+    requests = objects_of(run, manifests, settings).requests
+    arrivals = [
+        replace(each, pod=replace(each.pod, stored=requests[each.pod.uid].stored))
+        if isinstance(each.pod, PodRequest) and each.pod.uid in requests
+        else each
+        for each in run.arrivals
+    ]
+    return replace(run, arrivals=arrivals)
 
 
 def _unread(document: Document, world: ClaimWorld) -> tuple[str, ...]:
