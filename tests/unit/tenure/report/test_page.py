@@ -1,8 +1,10 @@
 import json
+import re
 from base64 import b64encode
 from dataclasses import replace
 from hashlib import sha256
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -123,6 +125,29 @@ def test_the_policy_allows_the_script_of_the_page_and_no_other(page: Page) -> No
     digest = b64encode(sha256(script.encode()).digest()).decode()
 
     assert f"script-src 'sha256-{digest}'" in page.html
+
+
+REASONS = (Path(__file__).parents[4] / "docs" / "reasons.md").read_text("utf-8")
+CODES = {
+    code
+    for line in REASONS.splitlines()
+    if line.startswith("| `")
+    for code in re.findall(r"`([A-Za-z]+)`", line.split("|")[1])
+    if not code.islower()
+}
+
+
+@pytest.mark.parametrize("code", sorted({*CODES, "GPUFragmented", "GPUUnhealthy"}))
+def test_a_cause_that_is_a_code_is_put_in_words(code: str) -> None:
+    """Of every code that a node may be refused with, by the table of the documents."""
+    row = CauseRow(words=code, pods=1, example="ml/p")
+
+    page = render(replace(report(week(nodes=1, pods=3)), causes=(row,)))
+
+    cell = r"rowheader.>([^<]*)</th><td[^>]*>1</td><td[^>]*bar-cell"
+    (cause,) = re.findall(cell, page[page.index("Why Pods wait") :])[:1]
+    assert " " in cause
+    assert code not in cause
 
 
 @pytest.mark.parametrize(
