@@ -237,4 +237,4 @@ def test_names_that_no_node_advertises_keep_an_admitted_pod_back(line: CommandLi
     assert "the node does not advertise koordinator.sh/gpu-core" in why["message"]
     assert (row["state"], row["why"]) == (why["state"], why["message"])
     page = (line.ledger.parent / "page.html").read_text("utf-8")
-    assert '<th scope="row" role="rowheader">NodeNotOffered: the node does not advertise' in page
+    assert '<th scope="row" role="rowheader">the node does not advertise' in page
