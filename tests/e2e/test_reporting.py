@@ -335,6 +335,7 @@ class Process:
         options = {
             "holdings": "holdings.json",
             "cards": "cards.json",
+            "mode": "plugin",
             "plugins": "plugins",
             "cdi": "cdi",
             "state": "state",

@@ -260,3 +260,37 @@ def test_a_job_that_a_queue_admits_by_a_quota_on_cards_is_counted_by_their_name(
     assert held(ledger) == [("job-0", "gpu-2", 4), ("job-1", "gpu-2", 4)]
     assert not plane.api().get(f"{where}/job-2").body["spec"].get("nodeName")
     remove_pods(plane, where, names)
+
+
+@SQLITE
+def test_a_pod_that_admission_stored_for_another_mode_is_refused_with_both_values(
+    plane: ControlPlane,
+    namespace: Callable[..., str],
+    ledger: str,
+    identities: Identities,
+    tmp_path: Path,
+) -> None:
+    """The service shows cards by slots, and the Pod has none: nobody would show it its card."""
+    where = pods_in(namespace(managed=False))
+    path = tmp_path / "slots.yaml"
+    path.write_text(
+        "apiVersion: tenure.sh/v1alpha1\nkind: SchedulerConfiguration\nslotMode: plugin\n"
+    )
+    know(plane, DEVICES, "Device")
+    know(plane, TOPOLOGIES, "NodeResourceTopology")
+    add_gpu_node(plane, "owned", gpus=2)
+    slots = {"koordinator.sh/gpu.shared": "2", "tenure.sh/slot": "8"}
+    told_of = {"status": {"allocatable": slots, "capacity": slots}}
+    assert plane.api().patch("/api/v1/nodes/owned/status", told_of).ok
+    with (
+        extender(plane, ledger, identities, settings=path) as served,
+        plane.scheduler(asking(plane, served, identities)),
+    ):
+        assert plane.api().create(where, admitted("other", {GPU: "1"})).ok
+        said = eventually(lambda: told(plane, where, "other", "DevicesRefused"))
+        assert plane.api().create(where, admitted("alike", {GPU: "1"}, "slotMode: plugin")).ok
+        [bound] = settled(plane, where, 1)
+    fact = "slotMode of admission is another: the Pod has no slot, as in env; ours is plugin"
+    assert fact in said
+    assert bound["metadata"]["name"] == "alike"
+    remove_node(plane, "owned")

@@ -87,6 +87,7 @@ class World:
             "cdi": self.folder / "cdi",
             "slots": 3,
             "runtime": "",
+            "mode": "plugin",
             "node": "a",
             "kubeconfig": self.folder / "kubeconfig",
             "machine": write_machine(self.folder / "machine.json", TWO_CARDS),

@@ -105,7 +105,7 @@ def world(tmp_path: Path, sockets: Path) -> World:
 
 def begin(world: World, words: Path, *more: str, execs: bool = False) -> Forked:
     """Start an agent."""
-    command = ["serve", "agent", *world.options(), *more]
+    command = ["serve", "agent", "--mode", "plugin", *world.options(), *more]
     return Forked(command, words, cwd=world.folder, execs=execs)
 
 

@@ -20,7 +20,6 @@ from webhook.decide.settings import (
     DomainSetting,
     PodDefaults,
     Profile,
-    SlotMode,
     Takeover,
     TakeoverRule,
 )
@@ -138,7 +137,11 @@ profiles = st.lists(
     ),
     max_size=3,
 ).map(tuple)
-VOCABULARIES = (Vocabulary(), Vocabulary(whole_cards="nvidia"))
+VOCABULARIES = tuple(
+    Vocabulary(whole_cards=given, slot_mode=mode)
+    for given in ("ours", "nvidia")
+    for mode in ("env", "plugin", "gpushare")
+)
 settings = st.builds(
     AdmissionSettings,
     domain=st.sampled_from(DomainSetting),
@@ -154,14 +157,12 @@ settings = st.builds(
         priority_class=st.sampled_from(["", "koord-prod"]),
     ),
     profiles=profiles,
-    slot_mode=st.sampled_from(SlotMode),
 )
 OWNED = Toleration(key="tenure.sh/owned", operator="Exists", value="", effect="")
 PLAIN = st.builds(
     AdmissionSettings,
     domain=st.sampled_from(DomainSetting),
     vocabulary=st.sampled_from(VOCABULARIES),
-    slot_mode=st.sampled_from(SlotMode),
 )
 
 

@@ -19,7 +19,7 @@ from webhook.decide.mutating.parts import scheduler_of
 from webhook.decide.mutating.pod import mutated
 from webhook.decide.mutating.takeover import asks_for_ours, is_placed_by_us
 from webhook.decide.review import AdmissionRequest, readable_pod
-from webhook.decide.settings import AdmissionSettings, DomainSetting, RuleMode, SlotMode
+from webhook.decide.settings import AdmissionSettings, DomainSetting, RuleMode
 from webhook.decide.validating.validate import validate
 
 TOPICS = sorted({mutant.topic for mutant in MUTANTS.values()})
@@ -93,11 +93,14 @@ def pods(draw: st.DrawFn) -> Object:
     )
 
 
-VOCABULARIES = (Vocabulary(), Vocabulary(whole_cards="nvidia"))
+VOCABULARIES = tuple(
+    Vocabulary(whole_cards=given, slot_mode=mode)
+    for given in ("ours", "nvidia")
+    for mode in ("env", "plugin", "gpushare")
+)
 settings_ = st.builds(
     AdmissionSettings,
     domain=st.sampled_from(DomainSetting),
-    slot_mode=st.sampled_from(SlotMode),
     vocabulary=st.sampled_from(VOCABULARIES),
 )
 

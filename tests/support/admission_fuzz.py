@@ -20,20 +20,21 @@ import jsonpatch
 
 from ledger.domain.errors import InputError
 from ledger.domain.request.normalise import decode_pod
+from ledger.domain.vocabulary import Vocabulary
 from tenure.progress import counting_bar
 from tests.support.objects import Json, Object, container, device, gpu_device, node, nrt, pod
 from webhook.decide.answers import AdmissionAnswer
 from webhook.decide.facts import NamespaceFacts
 from webhook.decide.mutating.pod import mutate_pod
 from webhook.decide.review import AdmissionRequest, decode_review, encode_review, readable_pod
-from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings, SlotMode
+from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings
 from webhook.decide.validating.validate import validate
 
 Place = tuple[Json, Json]
 """A dict or list, and the key or index of one value in it."""
 
 MANAGED: Final = NamespaceFacts(labels={"tenure.sh/managed": "true"}, managed=True)
-SETTINGS: Final = (DEFAULT_ADMISSION, AdmissionSettings(slot_mode=SlotMode.PLUGIN))
+SETTINGS: Final = (DEFAULT_ADMISSION, AdmissionSettings(vocabulary=Vocabulary(slot_mode="plugin")))
 
 SCALARS: Final[tuple[Json, ...]] = (
     None, True, False, 0, 1, -1, 2**63, -(2**63) - 1, 10**30, 0.5, 1e300, "", " ", "0", "1", "-1",

@@ -38,7 +38,7 @@ class Listener(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer one question."""
         if self.path.startswith("/agents/v1/"):
-            is_new = self.path.endswith("/holdings")
+            is_new = "/holdings" in self.path
             known = type(self).known
             if not is_new and known is not None:
                 time.sleep(type(self).waits)

@@ -37,7 +37,7 @@ def test_the_defaults_in_the_table_are_the_defaults() -> None:
         "schedulerName": rules.scheduler_name,
         "takeover.rule": str(rules.takeover.rule),
         "mode": str(rules.mode),
-        "slotMode": str(rules.slot_mode),
+        "slotMode": rules.vocabulary.slot_mode,
         "isolationProviders": ", ".join(rules.isolation_providers),
         "gpushare.unit": rules.vocabulary.gpushare_unit,
         "mgpu.multiMinMemoryMiB": str(rules.vocabulary.mgpu_multi_min_memory_mib),

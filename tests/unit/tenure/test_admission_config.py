@@ -17,7 +17,6 @@ from webhook.decide.settings import (
     DomainSetting,
     Profile,
     RuleMode,
-    SlotMode,
     TakeoverRule,
 )
 
@@ -82,7 +81,7 @@ def test_every_setting_reaches_the_decision() -> None:
     )
     assert found.service_accounts == {"system:serviceaccount:x:y"}
     assert found.isolation_providers == {"MPS"}
-    assert found.slot_mode is SlotMode.PLUGIN
+    assert found.vocabulary.slot_mode == "plugin"
     assert found.vocabulary.gpushare_unit == "GiB"
     assert found.vocabulary.mgpu_multi_min_memory_mib == 512
     assert found.vocabulary.mgpu_max_memory_mib == 81920

@@ -126,7 +126,7 @@ def test_it_knows_the_holdings_of_its_node_and_then_every_change(world: World) -
 
     world.run(act)
     paths = [path for path, _ in world.asked]
-    assert paths[0] == "/agents/v1/holdings"
+    assert paths[0] == "/agents/v1/holdings?mode="
     assert all(path.startswith("/agents/v1/changes?after=") for path in paths[1:])
 
 

@@ -140,6 +140,7 @@ def test_a_vocabulary_is_recorded_as_its_settings_alone() -> None:
         "default_bind_policy",
         "default_exclusive_policy",
         "whole_cards",
+        "slot_mode",
     }
     assert decode_value(Vocabulary, json.loads(text), "") == WORDS
     assert decode_value(Vocabulary, json.loads(text), "").device_names == WORDS.device_names

@@ -67,6 +67,17 @@ def given(name: str = "p", **changes: Any) -> Json:  # noqa: ANN401
     return {"pod_uid": f"pod-{name}", "attempt": 1, "containers": [GIVEN], **changes}
 
 
+@pytest.mark.parametrize("question", ["holdings?mode=plugin", "changes?after=0&mode=plugin"])
+def test_an_agent_of_another_mode_is_refused_with_both_values(question: str) -> None:
+    """It would show containers other cards than they hold, or none; it counts as silent."""
+    scene = Scene()
+    status, body = scene.get(question)
+    fact = "slotMode of the service is env, --mode of the agent plugin: give both one value"
+    assert (status, body["message"]) == (409, fact)
+    assert scene.told == []
+    assert scene.get(question.replace("plugin", "env"))[0] in {200, 410}  # of an old position
+
+
 def test_a_node_is_told_what_is_held_there_and_nothing_of_another() -> None:
     """By container, with devices and amounts, and as of which position."""
     scene = Scene()

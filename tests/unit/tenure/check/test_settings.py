@@ -36,8 +36,8 @@ deviceTypes: {npu: {resource: example.com/npu, unit: count}}
 def _folder(tmp_path: Path) -> Path:
     for kind, more in {
         SCHEDULER: "node: {policy: fgd}",
-        ADMISSION: "slotMode: plugin",
-        BOTH: "node: {policy: fgd}\nslotMode: plugin",
+        ADMISSION: "domain: koordinator.sh",
+        BOTH: "node: {policy: fgd}\ndomain: koordinator.sh",
     }.items():
         text = f"apiVersion: tenure.sh/v1alpha1\nkind: {kind}\n{more}{SHARED}"
         (tmp_path / f"{kind}.yaml").write_text(text, encoding="utf-8")
@@ -56,14 +56,14 @@ def test_each_service_reads_its_part_of_a_file_of_both(folder: Path) -> None:
     scheduling = read_settings(path)
     admission = read_admission(read_source(path).documents[0])
 
-    assert (scheduling.node_policy, str(admission.slot_mode)) == ("fgd", "plugin")
+    assert (scheduling.node_policy, str(admission.domain)) == ("fgd", "koordinator.sh")
     assert scheduling.vocabulary == admission.vocabulary == WORDS
 
 
 @pytest.mark.parametrize(
     ("kind", "more", "message"),
     [
-        (SCHEDULER, "slotMode: plugin", "4: slotMode: unknown setting"),
+        (SCHEDULER, "domain: kept", "4: domain: unknown setting"),
         (ADMISSION, "node: {}", "4: node: unknown setting"),
         (ADMISSION, "mgpu: {enabled: true}", "4: mgpu.enabled: unknown setting"),
         (BOTH, "nodes: {}", "4: nodes: unknown setting"),

@@ -8,12 +8,12 @@ from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 from tests.support.mutation import BLIND, MANAGED, field_ref, mutate, request_for, sees
 from tests.support.objects import Object, container, pod, sidecar
 from webhook.decide.mutating.pod import mutate_pod
-from webhook.decide.settings import AdmissionSettings, SlotMode
+from webhook.decide.settings import AdmissionSettings
 
 NVIDIA = {"nvidia.com/gpu": "1"}
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 CUDA = "CUDA_VISIBLE_DEVICES"
-PLUGIN = AdmissionSettings(slot_mode=SlotMode.PLUGIN)
+PLUGIN = AdmissionSettings(vocabulary=replace(DEFAULT_VOCABULARY, slot_mode="plugin"))
 
 
 def env(body: Object, number: int = 0, key: str = "containers") -> object:
@@ -130,9 +130,9 @@ def test_a_container_that_moved_gets_its_new_place() -> None:
 
 
 @pytest.mark.parametrize(
-    ("unit", "as_mode"), [("GiB", SlotMode.ENV), ("MiB", SlotMode.PLUGIN)], ids=["GiB", "MiB"]
+    ("unit", "as_mode"), [("GiB", "env"), ("MiB", "plugin")], ids=["GiB", "MiB"]
 )
-def test_gpu_share_mode_shows_cards_as_its_unit_lets_it(unit: str, as_mode: SlotMode) -> None:
+def test_gpu_share_mode_shows_cards_as_its_unit_lets_it(unit: str, as_mode: str) -> None:
     """
     In GiB a container's card is what its Binding says, whomever `Allocate` was taken to be for.
 
@@ -142,9 +142,13 @@ def test_gpu_share_mode_shows_cards_as_its_unit_lets_it(unit: str, as_mode: Slot
     words = replace(DEFAULT_VOCABULARY, gpushare_unit=unit)
     made = pod(container("a", limits={"aliyun.com/gpu-mem": "4"}), container("b"))
 
-    after = mutate(made, AdmissionSettings(slot_mode=SlotMode.GPUSHARE, vocabulary=words))
+    shared, alone = (
+        AdmissionSettings(vocabulary=replace(words, slot_mode=mode))
+        for mode in ("gpushare", as_mode)
+    )
+    after = mutate(made, shared)
 
-    assert after == mutate(made, AdmissionSettings(slot_mode=as_mode, vocabulary=words))
+    assert after == mutate(made, alone)
     assert env(after, 1) == BLIND
 
 

@@ -4,11 +4,12 @@ from typing import Final
 
 import pytest
 
+from ledger.domain.vocabulary import Vocabulary
 from tests.support.objects import Object, container, pod, sidecar
 from tests.support.requests_to_admit import MANAGED, UNMANAGED, change, creation, judged, rules_of
 from webhook.decide.facts import NamespaceFacts
 from webhook.decide.mutating.pod import mutated
-from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings, SlotMode
+from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings
 from webhook.decide.validating.validate import validate
 
 NAME = "NVIDIA_VISIBLE_DEVICES"
@@ -105,10 +106,10 @@ def test_a_pod_without_gpus_is_warned() -> None:
     assert any("asks for no GPU" in text for text in answer.warnings)
 
 
-@pytest.mark.parametrize("mode", SlotMode)
-def test_what_our_own_webhook_writes_is_allowed(mode: SlotMode) -> None:
+@pytest.mark.parametrize("mode", ["env", "plugin", "gpushare"])
+def test_what_our_own_webhook_writes_is_allowed(mode: str) -> None:
     """Both ways of telling a container its devices pass the check."""
-    settings = AdmissionSettings(slot_mode=mode)
+    settings = AdmissionSettings(vocabulary=Vocabulary(slot_mode=mode))
     body = pod(
         container("a", limits={"nvidia.com/gpu": 2}),
         container("b"),
