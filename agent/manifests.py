@@ -414,6 +414,8 @@ def _container(options: AgentManifests) -> Thing:
         args += ["--mode", "env", "--probe-image", options.image]
         args += ["--probe-namespace", options.namespace]
         args += ["--probe-runtime-class", options.probe_runtime_class]
+    if not (options.marks_pods or options.by_environment):
+        args += ["--mode", "plugin"]
     if options.reads_claims:
         args += ["--kubelet-root", f"/host{_KUBELET_ROOT}"]
     if options.isolation is not Provider.NONE:

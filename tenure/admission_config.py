@@ -19,7 +19,6 @@ from webhook.decide.settings import (
     PodDefaults,
     Profile,
     RuleMode,
-    SlotMode,
     Takeover,
     TakeoverRule,
 )
@@ -94,8 +93,6 @@ class AdmissionConfiguration(SharedConfiguration):
     profiles: tuple[_Profile, ...] = ()
     isolation_providers: frozenset[str] = DEFAULT_ADMISSION.isolation_providers
     """Isolation providers that enforce a share of a card."""
-    slot_mode: SlotMode = DEFAULT_ADMISSION.slot_mode
-    """How a container learns of its devices: `env` or `plugin`."""
 
     @model_validator(mode="after")
     def _known_rules(self) -> AdmissionConfiguration:
@@ -139,7 +136,6 @@ def _settings(read: AdmissionConfiguration) -> AdmissionSettings:
         profiles=tuple(Profile(**profile.model_dump()) for profile in read.profiles),
         service_accounts=read.service_accounts,
         isolation_providers=read.isolation_providers,
-        slot_mode=read.slot_mode,
         koordlet_binds_cpus=read.cpu.bound_by == "koordlet",
         vocabulary=read.vocabulary(),
     )

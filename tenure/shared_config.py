@@ -82,6 +82,8 @@ class SharedConfiguration(Section):
     cpu: CpuDefaults = Field(default_factory=CpuDefaults)
     whole_cards: Literal["ours", "nvidia"] = "ours"
     """Who gives the cards of `nvidia.com/gpu`, where a namespace's label does not say it."""
+    slot_mode: Literal["env", "plugin", "gpushare"] = "env"
+    """How containers are shown their cards, the `--mode` of the cluster's agents."""
     device_types: dict[Any, Any] = Field(default_factory=dict)
     """Types of devices beside GPUs, RDMA and FPGA, alike for both services (device-types.md)."""
     service_accounts: frozenset[str] = Field(SERVICE_ACCOUNTS, min_length=1)
@@ -101,6 +103,7 @@ class SharedConfiguration(Section):
             default_bind_policy=self.cpu.default_bind_policy,
             default_exclusive_policy=self.cpu.default_exclusive_policy,
             whole_cards=self.whole_cards,
+            slot_mode=self.slot_mode,
         )
 
 

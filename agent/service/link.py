@@ -66,6 +66,7 @@ class ServiceLink:
         changed: called after each answer and each failure; must be quick.
         sequence: of the last message of this node that was taken; None = messages have no numbers.
         reads_claims: we see what kubelet has of claims, and may be asked; set before we ask.
+        mode: how containers here are shown their cards, which the service compares; likewise.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class ServiceLink:
         self._heard_at = None if age_seconds is None else clock() - age_seconds
         self.state = Following(known=known)
         self.reads_claims = False
+        self.mode = ""
         self.changed: list[Callable[[], None]] = []
         self.sequence: int | None = None
 
@@ -165,9 +167,9 @@ class ServiceLink:
 
     async def _asked(self) -> Following:
         state, after = self.state, self.state.ask().after
-        path, seconds = f"{PATH}/holdings", CALL_SECONDS
+        path, seconds = f"{PATH}/holdings?mode={self.mode}", CALL_SECONDS
         if after is not None:
-            path = f"{PATH}/changes?after={after}&seconds={WAIT_SECONDS}"
+            path = f"{PATH}/changes?after={after}&seconds={WAIT_SECONDS}&mode={self.mode}"
             if self.reads_claims:
                 path += f"&claims={state.asked.version}"
             seconds += WAIT_SECONDS

@@ -54,6 +54,7 @@ class Vocabulary:
         default_bind_policy, default_exclusive_policy: for LSE and LSR Pods that name none.
         whole_cards: who gives the cards of `nvidia.com/gpu` where a namespace does not say it,
             `ours` or `nvidia` (docs/adr/0033).
+        slot_mode: how containers are shown their cards, `env`, `plugin` or `gpushare`.
     """
 
     device_types: tuple[DeviceType, ...] = ()
@@ -63,10 +64,17 @@ class Vocabulary:
     default_bind_policy: str = "FullPCPUs"
     default_exclusive_policy: str = "None"
     whole_cards: str = "ours"
+    slot_mode: str = "env"
 
     def __hash__(self) -> int:
         """Return a hash that is worked out once: what remembers words is keyed by it."""
         return hash(self.digest)
+
+    @property
+    def by_slots(self) -> bool:
+        """Tell whether a device plugin knows a container by its slot, and shows it its devices."""
+        in_mib = self.slot_mode == "gpushare" and self.gpushare_unit == "MiB"
+        return in_mib or self.slot_mode == "plugin"
 
     @cached_property
     def digest(self) -> str:

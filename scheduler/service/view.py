@@ -16,9 +16,10 @@ from typing import Any, Final
 
 from msgspec import structs
 
+from ledger.domain.annotations.tenure import is_admitted
 from ledger.domain.devices import DeviceRecord
 from ledger.domain.dialects.dra.cpus import CPU
-from ledger.domain.errors import InputError
+from ledger.domain.errors import FieldError, InputError
 from ledger.domain.kube.alike_nodes import NodeReader
 from ledger.domain.kube.original import stored_names
 from ledger.domain.kube.shared_templates import kind_of_cards
@@ -30,6 +31,8 @@ from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.alike import PodReader
 from ledger.domain.request.card_names import followed
 from ledger.domain.request.requests import PodRequest
+from ledger.domain.request.rules import forbidden
+from ledger.domain.resources import SLOT
 from scheduler.cluster.model import RefusedPod, asking
 from scheduler.cluster.one_node import read_alike
 from scheduler.cluster.rebuilt import as_observed, held_by, opening_of
@@ -428,12 +431,26 @@ class ClusterView:
         known = self._asked.get(uid) if isinstance(uid, str) and version else None
         if known is not None and known[0] == version:
             return known[1]
-        asked = asking(*self._reader.examine(pod))
+        asked = asking(*self._compared(pod, *self._reader.examine(pod)))
         self._asked.pop(asked.uid, None)
         self._asked[asked.uid] = (str(version), asked)
         if len(self._asked) > ASKED_MAX:
             del self._asked[next(iter(self._asked))]
         return asked
+
+    def _compared(
+        self, pod: Mapping[str, Any], request: PodRequest, errors: tuple[FieldError, ...]
+    ) -> tuple[PodRequest, tuple[FieldError, ...]]:
+        """Refuse a Pod that admission stored by another `slotMode` than ours."""
+        words, annotations = self.settings.vocabulary, pod["metadata"].get("annotations") or {}
+        if errors or not is_admitted(annotations) or request.by_plugin or request.dialect is None:
+            return request, errors
+        has_slot = SLOT in stored_names(pod, words)
+        if has_slot == words.by_slots:
+            return request, errors
+        told = "a slot, as in plugin" if has_slot else "no slot, as in env"
+        fact = f"slotMode of admission is another: the Pod has {told}; ours is {words.slot_mode}"
+        return request, (forbidden("spec.containers", f"{fact}: give both one value"),)
 
     def request(self, pod_uid: str) -> PodRequest | str:
         """Return what a Pod that was asked about asks for, or why it is not known."""

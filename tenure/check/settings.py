@@ -60,6 +60,7 @@ def told_by(name: str, vocabulary: Vocabulary) -> StatedVocabulary:
         "cpu.defaultBindPolicy": vocabulary.default_bind_policy,
         "cpu.defaultExclusivePolicy": vocabulary.default_exclusive_policy,
         "wholeCards": vocabulary.whole_cards,
+        "slotMode": vocabulary.slot_mode,
     }
     for kind in vocabulary.unit_types:
         said = {

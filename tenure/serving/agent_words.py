@@ -38,6 +38,7 @@ class ServiceOptions:
         keys: folder of the public keys of proofs, `*.vkey`.
         state: the folder of what outlives us.
         host: the host's `/`, of which the machine's ids are read.
+        mode: how containers here are shown their cards.
     """
 
     url: str
@@ -46,6 +47,7 @@ class ServiceOptions:
     keys: Path
     state: Path
     host: Path
+    mode: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +101,7 @@ def words_of(
     link = ServiceLink(
         service, clock=time.monotonic, draw=random.random, known=known, age_seconds=age
     )
+    link.mode = options.mode
     keeper.keep(link)
     pods = PodsHere(kubelet)
     held = HeldHere(link, pods, believing)

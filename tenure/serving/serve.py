@@ -352,9 +352,9 @@ def agent(
     mode: Annotated[
         AgentMode,
         _option(
-            "AGENT_MODE", "How containers are shown their cards: the setting slotMode of admission."
+            "AGENT_MODE", "How containers are shown their cards: the service's setting slotMode."
         ),
-    ] = AgentMode.PLUGIN,
+    ] = AgentMode.ENV,
     share_unit: Annotated[
         ShareUnit,
         _option(
@@ -560,7 +560,7 @@ def agent(
     Serve on a node: show each container the cards that it holds, by CDI, and report the machine.
 
     Example: tenure serve agent --service https://tenure-api.tenure-system:8444 --node n-17 \
---cards /var/run/cdi/nvidia.yaml
+--mode plugin --cards /var/run/cdi/nvidia.yaml
     """
     from tenure.extras import needs
 
@@ -592,6 +592,7 @@ def agent(
             keys=proof_keys,
             state=state,
             host=host,
+            mode=mode,
         ),
         slots=slots,
         isolation=provider_of(isolation, "--isolation"),

@@ -36,15 +36,6 @@ class RuleMode(StrEnum):
     OFF = "off"
 
 
-class SlotMode(StrEnum):
-    """How a container learns of its devices (design section 8, Ownership of the metal)."""
-
-    ENV = "env"
-    PLUGIN = "plugin"
-    GPUSHARE = "gpushare"
-    """By the plugin of GPU share, which has an id for each GiB, and slots where it counts MiB."""
-
-
 class TakeoverRule(StrEnum):
     """Which Pods of a managed namespace get our scheduler."""
 
@@ -134,7 +125,6 @@ class AdmissionSettings:
         modes: rule -> mode, for rules that differ from `mode`.
         service_accounts: users that may write allocations and bind managed Pods.
         isolation_providers: values of `koordinator.sh/gpu-isolation-provider` that enforce shares.
-        slot_mode: how a container learns of its devices.
         koordlet_binds_cpus: it does on every node; else only those with our agent's label bind any.
         vocabulary: what requests mean, which the scheduler has to be told alike.
     """
@@ -148,15 +138,8 @@ class AdmissionSettings:
     profiles: tuple[Profile, ...] = ()
     service_accounts: frozenset[str] = SERVICE_ACCOUNTS
     isolation_providers: frozenset[str] = ISOLATION_PROVIDERS
-    slot_mode: SlotMode = SlotMode.ENV
     koordlet_binds_cpus: bool = False
     vocabulary: Vocabulary = DEFAULT_VOCABULARY
-
-    @property
-    def by_slots(self) -> bool:
-        """Tell whether a device plugin knows a container by its slot, and shows it its devices."""
-        in_mib = self.slot_mode is SlotMode.GPUSHARE and self.vocabulary.gpushare_unit == "MiB"
-        return in_mib or self.slot_mode is SlotMode.PLUGIN
 
     def mode_of(self, rule: str) -> RuleMode:
         """Return what a violation of the rule does."""

@@ -160,8 +160,9 @@ class AgentRoutes:
             Route(method="POST", path=f"{PATH}/checkpoint", act=self.checkpoint),
         ]
 
-    async def holdings(self, _: web.Request, caller: Caller) -> web.StreamResponse:
+    async def holdings(self, request: web.Request, caller: Caller) -> web.StreamResponse:
         """Say who holds what on the caller's node."""
+        self._compare(request)
         name, uid = self._node(caller)
         position, held = self._agents.holdings(uid)
         return self._answer(
@@ -170,6 +171,7 @@ class AgentRoutes:
 
     async def changes(self, request: web.Request, caller: Caller) -> web.StreamResponse:
         """Say what changed on the caller's node after a position; wait for it a while."""
+        self._compare(request)
         name, uid = self._node(caller)
         after = _count(request, "after", None)
         seconds = min(float(_count(request, "seconds", 0)), self.seconds_max)
@@ -228,6 +230,13 @@ class AgentRoutes:
         said: Kept = decode_value(Kept, _object(await request.read()), "body")
         answer = await self._checkpoint(said.kept, f"the agent of {name}")
         return json_answer({"format": FORMAT, **answer})
+
+    def _compare(self, request: web.Request) -> None:
+        """Refuse an agent that shows cards otherwise than Pods are stored for."""
+        ours, told = self._view.settings.vocabulary.slot_mode, request.query.get("mode", "")
+        if told and told != ours:
+            fact = f"slotMode of the service is {ours}, --mode of the agent {told}"
+            raise RefusedError(409, "Conflict", f"{fact}: give both one value")
 
     def _node(self, caller: Caller) -> tuple[str, str]:
         """

@@ -188,8 +188,8 @@ def _ours(
     def equipped(container: Container, place: str) -> Container:
         if by_plugin and holds_gpus(container):
             return container  # a variable of the Pod's would count over what the plugin says
-        seen = with_environment(container, place, by_slots=settings.by_slots)
-        return with_slot(seen, vocabulary) if settings.by_slots else seen
+        seen = with_environment(container, place, by_slots=settings.vocabulary.by_slots)
+        return with_slot(seen, vocabulary) if settings.vocabulary.by_slots else seen
 
     pod = with_containers(pod, equipped)
     pod = with_original(pod, vocabulary, replaced=replaced, scheduler_name=scheduler_name)
