@@ -109,6 +109,7 @@ def _policies(settings: AdmissionSettings) -> list[Policy]:
         f" || (oldObject != null && {_marked('oldObject')})"
     }
     pods = ["pods", "pods/status", "pods/ephemeralcontainers", "pods/resize"]
+    by_us_or_plugin = f"({told()} || {holds('c.resources', {NVIDIA_GPU})})"
     return [
         Policy(
             name="allocations",
@@ -215,7 +216,7 @@ def _policies(settings: AdmissionSettings) -> list[Policy]:
                 ),
                 "every container of a Pod that Tenure places is told which cards it sees: is the"
                 " webhook registered and running?": (
-                    f"!({is_ours}) || ({_every_container(_told_by_somebody())})"
+                    f"!({is_ours}) || ({_every_container(by_us_or_plugin)})"
                 ),
             },
         ),
@@ -402,11 +403,6 @@ def _unchanged(guarded: str, *, admitted: bool = False) -> str:
         "(k in variables.before && variables.before[k] == variables.after[k]))"
         f" && variables.before.all(k, !{guarded} || k in variables.after)"
     )
-
-
-def _told_by_somebody() -> str:
-    """Return that `c` is told what it sees, by us or by the plugin that gives `nvidia.com/gpu`."""
-    return f"({told()} || {holds('c.resources', {NVIDIA_GPU})})"
 
 
 def _every_container(condition: str) -> str:
