@@ -122,7 +122,7 @@ class Listing(Protocol):
 
 
 class Leaves(Protocol):
-    """Who says that what a claim has may go; see `scheduler.service.leaving`."""
+    """Who says that what a claim has may go; see `scheduler.service.guard`."""
 
     def runs(self, pod_uid: str) -> bool:
         """Tell whether a Pod has a node and has not ended."""

@@ -4,29 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
+from ledger.domain.cpuset import CpuSet, cpuset_of
 from ledger.domain.dialects.dra.asking import Giver
+from ledger.domain.dialects.dra.cpus import AMOUNT, MACHINE
 from ledger.domain.dialects.dra.drivers import LookedAt
-from ledger.domain.log.state import NodeState
+from ledger.domain.dialects.dra.shares import UNLISTED
+from ledger.domain.log.events import ClaimResult
+from ledger.domain.log.state import LOST, NodeState
 from ledger.domain.nodes import NodeFacts
+from ledger.domain.resources import ANNOTATION_NODE_RESERVATION
+from ledger.domain.systems import Claimant
+from scheduler.decide.claim_cpus import choose_claim_cpus
 from scheduler.decide.claims import place_claim
-from scheduler.gate.exchange import Device, Place, Unit
+from scheduler.gate.cpus import CPUS_UNTOLD, CpusBarred
+from scheduler.gate.decide import Standing
+from scheduler.gate.exchange import Device, Place, Unit, device_of
+from scheduler.gate.leaving import Life, NodeOfClaim, Stays, stays
 from scheduler.gate.modes import Mode, closed_to_pods, mode_of
 from scheduler.service.agents import Agents
 from scheduler.service.beginning import Beginning
 from scheduler.service.books import LiveBooks
-from scheduler.service.claim_cpus import LiveCpus
+from scheduler.service.claim_ends import EndingClaim
 from scheduler.service.claim_places import ClaimPlaces, PlaceWorks
 from scheduler.service.claim_templates import ClaimTemplates, TemplateWorks
 from scheduler.service.claims import ClaimBook
 from scheduler.service.gate import Gate, GateWorks
-from scheduler.service.leaving import Leaving
 from scheduler.service.slices import ClassBook, LiveAccounts, SliceBook
 from scheduler.service.tainting import RuleBook, Tainting
 from scheduler.service.telling import Telling
 from scheduler.service.view import ClusterView
 from scheduler.service.waking import Waking
 from scheduler.service.world import Ports
+
+NO_TOPOLOGY: Final = "the ledger knows no CPU of it: its NodeResourceTopology tells them"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,3 +222,128 @@ def _both(one: Callable[[str], None], other: Callable[[str], None]) -> Callable[
         other(name)
 
     return told
+
+
+class LiveCpus:
+    """The machines' CPUs, as slices, the nodes' own objects and the ledger tell of them."""
+
+    def __init__(self, slices: SliceBook, view: ClusterView) -> None:
+        self._slices = slices
+        self._view = view
+
+    def offered(self, node: NodeState, result: ClaimResult) -> CpuSet | CpusBarred:
+        """Return all CPUs of which a result's device is some, held or not."""
+        key = device_of(result)
+        device, name = self._slices.device(key), "/".join(key)
+        if device is None or device.node != node.name or not self._slices.is_whole(*key[:2]):
+            fact = f"{name} is in no whole pool of node {node.name}"
+            return CpusBarred(reason=UNLISTED, message=fact)
+        if device.name != MACHINE or not device.is_shared or AMOUNT not in device.capacity:
+            fact = f"{name}: its driver chooses the CPUs by itself, unless it groups by machine"
+            return CpusBarred(reason=CPUS_UNTOLD, message=fact)
+        facts = self._view.facts(node.name)
+        if facts is None or not node.cpus:
+            return CpusBarred(reason=CPUS_UNTOLD, message=f"node {node.name}: {NO_TOPOLOGY}")
+        offered = cpuset_of(cpu.id for cpu in node.cpus) - facts.reserved_cpus
+        gives = device.capacity[AMOUNT]
+        if gives < len(offered):
+            fact = f"its driver gives {gives} of CPUs {offered} and does not tell which it keeps"
+            fact += f": node {node.name} is to name them in {ANNOTATION_NODE_RESERVATION}"
+            return CpusBarred(reason=CPUS_UNTOLD, message=fact)
+        return offered
+
+    def choose(self, node: NodeState, count: int, closed: CpuSet) -> CpuSet | str:
+        """Return so many CPUs, if it can be none that somebody is about to get."""
+        facts, number = self._view.facts(node.name), self._view.number(node.name)
+        assert facts is not None, "it offers CPUs"
+        assert number is not None, "it is decided on"
+        settings = self._view.settings
+        coming = self._view.engine.held_cpus(number)
+        found = choose_claim_cpus(count, closed | coming, facts, settings)
+        if isinstance(found, CpuSet):
+            return found
+        return choose_claim_cpus(count, closed, facts, settings)
+
+
+class Leaving:
+    """
+    Tells why claims may not go, and asks their nodes.
+
+    Attributes:
+        asks: what agents are asked.
+    """
+
+    def __init__(self, view: ClusterView, agents: Agents) -> None:
+        self._view = view
+        self._agents = agents
+        self.asks = agents.claims
+
+    def runs(self, pod_uid: str) -> bool:
+        """Tell whether a Pod has a node and has not ended."""
+        seen = self._view.pods.seen.get(pod_uid)
+        return seen is not None and bool(seen.node) and not seen.ended
+
+    def kept(
+        self, name: str, standing: Standing | None, consumers: Sequence[Claimant]
+    ) -> Stays | None:
+        """Return why what a claim has stays, given who uses it or did so last."""
+        node = NodeOfClaim() if standing is None else self._node(standing)
+        lives = {one: self._life(one.uid, node.name) for one in consumers}
+        return stays(name, lives, node)
+
+    def ask(self, standing: Standing, consumers: Sequence[Claimant]) -> None:
+        """Ask the node of a claim whether nothing of it is left."""
+        opening = standing.opening
+        lives = ((one.uid, self._life(one.uid, opening.node_name)) for one in consumers)
+        self.asks.ask(
+            opening.node_uid,
+            EndingClaim(
+                claim_uid=opening.claim_uid,
+                attempt=opening.attempt,
+                namespace=opening.namespace,
+                name=opening.claim_name,
+                pods=tuple(uid for uid, life in lives if life is not Life.UNBOUND),
+            ),
+        )
+
+    def is_asked(self, claim_uid: str) -> bool:
+        """Tell whether the node of a claim is asked whether nothing of it is left."""
+        return self.asks.is_asked(claim_uid)
+
+    def vouch(self, claim_uid: str, consumers: Sequence[Claimant]) -> bool:
+        """Take somebody's word that nothing is left of a claim whose node is asked; tell if so."""
+        return self.asks.vouched(claim_uid, [one.uid for one in consumers])
+
+    def deny(self, claim_uid: str) -> None:
+        """Let no word about a claim count: one of its Pods runs."""
+        self.asks.deny(claim_uid)
+
+    def forget(self, claim_uid: str) -> None:
+        """Ask no more of a claim."""
+        self.asks.forget(claim_uid)
+
+    def _node(self, standing: Standing) -> NodeOfClaim:
+        opening = standing.opening
+        state = self._view.recorded(opening.node_uid)
+        if state is None:
+            return NodeOfClaim(name=opening.node_name)
+        held = state.claims.get(f"{opening.claim_uid}/{opening.attempt}")
+        word = self._agents.word(state)
+        return NodeOfClaim(
+            name=state.name,
+            has_witness=word.has_agent and self.asks.reads(state.uid) is not False,
+            agent_ready=word.agent_ready,
+            kubelet_ready=word.kubelet_ready,
+            confirmed=self.asks.confirmed(opening.claim_uid, opening.attempt),
+            is_lost=held is not None and (held.phase == LOST or bool(held.machine)),
+        )
+
+    def _life(self, pod_uid: str, node_name: str) -> Life:
+        pods = self._view.pods
+        seen = pods.seen.get(pod_uid)
+        if seen is not None and not seen.node:
+            return Life.UNBOUND
+        if seen is not None and not seen.ended:
+            return Life.RUNS
+        last = seen or pods.gone.get(node_name, {}).get(pod_uid)
+        return Life.OVER if last is not None and last.terminated else Life.GONE

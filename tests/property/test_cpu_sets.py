@@ -16,8 +16,7 @@ from ledger.domain.cpuset import CpuSet, cpuset_of, parse_cpuset
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import CpuSetDemand
 from ledger.domain.topology import Cpu, CpuTopology, cpu_topology_of
-from scheduler.decide.cpusets.choose import NOT_WHOLE_CORES, choose_cpus
-from scheduler.decide.cpusets.distribute import parts_of
+from scheduler.decide.cpusets.choose import NOT_WHOLE_CORES, choose_cpus, parts_of
 from scheduler.decide.cpusets.layout import layout_of
 from scheduler.decide.cpusets.picker import CpusHeld, PickRequest, pick
 from scheduler.decide.cpusets.pinned import CpuHolding, pinned_of

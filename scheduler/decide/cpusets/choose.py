@@ -1,9 +1,10 @@
-"""CPUs of one node for one Pod: policies first, then the picker, and why not."""
+"""CPUs of one node for one Pod: policies first, then the picker or even parts, and why not."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Final
 
 from ledger.domain.annotations.cpu import CpuBindPolicy, CpuExclusivePolicy
@@ -12,13 +13,18 @@ from ledger.domain.cpuset import CpuSet
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import CpuSetDemand, PodRequest
 from ledger.domain.resources import LABEL_ARCH
-from scheduler.decide.cpusets.distribute import distribute
 from scheduler.decide.cpusets.layout import CpuLayout, around, layout_of
 from scheduler.decide.cpusets.picker import PickRequest, cpus_of_free_cores, one_of_each_core, pick
 from scheduler.decide.cpusets.pinned import NOTHING_PINNED, Pinned
 from scheduler.decide.outcome import Unfit
 from scheduler.decide.refusal import reasons
 from scheduler.decide.settings import CpuSettings
+
+NUMA_NODES_MAX: Final = 8
+"""Beyond it, sets of NUMA nodes are not enumerated, and nothing is distributed."""
+
+Pick = Callable[[int, int], int | None]
+"""Picks so many CPUs of a NUMA node; None when it has not that many."""
 
 NOT_WHOLE_CORES: Final = "node(s) requested cpus not multiple cpus per core"
 BIND_POLICY_CONFLICT: Final = (
@@ -283,3 +289,68 @@ def _adding_up(cores: Iterable[int], count: int) -> int | None:
             if had + size <= count and had + size not in sums:
                 sums[had + size] = chosen | core
     return sums.get(count)
+
+
+def distribute(count: int, free: Mapping[int, int], unit: int, pick: Pick) -> int | None:
+    """
+    Return CPUs (a mask) in even parts from the fewest NUMA nodes, None when none of them fit.
+
+    Rule: Koordinator contract, quirk Q8; CPU proposal, `DistributeEvenly` and kubelet's
+    `distribute-cpus-across-numa`, whose balance it keeps: of equally many NUMA nodes those are
+    taken that leave the machine's NUMA nodes the most alike, the lowest ids among equals.
+
+    >>> parts_of(8, {0: 6, 1: 6, 2: 3}, 2)
+    {0: 4, 1: 4}
+
+    Args:
+        count: CPUs.
+        free: NUMA node -> CPUs that may be chosen there.
+        unit: what parts are multiples of: CPUs of a core for FullPCPUs.
+        pick: the picker on one NUMA node.
+    """
+    parts = parts_of(count, free, unit)
+    if parts is None:
+        return None
+    chosen = 0
+    for node, part in parts.items():
+        cpus = pick(node, part)
+        if cpus is None:
+            return None
+        chosen |= cpus
+    return chosen
+
+
+def parts_of(count: int, free: Mapping[int, int], unit: int) -> dict[int, int] | None:
+    """Return NUMA node -> CPUs to take there, by node; None when no set of nodes has them."""
+    if len(free) > NUMA_NODES_MAX:
+        return None
+    for size in range(1, len(free) + 1):
+        found = [
+            parts
+            for nodes in combinations(sorted(free), size)
+            for parts in _even_parts(count, free, nodes, unit)
+        ]
+        if found:
+            return min(found, key=lambda parts: _unevenness(free, parts))
+    return None
+
+
+def _even_parts(
+    count: int, free: Mapping[int, int], nodes: Sequence[int], unit: int
+) -> Iterator[dict[int, int]]:
+    """Yield the ways to part `count` over just these nodes; they differ in who takes the rest."""
+    each = count // len(nodes) // unit * unit
+    rest = count - each * len(nodes)
+    units, odd = divmod(rest, unit)
+    for more in combinations(nodes, units + bool(odd)):
+        for last in reversed(more) if odd else nodes[:1]:
+            parts = {node: each + unit * (node in more) for node in nodes}
+            if odd:  # less than a unit is left, and one node takes it
+                parts[last] -= unit - odd
+            if all(parts[node] <= free[node] for node in nodes):
+                yield {node: part for node, part in parts.items() if part}
+
+
+def _unevenness(free: Mapping[int, int], parts: Mapping[int, int]) -> int:
+    """Return how unlike the NUMA nodes are afterwards; their sum is the same for all parts."""
+    return sum((left - parts.get(node, 0)) ** 2 for node, left in free.items())

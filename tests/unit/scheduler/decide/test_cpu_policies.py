@@ -14,8 +14,7 @@ from ledger.domain.nodes import KubeletPolicy, NodeFacts
 from ledger.domain.request.requests import ContainerCpus, CpuSetDemand, PodRequest, PodSnapshot
 from ledger.domain.resources import ANNOTATION_RESOURCE_STATUS
 from ledger.domain.topology import Cpu, CpuTopology, cpu_topology_of
-from scheduler.decide.cpusets.choose import NOT_WHOLE_CORES, choose_cpus, demand_on
-from scheduler.decide.cpusets.distribute import parts_of
+from scheduler.decide.cpusets.choose import NOT_WHOLE_CORES, choose_cpus, demand_on, parts_of
 from scheduler.decide.cpusets.pinned import CpuHolding, pinned_of
 from scheduler.decide.engine import Engine
 from scheduler.decide.numa.burst import burst_pools

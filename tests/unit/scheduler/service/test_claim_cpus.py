@@ -13,7 +13,7 @@ from ledger.domain.log.state import NodeState
 from scheduler.decide.outcome import Placement
 from scheduler.gate.cpus import CpusBarred
 from scheduler.record import events
-from scheduler.service.claim_cpus import LiveCpus
+from scheduler.service.guard import LiveCpus
 from scheduler.service.slices import SliceBook
 from scheduler.service.view import STRANGERS
 from tests.support.cpu_objects import BIND_POLICY, RESERVATION, cpu_node, cpu_pod

@@ -19,7 +19,7 @@ from ledger.domain.systems import Claimant
 from scheduler.gate.decide import Standing
 from scheduler.service.agents import SILENT_SECONDS
 from scheduler.service.claim_ends import NONE, NOTED, NOTHING, READS_SECONDS, TOLD_MAX
-from scheduler.service.leaving import Leaving
+from scheduler.service.guard import Leaving
 from tests.support.agent_scene import Scene
 from tests.support.objects import container, pod
 
