@@ -13,7 +13,7 @@ _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ
 
 
 def unpack(document: dict[str, Any]) -> History:
-    """Return the history of a document; see `tenure.report.packing`."""
+    """Return the history of a document; see `tenure.report.thin`."""
     start, tick = document["start"], document["tick"]
     nodes, cards = _unpack_nodes(document)
     namespaces = document["namespaces"]

@@ -1,4 +1,4 @@
-// Unpacks the history: the document of tenure/report/packing.py. Nothing is fetched.
+// Unpacks the history: the document of tenure/report/thin.py. Nothing is fetched.
 const holder = document.getElementById("history");
 if (!holder) return;
 const doc = JSON.parse(holder.textContent);

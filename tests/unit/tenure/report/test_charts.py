@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from scheduler.usage.model import CapacityPoint, History
-from tenure.report.charts import areas, axis_ticks, nice_step, y_ticks
+from tenure.report.page import areas, axis_ticks, nice_step, y_ticks
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND

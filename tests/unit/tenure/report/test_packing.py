@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.usage.model import CardInfo, History, Hold, HoldEnd, NodeInfo, Outage, Share
-from tenure.report.packing import pack, tick_of
+from tenure.report.thin import pack, tick_of
 from tests.support.packing import unpack
 
 MONDAY = 1_772_409_600_000_000

@@ -4,8 +4,7 @@ from dataclasses import replace
 import pytest
 
 from scheduler.usage.model import History
-from tenure.report.packing import pack, tick_of
-from tenure.report.thin import fit, levels_at_steps, step_moments, within
+from tenure.report.thin import fit, levels_at_steps, pack, step_moments, tick_of, within
 from tests.support.histories import HOUR, SECOND, week
 from tests.support.packing import unpack
 
