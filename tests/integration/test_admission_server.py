@@ -25,8 +25,7 @@ from tests.support.loops import until
 from webhook.decide.facts import QuotaFact
 from webhook.decide.review import ReviewLimits
 from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings
-from webhook.server.app import TOLD_MAX, Admission, hooks_app
-from webhook.server.limits import ServerLimits
+from webhook.server.app import TOLD_MAX, Admission, ServerLimits, hooks_app
 from webhook.server.metrics import Metrics
 from webhook.server.ports import LookupFailedError, RefusalRecord
 

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.integration
 SECONDS_MAX = 120.0
 PATIENT = f"""
 import tenure.serving.webhook
-from webhook.server.limits import ServerLimits
+from webhook.server.app import ServerLimits
 
 tenure.serving.webhook.LOOKUP_SECONDS = {SECONDS_MAX}
 ServerLimits.__init__.__kwdefaults__["seconds_max"] = {SECONDS_MAX}

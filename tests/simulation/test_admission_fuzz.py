@@ -18,8 +18,7 @@ from tests.support.reviews import broken, corpus
 from webhook.decide.facts import QuotaFact
 from webhook.decide.review import DEFAULT_LIMITS, decode_review
 from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings
-from webhook.server.app import Admission, hooks_app
-from webhook.server.limits import ServerLimits
+from webhook.server.app import Admission, ServerLimits, hooks_app
 from webhook.server.metrics import Metrics
 from webhook.server.ports import RefusalRecord
 from webhook.server.reading import read_review

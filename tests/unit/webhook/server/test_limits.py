@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from webhook.server.limits import ServerLimits, budget_seconds
+from webhook.server.app import ServerLimits, budget_seconds
 
 LIMITS = ServerLimits(seconds_max=4.5, seconds_min=0.25)
 
