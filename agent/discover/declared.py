@@ -1,5 +1,8 @@
 """
-Devices that somebody declares in a file: one by one, or all PCI devices of a vendor's model.
+A machine as a file describes it, and devices that somebody declares in one.
+
+The first is for tests, and for nodes whose devices nobody else tells of. Devices are declared one
+by one, or all PCI devices of a vendor's model:
 
     devices:
     - {device_type: qpu, device_id: rack-7, minor: 0, labels: [[site, cellar]]}
@@ -14,17 +17,73 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from agent.discover.from_file import read_document
+import yaml
+
 from agent.discover.host_files import HostFiles
 from agent.discover.machine import Discovery, OtherDevice, checked
 from agent.discover.sysfs import bus_order, place_of, virtual_functions
+from agent.documents import yaml_document
 from ledger.domain.bounds import Count, Name
 from ledger.domain.errors import InputError
 from ledger.domain.log.codec import decode_value
 from ledger.domain.resources import TYPE_GPU, TYPE_RDMA
 
+BYTES_MAX: Final = 4 << 20
+"""A machine is described in thousands of bytes; whatever is larger is another file."""
+
 _PCI: Final = "sys/bus/pci/devices"
 _FOUND_ELSEWHERE: Final = frozenset({TYPE_GPU, TYPE_RDMA})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileProbe:
+    """Reads the file anew at every look, so that a test changes the machine by writing it."""
+
+    path: Path
+
+    def look(self) -> Discovery:
+        """
+        Return the machine of the file.
+
+        Raises:
+            InputError: it can't be read, or says something else than a machine; with its place.
+        """
+        return read_machine(self.path)
+
+
+def read_machine(path: Path) -> Discovery:
+    """
+    Read a machine from YAML or JSON: the fields of `Discovery`; what is left out is at its default.
+
+    Raises:
+        InputError: an unknown field, another type, a number that no machine has, two devices with
+            one id; with file and field.
+    """
+    try:
+        value = read_document(path)
+        found: Discovery = checked(decode_value(Discovery, {} if value is None else value, ""))
+    except InputError as error:
+        raise error.at(str(path)) from error
+    return found
+
+
+def read_document(path: Path) -> object:
+    """
+    Return the one document of a small YAML or JSON file.
+
+    Raises:
+        InputError: it can't be read, is too large, is no such document, or has a key twice.
+    """
+    try:
+        with path.open("rb") as file:
+            raw = file.read(BYTES_MAX + 1)
+        if len(raw) > BYTES_MAX:
+            raise InputError(f"too large: bytes_max={BYTES_MAX}")
+        return yaml_document(raw.decode())
+    except OSError as error:
+        raise InputError(f"can't be read: {error.strerror}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise InputError(f"not YAML: {' '.join(str(error).split())[:200]}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,21 +1,40 @@
-"""What a container holds: the word that is believed, by its place, and kubelet's of its name."""
+"""
+What a container holds: the word that is believed, by its place, and kubelet's of its name.
+
+The word may come from a file that somebody else writes:
+
+    {"format": 1, "holdings": [{"pod_uid": "fa8ef004", "namespace": "ml", "pod_name": "train-0",
+      "containers": [{"name": "main", "devices": [{"device_type": "gpu", "minor": 0,
+        "device_id": "GPU-5d0f6c1e", "core_percent": 50, "memory_bytes": 42949672960}]}]}]}
+
+It is what the service answers a node's agent (docs/contracts/agents.md), with the containers by
+name, for kubelet's record has names and no places; whatever else is in it is not read. A container
+without an index is the app container of its place.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from agent.decide.believing import Believed, Believing, Source
-from agent.decide.node_holdings import HeldByPod, NodeHoldings
-from agent.kubelet.pods import Pod
-from agent.kubelet.watch import PodsHere
+from agent.decide.node_holdings import GRANTED, HeldByPod, NodeHoldings
+from agent.documents import json_document
+from agent.kubelet.watch import Pod, PodsHere
+from agent.plugin.files import read_file
 from agent.report.held import Asked, asked_by_living
 from agent.service.link import HoldingsOfNode
-from ledger.domain.annotations.proof import EVERY, ProvenDevice
+from ledger.domain.annotations.proof import EVERY, ProvenContainer, ProvenDevice
 from ledger.domain.errors import InputError
+from ledger.domain.resources import TYPE_GPU
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY
+
+FORMAT: Final = 1
 
 _log: Final = logging.getLogger("tenure.agent.held")
 
@@ -111,3 +130,118 @@ class HeldHere:
             is_heard=self._known.is_heard,
             annotations=None if words is None else words.annotations,
         )
+
+
+class _Device(msgspec.Struct):
+    device_id: str
+    device_type: str = TYPE_GPU
+    minor: int = 0
+    core_percent: int = 0
+    memory_bytes: int = 0
+
+    def proven(self) -> ProvenDevice:
+        """Return it as the ledger's writer says it."""
+        return ProvenDevice(
+            device_type=self.device_type,
+            device_id=self.device_id,
+            minor=self.minor,
+            core_percent=self.core_percent,
+            memory_bytes=self.memory_bytes,
+        )
+
+
+class _Container(msgspec.Struct):
+    name: str
+    devices: list[_Device]
+    index: str | None = None
+
+
+class _Holding(msgspec.Struct):
+    pod_uid: str
+    containers: list[_Container]
+    namespace: str = ""
+    pod_name: str = ""
+
+
+class _File(msgspec.Struct):
+    format: int
+    holdings: list[_Holding]
+
+
+class HoldingsFile:
+    """The holdings as the file says them now."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def devices_of(self, pod_uid: str, container: str) -> Sequence[ProvenDevice] | None:
+        """
+        Return a container's devices; None where the file does not name it.
+
+        Raises:
+            InputError: the file can't be read.
+        """
+        found = [
+            [device.proven() for device in one.devices]
+            for holding in self._read().holdings
+            for one in holding.containers
+            if (holding.pod_uid, one.name) == (pod_uid, container)
+        ]
+        if len(found) > 1:
+            fact = f"said twice: pod_uid={pod_uid}, container={container}"
+            raise InputError(fact, place=str(self._path))
+        return found[0] if found else None
+
+    def pods(self) -> Sequence[HeldByPod]:
+        """
+        Return what every Pod holds.
+
+        Raises:
+            InputError: the file can't be read.
+        """
+        return [
+            HeldByPod(
+                pod_uid=holding.pod_uid,
+                namespace=holding.namespace,
+                pod_name=holding.pod_name,
+                containers=tuple(
+                    ProvenContainer(
+                        index=str(place) if one.index is None else one.index,
+                        devices=tuple(device.proven() for device in one.devices),
+                    )
+                    for place, one in enumerate(holding.containers)
+                ),
+                attempt=1,
+                kind=GRANTED,
+                phase="bound",
+                position=0,
+            )
+            for holding in self._read().holdings
+        ]
+
+    def asked(self) -> Asked | None:
+        """Return nothing: a file does not know what Pods ask for."""
+        return None
+
+    def version(self) -> object:
+        """Return what tells the file as it is now from what it was."""
+        try:
+            now = self._path.stat()
+        except OSError:
+            return None
+        return now.st_ino, now.st_mtime_ns, now.st_size
+
+    def is_held(self, pod_uid: str) -> bool:  # noqa: ARG002 - the port's
+        """Tell of no Pod: the file names containers, or says nothing of them."""
+        return False
+
+    def _read(self) -> _File:
+        try:
+            file = msgspec.convert(json_document(read_file(self._path)), type=_File)
+        except InputError as error:
+            raise error.at(str(self._path)) from error
+        except (OSError, msgspec.ValidationError, ValueError, RecursionError) as error:
+            raise InputError(f"can't be read: {error}", place=str(self._path)) from error
+        if file.format != FORMAT:
+            raise InputError(f"unknown format: value={file.format}", place=str(self._path))
+        return file

@@ -19,15 +19,13 @@ from agent.decide.isolation import LIBRARY, Provider
 from agent.discover.host_files import HostFiles
 from agent.discover.sysfs import read_identity
 from agent.https import Authority, Caller
-from agent.kubelet.pods import KubeletPods
+from agent.kubelet.watch import KubeletPods
 from agent.plugin.files import CardFiles, CheckpointFile, SpecFolder
-from agent.plugin.held import HeldHere
-from agent.plugin.holdings_file import HoldingsFile
+from agent.plugin.held import HeldHere, HoldingsFile
 from agent.plugin.isolating import Isolation
-from agent.plugin.metrics import Metrics
 from agent.plugin.preparing import Holdings, SlotPlugin, Slots
 from agent.plugin.runtime import RuntimeCheck
-from agent.plugin.serving import DevicePlugin
+from agent.plugin.serving import DevicePlugin, Metrics
 from agent.plugin.sharing import GpuShare, ShareSlots
 from agent.service.own_node import node_of_token
 from agent.witness.asking import Runtime

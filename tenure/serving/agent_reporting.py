@@ -19,10 +19,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from agent.decide.isolation import Provider
 from agent.decide.node_holdings import HeldByPod
 from agent.discover.combined import CombinedProbe, Part
-from agent.discover.declared import DeclaredProbe
+from agent.discover.declared import DeclaredProbe, FileProbe
 from agent.discover.fault_file import read_faults, write_faults
 from agent.discover.faults import CardFault, Faults, after_events, after_look, marked, recovered
-from agent.discover.from_file import FileProbe
 from agent.discover.host_files import HostFiles
 from agent.discover.machine import Discovery, Fault, Identity, Kind, Probe
 from agent.discover.sysfs import SysfsProbe

@@ -14,11 +14,9 @@ from agent.decide.believing import Believing, OwnNode
 from agent.discover.host_files import HostFiles
 from agent.discover.sysfs import read_identity
 from agent.https import Authority, Caller
-from agent.kubelet.pods import KubeletPods
-from agent.kubelet.watch import PodsHere
+from agent.kubelet.watch import KubeletPods, PodsHere
 from agent.plugin.held import HeldHere
-from agent.service.copy import CopyFile
-from agent.service.keeping import Keeper, Words
+from agent.service.keeping import CopyFile, Keeper, Words
 from agent.service.link import ServiceLink
 from agent.service.own_node import ProofKeys, node_of_token, pod_of_token
 from ledger.domain.errors import InputError

@@ -19,8 +19,7 @@ from prometheus_client import CollectorRegistry
 from agent.checkpoint import FILE_NAME
 from agent.discover.machine import Discovery, Fault
 from agent.plugin.files import CheckpointFile
-from agent.plugin.metrics import Metrics
-from agent.plugin.serving import LIST_SECONDS, DevicePlugin
+from agent.plugin.serving import LIST_SECONDS, DevicePlugin, Metrics
 from agent.plugin.sharing import GpuShare
 from ledger.domain.annotations.proof import ProvenDevice
 from ledger.domain.dialects.gpushare.words import GPUSHARE_MEMORY

@@ -18,7 +18,7 @@ import grpc
 import pytest
 
 from agent.decide.isolation import Provider
-from agent.plugin.holdings_file import HoldingsFile
+from agent.plugin.held import HoldingsFile
 from agent.witness import said
 from ledger.domain.errors import InputError
 from ledger.domain.resources import SLOT

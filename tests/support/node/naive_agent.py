@@ -17,10 +17,9 @@ from prometheus_client import CollectorRegistry
 
 from agent.checkpoint import FILE_NAME
 from agent.plugin.files import CardFiles, CheckpointFile, OtherContentError, SpecFolder
-from agent.plugin.holdings_file import HoldingsFile
-from agent.plugin.metrics import Metrics
+from agent.plugin.held import HoldingsFile
 from agent.plugin.preparing import SlotPlugin, Slots
-from agent.plugin.serving import DevicePlugin
+from agent.plugin.serving import DevicePlugin, Metrics
 from tenure.serving.logs import set_up_logs
 
 START = "0123456789abcdef"

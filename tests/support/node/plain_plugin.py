@@ -16,8 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from agent.plugin import messages
 from agent.plugin.messages import Allocated
-from agent.plugin.metrics import Metrics
-from agent.plugin.serving import DevicePlugin
+from agent.plugin.serving import DevicePlugin, Metrics
 from ledger.domain.resources import NVIDIA_GPU
 from tenure.serving.logs import set_up_logs
 

@@ -28,8 +28,7 @@ from agent.decide.gpushare import (
 from agent.discover.machine import Discovery, Fault, Kind
 from agent.https import NoAnswerError
 from agent.plugin.messages import NotYetError
-from agent.plugin.metrics import Metrics
-from agent.plugin.serving import DevicePlugin
+from agent.plugin.serving import DevicePlugin, Metrics
 from agent.plugin.sharing import GpuShare, OtherCardError
 from ledger.domain.dialects.gpushare.words import GPUSHARE_MEMORY
 from ledger.domain.errors import InputError

@@ -27,9 +27,8 @@ from agent.decide.slots import SharedNameError, given, is_name, name_of, slot_id
 from agent.decide.slots_cdi import CardEdits, Edits, read_cards, specification_of
 from agent.plugin.files import CardFiles, CheckpointFile, OtherContentError, SpecFolder
 from agent.plugin.messages import NotYetError, devices_in
-from agent.plugin.metrics import Metrics
 from agent.plugin.preparing import SlotPlugin, Slots, not_isolated
-from agent.plugin.serving import DevicePlugin
+from agent.plugin.serving import DevicePlugin, Metrics
 from ledger.domain.annotations.proof import ProvenDevice
 from ledger.domain.errors import InputError
 from ledger.domain.resources import SLOT

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.discover.combined import CombinedProbe, Part
-from agent.discover.declared import DeclaredProbe
-from agent.discover.from_file import FileProbe
+from agent.discover.declared import DeclaredProbe, FileProbe
 from agent.discover.host_files import HostFiles
 from agent.discover.machine import Discovery, Kind
 from agent.discover.sysfs import SysfsProbe

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.discover.from_file import BYTES_MAX, FileProbe
+from agent.discover.declared import BYTES_MAX, FileProbe
 from agent.discover.machine import Discovery, Kind, checked
 from ledger.domain.errors import InputError
 from ledger.domain.topology import link_matrix_of

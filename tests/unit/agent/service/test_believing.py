@@ -18,8 +18,7 @@ from agent.decide.believing import Believed, Believing, Source
 from agent.decide.following import failed, told_all
 from agent.decide.node_holdings import HeldByPod, NodeHoldings, Origin
 from agent.https import Authority, Caller
-from agent.service.copy import Copy, CopyFile
-from agent.service.keeping import Keeper
+from agent.service.keeping import Copy, CopyFile, Keeper
 from agent.service.link import ServiceLink
 from ledger.domain.errors import InputError
 from tests.support.proofs import (

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agent.https import token_in
-from agent.service.copy import Copy, CopyFile
+from agent.service.keeping import Copy, CopyFile
 from agent.service.own_node import ProofKeys, node_of_token, pod_of_token
 from ledger.domain.errors import InputError
 from ledger.signing import published

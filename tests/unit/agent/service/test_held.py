@@ -12,8 +12,7 @@ import pytest
 from agent.decide.node_holdings import NodeHoldings
 from agent.decide.pod_words import pod_words
 from agent.https import NoAnswerError
-from agent.kubelet.pods import Pod, read_pods
-from agent.kubelet.watch import PodsHere
+from agent.kubelet.watch import Pod, PodsHere, read_pods
 from agent.plugin.held import HeldHere
 from agent.report.held import Asked
 from ledger.domain.annotations.proof import ProvenContainer
