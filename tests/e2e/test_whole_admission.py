@@ -207,6 +207,25 @@ def test_a_bare_pod_is_applied_again_in_the_names_that_it_is_stored_with(
     assert again.ok, again.message
 
 
+def test_a_namespace_leaves_whole_cards_to_the_plugin_by_its_label(
+    mallory: Api, namespace: Namespace
+) -> None:
+    """By webhooks and policies together; an unknown word is refused with its field."""
+    where = pods_in(namespace(**{"tenure.sh/whole-cards": "nvidia"}))
+    made = mallory.create(where, pod("a", WHOLE))
+    assert made.ok, made.message
+    [container] = made.body["spec"]["containers"]
+    assert container["resources"]["limits"] == WHOLE
+    assert "env" not in container
+    assert made.body["spec"]["schedulerName"] == "tenure"
+    chosen = mallory.create(where, pod("b", WHOLE, env={"NVIDIA_VISIBLE_DEVICES": "all"}))
+    assert not chosen.ok
+    strange = mallory.create(
+        pods_in(namespace(**{"tenure.sh/whole-cards": "amd"})), pod("a", WHOLE)
+    )
+    assert "metadata.annotations[tenure.sh/whole-cards]" in strange.message, strange.message
+
+
 def test_a_quota_on_whole_cards_is_translated_in_the_refusal(
     plane: ControlPlane, mallory: Api, namespace: Namespace
 ) -> None:
