@@ -95,7 +95,7 @@ def is_original_of(
         now = device_units(resources, vocabulary)
     except InputError:
         return False
-    return bool(before) and now in (before, rewritten(before))
+    return now in (before, rewritten(before))
 
 
 def _restored(

@@ -10,10 +10,7 @@ from ledger.domain.annotations.tenure import OriginalContainer
 from ledger.domain.annotations.wire import an_object
 from ledger.domain.dialects.registry import rewritten
 from ledger.domain.kube.original import device_units
-from ledger.domain.resources import (
-    GPU,
-    NVIDIA_GPU,
-)
+from ledger.domain.resources import GPU, KOORDINATOR_GPU_NAMES, NVIDIA_GPU
 from ledger.domain.vocabulary import Vocabulary
 from webhook.decide.mutating.parts import Container
 from webhook.decide.settings import DomainSetting
@@ -41,7 +38,8 @@ def rewrite(
 
     Args:
         domain: under which domain names are written; kept: each as it is, new ones as `gpu` was.
-        whole_cards: rewrite `nvidia.com/gpu` too.
+        whole_cards: the Pod asks for `nvidia.com/gpu`, which is rewritten; a zero in our words
+            beside that would break a rule then, and is left out.
     """
     resources = an_object(container.get("resources"), "resources")
     requests = an_object(resources.get("requests"), "resources.requests")
@@ -99,7 +97,8 @@ def _rewritten(
     written = _written(before, vocabulary)
     kept = NVIDIA_GPU in units and (not whole_cards or units[NVIDIA_GPU] > _CARDS_MAX)
     target = dict(units) if kept else rewritten(units)
-    gone = units.keys() - target.keys()
+    zeros = {vocabulary.canonical(key) for key in before} & KOORDINATOR_GPU_NAMES - units.keys()
+    gone = (units.keys() - target.keys()) | (zeros if whole_cards else set())
     names = domain
     if domain is DomainSetting.KEPT and written.get(GPU, GPU) != GPU:
         names = DomainSetting.KUBERNETES

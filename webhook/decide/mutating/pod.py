@@ -19,6 +19,7 @@ from ledger.domain.request.requests import PodRequest
 from ledger.domain.request.rule_names import Rule
 from ledger.domain.resources import (
     GATE_TENURE_GANG,
+    NVIDIA_GPU,
     TAINT_TENURE_OWNED,
     TENURE_ISOLATION,
     TENURE_WHOLE_CARDS,
@@ -173,7 +174,9 @@ def _ours(
     spec = replace(spec, annotations=as_namespace_says(spec.annotations, facts.labels))
     asked = _legal_request(spec)
     by_plugin = asked is not None and asked.by_plugin
-    whole_cards = not (by_plugin or any(evaded(spec, settings, facts, ours=True)))
+    whole_cards = any(each.units(NVIDIA_GPU) for each in spec.containers) and not (
+        by_plugin or any(evaded(spec, settings, facts, ours=True))
+    )
 
     def written(container: Container, _: str) -> Container:
         if asked is None:

@@ -275,3 +275,15 @@ def test_zero_asks_for_nothing_and_changes_nothing() -> None:
     before = gpu_pod({NVIDIA: "0"})
 
     assert mutate(before) == before
+
+
+def test_a_zero_in_our_words_beside_whole_cards_is_left_out() -> None:
+    """It asks for nothing as written; beside what whole cards become it would break a rule."""
+    before = pod(container(limits={NVIDIA: "1"}), init=[container("i", limits={GPU: "0"})])
+    after = mutate(before)
+
+    assert after["spec"]["initContainers"][0]["resources"] == {"limits": {}, "requests": {}}
+    assert decode_pod(after).snapshot == decode_pod(before).snapshot
+    assert mutate(after) == after
+    after["metadata"]["annotations"].pop(ORIGINAL)
+    assert decode_pod(after).devices == decode_pod(before).devices
