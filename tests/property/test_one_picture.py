@@ -357,7 +357,7 @@ def test_the_last_lines_are_of_the_state_after_the_placements(
 @pytest.mark.parametrize(
     ("dump", "decided_on", "cards"),
     [
-        pytest.param("nvidia-timeslicing", 16, "4", id="units of a card that is shared"),
+        pytest.param("nvidia-timeslicing", 0, "4", id="nothing of cards that are shared"),
         pytest.param("nvidia-plain-unhealthy", 6, "8", id="without what the plugin withholds"),
         pytest.param("dra-whole", 0, "5", id="nothing of DRA"),
     ],

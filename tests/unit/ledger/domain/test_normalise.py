@@ -815,7 +815,8 @@ def test_the_default_policies_are_settings() -> None:
 PRIORITIES = {
     "a number of class prod": ({"priority": 9999}, {}, True),
     "a number of class mid": ({"priority": 7500}, {}, False),
-    "a number of no class": ({"priority": 0}, {}, False),
+    "a number of no class": ({"priority": 1}, {}, False),
+    "what the API server writes where nothing is said": ({"priority": 0}, {}, True),
     "the label overrides the number": (
         {"priority": 0},
         {"koordinator.sh/priority-class": "koord-prod"},
@@ -849,7 +850,8 @@ def test_best_effort_pods_are_not_prod() -> None:
     """Koordinator contract 5.3, row BE; without a priority its default class is batch."""
     assert decode_pod(pod(labels={QOS: "BE"})).snapshot.priority == 5500
     assert f"metadata.labels[{QOS}]" in refusal(pod(labels={QOS: "BE"}, priority=9500))
-    assert f"metadata.labels[{QOS}]" in refusal(pod(labels={QOS: "BE"}, priority=0))
+    assert decode_pod(pod(labels={QOS: "BE"}, priority=0)).snapshot.priority == 0
+    assert f"metadata.labels[{QOS}]" in refusal(pod(labels={QOS: "BE"}, priority=1))
 
 
 REFUSED_CPUS = {
