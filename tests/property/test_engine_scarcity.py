@@ -11,8 +11,7 @@ from ledger.domain.request.requests import PodRequest
 from scheduler.decide.engine import Engine
 from scheduler.decide.outcome import Placement, Unplaced
 from scheduler.decide.score.expected_fill import expected_fill
-from scheduler.decide.score.market import Asks, Market
-from scheduler.decide.score.pools import PoolPrices
+from scheduler.decide.score.pools import Asks, Market, PoolPrices
 from scheduler.decide.score.typical import workload_of
 from scheduler.decide.settings import SchedulingSettings
 from tests.support.clusters import fleets, requests, requests_of_any_dialect

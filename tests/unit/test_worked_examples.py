@@ -9,7 +9,7 @@ from ledger.domain.proofs import merkle
 from scheduler.decide.cards import link_table
 from scheduler.decide.cpusets import picker
 from scheduler.decide.group import cover
-from scheduler.decide.score import market
+from scheduler.decide.score import pools
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from scheduler.decide.score import market
         pytest.param(picker, id="CPU picker"),
         pytest.param(link_table, id="link table"),
         pytest.param(cover, id="group cover"),
-        pytest.param(market, id="scarcity"),
+        pytest.param(pools, id="scarcity"),
         pytest.param(merkle, id="Merkle tree"),
     ],
 )
