@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,46 @@ def test_a_node_that_does_not_advertise_what_a_pod_is_stored_with_is_named_so(
 
 
 NVIDIA = "wholeCards: nvidia\n"
+
+
+@SQLITE
+def test_nodes_with_and_without_cards_have_one_reason_wherever_it_is_said(
+    plane: ControlPlane,
+    namespace: Callable[..., str],
+    ledger: str,
+    identities: Identities,
+    tmp_path: Path,
+) -> None:
+    """In the ledger, by its nodes of now, and of the objects: a share, and more cards than are."""
+    where = pods_in(team := namespace(managed=False))
+    for node, cards in (("gpu-1", {GPU: "8"}), ("none", {GPU: "0"}), ("cpu-1", {})):
+        add_plugin_node(plane, node, **cards)
+    share = {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "50"}
+    asked = {"share": share, "nine": {GPU: "9"}}
+    with (
+        extender(plane, ledger, identities) as served,
+        plane.scheduler(asking(plane, served, identities)),
+    ):
+        for name, amounts in asked.items():
+            settings = NVIDIA if name == "nine" else ""
+            assert plane.api().create(where, admitted(name, amounts, settings)).ok
+        said = {
+            name: eventually(partial(told, plane, where, name, "DevicesRefused")) for name in asked
+        }
+    nodes = plane.api().get("/api/v1/nodes").body["items"]
+    pods = plane.api().get(where).body["items"]
+    listed = [{"kind": "Node", **one} for one in nodes] + [{"kind": "Pod", **one} for one in pods]
+    (tmp_path / "dump.json").write_text(json.dumps({"kind": "List", "items": listed}))
+    without = "2 Insufficient gpu devices"
+    expected = {"share": f"{without}, 1 {NO_AGENT}", "nine": "3 Insufficient gpu devices"}
+    for name, reasons in expected.items():
+        assert said[name].startswith(f"0/3 nodes are available: {reasons}."), said[name]
+        for source in (["--ledger", ledger], ["dump.json"]):
+            answer = tenure("why", f"{team}/{name}", *source, "-o", "json", cwd=tmp_path)
+            found = json.loads(answer.stdout)["reasons"]
+            counted = ", ".join(f"{one['nodes']} {one['reason']}" for one in found)
+            assert counted == reasons, answer.stdout
+    remove_pods(plane, where, asked)
 
 
 @pytest.fixture
