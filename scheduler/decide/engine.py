@@ -28,7 +28,7 @@ from scheduler.decide.nodes.node_arrays import ABSENT, NodeArrays
 from scheduler.decide.nodes.node_rows import NodeRows
 from scheduler.decide.nodes.pins import CpuPins
 from scheduler.decide.outcome import NOT_RATED, Placement, Rated, Unfit, Unplaced
-from scheduler.decide.refusal.reasons import NOT_OFFERED, not_offered
+from scheduler.decide.refusal.reasons import NOT_OFFERED
 from scheduler.decide.refusal.refusals import Refusals
 from scheduler.decide.score.expected_fill import ExpectedFill
 from scheduler.decide.score.fragmentation import Fragmentation
@@ -52,13 +52,10 @@ class Limits:
     Attributes:
         closed: number of a node -> why it takes nobody.
         offered: numbers of the nodes that kube-scheduler leaves the Pod; None = all.
-        stored: the names of devices that the Pod is stored with, which a node that is not offered
-            may not advertise.
     """
 
     closed: Mapping[int, str] = field(default_factory=dict)
     offered: IntArray | None = None
-    stored: Sequence[str] = ()
 
 
 class Engine:
@@ -248,8 +245,7 @@ class Engine:
             takes = ratings >= 0
             takes[self._node_rows.of.take(limits.offered)] = False
             for row in np.flatnonzero(takes).tolist():
-                why = not_offered(limits.stored, self._arrays.nodes[row]) or NOT_OFFERED
-                kept.setdefault(row, Unfit(reason=why.text))
+                kept.setdefault(row, Unfit(reason=NOT_OFFERED.text))
         for number, reason in limits.closed.items():
             kept[int(self._node_rows.of[number])] = Unfit(reason=reason)
         return kept

@@ -264,6 +264,7 @@ class Refusing:
             reasons = frozenset(error.reason for error in asked.errors)
             answer = None
         else:
+            asked = replace(asked, stored=self._view.stored(uid))
             answer = self._answer(asked, due)
             if answer is None:
                 self.counts[PLACEABLE] += 1
@@ -295,7 +296,7 @@ class Refusing:
             new = events.broken_rules(self.words, asked, at_us, number)
         else:
             assert answer is not None, asked
-            recorded = recorded_request(replace(asked, stored=self._view.stored(asked.uid)))
+            recorded = recorded_request(asked)
             digest = request_digest(recorded)
             about = f"{asked.uid}:refusal:{number}"
             described = self._books.describing(recorded, digest, about, at_us)
@@ -345,8 +346,7 @@ def explained(view: ClusterView, request: PodRequest, offered: IntArray | None) 
             unread[reason] += 1
         else:
             closed[number] = reason
-    limits = Limits(closed=closed, offered=offered, stored=view.stored(request.uid))
-    answer = view.engine.decide(request, limits=limits)
+    answer = view.engine.decide(request, limits=Limits(closed=closed, offered=offered))
     if isinstance(answer, Placement):
         return None
     return _with_more(answer, unread) if unread else answer

@@ -231,9 +231,6 @@ class Predicates:
         for name in need.resources:
             if name in node.by_claims or name.startswith(CLAIMED_BY_CLASS):
                 return reasons.BY_CLAIMS
-        absent = reasons.not_offered(need.stored, node)
-        if absent is not None:
-            return absent
         granted = bool(need.device_types) or need.pinned
         if granted and self._settings.owned_nodes_only and not is_owned(node):
             return reasons.NODE_NOT_OWNED
@@ -245,6 +242,9 @@ class Predicates:
                 return reasons.insufficient_devices(device_type)
             if models and found.isdisjoint(models):
                 return reasons.model_mismatch(device_type)
+        absent = reasons.not_offered(need.stored, node)
+        if absent is not None:
+            return absent
         if need.shared and kind_of_cards(node.labels) in self._settings.devices.unshared_models:
             return reasons.UNSHARED_MODEL
         if need.dialect is not None:

@@ -23,7 +23,7 @@ from scheduler.service.view import STRANGERS
 from tests.support.binding import Tasks, Unsigned
 from tests.support.fake_api import ApiClient, ApiServer
 from tests.support.live import WORDS, Live, MemoryLedger
-from tests.support.objects import container, pod
+from tests.support.objects import container, node, pod
 
 LESS = "Insufficient gpu devices"
 NOT_ADVERTISED = (
@@ -95,7 +95,10 @@ class Scene:
         return [one for one in self.live.ledger.log if isinstance(one, RequestRefused)]
 
     def fill(self, name: str) -> None:
-        """Let somebody hold the card of a node."""
+        """Let somebody hold the card of a node, which advertises it."""
+        amounts = {"cpu": "64", "memory": "256Gi", "pods": "110", "koordinator.sh/gpu": "100"}
+        self.live.tell("nodes", node(name, allocatable=amounts), uid=f"uid-{name}")
+        self.live.settle()
         self.live.reserve(self.live.placement(_pod(f"on-{name}"), name))
 
 
