@@ -305,6 +305,23 @@ def test_what_hami_gave_of_a_scaled_card_is_judged_by_its_figures(
     assert double["holders"] == ["ml/a", "ml/b", "ml/d"]
 
 
+@pytest.mark.parametrize("devcore", [100, 200])
+def test_all_of_the_compute_is_a_card_alone_where_hami_does_not_scale_it(
+    simulate: Simulate, devcore: int
+) -> None:
+    """Contract 1, fact 3: HAMi keeps others off a Pod of 100 where the card's compute is 100."""
+    document = simulate(
+        hami_node("n1", card("GPU-a", devcore=devcore)),
+        running("a", {GPU: 1, MEM: 1000, CORES: 100}, allocated([("GPU-a", 1000, 100)])),
+        running("b", {GPU: 1, MEM: 1000, CORES: 30}, allocated([("GPU-a", 1000, 30)])),
+        asking("c", {GPU: 1, MEM: 1000}),
+    )
+
+    double = ["n1/gpu 0: over-held by ml/a, ml/b"]
+    assert document["summary"]["conflicts"] == (double if devcore == 100 else [])
+    assert message_of(document, "c").endswith(" 1 Insufficient gpu devices.")
+
+
 @pytest.mark.parametrize(
     "fields",
     [
