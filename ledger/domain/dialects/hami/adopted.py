@@ -57,7 +57,7 @@ def from_hami(asker: Asker) -> Found | None:
     listed = {one.device_id for one in asker.node.devices if one.device_type == TYPE_GPU}
     gone = sorted(uses.keys() - listed) if listed and "" not in listed else []
     parts = [
-        (TYPE_GPU, _share(card, of_card) if card else None)
+        (TYPE_GPU, _share(asker, card, of_card) if card else None)
         for device_id, of_card in uses.items()
         if device_id not in gone
         for card in [asker.card(TYPE_GPU, device_id=device_id)]
@@ -117,8 +117,9 @@ def _containers(
     return [None] * entries, (f"{SOURCE} has not one entry per container: {numbers}",)
 
 
-def _share(card: DeviceRecord, uses: Sequence[_Use]) -> DeviceShare:
+def _share(asker: Asker, card: DeviceRecord, uses: Sequence[_Use]) -> DeviceShare:
     beside = [use for use in uses if not use.is_first]
+    is_scaled = asker.node.systems.excess(card)[0] > 0
     core = sum(use.given.core_percent for use in beside)
     memory = sum(use.given.memory_mib for use in beside)
     core = max([core, *(use.given.core_percent for use in uses)])
@@ -133,7 +134,7 @@ def _share(card: DeviceRecord, uses: Sequence[_Use]) -> DeviceShare:
     ]
     return structs.replace(
         part_share(card, core, memory * _MIB, ()),
-        exclusive=any(use.given.core_percent >= WHOLE_PERCENT for use in uses),
+        exclusive=not is_scaled and any(use.given.core_percent >= WHOLE_PERCENT for use in uses),
         instances=max(1, len(beside)),
         containers=tuple(named),
     )
