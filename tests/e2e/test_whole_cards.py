@@ -335,3 +335,39 @@ def test_a_pod_that_admission_stored_for_another_mode_is_refused_with_both_value
     assert fact in said
     assert bound["metadata"]["name"] == "alike"
     remove_node(plane, "owned")
+
+
+def refused_or_bound(plane: ControlPlane, where: str, name: str) -> str:
+    """Return why a Pod waits, or the name of its node."""
+    node = plane.api().get(f"{where}/{name}").body["spec"].get("nodeName")
+    return node or told(plane, where, name, "DevicesRefused")
+
+
+@SQLITE
+@pytest.mark.usefixtures("plugin_nodes")
+def test_nobody_is_shown_a_card_of_ours_where_the_plugin_picks_another(
+    plane: ControlPlane,
+    namespace: Callable[..., str],
+    ledger: str,
+    identities: Identities,
+    settings: Path,
+) -> None:
+    """A Pod that keeps `nvidia.com/gpu` though admission, or all, mean `ours` gets no such node."""
+    where = pods_in(namespace(managed=False))
+    kept = admitted("kept", {GPU: "1"})  # as a quota on cards leaves it that only warns
+    kept["metadata"]["annotations"] = {"tenure.sh/admitted": "true"}
+    kept["spec"]["containers"][0]["resources"] = {"limits": {GPU: "1"}}
+    said = {}
+    for name, chosen in (("kept", None), ("other", settings)):
+        kept["metadata"]["name"] = name
+        with (
+            extender(plane, ledger, identities, settings=chosen, remembered=True) as served,
+            plane.scheduler(asking(plane, served, identities)),
+        ):
+            assert plane.api().create(where, kept).ok
+            said[name] = eventually(partial(refused_or_bound, plane, where, name))
+    assert held(ledger) == []
+    assert said["kept"].startswith(
+        "0/2 nodes are available: 2 node(s) give whole cards by number alone."
+    )
+    assert "wholeCards of admission is ours, that of the scheduler nvidia" in said["other"]

@@ -14,6 +14,7 @@ from ledger.domain.errors import UnknownOutcomeError
 from ledger.domain.log.events import PodBound, PodObserved, PodReleased, PodReserved, PodVoided
 from ledger.domain.log.recorded import NewEvent
 from ledger.store.writing.commands import Command, Outcome, Recorded, Refused
+from scheduler.record import events
 from scheduler.service.binding import Binder
 from scheduler.service.ports import BindCall, Chosen, NotChosen, Standing
 from scheduler.service.telling import Telling
@@ -113,6 +114,7 @@ class OneCard:
     Attributes:
         seen: resourceVersion by UID, as a watch told it.
         open: what is reserved; `by`: who has the card, as far as this process knows.
+        counted: what the node gives by number, empty where its card has a name.
     """
 
     seen: dict[str, str] = field(default_factory=dict)
@@ -120,6 +122,7 @@ class OneCard:
     by: str = ""
     numbers: dict[str, int] = field(default_factory=dict)
     versions: list[str] = field(default_factory=list)
+    counted: list[PodObserved] = field(default_factory=list)
 
     def standing(self, pod_uid: str) -> Standing | None:
         """Return what is reserved."""
@@ -160,13 +163,16 @@ class OneCard:
         )
         return Chosen(reservation=event, events=(new,))
 
-    def by_number(self, call: BindCall) -> None:
-        """Give nothing by number: the card has a name."""
-        del call
+    def by_number(self, call: BindCall) -> tuple[PodObserved, tuple[NewEvent, ...]] | None:
+        """Count what the node gives by number."""
+        for event in self.counted:
+            assert event.pod_uid == call.pod_uid, call
+            return event, (events.observed(event, MONDAY_US),)
+        return None
 
     def unbound(self, counted: PodObserved) -> None:
-        """Take back what was never counted."""
-        raise AssertionError(counted)
+        """Take back what was counted."""
+        self.counted.remove(counted)
 
     def refused(self, chosen: Chosen) -> None:
         """Take the card back."""

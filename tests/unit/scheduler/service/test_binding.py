@@ -30,7 +30,7 @@ from tests.support import binding, fake_api
 from tests.support.binding import CALL, PATH, Scene, play, standing_of
 from tests.support.fake_api import ANSWERED, DROPPED, LATE
 from tests.support.loops import run_in_virtual_time
-from tests.support.stores import reserved, share
+from tests.support.stores import observed, reserved, share
 
 BOUND: Final = ["pod.reserved", "pod.bound"]
 VOIDED: Final = ["pod.reserved", "pod.voided"]
@@ -140,6 +140,22 @@ def test_who_refused_a_binding_is_told_in_the_ledger_to_the_pod_and_in_a_count(
         [said] = [value for path, value in scene.server.objects.items() if "/events/" in path]
         assert (said["reason"], said["type"]) == ("BindingRefused", "Warning")
         assert (said["note"], said["regarding"]["uid"]) == ("the API refused", "uid-p")
+
+    play(act)
+
+
+def test_who_refused_a_binding_to_a_node_that_gives_by_number_is_told_too() -> None:
+    """To the Pod and in a count; nothing of it is held, and nothing is recorded."""
+
+    async def act(scene: Scene) -> None:
+        scene.books.counted.append(observed("p", unknown_types=("gpu",), counted={"gpu": 1}))
+        scene.fates.append(403)
+        assert await scene.binder.bind(CALL) == "the API refused"
+        assert (scene.books.counted, scene.ledger.events) == ([], [])
+        assert scene.binder.refusals == {"403": 1}
+        await scene.binder.telling.send()
+        [said] = [value for path, value in scene.server.objects.items() if "/events/" in path]
+        assert (said["reason"], said["note"]) == ("BindingRefused", "the API refused")
 
     play(act)
 
