@@ -360,8 +360,9 @@ def test_nobody_is_shown_a_card_of_ours_where_the_plugin_picks_another(
     said = {}
     for name, chosen in (("kept", None), ("other", settings)):
         kept["metadata"]["name"] = name
+        again = chosen is not None
         with (
-            extender(plane, ledger, identities, settings=chosen, remembered=True) as served,
+            extender(plane, ledger, identities, settings=chosen, remembered=again) as served,
             plane.scheduler(asking(plane, served, identities)),
         ):
             assert plane.api().create(where, kept).ok

@@ -12,6 +12,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from msgspec.structs import replace
 
+from agent.decide.following import OTHER_NODE
 from ledger.domain.annotations.proof import decode_proof
 from ledger.domain.cpuset import parse_cpuset
 from ledger.domain.errors import LedgerError
@@ -73,7 +74,8 @@ def test_an_agent_of_another_mode_is_refused_with_both_values(question: str) -> 
     scene = Scene()
     status, body = scene.get(question)
     fact = "slotMode of the service is env, --mode of the agent plugin: give both one value"
-    assert (status, body["message"]) == (409, fact)
+    assert (status, body["message"]) == (412, fact)
+    assert status != OTHER_NODE, "the agent would forget what is held on its node"
     assert scene.told == []
     assert scene.get(question.replace("plugin", "env"))[0] in {200, 410}  # of an old position
 
