@@ -467,6 +467,8 @@ class Binder:
                 await self.api.create(f"{job.path}/binding", binding(job.call, version, {}))
         except (ConflictError, ApiError) as error:
             self.books.unbound(counted)
+            if isinstance(outcomes.of_binding(error), Rejected):
+                self._refused(job.call, error)
             return str(error)
         if not isinstance(await self._record(new), Recorded):
             self.books.unbound(counted)

@@ -32,7 +32,7 @@ from ledger.domain.request.alike import PodReader
 from ledger.domain.request.card_names import followed
 from ledger.domain.request.requests import PodRequest
 from ledger.domain.request.rules import forbidden
-from ledger.domain.resources import SLOT
+from ledger.domain.resources import SLOT, TENURE_WHOLE_CARDS
 from scheduler.cluster.model import RefusedPod, asking
 from scheduler.cluster.one_node import read_alike
 from scheduler.cluster.rebuilt import as_observed, held_by, opening_of
@@ -441,10 +441,15 @@ class ClusterView:
     def _compared(
         self, pod: Mapping[str, Any], request: PodRequest, errors: tuple[FieldError, ...]
     ) -> tuple[PodRequest, tuple[FieldError, ...]]:
-        """Refuse a Pod that admission stored by another `slotMode` than ours."""
+        """Refuse a Pod that admission stored by other settings than ours."""
         words, annotations = self.settings.vocabulary, pod["metadata"].get("annotations") or {}
-        if errors or not is_admitted(annotations) or request.by_plugin or request.dialect is None:
+        if errors or not is_admitted(annotations) or request.dialect is None:
             return request, errors
+        if request.by_plugin:
+            if TENURE_WHOLE_CARDS in annotations:
+                return request, errors
+            fact = "wholeCards of admission is ours, that of the scheduler nvidia"
+            return request, (forbidden("spec.containers", f"{fact}: give both one value"),)
         has_slot = SLOT in stored_names(pod, words)
         if has_slot == words.by_slots:
             return request, errors

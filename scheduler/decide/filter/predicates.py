@@ -252,6 +252,8 @@ class Predicates:
                 return reasons.DIALECT_NOT_SERVED
             if need.by_plugin and not gives_by_number(node):
                 return reasons.not_offered((NVIDIA_GPU,), node) or reasons.DIALECT_NOT_SERVED
+            if self._grants and not need.by_plugin and gives_by_number(node):
+                return reasons.BY_NUMBER  # the plugin shows it another card than we would
             misfit = chooser_of(need.dialect).misfit
             if misfit is not None:
                 own = dict(zip(OWN_FIELDS, need.own, strict=True))

@@ -104,8 +104,8 @@ UNKNOWN_CARD: Final = Reason(
 )
 BY_NUMBER: Final = Reason(
     text="node(s) give whole cards by number alone",
-    remedy=f"label the namespace {TENURE_WHOLE_CARDS}=ours, on nodes with the agent: groups, links,"
-    " partitions, NUMA policies and CPUs of one's own need named cards",
+    remedy=f"label the namespace {TENURE_WHOLE_CARDS}=nvidia; on nodes with the agent ours: groups,"
+    " links, partitions, NUMA policies and CPUs of one's own need named cards",
 )
 NO_CPU_TOPOLOGY: Final = Reason(
     text="node(s) invalid CPU Topology",

@@ -236,7 +236,7 @@ class AgentRoutes:
         ours, told = self._view.settings.vocabulary.slot_mode, request.query.get("mode", "")
         if told and told != ours:
             fact = f"slotMode of the service is {ours}, --mode of the agent {told}"
-            raise RefusedError(409, "Conflict", f"{fact}: give both one value")
+            raise RefusedError(412, "PreconditionFailed", f"{fact}: give both one value")
 
     def _node(self, caller: Caller) -> tuple[str, str]:
         """
