@@ -18,6 +18,8 @@ pytestmark = pytest.mark.integration
 NOW = ("--now", "2026-03-02T00:00:00Z")
 UNKNOWN = "node(s) have a Pod on an unknown card"
 HALF = {"koordinator.sh/gpu-core": 50, "koordinator.sh/gpu-memory-ratio": 50}
+REQUIRED = '{"gpu": {"requiredTopologyScope": "PCIe"}}'
+GANG = {"name": "g", "min-available": "2"}
 
 
 @pytest.fixture
@@ -261,7 +263,20 @@ def test_a_part_is_no_place_for_who_needs_a_named_card(line: CommandLine) -> Non
     there = parted_node("n1", 20, **PARTED["time-slicing"])
     name = "gputopology.scheduling.koordinator.sh/"
     labels = {f"{name}name": "g", f"{name}replica": "1"}
-    answer = simulated(line, there, a_pod("m", 1, labels=labels), asking("half", HALF))
+    hint = {"scheduling.koordinator.sh/device-allocate-hint": REQUIRED}
+    pods = a_pod("m", 1, labels=labels), a_pod("linked", 2, annotations=hint)
+    answer = simulated(line, there, *pods, asking("half", HALF))
 
-    assert why_not(answer, "m") == {"n1": ["node(s) give whole cards by number alone"]}
+    for each in ("m", "linked"):
+        assert why_not(answer, each) == {"n1": ["node(s) give whole cards by number alone"]}
     assert why_not(answer, "half") == {"n1": ["DialectNotServed"]}
+
+
+def test_why_places_no_gang_where_cards_have_no_names(line: CommandLine) -> None:
+    """Its members are planned on cards, however few are asked for at once."""
+    gang = {f"gang.scheduling.koordinator.sh/{key}": value for key, value in GANG.items()}
+    there = parted_node("n1", 20, **PARTED["time-slicing"])
+    simulated(line, there, *(a_pod(name, 1, annotations=gang) for name in ("a", "b")))
+
+    told = line.ask("why", "ml/a").out
+    assert "of its group 0 of 2 waiting members fit together now" in told
