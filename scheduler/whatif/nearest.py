@@ -104,7 +104,9 @@ def nearest_of_group(
 
     The cluster is left as it was found.
     """
-    members = [replace(member, gang=None) for member in members]  # how many is the question
+    members = [
+        replace(each, gang=each.gang and replace(each.gang, min_available=0)) for each in members
+    ]  # how many is the question; that they are members may close nodes
     low, high = 0, len(members)
     while low < high:
         middle = (low + high + 1) // 2

@@ -43,8 +43,8 @@ _AMPLIFIED_BIT: Final = 8
 _FIT_BITS: Final = 4
 _NAMES_MAX: Final = 4
 """So many extended resources of one Pod are told apart, each by a bit of its own."""
-_INSUFFICIENT, _FRAGMENTED, _UNHEALTHY, _CONTAINERS, _UNKNOWN = range(5)
-_KIND_COUNT: Final = 5
+_INSUFFICIENT, _FRAGMENTED, _UNHEALTHY, _CONTAINERS, _UNKNOWN, _BY_NUMBER = range(6)
+_KIND_COUNT: Final = 6
 _CARD_SHORT: Final = 1000  # one card short is farther than any percent short on a card
 
 
@@ -285,7 +285,8 @@ class Refusals:
         if devices.closed_count:
             kinds = np.where(row_counts(can) >= count, _UNHEALTHY, kinds)
             kinds = np.where(devices.unknown.take(nodes) > 0, _UNKNOWN, kinds)
-        kinds = np.where(known, kinds, _UNKNOWN)
+        by_number = self._arrays.gpus.by_number.take(nodes)
+        kinds = np.where(known, kinds, np.where(by_number, _BY_NUMBER, _UNKNOWN))
         return fit, kinds
 
     def _in_pieces(self, demand: DeviceDemand, nodes: IntArray, is_open: BoolArray) -> BoolArray:
@@ -336,6 +337,7 @@ def _texts(verdict: StaticVerdict, shape: Shape) -> tuple[tuple[Reason, ...], ..
         texts.append((reasons.unhealthy(device_type),))
         texts.append((reasons.container_limit(device_type, setting),))
         texts.append((reasons.UNKNOWN_CARD,))
+        texts.append((reasons.BY_NUMBER,))
     texts.append((reasons.NO_COMBINATION,))
     texts.append((reasons.INSUFFICIENT_CPUS,))
     return tuple(texts)
