@@ -74,8 +74,6 @@ def check_command(options: Options, *, out: TextIO | None = None) -> None:
     checker = _checker(options, manifests)
     results = [checker.check(document) for document in manifests.documents]
     if options.output is CheckFormat.DIFF:
-        from tenure.check.command import write_diff
-
         write_diff(manifests.documents, results, out or sys.stdout)
     else:
         write_checked(results, OutputFormat(options.output.value), out or sys.stdout)
