@@ -245,6 +245,15 @@ UNCOUNTED: Final = {
             "spec.hard: requests.koordinator.sh/gpu-memory: as much as you choose"
         ),
     ),
+    "a percentage, where a key that the API server does not count limits it": (
+        {"limits.koordinator.sh/gpu-memory-ratio": 200},
+        {"koordinator.sh/gpu-core": 50, "koordinator.sh/gpu-memory-ratio": 50},
+        (
+            "limits koordinator.sh/gpu-memory-ratio but does not count "
+            "koordinator.sh/gpu-memory-ratio; add to its spec.hard: "
+            "requests.koordinator.sh/gpu-memory-ratio: 200"
+        ),
+    ),
     "whole mGPU cards, where MiB are limited": (
         {
             "requests.vke.volcengine.com/mgpu-core": 400,
