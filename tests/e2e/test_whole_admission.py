@@ -259,7 +259,9 @@ def test_a_quota_on_memory_counts_what_it_limits_and_nothing_more(
 
     evading = [mallory.create(pods_in(where), pod("a", one)) for one in (WHOLE, HALF)]
     assert [one.status for one in evading] == [422, 422], evading
-    assert all(f"counts koordinator.sh/gpu-memory but not {ratio}" in e.message for e in evading)
+    assert all(
+        f"limits koordinator.sh/gpu-memory but does not count {ratio}" in e.message for e in evading
+    )
     assert all(f"requests.{ratio}: 800" in one.message for one in evading)
     made = mallory.create(pods_in(where), pod("b", share))
     assert made.ok, made.message

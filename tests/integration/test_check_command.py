@@ -463,7 +463,7 @@ def test_a_quota_on_cards_refuses_what_it_would_not_count(
 
     _, entry = checked(cli, place, quota, gpu_pod(asked), code=1)
 
-    assert 'ResourceQuota "q" counts nvidia.com/gpu but no' in entry["message"]
+    assert 'ResourceQuota "q" limits nvidia.com/gpu but does not count' in entry["message"]
     assert "; add to its spec.hard: requests." in entry["message"]
     limits = entry["object"]["spec"]["containers"][0]["resources"]["limits"]
     assert (limits == NVIDIA) == (asked == NVIDIA)

@@ -131,8 +131,8 @@ def check_claims_counted(spec: PodSpec, facts: NamespaceFacts) -> Iterator[Field
 
 
 def _fact(one: Evaded, domain: DomainSetting) -> str:
-    """Say what the quota names, what it does not count, and the quota to set."""
-    begin = f"ResourceQuota {shown(one.quota.name)} counts {one.limited}"
+    """Say what the quota limits, what it does not count, and the quota to set."""
+    begin = f"ResourceQuota {shown(one.quota.name)} limits {one.limited}"
     written = {one.container.written.get(name, name) for name in one.container.requests}
     if not one.missing:
         names = ", ".join(filter(is_card_name, sorted(written)))
@@ -146,8 +146,8 @@ def _fact(one: Evaded, domain: DomainSetting) -> str:
     added = {key: sums.get(key, in_cards(hard, name)) for key, name in names_to_add.items()}
     texts = (f"{key}: {_SOME if amount is None else amount}" for key, amount in added.items())
     to_set = f"add to its {_HARD}: {', '.join(texts)}" if added else _NATIVE
-    how = " (`tenure quota translate` writes it)"
-    return f"{begin} but not {names}; {to_set}{how if added.keys() <= sums.keys() else ''}"
+    how = " (`tenure quota translate` writes it)" if added.keys() <= sums.keys() else ""
+    return f"{begin} but does not count {names}; {to_set}{how}"
 
 
 def _whole(value: object, field: str) -> Quantity:

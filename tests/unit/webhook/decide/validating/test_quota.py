@@ -54,7 +54,8 @@ def test_whole_cards_under_such_a_quota_are_refused_with_the_quota_to_set() -> N
     assert rules_of(answer) == {field: "QuotaEvaded"}
     (cause,) = answer.causes
     assert cause.message == (
-        'Forbidden: ResourceQuota "gpus" counts nvidia.com/gpu but not koordinator.sh/gpu-core, '
+        'Forbidden: ResourceQuota "gpus" limits nvidia.com/gpu but does not count '
+        "koordinator.sh/gpu-core, "
         "koordinator.sh/gpu-memory-ratio, koordinator.sh/gpu.shared, which it is rewritten to; "
         "add to its spec.hard: requests.koordinator.sh/gpu-core: 400, "
         "requests.koordinator.sh/gpu-memory-ratio: 400, requests.koordinator.sh/gpu.shared: 4 "
@@ -134,7 +135,7 @@ def test_a_quota_on_cards_is_evaded_in_no_dialect(asked: Object, named: str) -> 
     watched = AdmissionSettings(modes={Rule.QUOTA_EVADED: RuleMode.WARN})
     said = judged(body, watched, facts)
     assert said.allowed
-    assert any('ResourceQuota "gpus" counts' in text for text in said.warnings)
+    assert any('ResourceQuota "gpus" limits ' in text for text in said.warnings)
 
 
 @pytest.mark.parametrize("asked", NAMES.values(), ids=NAMES)
@@ -214,7 +215,8 @@ UNCOUNTED: Final = {
         {BYTES: 80 * 2**30, SHARED: 4},
         {"nvidia.com/gpu": 2},
         (
-            "counts koordinator.sh/gpu-memory but not koordinator.sh/gpu-memory-ratio, which it is "
+            "limits koordinator.sh/gpu-memory but does not count "
+            "koordinator.sh/gpu-memory-ratio, which it is "
             "rewritten to; add to its spec.hard: requests.koordinator.sh/gpu-memory-ratio: 400 "
             "(`tenure quota translate` writes it)"
         ),
@@ -223,7 +225,8 @@ UNCOUNTED: Final = {
         {**HAMI, SHARED: 9},
         {"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 50},
         (
-            "counts koordinator.sh/gpu-memory but not koordinator.sh/gpu-memory-ratio, which it is "
+            "limits koordinator.sh/gpu-memory but does not count "
+            "koordinator.sh/gpu-memory-ratio, which it is "
             "rewritten to; add to its spec.hard: requests.koordinator.sh/gpu-memory-ratio: 900 "
             "(`tenure quota translate` writes it)"
         ),
@@ -232,7 +235,8 @@ UNCOUNTED: Final = {
         {**HAMI, CORE: 200},
         {"nvidia.com/gpu": 1, "nvidia.com/gpucores": 50},
         (
-            "but not koordinator.sh/gpu-memory-ratio, which it is rewritten to; add to its "
+            "but does not count "
+            "koordinator.sh/gpu-memory-ratio, which it is rewritten to; add to its "
             "spec.hard: requests.koordinator.sh/gpu-memory-ratio: 200 "
             "(`tenure quota translate` writes it)"
         ),
@@ -241,7 +245,8 @@ UNCOUNTED: Final = {
         {SHARED: 4, RATIO: 100},
         {"koordinator.sh/gpu-core": 50, "koordinator.sh/gpu-memory": "8Gi"},
         (
-            "counts koordinator.sh/gpu-memory-ratio but not koordinator.sh/gpu-memory; add to its "
+            "limits koordinator.sh/gpu-memory-ratio but does not count "
+            "koordinator.sh/gpu-memory; add to its "
             "spec.hard: requests.koordinator.sh/gpu-memory: as much as you choose"
         ),
     ),
@@ -261,7 +266,7 @@ UNCOUNTED: Final = {
         },
         {"vke.volcengine.com/mgpu-core": 200},
         (
-            "counts vke.volcengine.com/mgpu-memory, and vke.volcengine.com/mgpu-core says no "
+            "limits vke.volcengine.com/mgpu-memory, and vke.volcengine.com/mgpu-core says no "
             "amount of that; ask for koordinator.sh/gpu"
         ),
     ),
