@@ -99,6 +99,21 @@ def test_a_node_whose_cards_are_given_in_parts_and_whole_again(*, by_count: bool
     assert cluster.core_percent_allocated == 0
 
 
+def test_who_grants_names_no_card_that_the_plugin_picks_and_counts_its_parts() -> None:
+    """Of two nodes of one model, without a word of whose whole cards are."""
+    count = {"nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.count": "2"}
+    shared = {**count, "nvidia.com/gpu.replicas": "2"}
+    facts = [
+        decode_node(node(name, allocatable={"cpu": "8", "nvidia.com/gpu": units}, labels=labels))[0]
+        for name, units, labels in (("whole", 2, count), ("parts", 4, shared))
+    ]
+    request = replace(pod("p", share(100), cpu_milli=0), memory_bytes=0, dialect=Dialect.NVIDIA)
+    for ordered in (facts, facts[::-1]):
+        answer = Engine(ordered, SchedulingSettings()).decide(request)
+        assert isinstance(answer, Placement), answer
+        assert (answer.node_name, answer.counted) == ("parts", 1)
+
+
 def test_a_node_that_went_is_never_chosen_counted_or_a_reason() -> None:
     """Nor does the next one at its place know who was there."""
     cluster = engine(gpu_node("a", 2), gpu_node("b", 1))
