@@ -252,7 +252,8 @@ class Predicates:
                 return reasons.DIALECT_NOT_SERVED
             if need.by_plugin and not gives_by_number(node):
                 return reasons.not_offered((NVIDIA_GPU,), node) or reasons.DIALECT_NOT_SERVED
-            if self._grants and not need.by_plugin and gives_by_number(node):
+            named = gives_by_number(node) and not (need.by_plugin or parts_of(node))
+            if self._grants and named:
                 return reasons.BY_NUMBER  # the plugin shows it another card than we would
             misfit = chooser_of(need.dialect).misfit
             if misfit is not None:
@@ -284,6 +285,7 @@ def _traits(node: NodeFacts) -> tuple[object, ...]:
         node.labels.get(LABEL_TENURE_CPU_MANAGED),
         node.by_claims,
         node.advertised,
+        parts_of(node) > 0,
     )
 
 
