@@ -180,6 +180,7 @@ def iso(quarter: int) -> str:
         (("--since", "1h ago", "--at", "now"), "--at"),
         (("--until", "now", "--history"), "--history"),
         (("--since", "2026-03-02T03:00Z", "--until", "2026-03-02T02:00Z"), "ends before it begins"),
+        (("--since", "2026-03-02T03:30Z", "--until", "2026-03-02T03:30Z"), "no moment"),
         (("--until", "2026-03-01T03:00Z"), "nothing is recorded in this period"),
         (("--since", "yesterday"), "--since: not a time"),
     ],
