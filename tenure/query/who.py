@@ -228,8 +228,10 @@ def _when(
         first_us = span(source.connection).first_at_us
     since_us, until_us = window_of(*window, now, first_us, answer.note)
     last_us = until_us - 1 if until_us < now.now_us else until_us
+    if last_us < since_us:
+        raise InputError("the interval has no moment: its end is left out", field="--until")
     said = {"since": iso_time(since_us), "until": iso_time(until_us)}
-    return When(at_us=max(since_us, last_us), since_us=since_us), said
+    return When(at_us=last_us, since_us=since_us), said
 
 
 def find_holders(
