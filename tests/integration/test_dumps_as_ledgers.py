@@ -120,6 +120,7 @@ def test_usage_counts_from_the_start_of_a_pod_where_an_object_says_it(line: Comm
     found, answer = rows(line.run("usage", path, "-o", "json")), line.run("usage", path)
 
     assert found["groups"][0]["gpu_hours"] == pytest.approx(2.0, abs=0.001)
+    assert found["groups"][0]["share_percent"] == 100
     assert found["not_counted"] == ["ml/odd"]
     assert found["capacity_percent"] is None
     assert "not counted: no object says since when they run: ml/odd" in answer.err

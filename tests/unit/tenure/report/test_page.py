@@ -146,6 +146,7 @@ def test_a_cause_that_is_a_code_is_put_in_words(code: str) -> None:
 
     cell = r"rowheader.>([^<]*)</th><td[^>]*>1</td><td[^>]*bar-cell"
     (cause,) = re.findall(cell, page[page.index("Why Pods wait") :])[:1]
+    assert "1 Pod waits, counted once." in page
     assert " " in cause
     assert code not in cause
 
