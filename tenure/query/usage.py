@@ -211,11 +211,13 @@ def _by_hours(row: UsageRecord) -> tuple[float, float, str]:
 
 
 def _record(row: UsageRecord, rows: Sequence[UsageRecord]) -> dict[str, Any]:
-    total = round(sum(each.gpu_hours for each in rows), 3)  # moments are no hours
+    total = sum(each.gpu_hours for each in rows)
     return {
         "group": row.group,
         "pods": row.pods,
         "gpu_hours": round(row.gpu_hours, 3),
-        "share_percent": round(row.gpu_hours * 100 / total, 2) if total else None,
+        "share_percent": round(row.gpu_hours * 100 / total, 2)
+        if round(total, 3)  # moments are no hours
+        else None,
         "cpu_hours": None if row.cpu_hours is None else round(row.cpu_hours, 3),
     }
