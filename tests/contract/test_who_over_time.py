@@ -154,6 +154,20 @@ def test_an_interval_ends_before_its_last_moment(
     assert pods("2026-03-02T03:44:59Z", "2026-03-02T04:00Z") == {"c"}
 
 
+@pytest.mark.parametrize("until", ["now", "2026-03-02T05:00Z"])
+def test_the_last_event_is_left_out_where_an_interval_ends_there(
+    store: Store, capsys: pytest.CaptureFixture[str], until: str
+) -> None:
+    """It is of a simulation, whose now is its last event; an interval that goes on has it."""
+    last = (5.0, reserved("f", on(1, 1)))
+    asking = Asking(store, capsys, [(0.0, on_m("n-1")), last])
+
+    assert asking.holders("n-1/1", "--until", until) == set()
+    assert asking.holders("n-1/1", "--until", "2026-03-02T05:00:00.000001Z") == {
+        ("n-1/1", "f", iso(20))
+    }
+
+
 def test_an_answer_says_which_interval_it_is_of(
     store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
