@@ -38,7 +38,7 @@ from tenure.output import (
 from tenure.picture import UNKNOWN_HOLDER, devices_told
 from tenure.query.meant import cards_over, first_known, numbers_called, owner_text
 from tenure.query.records import HOLDER_COLUMNS, HOLDER_KEYS, cpu_record, holder_record, shown
-from tenure.times import iso_or_none, iso_time
+from tenure.times import iso_or_none, iso_time, read_moment
 from tenure.untold import untold
 
 if TYPE_CHECKING:
@@ -215,7 +215,8 @@ def _when(
     from ledger.store.reading.report_queries import span
     from ledger.store.reading.views import When
 
-    given, window = question.at is not None, (question.since, question.until)
+    until, given = question.until, question.at is not None
+    window = (question.since, until)
     if question.history + given + (window != (None, None)) > 1:
         fact = "--history, --at and an interval exclude each other"
         raise InputError(fact, field="--history" if question.history else "--at")
@@ -227,7 +228,8 @@ def _when(
     with source.connection.begin():
         first_us = span(source.connection).first_at_us
     since_us, until_us = window_of(*window, now, first_us, answer.note)
-    last_us = until_us - 1 if until_us < now.now_us else until_us
+    goes_on = until is None or read_moment(until, now, option="--until") > now.now_us
+    last_us = until_us if goes_on else until_us - 1
     if last_us < since_us:
         raise InputError("the interval has no moment: its end is left out", field="--until")
     said = {"since": iso_time(since_us), "until": iso_time(until_us)}
