@@ -117,6 +117,16 @@ def test_a_full_card_is_the_cause_where_nothing_else_helps(line: CommandLine) ->
     assert found["ml/first"] == ("1", "it would get a place now")
 
 
+def test_free_cards_that_are_too_few_on_each_node_are_not_called_full(line: CommandLine) -> None:
+    """A Pod for several cards waits for a node; each card that is free has enough."""
+    pods = [waits("one", GPU), waits("four", FOUR)]
+    there = [each for each in cluster() if each["metadata"]["name"] != "away"]
+
+    found = causes_of(line, dumped(line, *there, *pods))
+
+    assert found["ml/four"] == ("1", "no node has as many cards left as it asks for")
+
+
 def test_who_waited_before_and_has_a_place_is_in_no_row(line: CommandLine) -> None:
     """The table is of those that wait now; nobody waits is said."""
     answer = line.run("report", dumped(line, *cluster()), "-o", "page.html")
