@@ -60,7 +60,9 @@ def cause_of(
     assert isinstance(answer, Unplaced), answer
     given = [each.reason for each in answer.reasons] or [answer.message]
     first = next((each for each in given if not each.startswith(_STATIC)), given[0])
-    return Cause("no card has as much left as it asks for" if first in _FULL else first, first)
+    several = sum(each.count for each in request.devices if each.device_type == GPU) > 1
+    full = "no node has as many cards left" if several else "no card has as much left"
+    return Cause(f"{full} as it asks for" if first in _FULL else first, first)
 
 
 def _easier(request: PodRequest) -> Iterator[tuple[str, str, PodRequest]]:
