@@ -12,6 +12,8 @@ import pytest
 
 from tests.support.cli import Answer, CommandLine
 from tests.support.corpus import CORPUS, NOW, one_of_each, truth_of
+from tests.support.cpu_objects import cpu_node, cpu_pod
+from tests.support.hami import REGISTER, card, registered
 from tests.support.objects import Json, Object, container, device, gpu_device, gpu_pod, node, pod
 
 pytestmark = pytest.mark.integration
@@ -239,3 +241,30 @@ def test_names_that_no_node_advertises_keep_an_admitted_pod_back(line: CommandLi
     assert (row["state"], row["why"]) == (why["state"], why["message"])
     page = (line.ledger.parent / "page.html").read_text("utf-8")
     assert '<th scope="row" role="rowheader">the node does not advertise' in page
+
+
+# --- what the service would not give ----------------------------------------------------------
+
+
+HAMI: Object = node("n1", allocatable=ROOM, annotations={REGISTER: registered(card("GPU-a"))})
+
+
+@pytest.mark.parametrize("command", ["pods", "report", "why"])
+@pytest.mark.parametrize(
+    ("code", "objects"),
+    [
+        ("CPUsNotBound", [*cpu_node(), cpu_pod("one", "2")]),
+        ("NodeOfOtherScheduler", [HAMI, gpu_pod(GPU, name="one")]),
+    ],
+)
+def test_a_place_that_the_service_would_not_give_is_said_to_be_none(
+    command: str, code: str, objects: list[Object], line: CommandLine
+) -> None:
+    """Objects are decided as a simulation does, which names what the service keeps closed."""
+    words = {"report": ["-o", "page.html"], "why": [f"{objects[-1]['metadata']['namespace']}/one"]}
+
+    answer = line.run(command, *words.get(command, []), dumped(line, *objects))
+
+    assert answer.code == 0, answer.err
+    [warning] = [text for text in answer.err.splitlines() if code in text]
+    assert warning.endswith("pods=1")
