@@ -55,7 +55,7 @@ from tenure.simulate.inputs import as_stored, manifest_run
 from tenure.simulate.model import Run
 from tenure.simulate.render import devices_of
 from tenure.simulate.results import Outcome
-from tenure.simulate.runner import run_simulation
+from tenure.simulate.runner import run_simulation, unlike_service
 from tenure.version import tenure_version
 
 SEED: Final = 42
@@ -264,6 +264,8 @@ def _stories(
         raise with_next(error, f"{_PRINT} | tenure why NAMESPACE/POD -")
     settings = with_templates(settings, run.shared_templates)
     decided = _decide(run, waiting, settings) if waiting else _Decided()
+    for warning in unlike_service([decided.outcomes[uid] for uid in waiting], run.nodes):
+        answer.note(_warning(warning))
     stories = []
     for pod in pods:
         owner = next(iter(reversed(known.owners_of(pod))), "")

@@ -37,7 +37,7 @@ def ledger_of_files(files: Sequence[str], *, decide: bool = False) -> Iterator[L
     from scheduler.decide.settings import SchedulingSettings
     from tenure.manifests import as_admitted, read_manifests, warn_of
     from tenure.simulate.inputs import as_stored, manifest_run
-    from tenure.simulate.runner import RunRecord, run_simulation
+    from tenure.simulate.runner import RunRecord, run_simulation, unlike_service
 
     manifests, settings = as_admitted(read_manifests(files)), SchedulingSettings()
     pods = manifests.of_kind("Pod")
@@ -65,7 +65,7 @@ def ledger_of_files(files: Sequence[str], *, decide: bool = False) -> Iterator[L
     began[""] = now_us
     held = [began[pod.pod_uid] for pod in run.adopted if pod.pod_uid in began]
     with TemporaryDirectory(prefix="tenure-") as folder:
-        run_simulation(
+        result = run_simulation(
             replace(run, began=began, start_us=min((*held, now_us - MICROSECONDS))),
             settings=settings,
             seed=42,  # as of `tenure simulate`; no policy but `random` draws
@@ -73,6 +73,8 @@ def ledger_of_files(files: Sequence[str], *, decide: bool = False) -> Iterator[L
             clock=time.perf_counter,
             record=RunRecord(ledger=f"{folder}/ledger.db", batch=1000),
         )
+        for text in unlike_service(result.outcomes, run.nodes):
+            warn(text)
         with open_ledger(f"{folder}/ledger.db", mode="read") as ledger:
             ledger.url, ledger.began = ", ".join(files), began
             yield ledger

@@ -26,7 +26,7 @@ from scheduler.cluster.settings import settings_hash, settings_json, simulated, 
 from scheduler.decide.engine import Engine
 from scheduler.decide.nodes.labels import has_other_scheduler
 from scheduler.decide.score.typical import workload_of
-from scheduler.decide.settings import CpuSettings, SchedulingSettings
+from scheduler.decide.settings import DEFAULT_SCHEDULING, CpuSettings, SchedulingSettings
 from scheduler.record.core import Placed
 from scheduler.record.events import DecidedBy
 from tenure.exits import note, with_next
@@ -142,8 +142,7 @@ def run_simulation(
                 *by_pod(run.unread),
                 *_cut_short(outcomes),
                 *_by_count(outcomes),
-                *_beside_others(outcomes, run.nodes),
-                *_not_bound(outcomes, run.nodes, asked),
+                *unlike_service(outcomes, run.nodes, asked),
             ),
             ledger=LedgerSpan(
                 url="" if record.ledger is None else ledger.url,
@@ -266,8 +265,12 @@ def _by_count(outcomes: Sequence[Outcome]) -> Iterator[str]:
         yield f"{fact}; {what}: pods={len(counted)}"
 
 
-def _beside_others(outcomes: Sequence[Outcome], nodes: Sequence[NodeFacts]) -> Iterator[str]:
-    """Say of whom the scheduler service would give nothing: nodes with another scheduler."""
+def unlike_service(
+    outcomes: Sequence[Outcome],
+    nodes: Sequence[NodeFacts],
+    asked: CpuSettings = DEFAULT_SCHEDULING.cpu,
+) -> Iterator[str]:
+    """Say which places the scheduler service, with these settings, would not give."""
     placed = [each.placement for each in outcomes if isinstance(each, Placed)]
     given = [nodes[one.node] for one in placed if GPU in {each.device_type for each in one.devices}]
     others = [node.other_scheduler for node in given if has_other_scheduler(node)]
@@ -276,14 +279,7 @@ def _beside_others(outcomes: Sequence[Outcome], nodes: Sequence[NodeFacts]) -> I
         fact = f"placed where another scheduler gives the cards too ({who})"
         fact += ", as it would be there; our own grants nothing there until the node is owned"
         yield f"{fact} (NodeOfOtherScheduler): pods={len(others)}"
-
-
-def _not_bound(
-    outcomes: Sequence[Outcome], nodes: Sequence[NodeFacts], asked: CpuSettings
-) -> Iterator[str]:
-    """Say that a live service would keep nodes closed to Pods which have CPUs of their own here."""
-    given = [one.placement for one in outcomes if isinstance(one, Placed) and one.placement.cpuset]
-    unbound = [one for one in given if asked.leaves_unbound(nodes[one.node])]
+    unbound = [one for one in placed if one.cpuset and asked.leaves_unbound(nodes[one.node])]
     if unbound:
         fact = "nothing binds CPUs of their own on their nodes, which a live service keeps closed"
         yield f"CPUsNotBound: {fact}; pods={len(unbound)}"
