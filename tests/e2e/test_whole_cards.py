@@ -213,6 +213,9 @@ def test_pods_wait_for_a_pool_that_is_scaled_from_zero_and_get_cards_by_number(
     assert json.loads(answer.stdout)["state"] == "placed", answer.stdout
     verified = tenure("verify", "--ledger", ledger, cwd=settings.parent)
     assert verified.returncode == 0, verified.stdout + verified.stderr
+    who = tenure("who", "gpu-1", "--ledger", ledger, cwd=settings.parent)
+    assert who.stdout.count("given by others") == 2, who.stdout  # by the plugin; the Pods are ours
+    assert "held by others" not in who.stdout
     drifts = tenure("drift", "--ledger", ledger, "-o", "json", cwd=settings.parent)
     assert json.loads(drifts.stdout) == [], drifts.stdout
     remove_pods(plane, where, names)
