@@ -79,7 +79,7 @@ def memory_text(record: dict[str, Any]) -> str:
 
 def why_text(record: dict[str, Any]) -> str:
     """Return the event that gave it, by which policy, whether it was lost, and how it ended."""
-    given = "held by others" if record["kind"] == "observed" else record["policy"]
+    given = "given by others" if record["kind"] == "observed" else record["policy"]
     parts = [f"event {record['event']}", given, lost_text(record), record["end_reason"]]
     return ", ".join(part for part in parts if part)
 
