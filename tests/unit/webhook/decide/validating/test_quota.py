@@ -298,6 +298,18 @@ def test_whole_cards_under_their_own_name_pass_no_quota_on_memory() -> None:
     assert "nvidia.com/gpu says no amount of that; ask for koordinator.sh/gpu" in cause.message
 
 
+def test_whole_cards_beside_a_share_are_counted_as_they_are_stored() -> None:
+    """Only a Pod of whole cards alone keeps their name, so no other is judged by it."""
+    settings = AdmissionSettings(vocabulary=Vocabulary(whole_cards="nvidia"))
+    facts = limited({CORE: 400, RATIO: 400})
+    share = container("share", limits={"nvidia.com/gpu": 1, "nvidia.com/gpucores": 30})
+    labels = {"hami.io/webhook": "ignore"}
+    asked = pod(container(limits={"nvidia.com/gpu": 1}), share, labels=labels)
+    body = mutated(asked, settings, facts, namespace="ml")
+
+    assert judged(body, settings, facts).allowed
+
+
 def test_a_percentage_that_is_counted_bounds_no_larger_one() -> None:
     """One percent of the cores with all of the memory is a card that cores do not count."""
     facts = counting(nvidia=4, core=400)
