@@ -10,11 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ledger.domain.annotations.tenure import whole_cards_by
 from ledger.domain.devices import WHOLE_PERCENT
 from ledger.domain.dialects.registry import READERS, rewritten
 from ledger.domain.kube.pod_spec import Amounts, ContainerSpec, PodSpec
-from ledger.domain.request.normalise import BY_PLUGIN
+from ledger.domain.request.normalise import gpu_demands, is_by_plugin
 from ledger.domain.resources import (
     AMD_GPU,
     CARD_AMOUNT_NAMES,
@@ -70,9 +69,9 @@ def evaded(
         ours: our scheduler places the Pod, so what it asks for is rewritten before it is stored.
     """
     quotas = [quota for quota in facts.quotas if card_names(quota.hard)]
+    keeps = bool(quotas) and is_by_plugin(spec, gpu_demands(spec))
     for quota in quotas:
         for container in spec.containers:
-            keeps = whole_cards_by(spec.annotations, settings.vocabulary.whole_cards) == BY_PLUGIN
             stored = _stored(container, settings, rewrites=ours, keeps=keeps)
             yield from _uncounted(quota, container, stored)
 

@@ -269,7 +269,7 @@ def _with_demands(
     return replace(
         bare,
         dialect=gpu.dialect if gpu.asked.demands else None,
-        by_plugin=_is_by_plugin(spec, gpu),
+        by_plugin=is_by_plugin(spec, gpu),
         containers=tuple(_needs(spec, by_type)),
         cpuset=cpus.demand,
         burst_milli=cpus.burst_milli,
@@ -282,7 +282,7 @@ def _with_demands(
     )
 
 
-def _is_by_plugin(spec: PodSpec, gpu: GpuAsked) -> bool:
+def is_by_plugin(spec: PodSpec, gpu: GpuAsked) -> bool:
     """
     Tell whether whole cards are left to the device plugin whose name asks for them.
 
