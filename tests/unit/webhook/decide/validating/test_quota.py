@@ -310,6 +310,18 @@ def test_whole_cards_beside_a_share_are_counted_as_they_are_stored() -> None:
     assert judged(body, settings, facts).allowed
 
 
+def test_whole_cards_with_hamis_wishes_do_not_pass_by_a_name_that_is_not_stored() -> None:
+    """HAMi's annotation makes it HAMi's dialect, which is rewritten under `nvidia` too."""
+    settings = AdmissionSettings(vocabulary=Vocabulary(whole_cards="nvidia"))
+    wishes = {"nvidia.com/use-gputype": "A100"}
+    labels = {"hami.io/webhook": "ignore"}
+    asked = gpu_pod({"nvidia.com/gpu": 4}, labels=labels, annotations=wishes)
+    body = mutated(asked, settings, limited({CARDS: 1}), namespace="ml")
+
+    (cause,) = judged(body, settings, limited({CARDS: 1})).causes
+    assert "but does not count koordinator.sh/gpu-core" in cause.message
+
+
 def test_a_percentage_that_is_counted_bounds_no_larger_one() -> None:
     """One percent of the cores with all of the memory is a card that cores do not count."""
     facts = counting(nvidia=4, core=400)
