@@ -55,6 +55,7 @@ def test_what_is_no_time_is_refused(text: str) -> None:
         ("Europe/Berlin", "2026-03-29T00:00:00+01:00"),
         ("America/New_York", "2026-03-29T00:00:00-04:00"),
         ("Asia/Kathmandu", "2026-03-29T00:00:00+05:45"),
+        pytest.param("Asia/Beirut", "2026-03-29T01:00:00+03:00", id="no midnight on that day"),
     ],
 )
 def test_a_date_is_its_first_moment_where_it_is_read(
