@@ -25,7 +25,7 @@ def parse_time(text: str, *, now_us: int, field: str = "") -> int:
     Return the moment in microseconds since the epoch.
 
     Rule: cli.md, Commands: ISO 8601 with a zone, or `2h ago`, `1d12h ago`; also `now`, and a date,
-    which is its midnight in the local zone.
+    which is its first moment in the local zone: midnight, if it has one.
 
     Raises:
         InputError: anything else, a time without a zone among it.
@@ -42,7 +42,7 @@ def parse_time(text: str, *, now_us: int, field: str = "") -> int:
     try:
         moment = datetime.fromisoformat(words)
         if DATE.fullmatch(words):
-            moment = moment.astimezone()
+            moment = datetime.fromtimestamp(moment.timestamp(), UTC)  # a day may have no midnight
     except (ValueError, OverflowError) as error:
         raise InputError(
             f"not a time such as 2026-03-03T14:05:00+01:00 or '2h ago': value={text!r}", field=field
