@@ -74,6 +74,11 @@ class AgentManifests:
     by_environment: bool = False
     probe_runtime_class: str = ""
 
+    @property
+    def mode(self) -> str:
+        """Return the `--mode` of these agents, which both services have to have as `slotMode`."""
+        return "env" if self.by_environment else "gpushare" if self.marks_pods else "plugin"
+
 
 def manifests(options: AgentManifests) -> list[Thing]:
     """Return all objects, the policy before what it narrows."""
@@ -408,14 +413,10 @@ def _container(options: AgentManifests) -> Thing:
         args += ["--ledger-key", key]
     if options.kubelet_authority:
         args += ["--kubelet-ca", f"{_ETC}/kubelet.crt"]
-    if options.marks_pods:
-        args += ["--mode", "gpushare"]
+    args += ["--mode", options.mode]
     if options.by_environment:
-        args += ["--mode", "env", "--probe-image", options.image]
-        args += ["--probe-namespace", options.namespace]
+        args += ["--probe-image", options.image, "--probe-namespace", options.namespace]
         args += ["--probe-runtime-class", options.probe_runtime_class]
-    if not (options.marks_pods or options.by_environment):
-        args += ["--mode", "plugin"]
     if options.reads_claims:
         args += ["--kubelet-root", f"/host{_KUBELET_ROOT}"]
     if options.isolation is not Provider.NONE:

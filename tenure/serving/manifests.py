@@ -12,7 +12,7 @@ import typer
 
 from ledger.domain.errors import InputError
 from tenure.commands import Commands
-from tenure.exits import with_next
+from tenure.exits import warn, with_next
 
 MANIFESTS = typer.Typer(
     cls=Commands,
@@ -417,6 +417,7 @@ def agent(
     """
     from agent.decide.isolation import Provider
     from agent.manifests import AgentManifests, manifests
+    from ledger.domain.vocabulary import DEFAULT_VOCABULARY
     from ledger.signing import published
     from tenure.keys import public_key
     from tenure.sources.text import content_of
@@ -446,6 +447,9 @@ def agent(
         by_environment=by_environment,
         probe_runtime_class=probe_runtime_class,
     )
+    if options.mode != DEFAULT_VOCABULARY.slot_mode:
+        mode = f"slotMode: {options.mode}"
+        warn(f"the services refuse these agents without {mode} in the settings of both")
     _print(manifests(options))
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
 from typer.testing import CliRunner
 
 from agent.decide.isolation import Provider
@@ -145,3 +146,20 @@ def test_the_command_prints_what_it_was_told(tmp_path: Path) -> None:
         assert str(key.public) in done.output
     for wrong in (["--service", "http://a"], ["--cards", "/etc/cards.yaml"]):
         assert CliRunner().invoke(app, [*words, *wrong]).exit_code != 0
+
+
+@pytest.mark.parametrize(
+    ("words", "mode"), [([], "plugin"), (["--gpushare"], "gpushare"), (["--env"], "")]
+)
+def test_a_mode_that_is_not_the_services_default_is_said_beside_the_manifests(
+    words: list[str], mode: str, tmp_path: Path
+) -> None:
+    """docs/admission.md, One slotMode: printed agents and default services would disagree."""
+    (tmp_path / "ca").write_text("AUTHORITY")
+    asked = ["manifests", "agent", "--image", "i", "--api-ca", str(tmp_path / "ca")]
+
+    done = CliRunner().invoke(app, [*asked, "--proof-key", str(KEY.public), *words])
+
+    assert done.exit_code == 0, done.output
+    said = done.stderr
+    assert (f"without slotMode: {mode} in the settings" in said) if mode else (not said)
