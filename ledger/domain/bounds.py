@@ -87,7 +87,7 @@ _FIELDS: Final[Mapping[str, Bounds]] = MappingProxyType(
         **dict.fromkeys(("arrival", "counted", "extended", "running"), _COUNT),
         **dict.fromkeys(("score", "runner_up_score"), _NUMBER),
         "gpu_percent": _AMOUNT,
-        **dict.fromkeys(("memory_mib", "offers", "capacity", "others"), _COUNT),
+        **dict.fromkeys(("memory_mib", "offers", "capacity", "others", "scaled"), _COUNT),
         "decided_on": POSITION,
     }
 )
