@@ -217,6 +217,24 @@ class PriorityClassObject(msgspec.Struct, frozen=True, rename="camel"):
     global_default: bool = False
 
 
+class ReviewedUser(msgspec.Struct, frozen=True):
+    """Whom the API server takes the caller for."""
+
+    username: str
+
+
+class ReviewStatus(msgspec.Struct, frozen=True, rename="camel"):
+    """What a SelfSubjectReview answers."""
+
+    user_info: ReviewedUser
+
+
+class SelfSubjectReviewObject(msgspec.Struct, frozen=True):
+    """An answered SelfSubjectReview."""
+
+    status: ReviewStatus
+
+
 def decode_quota(quota: Mapping[str, object]) -> Amounts:
     """
     Return what a ResourceQuota allows at most, by name as written.

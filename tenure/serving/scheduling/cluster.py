@@ -7,7 +7,10 @@ import time
 from collections.abc import Set as AbstractSet
 from typing import Final
 
+import msgspec
+
 from certs.ports import ApiError
+from ledger.domain.kube.pod_spec import SelfSubjectReviewObject
 from ledger.domain.resources import (
     GPU_TEMPLATES_NAME,
     GPU_TEMPLATES_NAMESPACE,
@@ -92,12 +95,12 @@ async def why_not_expected(objects: KubeObjects, expected: AbstractSet[str]) -> 
     review = {"apiVersion": _GROUP, "kind": "SelfSubjectReview"}
     try:
         answer = await objects.create(f"/apis/{_GROUP}/selfsubjectreviews", review)
-    except ApiError as error:
-        if not is_definite(error):
+        user = msgspec.convert(answer, SelfSubjectReviewObject).status.user_info.username
+    except (ApiError, msgspec.ValidationError) as error:
+        if isinstance(error, ApiError) and not is_definite(error):
             raise
         _log.warning("the API server does not tell who we are", extra={"reason": str(error)})
         return ""
-    user = str(answer["status"]["userInfo"]["username"])
     if user in expected:
         return ""
     names = ", ".join(sorted(expected))
