@@ -70,7 +70,7 @@ class Standby:
             self.replica.follow(one)
 
 
-async def _nothing_told(_: Sequence[str]) -> Mapping[str, Told]:
+async def _nothing_told(_: Sequence[str] | None) -> Mapping[str, Told]:
     return {}
 
 

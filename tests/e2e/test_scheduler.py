@@ -19,6 +19,7 @@ from ledger.domain.log.events import (
     PodReserved,
 )
 from ledger.store.open import open_ledger
+from scheduler.service.beginning import told_refusals
 from tests.support.kube.bursts import DIALECTS, burst, eventually, remove_pods, settled
 from tests.support.kube.control_plane import ControlPlane
 from tests.support.kube.inventory import DEVICES, TOPOLOGIES, know
@@ -309,6 +310,41 @@ def test_a_pod_in_hamis_words_is_placed_by_the_policies_that_it_wishes(
         told = str(api.get(refused).body["status"]["conditions"])
         assert "links between shares of cards" in told
     remove_pods(plane, where, ("first", "beside", "away", "full", "refused"))
+
+
+def test_a_pod_that_is_deleted_while_it_waits_waits_no_more_by_the_ledger(
+    plane: ControlPlane,
+    namespace: Callable[..., str],
+    ledger: str,
+    single: str,
+    identities: Identities,
+) -> None:
+    """Whether the service runs meanwhile, or starts after it."""
+    where, api = pods_in(namespace(managed=False)), plane.api()
+
+    def ask(name: str) -> str:
+        made = api.create(where, pod(name, schedulerName="tenure", **DIALECTS["nvidia"]))
+        assert made.ok, made.message
+        return str(made.body["metadata"]["uid"])
+
+    def waiting() -> set[str]:
+        with open_ledger(ledger, mode="read") as opened:
+            return set(told_refusals(opened, None))
+
+    with (
+        extender(plane, ledger, identities, forked=True) as served,
+        plane.scheduler(asking(plane, served, identities)),
+    ):
+        ask("first")
+        eventually(lambda: node_of(plane, f"{where}/first") == single)
+        now, later = ask("now"), ask("later")
+        eventually(lambda: waiting() == {now, later})
+        assert api.delete(f"{where}/now").ok
+        eventually(lambda: waiting() == {later})
+    assert api.delete(f"{where}/later").ok
+    with extender(plane, ledger, identities, forked=True):
+        eventually(lambda: waiting() == set())
+    remove_pods(plane, where, ("first",))
 
 
 def test_who_waits_for_a_card_has_it_within_five_seconds_of_its_release(

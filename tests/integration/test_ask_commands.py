@@ -19,7 +19,9 @@ from ledger.domain.log.events import (
 )
 from ledger.domain.log.recorded import NewEvent
 from ledger.store.open import open_ledger
+from scheduler.record.events import by, gone
 from scheduler.service.api.words import WEBHOOK_ACTOR
+from scheduler.service.beginning import told_refusals
 from tests.support.cli import CommandLine
 from tests.support.corpus import CORPUS, NOW
 from tests.support.ledgers import EIGHT, MINUTE, NOON, ORIGIN, morning, write_ledger
@@ -443,6 +445,33 @@ def test_why_groups_the_reasons_of_a_waiting_pod_with_numbers_and_a_remedy(
     assert row.split()[0] == "2"
     assert "asks 2 whole GPU, 0 untouched" in row
     assert "release 2 whole GPU on gpu-a" in row
+
+
+def test_a_pod_that_was_deleted_while_it_waited_waits_no_more(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """For no command that says who waits, nor for a service that starts; its history stays."""
+    path = write_ledger(tmp_path / "gone.db", morning())
+    with open_ledger(str(path), mode="read") as ledger:
+        ((uid, told),) = told_refusals(ledger, None).items()
+    assert told.waiting == ("ml", "big-1")
+    tenure = CommandLine(path, capsys)
+    before = json.loads(tenure.ask("status", "-o", "json").out)
+
+    with open_ledger(str(path), mode="write") as ledger:
+        writer = ledger.start_epoch(holder="test", origin=ORIGIN, version="1", wall_us=NOON)
+        event = gone((uid, *told.waiting), told.number + 1, NOON)
+        writer.append([by("scheduler", event)])
+        assert told_refusals(ledger, None) == {}
+
+    counts = json.loads(tenure.ask("status", "-o", "json").out)
+    assert (before["pods_waiting"], counts["pods_waiting"]) == (1, 0)
+    assert "big-1" not in tenure.ask("pods", "--waiting").out
+    assert json.loads(tenure.ask("why", "ml/big-1", "-o", "json").out)["state"] == "ended"
+    assert tenure.ask("verify").code == 0
+    out = tmp_path / "report.html"
+    assert tenure.run("report", "--ledger", str(path), "-o", str(out)).code == 0
+    assert "1 Pod waits" not in out.read_text("utf-8")
 
 
 def test_what_was_refused_at_admission_does_not_wait(

@@ -296,7 +296,7 @@ class Service:
     def _why_not(self) -> str:
         return "" if self.ready else "not ready"
 
-    async def _told(self, pod_uids: Sequence[str]) -> Mapping[str, Told]:
+    async def _told(self, pod_uids: Sequence[str] | None) -> Mapping[str, Told]:
         self.crash_maybe("before reading why Pods waited")
         await asyncio.sleep(0.002)
         if self.world.faults.hits("ledger away"):

@@ -68,7 +68,9 @@ class Scene:
             self.live.add_node(name, 1)
         self.live.settle()
 
-    async def _told(self, pod_uids: Sequence[str]) -> Mapping[str, Told]:
+    async def _told(self, pod_uids: Sequence[str] | None) -> Mapping[str, Told]:
+        if pod_uids is None:
+            return {uid: told for uid, told in self.history.items() if told.waiting}
         self.asked.append(pod_uids)
         self.meanwhile()
         return self.history
@@ -465,3 +467,59 @@ def test_pods_of_others_and_bound_ones_are_none_of_it(spec: dict[str, Any]) -> N
     scene = Scene()
     scene.refusing.put("pod-p", unschedulable("p", **spec))
     assert len(scene.refusing) == 0
+
+
+def stages(scene: Scene) -> list[str]:
+    """What the ledger has of refusals, by their stage."""
+    return [one.stage for one in scene.said]
+
+
+def test_a_pod_that_is_deleted_while_it_waits_waits_no_more() -> None:
+    """Once, and whatever kube-scheduler asks about it afterwards."""
+    scene = Scene()
+    scene.fill("a")
+    scene.fill("b")
+    scene.refuse(_pod("p"))
+    scene.history = {"pod-p": Told(number=1, waiting=("default", "p"))}
+
+    scene.refusing.drop("pod-p")
+    scene.settle()
+    scene.history = {}
+    scene.refuse(_pod("p"))
+    scene.settle()
+
+    assert stages(scene) == ["scheduling", "gone"]
+    assert (scene.said[-1].namespace, scene.said[-1].pod_name) == ("default", "p")
+
+
+def test_a_pod_that_had_a_place_or_was_never_refused_is_no_wait_that_ends() -> None:
+    """Its last word in the ledger is the reservation, or there is none."""
+    scene = Scene()
+    scene.fill("a")
+    scene.fill("b")
+    scene.refuse(_pod("p"))
+    scene.history = {"pod-p": Told(number=1)}
+
+    for uid in ("pod-p", "pod-q"):
+        scene.refusing.drop(uid)
+    scene.settle()
+
+    assert stages(scene) == ["scheduling"]
+
+
+def test_a_start_ends_the_waits_of_pods_that_are_gone_by_then() -> None:
+    """Who is there still waits on, until the watch says that it is gone."""
+    scene = Scene()
+    scene.live.view.pods.put("pod-here", _pod("here"))
+    scene.live.settle()
+    scene.history = {
+        f"pod-{name}": Told(number=3, waiting=("default", name)) for name in ("here", "gone")
+    }
+
+    scene.settle()
+    assert [one.pod_name for one in scene.said] == ["gone"]
+    del scene.history["pod-gone"]
+    scene.refusing.drop("pod-here")
+    scene.settle()
+
+    assert [one.pod_name for one in scene.said] == ["gone", "here"]

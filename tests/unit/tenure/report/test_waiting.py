@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from ledger.domain.log.events import RefusalReason, RequestRefused, encode_event
+from ledger.domain.log.events import STAGE_GONE, RefusalReason, RequestRefused, encode_event
 from ledger.store.reading.report_rows import PlacingRow, RefusalRow
 from scheduler.service.api.words import WEBHOOK_ACTOR
 from tenure.report.waiting import Wait, pack_waits, waits_of, waits_within
@@ -13,14 +13,19 @@ NODES = {"u-1": "gpu-1"}
 
 
 def refusal(
-    position: int, *, uid: str = "p", actor: str = "scheduler", nodes: int = 3
+    position: int,
+    *,
+    uid: str = "p",
+    actor: str = "scheduler",
+    nodes: int = 3,
+    stage: str = "scheduling",
 ) -> RefusalRow:
     """One refusal, a second per position."""
     event = RequestRefused(
         pod_uid=uid,
         namespace="ml",
         pod_name=f"train-{uid}",
-        stage="scheduling",
+        stage=stage,
         message=f"0/{nodes} nodes are available",
         reasons=(
             RefusalReason(
@@ -39,7 +44,7 @@ def refusal(
         namespace="ml",
         pod_name=f"train-{uid}",
         owner="",
-        stage="scheduling",
+        stage=stage,
         message=event.message,
         shape="1 x gpu",
         policy="",
@@ -93,6 +98,15 @@ def test_a_place_before_the_first_refusal_ends_no_wait() -> None:
     (wait,) = waits(refusal(12), placed=(placing(9),))
 
     assert wait.closed is None
+
+
+def test_a_wait_ends_where_the_pod_is_deleted() -> None:
+    """Its words stay those of the last refusal."""
+    (wait,) = waits(refusal(3), refusal(7, stage=STAGE_GONE))
+
+    assert (wait.opened, wait.closed, wait.node) == (3_000_000, 7_000_000, "")
+    assert [message for _, message in wait.refusals] == ["0/3 nodes are available"]
+    assert wait.reasons
 
 
 def test_what_was_refused_at_admission_is_told_from_what_waits() -> None:
