@@ -69,7 +69,7 @@ def test_no_cpus_are_granted_before_something_binds_them(
         assert "CPUsNotBound" in why.stdout, why.stdout
         assert LABEL in why.stdout, why.stdout
         told = tenure("why", f"{team}/cpuset", "-o", "json", "--ledger", ledger, cwd=tmp_path)
-        (row,) = json.loads(told.stdout)["nodes"]
+        (row,) = (one for one in json.loads(told.stdout)["nodes"] if one["node"] == NODE)
         assert (row["reason"], row["never"]) == ("CPUsNotBound", False)
         marked = api.patch(f"/api/v1/nodes/{NODE}", {"metadata": {"labels": {LABEL: "true"}}})
         assert marked.ok, marked.message
