@@ -15,6 +15,7 @@ from ledger.domain.kube.original import stored_names
 from ledger.domain.kube.shared_templates import SharedTemplate
 from ledger.domain.log.claims import claim_as_observed
 from ledger.domain.log.events import (
+    STAGE_GONE,
     ClaimObserved,
     LedgerEvent,
     NodeDescribed,
@@ -86,6 +87,8 @@ class _Told:
                 self.described[event.node_uid] = event.facts
             case RequestDescribed():
                 self.requests[request_digest(event.request)] = event.request
+            case RequestRefused(stage=stage) if stage == STAGE_GONE:
+                self.refusals.pop(event.pod_uid, None)
             case RequestRefused():
                 self.refusals[event.pod_uid] = event
             case _:

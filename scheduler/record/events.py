@@ -15,6 +15,7 @@ from ledger.domain.log.events import (
     ACT,
     AGENT,
     BY_COUNT,
+    STAGE_GONE,
     ClaimConsumed,
     ClaimEvent,
     DeviceHealthChanged,
@@ -375,6 +376,19 @@ def broken_rules(words: DecidedBy, pod: RefusedPod, at_us: int, number: int = 1)
         ),
         policy=words.policy,
         snapshot=pod.snapshot,
+    )
+    return _refusal(event, number, at_us)
+
+
+def gone(pod: tuple[str, str, str], number: int, at_us: int) -> NewEvent:
+    """Return that a Pod, by UID, namespace and name, was deleted while it waited."""
+    uid, namespace, name = pod
+    event = RequestRefused(
+        pod_uid=uid,
+        namespace=namespace,
+        pod_name=name,
+        stage=STAGE_GONE,
+        message="the Pod was deleted before it had a place",
     )
     return _refusal(event, number, at_us)
 

@@ -12,10 +12,16 @@ REFUSALS_PER_POD_MAX: Final = 16
 
 @dataclass(slots=True)
 class Told:
-    """How often a Pod's refusal was recorded, and the reasons of the last; None = any is news."""
+    """
+    How often a Pod's refusal was recorded, and the reasons of the last; None = any is news.
+
+    Attributes:
+        waiting: namespace and name, where the ledger's last word is that the Pod waits.
+    """
 
     number: int = 0
     reasons: AbstractSet[str] | None = None
+    waiting: tuple[str, str] | None = None
 
 
 @dataclass(slots=True)

@@ -28,11 +28,18 @@ from ledger.domain.log.state import Holding, LedgerState, NodeState
 from ledger.domain.nodes import NodeFacts
 from ledger.store.open import Ledger
 from ledger.store.reading.kept import each_at, each_of, events_at, events_of, seldom_of, times_of
-from ledger.store.reading.pod_queries import last_refusals, lives_of_pods, voided_attempts
+from ledger.store.reading.pod_queries import (
+    last_refusals,
+    lives_of_pods,
+    voided_attempts,
+    waiting_pods,
+)
 from ledger.store.reading.report_queries import open_drifts
 from ledger.store.reading.timetravel import load_state
 from scheduler.cluster.rebuilt import node_of, opening_of
+from scheduler.record.events import RULE_STAGE, STAGE
 from scheduler.record.refusing import Told
+from scheduler.service.api.words import WEBHOOK_ACTOR
 from scheduler.service.kept import PackedTexts
 
 
@@ -217,20 +224,26 @@ def _attempts(state: LedgerState, voided: Mapping[str, int]) -> dict[str, int]:
     return attempts
 
 
-def told_refusals(ledger: Ledger, pod_uids: Sequence[str]) -> dict[str, Told]:
+def told_refusals(ledger: Ledger, pod_uids: Sequence[str] | None) -> dict[str, Told]:
     """
     Return what a ledger says of why these Pods waited; of those that it refused at all.
+
+    Args:
+        pod_uids: None = of all whose last word is that they wait.
 
     Raises:
         LedgerError: it can't be read.
     """
     connection = ledger.connection
     with connection.begin():
-        found = last_refusals(connection, pod_uids)
+        waiting = waiting_pods(
+            connection, pod_uids, stages=(STAGE, RULE_STAGE), admission=WEBHOOK_ACTOR
+        )
+        found = last_refusals(connection, sorted(waiting) if pod_uids is None else pod_uids)
         last = [position for _, position, is_last in found.values() if is_last]
         said = events_at(connection, last)
     return {
-        uid: Told(number=number, reasons=_reasons(said.get(position)))
+        uid: Told(number=number, reasons=_reasons(said.get(position)), waiting=waiting.get(uid))
         for uid, (number, position, _) in found.items()
     }
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
@@ -57,6 +58,8 @@ FILTERED_SECONDS: Final = 30.0
 NAMESPACE_BURST: Final = 2_000.0
 NAMESPACE_SECONDS: Final = 10.0
 """Refusals of one namespace: so many at once, and one more after each so many seconds."""
+GONE_TOGETHER: Final = 1_000
+"""Deleted Pods of which the ledger is asked in one look whether they wait by it."""
 KNOWN_MAX: Final = 50_000
 """Pods of which it is remembered what was said; of others the ledger is asked."""
 
@@ -66,8 +69,9 @@ PLACEABLE: Final = "placeable"
 TOO_MANY: Final = "too many"
 REFUSED: Final = "refused by the ledger"
 
-History = Callable[[Sequence[str]], Awaitable[Mapping[str, Told]]]
-"""Returns what the ledger says of why these Pods waited; of those that it refused at all."""
+History = Callable[[Sequence[str] | None], Awaitable[Mapping[str, Told]]]
+"""Returns what the ledger says of why these Pods waited, None = of all that wait by it; of those
+that it refused at all."""
 _LOST: Final = (FencedError, CorruptLedgerError)
 
 
@@ -126,6 +130,9 @@ class Refusing:
         self._filtered: dict[str, float] = {}  # UID -> when it was noted last
         self._looked: dict[str, float] = {}  # UID -> when it was explained last
         self._unsure: dict[str, tuple[NewEvent, ...]] = {}  # UID -> asked for, and not answered
+        self._recorded_waits: set[str] | None = None  # UIDs, as a start reads them; None = not yet
+        self._gone: dict[str, None] = {}  # UIDs of deleted Pods whose wait may not have ended
+        self._deleted: dict[str, float] = {}  # UID -> when it was deleted lately
         self._budgets = namespace_budgets(binder.clock.monotonic)
         self.counts: Counter[str] = Counter()
         view.tellers.append(self._took)
@@ -179,9 +186,13 @@ class Refusing:
             self._note(asked, np.zeros(0, dtype=np.int64))
 
     def drop(self, uid: str) -> None:
-        """Forget a Pod that is gone."""
+        """Forget a Pod that is gone; the ledger is told where the Pod waits by it."""
         self._due.pop(uid, None)
-        self._told.pods.pop(uid, None)
+        self._filtered.pop(uid, None)
+        told = self._told.pods.pop(uid, None)
+        self._deleted[uid] = self._clock.monotonic()
+        if uid in (self._recorded_waits or ()) or (told is not None and told.number):
+            self._gone[uid] = None
 
     def _took(self, _position: int, event: LedgerEvent, _holding: Holding | None) -> None:
         """Let any reason be news again for a Pod that had a place meanwhile."""
@@ -198,6 +209,7 @@ class Refusing:
         """
         if self._why_not():
             return
+        await self._end_waits()
         pods = self._taken()
         unknown = [uid for uid in pods if uid not in self._told.pods]
         if unknown:
@@ -215,11 +227,31 @@ class Refusing:
                 raise
             del pods[uid]
 
+    async def _end_waits(self) -> None:
+        """Record of Pods that are gone that they wait no more."""
+        if self._recorded_waits is None:
+            found = await self._history(None)
+            self._recorded_waits = {uid for uid, told in found.items() if told.waiting}
+            absent = self._recorded_waits - self._view.pods.seen.keys()
+            self._gone |= dict.fromkeys(absent)
+        gone = list(islice(self._gone, GONE_TOGETHER))
+        found = await self._history(gone) if gone else {}
+        for uid in gone:
+            told = found.get(uid, Told())
+            if told.waiting is not None:
+                new = events.gone((uid, *told.waiting), told.number + 1, self._clock.wall_us())
+                key = f"{new.idempotency_key}:{self._recorder.epoch}"
+                new = events.by(self._binder.actor, new, key=key)
+                await self._recorder.record(Command(events=(new,)))
+            del self._gone[uid]
+            self._recorded_waits.discard(uid)
+
     def _taken(self) -> dict[str, _Due]:
         """Return the Pods to explain now; those whose time has not come stay."""
         now = self._clock.monotonic()
         lately = now - FILTERED_SECONDS
         self._filtered = {uid: at for uid, at in self._filtered.items() if at > lately}
+        self._deleted = {uid: at for uid, at in self._deleted.items() if at > lately}
         self._looked = {uid: at for uid, at in self._looked.items() if now - at < AGAIN_SECONDS}
         pods: dict[str, _Due] = {}
         for uid in list(self._due):
@@ -246,7 +278,8 @@ class Refusing:
         """
         seen = self._view.pods.seen.get(uid)
         is_ours = self._binder.is_under_way(uid) or self._books.standing(uid) is not None
-        waits = uid in self._filtered if seen is None else not (seen.node or seen.ended)
+        lately = uid in self._filtered and uid not in self._deleted
+        waits = lately if seen is None else not (seen.node or seen.ended)
         return waits and not is_ours
 
     def _put_back(self, pods: Mapping[str, _Due]) -> None:

@@ -25,10 +25,13 @@ def state_of(pod: PodSummary, refusal: RefusalRow | None, *, held: bool) -> str:
         refusal: that refusal, if there is one.
         held: that reservation is open.
     """
+    from ledger.domain.log.events import STAGE_GONE
     from scheduler.service.api.words import WEBHOOK_ACTOR
 
     if held:
         return PLACED
     if pod.refused_position <= pod.reserved_position:
+        return ENDED
+    if refusal is not None and refusal.stage == STAGE_GONE:
         return ENDED
     return REFUSED if refusal is not None and refusal.actor == WEBHOOK_ACTOR else WAITING

@@ -9,7 +9,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
-from ledger.domain.log.events import RefusalReason, RequestRefused, decode_event
+from ledger.domain.log.events import STAGE_GONE, RefusalReason, RequestRefused, decode_event
 from ledger.store.reading.report_rows import PlacingRow, RefusalRow
 from scheduler.cluster.model import ClusterSnapshot
 from scheduler.decide.outcome import what_release_means
@@ -119,12 +119,17 @@ def waits_of(
 def _wait(
     run: Sequence[RefusalRow], place: PlacingRow | None, axis: Axis, nodes: Mapping[str, str]
 ) -> Wait:
+    *words, end = run
+    is_gone = end.stage == STAGE_GONE and bool(words)
+    run = words if is_gone else run
     last = run[-1]
     event = decode_event(RequestRefused.event_type, last.body)
     assert isinstance(event, RequestRefused), last
     moments = [row.at_us if axis == "time" else row.position for row in run]
     closed = None
-    if place is not None:
+    if is_gone:
+        closed = end.at_us if axis == "time" else end.position
+    elif place is not None:
         closed = place.opened_at_us if axis == "time" else place.position
     return Wait(
         namespace=last.namespace,

@@ -490,12 +490,16 @@ class RefusalReason(Recorded, frozen=True, kw_only=True, gc=False):
     remedy: str = ""
 
 
+STAGE_GONE: Final = "gone"
+"""The stage that ends a wait: the Pod was deleted before it had a place."""
+
+
 class RequestRefused(Recorded, frozen=True, kw_only=True, gc=False):
     """
     A Pod was refused. Recorded when the set of reasons changes, prunable apart from holdings.
 
     Attributes:
-        stage: `admission`, `takeover` or `scheduling`.
+        stage: `admission`, `takeover` or `scheduling`; `gone` ends the wait of a deleted Pod.
         shape: the request in short, such as `4 x whole gpu, 8 cpu, 32Gi`.
         request: as of a reservation; None for one that breaks rules of ours.
         arrival: as of a reservation.

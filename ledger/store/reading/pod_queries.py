@@ -11,6 +11,7 @@ from sqlalchemy import (
     Select,
     Subquery,
     case,
+    exists,
     func,
     literal_column,
     or_,
@@ -19,7 +20,7 @@ from sqlalchemy import (
     union_all,
 )
 
-from ledger.domain.log.events import BY_COUNT
+from ledger.domain.log.events import BY_COUNT, STAGE_GONE
 from ledger.store.reading.report_rows import (
     Counts,
     PlacingRow,
@@ -112,6 +113,34 @@ def last_refusals(
     }
 
 
+def waiting_pods(
+    connection: Connection,
+    pod_uids: Sequence[str] | None,
+    *,
+    stages: Sequence[str],
+    admission: str,
+) -> dict[str, tuple[str, str]]:
+    """
+    Return UID -> namespace and name of the Pods whose last word is a refusal at one of `stages`.
+
+    Args:
+        pod_uids: of these alone; None = of all.
+        admission: the actor of refusals of Pods that never were.
+    """
+    f, r, e = ledger_refusals.c, ledger_reservations.c, ledger_events.c
+    last = select(func.max(f.position)).group_by(f.pod_uid)
+    if pod_uids is not None:
+        last = last.where(f.pod_uid.in_(pod_uids))
+    placed = exists().where(r.pod_uid == f.pod_uid, r.position > f.position)
+    query = (
+        select(f.pod_uid, f.namespace, f.pod_name)
+        .outerjoin(ledger_events, e.position == f.position)
+        .where(f.position.in_(last), f.stage.in_(stages), ~placed)
+        .where(func.coalesce(e.actor, "") != admission)
+    )
+    return {uid: (namespace, name) for uid, namespace, name in connection.execute(query)}
+
+
 def placing_rows(connection: Connection) -> Iterator[PlacingRow]:
     """Yield the places that Pods got which were refused at some time, by position."""
     r = RESERVATIONS
@@ -185,13 +214,18 @@ def counts(
     reserved, refused = pod.c.reserved_position, pod.c.refused_position
     e = ledger_events.c
     never_was = func.coalesce(e.actor, "") == admission
+    waits = (refused > reserved) & ~never_was & (ledger_refusals.c.stage != STAGE_GONE)
     query = select(
         func.count().label("decided"),
         _how_many(reserved > 0).label("placed"),
         _how_many(refused > 0).label("refused"),
-        _how_many((refused > reserved) & ~never_was).label("waiting"),
+        _how_many(waits).label("waiting"),
         _how_many((refused > reserved) & never_was).label("at_admission"),
-    ).select_from(pod.outerjoin(ledger_events, e.position == refused))
+    ).select_from(
+        pod.outerjoin(ledger_events, e.position == refused).outerjoin(
+            ledger_refusals, ledger_refusals.c.position == refused
+        )
+    )
     return Counts(**next(each_row(connection, query)))
 
 

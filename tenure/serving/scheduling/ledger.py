@@ -125,11 +125,11 @@ def beginning_of(url: str, origin: str) -> Beginning:
 def refusals_told(url: str) -> History:
     """Return what asks the ledger why Pods waited."""
 
-    def read(pod_uids: Sequence[str]) -> Mapping[str, Told]:
+    def read(pod_uids: Sequence[str] | None) -> Mapping[str, Told]:
         with open_ledger(url, mode="read") as ledger:
             return told_refusals(ledger, pod_uids)
 
-    async def told(pod_uids: Sequence[str]) -> Mapping[str, Told]:
+    async def told(pod_uids: Sequence[str] | None) -> Mapping[str, Told]:
         return await in_thread(read, pod_uids)
 
     return told
