@@ -119,6 +119,7 @@ DELAYS: Final = (0.0, 0.0, 0.01, 0.5, 5.0)
 REMEMBERED: Final = (
     *("agents._changes", "view._asked", "view._judged", "telling._due", "telling._said"),
     *("groups._left", "refusing._told", "_shapes._by_identity", "view._reader._known"),
+    "refusing._deleted",
 )
 """What may name Pods that are gone: each of these has a bound of its own."""
 _OF_PODS: Final = re.compile(r"\bp\d-\d+\b")
@@ -387,7 +388,7 @@ class Service:
         uid = value["metadata"]["uid"]
         nodes = self.view.nodes
         sinks: dict[str, Sequence[Any]] = {
-            "Pod": (self.view.pods, self.holds, self.groups.members, self.books),
+            "Pod": (self.view.pods, self.holds, self.groups.members, self.books, self.refusing),
             "Node": (nodes.nodes, self.agents.ready),
             "Device": (nodes.devices,),
             "Namespace": (self.releasing.namespaces,),
@@ -803,7 +804,7 @@ class World:
             self.broken.append(f"drift: lost={lost}, watched={watched}, recorded={recorded}")
 
     def _check_reasons(self) -> None:
-        """Whoever waits has a reason in the ledger, and none was recorded twice in a row."""
+        """Pods that wait, and no others, have a reason in the ledger, none twice in a row."""
         said: dict[str, frozenset[str]] = {}
         with open_ledger(self.url, mode="read") as ledger:
             for one in ledger.read_events():
@@ -815,6 +816,11 @@ class World:
                     if said.get(event.pod_uid) == reasons:
                         self.broken.append(f"said again: {event.pod_uid} {set(reasons)}")
                     said[event.pod_uid] = reasons
+            left = told_refusals(ledger, None).keys() - {
+                pod["metadata"]["uid"] for pod in self.pods()
+            }
+        if left:
+            self.broken.append(f"waits by the ledger alone: {sorted(left)}")
         for pod in self.pods():
             uid, waits = pod["metadata"]["uid"], not pod["spec"].get("nodeName")
             waits = waits and pod["status"]["phase"] == "Pending"
