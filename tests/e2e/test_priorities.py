@@ -88,6 +88,7 @@ def test_what_a_user_says_of_priority_counts_as_in_a_cluster(
     """By label, by a class of the cluster, by a built-in one, and by a number alone."""
     where = pods_in(namespace())
     classes = [a_class("gateways", 9500), a_class("reports", 1000), a_class("nothing", 0)]
+    classes.append(a_class("patient", 9500, preemptionPolicy="Never"))
     for one in classes:
         assert plane.api().create(CLASSES, one).ok
     labelled = pod("a", CPUS, labels={QOS: "LSR", CLASS: "koord-batch"})
@@ -107,6 +108,16 @@ def test_what_a_user_says_of_priority_counts_as_in_a_cluster(
         ),
         "the API server's own": with_qos("LSR", priority=0),
         "BE by a class that is none": with_qos("BE", priorityClassName="reports"),
+        "a policy that is the class's": with_qos(
+            "LSR", priorityClassName="patient", preemptionPolicy="Never"
+        ),
+        "a policy that is not the class's": with_qos(
+            "LSR", priorityClassName="gateways", preemptionPolicy="Never"
+        ),
+        "a policy alone": with_qos("LSR", preemptionPolicy="Never"),
+        "the policy that Pods have without a class": with_qos(
+            "LSR", preemptionPolicy="PreemptLowerPriority"
+        ),
     }
     for case, body in cases.items():
         reply = settled(plane, where, body)
@@ -120,6 +131,8 @@ def test_what_a_user_says_of_priority_counts_as_in_a_cluster(
         "prod by a class",
         "a number that is the class's",
         "the API server's own",
+        "a policy that is the class's",
+        "the policy that Pods have without a class",
     }
 
 

@@ -722,6 +722,10 @@ def test_a_priority_is_what_the_classes_of_the_input_give(cli: CommandLine, plac
     qos = {"metadata.labels[koordinator.sh/qosClass]"}
     assert answer(*classes, priorityClassName="none", code=1) == (False, qos)
     assert answer(priorityClassName="unheard-of", code=1) == (False, qos)
+    policy = {"spec.preemptionPolicy"}
+    assert answer(preemptionPolicy="Never", code=1) == (False, policy)
+    assert answer(*classes, preemptionPolicy="Never", code=1) == (False, policy)
+    assert answer(priorityClassName="koord-prod", preemptionPolicy="Never", code=0) == (True, set())
 
 
 def test_a_priority_class_that_cant_be_read_is_named(cli: CommandLine, place: Path) -> None:
