@@ -9,7 +9,7 @@ from typing import Any, Final
 from ledger.domain.annotations.wire import a_list, an_object
 from ledger.domain.errors import FieldError, InputError
 from ledger.domain.kube.object_fields import named, text_at
-from ledger.domain.kube.pod_spec import APP, INIT, SIDECAR, pod_total
+from ledger.domain.kube.pod_spec import APP, INIT, SIDECAR, PriorityClassObject, pod_total
 from ledger.domain.quantity import ZERO, Quantity, QuantityStyle, quantity_of
 from ledger.domain.request.rules import check_equal_limits, forbidden, invalid, required
 from ledger.domain.resources import CPU, MEMORY, is_extended
@@ -24,9 +24,16 @@ _NO_LIMIT: Final = "Limit must be set for non overcommitable resources"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Priorities:
-    """PriorityClasses' numbers, None where a name alone says it, and the class of other Pods."""
+    """
+    What PriorityClasses give, by their names, and the class of Pods that name none.
+
+    Attributes:
+        values: numbers, None where a name alone says it.
+        policies: whether their Pods preempt; of classes that the input lacks nothing.
+    """
 
     values: Mapping[str, int | None]
+    policies: Mapping[str, str]
     default: str
 
     def fill(self, pod: Pod) -> Pod:
@@ -39,11 +46,16 @@ class Priorities:
         return {**pod, "spec": spec | filled}
 
     def check(self, filled: Pod) -> Iterator[FieldError]:
-        """Yield what the API server refuses: another number than the Pod's class gives."""
+        """Yield what the API server refuses: another number or policy than the class gives."""
         name, number = (filled["spec"].get(key) for key in ("priorityClassName", "priority"))
         computed = self.values.get(name, number) if name else 0
         if computed is not None and number != computed:
             yield forbidden("spec.priority", f"{number} is not what its class gives, {computed}")
+        policy = filled["spec"].get("preemptionPolicy")
+        given = self.policies.get(name, policy) if name else PriorityClassObject.PREEMPTS
+        if policy is not None and policy != given:
+            fact = f"{policy} is not what its class gives, {given}"
+            yield forbidden("spec.preemptionPolicy", fact)
 
 
 def with_api_defaults(pod: Pod) -> Pod:

@@ -75,6 +75,7 @@ def priorities_of(manifests: Manifests) -> Priorities:
         InputError: one of them can't be read, with file and line.
     """
     values: dict[str, int | None] = {**dict.fromkeys(filter(None, PriorityClass)), **_BUILT_IN}
+    policies = dict.fromkeys(_BUILT_IN, PriorityClassObject.PREEMPTS)
     defaults = []
     for document in manifests.documents:
         if document.kind == "PriorityClass":
@@ -83,8 +84,10 @@ def priorities_of(manifests: Manifests) -> Priorities:
             except msgspec.ValidationError as error:
                 raise document.blame(InputError(str(error))) from None
             values[document.name] = found.value
+            policies[document.name] = found.preemption_policy
             defaults += [(found.value, document.name)] if found.global_default else []
-    return Priorities(values=values, default=min(defaults, default=(0, ""))[1])
+    default = min(defaults, default=(0, ""))[1]
+    return Priorities(values=values, policies=policies, default=default)
 
 
 def _quota(document: Document) -> QuotaFact:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -213,8 +213,10 @@ def _claim_entry(entry: object, path: str) -> None:
 class PriorityClassObject(msgspec.Struct, frozen=True, rename="camel"):
     """What a PriorityClass gives to Pods that name it, or to all that name none."""
 
+    PREEMPTS: ClassVar[str] = "PreemptLowerPriority"
     value: int
     global_default: bool = False
+    preemption_policy: str = PREEMPTS
 
 
 class ReviewedUser(msgspec.Struct, frozen=True):
