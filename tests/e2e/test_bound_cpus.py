@@ -91,7 +91,7 @@ def test_where_koordlet_binds_cpus_the_settings_say_so(
     config = tmp_path / "scheduler.yaml"
     config.write_text(f"{SETTINGS}cpu: {{boundBy: koordlet}}\n")
     with (
-        extender(plane, ledger, identities, forked=True, settings=config) as served,
+        extender(plane, ledger, identities, forked=True, config=config) as served,
         plane.scheduler(asking(plane, served, identities)),
     ):
         assert api.create(where, pod("cpuset", schedulerName="tenure", **DIALECTS["cpuset"])).ok

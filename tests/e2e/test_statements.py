@@ -112,7 +112,7 @@ def scene(
     settings.write_text(SETTINGS)
     assert tenure("ledger", "init", "--ledger", ledger, cwd=folder).returncode == 0
     with (
-        extender(plane, ledger, identities, forked=True, settings=settings) as served,
+        extender(plane, ledger, identities, forked=True, config=settings) as served,
         plane.scheduler(asking(plane, served, identities)),
     ):
         yield Scene(plane=plane, ledger=ledger, folder=folder)

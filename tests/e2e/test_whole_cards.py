@@ -185,7 +185,7 @@ def test_pods_wait_for_a_pool_that_is_scaled_from_zero_and_get_cards_by_number(
     where = pods_in(team := namespace(managed=False))
     names = [f"p{number}" for number in range(5)]
     with (
-        extender(plane, ledger, identities, settings=settings) as served,
+        extender(plane, ledger, identities, config=settings) as served,
         plane.scheduler(asking(plane, served, identities)),
     ):
         for name in names:
@@ -239,7 +239,7 @@ def test_agent_and_plugin_nodes_each_get_the_pods_that_they_can_start(
     told_of = {"status": {"allocatable": as_agents, "capacity": as_agents}}
     assert plane.api().patch("/api/v1/nodes/owned/status", told_of).ok
     share = {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "50"}
-    with extender(plane, ledger, identities, settings=settings) as served:
+    with extender(plane, ledger, identities, config=settings) as served:
         stranger = pod("stranger", {GPU: "6"}, nodeName="gpu-1", schedulerName="nobody")
         assert plane.api().create(where, stranger).ok
         eventually(lambda: ("stranger", "gpu-1", 6) in held(ledger))
@@ -284,7 +284,7 @@ def test_a_job_that_a_queue_admits_by_a_quota_on_cards_is_counted_by_their_name(
     where, gate, quota = pods_in(namespace(managed=False)), "kueue.x-k8s.io/admission", 8
     names = ("job-0", "job-1", "job-2")
     with (
-        extender(plane, ledger, identities, settings=settings) as served,
+        extender(plane, ledger, identities, config=settings) as served,
         plane.scheduler(asking(plane, served, identities)),
     ):
         for name in names:
@@ -327,7 +327,7 @@ def test_a_pod_that_admission_stored_for_another_mode_is_refused_with_both_value
     told_of = {"status": {"allocatable": slots, "capacity": slots}}
     assert plane.api().patch("/api/v1/nodes/owned/status", told_of).ok
     with (
-        extender(plane, ledger, identities, settings=path) as served,
+        extender(plane, ledger, identities, config=path) as served,
         plane.scheduler(asking(plane, served, identities)),
     ):
         assert plane.api().create(where, admitted("other", {GPU: "1"})).ok
@@ -365,7 +365,7 @@ def test_nobody_is_shown_a_card_of_ours_where_the_plugin_picks_another(
         kept["metadata"]["name"] = name
         again = chosen is not None
         with (
-            extender(plane, ledger, identities, settings=chosen, remembered=again) as served,
+            extender(plane, ledger, identities, config=chosen, remembered=again) as served,
             plane.scheduler(asking(plane, served, identities)),
         ):
             assert plane.api().create(where, kept).ok

@@ -116,7 +116,7 @@ def test_no_card_is_given_by_the_environment_before_a_pod_has_shown_that_it_is_r
         return condition(machine, "TenureEnvironment") == words
 
     with (
-        cluster.served() as served,
+        cluster.served(mode="env") as served,
         cluster.scheduling(served),
         agent(machine, tmp_path, told=told, registers=False) as own,
     ):

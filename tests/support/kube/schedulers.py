@@ -177,7 +177,6 @@ def extender(
     point: Point | None = None,
     gate: int = 0,
     drivers: Sequence[str] = (),
-    settings: Path | None = None,
 ) -> Iterator[Served]:
     """
     Run `tenure serve scheduler` until the block ends; it waits until that is ready.
@@ -194,7 +193,6 @@ def extender(
         forked: it is a fork of a process that has imported it already, and starts sooner.
         point: where it kills itself; it is forked then.
         gate: port where the API server asks about claims of these drivers; 0 = nowhere.
-        settings: file of the settings of scheduling, where they are not the defaults.
     """
     if not remembered:
         plane.api().delete(config_map_path("tenure-system"))
@@ -226,8 +224,6 @@ def extender(
     if gate:
         command += ["--gate", f"127.0.0.1:{gate}", "--gate-name", "127.0.0.1"]
         command += [part for driver in drivers for part in ("--driver", driver)]
-    if settings is not None:
-        command += ["--config", str(settings)]
     if api:
         command += ["--api", f"127.0.0.1:{api}", "--api-name", API_NAME]
     process = (

@@ -109,7 +109,8 @@ class Agent:
         self.probes = free_port()
         arguments = [
             *("serve", "agent", *(self.told or ("--holdings", str(self.holdings)))),
-            *("--mode", "plugin", "--cards", str(self.folder / "vendor.json")),
+            *(() if "--mode" in self.told else ("--mode", "plugin")),
+            *("--cards", str(self.folder / "vendor.json")),
             *("--slots", str(self.slots)),
             *("--plugins", str(self.node.plugins), "--cdi", str(self.node.cdi)),
             *("--runtime", str(self.node.room.folder / "containerd.sock")),

@@ -115,9 +115,13 @@ class Cluster:
         assert reply.ok, reply.message
         return agent_token(self.plane, OURS, reply.body)
 
-    def served(self, **more: Any) -> Any:  # noqa: ANN401 - a context of Served
-        """Run the service until the block ends; with more, as `extender` takes it."""
-        return extender(self.plane, self.url, self.identities, api=self.port, forked=True, **more)
+    def served(self, *, mode: str = "plugin", **more: Any) -> Any:  # noqa: ANN401 - a context of Served
+        """Run the service for agents of a mode until the block ends; with more, as `extender`."""
+        config = self.folder / "scheduling.yaml"
+        kind = "apiVersion: tenure.sh/v1alpha1\nkind: SchedulerConfiguration\n"
+        config.write_text(f"{kind}slotMode: {mode}\n")
+        more = {"config": config, "api": self.port, "forked": True, **more}
+        return extender(self.plane, self.url, self.identities, **more)
 
     def scheduling(self, served: HasPort) -> Any:  # noqa: ANN401 - a context of Program
         """Run a kube-scheduler that asks it, until the block ends."""
