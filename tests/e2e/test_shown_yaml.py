@@ -20,8 +20,8 @@ from tests.support.kube.webhooks import serving
 from tests.support.process import ROOT, tenure
 
 _BLOCK: Final = re.compile(r"^```ya?ml[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
-_SETTINGS: Final = "tenure.sh/v1alpha1"
-"""The `apiVersion` of our settings files, which no API server takes."""
+_SETTINGS: Final = {"tenure.sh/v1alpha1", "kubescheduler.config.k8s.io/v1"}
+"""The `apiVersion`s of settings files, ours and kube-scheduler's, which no API server takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ def _texts() -> Iterator[tuple[str, str]]:
 
 def _is_object(body: object) -> bool:
     """Tell a Kubernetes object from settings and from a part of an object."""
-    return isinstance(body, dict) and "kind" in body and body.get("apiVersion") != _SETTINGS
+    return isinstance(body, dict) and "kind" in body and body.get("apiVersion") not in _SETTINGS
 
 
 def shown() -> list[Shown]:

@@ -38,8 +38,14 @@ SQLITE = pytest.mark.parametrize("ledger", ["sqlite"], indirect=True)
 
 @pytest.fixture(autouse=True)
 def nodes_removed(plane: ControlPlane) -> Iterator[None]:
-    """No Node or Pod is left of a test."""
+    """No Node or Pod is there before a test, or left of it."""
+    remove_all(plane)
     yield
+    remove_all(plane)
+
+
+def remove_all(plane: ControlPlane) -> None:
+    """Delete every Node and Pod."""
     for one in plane.api().get("/api/v1/pods").body["items"]:
         remove_pods(plane, pods_in(one["metadata"]["namespace"]), [one["metadata"]["name"]])
     for one in plane.api().get("/api/v1/nodes").body["items"]:
