@@ -19,7 +19,9 @@ from ledger.domain.log.recorded_node import recorded_node
 from ledger.domain.nodes import NodeFacts
 from ledger.store.reading.pod_queries import voided_attempts
 from ledger.store.writing.append import Writer
+from scheduler.record.events import ACTOR, gone
 from scheduler.record.refusing import Told
+from scheduler.service.api.words import WEBHOOK_ACTOR
 from scheduler.service.beginning import as_told, begin, told_refusals
 from tests.support.clusters import gpu_node
 from tests.support.group_lives import lives_of
@@ -163,9 +165,26 @@ def test_a_ledger_tells_why_pods_waited_and_how_often_it_said_so(store: Store) -
             writer.append([clock.new(event)])
         found = told_refusals(ledger, ["uid-waits", "uid-placed", "uid-never", "uid-unknown"])
     assert found == {
-        "uid-waits": Told(number=2, reasons=frozenset({"one", "two"})),
+        "uid-waits": Told(number=2, reasons=frozenset({"one", "two"}), waiting=("team-a", "waits")),
         "uid-placed": Told(number=1, reasons=None),
     }
+
+
+def test_who_waits_by_a_ledger_is_told_until_its_end(store: Store) -> None:
+    """Not who has a place or was deleted, nor who was refused at admission and never was."""
+    clock = Clock()
+    with store.open() as ledger:
+        writer = start(ledger)
+        for name in ("waits", "placed", "gone", "never"):
+            actor = WEBHOOK_ACTOR if name == "never" else ACTOR
+            writer.append([structs.replace(clock.new(_refused(name, "one")), actor=actor)])
+        writer.append([clock.new(node())])
+        writer.append([clock.new(reserved("placed", share(0, 50)))])
+        writer.append([gone(("uid-gone", "team-a", "gone"), 2, clock.new(node()).wall_us)])
+        found = told_refusals(ledger, None)
+        of_some = told_refusals(ledger, ["uid-gone", "uid-placed", "uid-never"])
+    assert {uid: told.waiting for uid, told in found.items()} == {"uid-waits": ("team-a", "waits")}
+    assert [told.waiting for told in of_some.values()] == [None, None, None]
 
 
 def test_the_lives_of_groups_that_hold_or_plan_are_told_as_they_were(store: Store) -> None:
