@@ -17,7 +17,13 @@ from scheduler.service import refusing
 from scheduler.service.answering import Extender
 from scheduler.service.binding import Binder
 from scheduler.service.books import LiveBooks
-from scheduler.service.refusing import AGAIN_SECONDS, NAMESPACE_SECONDS, TOGETHER, Refusing
+from scheduler.service.refusing import (
+    AGAIN_SECONDS,
+    FILTERED_SECONDS,
+    NAMESPACE_SECONDS,
+    TOGETHER,
+    Refusing,
+)
 from scheduler.service.telling import Telling
 from scheduler.service.view import STRANGERS
 from tests.support.binding import Tasks, Unsigned
@@ -490,6 +496,18 @@ def test_a_pod_that_is_deleted_while_it_waits_waits_no_more() -> None:
 
     assert stages(scene) == ["scheduling", "gone"]
     assert (scene.said[-1].namespace, scene.said[-1].pod_name) == ("default", "p")
+
+
+def test_deleted_pods_are_forgotten_where_nothing_is_recorded_either() -> None:
+    """A standby sees them all, for as long as it stands by."""
+    scene = Scene()
+    scene.why = "Standby"
+    for number in range(100):
+        scene.refusing.drop(f"pod-{number}")
+        scene.settle()
+        scene.live.clock.now += FILTERED_SECONDS
+
+    assert len(scene.refusing._deleted) == 1
 
 
 def test_a_pod_that_had_a_place_or_was_never_refused_is_no_wait_that_ends() -> None:
