@@ -132,7 +132,7 @@ class Refusing:
         self._unsure: dict[str, tuple[NewEvent, ...]] = {}  # UID -> asked for, and not answered
         self._recorded_waits: set[str] | None = None  # UIDs, as a start reads them; None = not yet
         self._gone: dict[str, None] = {}  # UIDs of deleted Pods whose wait may not have ended
-        self._deleted: dict[str, float] = {}  # UID -> when it was deleted lately
+        self._deleted: dict[str, float] = {}  # UID -> when it was deleted, by that
         self._budgets = namespace_budgets(binder.clock.monotonic)
         self.counts: Counter[str] = Counter()
         view.tellers.append(self._took)
@@ -190,7 +190,10 @@ class Refusing:
         self._due.pop(uid, None)
         self._filtered.pop(uid, None)
         told = self._told.pods.pop(uid, None)
-        self._deleted[uid] = self._clock.monotonic()
+        now = self._clock.monotonic()
+        while self._deleted and next(iter(self._deleted.values())) <= now - FILTERED_SECONDS:
+            del self._deleted[next(iter(self._deleted))]
+        self._deleted[uid] = now
         if uid in (self._recorded_waits or ()) or (told is not None and told.number):
             self._gone[uid] = None
 
@@ -251,7 +254,6 @@ class Refusing:
         now = self._clock.monotonic()
         lately = now - FILTERED_SECONDS
         self._filtered = {uid: at for uid, at in self._filtered.items() if at > lately}
-        self._deleted = {uid: at for uid, at in self._deleted.items() if at > lately}
         self._looked = {uid: at for uid, at in self._looked.items() if now - at < AGAIN_SECONDS}
         pods: dict[str, _Due] = {}
         for uid in list(self._due):
