@@ -10,6 +10,7 @@ import pytest
 
 from ledger.domain.log.events import PodObserved, PodReserved
 from ledger.store.open import open_ledger
+from tests.e2e.test_scheduler import node_of
 from tests.support.hami import REGISTER, card, registered
 from tests.support.kube.bursts import DIALECTS, eventually, remove_pods
 from tests.support.kube.control_plane import ControlPlane
@@ -77,11 +78,6 @@ def refusal(plane: ControlPlane, path: str) -> str:
     conditions = plane.api().get(path).body["status"].get("conditions") or ()
     said = [one for one in conditions if one["type"] == "PodScheduled"]
     return said[0].get("message", "") if said and said[0]["status"] == "False" else ""
-
-
-def node_of(plane: ControlPlane, path: str) -> str:
-    """Return the node that a Pod is bound to, empty without one."""
-    return str(plane.api().get(path).body["spec"].get("nodeName") or "")
 
 
 @pytest.mark.parametrize("ledger", ["sqlite"], indirect=True)

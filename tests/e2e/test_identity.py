@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.test_scheduler import node_of
 from tests.support.kube.bursts import DIALECTS, eventually
 from tests.support.kube.control_plane import MALLORY, SCHEDULER_ACCOUNT, ControlPlane
 from tests.support.kube.inventory import DEVICES, TOPOLOGIES, know
@@ -47,11 +48,6 @@ def url(tmp_path: Path) -> str:
     made = f"sqlite:///{tmp_path / 'ledger.db'}"
     tenure("ledger", "init", "--ledger", made, cwd=tmp_path)
     return made
-
-
-def node_of(plane: ControlPlane, path: str) -> str:
-    """Return where a Pod is bound, empty where it is not."""
-    return str(plane.api().get(path).body["spec"].get("nodeName") or "")
 
 
 def notes_of(plane: ControlPlane, namespace: str, reason: str) -> list[str]:

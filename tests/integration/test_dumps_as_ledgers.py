@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.cli import Answer, CommandLine
+from tests.support.cli import Answer, CommandLine, dumped
 from tests.support.corpus import CORPUS, NOW, one_of_each, truth_of
 from tests.support.cpu_objects import cpu_node, cpu_pod
 from tests.support.hami import REGISTER, card, registered
@@ -33,13 +33,6 @@ def line(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TENURE_LEDGER", raising=False)
     return CommandLine(tmp_path / "none.db", capsys)
-
-
-def dumped(line: CommandLine, *objects: Object, name: str = "dump.json") -> str:
-    """Return a file of these objects, as kubectl prints them."""
-    path = line.ledger.with_name(name)
-    path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
-    return str(path)
 
 
 def rows(answer: Answer) -> Json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from tenure.cli import app
 from tenure.exits import run
+from tests.support.objects import Object
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,3 +39,10 @@ class CommandLine:
         code = run(app, list(arguments))
         captured = self.capture.readouterr()
         return Answer(code=code, out=captured.out, err=captured.err)
+
+
+def dumped(line: CommandLine, *objects: Object, name: str = "dump.json") -> str:
+    """Return a file of these objects, as kubectl prints them."""
+    path = line.ledger.with_name(name)
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+    return str(path)
