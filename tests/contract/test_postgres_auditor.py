@@ -177,6 +177,7 @@ def test_owner_and_writer_have_what_they_need(roles: PostgresStore) -> None:
         with roles.raw() as raw:
             raw.execute(f"SET SESSION AUTHORIZATION {role}".encode())
             raw.execute(sql.encode())
-    with roles.raw() as raw, pytest.raises(errors.InsufficientPrivilege):
+    with roles.raw() as raw:
         raw.execute("SET SESSION AUTHORIZATION ledger_writer")
-        raw.execute("SELECT lo_create(0)")
+        with pytest.raises(errors.InsufficientPrivilege):
+            raw.execute("SELECT lo_create(0)")
