@@ -327,12 +327,20 @@ def _is_ledger(ledger: Ledger, place: str) -> bool:
         if revision in schema.UNRELEASED:
             raise _unreleased(revision, place)
         if revision not in schema.REVISIONS:
-            raise InputError(
-                f"written by a newer version of tenure: schema={revision},"
-                f" this version knows up to {schema.REVISIONS[-1]}",
-                place=place,
-            )
+            raise _newer(revision, place)
     return True
+
+
+def _newer(revision: str, place: str) -> InputError:
+    error = InputError(
+        f"written by a newer version of tenure: schema={revision},"
+        f" this version reads {schema.REVISIONS[-1]}",
+        place=place,
+    )
+    error.add_note(
+        "use the tenure that wrote it, or a newer one: this version neither reads it nor changes it"
+    )
+    return error
 
 
 def _unreleased(revision: str, place: str) -> InputError:

@@ -29,7 +29,6 @@ from tenure.opening import ledger_url, opened
 from tenure.options import DataOutput, LedgerUrl, Out, Output, Segments
 from tenure.output import Column, DataFormat, OutputFormat, one_line, write_answer
 
-_VIEWS: Final = "SELECT name, sql FROM sqlite_schema WHERE type = 'view'"
 _DIFFERENCE_COLUMNS: Final = (Column(key="difference", title="DIFFERENCE"),)
 
 
@@ -65,13 +64,16 @@ def init(*, ledger: LedgerUrl = None) -> None:
     Example: tenure ledger init --ledger tenure.db
     """
     from ledger.store.open import open_ledger
+    from ledger.store.place import is_postgres
 
     url = ledger_url(ledger)
     try:
         with open_ledger(url, mode="create") as made:
             sys.stdout.write(f"made {made.url}\n")
     except InputError as error:
-        raise with_next(error, "name a file that does not exist yet: --ledger FILE") from None
+        file = "name a file that does not exist yet: --ledger FILE"
+        database = "make a new database with `createdb` and name that: --ledger URL"
+        raise with_next(error, database if is_postgres(url) else file) from None
 
 
 def upgrade(*, ledger: LedgerUrl = None) -> None:
@@ -129,12 +131,13 @@ def sql(
 
     parquet = parquet_target(output, out)
     with opened(ledger) as source:
-        from ledger.store.reading.query import run_sql
+        from ledger.store.reading.query import VIEWS, run_sql
 
         try:
             names, rows = run_sql(source, statement)
         except InputError as error:
-            raise with_next(error, f'the views to ask: tenure ledger sql "{_VIEWS}"') from None
+            views = VIEWS[source.engine.dialect.name]
+            raise with_next(error, f'the views to ask: tenure ledger sql "{views}"') from None
     keys = _distinct(names)
     records = [{key: _value(value) for key, value in zip(keys, row, strict=True)} for row in rows]
     if parquet is not None:

@@ -95,6 +95,31 @@ BEGIN
 END
 $rule$"""
 
+_FROM_EVERYBODY: Final = """DO $rule$
+DECLARE
+  found text;
+BEGIN
+  IF NOT (SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user) THEN
+    RETURN;
+  END IF;
+  FOR found IN
+    SELECT p.oid::regprocedure::text FROM pg_catalog.pg_proc AS p
+    WHERE p.pronamespace = 'pg_catalog'::regnamespace AND p.proname ~ '^(lo_|lowrite$|loread$'
+      '|pg_(try_)?advisory_|pg_(notify|cancel_backend|terminate_backend)$)'
+  LOOP
+    EXECUTE 'REVOKE ALL ON FUNCTION ' || found || ' FROM PUBLIC';
+  END LOOP;
+  GRANT EXECUTE ON FUNCTION pg_catalog.pg_notify TO ledger_owner, ledger_writer;
+  GRANT EXECUTE ON FUNCTION pg_catalog.pg_advisory_xact_lock(bigint) TO ledger_owner;
+END
+$rule$"""
+"""
+What the server lets everybody do that a reader needs not: large objects, locks, others' sessions.
+
+A session may let its transactions write, so that its rights alone count. A dump names what is
+revoked, by its arguments: only functions that newer servers have, too, restore there.
+"""
+
 ROLES: Final = (
     ALLOW,
     _role("ledger_owner", "NOLOGIN"),
@@ -109,6 +134,7 @@ ROLES: Final = (
     "GRANT USAGE ON SCHEMA public TO ledger_writer, ledger_auditor",
     _OWNED,
     _READ_AND_INSERT,
+    _FROM_EVERYBODY,
     *(
         f"GRANT UPDATE ({', '.join(columns)}) ON {table} TO ledger_writer"
         for table, columns in UPDATES.items()

@@ -22,7 +22,13 @@ _DESCRIBING: Final = frozenset(
     {"table_info", "table_xinfo", "table_list", "index_list", "index_info", "foreign_key_list"}
 )
 _REACHING_OUT: Final = frozenset({"load_extension", "fts3_tokenizer", "edit", "readfile"})
-
+VIEWS: Final = {
+    "sqlite": "SELECT name, sql FROM sqlite_schema WHERE type = 'view'",
+    "postgresql": (
+        "SELECT viewname AS name, definition AS sql FROM pg_views WHERE schemaname = 'public'"
+    ),
+}
+"""What names the views of a ledger, by dialect."""
 
 SECONDS: Final = 60.0
 """How long a query may run."""
