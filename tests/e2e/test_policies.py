@@ -14,7 +14,10 @@ from tests.support.kube.control_plane import MALLORY, SCHEDULER_ACCOUNT, Control
 from tests.support.kube.pods import HALF, binding, pod, pods_in
 from tests.support.kube.policies import in_force, let_schedule
 from tests.support.kube.webhooks import expect_taken
+from webhook.decide.facts import NamespaceFacts
+from webhook.decide.review import AdmissionRequest
 from webhook.decide.settings import DEFAULT_ADMISSION, Takeover
+from webhook.decide.validating.validate import validate
 from webhook.manifests.policies import policies
 from webhook.manifests.policy import PolicyOptions
 
@@ -179,6 +182,60 @@ def test_what_keeps_the_rules_goes_through(
 ) -> None:
     """A policy that refuses everything would pass the other tests too."""
     made = plane.api(MALLORY).create(pods_in(namespace()), body)
+    assert made.ok, made.message
+
+
+def starting(app: str, *before: tuple[str, str], **spec: object) -> dict[str, Any]:
+    """Return an LSR Pod whose container of `app` CPUs starts after these (restart policy, CPUs)."""
+    made = pod("a", {"cpu": app}, labels=LSR, **spec)
+    (main,) = made["spec"]["containers"]
+    made["spec"]["initContainers"] = [
+        {**main, "name": f"i{number}", "resources": {"limits": {"cpu": cpu}}}
+        | ({"restartPolicy": policy} if policy else {})
+        for number, (policy, cpu) in enumerate(before)
+    ]
+    return made
+
+
+SIDECAR = ("Always", "500m")
+COUNTED: dict[str, tuple[dict[str, Any], str]] = {
+    "an init container's is larger": (starting("1500m", ("", "2")), ""),
+    "an init container's is smaller": (starting("2500m", ("", "2")), "2500m"),
+    "a sidecar runs beside the container": (starting("1500m", SIDECAR), ""),
+    "a sidecar starts before the init container": (starting("1", SIDECAR, ("", "1500m")), ""),
+    "a sidecar starts after the init container": (starting("1", ("", "1500m"), SIDECAR), "1500m"),
+    "the Pod says its own": (starting("1500m", resources={"limits": {"cpu": "3"}}), "1500m"),
+    "none": (pod("a", {"memory": "1Gi"}, labels=LSR), "0"),
+    "in millionths": (pod("a", {"cpu": "1500000u"}, labels=LSR), "1500m"),
+    "with an exponent": (pod("a", {"cpu": "2e0"}, labels=LSR), ""),
+    "more than any machine has": (pod("a", {"cpu": "1e30"}, labels=LSR), ""),
+}
+
+
+@pytest.mark.parametrize(("body", "shown"), COUNTED.values(), ids=COUNTED)
+def test_whole_cpus_are_those_that_kubernetes_counts(
+    plane: ControlPlane, namespace: Namespace, body: dict[str, Any], shown: str
+) -> None:
+    """The larger of what starts and what runs; a refusal has the webhook's field and number."""
+    reply = plane.api(MALLORY).create(pods_in(namespace()), body, dry_run=True)
+    assert reply.ok is not bool(shown), reply.message
+    request = AdmissionRequest(uid="u", operation="CREATE", kind="Pod", obj=body)
+    found = [one.error for one in validate(request, facts=NamespaceFacts(managed=True)).refusals]
+    assert len(found) == bool(shown), found
+    for error in found:
+        assert f'{error.field}: Invalid value: "{shown}": ' in str(error)
+        assert reply.message.endswith(f"LSE and LSR Pods ask for whole CPUs: {error}")
+
+
+@pytest.mark.parametrize("count", [100, 250])
+def test_many_init_containers_cost_what_a_policy_may(
+    plane: ControlPlane, namespace: Namespace, count: int
+) -> None:
+    """Every other one is a sidecar, each with the longest name there is."""
+    body = starting("1", *[("Always", "1"), ("", "1")] * (count // 2))
+    for container in body["spec"]["initContainers"]:
+        container["name"] = container["name"].ljust(63, "x")
+    made = plane.api(MALLORY).create(pods_in(namespace()), body, dry_run=True)
     assert made.ok, made.message
 
 
