@@ -187,7 +187,8 @@ def test_what_keeps_the_rules_goes_through(
 
 def starting(app: str, *before: tuple[str, str], **spec: object) -> dict[str, Any]:
     """Return an LSR Pod whose container of `app` CPUs starts after these (restart policy, CPUs)."""
-    made = pod("a", {"cpu": app}, labels=LSR, **spec)
+    made = pod("a", {"cpu": app}, labels=LSR)
+    made["spec"] |= spec
     (main,) = made["spec"]["containers"]
     made["spec"]["initContainers"] = [
         {**main, "name": f"i{number}", "resources": {"limits": {"cpu": cpu}}}
@@ -198,13 +199,17 @@ def starting(app: str, *before: tuple[str, str], **spec: object) -> dict[str, An
 
 
 SIDECAR = ("Always", "500m")
+LEVEL = ("requests", "limits")
 COUNTED: dict[str, tuple[dict[str, Any], str]] = {
     "an init container's is larger": (starting("1500m", ("", "2")), ""),
     "an init container's is smaller": (starting("2500m", ("", "2")), "2500m"),
     "a sidecar runs beside the container": (starting("1500m", SIDECAR), ""),
     "a sidecar starts before the init container": (starting("1", SIDECAR, ("", "1500m")), ""),
     "a sidecar starts after the init container": (starting("1", ("", "1500m"), SIDECAR), "1500m"),
-    "the Pod says its own": (starting("1500m", resources={"limits": {"cpu": "3"}}), "1500m"),
+    "the Pod says its own": (
+        starting("2", resources={key: {"cpu": "2.5"} for key in LEVEL}),
+        "2500m",
+    ),
     "none": (pod("a", {"memory": "1Gi"}, labels=LSR), "0"),
     "in millionths": (pod("a", {"cpu": "1500000u"}, labels=LSR), "1500m"),
     "with an exponent": (pod("a", {"cpu": "2e0"}, labels=LSR), ""),

@@ -7,10 +7,12 @@ every rule here looks at all of them. Overhead can't change.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
+from ledger.domain.kube.pod_spec import CPUS_MAX
 from ledger.domain.request.cpus import OWN_CPUS
+from ledger.domain.request.rules import WHOLE_CPUS
 from ledger.domain.resources import (
     ANNOTATION_RESOURCE_STATUS,
     CPU,
@@ -54,25 +56,45 @@ def equal_limits(resource: str) -> str:
     return " && ".join([*containers, level])
 
 
-def whole_cpus() -> str:
+def cpu_variables() -> Mapping[str, str]:
     """
-    Return that the CPUs of what runs together are a whole number, none included.
+    Return the thousandths of CPU that a Pod requests, as `pod_spec.pod_total` counts them.
 
-    What the Pod says as a whole takes the place of the sum. Init containers that end, and
-    overhead, are the webhook's.
+    `sidecars` are pairs: the place among the init containers, and the amount.
     """
-    cpu = text(CPU)
-    whole = f"object.spec.resources.requests[{cpu}]"
-    level = "has(object.spec.resources) && has(object.spec.resources.requests)"
-    sidecars = "c, has(c.restartPolicy) && c.restartPolicy == 'Always'"
-    total = (
-        f"{_sum_of('object.spec.containers')} + (has(object.spec.initContainers)"
-        f" ? {_sum_of(f'object.spec.initContainers.filter({sidecars})')} : 0)"
-    )
-    return (
-        f"({level} && {cpu} in object.spec.resources.requests)"
-        f" ? quantity({whole}).isInteger() : ({total}) % 1000 == 0"
-    )
+    inits, level = "object.spec.initContainers", "object.spec.resources"
+    always = "has(c.restartPolicy) && c.restartPolicy == 'Always'"
+    amount = f"(has(c.resources) ? {_milli('c.resources.requests')} : 0)"
+    pairs = f"map(c, [variables.starts.indexOf(c.name), {amount}])"
+    before = "variables.sidecars.map(s, s[0] < i[0] ? s[1] : 0).sum()"
+    runs = f"object.spec.containers.map(c, {amount}).sum() + variables.sidecars.map(s, s[1]).sum()"
+    return {
+        "starts": f"has({inits}) ? {inits}.map(c, c.name) : []",
+        "sidecars": f"has({inits}) ? {inits}.filter(c, {always}).{pairs} : []",
+        "peaks": (
+            f"has({inits}) ? {inits}.filter(c, !({always})).{pairs}.map(i, i[1] + {before}) : []"
+        ),
+        "cpu_milli": (
+            f"(has({level}) && has({level}.requests) && {text(CPU)} in {level}.requests"
+            f" ? {_milli(f'{level}.requests')} : ([{runs}] + variables.peaks).max())"
+            f" + {_milli('object.spec.overhead')}"
+        ),
+    }
+
+
+def whole_cpus() -> str:
+    """Return that the CPUs of a Pod are a whole number above 0; `cpu_variables` are there."""
+    total = "variables.cpu_milli"
+    return f"{total} > 0 && ({total} % 1000 == 0 || {total} > {CPUS_MAX}000)"
+
+
+def whole_cpus_words(start: str) -> Mapping[str, str]:
+    """Return the text of a refusal for CPUs that are not whole, in the webhook's own words."""
+    total, field = "variables.cpu_milli", f"spec.containers[0].resources.requests[{CPU}]"
+    near = f"string([1, {total} / 1000].max()) + ' and ' + string({total} / 1000 + 1)"
+    part = f"string({total}) + 'm\": {WHOLE_CPUS} (nearest legal values ' + {near} + ')'"
+    facts = f"({total} == 0 ? '0\": {WHOLE_CPUS} and more than 0' : {part})"
+    return {"messageExpression": f"'{start}: {field}: Invalid value: \"' + {facts}"}
 
 
 def untouched() -> str:
@@ -145,12 +167,12 @@ def _equal(place: str, resource: str) -> str:
     return " && ".join(parts)
 
 
-def _sum_of(containers: str) -> str:
-    """Return the thousandths of CPU that these containers request together."""
-    amounts, cpu = "c.resources.requests", text(CPU)
-    asked = f"has(c.resources) && has({amounts}) && {cpu} in {amounts}"
-    milli = f"int(quantity({amounts}[{cpu}]).asApproximateFloat() * 1000.0 + 0.5)"
-    return f"{containers}.map(c, {asked} ? {milli} : 0).sum()"
+def _milli(amounts: str) -> str:
+    """Return the thousandths of CPU that a map of amounts has, at most what is counted."""
+    cpu = f"quantity({amounts}[{text(CPU)}])"
+    most = f"{cpu}.isGreaterThan(quantity('{CPUS_MAX}')) ? {CPUS_MAX}000"
+    exact = f"int({cpu}.asApproximateFloat() * 1000.0 + 0.5)"
+    return f"(has({amounts}) && {text(CPU)} in {amounts} ? ({most} : {exact}) : 0)"
 
 
 def _stay(kind: str, one: str, other: str, named: str) -> str:

@@ -52,6 +52,7 @@ from webhook.manifests.cel import (
 )
 from webhook.manifests.dialects.registry import POLICIES
 from webhook.manifests.fixed import (
+    cpu_variables,
     equal_limits,
     holds_cpus,
     pins_cpus,
@@ -60,6 +61,7 @@ from webhook.manifests.fixed import (
     same_words,
     untouched,
     whole_cpus,
+    whole_cpus_words,
 )
 from webhook.manifests.owned_nodes import owned_nodes
 from webhook.manifests.policy import Policy, PolicyOptions, objects, rule
@@ -72,6 +74,7 @@ from webhook.manifests.sight import (
 )
 
 _PERCENT_NAMES: Final = (GPU, GPU_CORE, GPU_MEMORY_RATIO)
+_WHOLE_CPUS: Final = "LSE and LSR Pods ask for whole CPUs"
 
 
 def policies(options: PolicyOptions) -> list[dict[str, Any]]:
@@ -248,7 +251,7 @@ def _policies(settings: AdmissionSettings) -> list[Policy]:
             name="cpus",
             rules=[rule(["CREATE"], ["pods"])],
             conditions={"pins-cpus": pins_cpus("object"), **shown_only, **ours_to_judge},
-            variables=managed,
+            variables={**managed, **cpu_variables()},
             validations=_of_managed(
                 {
                     "LSE and LSR Pods ask for CPUs with requests equal to limits": (
@@ -257,9 +260,10 @@ def _policies(settings: AdmissionSettings) -> list[Policy]:
                     "LSE and LSR Pods ask for memory with requests equal to limits": (
                         equal_limits(MEMORY)
                     ),
-                    "LSE and LSR Pods ask for whole CPUs": whole_cpus(),
+                    _WHOLE_CPUS: whole_cpus(),
                 }
             ),
+            messages={_WHOLE_CPUS: whole_cpus_words(_WHOLE_CPUS)},
         ),
         *(policy for made in POLICIES for policy in made(settings, shown_only)),
         Policy(

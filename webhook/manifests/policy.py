@@ -45,11 +45,13 @@ class Policy:
         conditions: name -> expression; all must hold for it to look.
         variables: name -> expression, in order.
         validations: message -> expression that must hold.
+        messages: message -> `messageExpression`, which is shown in its place.
     """
 
     name: str
     rules: Sequence[Mapping[str, Any]]
     validations: Mapping[str, str]
+    messages: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     conditions: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
     managed_only: bool = False
@@ -71,6 +73,7 @@ def objects(policy: Policy, options: PolicyOptions) -> list[dict[str, Any]]:
         ],
         "validations": [
             {"expression": expression, "message": message, "reason": "Invalid"}
+            | dict(policy.messages.get(message, {}))
             for message, expression in policy.validations.items()
         ],
     }

@@ -52,7 +52,7 @@ DEFAULT_NAMESPACE: Final = "default"
 
 _ENDED_PHASES: Final = frozenset({"Succeeded", "Failed"})
 _POD_LEVEL_NAMES: Final = (CPU, MEMORY)
-_CPUS_MAX: Final = bounds_of("cpu_milli")[1] // 1000
+CPUS_MAX: Final = bounds_of("cpu_milli")[1] // 1000
 """The most whole CPUs that are counted."""
 
 Amounts = Mapping[str, Quantity]
@@ -375,7 +375,7 @@ def _read_amount(name: str, value: object, most: int | None, field: str) -> Quan
     if (most is not None or is_extended(name)) and not quantity.is_whole():
         raise InputError(f"must be a whole number: value={value!r}", field=field)
     if most is None:
-        most = _CPUS_MAX if name == CPU else INTEGER_MAX
+        most = CPUS_MAX if name == CPU else INTEGER_MAX
     return min(quantity, Quantity(nanos=most * NANO, style=quantity.style))
 
 
@@ -414,7 +414,7 @@ def _cpu_and_memory(
         totals[name] = totals.get(name, 0) + quantity.nanos
     cpu = Quantity(nanos=totals.get(CPU, 0)).milli()
     memory = Quantity(nanos=totals.get(MEMORY, 0)).ceil()
-    return min(cpu, _CPUS_MAX * 1000), min(memory, INTEGER_MAX)
+    return min(cpu, CPUS_MAX * 1000), min(memory, INTEGER_MAX)
 
 
 def placement_rules(spec: Mapping[str, object]) -> PlacementRules:

@@ -32,6 +32,7 @@ from ledger.domain.resources import (
 P = ParamSpec("P")
 
 UNSUPPORTED: Final = "not supported by this release: "
+WHOLE_CPUS: Final = "the requested CPUs must be integer"
 
 _SHARED_SETS: Final = frozenset(
     {
@@ -292,11 +293,11 @@ def check_whole_cpus(field: str, cpu_milli: int) -> Iterator[FieldError]:
     Rule: Koordinator contract 5.3 and 13, LSR and LSE cpu.
     """
     if cpu_milli <= 0:
-        yield invalid(field, "0", "the requested CPUs must be integer and more than 0")
+        yield invalid(field, "0", f"{WHOLE_CPUS} and more than 0")
     elif cpu_milli % 1000:
         below = cpu_milli // 1000
         nearest = f"nearest legal values {max(1, below)} and {below + 1}"
-        yield invalid(field, f"{cpu_milli}m", f"the requested CPUs must be integer ({nearest})")
+        yield invalid(field, f"{cpu_milli}m", f"{WHOLE_CPUS} ({nearest})")
 
 
 @of_rule(Rule.ARM_CPU_POLICY)
