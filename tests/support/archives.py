@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from msgspec import structs
+from sqlalchemy import Connection
+
+from ledger.domain.log.events import SegmentArchived
 from ledger.domain.log.recorded import NewEvent
 from ledger.signing import PrivateKey, sign_note
+from ledger.store import schema
 from ledger.store.archives.archive import Archived, archive
 from ledger.store.open import Ledger
 from ledger.store.writing.append import Writer
@@ -17,6 +22,7 @@ from tenure.offline import check
 from tests.support.stores import (
     Clock,
     SqliteStore,
+    Store,
     bound,
     claim,
     claim_bound,
@@ -111,6 +117,40 @@ def move(ledger: Ledger, folder: Path) -> Archived:
     return moved
 
 
+class Meddled:
+    """A ledger to whose writer something is done before it writes."""
+
+    def __init__(self, ledger: Ledger, meddle: Callable[[Writer], None]) -> None:
+        self._ledger = ledger
+        self._meddle = meddle
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the ledger has
+        return getattr(self._ledger, name)
+
+    def start_epoch(self, *words: Any, **more: Any) -> Writer:  # noqa: ANN401 - as the ledger's
+        """Take the ledger over, and meddle."""
+        writer = self._ledger.start_epoch(*words, **more)
+        self._meddle(writer)
+        return writer
+
+
+def _silence(writer: Writer) -> None:
+    """Let an event that archives a segment say nothing of rows, as before there were digests."""
+    commit = writer.commit
+
+    def without(events: Sequence[NewEvent], beside: Callable[[Connection], None]) -> int:
+        (new,) = events
+        assert isinstance(new.event, SegmentArchived)
+        return commit([structs.replace(new, event=structs.replace(new.event, rows={}))], beside)
+
+    writer.commit = without  # type: ignore[method-assign, assignment]
+
+
+def archive_silently(ledger: Ledger, folder: Path, up_to: int) -> None:
+    """Archive, and say nothing of rows."""
+    archive_up_to(cast("Ledger", Meddled(ledger, _silence)), folder, up_to)
+
+
 def _check(path: Path) -> None:
     check(path, str(KEY.public))
 
@@ -124,14 +164,32 @@ def rewrite(path: Path, change: Callable[[list[dict[str, Any]]], list[dict[str, 
             file.write(f"{json.dumps(line, sort_keys=True, separators=(',', ':'))}\n".encode())
 
 
-def changed(store: SqliteStore, *statements: str) -> None:
-    """Do something to the ledger past all its rules, and put them back."""
+def changed(store: Store, *statements: str) -> None:
+    """Do something to the ledger past all its rules, as its owner can, and put them back."""
+    raw: Any
     with store.raw() as raw:
-        query = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
-        triggers = raw.execute(query).fetchall()
-        for name, _ in triggers:
-            raw.execute(f"DROP TRIGGER {name}")
+        put_back = _silenced(raw) if isinstance(store, SqliteStore) else _disabled(raw)
         for statement in statements:
             assert raw.execute(statement).rowcount > 0, statement
-        for _, text in triggers:
+        for text in put_back:
             raw.execute(text)
+
+
+def _silenced(raw: Any) -> list[str]:  # noqa: ANN401 - either driver's
+    query = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
+    triggers = raw.execute(query).fetchall()
+    for name, _ in triggers:
+        raw.execute(f"DROP TRIGGER {name}")
+    return [text for _, text in triggers]
+
+
+def _disabled(raw: Any) -> list[str]:  # noqa: ANN401 - likewise
+    raw.execute("SET tenure.migration = 'on'")
+    names = ", ".join(f"'{table.name}'" for table in schema.PROJECTIONS)
+    rules = raw.execute(
+        "SELECT relname, tgname FROM pg_trigger JOIN pg_class AS c ON c.oid = tgrelid"
+        f" WHERE NOT tgisinternal AND relname IN ({names})"
+    ).fetchall()
+    for table, name in rules:
+        raw.execute(f"ALTER TABLE {table} DISABLE TRIGGER {name}")
+    return [f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {name}" for table, name in rules]
