@@ -2,7 +2,8 @@
 How a command ends: its exit code, and the one message when it could not do what was asked.
 
 Rule: cli.md, Commands: 0 done; 1 the answer is no; 2 wrong usage or unreadable input. Ours beside
-it: 3 an error of our own, 130 interrupted. Who stopped reading the output has what it wanted.
+it: 3 an error of our own, 4 `verify` could not compare everything, 130 interrupted. Who stopped
+reading the output has what it wanted.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ DONE: Final = 0
 NO: Final = 1
 UNREADABLE: Final = 2
 OURS: Final = 3
+NOT_COMPARED: Final = 4
+"""`tenure verify` found nothing wrong, and could not compare everything."""
 INTERRUPTED: Final = 130
 
 DEBUG_VARIABLE: Final = "TENURE_DEBUG"
@@ -43,7 +46,11 @@ _CONTROL: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 1
 
 
 class AnswerIsNo(Exception):  # noqa: N818 - an answer, not an error
-    """The command did its work and the answer is no: exit 1, nothing more is printed."""
+    """The command did its work and the answer is no: exit `code`, nothing more is printed."""
+
+    def __init__(self, code: int = NO) -> None:
+        super().__init__(code)
+        self.code = code
 
 
 def with_next(error: AnyError, step: str) -> AnyError:
@@ -132,7 +139,7 @@ def printable(text: str) -> str:
 
 def _stopped(stop: BaseException) -> int:
     if isinstance(stop, AnswerIsNo):
-        return _flushed(NO)
+        return _flushed(stop.code)
     if isinstance(stop, BrokenPipeError) or isinstance(stop.__context__, BrokenPipeError):
         _keep_quiet()
         return DONE

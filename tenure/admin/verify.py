@@ -7,14 +7,14 @@ import sys
 from base64 import b64encode
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from ledger.domain.errors import InputError
-from tenure.exits import AnswerIsNo
+from tenure.exits import NO, NOT_COMPARED, AnswerIsNo
 from tenure.opening import ledger_url, opened
 from tenure.options import LedgerUrl, Output, Segments
 from tenure.output import Column, OutputFormat, fitted, one_line, write_answer
@@ -87,7 +87,8 @@ def verify(
     """
     Prove the ledger: hash chain, constraints at every position, projection equal to the events.
 
-    Exit 1 when it does not prove itself; the findings name positions.
+    Exit 1 when it does not prove itself; the findings name positions. Exit 4 when nothing is wrong,
+    and rows of archived events could not be compared.
 
     Example: tenure verify --ledger run.db
 
@@ -114,6 +115,8 @@ def verify(
     ]
     document = {
         "ok": report.ok,
+        "outcome": report.outcome,
+        "not_compared": [asdict(each) for each in report.not_compared],
         "events": report.events,
         "archived_unread": report.unread,
         "seconds": round(report.seconds, 3),
@@ -137,21 +140,15 @@ def verify(
     }
     if not output.is_table:
         write_answer(output, findings, _FINDING_COLUMNS, document=document)
-    elif report.ok:
-        _say(
-            f"{report.events:,} events, chain ok, 0 over-commits at every position,"
-            f" projection = fold, {report.seconds:.1f} s\n"
-        )
+    elif not report.findings:
+        _say(_sound(report))
         for note, kept in noted:
             _say(
                 f"{one_line(note)}: signature ok, root {b64encode(kept.root).decode()} is that of"
                 f" the first {kept.size:,} of {report.events:,} events\n"
             )
         if report.unread:
-            _say(
-                f"events 1 to {report.unread:,} are in an archive: their hashes were proved, their"
-                " words were not read; --segments DIR reads them\n"
-            )
+            _say(_unread(report))
     else:
         _say(f"{report.events:,} events, NOT PROVED: {len(findings)} findings\n")
         write_answer(output, findings[:FINDINGS_SHOWN], _FINDING_COLUMNS)
@@ -163,7 +160,32 @@ def verify(
         at = f"position {report.ahead_position:,}"
         _say(f"time runs up to {ahead} ahead of the recorded clock, at {at}\n")
     if not report.ok:
-        raise AnswerIsNo
+        raise AnswerIsNo(NO if report.findings else NOT_COMPARED)
+
+
+def _sound(report: VerifyReport) -> str:
+    """Return the line about a ledger with which nothing is wrong, and what that is said of."""
+    since = f" from {report.unread + 1:,} on" if report.unread else ""
+    unknown = "" if report.ok else "NOT COMPARED: some rows of archived events; else "
+    return (
+        f"{report.events:,} events, {unknown}chain ok, 0 over-commits at every position{since},"
+        f" projection = fold, {report.seconds:.1f} s\n"
+    )
+
+
+def _unread(report: VerifyReport) -> str:
+    """Return what is known of archived events whose words were not read."""
+    rows = "rows that ended there are those that the log commits to"
+    if report.not_compared:
+        rows = "; ".join(
+            f"rows that ended in {each.first:,} to {each.last:,} have no digest in the log, so"
+            f" nobody can say whether they were changed: {', '.join(each.tables)}"
+            for each in report.not_compared
+        )
+    return (
+        f"events 1 to {report.unread:,} are in an archive: their hashes were proved, and {rows};"
+        " their words and the capacity at each were not read; --segments DIR reads them\n"
+    )
 
 
 def _say(line: str) -> None:

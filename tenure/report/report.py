@@ -65,5 +65,5 @@ def report(
         size = write_report(source, Path(output), proof=proof, command=command, period=period)
     note(f"report: {output}, {size / 1e6:.1f} MB; open it in a browser")
     if proof is not None and not proof.ok:
-        warn("the ledger does not prove itself, and the page says so: run `tenure verify`")
+        warn(f"the ledger is {proof.outcome}, and the page says so: run `tenure verify`")
         raise AnswerIsNo

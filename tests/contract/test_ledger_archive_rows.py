@@ -8,23 +8,31 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pytest
 from sqlalchemy import Connection, Table, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
+from ledger.domain.errors import CorruptLedgerError, LedgerError
+from ledger.domain.log.events import SegmentArchived
 from ledger.domain.proofs.merkle import compact_range
 from ledger.signing import Checkpoint
-from ledger.store.archives.archived_proof import past_of
+from ledger.store.archives.ended_rows import compare_ended
+from ledger.store.open import Ledger
 from ledger.store.profile import driver_connection
 from ledger.store.proving.checkpoints import reader_of
 from ledger.store.proving.proof import HISTORY
+from ledger.store.proving.second import second_prover
 from ledger.store.proving.tree_proof import NO_WITNESS, KeptCheckpoint
 from ledger.store.proving.verify import VerifyReport, verify
+from ledger.store.reading.kept import events_of
 from tests.support.archives import (
+    Meddled,
     afterwards,
+    archive_silently,
     archive_up_to,
+    changed,
     history,
     move,
 )
@@ -32,6 +40,7 @@ from tests.support.stores import (
     Clock,
     PostgresStore,
     Store,
+    refused,
     released,
     reserved,
     share,
@@ -159,14 +168,22 @@ def attempts(table: Table, row: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN4
     yield f"{table.name}: invented", insert(table).values(doubled | {"position": 1})
 
 
+def committed(connection: Connection) -> list[SegmentArchived]:
+    """Return the events that archive the segments."""
+    return events_of(connection, SegmentArchived, 10_000)
+
+
 def unseen(connection: Connection, table: Table, row: Any) -> Iterator[str]:  # noqa: ANN401
     """Yield what was done to a row, and passes: one change after another, each taken back."""
+    archived = committed(connection)
+    ranges = [(each.first, each.last) for each in archived]
+    digests = [each.rows for each in archived]
     for name, statement in attempts(table, row):
         try:
             with connection.begin_nested() as change:
                 assert connection.execute(statement).rowcount != 0, name
                 found: list[str] = []
-                past_of(connection, partial(_note, found), None)
+                compare_ended(connection, partial(_note, found), ranges, digests)
                 if not any(text.startswith(f"{table.name}: ") for text in found):
                     yield name
                 change.rollback()
@@ -210,3 +227,127 @@ def test_nothing_that_plain_sql_does_to_an_ended_row_passes(moved_once: Moved) -
                 passed += unseen(ledger.connection, table, row)
             transaction.rollback()
     assert (tried > 100, passed) == (True, [])
+
+
+OTHER: Final = {
+    "ledger_reservations": "namespace = 'x'",
+    "ledger_holdings": "core_percent = 1",
+    "ledger_cpu_holdings": "opened_at_us = 1",
+    "ledger_slot_holdings": "opened_at_us = 1",
+    "ledger_device_health": "reason = 'x'",
+    "ledger_refusals": "message = 'x'",
+    "ledger_planned_cards": "group_name = 'x'",
+}
+
+
+def test_verify_names_each_table_whose_ended_rows_are_others(moved: Moved) -> None:
+    """With a kept checkpoint too; with the files it names the rows."""
+    witness = kept(moved)
+    sound = proved(moved, witness)
+    assert (words(sound), sound.outcome, sound.not_compared) == ([], "proved", ())
+    rows = {name: an_ended(moved, name) for name in OTHER}
+    forged = (f"UPDATE {name} SET {OTHER[name]} WHERE {row}" for name, row in rows.items())
+    changed(moved.store, *forged)
+
+    report = proved(moved, witness)
+    read = proved(moved, segments=moved.folder)
+
+    assert (report.ok, report.outcome) == (False, "not proved")
+    for name, row in rows.items():
+        position = int(row.rpartition(" ")[2])
+        assert any(
+            text.startswith(f"{name}: a row that ended in the positions ")
+            and text.endswith("was changed, added or taken away")
+            for text in words(report)
+        ), name
+        assert any(text.startswith(f"position {position}: {name} is ") for text in words(read))
+
+
+def test_two_processes_say_the_same(moved: Moved) -> None:
+    """The first compares what ended; the second the rest."""
+    changed(moved.store, f"DELETE FROM ledger_refusals WHERE {an_ended(moved, 'ledger_refusals')}")
+    with (
+        second_prover(moved.store.url, events_min=1) as second,
+        moved.store.open("read") as ledger,
+    ):
+        two = verify(ledger, second=second)
+    assert words(two) == words(proved(moved)) != []
+
+
+@pytest.mark.parametrize(
+    ("statement", "text"),
+    [
+        pytest.param(
+            "UPDATE ledger_reservations SET owner = 'x' WHERE {ledger_reservations}",
+            "ledger_reservations: a row that ended in the positions 257 to 512 was changed",
+            id="in a segment",
+        ),
+        pytest.param(
+            "UPDATE ledger_reservations SET owner = 'x' WHERE position IN (600, 601)",
+            "ledger_reservations is not what the events say",
+            id="behind the segments",
+        ),
+        pytest.param(
+            "INSERT INTO ledger_refusals SELECT 768, at_us, pod_uid, namespace, pod_name, stage,"
+            " message, shape, gpu_core_percent, policy, owner FROM ledger_refusals"
+            " WHERE {ledger_refusals}",
+            "ledger_refusals has a row that no event explains",
+            id="invented at the end",
+        ),
+        pytest.param(
+            "UPDATE ledger_holdings SET closed_at_us = opened_at_us + 1, closed_position = 700"
+            " WHERE closed_position IS NULL AND minor = 1",
+            "ledger_holdings is not what the events say",
+            id="ended too early",
+        ),
+    ],
+)
+def test_archiving_covers_no_change_up(moved: Moved, statement: str, text: str) -> None:
+    """A digest is taken only of rows that are what the events say; nothing moves."""
+    rows = {name: an_ended(moved, name) for name in NAMES}
+    changed(moved.store, statement.format(**rows))
+    with moved.store.open() as ledger:
+        with pytest.raises(CorruptLedgerError, match=text):
+            move(ledger, moved.folder)
+        assert ledger.head().position < 900
+    assert len(list(moved.folder.glob("segment-*"))) == 2
+
+
+def test_a_row_that_changes_while_the_archivist_works_stops_it(moved: Moved) -> None:
+    """Between the proof and the commit."""
+    row = an_ended(moved, "ledger_reservations", 768)
+    forged = f"UPDATE ledger_reservations SET owner = 'x' WHERE {row}"
+
+    with moved.store.open() as ledger:
+        meddled = Meddled(ledger, lambda _: changed(moved.store, forged))
+        with pytest.raises(LedgerError, match="was changed since it was proved"):
+            move(cast("Ledger", meddled), moved.folder)
+        head = ledger.head().position
+    assert proved(moved).events == head
+
+
+def test_rows_that_no_digest_speaks_of_are_never_called_proved(moved: Moved) -> None:
+    """Verify says which tables and positions; the next segment has digests, the files prove all."""
+    with moved.store.open() as ledger:
+        archive_silently(ledger, moved.folder, 768)
+
+    report = proved(moved)
+
+    assert (words(report), report.ok, report.outcome) == ([], False, "not compared")
+    (unknown,) = report.not_compared
+    assert (set(unknown.tables), unknown.first, unknown.last) == (set(NAMES), 513, 768)
+    with second_prover(moved.store.url, events_min=1) as second, moved.store.open("read") as ledger:
+        assert verify(ledger, second=second).not_compared == report.not_compared
+    assert proved(moved, segments=moved.folder).outcome == "proved"
+    with moved.store.open() as ledger:
+        writer, clock = start(ledger, "more"), Clock(now_us=ledger.head().at_us)
+        clock.made = 5_000
+        for _ in range(4):
+            writer.append(clock.all(*(refused(f"s{n}") for n in range(64))))
+        move(ledger, moved.folder)
+    assert proved(moved).not_compared == report.not_compared
+    changed(
+        moved.store,
+        f"UPDATE ledger_refusals SET owner = 'x' WHERE {an_ended(moved, 'ledger_refusals', 1024)}",
+    )
+    assert proved(moved).outcome == "not proved"

@@ -194,6 +194,14 @@ def test_a_file_of_another_history_is_told(archive: SqliteStore, tmp_path: Path)
     assert (found[0].position, "is another than was archived" in found[0].text) == (2, True)
 
 
+INVENTED = (
+    "INSERT INTO ledger_events SELECT 0, stream, stream_version, event_type, body, actor, epoch,"
+    " causation_position, correlation_id, 'x', args_hash, at_us, wall_us, leaf_hash, chain_hash"
+    " FROM ledger_events WHERE position = 2"
+)
+"""An event before the first one."""
+
+
 @pytest.mark.parametrize(
     ("statement", "position", "words"),
     [
@@ -216,6 +224,11 @@ def test_a_file_of_another_history_is_told(archive: SqliteStore, tmp_path: Path)
         ),
         ("DELETE FROM ledger_events WHERE position = 2", 2, "lacks its idempotency key"),
         ("DELETE FROM ledger_tiles WHERE number = 1", 257, "a tile is missing"),
+        ("UPDATE ledger_segments SET file_name = 'x' WHERE first = 257", None, "another file"),
+        ("UPDATE ledger_segments SET at_us = 1 WHERE first = 1", 256, "position or time"),
+        ("UPDATE ledger_segments SET state = zeroblob(9) WHERE first = 1", 256, "damaged"),
+        ("UPDATE ledger_events SET position = 0 WHERE position = 2", None, "lacks its"),
+        (INVENTED, 1, "lacks its idempotency key"),
     ],
 )
 def test_what_the_ledger_kept_of_archived_events_is_proved(

@@ -11,7 +11,8 @@ import pytest
 
 from ledger.store.open import open_ledger
 from tenure import offline
-from tests.support.archives import history, rewrite
+from tenure.exits import NOT_COMPARED
+from tests.support.archives import archive_silently, history, rewrite
 from tests.support.cli import CommandLine
 from tests.support.stores import Clock
 
@@ -46,10 +47,15 @@ def test_events_move_and_every_command_says_where_they_are(line: CommandLine) ->
     )
     answer = line.ask("verify")
     assert answer.code == 0
+    assert "0 over-commits at every position from 1,281 on, projection = fold" in answer.out
     assert (
-        "events 1 to 1,280 are in an archive: their hashes were proved, their words" in answer.out
+        "events 1 to 1,280 are in an archive: their hashes were proved, and rows that ended there"
+        " are those that the log commits to; their words and the capacity at each were not read"
+        in " ".join(answer.out.split())
     )
-    assert json.loads(line.ask("verify", "-o", "json").out)["archived_unread"] == 1_280
+    document = json.loads(line.ask("verify", "-o", "json").out)
+    assert (document["ok"], document["outcome"]) == (True, "proved")
+    assert (document["archived_unread"], document["not_compared"]) == (1_280, [])
     whole = line.ask("verify", "--segments", str(folder), "-o", "json")
     assert (whole.code, json.loads(whole.out)["archived_unread"]) == (0, 0)
     refused = line.ask("ledger", "state", "--position", "77")
@@ -65,6 +71,25 @@ def test_events_move_and_every_command_says_where_they_are(line: CommandLine) ->
     assert line.ask("ledger", "prove", "77", "--from", "50").code == 0
     assert line.ask("who", "n-1/0").code == 0
     assert line.ask("usage").code == 0
+
+
+def test_a_ledger_that_can_not_be_compared_is_not_called_proved(line: CommandLine) -> None:
+    """An exit code of its own, and which rows; with the files it is proved."""
+    folder = line.ledger.parent / "archive"
+    with open_ledger(str(line.ledger), mode="write") as ledger:
+        archive_silently(ledger, folder, 256)
+
+    answer = line.ask("verify")
+    document = json.loads(line.ask("verify", "-o", "json").out)
+
+    assert answer.code == NOT_COMPARED == 4
+    assert "NOT COMPARED" in answer.out
+    assert "rows that ended in 1 to 256 have no digest in the log" in " ".join(answer.out.split())
+    assert (document["ok"], document["outcome"]) == (False, "not compared")
+    (unknown,) = document["not_compared"]
+    assert (unknown["first"], unknown["last"]) == (1, 256)
+    assert "ledger_refusals" in unknown["tables"]
+    assert line.ask("verify", "--segments", str(folder)).code == 0
 
 
 def test_what_may_go_is_named_by_position_time_or_number(line: CommandLine) -> None:

@@ -638,6 +638,8 @@ class SegmentArchived(Recorded, frozen=True, kw_only=True, gc=False):
         root: of the Merkle tree over the events 1..`last`.
         chain_hash: the chain value at `last`.
         state_digest: SHA-256 over what a reader that starts behind `last` must know.
+        rows: by table, SHA-256 over its rows that ended in these events. A segment without them
+            has rows that nobody can compare without its file.
     """
 
     event_type: ClassVar[str] = "segment.archived.v1"
@@ -647,6 +649,7 @@ class SegmentArchived(Recorded, frozen=True, kw_only=True, gc=False):
     root: str
     chain_hash: str
     state_digest: str
+    rows: Mapping[str, str] = field(default_factory=dict)
 
 
 class LedgerRecovered(Recorded, frozen=True, kw_only=True, gc=False):

@@ -8,7 +8,7 @@ two leaves a ledger that has everything and a file that nothing names, which the
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +24,8 @@ from ledger.domain.proofs.canonical import canonical_json
 from ledger.domain.proofs.merkle import compact_range
 from ledger.signing import Checkpoint
 from ledger.store import schema
-from ledger.store.archives.archived_proof import ProofStart, log_between
+from ledger.store.archives.archived_proof import ProofStart, log_between, past_of
+from ledger.store.archives.ended_rows import digests_of_ended
 from ledger.store.archives.segment_files import (
     SegmentFile,
     SegmentFileWriter,
@@ -36,12 +37,10 @@ from ledger.store.archives.segment_files import (
     signed_text,
 )
 from ledger.store.archives.segments import (
-    START,
     TILE_EVENTS,
     End,
     Segment,
     add_keys,
-    end_of,
     packed,
     segments_of,
 )
@@ -81,11 +80,19 @@ class Archived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sealed:
-    """A file that is proved, on the disk, and not yet in the ledger."""
+    """
+    A file that is proved, on the disk, and not yet in the ledger.
+
+    Attributes:
+        lasts: where the segments end, this one last.
+        rows: digests of the rows that ended in it.
+    """
 
     segment: Segment
     path: Path
     kept: int
+    lasts: tuple[int, ...]
+    rows: Mapping[str, str]
 
 
 Sign = Callable[[str], str]
@@ -125,7 +132,7 @@ def archive(
     origin = ledger.head().origin
     writer = ledger.start_epoch(holder, origin, version, wall_us=wall_us)
     segment = replace(sealed.segment, position=writer.head.position + 1)
-    _move(writer, segment, sealed.kept, wall_us)
+    _move(writer, segment, sealed, wall_us)
     return Archived(
         first=segment.first,
         last=segment.last,
@@ -166,8 +173,8 @@ def _sealed(ledger: Ledger, folder: Path, up_to: int, sign: Sign, check: Check) 
         head = checked_head(connection)
         if head.epoch == 0:
             raise InputError("the ledger has no origin yet: nobody wrote to it", place=ledger.url)
-        segments = segments_of(connection)
-        before = end_of(segments[-1]) if segments else START
+        past = past_of(connection, _refuse, None)
+        before, lasts = past.start, tuple(segment.last for segment in past.segments)
         last = min(up_to, head.position) // TILE_EVENTS * TILE_EVENTS
         if last <= before.position:
             return None
@@ -177,7 +184,7 @@ def _sealed(ledger: Ledger, folder: Path, up_to: int, sign: Sign, check: Check) 
         path = folder / file_name(before.position + 1, last)
         partial = _partial(path)
         try:
-            sealed = _written(connection, path, before, last, sign)
+            sealed = _written(connection, path, before, (*lasts, last), sign)
             check(partial)
             _expect_room(path, sealed.segment)
             partial.replace(path)
@@ -200,11 +207,13 @@ def _expect_true_times(connection: Connection, last: int) -> None:
         raise error
 
 
-def _written(connection: Connection, path: Path, before: End, last: int, sign: Sign) -> _Sealed:
+def _written(
+    connection: Connection, path: Path, before: End, lasts: tuple[int, ...], sign: Sign
+) -> _Sealed:
     """Write the file under a passing name, and prove what is on the disk."""
     partial = _partial(path)
     origin = checked_head(connection).origin
-    first = before.position + 1
+    first, last = before.position + 1, lasts[-1]
     out = SegmentFileWriter(partial)
     with closing(out), closing(_Proved(connection, before)) as proved:
         read = reader_of(connection)
@@ -229,7 +238,8 @@ def _written(connection: Connection, path: Path, before: End, last: int, sign: S
         at_us=end.at_us,
     )
     _read_back(connection, SegmentFile(partial, segment), before, end, tree)
-    return _Sealed(segment=segment, path=path, kept=proved.kept)
+    rows = digests_of_ended(connection, _refuse, lasts)[-1]
+    return _Sealed(segment=segment, path=path, kept=proved.kept, lasts=lasts, rows=rows)
 
 
 class _Proved:
@@ -239,7 +249,7 @@ class _Proved:
         self.kept = 0
         self._keys = before.keys
         past = ProofStart(start=before, segments=(), seals={}, files=())
-        self._walk = Walk(connection, self._found, past=past)
+        self._walk = Walk(connection, _refuse, past=past)
 
     def take(self, rows: Generator[Row, None, None]) -> None:
         """Check the rows, and count what stays of them."""
@@ -251,6 +261,8 @@ class _Proved:
         end = replace(self._walk.end(), keys=self._keys)
         if end.position != last:
             raise CorruptLedgerError("an event is missing", position=end.position + 1)
+        if self._walk.proof is not None:
+            self._walk.proof.stop(last)
         return end
 
     def root(self) -> bytes:
@@ -270,11 +282,11 @@ class _Proved:
                 key = (row[0], row[9], row[1], row[3], row[10], row[11])
                 self._keys = add_keys(self._keys, [key])
 
-    @staticmethod
-    def _found(position: int | None, text: str) -> None:
-        error = CorruptLedgerError(f"the ledger does not verify: {text}", position=position or 0)
-        error.add_note("run `tenure verify` for every finding, then restore a copy")
-        raise error
+
+def _refuse(position: int | None, text: str) -> None:
+    error = CorruptLedgerError(f"the ledger does not verify: {text}", position=position or 0)
+    error.add_note("run `tenure verify` for every finding, then restore a copy")
+    raise error
 
 
 def _copied(rows: Generator[Row, None, None], out: SegmentFileWriter) -> Generator[Row, None, None]:
@@ -303,8 +315,8 @@ def _expect_room(path: Path, segment: Segment) -> None:
         raise InputError("a file with other events is in the way", place=str(path))
 
 
-def _move(writer: Writer, segment: Segment, kept: int, wall_us: int) -> None:
-    """Record the segment and let its rows go, in one transaction."""
+def _move(writer: Writer, segment: Segment, sealed: _Sealed, wall_us: int) -> None:
+    """Record the segment and let its events go, in one transaction, if its rows are as proved."""
     event = SegmentArchived(
         first=segment.first,
         last=segment.last,
@@ -312,6 +324,7 @@ def _move(writer: Writer, segment: Segment, kept: int, wall_us: int) -> None:
         root=segment.root.hex(),
         chain_hash=segment.chain_hash.hex(),
         state_digest=segment.state_digest.hex(),
+        rows=sealed.rows,
     )
     new = NewEvent(
         stream="sys",
@@ -323,8 +336,10 @@ def _move(writer: Writer, segment: Segment, kept: int, wall_us: int) -> None:
 
     def move(connection: Connection) -> None:
         take_your_time(connection)
+        if digests_of_ended(connection, _refuse, sealed.lasts)[-1] != sealed.rows:
+            raise LedgerError("a row that ended in the segment was changed since it was proved")
         connection.execute(insert(schema.ledger_segments), _values(segment))
-        _let_go(connection, segment, kept)
+        _let_go(connection, segment, sealed.kept)
 
     try:
         writer.commit([new], beside=move)

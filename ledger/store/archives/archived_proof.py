@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec.structs import replace
 from sqlalchemy import Connection, literal_column, select
 
 from ledger.domain.errors import CorruptLedgerError, InputError
@@ -22,7 +23,8 @@ from ledger.domain.log.state import NodeState
 from ledger.domain.proofs.hashing import GENESIS, chain_hash, row_leaf
 from ledger.domain.proofs.merkle import compact_range, split_hashes
 from ledger.store import schema
-from ledger.store.archives.segment_files import SegmentFile
+from ledger.store.archives.ended_rows import NotCompared, compare_ended
+from ledger.store.archives.segment_files import SegmentFile, file_name
 from ledger.store.archives.segments import (
     START,
     End,
@@ -99,12 +101,15 @@ class ProofStart:
         start: what is known before the first event that is read.
         seals: the segments that are read from their files, by their last position.
         files: one per segment; empty where their events are not read.
+        not_compared: rows of archived events that the log commits to nothing of; none where the
+            events are read.
     """
 
     start: End
     segments: tuple[Segment, ...]
     seals: Mapping[int, Segment]
     files: tuple[SegmentFile, ...]
+    not_compared: tuple[NotCompared, ...] = ()
 
     def rows(self, connection: Connection, report: Report) -> Iterator[Row]:
         """Yield the rows that are to be proved, from the files first."""
@@ -143,9 +148,17 @@ def past_of(connection: Connection, report: Report, folder: Path | None) -> Proo
         return NO_PAST
     last = end_of(segments[-1])
     _compare_seals(connection, report, segments)
+    for segment in segments[:-1]:
+        try:
+            end_of(segment)
+        except CorruptLedgerError as error:
+            report(segment.last, str(error))
+    committed = [_compare_sealing(connection, report, segment) for segment in segments]
     _compare_kept(connection, report, last)
+    ranges = [(segment.first, segment.last) for segment in segments]
+    unknown = compare_ended(connection, report, ranges, committed)
     if folder is None:
-        return ProofStart(start=last, segments=segments, seals={}, files=())
+        return ProofStart(start=last, segments=segments, seals={}, files=(), not_compared=unknown)
     files = tuple(SegmentFile(folder / segment.file_name, segment) for segment in segments)
     for file in files:
         fact = file.difference()
@@ -165,6 +178,11 @@ def log_between(first: int, last: int) -> Any:  # noqa: ANN401 - a query
     """Return the query for the events of a range, in order."""
     query = in_key_order(schema.ledger_events)
     return query.where(literal_column(f"position BETWEEN {int(first)} AND {int(last)}"))
+
+
+def log_up_to(position: int) -> Any:  # noqa: ANN401 - a query
+    """Return the query for the events up to a position, in order."""
+    return in_key_order(schema.ledger_events).where(literal_column(f"position <= {int(position)}"))
 
 
 def tile_leaves(connection: Connection, last: int) -> Iterator[bytes]:
@@ -192,7 +210,7 @@ def tile_leaves(connection: Connection, last: int) -> Iterator[bytes]:
 
 
 def _compare_seals(connection: Connection, report: Report, segments: tuple[Segment, ...]) -> None:
-    """Compare the chain, the roots and the events that seal the segments with the tiles."""
+    """Compare the chain and the roots of the segments with the tiles."""
     read = node_reader(connection)
     ends = {segment.last: segment for segment in segments}
     value = GENESIS
@@ -205,11 +223,10 @@ def _compare_seals(connection: Connection, report: Report, segments: tuple[Segme
             report(position, "the segment's chain value is not the one over its leaf hashes")
         if segment.root != compact_range(read, position).root():
             report(position, "the segment's root is not the one of the tree")
-    for segment in segments:
-        _compare_sealing(connection, report, segment)
 
 
-def _compare_sealing(connection: Connection, report: Report, segment: Segment) -> None:
+def _compare_sealing(connection: Connection, report: Report, segment: Segment) -> Mapping[str, str]:
+    """Compare a segment with the event that seals it; return the digests of rows that it names."""
     query = select(_events.event_type, _events.body).where(_events.position == segment.position)
     row = connection.execute(query).first()
     expected = SegmentArchived(
@@ -224,13 +241,17 @@ def _compare_sealing(connection: Connection, report: Report, segment: Segment) -
         found = decode_event(*row) if row is not None else None
     except InputError:
         found = None
-    if found != expected:
+    rows = found.rows if isinstance(found, SegmentArchived) else {}
+    if found != replace(expected, rows=rows):
         report(segment.position, f"the event does not archive the segment up to {segment.last}")
+    if segment.file_name != file_name(segment.first, segment.last):
+        report(None, f"the segment up to {segment.last} has another file: {segment.file_name}")
+    return rows
 
 
 def _compare_kept(connection: Connection, report: Report, end: End) -> None:
     """Compare what stays of archived events with their leaf hashes, and see that nothing lacks."""
-    kept = rows_of(connection, log_between(1, end.position))
+    kept = rows_of(connection, log_up_to(end.position))
     keys = rows_of(connection, in_key_order(schema.ledger_archived))
     value = GENESIS
     running = START.keys

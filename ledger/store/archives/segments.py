@@ -180,8 +180,12 @@ def _unpacked(segment: Segment) -> End:
     if not unpacker.eof or sha256(text.encode()).digest() != segment.state_digest:
         raise InputError("its text does not give its digest")
     end = parsed_end(text)
-    if (end.position, end.chain_hash) != (segment.last, segment.chain_hash):
-        raise InputError("it is of another position")
+    if (end.position, end.chain_hash, end.at_us) != (
+        segment.last,
+        segment.chain_hash,
+        segment.at_us,
+    ):
+        raise InputError("it is of another position or time")
     return end
 
 

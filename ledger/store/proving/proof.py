@@ -23,11 +23,9 @@ from ledger.store import schema
 from ledger.store.projections.project import Projection
 from ledger.store.reading.tables import (
     UnreadableError,
-    are_typed,
     in_key_order,
-    is_typed,
-    other_types,
     row_pages,
+    typed_pages,
 )
 from ledger.store.writing import statements
 from ledger.store.writing.statements import Row, Statement
@@ -61,15 +59,20 @@ class SortedRows:
         if row is not None and row[:keys] == key:
             self._next = next(self._rows, None)
             return row
-        while row is not None and row[:keys] < key:
-            self._unexplained(row)
-            row = self._next = next(self._rows, None)
+        row = self.skip(key)
         if row is None or row[:keys] != key:
             if not self._ended:
                 self._report(key[0], f"{self._name} lacks the row of this event: key={key}")
             return None
         self._next = next(self._rows, None)
         return row
+
+    def skip(self, key: Row) -> Row | None:
+        """Report the rows before `key`, which nothing explains; return the next."""
+        while self._next is not None and self._next[: self._keys] < key:
+            self._unexplained(self._next)
+            self._next = next(self._rows, None)
+        return self._next
 
     def finish(self) -> None:
         """Report the rows that are left."""
@@ -85,22 +88,13 @@ class SortedRows:
         key = row[: self._keys]
         self._report(key[0], f"{self._name} has a row that no event explains: key={key}")
 
-    def _typed(self, pages: Iterable[list[Row]]) -> Iterator[Iterable[Row]]:
+    def _typed(self, pages: Iterable[list[Row]]) -> Iterator[list[Row]]:
         """Yield the rows whose values are of their columns; report the others, and a broken end."""
         try:
-            for page in pages:
-                sound = are_typed(self._table, list(zip(*page, strict=True)))
-                yield page if sound else filter(self._is_typed, page)
+            yield from typed_pages(self._table, pages, self._report)
         except UnreadableError as error:
             self._ended = True
             self._report(None, f"{self._name} is unreadable: {error}")
-
-    def _is_typed(self, row: Row) -> bool:
-        typed = is_typed(self._table, row)
-        if not typed:
-            position = row[0] if type(row[0]) is int else None
-            self._report(position, other_types(self._table, row))
-        return typed
 
 
 class _Open(Struct):
@@ -129,7 +123,7 @@ LOST_AT: Final = len(statements.RESERVATION.parameters)
 _BEFORE: Final = slice(PHASE.start)
 _BEHIND: Final = slice(PHASE.stop, LOST_AT)
 """The columns that never change, before those of the phase and behind them."""
-_CLOSED_BY: Final = _RESERVATION.index("closed_position")
+CLOSED_BY: Final = _RESERVATION.index("closed_position")
 _PLACE: Final = [column.name for column in schema.ledger_planned_cards.columns]
 _DEVICE: Final = {column.name: i for i, column in enumerate(schema.ledger_devices.columns)}
 _CPU: Final = {column.name: i for i, column in enumerate(schema.ledger_cpus.columns)}
@@ -496,7 +490,7 @@ class Proof:
             must = (*held.phase, *held.lost, *end)
             names = [*_RESERVATION[PHASE], *_RESERVATION[LOST_AT:]]
             self._differs(position, "ledger_reservations", names, must, recorded)
-            if end[1] is not None and found[_CLOSED_BY] != end[1]:
+            if end[1] is not None and found[CLOSED_BY] != end[1]:
                 fact = f"ends the reservation at position {position}"
                 self._report(end[1], f"the event {fact}, and its row does not say so")
         closed = end[:2]

@@ -24,6 +24,7 @@ from ledger.store.projections.known import (
 )
 from ledger.store.projections.project import Projection
 from ledger.store.proving.proof import (
+    CLOSED_BY,
     HISTORY,
     LOST_AT,
     PHASE,
@@ -72,6 +73,20 @@ class ResumedProof(Proof):
             **{name: tuple(sorted(rows, key=_by_key)) for name, rows in found.items()},
             "ledger_planned_cards": tuple(sorted(must for must, _ in self._places.values())),
         }
+
+    def stop(self, position: int) -> None:
+        """Report rows up to `position` that nothing explains, and those that ended too early."""
+        for recorded in self._recorded.values():
+            recorded.skip((position + 1,))
+        for opened, held in self._open.items():
+            ends = [part[-1] for _, part in held.parts]
+            if held.reservation is not None:
+                ends.append(held.reservation[CLOSED_BY])
+            if any(each is not None and each <= position for each in ends):
+                self._compare_end(opened, held, (None, None, None))
+        for must, found in self._places.values():
+            if found is not None and found[-1] is not None and found[-1] <= position:
+                self._compare_place(must, found, (None, None))
 
     def _resume(self, end: End) -> None:
         rows = end.rows

@@ -60,6 +60,7 @@ from ledger.domain.log.state_codec import encode_state
 from ledger.domain.proofs.hashing import GENESIS, chain_hash, row_leaf
 from ledger.store import schema
 from ledger.store.archives.archived_proof import NO_PAST, ProofStart, past_of, tile_leaves
+from ledger.store.archives.ended_rows import NotCompared
 from ledger.store.archives.segments import End, Segment, end_of
 from ledger.store.failures import DAMAGE, fact_of
 from ledger.store.mending.acts import (
@@ -99,6 +100,10 @@ from ledger.store.reading.tables import (
 from ledger.store.writing.append import Head
 from ledger.store.writing.statements import Row
 
+PROVED: Final = "proved"
+NOT_COMPARED: Final = "not compared"
+"""Nothing is wrong with what was compared; of some rows of archived events that is not known."""
+NOT_PROVED: Final = "not proved"
 FINDINGS_MAX: Final = 50
 """A report names at most this many; one altered event may contradict many rows."""
 
@@ -123,7 +128,8 @@ class VerifyReport:
         events: the last position that was checked.
         unread: so many events, from the first on, are in an archive and were not read; their hashes
             were, and what the ledger kept of them.
-        findings: by position, those about no position last; empty = proved.
+        findings: by position, those about no position last.
+        not_compared: rows of archived events that nothing says anything of.
         chain_hash: the chain value at the last event that was checked.
         withdrawn: checkpoints that the ledger keeps and that count for nothing: an event withdraws
             them, the events do not bear them out, and no trusted key signed them.
@@ -136,14 +142,20 @@ class VerifyReport:
     seconds: float
     chain_hash: bytes
     unread: int = 0
+    not_compared: tuple[NotCompared, ...] = ()
     withdrawn: tuple[Withdrawal, ...] = ()
     ahead_us: int = 0
     ahead_position: int = 0
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was found."""
-        return not self.findings
+        """Whether everything was compared and nothing was found."""
+        return self.outcome == PROVED
+
+    @property
+    def outcome(self) -> str:
+        """Which of the three the ledger is."""
+        return NOT_PROVED if self.findings else NOT_COMPARED if self.not_compared else PROVED
 
 
 @dataclass(slots=True)
@@ -213,7 +225,7 @@ def verify(
             also_withdrawn=also_withdrawn,
         )
         report = asked(second=beside)
-        if beside is not None and not report.ok:
+        if beside is not None and report.findings:
             report = asked(second=None)  # with every finding, in its order
     finally:
         with suppress(*DAMAGE):  # nothing was written; a damaged database can't even end that
@@ -258,6 +270,7 @@ def _proved(
         seconds=0.0,
         chain_hash=walk.chain,
         unread=past.start.position,
+        not_compared=past.not_compared,
         withdrawn=walk.withdrawn,
         ahead_us=walk.ahead[0],
         ahead_position=walk.ahead[1],
@@ -504,7 +517,8 @@ class Walk:
         keys = end_of(segment).keys  # compared with the keys themselves, before
         text = replace(self.end(), keys=keys).text()
         if self._sound and sha256(text.encode()).digest() != segment.state_digest:
-            self._bad(segment.last, "the state at the segment's end is not the fold of its events")
+            fact = "the state at the segment's end is not the fold of its events"
+            self._report(segment.last, fact)  # or a row that was open there is another, named above
 
     def _compare(self) -> None:
         """Compare what is held at the end with the tables, by the writer's fold and by ours."""

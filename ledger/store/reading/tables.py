@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, lru_cache
 from itertools import count, islice, product
@@ -84,6 +84,27 @@ def row_pages(connection: Connection, query: Select[Any]) -> Generator[list[Row]
     finally:
         with suppress(*failures):  # as above
             cursor.close()
+
+
+def typed_pages(
+    table: Table, pages: Iterable[list[Row]], report: Callable[[int | None, str], None]
+) -> Iterator[list[Row]]:
+    """
+    Yield the rows whose values are of their columns; report the others.
+
+    Raises:
+        UnreadableError: as `row_pages`.
+    """
+
+    def typed(row: Row) -> bool:
+        if is_typed(table, row):
+            return True
+        report(row[0] if type(row[0]) is int else None, other_types(table, row))
+        return False
+
+    for page in pages:
+        sound = are_typed(table, list(zip(*page, strict=True)))
+        yield page if sound else list(filter(typed, page))
 
 
 def pages_of(rows: Iterable[Row]) -> Iterator[list[Row]]:
