@@ -160,6 +160,36 @@ def test_a_refusal_reads_as_shown(
     assert shown == (SHOWN / f"{case}.txt").read_text()
 
 
+@pytest.mark.parametrize("count", [250, 251])
+def test_one_container_too_many_is_refused_in_a_sentence(
+    plane: ControlPlane, hooks: Webhooks, namespace: Namespace, count: int
+) -> None:
+    """Its user reads the limit; an HTTP error of a webhook is "unknown reason" to them."""
+    assert hooks.replicas
+    body = pod("train", HALF)
+    (first,) = body["spec"]["containers"]
+    body["spec"]["containers"] = [{**first, "name": f"c-{one}"} for one in range(count)]
+    reply = plane.api(MALLORY).create(pods_in(namespace()), body, dry_run=True)
+    if count == 250:
+        assert reply.ok, reply.message
+        return
+    assert reply.status == 422, (reply.status, reply.message)
+    assert 'Pod "train" is invalid: spec.containers: Invalid value: 251 entries' in reply.message
+    assert "admission decides on Pods of at most 250 in one list" in reply.message
+
+
+def test_one_text_too_long_is_refused_in_a_sentence(
+    plane: ControlPlane, hooks: Webhooks, namespace: Namespace
+) -> None:
+    """So is what is not even read."""
+    assert hooks.replicas
+    body = pod("train", HALF)
+    body["spec"]["containers"][0]["args"] = ["x" * (2**20 + 1)]
+    reply = plane.api(MALLORY).create(pods_in(namespace()), body, dry_run=True)
+    assert reply.status == 422, (reply.status, reply.message)
+    assert 'Pod "train" is invalid: a text is too long: length=1048577' in reply.message
+
+
 def test_a_server_side_dry_run_shows_the_same_and_stores_nothing(
     plane: ControlPlane, hooks: Webhooks, namespace: Namespace
 ) -> None:

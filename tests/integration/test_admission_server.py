@@ -12,6 +12,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future
 from contextlib import asynccontextmanager, contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -500,16 +501,98 @@ def test_a_decision_about_many_containers_holds_nobody_up(hook: str) -> None:
     run(act)
 
 
-def test_more_containers_than_any_pod_has_are_not_read() -> None:
-    """Each of them takes its time to decide on."""
+@pytest.mark.parametrize("hook", ["mutate", "validate"])
+def test_more_containers_than_are_decided_on_are_refused_in_a_sentence(hook: str) -> None:
+    """Its user reads the limit: an HTTP error reaches nobody but the API server."""
 
     async def act(served: Served) -> None:
-        most = ReviewLimits().containers_max
-        status, text = await ask(served, "mutate", many(most + 1))
-        assert (status, text) == (400, f"request.object.spec.containers: {too_many(most)}\n")
+        served.held.release()
+        status, body = await ask(served, hook, many(250))
+        assert status == 200
+        assert "at most 250 in one list" not in str(body)
+        status, body = await ask(served, hook, many(251))
+        assert status == 200
+        answer = body["response"]
+        assert (answer["uid"], answer["allowed"]) == ("uid-1", False)
+        assert answer["status"]["message"] == (
+            'Pod "train" is invalid: spec.containers: Invalid value: 251 entries: admission'
+            " decides on Pods of at most 250 in one list"
+        )
 
-    def too_many(most: int) -> str:
-        return f"too many: count={most + 1}, count_max={most}"
+    run(act)
+
+
+def test_one_ephemeral_container_too_many_is_refused_in_a_sentence() -> None:
+    """What was there before it does not count: a Pod may always lose a finalizer."""
+
+    async def act(served: Served) -> None:
+        served.held.release()
+        for before, after, is_refused in ((250, 251, True), (0, 251, True), (249, 250, False)):
+            body = many(1)
+            request = body["request"]
+            request |= {"operation": "UPDATE", "subResource": "ephemeralcontainers"}
+            request["object"]["spec"]["schedulerName"] = "tenure"
+            request["oldObject"] = deepcopy(request["object"])
+            for key, count in (("object", after), ("oldObject", before)):
+                request[key]["spec"]["ephemeralContainers"] = [
+                    {"name": f"e{one}", "image": "x"} for one in range(count)
+                ]
+            for hook in ("mutate", "validate"):
+                status, answer = await ask(served, hook, body)
+                assert status == 200
+                assert ("at most 250 in one list" in str(answer)) == is_refused
+
+    run(act)
+
+
+async def send(served: Served, hook: str, data: bytes) -> tuple[int, str]:
+    """Send these bytes as JSON and return status and body."""
+    headers = {"Content-Type": "application/json"}
+    url = f"{served.hooks}/{hook}?timeout=1h"
+    async with served.session.post(url, data=io.BytesIO(data), headers=headers) as answer:
+        return answer.status, await answer.text()
+
+
+BEYOND = {
+    "nested too deep": (b"[" * 70 + b"]" * 70, "too deep: depth_max=64"),
+    "nested without end": (b"[" * 100_000 + b"]" * 100_000, "too deep: depth_max=64"),
+    "a long text": (b'"' + b"x" * 2**20 + b'x"', "a text is too long: length=1048577"),
+    "a number out of range": (b"1e999", "a number is out of range: value=1e999"),
+    "digits without end": (b"9" * 5_000, "a number has too many digits"),
+    "a large body": (b'"' + b"x" * 9 * 2**20 + b'"', "too large: bytes_max=8388608"),
+}
+
+
+@pytest.mark.parametrize("hook", ["mutate", "validate"])
+@pytest.mark.parametrize(("value", "fact"), BEYOND.values(), ids=BEYOND)
+def test_what_is_beyond_a_limit_of_reading_is_refused_in_a_sentence(
+    hook: str, value: bytes, fact: str
+) -> None:
+    """Where the API server says whose it is, in front of the object."""
+
+    async def act(served: Served) -> None:
+        served.held.release()
+        sent = json.dumps(review(GOOD), separators=(",", ":")).encode()
+        data = sent.replace(b'"object":{', b'"object":{"more":' + value + b",")
+        status, text = await send(served, hook, data)
+        assert status == 200, text
+        answer = json.loads(text)["response"]
+        assert (answer["uid"], answer["allowed"]) == ("uid-1", False)
+        assert answer["status"]["message"].startswith(f'Pod "train" is invalid: {fact}')
+
+    run(act)
+
+
+def test_an_update_beyond_a_limit_of_reading_is_no_answer() -> None:
+    """What is stored may be beyond it, and has to change still: the failure policy lets it."""
+
+    async def act(served: Served) -> None:
+        served.held.release()
+        body = review(GOOD)
+        body["request"] |= {"operation": "UPDATE", "oldObject": body["request"]["object"]}
+        text = json.dumps(body, separators=(",", ":")).encode()
+        data = text.replace(b'"object":{', b'"object":{"more":1e999,')
+        assert (await send(served, "validate", data))[0] == 400
 
     run(act)
 

@@ -203,6 +203,19 @@ def test_a_pod_with_a_node_is_refused(cli: CommandLine, place: Path) -> None:
     assert entry["patch"] == []
 
 
+@pytest.mark.parametrize(
+    ("amounts", "count", "code"), [(NVIDIA, 250, 0), (NVIDIA, 251, 1), ({"cpu": "1"}, 251, 0)]
+)
+def test_more_containers_than_admission_decides_on_are_refused(
+    cli: CommandLine, place: Path, amounts: dict[str, str], count: int, code: int
+) -> None:
+    """As in a cluster; a Pod that asks for nothing of ours is not looked at there."""
+    body = pod(*(container(f"c{number}", limits=amounts) for number in range(count)))
+    (entry,) = checked(cli, place, body, code=code)
+
+    assert ("at most 250 in one list" in entry["message"]) == bool(code)
+
+
 def test_an_annotation_that_is_no_json_refuses_the_pod(cli: CommandLine, place: Path) -> None:
     """As in a cluster: only this Pod, with its field, and everything else that is wrong with it."""
     key = "scheduling.koordinator.sh/resource-spec"
