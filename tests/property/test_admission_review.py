@@ -16,7 +16,7 @@ values = st.recursive(
     lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(texts, inner, max_size=4)),
     max_leaves=20,
 )
-SMALL = ReviewLimits(bytes_max=200, depth_max=4, text_length_max=20, containers_max=2)
+SMALL = ReviewLimits(bytes_max=200, depth_max=4, text_length_max=20)
 
 
 @given(body=st.binary(max_size=400))

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final, Never
 
 from ledger.domain.annotations.wire import a_flag, a_text, an_object, each
@@ -32,6 +33,12 @@ _POD_LISTS: Final = ("containers", "initContainers", "ephemeralContainers")
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
 """Made once: `json.loads` with hooks, `json.dumps` with separators make one for each call."""
 _UNNAMED: Final = "unnamed"
+CONTAINERS_MAX: Final = 250
+"""Entries in one list of a Pod's containers."""
+
+
+class LimitError(InputError):
+    """More than is read of a request. Its user is told, where it says whose it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,13 +50,11 @@ class ReviewLimits:
         bytes_max: of the body; an UPDATE carries two objects of up to 1.5 MiB each.
         depth_max: levels of nesting of the body.
         text_length_max: characters of one text; all annotations together may have 256 KiB.
-        containers_max: entries in one list of a Pod's containers.
     """
 
     bytes_max: int = 8 * 2**20
     depth_max: int = 64
     text_length_max: int = 2**20
-    containers_max: int = 250
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,10 +140,10 @@ def request_of(review: object, limits: ReviewLimits = DEFAULT_LIMITS) -> Admissi
         InputError: as `decode_review`.
     """
     _check_depth(review, limits)
-    return request_within(review, limits)
+    return request_within(review)
 
 
-def request_within(review: object, limits: ReviewLimits = DEFAULT_LIMITS) -> AdmissionRequest:
+def request_within(review: object) -> AdmissionRequest:
     """
     Return the request of an AdmissionReview that is known not to be nested too deep.
 
@@ -151,8 +156,23 @@ def request_within(review: object, limits: ReviewLimits = DEFAULT_LIMITS) -> Adm
         if review.get(key) != expected:
             raise InputError(f"expected {expected}: value={_shown(review.get(key))}", field=key)
     request = _request(an_object(review.get("request"), "request"))
-    _check_containers(request, limits)
+    if request.old is not None:
+        expect_few(request.old)
     return request
+
+
+def request_beyond(body: bytes) -> AdmissionRequest:
+    """
+    Return the request of a body that is not read, without its object.
+
+    The API server writes who asks for what in front of it. What an update found stored may be
+    beyond a limit and has to change still, so that no update is one.
+
+    Raises:
+        InputError: it does not say, or is an update.
+    """
+    head, _, _ = body.partition(b',"userInfo":')
+    return decode_review(head + b',"object":{}}}')
 
 
 def encode_review(request: AdmissionRequest, answer: AdmissionAnswer) -> dict[str, object]:
@@ -201,16 +221,18 @@ def _status(request: AdmissionRequest, answer: AdmissionAnswer) -> dict[str, obj
 
 def _load(source: bytes | bytearray | str, limits: ReviewLimits) -> object:
     if len(source) > limits.bytes_max:
-        raise InputError(f"too large: bytes={len(source)}, bytes_max={limits.bytes_max}")
+        raise LimitError(f"too large: bytes_max={limits.bytes_max}")
     try:
         text = source if isinstance(source, str) else source.decode()
         value: object = _DECODER.decode(text)
     except UnicodeDecodeError as error:
         raise InputError(f"not UTF-8: byte={error.start}") from error
     except RecursionError as error:
-        raise InputError(f"too deep: depth_max={limits.depth_max}") from error
-    except ValueError as error:
+        raise LimitError(f"too deep: depth_max={limits.depth_max}") from error
+    except json.JSONDecodeError as error:
         raise InputError(f"not valid JSON: {error}") from error
+    except ValueError as error:
+        raise LimitError("a number has too many digits") from error
     if len(text) > limits.text_length_max or _SURROGATE_ESCAPE.search(text):
         _check_texts(value, limits)
     return value
@@ -232,7 +254,7 @@ def _refuse_constant(name: str) -> Never:
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise InputError(f"a number is out of range: value={text[:80]}")
+        raise LimitError(f"a number is out of range: value={text[:80]}")
     return number
 
 
@@ -254,7 +276,7 @@ def _check_depth(value: object, limits: ReviewLimits) -> None:
         if not level:
             return
     if level:
-        raise InputError(f"too deep: depth_max={limits.depth_max}")
+        raise LimitError(f"too deep: depth_max={limits.depth_max}")
 
 
 def _check_texts(value: object, limits: ReviewLimits) -> None:
@@ -276,7 +298,7 @@ def _check_texts(value: object, limits: ReviewLimits) -> None:
 
 def _check_text(text: str, limits: ReviewLimits) -> None:
     if len(text) > limits.text_length_max:
-        raise InputError(
+        raise LimitError(
             f"a text is too long: length={len(text)}, text_length_max={limits.text_length_max}"
         )
     if not text.isascii():
@@ -344,14 +366,18 @@ def lists_of_containers(pod: Mapping[str, object]) -> dict[str, list[object]]:
     return {name: items for name, items in found.items() if isinstance(items, list)}
 
 
-def _check_containers(request: AdmissionRequest, limits: ReviewLimits) -> None:
-    for key, pod in (("object", request.obj), ("oldObject", request.old)):
-        for section, items in lists_of_containers(pod or {}).items():
-            if len(items) > limits.containers_max:
-                raise InputError(
-                    f"too many: count={len(items)}, count_max={limits.containers_max}",
-                    field=f"request.{key}.spec.{section}",
-                )
+def expect_few(pod: Mapping[str, object], old: Mapping[str, object] = MappingProxyType({})) -> None:
+    """
+    Look how many containers a Pod has; as many as before the change may stay.
+
+    Raises:
+        InputError: more in one list than are decided on.
+    """
+    before = lists_of_containers(old)
+    for section, items in lists_of_containers(pod).items():
+        if len(items) > max(CONTAINERS_MAX, len(before.get(section, ()))):
+            fact = f"admission decides on Pods of at most {CONTAINERS_MAX} in one list"
+            raise InputError(f"{len(items)} entries: {fact}", field=f"spec.{section}")
 
 
 def _shown(value: object) -> str:

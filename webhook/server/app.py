@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
@@ -24,8 +26,11 @@ from webhook.decide.mutating.pod import mutate_pod
 from webhook.decide.review import (
     DEFAULT_LIMITS,
     AdmissionRequest,
+    LimitError,
     ReviewLimits,
+    encode_review,
     lists_of_containers,
+    request_beyond,
 )
 from webhook.decide.settings import AdmissionSettings
 from webhook.decide.validating.validate import validate
@@ -175,6 +180,16 @@ class Admission:
     aside: Executor = field(default_factory=lambda: ThreadPoolExecutor(1, "large"))
 
 
+class _BeyondError(Exception):
+    """The request is of more than is read; `request` is whose it is, without its object."""
+
+    def __init__(self, request: AdmissionRequest, error: LimitError) -> None:
+        super().__init__(str(error))
+        self.request = request
+        fact = f'{request.kind} "{request.shown_name}" is invalid: {error}'
+        self.answer = AdmissionAnswer(allowed=False, message=fact)
+
+
 class _BrokenError(Exception):
     """The request is none of admission's; with the status that says how."""
 
@@ -186,7 +201,7 @@ class _BrokenError(Exception):
 
 def hooks_app(admission: Admission) -> web.Application:
     """Return the application that kube-apiserver calls: `/mutate` and `/validate`, TLS outside."""
-    app = web.Application(client_max_size=admission.limits.review.bytes_max)
+    app = web.Application()
     for hook in _DECISIONS:
         app.router.add_post(f"/{hook}", _handler(admission, hook))
     return app
@@ -223,6 +238,12 @@ def _handler(admission: Admission, hook: str) -> Callable[[web.Request], Awaitab
         except TimeoutError:
             metrics.broken.labels("timeout").inc()
             return web.Response(status=504, text="no time left to answer\n")
+        except _BeyondError as error:
+            asked, seconds = error.request, time.perf_counter() - started
+            note = _Note(hook=hook, request=asked, uid=asked.uid, name=asked.shown_name)
+            _take_note(admission, note, error.answer, seconds)
+            body = json.dumps(encode_review(asked, error.answer))
+            return web.Response(text=body, content_type=JSON)
         except _BrokenError as error:
             metrics.broken.labels(error.reason).inc()
             return web.Response(status=error.status, text=f"{error}\n")
@@ -274,17 +295,21 @@ async def _content(http: web.Request, limits: ServerLimits) -> bytes:
         raise _BrokenError(415, "encoding", "compressed requests are not read")
     if http.content_type != JSON:
         raise _BrokenError(415, "content_type", f"expected {JSON}: got={http.content_type}")
-    try:
-        return await http.read()
-    except web.HTTPRequestEntityTooLarge as error:
-        most = limits.review.bytes_max
-        raise _BrokenError(413, "too_large", f"too large: bytes_max={most}") from error
+    content = bytearray()
+    while len(content) <= limits.review.bytes_max and (more := await http.content.readany()):
+        content += more
+    return bytes(content)
 
 
 def _read(content: bytes, limits: ServerLimits) -> AdmissionRequest:
     try:
         return read_review(content, limits.review)
     except InputError as error:
+        if isinstance(error, LimitError):
+            with suppress(InputError):
+                raise _BeyondError(request_beyond(content), error) from error
+        if len(content) > limits.review.bytes_max:
+            raise _BrokenError(413, "too_large", str(error)) from error
         raise _BrokenError(400, "unreadable", str(error)) from error
 
 

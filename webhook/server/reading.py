@@ -7,9 +7,9 @@ from typing import Final
 
 import orjson
 
-from ledger.domain.errors import InputError
 from webhook.decide.review import (
     AdmissionRequest,
+    LimitError,
     ReviewLimits,
     decode_review,
     request_of,
@@ -34,7 +34,7 @@ def read_review(body: bytes, limits: ReviewLimits) -> AdmissionRequest:
         InputError: as `decode_review`.
     """
     if len(body) > limits.bytes_max:
-        raise InputError(f"too large: bytes={len(body)}, bytes_max={limits.bytes_max}")
+        raise LimitError(f"too large: bytes_max={limits.bytes_max}")
     levels = levels_written()
     wraps = max(0, (levels or 0) - limits.depth_max)
     try:
@@ -44,7 +44,7 @@ def read_review(body: bytes, limits: ReviewLimits) -> AdmissionRequest:
         same = False
     if not same or len(body) > limits.text_length_max:
         return decode_review(body, limits)
-    return request_of(value, limits) if levels is None else request_within(value, limits)
+    return request_of(value, limits) if levels is None else request_within(value)
 
 
 @lru_cache(maxsize=1)

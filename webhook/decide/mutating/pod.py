@@ -55,7 +55,7 @@ from webhook.decide.mutating.takeover import (
     taken_over,
 )
 from webhook.decide.patch import diff
-from webhook.decide.review import CREATE, UPDATE, AdmissionRequest, readable_pod
+from webhook.decide.review import CREATE, UPDATE, AdmissionRequest, expect_few, readable_pod
 from webhook.decide.settings import DEFAULT_SCHEDULER, AdmissionSettings, RuleMode
 
 EPHEMERAL: Final = "ephemeralcontainers"
@@ -121,6 +121,7 @@ def mutated(
     spec = spec if profiled is pod else _read(profiled, namespace, settings)
     if not asks_for_ours(spec) and not is_placed_for_pools(profiled, settings, facts.labels):
         return profiled
+    expect_few(pod)
     pod = with_defaults(profiled, settings.defaults)
     spec = spec if profiled is pod else _read(pod, namespace, settings)
     before = scheduler_of(pod)
@@ -149,6 +150,7 @@ def with_blind_ephemeral(pod: Pod, old: Pod, settings: AdmissionSettings) -> Pod
         read_pod(pod, settings.vocabulary)
     ):
         return pod
+    expect_few(pod, old)
     path = "spec.ephemeralContainers"
     before, there = _ephemeral(pod), {text_at(one, "name", path) for one in _ephemeral(old)}
     after: list[object] = [

@@ -34,7 +34,7 @@ from webhook.decide.mutating.takeover import (
     is_given_claims,
     is_placed_by_us,
 )
-from webhook.decide.review import CREATE, AdmissionRequest
+from webhook.decide.review import CREATE, AdmissionRequest, expect_few
 from webhook.decide.settings import AdmissionSettings
 from webhook.decide.validating import forgery, near_misses, owned, quota, visible
 from webhook.decide.validating.findings import (
@@ -142,6 +142,8 @@ def _managed_errors(
     yield from forgery.check_reserve_pod(request, settings)
     if examined.spec is None:
         return
+    if asks_for_ours(examined.spec):
+        expect_few(pod)
     if examined.asks_gpus:
         yield from visible.check_visible(pod)
     if is_claimed(pod) or is_given_claims(pod, settings, facts.labels):
@@ -309,5 +311,7 @@ def check_ephemeral(
     pod = request.obj or {}
     errors = [*forgery.check_allocations(request, settings)]
     if is_managed(pod, settings, facts):
+        if scheduler_of(pod) == settings.scheduler_name:
+            expect_few(pod, request.old or {})
         errors += visible.check_ephemeral(pod, request.old)
     return FoundViolations(errors=tuple(errors))
