@@ -1,0 +1,287 @@
+"""
+Whatever single value or row of a ledger is another than it was: `verify` finds it.
+
+The edits are made by plain SQL past every rule, which stands again afterwards. They follow from the
+schema: a table without a row here fails the test, so that a new one is edited too.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from ledger.domain.errors import InputError
+from ledger.signing import sign_note
+from ledger.store.open import Ledger
+from ledger.store.proving.checkpoints import checkpoint_at
+from ledger.store.proving.second import second_prover
+from ledger.store.proving.verify import verify
+from ledger.store.reading.snapshots import take_snapshot
+from ledger.store.writing.append import Writer
+from tests.support.archives import KEY, afterwards, history, move
+from tests.support.campaign import print_figures
+from tests.support.log_proofs import keep_checkpoint
+from tests.support.postgres import Server
+from tests.support.row_edits import Edit, Edits, PostgresEdits, SqliteEdits, chosen, edits_of
+from tests.support.stores import (
+    Clock,
+    PostgresStore,
+    SqliteStore,
+    Store,
+    refused,
+    released,
+    reserved,
+    share,
+    start,
+)
+
+SEED: Final = 34
+ARCHIVE: Final = frozenset({"ledger_segments", "ledger_archived"})
+SNAPSHOTS: Final = frozenset({"ledger_snapshots"})
+CHECKPOINTS: Final = frozenset({"ledger_checkpoints"})
+
+
+def plain(ledger: Ledger, folder: Path) -> None:
+    """Record something of every kind, some of it open and some of it ended."""
+    del folder
+    history(ledger, Clock(), events=300)
+
+
+def archived(ledger: Ledger, folder: Path) -> None:
+    """Move 512 events to two files, and go on with what was open there."""
+    _archived(ledger, folder)
+
+
+def with_snapshots(ledger: Ledger, folder: Path) -> None:
+    """Take two snapshots, the last one not at the end."""
+    del folder
+    clock = Clock()
+    _snapshots(ledger, history(ledger, clock, events=300), clock)
+
+
+def with_checkpoints(ledger: Ledger, folder: Path) -> None:
+    """Keep two checkpoints, the last one not at the end."""
+    del folder
+    clock = Clock()
+    _checkpoints(ledger, history(ledger, clock, events=300), clock)
+
+
+def whole(ledger: Ledger, folder: Path) -> None:
+    """All of it in one ledger, so that every table has a row."""
+    writer, clock = _archived(ledger, folder)
+    _snapshots(ledger, writer, clock)
+    _checkpoints(ledger, writer, clock)
+
+
+def long(ledger: Ledger, folder: Path) -> None:
+    """So many events that a second process proves the rows."""
+    del folder
+    history(ledger, Clock(), events=6_100)
+
+
+def _archived(ledger: Ledger, folder: Path) -> tuple[Writer, Clock]:
+    clock = Clock()
+    history(ledger, clock, events=260)
+    move(ledger, folder)
+    writer, clock.now_us = start(ledger, "next"), ledger.head().at_us
+    for number in range(130):
+        writer.append(clock.all(reserved(f"q{number}", share(2, 10)), released(f"q{number}")))
+    move(ledger, folder)
+    writer = start(ledger, "third")
+    writer.append(clock.all(*(each.event for each in afterwards(Clock()))))
+    writer.append(clock.all(reserved("last", share(2, 20)), refused("too-late")))
+    return writer, clock
+
+
+def _snapshots(ledger: Ledger, writer: Writer, clock: Clock) -> None:
+    for number in range(2):
+        take_snapshot(ledger, writer, wall_us=0)
+        writer.append([clock.new(refused(f"behind-{number}"))])
+
+
+def _checkpoints(ledger: Ledger, writer: Writer, clock: Clock) -> None:
+    for number in range(2):
+        checkpoint = checkpoint_at(ledger)
+        with ledger.connection.begin():
+            keep_checkpoint(ledger.connection, checkpoint, sign_note(checkpoint.text(), KEY))
+        writer.append([clock.new(refused(f"signed-{number}"))])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """A kind of ledger, and the tables that are empty in it."""
+
+    name: str
+    record: Callable[[Ledger, Path], None]
+    empty: frozenset[str]
+
+
+SCENES: Final = (
+    Scene(name="plain", record=plain, empty=ARCHIVE | SNAPSHOTS | CHECKPOINTS),
+    Scene(name="archived", record=archived, empty=SNAPSHOTS | CHECKPOINTS),
+    Scene(name="with snapshots", record=with_snapshots, empty=ARCHIVE | CHECKPOINTS),
+    Scene(name="with checkpoints", record=with_checkpoints, empty=ARCHIVE | SNAPSHOTS),
+    Scene(name="with all of it", record=whole, empty=frozenset()),
+    Scene(name="beyond 6,000 events", record=long, empty=ARCHIVE | SNAPSHOTS | CHECKPOINTS),
+)
+WHOLE: Final = SCENES[4]
+LONG: Final = SCENES[5]
+
+
+@dataclass(slots=True)
+class Tried:
+    """What became of the edits of one ledger."""
+
+    found: int = 0
+    not_opened: int = 0
+    refused: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def scene_of(
+    scene: Scene, database: str, folder: Path, request: pytest.FixtureRequest
+) -> Iterator[Edits]:
+    """Give a ledger of this kind, to be edited."""
+    if database == "sqlite":
+        empty: SqliteStore = request.getfixturevalue("empty_ledger")
+        store: Store = empty.copy(folder / "ledger.db")
+        with store.open() as ledger:
+            scene.record(ledger, folder)
+        assert isinstance(store, SqliteStore)
+        yield SqliteEdits(store=store, folder=folder / "edited")
+        return
+    server: Server = request.getfixturevalue("postgres")
+    made: PostgresStore = request.getfixturevalue("empty_postgres")
+    copy = made.copy()
+    with copy.open() as ledger:
+        scene.record(ledger, folder)
+    with copy.raw() as raw:
+        yield PostgresEdits(store=copy, raw=raw)
+    server.drop(copy.database)
+
+
+def is_lawful(edit: Edit) -> bool:
+    """Tell whether anybody may do it: a snapshot is a cache, and may go."""
+    return edit.table == "ledger_snapshots" and edit.kind == "row deleted"
+
+
+def try_edit(edits: Edits, edit: Edit, tried: Tried, *, second: bool) -> None:
+    """Make the edit, and ask what `verify` says of it."""
+    with edits.edited(edit) as store:
+        if store is None:
+            tried.refused += 1
+            return
+        prover: AbstractContextManager[object] = nullcontext()
+        if second:
+            prover = second_prover(store.url)
+        with prover as beside:
+            try:
+                with store.open("read") as ledger:
+                    report = verify(ledger, second=beside)  # type: ignore[arg-type] # or None
+            except InputError:
+                tried.not_opened += 1
+                return
+            except Exception as error:  # noqa: BLE001 - a traceback is a wrong answer
+                tried.wrong.append(f"{edit}: {error!r}")
+                return
+        tried.found += not report.ok
+        if report.ok:
+            tried.wrong.append(f"{edit}: nothing found")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Campaign:
+    """
+    How many edits are made of a kind of ledger.
+
+    Attributes:
+        each: of every table's columns, and rows deleted, doubled and invented.
+        some: at most so many of all these.
+    """
+
+    scene: Scene
+    each: int = 1
+    some: int | None = None
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgres"])
+@pytest.mark.parametrize(
+    "campaign",
+    [
+        pytest.param(
+            Campaign(scene=WHOLE, some=40), id="a sample", marks=pytest.mark.campaign_sample
+        ),
+        *(
+            pytest.param(Campaign(scene=scene, **more), id=scene.name, marks=pytest.mark.slow)
+            for scene in SCENES
+            for more in ({"each": 3} if scene is WHOLE else {"some": 60} if scene is LONG else {},)
+        ),
+    ],
+)
+def test_verify_finds_every_single_edit_of_a_row(
+    campaign: Campaign, database: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """A value that is another, a row that is gone, or there twice, or of what never was."""
+    scene, rng, tried = campaign.scene, random.Random(SEED), Tried()
+    with scene_of(scene, database, tmp_path, request) as edits:
+        tables = list(edits.tables.values())
+        assert {rows.table for rows in tables if not rows.rows} == scene.empty
+        assert {each.table for each in tables} > {"ledger_head", "alembic_version"}
+        every = edits_of([rows for rows in tables if rows.rows], rng)
+        for edit in chosen(every, campaign.each, campaign.some, rng):
+            if not is_lawful(edit):
+                try_edit(edits, edit, tried, second=scene is LONG)
+    figures = {
+        "edits": tried.found + tried.not_opened + len(tried.wrong),
+        "not opened": tried.not_opened,
+        "unseen": len(tried.wrong),
+        "refused by the database": tried.refused,
+    }
+    print_figures(f"{database}, {scene.name}", figures)
+    assert not tried.wrong, "\n".join(tried.wrong)
+    assert tried.found > tried.refused
+
+
+NAMED: Final = {
+    ("ledger_tree", "id"): r"ledger_tree: key=\(-?\d+,\), id = 1",
+    ("ledger_segments", "at_us"): r"ledger_segments: key=\(256,\), at_us=",
+    ("ledger_segments", "file_name"): r"ledger_segments: key=\(256,\), file_name=",
+    ("ledger_segments", "state"): r"state at a segment's end is damaged: file=segment-000000000001",
+    ("ledger_checkpoints", "row deleted"): r"ledger_checkpoints lacks the row .*: key=\(\d+,\)",
+    ("ledger_checkpoints", "note"): r"ledger_checkpoints: key=\(\d+,\), note",
+    ("ledger_events", "row doubled"): r"position 0: the log begins at position 1",
+}
+"""What is found of an edit of the first row of a table, by its column or its kind."""
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgres"])
+def test_an_edit_is_named_by_table_row_and_column(
+    database: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Whoever mends it knows where to look."""
+    with scene_of(WHOLE, database, tmp_path, request) as edits:
+        every = edits_of(list(edits.tables.values()), random.Random(SEED))
+        for (table, what), words in NAMED.items():
+            rows = edits.tables[table]
+            first, at = rows.rows[0], rows.columns.index(what) if what in rows.columns else 0
+            edit = next(
+                each
+                for each in every[table, what]
+                if (
+                    each.old == first and (each.new is None or type(each.new[at]) is rows.types[at])
+                )
+                or (each.old is None and each.new and each.new[0] == first[0] - 1)
+            )
+            with edits.edited(edit) as store:
+                assert store is not None, edit
+                with store.open("read") as ledger:
+                    found = verify(ledger).findings
+            assert any(re.search(words, str(each)) for each in found), (str(edit), found)
