@@ -49,6 +49,7 @@ METADATA: Final = MetaData(
 )
 
 SELDOM: Final = (
+    "checkpoint.stored.v1",
     "checkpoint.withdrawn.v1",
     "drift.found.v1",
     "drift.resolved.v1",
@@ -562,7 +563,7 @@ ledger_checkpoints: Final = _table(
     _key("size"),
     _text("note"),
 )
-"""Signed checkpoints (C2SP signed notes) by the size of the tree that they sign."""
+"""Signed checkpoints (C2SP signed notes) by the size of their tree, as the log says them."""
 
 ledger_snapshots: Final = _table(
     "ledger_snapshots",

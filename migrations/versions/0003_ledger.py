@@ -33,6 +33,7 @@ _PRODUCT = (0, 100000000)
 _SELDOM = " OR ".join(
     f"event_type = '{name}'"
     for name in (
+        "checkpoint.stored.v1",
         "checkpoint.withdrawn.v1",
         "drift.found.v1",
         "drift.resolved.v1",

@@ -14,7 +14,7 @@ from ledger.domain.errors import InputError
 from tenure.commands import Commands
 from tenure.exits import with_next
 from tenure.keys import private_key
-from tenure.opening import clock_us, ledger_url, opened
+from tenure.opening import clock_us, ledger_url, opened, taken_over
 from tenure.options import Key, LedgerUrl
 from tenure.version import tenure_version
 
@@ -130,6 +130,12 @@ def checkpoint(
             "--out", metavar="FILE", help="Write the note to a file too.", show_default=False
         ),
     ] = None,
+    keep: Annotated[
+        bool,
+        typer.Option(
+            "--keep", help="Store the note in the ledger too, which takes it over as its writer."
+        ),
+    ] = False,
     ledger: LedgerUrl = None,
 ) -> None:
     """
@@ -138,12 +144,16 @@ def checkpoint(
     Example: tenure ledger checkpoint --key cluster-1.key --out monday.checkpoint
     """
     from ledger.signing import sign_note
-    from ledger.store.proving.checkpoints import checkpoint_at
+    from ledger.store.proving.checkpoints import checkpoint_at, store_checkpoint
 
     signer = private_key(key)
-    with opened(ledger) as source:
+    with opened(ledger, mode="write" if keep else "read") as source:
         expect_events(source)
-        signed = sign_note(checkpoint_at(source).text(), signer)
+        tree = checkpoint_at(source)
+        signed = sign_note(tree.text(), signer)
+        if keep:
+            writer, wall_us = taken_over(source, "tenure ledger checkpoint")
+            store_checkpoint(writer, tree, signed, wall_us=wall_us)
     if out is not None:
         out.write_text(signed, encoding="utf-8")
     sys.stdout.write(signed)

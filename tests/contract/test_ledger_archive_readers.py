@@ -24,6 +24,7 @@ from ledger.store.proving.checkpoints import (
     key_at,
     prove_consistency,
     prove_inclusion,
+    store_checkpoint,
 )
 from ledger.store.proving.tree_proof import KeptCheckpoint as Kept
 from ledger.store.proving.verify import verify
@@ -34,7 +35,6 @@ from ledger.store.reading.snapshots import take_snapshot
 from ledger.store.reading.timetravel import load_state
 from ledger.store.service import open_service
 from tests.support.archives import afterwards, history, move
-from tests.support.log_proofs import keep_checkpoint
 from tests.support.recovery import live_pods, recovered, witness
 from tests.support.stores import ORIGIN, Clock, Store, released, start
 
@@ -202,8 +202,8 @@ def test_every_audit_view_but_the_log_says_the_same(store: Store, tmp_path: Path
         settings = SettingsChanged(settings_hash="s", settings="{}", tenure_version="1")
         writer.append(clock.all(drift, settings))
         tree = checkpoint_at(ledger, 100)
-        with ledger.connection.begin():
-            keep_checkpoint(ledger.connection, tree, sign_note(tree.text(), PrivateKey.new("k")))
+        note = sign_note(tree.text(), PrivateKey.new("k"))
+        store_checkpoint(writer, tree, note, wall_us=0)
         for number in range(60):
             writer.append(clock.all(released(f"none-{number}")))
 

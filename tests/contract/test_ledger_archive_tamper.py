@@ -224,11 +224,11 @@ INVENTED = (
         ),
         ("DELETE FROM ledger_events WHERE position = 2", 2, "lacks its idempotency key"),
         ("DELETE FROM ledger_tiles WHERE number = 1", 257, "a tile is missing"),
-        ("UPDATE ledger_segments SET file_name = 'x' WHERE first = 257", None, "another file"),
-        ("UPDATE ledger_segments SET at_us = 1 WHERE first = 1", 256, "position or time"),
+        ("UPDATE ledger_segments SET file_name = 'x' WHERE first = 257", None, "file_name="),
+        ("UPDATE ledger_segments SET at_us = 1 WHERE first = 1", 256, "at_us is another"),
         ("UPDATE ledger_segments SET state = zeroblob(9) WHERE first = 1", 256, "damaged"),
         ("UPDATE ledger_events SET position = 0 WHERE position = 2", None, "lacks its"),
-        (INVENTED, 1, "lacks its idempotency key"),
+        (INVENTED, 0, "the log begins at position 1"),
     ],
 )
 def test_what_the_ledger_kept_of_archived_events_is_proved(

@@ -20,15 +20,13 @@ import pytest
 from ledger.domain.errors import InputError
 from ledger.signing import sign_note
 from ledger.store.open import Ledger
-from ledger.store.proving.checkpoints import checkpoint_at
+from ledger.store.proving.checkpoints import checkpoint_at, store_checkpoint
 from ledger.store.proving.second import second_prover
 from ledger.store.proving.verify import verify
 from ledger.store.reading.snapshots import take_snapshot
 from ledger.store.writing.append import Writer
 from tests.support.archives import KEY, afterwards, history, move
 from tests.support.campaign import print_figures
-from tests.support.log_proofs import keep_checkpoint
-from tests.support.postgres import Server
 from tests.support.row_edits import Edit, Edits, PostgresEdits, SqliteEdits, chosen, edits_of
 from tests.support.stores import (
     Clock,
@@ -91,8 +89,10 @@ def _archived(ledger: Ledger, folder: Path) -> tuple[Writer, Clock]:
     history(ledger, clock, events=260)
     move(ledger, folder)
     writer, clock.now_us = start(ledger, "next"), ledger.head().at_us
-    for number in range(130):
-        writer.append(clock.all(reserved(f"q{number}", share(2, 10)), released(f"q{number}")))
+    for number in range(13):
+        pods = [f"q{number}-{each}" for each in range(10)]
+        lives = ((reserved(pod, share(2, 10)), released(pod)) for pod in pods)
+        writer.append(clock.all(*(each for life in lives for each in life)))
     move(ledger, folder)
     writer = start(ledger, "third")
     writer.append(clock.all(*(each.event for each in afterwards(Clock()))))
@@ -109,8 +109,7 @@ def _snapshots(ledger: Ledger, writer: Writer, clock: Clock) -> None:
 def _checkpoints(ledger: Ledger, writer: Writer, clock: Clock) -> None:
     for number in range(2):
         checkpoint = checkpoint_at(ledger)
-        with ledger.connection.begin():
-            keep_checkpoint(ledger.connection, checkpoint, sign_note(checkpoint.text(), KEY))
+        store_checkpoint(writer, checkpoint, sign_note(checkpoint.text(), KEY), wall_us=0)
         writer.append([clock.new(refused(f"signed-{number}"))])
 
 
@@ -145,27 +144,36 @@ class Tried:
     wrong: list[str] = field(default_factory=list)
 
 
-@contextmanager
-def scene_of(
-    scene: Scene, database: str, folder: Path, request: pytest.FixtureRequest
-) -> Iterator[Edits]:
-    """Give a ledger of this kind, to be edited."""
-    if database == "sqlite":
-        empty: SqliteStore = request.getfixturevalue("empty_ledger")
-        store: Store = empty.copy(folder / "ledger.db")
-        with store.open() as ledger:
-            scene.record(ledger, folder)
-        assert isinstance(store, SqliteStore)
-        yield SqliteEdits(store=store, folder=folder / "edited")
-        return
-    server: Server = request.getfixturevalue("postgres")
-    made: PostgresStore = request.getfixturevalue("empty_postgres")
-    copy = made.copy()
-    with copy.open() as ledger:
-        scene.record(ledger, folder)
-    with copy.raw() as raw:
-        yield PostgresEdits(store=copy, raw=raw)
-    server.drop(copy.database)
+Recorded = Callable[[Scene, str], AbstractContextManager[Edits]]
+
+
+@pytest.fixture(scope="module")
+def recorded(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Recorded]:
+    """Gives a ledger of a kind, to be edited; each is recorded once."""
+    made: dict[tuple[str, str], Store] = {}
+
+    @contextmanager
+    def edits(scene: Scene, database: str) -> Iterator[Edits]:
+        folder = tmp_path_factory.mktemp("edits")
+        store = made.get((scene.name, database))
+        if store is None:
+            name = {"sqlite": "empty_ledger", "postgres": "empty_postgres"}[database]
+            empty: Store = request.getfixturevalue(name)
+            store = made[scene.name, database] = empty.copy(folder / "ledger.db")
+            with store.open() as ledger:
+                scene.record(ledger, folder)
+        if isinstance(store, SqliteStore):
+            yield SqliteEdits(store=store, folder=folder / "edited")
+        else:
+            with store.raw() as raw:
+                yield PostgresEdits(store=store, raw=raw)
+
+    yield edits
+    for store in made.values():
+        if isinstance(store, PostgresStore):
+            store.server.drop(store.database)
 
 
 def is_lawful(edit: Edit) -> bool:
@@ -212,26 +220,45 @@ class Campaign:
     some: int | None = None
 
 
-@pytest.mark.parametrize("database", ["sqlite", "postgres"])
+SAMPLE: Final = {
+    "sqlite": Campaign(scene=WHOLE, some=30),
+    "postgres": Campaign(scene=WHOLE, some=8),
+}
+"""What `make test` tries. Postgres is asked for its whole catalog each time, which takes long."""
+WHOLE_CAMPAIGN: Final = {
+    "sqlite": [
+        *(Campaign(scene=scene) for scene in SCENES[:4]),
+        Campaign(scene=WHOLE, each=3),
+        Campaign(scene=LONG, some=60),
+    ],
+    "postgres": [
+        *(Campaign(scene=scene, some=100) for scene in SCENES[:4]),
+        Campaign(scene=WHOLE),
+        Campaign(scene=LONG, some=30),
+    ],
+}
+
+
 @pytest.mark.parametrize(
-    "campaign",
+    ("database", "campaign"),
     [
-        pytest.param(
-            Campaign(scene=WHOLE, some=40), id="a sample", marks=pytest.mark.campaign_sample
+        *(
+            pytest.param(name, each, id=f"{name}, a sample", marks=pytest.mark.campaign_sample)
+            for name, each in SAMPLE.items()
         ),
         *(
-            pytest.param(Campaign(scene=scene, **more), id=scene.name, marks=pytest.mark.slow)
-            for scene in SCENES
-            for more in ({"each": 3} if scene is WHOLE else {"some": 60} if scene is LONG else {},)
+            pytest.param(name, each, id=f"{name}, {each.scene.name}", marks=pytest.mark.slow)
+            for name, campaigns in WHOLE_CAMPAIGN.items()
+            for each in campaigns
         ),
     ],
 )
 def test_verify_finds_every_single_edit_of_a_row(
-    campaign: Campaign, database: str, tmp_path: Path, request: pytest.FixtureRequest
+    database: str, campaign: Campaign, recorded: Recorded
 ) -> None:
     """A value that is another, a row that is gone, or there twice, or of what never was."""
     scene, rng, tried = campaign.scene, random.Random(SEED), Tried()
-    with scene_of(scene, database, tmp_path, request) as edits:
+    with recorded(scene, database) as edits:
         tables = list(edits.tables.values())
         assert {rows.table for rows in tables if not rows.rows} == scene.empty
         assert {each.table for each in tables} > {"ledger_head", "alembic_version"}
@@ -251,8 +278,8 @@ def test_verify_finds_every_single_edit_of_a_row(
 
 
 NAMED: Final = {
-    ("ledger_tree", "id"): r"ledger_tree: key=\(-?\d+,\), id = 1",
-    ("ledger_segments", "at_us"): r"ledger_segments: key=\(256,\), at_us=",
+    ("ledger_tree", "id"): r"ledger_tree: key=\(-?\d+,\), it must be so: id = 1",
+    ("ledger_segments", "at_us"): r"ledger_segments: key=\(256,\), at_us is another",
     ("ledger_segments", "file_name"): r"ledger_segments: key=\(256,\), file_name=",
     ("ledger_segments", "state"): r"state at a segment's end is damaged: file=segment-000000000001",
     ("ledger_checkpoints", "row deleted"): r"ledger_checkpoints lacks the row .*: key=\(\d+,\)",
@@ -263,11 +290,9 @@ NAMED: Final = {
 
 
 @pytest.mark.parametrize("database", ["sqlite", "postgres"])
-def test_an_edit_is_named_by_table_row_and_column(
-    database: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_an_edit_is_named_by_table_row_and_column(database: str, recorded: Recorded) -> None:
     """Whoever mends it knows where to look."""
-    with scene_of(WHOLE, database, tmp_path, request) as edits:
+    with recorded(WHOLE, database) as edits:
         every = edits_of(list(edits.tables.values()), random.Random(SEED))
         for (table, what), words in NAMED.items():
             rows = edits.tables[table]

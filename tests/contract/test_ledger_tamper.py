@@ -26,14 +26,16 @@ from ledger.domain.log.events import LedgerEvent, PodReleased, encode_event
 from ledger.domain.log.recorded import Envelope
 from ledger.domain.proofs.hashing import GENESIS, chain_hash
 from ledger.domain.proofs.merkle import includes, is_prefix
+from ledger.signing import Checkpoint, Note
 from ledger.store.open import Ledger
 from ledger.store.projections.rebuild import rebuild
+from ledger.store.proving.checkpoints import store_checkpoint
 from ledger.store.proving.tree import TileGrower
 from ledger.store.proving.verify import verify
 from ledger.store.reading.read import envelope_of
 from tenure import offline
 from tests.support.cli import Answer, CommandLine
-from tests.support.log_proofs import leaf_hash
+from tests.support.log_proofs import kept_checkpoint, leaf_hash
 from tests.support.stores import (
     ORIGIN,
     Clock,
@@ -630,9 +632,6 @@ def test_a_rotation_that_the_old_key_did_not_sign_hands_nothing_on(
 
 def test_a_checkpoint_kept_in_the_ledger_is_compared_too(signed: Signed) -> None:
     """The ledger's own checkpoints make a rewritten history show itself."""
-    from ledger.signing import Checkpoint, Note
-    from tests.support.log_proofs import keep_checkpoint, kept_checkpoint
-
     note = signed.note.read_text()
 
     def kept(ledger: Ledger) -> str | None:
@@ -641,8 +640,8 @@ def test_a_checkpoint_kept_in_the_ledger_is_compared_too(signed: Signed) -> None
 
     with signed.store.open() as ledger:
         assert kept(ledger) is None
-        with ledger.connection.begin():
-            keep_checkpoint(ledger.connection, Checkpoint.parse(Note.parse(note).text), note)
+        checkpoint = Checkpoint.parse(Note.parse(note).text)
+        store_checkpoint(start(ledger), checkpoint, note, wall_us=0)
         assert kept(ledger) == note
         assert verify(ledger).ok
     with pytest.raises(AssertionError, match="the ledger's own checkpoint of size 300"):

@@ -20,6 +20,7 @@ from ledger.store.open import Ledger
 from ledger.store.proving.tree import node_reader, stored_range
 from ledger.store.proving.verify import verify
 from ledger.store.reading import tables
+from tests.support.forging import put_in_checkpoint
 from tests.support.stores import (
     Clock,
     PostgresStore,
@@ -144,9 +145,8 @@ def test_a_tree_left_behind_is_caught_up(sqlite_store: SqliteStore, size: int) -
 def full(empty_postgres: PostgresStore) -> Iterator[PostgresStore]:
     """A ledger with a full tile and a checkpoint, which every test leaves as it was."""
     store = empty_postgres.copy()
-    filled(store, 300)
-    with store.raw() as raw:
-        raw.execute("INSERT INTO ledger_checkpoints VALUES (7, 'a note')")
+    filled(store, 299)
+    put_in_checkpoint(store, 7, "a note")
     yield store
     store.server.drop(store.database)
 
@@ -180,10 +180,10 @@ def test_the_database_refuses_every_other_move(
     sqlite_store: SqliteStore, statement: str, words: str
 ) -> None:
     """Trees, tiles and checkpoints only grow, whoever opens the file."""
-    filled(sqlite_store, 300)
+    filled(sqlite_store, 299)
+    put_in_checkpoint(sqlite_store, 7, "a note")
     with sqlite_store.raw() as raw:
         raw.execute("PRAGMA ignore_check_constraints = ON")
-        raw.execute("INSERT INTO ledger_checkpoints VALUES (7, 'a note')")
         with pytest.raises(sqlite3.DatabaseError, match=words):
             raw.execute(statement)
 

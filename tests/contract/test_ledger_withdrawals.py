@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ledger.domain.errors import InputError
-from ledger.domain.log.events import CheckpointWithdrawn, encode_event
+from ledger.domain.log.events import CheckpointStored, CheckpointWithdrawn, encode_event
 from ledger.signing import Checkpoint, PrivateKey, PublicKey, sign_note
 from ledger.store.mending.acts import note_hash
 from ledger.store.mending.voiding import declare_void, false_checkpoint, impossible_event, withdraw
@@ -22,9 +22,9 @@ from ledger.store.projections.rebuild import rebuild
 from ledger.store.proving.checkpoints import checkpoint_at
 from ledger.store.proving.tree_proof import KeptCheckpoint
 from ledger.store.proving.verify import VerifyReport, verify
-from tests.support.archives import move
+from tests.support.archives import changed, move
 from tests.support.cli import CommandLine
-from tests.support.forging import forge
+from tests.support.forging import forge, put_in_checkpoint
 from tests.support.log_proofs import kept_checkpoint
 from tests.support.stores import Clock, SqliteStore, Store, node, refused, reserved, share, start
 
@@ -36,13 +36,6 @@ def fill(store: Store) -> None:
     """Make a ledger with a holder: events 1 to 3."""
     with store.open() as ledger:
         start(ledger).append(Clock().all(node(), reserved("a", share(0, 60))))
-
-
-def put_in(store: Store, size: int, note: str) -> None:
-    """Put a row of any words in, as plain SQL can."""
-    words = note.replace("'", "''")
-    with store.raw() as raw:
-        raw.execute(f"INSERT INTO ledger_checkpoints VALUES ({size}, '{words}')")
 
 
 def checkpoint(store: Store, size: int, **changes: object) -> Checkpoint:
@@ -98,8 +91,8 @@ def test_a_false_checkpoint_stops_verify_until_it_is_withdrawn(
     """The row stays, the report names it with its reason, and every other reader goes on."""
     fill(store)
     right = signed(checkpoint(store, 2), TRUSTED)
-    put_in(store, 2, right)
-    put_in(store, 3, words(checkpoint(store, 3)))  # type: ignore[operator]
+    put_in_checkpoint(store, 2, right)
+    put_in_checkpoint(store, 3, words(checkpoint(store, 3)))  # type: ignore[operator]
     assert not proved(store).ok
 
     at = take_back(store, 3, TRUSTED.public)
@@ -124,9 +117,45 @@ def test_a_false_checkpoint_stops_verify_until_it_is_withdrawn(
 def test_bytes_that_are_no_text_are_withdrawn_too(sqlite_store: SqliteStore) -> None:
     """SQLite takes them as text; the row is named, and no reader stops there."""
     fill(sqlite_store)
-    with sqlite_store.raw() as raw:
-        raw.execute("INSERT INTO ledger_checkpoints VALUES (3, CAST(x'ff' AS TEXT))")
+    changed(sqlite_store, "INSERT INTO ledger_checkpoints VALUES (3, CAST(x'ff' AS TEXT))")
     take_back(sqlite_store, 3)
+    assert proved(sqlite_store).findings == ()
+
+
+def test_a_row_of_no_event_stops_verify_until_it_is_withdrawn(sqlite_store: SqliteStore) -> None:
+    """Put in past the rules, and right by its words: nobody recorded that it is kept."""
+    fill(sqlite_store)
+    note = signed(checkpoint(sqlite_store, 3), THIEF)
+    changed(sqlite_store, f"INSERT INTO ledger_checkpoints VALUES (3, '{note}')")
+    (finding,) = proved(sqlite_store).findings
+    assert finding.text.endswith("is of no event: ledger_checkpoints: key=(3,), note")
+
+
+def test_an_event_that_stores_what_is_not_there_can_be_void(store: Store) -> None:
+    """It is named at its position, and its words count for nothing then."""
+    fill(store)
+    event = CheckpointStored(size=3, note="gone")
+    at = forge(store, event.event_type, encode_event(event))
+    (finding,) = proved(store).findings
+    assert str(finding).startswith(f"position {at}: ledger_checkpoints lacks the row")
+    with store.open() as ledger:
+        declare_void(start(ledger, "void"), impossible_event(ledger, at), "mine", wall_us=0)
+    assert proved(store).findings == ()
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_the_command_keeps_a_checkpoint_in_the_ledger_only_if_asked(
+    sqlite_store: SqliteStore, tmp_path: Path, capsys: pytest.CaptureFixture[str], *, keep: bool
+) -> None:
+    """The note is the same that it prints; without it the ledger stays as it was."""
+    fill(sqlite_store)
+    cli = CommandLine(sqlite_store.path, capsys)
+    cli.run("ledger", "key", "new", "--name", "k-1", "--out", str(tmp_path / "key"))
+    words = ("ledger", "checkpoint", "--key", str(tmp_path / "key"))
+    answer = cli.ask(*words, *(["--keep"] if keep else []))
+    with sqlite_store.open("read") as ledger:
+        assert kept(ledger) == (answer.out if keep else None)
+        assert ledger.head().position == (5 if keep else 3)
     assert proved(sqlite_store).findings == ()
 
 
@@ -135,7 +164,7 @@ def test_a_checkpoint_that_is_right_is_never_withdrawn(store: Store, key: Privat
     """Whoever signed it: past the command, `verify` names the event, and a void undoes that."""
     fill(store)
     note = signed(checkpoint(store, 3), key)
-    put_in(store, 3, note)
+    put_in_checkpoint(store, 3, note)
     refusal = r"that (the events bear out|a trusted key signed)"
     with store.open() as ledger, pytest.raises(InputError, match=refusal):
         false_checkpoint(ledger, 3, [TRUSTED.public])
@@ -158,7 +187,7 @@ def test_a_checkpoint_that_is_right_is_never_withdrawn(store: Store, key: Privat
 def test_a_withdrawal_that_nobody_can_read_stops_nobody_once_it_is_void(store: Store) -> None:
     """The view says of every checkpoint again that it counts."""
     fill(store)
-    put_in(store, 3, signed(checkpoint(store, 3), TRUSTED))
+    put_in_checkpoint(store, 3, signed(checkpoint(store, 3), TRUSTED))
     words = '{"keys":[],"note_hash":"","reason":"","size":"x"}'
     at = forge(store, "checkpoint.withdrawn.v1", words)
     with store.open() as ledger:
@@ -178,7 +207,7 @@ def test_what_a_trusted_key_signed_is_not_withdrawn_into_silence(store: Store) -
     note = signed(before, THIEF, TRUSTED) + signed(before, THIEF).rpartition("\n\n")[2].replace(
         "thief", "cluster-1"
     )
-    put_in(store, 3, note)
+    put_in_checkpoint(store, 3, note)
     with store.open() as ledger, pytest.raises(InputError, match="that a trusted key signed"):
         false_checkpoint(ledger, 3, [TRUSTED.public])
     with store.open() as ledger, pytest.raises(InputError, match="no key is trusted"):
@@ -202,10 +231,10 @@ def test_a_signed_note_in_the_wrong_row_is_compared_all_the_same(store: Store) -
     """Only that it is in that row is withdrawn; what it says of its own size is not."""
     fill(store)
     right, wrong = checkpoint(store, 2), checkpoint(store, 2, root=bytes(32))
-    put_in(store, 3, signed(right, TRUSTED))
+    put_in_checkpoint(store, 3, signed(right, TRUSTED))
     take_back(store, 3, TRUSTED.public)
     assert proved(store, TRUSTED.public).findings == ()
-    put_in(store, 4, signed(wrong, TRUSTED))
+    put_in_checkpoint(store, 4, signed(wrong, TRUSTED))
     take_back(store, 4, TRUSTED.public)
     (finding,) = proved(store, TRUSTED.public).findings
     assert "own checkpoint of size 2" in finding.text
@@ -214,7 +243,7 @@ def test_a_signed_note_in_the_wrong_row_is_compared_all_the_same(store: Store) -
 def test_a_withdrawal_of_what_is_not_there_is_named(store: Store) -> None:
     """It says which words are withdrawn; others of that size count."""
     fill(store)
-    put_in(store, 3, "garbage")
+    put_in_checkpoint(store, 3, "garbage")
     event = CheckpointWithdrawn(size=3, note_hash="ab" * 32, keys=(), reason="mine")
     at = forge(store, event.event_type, encode_event(event))
     assert {each.position for each in proved(store).findings} == {None, at}
@@ -223,7 +252,7 @@ def test_a_withdrawal_of_what_is_not_there_is_named(store: Store) -> None:
 def test_a_ledger_that_does_not_prove_itself_withdraws_nothing(store: Store) -> None:
     """Where an event was altered nobody can say what the events bear out."""
     fill(store)
-    put_in(store, 3, "garbage")
+    put_in_checkpoint(store, 3, "garbage")
     odd = forge(store, "pod.bound.v1", '{"attempt":1,"attempt":1,"node_uid":"n","pod_uid":"a"}')
     with store.open() as ledger, pytest.raises(InputError, match=f"prove itself: position {odd}"):
         false_checkpoint(ledger, 3, [])
@@ -234,8 +263,8 @@ def test_the_command_says_what_is_wrong_and_withdraws_it(
 ) -> None:
     """A dry run changes nothing; `verify` says afterwards what, by whom and why, and ends 0."""
     fill(sqlite_store)
-    put_in(sqlite_store, 2, signed(checkpoint(sqlite_store, 2, root=bytes(32)), THIEF))
-    put_in(sqlite_store, 3, "garbage")
+    put_in_checkpoint(sqlite_store, 2, signed(checkpoint(sqlite_store, 2, root=bytes(32)), THIEF))
+    put_in_checkpoint(sqlite_store, 3, "garbage")
     public = tmp_path / "key.pub"
     public.write_text(f"{TRUSTED.public}\n")
     cli = CommandLine(sqlite_store.path, capsys)
@@ -248,7 +277,7 @@ def test_the_command_says_what_is_wrong_and_withdraws_it(
     assert [cli.ask(*words, size).code for size in ("2", "3", "1")] == [0, 0, 2]
     answer = cli.ask("verify", "--public-key", str(public))
     assert answer.code == 0, answer
-    line = "checkpoint of size 3 withdrawn at position 7 by tenure ledger withdraw: put in by hand,"
+    line = "checkpoint of size 3 withdrawn at position 9 by tenure ledger withdraw: put in by hand,"
     assert f"{line} not signed by {TRUSTED.public}\n" in answer.out
     document = json.loads(cli.ask("verify", "-o", "json").out)
     assert [each["size"] for each in document["withdrawn"]] == [2, 3]

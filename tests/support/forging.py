@@ -5,6 +5,7 @@ from __future__ import annotations
 from hashlib import sha256
 
 from ledger.domain.errors import LedgerError
+from ledger.domain.log.events import CheckpointStored, encode_event
 from ledger.domain.log.recorded import Envelope
 from ledger.domain.proofs.hashing import chain_hash
 from ledger.store.open import Ledger
@@ -20,6 +21,16 @@ def forge(store: Store, event_type: str, body: str, *, stream: str = "forged") -
     """Append an event of these words and no rows of its own; hashes, head and tree are right."""
     with store.open() as ledger:
         return _forge(ledger, event_type, body, stream)
+
+
+def put_in_checkpoint(store: Store, size: int, note: str) -> int:
+    """Put a checkpoint of any words in, by an event and a row of plain SQL."""
+    event = CheckpointStored(size=size, note=note)
+    at = forge(store, event.event_type, encode_event(event))
+    words = note.replace("'", "''")
+    with store.raw() as raw:
+        raw.execute(f"INSERT INTO ledger_checkpoints VALUES ({size}, '{words}')")
+    return at
 
 
 def _forge(ledger: Ledger, event_type: str, body: str, stream: str) -> int:

@@ -271,6 +271,11 @@ _REQUIRED: Final = """
 SELECT attrelid, attnum FROM pg_attribute
 WHERE attnotnull AND attnum > 0 AND attrelid = ANY(%s)"""
 
+_SET_REQUIRED: Final = """
+UPDATE pg_attribute AS a SET attnotnull = %s
+FROM unnest(%s::oid[], %s::int[]) AS r(relation, number)
+WHERE a.attrelid = r.relation AND a.attnum = r.number"""
+
 
 @dataclass(slots=True)
 class PostgresEdits:
@@ -295,7 +300,7 @@ class PostgresEdits:
         """Make this edit, and undo it in the end; None where Postgres refuses it."""
         text, values = _statement(edit, self.tables[edit.table], "%s")
         try:
-            with self._without_rules():
+            with self._without_rules(edit.table):
                 row = self.raw.execute(f"{text} RETURNING tableoid, ctid", values).fetchone()
         except (psycopg.IntegrityError, psycopg.DataError):
             yield None
@@ -304,7 +309,7 @@ class PostgresEdits:
         try:
             yield self.store
         finally:
-            with self._without_rules():
+            with self._without_rules(edit.table):
                 if edit.new is not None:
                     gone = f"DELETE FROM {edit.table} WHERE tableoid = %s AND ctid = %s"
                     self.raw.execute(gone, row)
@@ -313,29 +318,24 @@ class PostgresEdits:
                     self.raw.execute(f"INSERT INTO {edit.table} VALUES ({signs})", edit.old)
 
     @contextmanager
-    def _without_rules(self) -> Iterator[None]:
-        oids = [row[0] for row in self._rules]
+    def _without_rules(self, table: str) -> Iterator[None]:
+        """Let the catalog say that a table and its partitions have no rule, and then again all."""
+        parts = [row for row in self._rules if row[1] == table or (row[4] and table in row[1])]
+        oids = [row[0] for row in parts]
+        required = [row for row in self._required if row[0] in oids]
         with self.raw.transaction():
             self.raw.execute(
                 "UPDATE pg_class SET relhastriggers = false, relchecks = 0 WHERE oid = ANY(%s)",
                 [oids],
             )
-            self.raw.execute(
-                "UPDATE pg_attribute SET attnotnull = false"
-                " WHERE attnotnull AND attnum > 0 AND attrelid = ANY(%s)",
-                [oids],
-            )
+            self.raw.execute(_SET_REQUIRED, [False, *map(list, zip(*required, strict=True))])
             yield
-            for oid, _, triggers, checks, _ in self._rules:
+            for oid, _, triggers, checks, _ in parts:
                 self.raw.execute(
                     "UPDATE pg_class SET relhastriggers = %s, relchecks = %s WHERE oid = %s",
                     [triggers, checks, oid],
                 )
-            with self.raw.cursor() as cursor:
-                cursor.executemany(
-                    "UPDATE pg_attribute SET attnotnull = true WHERE attrelid = %s AND attnum = %s",
-                    self._required,
-                )
+            self.raw.execute(_SET_REQUIRED, [True, *map(list, zip(*required, strict=True))])
 
 
 Edits = SqliteEdits | PostgresEdits

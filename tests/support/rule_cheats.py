@@ -9,11 +9,13 @@ from typing import Final
 
 from ledger.domain.log.events import NodeLost
 from ledger.domain.request.requests import PodSnapshot
+from ledger.signing import sign_note
 from ledger.store import schema
 from ledger.store.ddl.rules.table import KEPT
 from ledger.store.open import Ledger
+from ledger.store.proving.checkpoints import checkpoint_at, store_checkpoint
 from ledger.store.reading.snapshots import take_snapshot
-from tests.support.archives import history, move
+from tests.support.archives import KEY, history, move
 from tests.support.stores import (
     Clock,
     gpu,
@@ -108,6 +110,8 @@ def _world(ledger: Ledger, folder: Path) -> None:
 def _archived(ledger: Ledger, folder: Path) -> None:
     """Record a history with a snapshot, whose first events are in a file."""
     writer = history(ledger, Clock(), events=300)
+    checkpoint = checkpoint_at(ledger)
+    store_checkpoint(writer, checkpoint, sign_note(checkpoint.text(), KEY), wall_us=0)
     take_snapshot(ledger, writer, wall_us=0)
     move(ledger, folder)
 
@@ -301,7 +305,6 @@ _WORLD: Final[Mapping[str, tuple[str, ...]]] = {
     "a place on a card that may be held": _waits(1, "n-2"),
     "a place that closes by itself": (f"UPDATE ledger_planned_cards SET {_ENDED_NOW}",),
 }
-_CHECKPOINT: Final = "INSERT INTO ledger_checkpoints VALUES (1, 'x')"
 _ARCHIVED: Final[Mapping[str, tuple[str, ...]]] = {
     "a smaller tree": ("UPDATE ledger_tree SET size = size - 1",),
     "a tree beyond the head": ("UPDATE ledger_tree SET size = size + 1",),
@@ -309,7 +312,10 @@ _ARCHIVED: Final[Mapping[str, tuple[str, ...]]] = {
     "a tile too many": (f"INSERT INTO ledger_tiles VALUES (0, 1, {_ZEROES.format(8192)})",),
     "another tile": ("UPDATE ledger_tiles SET number = 1",),
     "a checkpoint beyond the head": ("INSERT INTO ledger_checkpoints VALUES (99999, 'x')",),
-    "another checkpoint": (_CHECKPOINT, "UPDATE ledger_checkpoints SET note = 'x'"),
+    "a checkpoint of no event": (
+        "INSERT INTO ledger_checkpoints SELECT size + 1, 'x' FROM ledger_checkpoints",
+    ),
+    "another checkpoint": ("UPDATE ledger_checkpoints SET note = 'x'",),
     "a snapshot of no event": (
         f"INSERT INTO ledger_snapshots VALUES (1, 'x', {_ZEROES.format(1)}, {_ZEROES.format(32)})",
     ),
@@ -325,7 +331,7 @@ _ARCHIVED: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "another key": ("UPDATE ledger_archived SET stream = 'x'",),
     "an event that no segment holds": ("DELETE FROM ledger_events WHERE position = 300",),
-    **{f"deleting {what}": (_CHECKPOINT, f"DELETE FROM {table}") for table, what in KEPT},
+    **{f"deleting {what}": (f"DELETE FROM {table}",) for table, what in KEPT},
 }
 CHEATS: Final[Mapping[str, Cheat]] = {
     **{name: Cheat(scene="world", statements=each) for name, each in _WORLD.items()},

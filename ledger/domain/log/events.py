@@ -707,6 +707,14 @@ class PositionVoided(Recorded, frozen=True, kw_only=True, gc=False):
     reason: str
 
 
+class CheckpointStored(Recorded, frozen=True, kw_only=True, gc=False):
+    """The ledger keeps a signed checkpoint of itself: the note, and the size of its tree."""
+
+    event_type: ClassVar[str] = "checkpoint.stored.v1"
+    size: Count
+    note: str
+
+
 class CheckpointWithdrawn(Recorded, frozen=True, kw_only=True, gc=False):
     """
     A checkpoint that the ledger keeps counts for nothing: the events do not bear it out.
@@ -778,6 +786,7 @@ LedgerEvent = (
     | LedgerRecovered
     | KeyRotated
     | PositionVoided
+    | CheckpointStored
     | CheckpointWithdrawn
     | TimeCorrected
 )

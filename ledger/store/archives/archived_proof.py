@@ -245,7 +245,8 @@ def _compare_sealing(connection: Connection, report: Report, segment: Segment) -
     if found != replace(expected, rows=rows):
         report(segment.position, f"the event does not archive the segment up to {segment.last}")
     if segment.file_name != file_name(segment.first, segment.last):
-        report(None, f"the segment up to {segment.last} has another file: {segment.file_name}")
+        fact = f"key=({segment.last},), file_name={segment.file_name!r} is another"
+        report(segment.position, f"ledger_segments: {fact}")
     return rows
 
 
@@ -257,6 +258,9 @@ def _compare_kept(connection: Connection, report: Report, end: End) -> None:
     running = START.keys
     with closing(kept), closing(keys):
         row, key = next(kept, None), next(keys, None)
+        while row is not None and row[0] < 1:
+            report(row[0], "the log begins at position 1")
+            row = next(kept, None)
         for position, leaf in enumerate(tile_leaves(connection, end.position), 1):
             value = chain_hash(value, leaf)
             if row is not None and row[0] == position:

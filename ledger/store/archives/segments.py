@@ -180,12 +180,10 @@ def _unpacked(segment: Segment) -> End:
     if not unpacker.eof or sha256(text.encode()).digest() != segment.state_digest:
         raise InputError("its text does not give its digest")
     end = parsed_end(text)
-    if (end.position, end.chain_hash, end.at_us) != (
-        segment.last,
-        segment.chain_hash,
-        segment.at_us,
-    ):
-        raise InputError("it is of another position or time")
+    known = {"last": end.position, "chain_hash": end.chain_hash, "at_us": end.at_us}
+    for name, value in known.items():
+        if getattr(segment, name) != value:
+            raise InputError(f"ledger_segments: key=({segment.last},), {name} is another")
     return end
 
 

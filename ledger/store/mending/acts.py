@@ -25,6 +25,7 @@ from sqlalchemy.exc import DBAPIError
 
 from ledger.domain.errors import InputError
 from ledger.domain.log.events import (
+    CheckpointStored,
     CheckpointWithdrawn,
     PositionVoided,
     TimeCorrected,
@@ -62,7 +63,7 @@ _ALL: Final = select(_events.position, _events.leaf_hash).where(_events.event_ty
 
 def record_act(
     writer: Writer,
-    event: PositionVoided | CheckpointWithdrawn | TimeCorrected,
+    event: PositionVoided | CheckpointStored | CheckpointWithdrawn | TimeCorrected,
     name: str,
     *,
     wall_us: int,

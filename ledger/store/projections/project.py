@@ -17,6 +17,7 @@ from ledger.domain.log.events import (
     CLAIM,
     GRANTS,
     POD,
+    CheckpointStored,
     CheckpointWithdrawn,
     ClaimBound,
     ClaimConsumed,
@@ -192,6 +193,7 @@ class Projection:
                 | LedgerRecovered()
                 | KeyRotated()
                 | PositionVoided()
+                | CheckpointStored()
                 | CheckpointWithdrawn()
                 | TimeCorrected()
                 | ClaimConsumed()

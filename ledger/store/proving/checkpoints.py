@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, insert, select
 
 from ledger.domain.errors import CorruptLedgerError, InputError
-from ledger.domain.log.events import KeyRotated, decode_event
+from ledger.domain.log.events import CheckpointStored, KeyRotated, decode_event
 from ledger.domain.proofs.merkle import (
     NodeReader,
     compact_range,
@@ -18,9 +18,11 @@ from ledger.domain.proofs.merkle import (
 )
 from ledger.signing import Checkpoint, PublicKey, is_rotation
 from ledger.store import schema
+from ledger.store.mending.acts import record_act
 from ledger.store.open import Ledger
 from ledger.store.proving.tree import node_reader, stored_range
 from ledger.store.reading.read import checked_head
+from ledger.store.writing.append import Writer
 
 _events = schema.ledger_events.c
 
@@ -59,6 +61,24 @@ def checkpoint_at(ledger: Ledger, size: int | None = None) -> Checkpoint:
         _expect_size(ledger, size, head.position)
         root = compact_range(reader_of(ledger.connection), size).root()
         return Checkpoint(origin=head.origin, size=size, root=root)
+
+
+def store_checkpoint(writer: Writer, checkpoint: Checkpoint, note: str, *, wall_us: int) -> int:
+    """
+    Keep a signed checkpoint in the ledger, and return the position of its event.
+
+    Raises:
+        FencedError: another writer took over.
+        LedgerError: the database failed, or a larger one is there; nothing is recorded.
+    """
+
+    def store(connection: Connection) -> None:
+        row = {"size": checkpoint.size, "note": note}
+        connection.execute(insert(schema.ledger_checkpoints), row)
+
+    event = CheckpointStored(size=checkpoint.size, note=note)
+    name = f"checkpoint:{checkpoint.size}"
+    return record_act(writer, event, name, wall_us=wall_us, beside=store)
 
 
 def range_before(ledger: Ledger, position: int) -> bytes:

@@ -8,7 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from sqlalchemy import Connection, create_engine
+from sqlalchemy import CheckConstraint, Connection, create_engine
 
 from ledger.store import schema
 from ledger.store.ddl.audit_views import corrected_views
@@ -22,7 +22,7 @@ _SCHEMA: Final = (
     r" WHERE NOT (type IN ('table', 'index') AND name LIKE 'sqlite\_%' ESCAPE '\')"
 )
 _MAGIC: Final = b"CREATE TABLE ledger_"
-MADE: Final = "4183b350f8020c2f393a23cf639d85c93eeea8fc515bf71699e0ed5726df6dd6"
+MADE: Final = "240542e677f372fc3f87f18e10689117553f1bc1d4caf175a521b5c5cafebe50"
 """
 The digest of what the migrations make, which `digest_of` gives of a ledger that has that.
 
@@ -51,6 +51,29 @@ def damaged_pages(connection: Connection) -> Iterator[str]:
         except DAMAGE as error:
             yield f"the database is damaged: {fact_of(error)}"
             return
+
+
+def broken_checks(connection: Connection) -> Iterator[str]:
+    """
+    Yield every row that a CHECK of the schema does not allow; of the log, each value is hashed.
+
+    SQLite knows none in a file that is only read. Postgres asks none of a row that is there.
+    """
+    for table in schema.METADATA.sorted_tables:
+        parts = table.constraints
+        checks = sorted(str(each.sqltext) for each in parts if isinstance(each, CheckConstraint))
+        if not checks or table is schema.ledger_events:
+            continue
+        keys = ", ".join(table.primary_key.columns.keys())
+        cases = " ".join(f"WHEN NOT ({each}) THEN {at}" for at, each in enumerate(checks))
+        asked = f"SELECT CASE {cases} END AS broken, {keys} FROM {table.name}"
+        query = f"SELECT * FROM ({asked}) AS c WHERE broken IS NOT NULL LIMIT 20"
+        try:
+            options = {"no_parameters": True}
+            for broken, *key in connection.exec_driver_sql(query, execution_options=options):
+                yield f"{table.name}: key={tuple(key)}, it must be so: {checks[broken]}"
+        except DAMAGE as error:
+            yield f"{table.name} is unreadable: {fact_of(error)}"
 
 
 def changed_rules(connection: Connection) -> Iterator[str]:

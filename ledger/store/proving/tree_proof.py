@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from sqlalchemy import Connection
@@ -68,6 +69,7 @@ class TreeProof:
         report: Report,
         witness: KeptCheckpoint,
         withdrawals: Withdrawals = NO_WITHDRAWALS,
+        stored: Mapping[int, tuple[int, bytes]] = MappingProxyType({}),
     ) -> None:
         self._connection = connection
         self._report = report
@@ -77,6 +79,7 @@ class TreeProof:
         self._stored = self._stored_range()
         self._signed: dict[int, list[tuple[str, Checkpoint]]] = {}
         self._unused = dict(withdrawals)
+        self._lacking = dict(stored)  # what events store and no row says so far
         self._withdrawn: dict[int, tuple[Withdrawal, Checkpoint | None]] = {}  # by size
         self._borne_out: set[int] = set()  # of these, whose root is the one over the events
         self._kept = self._kept_checkpoints()
@@ -129,6 +132,9 @@ class TreeProof:
         """Compare what is left at the last event: sizes never reached, origins, tiles."""
         last = self._edge.tree.size
         self._judge_withdrawals(origin)
+        for size, (position, _) in self._lacking.items():
+            text = f"ledger_checkpoints lacks the row of this event: key=({size},)"
+            self._report(position, text)
         for size, signed in sorted(self._signed.items()):
             for name, checkpoint in signed:
                 if size > last:
@@ -254,6 +260,10 @@ class TreeProof:
         """
         withdrawal = self._unused.pop((size, note_hash(raw)), None)
         signer, checkpoint, fact = None, None, ""
+        position, stored = self._lacking.pop(size, (None, None))
+        if stored != raw and (stored is not None or withdrawal is None):
+            text = f"{OWN} is of no event: ledger_checkpoints: key=({size},), note"
+            self._report(position, text)
         try:
             note = Note.parse(raw.decode())
             checkpoint = Checkpoint.parse(note.text)

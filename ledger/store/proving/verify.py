@@ -28,6 +28,7 @@ from ledger.domain.errors import (
     UnknownEventError,
 )
 from ledger.domain.log.events import (
+    CheckpointStored,
     CheckpointWithdrawn,
     ClaimBound,
     ClaimObserved,
@@ -78,12 +79,12 @@ from ledger.store.mending.correcting import false_correction, outside_of_calenda
 from ledger.store.open import Ledger
 from ledger.store.profile_postgres import one_snapshot
 from ledger.store.projections.held import HeldByFold
-from ledger.store.proving.damage import changed_rules, damaged_pages, other_revision
+from ledger.store.proving.damage import broken_checks, changed_rules, damaged_pages, other_revision
 from ledger.store.proving.proof import Report
 from ledger.store.proving.resumed import ResumedProof
 from ledger.store.proving.second import SecondProver
 from ledger.store.proving.tree_proof import NO_WITNESS, KeptCheckpoint, TreeProof
-from ledger.store.reading.kept import events_of
+from ledger.store.reading.kept import events_of, seldom_of
 from ledger.store.reading.read import checked_head, proven_chain
 from ledger.store.reading.snapshots import SnapshotProof
 from ledger.store.reading.tables import (
@@ -245,7 +246,7 @@ def _proved(
 ) -> VerifyReport:
     """Prove the ledger in the transaction that is open: without the rows, with a `second`."""
     findings = _Findings()
-    for look in (damaged_pages, changed_rules, other_revision):
+    for look in (damaged_pages, broken_checks, changed_rules, other_revision):
         for text in look(connection):
             findings.add(None, text)
     past = _past(connection, findings, segments)
@@ -317,6 +318,7 @@ _WITH_ROWS: Final = (
     RequestRefused,
     GroupPlanned,
     PlanDropped,
+    CheckpointStored,
     CheckpointWithdrawn,
 )
 """Events that the tables tell of: one that they do not know may be declared void, no other."""
@@ -353,6 +355,19 @@ def _withdrawn(connection: Connection, voids: Voids) -> Withdrawals:
         return NO_WITHDRAWALS
 
 
+def _stored(connection: Connection, voids: Voids) -> dict[int, tuple[int, bytes]]:
+    """Return position and note of what the log stores as checkpoints, by size."""
+    try:
+        found = seldom_of(connection, CheckpointStored)
+    except (*DAMAGE, *CONTRADICTION, LedgerError):
+        return {}
+    return {
+        event.size: (position, event.note.encode())
+        for position, event in found
+        if isinstance(event, CheckpointStored) and position not in voids
+    }
+
+
 class Walk:
     """
     One pass over the events behind `past`, with the proof of the projections beside it.
@@ -379,7 +394,8 @@ class Walk:
         self._snapshots = SnapshotProof(connection, report)
         self._voids: dict[int, AbstractSet[str]] = {**_declared(connection), **also_void}
         withdrawals = {**also_withdrawn, **_withdrawn(connection, self._voids)}
-        self._tree = TreeProof(connection, report, witness, withdrawals)
+        stored = _stored(connection, self._voids)
+        self._tree = TreeProof(connection, report, witness, withdrawals, stored)
         for leaf in tile_leaves(connection, start.position) if start.position else ():
             self._tree.add(leaf)
         self._connection = connection

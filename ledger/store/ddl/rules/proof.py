@@ -7,6 +7,8 @@ from typing import Final
 from ledger.store.ddl.rules.rule import (
     ALWAYS,
     Case,
+    event_is,
+    no_event,
     rule,
     said,
 )
@@ -64,6 +66,14 @@ RULES: Final = (
                 " size {NEW.size}",
                 "a checkpoint is of a larger tree than the last one",
             ),
+        ),
+        Case(
+            f"""NOT EXISTS (
+    SELECT 1 FROM ledger_events AS e $body(e)
+    WHERE e.position = {_HEAD} AND {event_is("checkpoint.stored")}
+      AND $says(e.body, size, NEW.size) AND $says(e.body, note, NEW.note)
+  )""",
+            no_event("stores this checkpoint", at=_HEAD),
         ),
     ),
     rule(
