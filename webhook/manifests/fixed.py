@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from ledger.domain.annotations.qos import PRIORITY_RANGES
 from ledger.domain.kube.pod_spec import CPUS_MAX
 from ledger.domain.request.cpus import OWN_CPUS
 from ledger.domain.request.rules import WHOLE_CPUS
@@ -133,9 +134,23 @@ def same_label(label: str) -> str:
     name = text(label)
     values = [
         f"({one} != null && has({one}.metadata.labels) && {name} in {one}.metadata.labels"
-        f" ? {one}.metadata.labels[{name}] : '')"
+        f" ? [{one}.metadata.labels[{name}]] : [])"
         for one in ("object", "oldObject")
     ]
+    return " == ".join(values)
+
+
+def same_class() -> str:
+    """Return that the priority class stays, as `read_priority_class` reads it."""
+    known = texts(PRIORITY_RANGES)
+    ranges = [f"{one.start // 1000}: {text(name)}" for name, one in PRIORITY_RANGES.items()]
+    label, by_number, values = text(LABEL_PRIORITY_CLASS), f"{{{', '.join(ranges)}}}", []
+    for pod in ("object", "oldObject"):
+        labels, thousands = f"{pod}.metadata.labels", f"{pod}.spec.priority / 1000"
+        named = f"has({labels}) && {label} in {labels} && {labels}[{label}] in {known}"
+        counted = f"has({pod}.spec.priority) && {thousands} in {by_number}"
+        number = f"{counted} ? {by_number}[{thousands}] : ''"
+        values.append(f"({named} ? {labels}[{label}] : {number})")
     return " == ".join(values)
 
 
@@ -143,12 +158,12 @@ def same_words() -> str:
     """Return that nothing changes by which a Pod was placed."""
     parts = []
     for field_name, keys in (
-        ("labels", (*PLACED_LABELS, LABEL_PRIORITY_CLASS)),
+        ("labels", PLACED_LABELS),
         ("annotations", PLACED_ANNOTATIONS),
     ):
         one, other = (
             f"(has({pod}.metadata.{field_name}) && k in {pod}.metadata.{field_name}"
-            f" ? {pod}.metadata.{field_name}[k] : '')"
+            f" ? [{pod}.metadata.{field_name}[k]] : [])"
             for pod in ("object", "oldObject")
         )
         parts.append(f"{texts(keys)}.all(k, {one} == {other})")

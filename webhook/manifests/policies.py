@@ -26,8 +26,8 @@ from ledger.domain.resources import (
     GPU,
     GPU_CORE,
     GPU_MEMORY_RATIO,
+    GPU_SHARED,
     LABEL_PRIORITY,
-    LABEL_PRIORITY_CLASS,
     LABEL_QOS_CLASS,
     LABEL_TENURE_CPU_MANAGED,
     LABEL_TENURE_HOLDING,
@@ -57,6 +57,7 @@ from webhook.manifests.fixed import (
     holds_cpus,
     pins_cpus,
     same_amounts,
+    same_class,
     same_label,
     same_words,
     untouched,
@@ -66,6 +67,7 @@ from webhook.manifests.fixed import (
 from webhook.manifests.owned_nodes import owned_nodes
 from webhook.manifests.policy import Policy, PolicyOptions, objects, rule
 from webhook.manifests.sight import (
+    chooses_any,
     chooses_devices,
     every_new_ephemeral,
     names_cdi,
@@ -112,6 +114,11 @@ def _policies(settings: AdmissionSettings) -> list[Policy]:
         f" || (oldObject != null && {_marked('oldObject')})"
     }
     pods = ["pods", "pods/status", "pods/ephemeralcontainers", "pods/resize"]
+    unpinned = {
+        "a Pod that asks for devices or CPUs of its own can't choose its node: leave spec.nodeName"
+        " empty": f"request.userInfo.username in {accounts} || !has(object.spec.nodeName)"
+        " || object.spec.nodeName == ''"
+    }
     by_us_or_plugin = f"({told()} || {holds('c.resources', {NVIDIA_GPU})})"
     return [
         Policy(
@@ -213,10 +220,6 @@ def _policies(settings: AdmissionSettings) -> list[Policy]:
             validations={
                 "a Pod that asks for devices must pass Tenure's admission, which marks it: is the"
                 " webhook registered and running?": (_marked("object")),
-                "a Pod that asks for devices can't choose its node: leave spec.nodeName empty": (
-                    f"(request.userInfo.username in {accounts}) || !has(object.spec.nodeName)"
-                    " || object.spec.nodeName == ''"
-                ),
                 "every container of a Pod that Tenure places is told which cards it sees: is the"
                 " webhook registered and running?": (
                     f"!({is_ours}) || ({_every_container(by_us_or_plugin)})"
@@ -238,12 +241,11 @@ def _policies(settings: AdmissionSettings) -> list[Policy]:
                     ),
                     "what a container that holds devices sees is set by Tenure alone:"
                     f" {ENV_NVIDIA_VISIBLE}, or a volume mount below {NVIDIA_DEVICE_MOUNTS}": (
-                        _every_container(
-                            f"!{holds('c.resources', devices)} || !({chooses_devices()})"
-                        )
+                        _every_container(f"!({chooses_devices()})")
                     ),
                     f"the CDI devices of a Pod that holds devices are given by Tenure alone:"
                     f" no annotation in {DOMAIN_CDI}": f"!({names_cdi()})",
+                    **unpinned,
                 }
             ),
         ),
@@ -261,6 +263,7 @@ def _policies(settings: AdmissionSettings) -> list[Policy]:
                         equal_limits(MEMORY)
                     ),
                     _WHOLE_CPUS: whole_cpus(),
+                    **unpinned,
                 }
             ),
             messages={_WHOLE_CPUS: whole_cpus_words(_WHOLE_CPUS)},
@@ -280,7 +283,7 @@ def _policies(settings: AdmissionSettings) -> list[Policy]:
                     ),
                     f"an ephemeral container gets no cards by {ENV_NVIDIA_VISIBLE}, nor by a volume"
                     f" mount below {NVIDIA_DEVICE_MOUNTS}": (
-                        every_new_ephemeral(f"!({chooses_devices()})")
+                        every_new_ephemeral(f"!({chooses_any()})")
                     ),
                 }
             ),
@@ -301,7 +304,7 @@ def _policies(settings: AdmissionSettings) -> list[Policy]:
                         f" || ({same_amounts((CPU,))})"
                     ),
                     "the sub-priority of a Pod never changes": same_label(LABEL_PRIORITY),
-                    "the priority class of a Pod never changes": same_label(LABEL_PRIORITY_CLASS),
+                    "the priority class of a Pod never changes": same_class(),
                     "what a Pod asks for in labels and annotations stays once it has a node": (
                         f"(request.userInfo.username in {accounts})"
                         f" || !has(oldObject.spec.nodeName) || ({same_words()})"
@@ -377,7 +380,7 @@ def _of_managed(validations: Mapping[str, str]) -> dict[str, str]:
 def _marked(pod: str) -> str:
     """Return that our admission has seen the Pod."""
     there, key = f"{pod}.metadata.annotations", text(ANNOTATION_TENURE_ADMITTED)
-    return f"(has({there}) && {key} in {there})"
+    return f"(has({there}) && {key} in {there} && {there}[{key}] == 'true')"
 
 
 def _before_and_after() -> dict[str, str]:
@@ -439,9 +442,12 @@ def _equal_devices(devices: frozenset[str]) -> str:
 
 def _percents() -> str:
     names = [*_PERCENT_NAMES, *map(DEFAULT_VOCABULARY.proposal_name, _PERCENT_NAMES)]
-    amount = "quantity(c.resources.requests[k])"
-    whole = f"{amount}.isInteger() && ({amount}.asInteger() <= 100"
-    condition = f"!(k in {texts(names)}) || ({whole} || {amount}.asInteger() % 100 == 0))"
+    amount, asked = "quantity(c.resources.requests[k])", "c.resources.requests"
+    units, cards = f"{amount}.asInteger()", f"quantity({asked}[{text(GPU_SHARED)}]).asInteger()"
+    share = f"{cards} > 0 && {units} % {cards} == 0 && {units} / {cards} <= 100"
+    alone = f"{units} <= 100 || {units} % 100 == 0"
+    whole = f"{amount}.isInteger() && ({text(GPU_SHARED)} in {asked} ? ({share}) : ({alone}))"
+    condition = f"!(k in {texts(names)}) || ({whole})"
     return _amounts("requests", condition)
 
 

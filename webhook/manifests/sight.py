@@ -26,13 +26,18 @@ _MOUNTS: Final = NVIDIA_DEVICE_MOUNTS.rpartition("/")[2]
 
 def chooses_devices() -> str:
     """Return that the container `c` says by hand which devices it sees."""
-    by_value = f"(has(e.value) && e.value != '' && !(e.value in {texts(_BLIND)}))"
-    by_source = f"(has(e.valueFrom) && !({_refers_to_ours()}))"
-    environment = f"(has(c.env) && c.env.exists(e, {_NAMED} && ({by_value} || {by_source})))"
-    mounts = (
-        f"(has(c.volumeMounts) && c.volumeMounts.exists(m, m.mountPath.contains({text(_MOUNTS)})))"
-    )
-    return f"{environment} || {mounts}"
+    return _chooses(f"{_TOLD_NONE} || ({_refers_to_ours()})")
+
+
+def chooses_any() -> str:
+    """Return the same of a container that holds nothing: reading what we wrote counts too."""
+    return _chooses(_TOLD_NONE)
+
+
+def _chooses(good: str) -> str:
+    mounts = f"c.volumeMounts.exists(m, m.mountPath.contains({text(_MOUNTS)}))"
+    named = f"has(c.env) && c.env.exists(e, {_NAMED} && !({good}))"
+    return f"({named}) || (has(c.volumeMounts) && {mounts})"
 
 
 def names_cdi() -> str:

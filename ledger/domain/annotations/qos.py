@@ -31,7 +31,7 @@ class PriorityClass(StrEnum):
     FREE = "koord-free"
 
 
-_RANGES: Final = {
+PRIORITY_RANGES: Final = {
     PriorityClass.PROD: range(9000, 10000),
     PriorityClass.MID: range(7000, 8000),
     PriorityClass.BATCH: range(5000, 6000),
@@ -65,7 +65,7 @@ def read_priority_class(labels: Mapping[str, str], priority: int | None) -> Prio
     text = labels.get(LABEL_PRIORITY_CLASS, "")
     if text and text in set(PriorityClass):
         return PriorityClass(text)
-    for priority_class, numbers in _RANGES.items():
+    for priority_class, numbers in PRIORITY_RANGES.items():
         if priority is not None and priority in numbers:
             return priority_class
     return PriorityClass.NONE

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final
 
 from ledger.domain.annotations.gang import SECOND_NS, Gang, GangMode, read_gang
@@ -166,7 +167,8 @@ def gpu_demands(spec: PodSpec) -> GpuAsked:
         words = _without_borrowed(words, dialects)
         dialects = dict.fromkeys(dialect for dialect, *_ in words)
     if len(dialects) > 1:
-        return GpuAsked(asked=TypeRequest(errors=tuple(_mixed(words))))
+        each = (reader_of(dialect).demands(spec).asked.errors for dialect in dialects)
+        return GpuAsked(asked=TypeRequest(errors=(*chain.from_iterable(each), *_mixed(words))))
     dialect = _claimed(spec, words) or next(iter(dialects), None)
     return GpuAsked() if dialect is None else reader_of(dialect).demands(spec)
 

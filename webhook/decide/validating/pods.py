@@ -144,7 +144,7 @@ def _managed_errors(
         return
     if asks_for_ours(examined.spec):
         expect_few(pod)
-    if examined.asks_gpus:
+    if examined.asks_devices:
         yield from visible.check_visible(pod)
     if is_claimed(pod) or is_given_claims(pod, settings, facts.labels):
         yield from _claimed_errors(request, settings, facts, examined)
@@ -231,7 +231,7 @@ def _said(
     if shares and elsewhere and is_placed_by_us(pod, settings, facts.labels):
         text = f"QoS LS alone gets no pools: label the namespace {LABEL_TENURE_CPUS}=true"
         yield say(Advice.NO_SHARED_POOLS, text)
-    if not examined.asks_gpus:
+    if not examined.asks_devices:
         yield from visible.unasked(pod)
     if request.operation == CREATE:
         yield from _left_over(pod, asked, settings)

@@ -14,7 +14,6 @@ from ledger.domain.request.cpus import OWN_CPUS
 from ledger.domain.request.normalise import examine_spec, read_asked
 from ledger.domain.request.requests import PodRequest
 from ledger.domain.request.rule_names import Rule
-from ledger.domain.resources import TYPE_GPU
 from ledger.domain.vocabulary import Vocabulary
 from webhook.decide.answers import unreadable
 from webhook.decide.review import readable_pod
@@ -40,10 +39,10 @@ class Examined:
     unread: frozenset[str] = frozenset()
 
     @property
-    def asks_gpus(self) -> bool:
-        """Tell whether any container names an amount of GPU."""
+    def asks_devices(self) -> bool:
+        """Tell whether any container names an amount of a device."""
         return self.spec is not None and any(
-            quantity and self.spec.vocabulary.device_type_of(name) == TYPE_GPU
+            quantity and name in self.spec.vocabulary.device_names
             for container in self.spec.containers
             for name, quantity in container.requests.items()
         )

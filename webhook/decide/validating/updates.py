@@ -152,7 +152,7 @@ def check_amounts(after: Examined, before: Examined, old: Json) -> Iterator[Fiel
 
 
 def held_cpus(before: Examined, old: Json) -> str:
-    """Return the CPUs that a Pod holds, as people read them; nothing when it holds none."""
+    """Return the CPUs that a Pod holds or waits for, as people read them; nothing without any."""
     text = annotations_of(old).get(ANNOTATION_RESOURCE_STATUS)
     try:
         cpus = "" if text is None else format_cpuset(decode_resource_status(text).cpuset)
@@ -160,7 +160,7 @@ def held_cpus(before: Examined, old: Json) -> str:
         cpus = "that can't be read"
     if cpus:
         return f"CPUs {cpus}"
-    return "CPUs of its own" if before.asks_own_cpus and node_of(old) else ""
+    return "CPUs of its own" if before.asks_own_cpus else ""
 
 
 @of_rule(Rule.DEVICES_IMMUTABLE)
@@ -176,23 +176,22 @@ def _check_devices(spec: PodSpec, old: PodSpec) -> Iterator[FieldError]:
 
 @of_rule(Rule.CPUSET_RESIZE)
 def _check_cpus(spec: PodSpec, old: PodSpec, held: str) -> Iterator[FieldError]:
-    found = False
-    for container, before in _pairs(spec, old):
-        for section, now, was in _sides(container, before):
-            if now.get(CPU) != was.get(CPU):
-                found = True
-                change = f"from {_amount(was.get(CPU))} to {_amount(now.get(CPU))}"
-                fact = f"a pod that holds {held} can't change its cpu {change}"
-                yield forbidden(container.field(CPU, section), fact)
-    if not found and spec.cpu_milli != old.cpu_milli:
-        change = f"from {old.cpu_milli}m to {spec.cpu_milli}m"
-        fact = f"a pod that holds {held} can't change its cpu {change}"
-        yield forbidden(f"spec.resources.requests[{CPU}]", fact)
-        found = True
-    limit, before_it = (_amount(one.pod_limits.get(CPU)) for one in (spec, old))
-    if not found and limit != before_it:
-        fact = f"a pod that holds {held} can't change its cpu from {before_it} to {limit}"
-        yield forbidden(f"spec.resources.limits[{CPU}]", fact)
+    changes = [
+        (container.field(CPU, section), now, was)
+        for container, before in _pairs(spec, old)
+        for section, now, was in _sides(container, before)
+        if now.get(CPU) != was.get(CPU)
+    ] or [
+        (f"spec.resources.{section}[{CPU}]", now, was)
+        for section, now, was in (
+            ("requests", spec.pod_requests, old.pod_requests),
+            ("limits", spec.pod_limits, old.pod_limits),
+        )
+        if now.get(CPU) != was.get(CPU)
+    ][:1]
+    for field, now, was in changes:
+        change = f"from {_amount(was.get(CPU))} to {_amount(now.get(CPU))}"
+        yield forbidden(field, f"a pod that holds {held} can't change its cpu {change}")
 
 
 def _pairs(spec: PodSpec, old: PodSpec) -> Iterator[tuple[ContainerSpec, ContainerSpec]]:
