@@ -148,6 +148,33 @@ def test_the_other_places_of_resources_take_no_device(
     assert reply.status == 422, reply.message
 
 
+OURS: dict[str, dict[str, Any]] = {
+    "by hand": {"metadata": {"name": "a"}},
+    "with a name made for it": {"metadata": {"generateName": "a-"}},
+    "and tolerates our taint": {"tolerations": [BY_NAME]},
+    "by a template of claims": {"claim": {"resourceClaimTemplateName": "x"}},
+}
+
+
+@pytest.mark.parametrize("change", OURS.values(), ids=OURS)
+def test_our_scheduler_gives_no_claims_where_nobody_opted_in(
+    plane: ControlPlane, namespace: Namespace, change: dict[str, Any]
+) -> None:
+    """Whoever names it there is refused a device by a claim as by any other words."""
+    where = pods_in(namespace(managed=False))
+    body = wanting({"cpu": "1"}, *change.get("tolerations", ()), schedulerName="tenure")
+    body["metadata"] = change.get("metadata", body["metadata"])
+    assert plane.api(MALLORY).create(where, body, dry_run=True).ok
+    claim = change.get("claim", {"resourceClaimName": "x"})
+    body["spec"]["resourceClaims"] = [{"name": "c", **claim}]
+    for account in (MALLORY, DAEMON_SETS):
+        reply = plane.api(account).create(where, body, dry_run=True)
+        assert reply.status == 422, reply.message
+        assert "tenure-own" in reply.message
+        assert "to Pods of managed namespaces alone" in reply.message
+    assert plane.api(MALLORY).create(pods_in(namespace()), body, dry_run=True).ok
+
+
 def test_a_large_pod_is_judged_in_time(plane: ControlPlane, namespace: Namespace) -> None:
     """A policy that costs too much refuses whatever it looks at."""
     body = pod("large", {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": "1"})

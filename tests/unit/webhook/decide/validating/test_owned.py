@@ -66,3 +66,20 @@ def test_our_scheduler_is_for_namespaces_that_opted_in(amounts: dict[str, str]) 
     answer = validate(creation(body), facts=UNMANAGED)
     assert rules_of(answer)["spec.schedulerName"] == "OwnedNode"
     assert "OwnedNode" not in rules_of(validate(creation(body), facts=MANAGED)).values()
+
+
+CLAIM = [{"name": "c", "resourceClaimName": "x"}]
+
+
+@pytest.mark.parametrize("tolerations", [(), (BY_NAME,)], ids=["plain", "tolerates our taint"])
+def test_our_scheduler_gives_no_claims_where_nobody_opted_in(
+    tolerations: tuple[dict[str, str], ...],
+) -> None:
+    """A device by a claim is a device."""
+    body = wanting({"cpu": "1"}, *tolerations, schedulerName="tenure", resourceClaims=CLAIM)
+    answer = validate(creation(body), facts=UNMANAGED)
+    assert rules_of(answer) == {"spec.schedulerName": "OwnedNode"}
+    assert "a device by spec.resourceClaims" in answer.message
+    assert validate(creation(body), facts=MANAGED).allowed
+    del body["spec"]["resourceClaims"]
+    assert validate(creation(body), facts=UNMANAGED).allowed
