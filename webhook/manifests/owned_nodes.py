@@ -14,6 +14,7 @@ from ledger.domain.resources import (
 from webhook.decide.settings import AdmissionSettings
 from webhook.manifests.cel import takes, text
 
+CLAIMS: Final = "(has(object.spec.resourceClaims) && object.spec.resourceClaims.size() > 0)"
 _BY_NAME: Final = f"has(t.key) && t.key == {text(TAINT_TENURE_OWNED)}"
 _EVERYTHING: Final = "(!has(t.key) || t.key == '') && has(t.operator) && t.operator == 'Exists'"
 _TERMS: Final = (
@@ -33,10 +34,9 @@ def owned_nodes(settings: AdmissionSettings) -> Mapping[str, str]:
     words = settings.vocabulary
     offered = words.advertised_names()
     ours_alone = words.device_names - SHARED_GPU_NAMES
-    claims = "(has(object.spec.resourceClaims) && object.spec.resourceClaims.size() > 0)"
     return {
         f"a Pod that asks for a device tolerates {TAINT_TENURE_OWNED} by the scheduler {ours}"
-        " alone": f"!{_gains(_BY_NAME)} || !(variables.devices || {claims})",
+        " alone": f"!{_gains(_BY_NAME)} || !(variables.devices || {CLAIMS})",
         "a Pod that asks for a device that nodes of Tenure's advertise and tolerates everything is"
         f" kept off them: node affinity {LABEL_TENURE_OWNED} DoesNotExist, or node selector"
         f" {LABEL_TENURE_OWNED}=false": (

@@ -64,7 +64,7 @@ from webhook.manifests.fixed import (
     whole_cpus,
     whole_cpus_words,
 )
-from webhook.manifests.owned_nodes import owned_nodes
+from webhook.manifests.owned_nodes import CLAIMS, owned_nodes
 from webhook.manifests.policy import Policy, PolicyOptions, objects, rule
 from webhook.manifests.sight import (
     chooses_any,
@@ -322,7 +322,7 @@ def _policies(settings: AdmissionSettings) -> list[Policy]:
                 "ours": is_ours,
                 "takes-what-is-ours": (
                     f"{takes('object', devices)} || {any_container('object', _takes_slots())}"
-                    f" || ({pins_cpus('object')})"
+                    f" || ({pins_cpus('object')}) || {CLAIMS}"
                 ),
                 **shown_only,
             },

@@ -62,6 +62,7 @@ def check_opted_in(
     Args:
         asked: the first thing of ours that it asks for, or nothing.
     """
+    asked = asked or "".join(_claims(pod))
     if asked and not opted_in and scheduler_of(pod) == settings.scheduler_name:
         fact = f"a pod that asks for {asked} names the scheduler {shown(settings.scheduler_name)}"
         way = f"label the namespace {LABEL_TENURE_MANAGED}=true"
