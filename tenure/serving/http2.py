@@ -26,6 +26,7 @@ _WINDOW: Final = 16 << 20
 """What may be on its way to us unread: a question is then sent without waiting for us."""
 _FRAME_MAX: Final = 16_384
 
+MALFORMED: Final = "malformed request"
 _log: Final = logging.getLogger("tenure.listening")
 
 Answer = Callable[[str, str, Awaitable[bytes]], Awaitable[tuple[int, str, bytes]]]
@@ -146,7 +147,10 @@ class Http2Connection(asyncio.Protocol):
         try:
             for event in self._h2.receive_data(data):
                 self._take(event)
-        except ProtocolError:
+        except ProtocolError as error:
+            assert self._transport is not None, "it was connected"
+            caller, *_ = self._transport.get_extra_info("peername")
+            _log.warning(MALFORMED, extra={"caller": caller, "error": type(error).__name__})
             self._flush()
             self.force_close()
             return

@@ -11,9 +11,10 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
-from aiohttp import web
+from aiohttp import web, web_response
+from aiohttp.http import HttpProcessingError
 
-from tenure.serving.http2 import Answer, Http2Connection
+from tenure.serving.http2 import MALFORMED, Answer, Http2Connection
 
 HTTP1: Final = "http/1.1"
 HTTP2: Final = "h2"
@@ -22,6 +23,18 @@ FINISH_SECONDS: Final = 25.0
 """How long requests in flight may take once we stop listening."""
 
 _log: Final = logging.getLogger("tenure.listening")
+web_response.SERVER_SOFTWARE = "tenure"  # type: ignore[attr-defined]  # its header names versions
+
+
+class _Requests(logging.LoggerAdapter[logging.Logger]):
+    """Says what aiohttp does of a request that failed, of a malformed one without its bytes."""
+
+    def log(self, *said: object, exc_info: object = None, **_: object) -> None:
+        caller = {"caller": said[-1]}
+        if isinstance(exc_info, HttpProcessingError | ConnectionError):
+            _log.warning(MALFORMED, extra={**caller, "error": type(exc_info).__name__})
+        elif isinstance(exc_info, Exception):
+            _log.error("a request failed", extra=caller, exc_info=exc_info)
 
 
 class Connection(Protocol):
@@ -199,6 +212,7 @@ async def listening(
     runner = web.AppRunner(
         app,
         access_log=None,
+        logger=_Requests(_log),
         handle_signals=False,
         shutdown_timeout=finish_seconds,
         auto_decompress=False,

@@ -59,6 +59,7 @@ def set_up_logs(*, debug: bool = False) -> None:
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False  # never shown
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
+    logging.lastResort = handler  # for what libraries say
     logger = logging.getLogger(ROOT)
     logger.handlers = [handler]
     logger.propagate = False
