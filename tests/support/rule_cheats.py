@@ -183,6 +183,10 @@ _WORLD: Final[Mapping[str, tuple[str, ...]]] = {
     "an event of another stream's version": (AHEAD, event(stream_version="7")),
     "an event whose key is known": (AHEAD, event(idempotency_key="idempotency_key")),
     "an event that nobody knows": (AHEAD, event("'pod.resered.v1'")),
+    "an end of drift that never was": (
+        AHEAD,
+        event("'drift.resolved.v1'", '\'{"drift_id":"x","how":"x"}\''),
+    ),
     "an event that says a word twice": (AHEAD, event("'node.lost.v1'", '\'{"a":1,"a":2}\'')),
     "an event with a name in other letters": (
         AHEAD,

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from ledger.domain.log.events import (
+    DriftFound,
+    DriftResolved,
     GroupPlanned,
     LedgerEvent,
     PodObserved,
@@ -17,8 +19,9 @@ from ledger.domain.log.recorded_request import request_digest
 
 _NAMING: Final = frozenset(
     {RequestDescribed, PodReserved, PodObserved, RequestRefused, GroupPlanned}
+    | {DriftFound, DriftResolved}
 )
-"""The events that tell of requests, or name one."""
+"""The events that tell of requests or drift, or name one."""
 
 
 class Quotes:
@@ -28,15 +31,14 @@ class Quotes:
     Rule: docs/adr/0011. Who reads such an event can't know what was decided on.
 
     Args:
-        described: what was described before the first event that is taken.
+        before: what tells of requests and drift before the first event that is taken.
     """
 
-    def __init__(self, described: Iterable[LedgerEvent] = ()) -> None:
-        self._described = {
-            request_digest(event.request)
-            for event in described
-            if isinstance(event, RequestDescribed)
-        }
+    def __init__(self, before: Iterable[LedgerEvent] = ()) -> None:
+        self._described: set[str] = set()
+        self._drift: set[str] = set()  # what is open
+        for event in before:
+            tuple(self.untold(0, event))
 
     def untold(self, position: int, event: LedgerEvent) -> Iterable[str]:
         """Take the event at a position; return what it names that is not told before it."""
@@ -51,6 +53,12 @@ class Quotes:
                 quoted = (event.request,)
             case GroupPlanned():
                 quoted = tuple(each.request for each in (*event.waiting, *event.to_come))
+            case DriftFound():
+                self._drift.add(event.drift_id)
+            case DriftResolved():
+                if event.drift_id not in self._drift:
+                    yield f"the event resolves a drift that is not open: {event.drift_id}"
+                self._drift.discard(event.drift_id)
             case _:
                 pass
         for digest in quoted:

@@ -22,7 +22,7 @@ _SCHEMA: Final = (
     r" WHERE NOT (type IN ('table', 'index') AND name LIKE 'sqlite\_%' ESCAPE '\')"
 )
 _MAGIC: Final = b"CREATE TABLE ledger_"
-MADE: Final = "240542e677f372fc3f87f18e10689117553f1bc1d4caf175a521b5c5cafebe50"
+MADE: Final = "e203918aac50e66a34ac2d4cf4eca54592127788503c380564fd949707b699be"
 """
 The digest of what the migrations make, which `digest_of` gives of a ledger that has that.
 

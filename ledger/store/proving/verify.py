@@ -36,6 +36,8 @@ from ledger.domain.log.events import (
     ClaimReserved,
     ClaimVoided,
     DeviceHealthChanged,
+    DriftFound,
+    DriftResolved,
     EpochStarted,
     GroupPlanned,
     LedgerEvent,
@@ -84,7 +86,7 @@ from ledger.store.proving.proof import Report
 from ledger.store.proving.resumed import ResumedProof
 from ledger.store.proving.second import SecondProver
 from ledger.store.proving.tree_proof import NO_WITNESS, KeptCheckpoint, TreeProof
-from ledger.store.reading.kept import events_of, seldom_of
+from ledger.store.reading.kept import seldom_of
 from ledger.store.reading.read import checked_head, proven_chain
 from ledger.store.reading.snapshots import SnapshotProof
 from ledger.store.reading.tables import (
@@ -332,10 +334,10 @@ def _declared(connection: Connection) -> Voids:
         return NO_VOIDS
 
 
-def _described(connection: Connection, until: int) -> list[RequestDescribed]:
-    """Return what was described up to a position, none where it can't be read."""
+def _seldom(connection: Connection, *kinds: type[LedgerEvent]) -> list[tuple[int, LedgerEvent]]:
+    """Return the events of these types with their positions, none where one can't be read."""
     try:
-        return events_of(connection, RequestDescribed, until) if until else []
+        return seldom_of(connection, *kinds)
     except (*DAMAGE, *CONTRADICTION, LedgerError):
         return []
 
@@ -353,19 +355,6 @@ def _withdrawn(connection: Connection, voids: Voids) -> Withdrawals:
         return withdrawals_of(connection, voids)
     except (*DAMAGE, *CONTRADICTION):
         return NO_WITHDRAWALS
-
-
-def _stored(connection: Connection, voids: Voids) -> dict[int, tuple[int, bytes]]:
-    """Return position and note of what the log stores as checkpoints, by size."""
-    try:
-        found = seldom_of(connection, CheckpointStored)
-    except (*DAMAGE, *CONTRADICTION, LedgerError):
-        return {}
-    return {
-        event.size: (position, event.note.encode())
-        for position, event in found
-        if isinstance(event, CheckpointStored) and position not in voids
-    }
 
 
 class Walk:
@@ -394,14 +383,20 @@ class Walk:
         self._snapshots = SnapshotProof(connection, report)
         self._voids: dict[int, AbstractSet[str]] = {**_declared(connection), **also_void}
         withdrawals = {**also_withdrawn, **_withdrawn(connection, self._voids)}
-        stored = _stored(connection, self._voids)
+        stored = {
+            event.size: (position, event.note.encode())
+            for position, event in _seldom(connection, CheckpointStored)
+            if isinstance(event, CheckpointStored) and position not in self._voids
+        }
         self._tree = TreeProof(connection, report, witness, withdrawals, stored)
         for leaf in tile_leaves(connection, start.position) if start.position else ():
             self._tree.add(leaf)
         self._connection = connection
         self._report = report
         self._void: set[tuple[int, str]] = set()
-        self._quotes = Quotes(_described(connection, start.position))
+        kinds = (RequestDescribed, DriftFound, DriftResolved)
+        quoted = _seldom(connection, *kinds) if start.position else []
+        self._quotes = Quotes(event for at, event in quoted if at <= start.position)
         self._start = start.position
         self._seals = past.seals
         self._kinds = kinds_of(schema.ledger_events)

@@ -82,6 +82,15 @@ _ESCAPED: Final = rf"$find({_UNESCAPED}, '\u') > 0"
 """The condition that the body of NEW has an escape of what needs none: a name in other letters."""
 _ARRAYS: Final = "devices members"
 """The arrays of objects in a body that views look into."""
+_NO_DRIFT: Final = """CASE
+    WHEN NEW.event_type <> 'drift.resolved.v1' OR $no_object(NEW.body) THEN false
+    ELSE coalesce((
+      SELECT e.event_type FROM ledger_events AS e $body(e)
+      WHERE (e.event_type = 'drift.found.v1' OR e.event_type = 'drift.resolved.v1')
+        AND e.position < NEW.position AND $text(e.body, drift_id) = $json(NEW.body, drift_id)
+      ORDER BY e.position DESC LIMIT 1
+    ), '') <> 'drift.found.v1' END"""
+"""The condition that NEW resolves a drift that was not found, or is over."""
 _WORDS: Final = said("an event says each word once, in our form: position {NEW.position}")
 # Of Pods and refusals the views tell what stands in rows of their own; `verify` reads those bodies.
 _NOT_LOOKED_INTO: Final = "$begins(NEW.event_type, 'pod.') OR $begins(NEW.event_type, 'request.')"
@@ -118,6 +127,7 @@ RULES: Final = (
             f" ELSE {_ESCAPED} OR $unclear(NEW.body, {_ARRAYS}) END",
             _WORDS,
         ),
+        Case(_NO_DRIFT, said("no such drift is open: position {NEW.position}")),
     ),
     rule(
         "ledger_streams_insert",
