@@ -226,6 +226,12 @@ INVENTED = (
         ("DELETE FROM ledger_tiles WHERE number = 1", 257, "a tile is missing"),
         ("UPDATE ledger_segments SET file_name = 'x' WHERE first = 257", None, "file_name="),
         ("UPDATE ledger_segments SET at_us = 1 WHERE first = 1", 256, "at_us is another"),
+        (
+            "UPDATE ledger_segments SET state = CAST(state || x'00' AS BLOB) WHERE first = 1",
+            256,
+            "damaged",
+        ),
+        ("UPDATE ledger_planned_cards SET pod_uid = 'x'", 13, "pod_uid='x' (the events say"),
         ("UPDATE ledger_segments SET state = zeroblob(9) WHERE first = 1", 256, "damaged"),
         ("UPDATE ledger_events SET position = 0 WHERE position = 2", None, "lacks its"),
         (INVENTED, 0, "the log begins at position 1"),
