@@ -177,7 +177,8 @@ def end_of(segment: Segment) -> End:
 def _unpacked(segment: Segment) -> End:
     unpacker = zlib.decompressobj()
     text = unpacker.decompress(segment.state, STATE_BYTES_MAX).decode()
-    if not unpacker.eof or sha256(text.encode()).digest() != segment.state_digest:
+    whole = unpacker.eof and not unpacker.unused_data
+    if not whole or sha256(text.encode()).digest() != segment.state_digest:
         raise InputError("its text does not give its digest")
     end = parsed_end(text)
     known = {"last": end.position, "chain_hash": end.chain_hash, "at_us": end.at_us}

@@ -124,7 +124,7 @@ _BEFORE: Final = slice(PHASE.start)
 _BEHIND: Final = slice(PHASE.stop, LOST_AT)
 """The columns that never change, before those of the phase and behind them."""
 CLOSED_BY: Final = _RESERVATION.index("closed_position")
-_PLACE: Final = [column.name for column in schema.ledger_planned_cards.columns]
+PLACE: Final = [column.name for column in schema.ledger_planned_cards.columns]
 _DEVICE: Final = {column.name: i for i, column in enumerate(schema.ledger_devices.columns)}
 _CPU: Final = {column.name: i for i, column in enumerate(schema.ledger_cpus.columns)}
 _D_TYPE, _D_MINOR, _D_ID = _DEVICE["device_type"], _DEVICE["minor"], _DEVICE["device_id"]
@@ -521,7 +521,7 @@ class Proof:
             self._report(position, text)
         found = self._recorded[schema.ledger_planned_cards].take((position, number))
         if found is not None and found[:-2] != row:
-            self._differs(position, "ledger_planned_cards", _PLACE, row, found)
+            self._differs(position, "ledger_planned_cards", PLACE, row, found)
         self._places[number] = (row, found)
 
     def _waits_no_more(self, row: Row) -> None:
@@ -531,7 +531,7 @@ class Proof:
 
     def _compare_place(self, must: Row, found: Row | None, end: Row) -> None:
         if found is not None and found[-2:] != end:
-            self._differs(must[0], "ledger_planned_cards", _PLACE, (*must, *end), found)
+            self._differs(must[0], "ledger_planned_cards", PLACE, (*must, *end), found)
 
     def _unknown(self, device: list[Any]) -> bool:
         """Tell whether a Pod holds a card of the device's machine and type that nobody can name."""

@@ -28,6 +28,7 @@ from ledger.store.proving.proof import (
     HISTORY,
     LOST_AT,
     PHASE,
+    PLACE,
     Proof,
     Report,
     SortedRows,
@@ -111,7 +112,7 @@ class ResumedProof(Proof):
         for row in rows["ledger_planned_cards"]:
             found = self._recorded[schema.ledger_planned_cards].take(row[:2])
             if found is not None and found[:-2] != row:
-                self._compare_place(row, found, found[-2:])
+                self._differs(row[0], "ledger_planned_cards", PLACE, row, found)
             self._places[row[1]] = (row, found)
         for recorded in self._recorded.values():
             recorded.finish()

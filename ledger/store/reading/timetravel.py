@@ -173,7 +173,8 @@ def unpacked(row: Sequence[Any]) -> LedgerState:
         text = unpacker.decompress(body, STATE_BYTES_MAX)
     except (zlib.error, ValueError, MemoryError) as error:
         raise InputError(f"it can't be unpacked: {error}") from error
-    if not unpacker.eof or sha256(text).digest() != digest:
+    whole = unpacker.eof and not unpacker.unused_data
+    if not whole or sha256(text).digest() != digest:
         raise InputError("its text does not give its digest")
     return decode_state(text)
 
