@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from agent.decide.pools import NodeCpus, PodCpus, Pools, pools_of
+from agent.decide.pools import PodCpus
 from ledger.domain.annotations.qos import QosClass
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.log.cpu_holders import given_by_kubelet
@@ -49,20 +49,6 @@ def holders_after(holders: Holders, node_uid: str, event: LedgerEvent) -> Holder
             return {key: pod for key, pod in holders.items() if key != gone}
         case _:
             return holders
-
-
-def pools_after(
-    node: NodeCpus, node_uid: str, holders: Holders, events: Iterable[LedgerEvent]
-) -> tuple[Holders, Pools]:
-    """
-    Return the holders and the pools after some events.
-
-    Rule: CPU proposal, "Automatically resize CPU Shared Pool". The pools follow from the holders
-    alone, so that it does not matter how many events are taken at once.
-    """
-    for event in events:
-        holders = holders_after(holders, node_uid, event)
-    return holders, pools_of(node, holders.values())
 
 
 def claimed_cpus(cpus: CpuSet) -> PodCpus:

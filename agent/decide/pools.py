@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ledger.domain.annotations.cpu import CpuSharedPool
 from ledger.domain.annotations.qos import QosClass
 from ledger.domain.cpuset import EMPTY, CpuSet
-from ledger.domain.kube.nrt_objects import NodeTopology, read_node_reserve
 from ledger.domain.topology import CpuTopology
 
 
@@ -60,25 +59,6 @@ class Pools:
     best_effort: tuple[CpuSharedPool, ...]
     best_effort_first: CpuSet
     exclusive: CpuSet
-
-
-def read_node_cpus(topology: NodeTopology, annotations: Mapping[str, str]) -> NodeCpus | None:
-    """
-    Return the CPUs of a node out of its NodeResourceTopology and its own annotations.
-
-    None when nobody lists its CPUs.
-
-    Raises:
-        InputError: JSON that does not parse.
-    """
-    if topology.cpus is None:
-        return None
-    return NodeCpus(
-        topology=topology.cpus,
-        kubelet_reserved=topology.kubelet.reserved_cpus,
-        reserved=read_node_reserve({**topology.copies, **annotations}, topology.cpus),
-        kubelet_static=topology.kubelet.policy == "static",
-    )
 
 
 def pools_of(node: NodeCpus, pods: Iterable[PodCpus]) -> Pools:

@@ -225,9 +225,9 @@ def _connected_to_server(url: URL, purpose: Literal["reading", "writing"]) -> Le
     except DBAPIError as error:
         fact = " ".join(fact_of(error).split())
         if 'database "' in fact and "does not exist" in fact:
-            found = InputError("no such ledger: the server has no such database", place=place)
-            found.add_note("make the database with `createdb`, then the ledger in it")
-            raise found from error
+            missing = "no such ledger: the server has no such database"
+            step = "make the database with `createdb`, then the ledger in it"
+            raise _advised(missing, place, step) from error
         failed = LedgerError(f"can't connect to the database: ledger={place}, {fact}")
         failed.add_note("check that the server runs and that the URL, role and password are right")
         raise failed from error
@@ -260,9 +260,10 @@ def _not_opened(path: Path, error: Exception) -> TenureError:
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return BusyError(f"another process writes this ledger: ledger={path}, {cause}")
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
-            found = InputError(f"the file or its folder is protected: {cause}", place=str(path))
-            found.add_note("let this user read and write both, or copy the ledger")
-            return found
+            fact = f"the file or its folder is protected: {cause}"
+            return _advised(
+                fact, str(path), "let this user read and write both, or copy the ledger"
+            )
         case _:
             return InputError(f"not a ledger: {cause}", place=str(path))
 
@@ -288,13 +289,10 @@ def _expect_newest(ledger: Ledger, place: str) -> None:
     newest = schema.REVISIONS[-1]
     older = [revision for revision in _revisions(ledger) if revision != newest]
     if older:
-        error = InputError(
-            f"written by an older version of tenure: schema={older[0]},"
-            f" this version needs {newest}",
-            place=place,
+        fact = (
+            f"written by an older version of tenure: schema={older[0]}, this version needs {newest}"
         )
-        error.add_note("copy it, then run `tenure ledger upgrade --ledger LEDGER`")
-        raise error
+        raise _advised(fact, place, "copy it, then run `tenure ledger upgrade --ledger LEDGER`")
 
 
 def _revisions(ledger: Ledger) -> list[str]:
@@ -323,31 +321,21 @@ def _is_ledger(ledger: Ledger, place: str) -> bool:
         if isinstance(error, DBAPIError) and error.connection_invalidated:
             raise unavailable(error) from error
         raise InputError(f"not a ledger: {fact_of(error)}", place=place) from error
+    reads = f"this version reads {schema.REVISIONS[-1]}"
     for revision in revisions:
         if revision in schema.UNRELEASED:
-            raise _unreleased(revision, place)
+            fact = f"written before the first release of tenure: schema={revision}, {reads}"
+            step = "run the simulation again into a new file"
+            raise _advised(f"{fact} and does not upgrade it", place, step)
         if revision not in schema.REVISIONS:
-            raise _newer(revision, place)
+            fact = f"written by a newer version of tenure: schema={revision}, {reads}"
+            step = "this version neither reads it nor changes it"
+            raise _advised(fact, place, f"use the tenure that wrote it, or a newer one: {step}")
     return True
 
 
-def _newer(revision: str, place: str) -> InputError:
-    error = InputError(
-        f"written by a newer version of tenure: schema={revision},"
-        f" this version reads {schema.REVISIONS[-1]}",
-        place=place,
-    )
-    error.add_note(
-        "use the tenure that wrote it, or a newer one: this version neither reads it nor changes it"
-    )
-    return error
-
-
-def _unreleased(revision: str, place: str) -> InputError:
-    error = InputError(
-        f"written before the first release of tenure: schema={revision},"
-        f" this version reads {schema.REVISIONS[-1]} and does not upgrade it",
-        place=place,
-    )
-    error.add_note("run the simulation again into a new file")
+def _advised(fact: str, place: str, step: str) -> InputError:
+    """Return an error with what to do next."""
+    error = InputError(fact, place=place)
+    error.add_note(step)
     return error

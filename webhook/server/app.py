@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -19,6 +18,7 @@ from urllib.parse import parse_qs
 
 from aiohttp import web
 
+from ledger.domain.annotations.gang import SECOND_NS, parse_duration
 from ledger.domain.errors import InputError
 from webhook.decide.answers import AdmissionAnswer
 from webhook.decide.facts import NamespaceFacts
@@ -52,8 +52,6 @@ MARGIN_SECONDS: Final = 0.5
 """How long before the API server gives up we do: time for the answer to travel."""
 
 _FIELDS_MAX: Final = 16
-_PART: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(h|ms|m|s|us|µs|ns)")
-_UNITS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 
 MUTATE: Final = "mutate"
 VALIDATE: Final = "validate"
@@ -136,24 +134,12 @@ def budget_seconds(timeout: str | None, limits: ServerLimits) -> float:
 
     A timeout that can't be read counts as none.
     """
-    given = _go_seconds(timeout) if timeout else None
-    if given is None:
+    try:
+        given = parse_duration(timeout or "") / SECOND_NS
+    except InputError:
         return limits.seconds_max
-    return max(limits.seconds_min, min(limits.seconds_max, given - MARGIN_SECONDS))
-
-
-def _go_seconds(text: str) -> float | None:
-    """Return the seconds of a Go duration such as `5s` or `1m30s`."""
-    if (not text.isascii() and "µ" not in text) or len(text) > 40:
-        return None
-    position, seconds = 0, 0.0
-    while position < len(text):
-        part = _PART.match(text, position)
-        if part is None:
-            return None
-        seconds += float(part[1]) * _UNITS[part[2]]
-        position = part.end()
-    return seconds if position else None
+    left = given - MARGIN_SECONDS if given >= 0 else limits.seconds_max
+    return max(limits.seconds_min, min(limits.seconds_max, left))
 
 
 @dataclass(slots=True, kw_only=True)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
 from agent.decide.container_cpus import CpuSource, KubeQos, PodOnNode, binding_of
-from agent.decide.holders import NOBODY, holders_after, pools_after
-from agent.decide.pools import NodeCpus, Pools, joined
+from agent.decide.holders import NOBODY, Holders, holders_after
+from agent.decide.pools import NodeCpus, Pools, joined, pools_of
 from ledger.domain.annotations.cpu import ResourceStatus
 from ledger.domain.annotations.qos import QosClass
 from ledger.domain.cpuset import CpuSet, cpuset_of, format_cpuset, parse_cpuset
@@ -59,9 +61,16 @@ def gone(name: str) -> PodReleased:
     return PodReleased(pod_uid=name, attempt=1, node_uid="x", reason="deleted")
 
 
+def holding(events: Iterable[LedgerEvent], holders: Holders = NOBODY) -> Holders:
+    """Return the node's holders after some events."""
+    for event in events:
+        holders = holders_after(holders, "x", event)
+    return holders
+
+
 def pools(*events: LedgerEvent) -> Pools:
     """Return the node's pools after these events."""
-    return pools_after(NODE, "x", NOBODY, events)[1]
+    return pools_of(NODE, holding(events).values())
 
 
 def usable(qos: QosClass, after: Pools, kube: KubeQos = KubeQos.BURSTABLE) -> CpuSet:
@@ -169,8 +178,8 @@ def test_it_does_not_matter_how_many_events_come_at_once(
     ]
     events += [gone(str(number)) for number in ended]
 
-    holders, _ = pools_after(NODE, "x", NOBODY, events[:cut])
-    caught_up, after = pools_after(NODE, "x", holders, events[cut:])
+    caught_up = holding(events[cut:], holding(events[:cut]))
+    after = pools_of(NODE, caught_up.values())
 
     assert after == pools(*events)
     left = [cpus for number, cpus in enumerate(held) if number not in ended]

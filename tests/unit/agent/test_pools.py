@@ -7,11 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.decide.container_cpus import Binding, CpuSource, KubeQos, PodOnNode, binding_of
-from agent.decide.pools import NodeCpus, PodCpus, Pools, joined, pools_of, read_node_cpus
+from agent.decide.pools import NodeCpus, PodCpus, Pools, joined, pools_of
 from ledger.domain.annotations.cpu import CpuSharedPool, NumaNodeResources, ResourceStatus
 from ledger.domain.annotations.qos import QosClass
 from ledger.domain.cpuset import EMPTY, CpuSet, cpuset_of, parse_cpuset
-from ledger.domain.kube.nrt_objects import read_topology
 from ledger.domain.quantity import parse_quantity
 from tests.support.topologies import MACHINE_X, MACHINE_Y
 
@@ -214,25 +213,6 @@ def test_best_effort_pods_get_their_pools_where_they_are_managed() -> None:
 
     assert (everywhere.source, str(everywhere.cpus)) == (CpuSource.BEST_EFFORT, BE_POOL)
     assert (numa.source, str(numa.cpus)) == (CpuSource.POOLS_NAMED, "1-5,12-17")
-
-
-def test_the_nodes_cpus_are_read_from_its_objects() -> None:
-    """Koordinator contract 2.3 and 2.4: kubelet's reserve apart from the node's and system's."""
-    annotations = {
-        "node.koordinator.sh/cpu-topology": (
-            '{"detail":[{"id":0,"core":0,"socket":0,"node":0},{"id":1,"core":0,"socket":0,"node":0},'
-            '{"id":2,"core":1,"socket":0,"node":0},{"id":3,"core":1,"socket":0,"node":0}]}'
-        ),
-        "kubelet.koordinator.sh/cpu-manager-policy": '{"policy":"static","reservedCPUs":"0"}',
-        "node.koordinator.sh/system-qos-resource": '{"cpuset":"1"}',
-    }
-    topology = read_topology({"metadata": {"annotations": annotations}})
-    node = read_node_cpus(topology, {"node.koordinator.sh/reservation": '{"reservedCPUs":"2"}'})
-
-    assert node is not None
-    assert (str(node.kubelet_reserved), str(node.reserved)) == ("0", "1-2")
-    assert node.kubelet_static
-    assert read_node_cpus(read_topology(None), {}) is None
 
 
 def test_no_pool_is_nothing() -> None:
