@@ -132,7 +132,7 @@ def test_resources_are_added_up_by_themselves() -> None:
 
 
 def test_overhead_is_added_to_the_whole_pod() -> None:
-    """Design section 3; fractions are rounded up once, at the end."""
+    """Design section 3; each amount is rounded up, as the API server stores it."""
     body = pod(
         container("a", requests={"cpu": "0.5m", "memory": "1Gi"}),
         container("b", requests={"cpu": "0.5m"}),
@@ -141,7 +141,7 @@ def test_overhead_is_added_to_the_whole_pod() -> None:
 
     spec = read_pod(body)
 
-    assert spec.cpu_milli == 251
+    assert spec.cpu_milli == 252
     assert spec.memory_bytes == 2**30 + 64 * 2**20
 
 
