@@ -104,6 +104,10 @@ class Quantity:
         """Return thousandths, rounded away from zero (resource.Quantity's `MilliValue()`)."""
         return _divide_up(self.nanos, NANO // 1000)
 
+    def rounded(self) -> Quantity:
+        """Return the amount as the API server stores it: in thousandths, rounded up."""
+        return Quantity(nanos=self.milli() * (NANO // 1000), style=self.style)
+
     def as_fraction(self) -> Fraction:
         """Return the exact amount in units."""
         return Fraction(self.nanos, NANO)

@@ -125,7 +125,7 @@ def _amounts(resources: Mapping[str, object], section: str, path: str) -> Amount
 
 def _amount(value: object, field: str) -> Quantity:
     try:
-        return quantity_of(value)
+        return quantity_of(value).rounded()
     except InputError as error:
         raise error.within(field) from error
 

@@ -67,7 +67,6 @@ from webhook.manifests.fixed import (
 from webhook.manifests.owned_nodes import CLAIMS, owned_nodes
 from webhook.manifests.policy import Policy, PolicyOptions, objects, rule
 from webhook.manifests.sight import (
-    chooses_any,
     chooses_devices,
     every_new_ephemeral,
     names_cdi,
@@ -283,7 +282,7 @@ def _policies(settings: AdmissionSettings) -> list[Policy]:
                     ),
                     f"an ephemeral container gets no cards by {ENV_NVIDIA_VISIBLE}, nor by a volume"
                     f" mount below {NVIDIA_DEVICE_MOUNTS}": (
-                        every_new_ephemeral(f"!({chooses_any()})")
+                        every_new_ephemeral(f"!({chooses_devices(may_read=False)})")
                     ),
                 }
             ),

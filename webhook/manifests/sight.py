@@ -24,17 +24,9 @@ _MOUNTS: Final = NVIDIA_DEVICE_MOUNTS.rpartition("/")[2]
 """Enough of the path: the runtime takes it with any dots and slashes in between."""
 
 
-def chooses_devices() -> str:
-    """Return that the container `c` says by hand which devices it sees."""
-    return _chooses(f"{_TOLD_NONE} || ({_refers_to_ours()})")
-
-
-def chooses_any() -> str:
-    """Return the same of a container that holds nothing: reading what we wrote counts too."""
-    return _chooses(_TOLD_NONE)
-
-
-def _chooses(good: str) -> str:
+def chooses_devices(*, may_read: bool = True) -> str:
+    """Return that `c` says by hand which devices it sees; it may read what our scheduler wrote."""
+    good = f"{_TOLD_NONE} || ({_refers_to_ours()})" if may_read else _TOLD_NONE
     mounts = f"c.volumeMounts.exists(m, m.mountPath.contains({text(_MOUNTS)}))"
     named = f"has(c.env) && c.env.exists(e, {_NAMED} && !({good}))"
     return f"({named}) || (has(c.volumeMounts) && {mounts})"

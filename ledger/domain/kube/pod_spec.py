@@ -371,7 +371,7 @@ def _known_amount(name: str, text: str, most: int | None) -> Quantity | None:
 
 def _read_amount(name: str, value: object, most: int | None, field: str) -> Quantity:
     """Read one quantity; `most` is that of a device, None for any other resource."""
-    quantity = a_quantity(value, field)
+    quantity = a_quantity(value, field).rounded()
     if (most is not None or is_extended(name)) and not quantity.is_whole():
         raise InputError(f"must be a whole number: value={value!r}", field=field)
     if most is None:
