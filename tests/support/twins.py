@@ -73,7 +73,7 @@ TWINS: Final[dict[str, tuple[frozenset[Rule], tuple[str, ...]]]] = {
         (
             "what a container that holds devices sees is set by Tenure alone",
             "the CDI devices of a Pod that holds devices are given by Tenure alone",
-            "an ephemeral container",
+            "an ephemeral container gets no cards",
             "no Pod gains CDI devices",
         ),
     ),
@@ -102,6 +102,7 @@ BYPASSED: Final = "bypassed"
 ALONE: Final = {
     "a Pod that asks for devices must pass Tenure's admission": BYPASSED,
     "every container of a Pod that Tenure places is told which cards it sees": BYPASSED,
+    "an ephemeral container sees no cards": BYPASSED,
     "NVIDIA_VISIBLE_DEVICES, or what else lets a container see cards, is set though": "",
 }
 """What policies say without a twin: of Pods that the webhook did not complete, and advice."""

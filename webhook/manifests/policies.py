@@ -118,6 +118,7 @@ def _policies(settings: AdmissionSettings) -> list[Policy]:
         " empty": f"request.userInfo.username in {accounts} || !has(object.spec.nodeName)"
         " || object.spec.nodeName == ''"
     }
+    asks = f"{takes('object', devices)} || ({pins_cpus('object')}) || {CLAIMS}"
     by_us_or_plugin = f"({told()} || {holds('c.resources', {NVIDIA_GPU})})"
     return [
         Policy(
@@ -319,16 +320,13 @@ def _policies(settings: AdmissionSettings) -> list[Policy]:
             rules=[rule(["CREATE"], ["pods"])],
             conditions={
                 "ours": is_ours,
-                "takes-what-is-ours": (
-                    f"{takes('object', devices)} || {any_container('object', _takes_slots())}"
-                    f" || ({pins_cpus('object')}) || {CLAIMS}"
-                ),
+                "takes-what-is-ours": f"{asks} || {any_container('object', _takes_slots())}",
                 **shown_only,
             },
             validations={
                 f"the scheduler {settings.scheduler_name} gives devices and CPUs to Pods of managed"
                 f" namespaces alone: label the namespace {LABEL_TENURE_MANAGED}=true": (
-                    _in_managed()
+                    f"{_in_managed()} || !({asks})"
                 ),
                 f"{SLOT} is given by Tenure: one to each container with devices": (
                     _every_container(f"!{_takes_slots()} || ({_own_slot(devices)})")
