@@ -99,6 +99,16 @@ def test_pods_that_others_place_are_only_marked(body: Object) -> None:
     assert after == {**body, "metadata": {**body["metadata"], "annotations": MARK}}
 
 
+@pytest.mark.parametrize("body", [owned_by_daemon_set(), LEFT_ALONE["pinned by a field"]])
+def test_a_pinned_pod_that_names_our_scheduler_is_placed_by_it(body: Object) -> None:
+    """The DaemonSet's author chose it; nobody else would place the Pod, nor give it its cards."""
+    after = mutate({**body, "spec": {**body["spec"], "schedulerName": "tenure"}})
+
+    assert "koordinator.sh/gpu-core" in after["spec"]["containers"][0]["resources"]["limits"]
+    assert after["spec"]["tolerations"] == [{"key": "tenure.sh/owned", "operator": "Exists"}]
+    assert after["spec"].get("affinity") == body["spec"].get("affinity")
+
+
 def test_a_scheduler_that_is_not_foreign_is_replaced_and_remembered() -> None:
     """What the user named stands in the annotation with the original."""
     after = mutate(gpu_pod(NVIDIA, schedulerName="my-own"), FOREIGN)
