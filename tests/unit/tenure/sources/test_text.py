@@ -70,10 +70,27 @@ def test_yaml_agrees_with_json_on_json(value: dict[str, int]) -> None:
         pytest.param("a: 0644", 420, id="an octal number"),
         pytest.param("a: 0x1F", 31, id="a hexadecimal number"),
         pytest.param("a: 1:30", "1:30", id="no numbers to the base 60"),
-        pytest.param("a: 1_000", "1_000", id="no underscores in numbers"),
-        pytest.param("a: 1e3", 1000.0, id="an exponent"),
+        pytest.param("a: 1_000", 1000, id="underscores in a number"),
+        pytest.param("a: 1_000.5", 1000.5, id="underscores in a fraction"),
+        pytest.param("a: 1__0_", 10, id="underscores anywhere"),
+        pytest.param("a: .5_0", 0.5, id="underscores behind a point"),
+        pytest.param("a: ._5", "._5", id="a point and an underscore are text"),
+        pytest.param("a: _1", "_1", id="what begins with an underscore is text"),
+        pytest.param("a: -_1", -1, id="behind a sign it is a number"),
+        pytest.param("a: 1_000Mi", "1_000Mi", id="with a unit it is text"),
+        pytest.param("a: 0o_7", 7, id="an octal number as YAML 1.2 writes it"),
+        pytest.param("a: 0X_1F", 31, id="a hexadecimal number in capitals"),
+        pytest.param("a: 0B1_0", 2, id="a binary number"),
+        pytest.param("a: 08", 8, id="no octal number is a decimal one"),
+        pytest.param("a: 0b2", "0b2", id="no binary number is text"),
+        pytest.param("a: 2.", 2, id="a whole fraction is an integer in JSON"),
+        pytest.param("a: 1e21", 1e21, id="but not from 1e21 on"),
+        pytest.param("a: 1e400", "1e400", id="beyond a float is text"),
+        pytest.param("a: 1e3", 1000, id="an exponent"),
         pytest.param("a: 1.5Gi", "1.5Gi", id="a quantity is text"),
-        pytest.param("a: n", "n", id="n is text"),
+        pytest.param("a: n", False, id="n is a boolean"),
+        pytest.param("a: !!bool Y", True, id="Y is a boolean"),
+        pytest.param("a: <<", "<<", id="a merge without a mapping is text"),
         pytest.param("a: no", False, id="no is a boolean"),
         pytest.param("a: 'no'", "no", id="no in quotes is text"),
         pytest.param("a: None", "None", id="None is text"),
@@ -83,8 +100,16 @@ def test_yaml_agrees_with_json_on_json(value: dict[str, int]) -> None:
     ],
 )
 def test_yaml_scalars_are_what_kubernetes_takes_them_for(text: str, value: object) -> None:
-    """Types are JSON's; YAML 1.1's booleans stay, its dates and base 60 do not."""
-    assert parsed(text) == ({"a": value},)
+    """As kubectl reads them: YAML 1.1's booleans stay, its dates and base 60 do not."""
+    (document,) = parsed(text)
+    assert document == {"a": value}
+    assert type(document["a"]) is type(value)
+
+
+@pytest.mark.parametrize(("key", "name"), [("010", "8"), ("1_5", "15"), ("1.5", "1.5")])
+def test_a_number_as_a_key_is_the_text_that_kubernetes_makes_of_it(key: str, name: str) -> None:
+    """A key of JSON is text."""
+    assert parsed(f"{key}: x") == ({name: "x"},)
 
 
 def test_anchors_and_merges_are_written_out() -> None:
@@ -147,7 +172,11 @@ def test_a_stream_holds_several_documents() -> None:
         ),
         pytest.param(b"{{ .Values.x }}: 1", "a template is not a manifest", id="a template"),
         pytest.param(b"on: 1", "f.yaml:1: broken YAML: the key on is not text", id="a boolean key"),
+        pytest.param(b"y: 1", "f.yaml:1: broken YAML: the key y is not text", id="y as a key"),
+        pytest.param(b"1.50: 1", "the key 1.50 is not text", id="a fraction that is another text"),
         pytest.param(b"a: .inf", "not a number of JSON", id="infinity"),
+        pytest.param(b"a: -.INF", "not a number of JSON", id="less than everything"),
+        pytest.param(b"a: .nan", "not a number of JSON", id="no number"),
         pytest.param(b"a: !!python/name:os.system", "a type that JSON does not have", id="a tag"),
         pytest.param(b"a: !!binary aGk=", "a type that JSON does not have", id="bytes"),
         pytest.param(b"ok: 1\n\xff", "f.yaml:2: not UTF-8 text", id="not UTF-8"),
