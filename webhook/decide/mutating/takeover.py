@@ -59,16 +59,16 @@ def is_pinned(pod: Pod) -> bool:
 
 def is_left_alone(pod: Pod, settings: AdmissionSettings) -> bool:
     """
-    Tell whether a Pod is never ours to place: it is pinned, or a foreign scheduler places it.
-
-    One that carries what another system's scheduler gave it is that one's, unless it names ours.
+    Tell whether a Pod is never ours to place: a foreign scheduler places it, or it names no
+    scheduler of ours and is pinned, or carries what another system's scheduler gave it.
 
     Rule: design section 8, Guests in the cluster. A Pod that has a node is not even looked at.
     """
     scheduler = scheduler_of(pod)
-    if scheduler in settings.takeover.foreign_schedulers or is_pinned(pod):
+    if scheduler in settings.takeover.foreign_schedulers:
         return True
-    return scheduler != settings.scheduler_name and not _GIVEN.isdisjoint(annotations_of(pod))
+    given = not _GIVEN.isdisjoint(annotations_of(pod))
+    return scheduler != settings.scheduler_name and (given or is_pinned(pod))
 
 
 def given_by(pod: Pod, settings: AdmissionSettings) -> str:
