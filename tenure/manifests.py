@@ -274,7 +274,7 @@ def _metadata(kind: str, body: dict[str, Any], index: int) -> tuple[dict[str, An
     """Return the metadata with name, namespace and uid, and the namespace, if it has one."""
     metadata = _map(body, "metadata")
     for texts in ("labels", "annotations"):
-        _refuse_other_than_text(_map(metadata, texts, "metadata."), f"metadata.{texts}")
+        _keep_texts(_map(metadata, texts, "metadata."), f"metadata.{texts}")
     generated = _text(metadata, "generateName")
     name = _text(metadata, "name") or (f"{generated}{index:05d}" if generated else "")
     if not name:
@@ -328,9 +328,12 @@ def _text(metadata: dict[str, Any], key: str) -> str:
     return value or ""
 
 
-def _refuse_other_than_text(texts: dict[str, Any], field: str) -> None:
+def _keep_texts(texts: dict[str, Any], field: str) -> None:
+    """Make null an empty text, as the API server stores it, and refuse what is none."""
     for key, value in texts.items():
-        if not isinstance(value, str):
+        if value is None:
+            texts[key] = ""
+        elif not isinstance(value, str):
             raise InputError(_not_text(value), field=f"{field}[{key}]")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import Any, ClassVar, Final
@@ -21,10 +22,17 @@ _CORE: Final = "tag:yaml.org,2002:"
 _MERGE: Final = f"{_CORE}merge"
 _BRACKET: Final = re.compile(r"[\[\]{}]")
 _DEEP_HINT: Final = re.compile(rf"^ {{{DEPTH_MAX}}}|(?:- ){{{DEPTH_MAX // 2}}}", re.MULTILINE)
-_BOOLEANS: Final = "yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF"
-_INTEGERS: Final = r"[-+]?(?:0|[1-9][0-9]*|0o?[0-7]+|0x[0-9a-fA-F]+|0b[01]+)"
+_WHOLE_BELOW: Final = 1e21
+"""Whole numbers below it have no exponent in Go's JSON."""
+_BOOLEANS: Final = "[yYnN]|[yY]es|YES|[nN]o|NO|[tT]rue|TRUE|[fF]alse|FALSE|[oO]n|ON|[oO]ff|OFF"
+_INTEGERS: Final = (  # as go-yaml reads them: underscores go first, except in front
+    r"(?:[-+]_*)?(?:[1-9][0-9_]*|0_*(?:(?:[oO]_*)?[0-7][0-7_]*)?"
+    r"|0_*[xX]_*[0-9a-fA-F][0-9a-fA-F_]*|0_*[bB]_*[01][01_]*)"
+)
+_EXPONENT: Final = r"(?:[eE]_*(?:[-+]_*)?[0-9][0-9_]*)?"
 _FLOATS: Final = (
-    r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
+    rf"(?:(?:[-+]_*)?[0-9][0-9_]*(?:\.[0-9_]*)?|[-+]_*\._*[0-9][0-9_]*){_EXPONENT}"
+    r"|\.[0-9]+(?:_[0-9]+)*(?:[eE][-+]?[0-9]+)?"
     r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
 )
 
@@ -204,14 +212,17 @@ def _construct_array(loader: _Loader, node: yaml.SequenceNode) -> Iterator[list[
 def _key_of(node: yaml.Node) -> str:
     if not isinstance(node, yaml.ScalarNode):
         raise _TrapError("a key must be text (a template is not a manifest)", node.start_mark)
-    if node.tag in (f"{_CORE}bool", f"{_CORE}null"):
+    if node.tag == f"{_CORE}int":
+        return str(_construct_int(None, node))
+    other = node.tag == f"{_CORE}float" and node.value != f"{_construct_float(None, node):g}"
+    if other or node.tag in (f"{_CORE}bool", f"{_CORE}null"):
         fact = f"the key {node.value or '~'} is not text in YAML: put it in quotes"
         raise _TrapError(fact, node.start_mark)
     return str(node.value)
 
 
-def _construct_int(_: _Loader, node: yaml.ScalarNode) -> int:
-    text = str(node.value).lower()
+def _construct_int(_: object, node: yaml.ScalarNode) -> int:
+    text = str(node.value).lower().replace("_", "")
     digits, base = text.lstrip("+-"), 10
     if digits[:2] in ("0x", "0b", "0o"):
         base, digits = {"x": 16, "b": 2, "o": 8}[digits[1]], digits[2:]
@@ -224,19 +235,21 @@ def _construct_int(_: _Loader, node: yaml.ScalarNode) -> int:
     return -number if text.startswith("-") else number
 
 
-def _construct_float(_: _Loader, node: yaml.ScalarNode) -> float:
+def _construct_float(_: object, node: yaml.ScalarNode) -> float | str:
+    """Return a number as JSON writes it, a whole one without a point; text where it is too big."""
+    text = str(node.value)
     try:
-        number = float(node.value)
-    except ValueError:
-        number = float("nan")
-    if not -1e308 <= number <= 1e308:
-        fact = f"not a number of JSON: value={str(node.value)[:80]!r}"
-        raise _TrapError(fact, node.start_mark)
-    return number
+        number = float(text.replace("_", ""))
+    except ValueError:  # .inf, .nan, or what a tag calls a number
+        fact = f"not a number of JSON: value={text[:80]!r}"
+        raise _TrapError(fact, node.start_mark) from None
+    if math.isinf(number):
+        return text
+    return int(number) if number.is_integer() and abs(number) < _WHOLE_BELOW else number
 
 
 def _construct_bool(_: _Loader, node: yaml.ScalarNode) -> bool:
-    return str(node.value).lower() in ("true", "yes", "on")
+    return str(node.value).lower() in ("y", "true", "yes", "on")
 
 
 def _construct_text(_: _Loader, node: yaml.ScalarNode) -> str:
@@ -266,6 +279,7 @@ for _kind, _constructor in (
     ("int", _construct_int),
     ("float", _construct_float),
     ("bool", _construct_bool),
+    ("merge", _construct_text),
     ("null", _construct_null),
 ):
     _Loader.add_constructor(f"{_CORE}{_kind}", _constructor)

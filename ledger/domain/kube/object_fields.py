@@ -68,12 +68,14 @@ def named(value: object, path: str) -> dict[str, object]:
 
 def text_map(value: object, path: str) -> Mapping[str, str]:
     """
-    Return labels, annotations or the like, empty when absent.
+    Return labels, annotations or the like, empty when absent; null is an empty text, as in Go.
 
     Raises:
         InputError: no object, or a value that is no text (YAML reads `replica: 2` as a number).
     """
     items = an_object(value, path)
+    if None in items.values():
+        items = {key: "" if item is None else item for key, item in items.items()}
     for key, item in items.items():
         if not (isinstance(item, str) and item.isascii() and isinstance(key, str)):
             _plain(key, path)

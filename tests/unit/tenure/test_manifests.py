@@ -36,6 +36,15 @@ def test_defaults_are_filled_in(tmp_path: Path) -> None:
     assert (node.namespace, node.uid, node.title) == ("", str(made), "Node n1")
 
 
+def test_a_text_of_null_is_empty(tmp_path: Path) -> None:
+    """As the API server stores it, and as kubectl sends it."""
+    (pod,) = documents(
+        tmp_path, "kind: Pod\nmetadata: {name: a, annotations: {b: ~, c: null}, labels: {d: }}"
+    )
+    assert pod.body["metadata"]["annotations"] == {"b": "", "c": ""}
+    assert pod.body["metadata"]["labels"] == {"d": ""}
+
+
 def test_what_is_written_wins_over_defaults(tmp_path: Path) -> None:
     """An object of a real cluster keeps its identity."""
     (pod,) = documents(tmp_path, "kind: Pod\nmetadata: {name: a, namespace: b, uid: c}")
@@ -107,9 +116,9 @@ def test_what_others_own_is_never_an_error(tmp_path: Path) -> None:
     text = (
         "apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: x}\n---\n"
         "apiVersion: extensions/v1beta1\nkind: Ingress\nmetadata: {name: x}\n---\n"
-        "apiVersion: longhorn.io/v1\nkind: Node\nmetadata: {name: n, labels: {a: 1}}\n---\n"
+        "apiVersion: longhorn.io/v1\nkind: Node\nmetadata: {name: m, labels: {a: 1}}\n---\n"
         "kind: Odd\nmetadata: 3\n---\n"
-        "apiVersion: v1\nkind: Node\nmetadata: {name: n}\n"
+        "apiVersion: v1\nkind: Node\nmetadata: {name: m}\n"
     )
     found = documents(tmp_path, text)
 
@@ -152,7 +161,7 @@ def test_the_digest_is_of_the_bytes(tmp_path: Path) -> None:
         pytest.param("kind: 5\n", "f.yaml:1: kind: must be text, is the number 5", id="kind 5"),
         pytest.param("- a\n", "f.yaml:1: not a Kubernetes object but an array", id="an array"),
         pytest.param(
-            "kind: Pod\nmetadata:\n  name: a\n  labels:\n    x: y\n    team: no\n",
+            "kind: Pod\nmetadata:\n  name: a\n  labels:\n    x: z\n    team: no\n",
             "f.yaml:6: Pod: metadata.labels[team]: must be text, is the boolean false (YAML reads "
             "yes, no, on and off as booleans): put it in quotes",
             id="a label of no",

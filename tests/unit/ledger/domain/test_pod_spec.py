@@ -50,6 +50,12 @@ def test_an_object_without_a_namespace_has_an_empty_one_in_its_uid() -> None:
     assert default_uid("Node", "", "n-17") == expected
 
 
+def test_a_text_of_null_is_empty() -> None:
+    """In a workload's template, which the API server reads as it does a Pod."""
+    body = pod(labels={"a": None})  # type: ignore[dict-item]
+    assert read_pod(body).labels == {"a": ""}
+
+
 def test_requests_are_filled_from_limits() -> None:
     """cli.md, Defaults: a missing request is the limit, for every resource."""
     limits = {"cpu": "2", "memory": "4Gi", "nvidia.com/gpu": 1}

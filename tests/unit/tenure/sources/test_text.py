@@ -114,9 +114,9 @@ def test_a_number_as_a_key_is_the_text_that_kubernetes_makes_of_it(key: str, nam
 
 def test_anchors_and_merges_are_written_out() -> None:
     """Two places never share one object, so that filling in one leaves the other."""
-    (document,) = parsed("a: &a {x: 1}\nb: *a\nc: {<<: *a, y: 2}")
+    (document,) = parsed("a: &a {x: 1}\nb: *a\nc: {<<: *a, z: 2}")
 
-    assert document == {"a": {"x": 1}, "b": {"x": 1}, "c": {"x": 1, "y": 2}}
+    assert document == {"a": {"x": 1}, "b": {"x": 1}, "c": {"x": 1, "z": 2}}
     assert document["a"] is not document["b"]
 
 
