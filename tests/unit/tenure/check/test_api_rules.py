@@ -7,6 +7,7 @@ from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 from tenure.check.api_rules import check_amounts, with_api_defaults
 from tests.support.objects import Object, container, pod, sidecar
 
+HUGE = {"hugepages-2Mi": "4Mi"}
 RULES: dict[str, tuple[Object, list[str]]] = {
     "whole and equal": ({"limits": {"a.io/x": "1"}, "requests": {"a.io/x": "1"}}, []),
     "equal in another spelling": ({"limits": {"a.io/x": "1k"}, "requests": {"a.io/x": 1000}}, []),
@@ -23,6 +24,32 @@ RULES: dict[str, tuple[Object, list[str]]] = {
     "negative": ({"limits": {"memory": "-1Gi"}}, ["limits[memory]"]),
     "unequal": ({"limits": {"a.io/x": "2"}, "requests": {"a.io/x": "1"}}, ["requests[a.io/x]"]),
     "requests alone": ({"requests": {"a.io/x": "1"}}, ["limits[a.io/x]"]),
+    "above the limit": (
+        {"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "2", "memory": "1Gi"}},
+        ["requests[cpu]"],
+    ),
+    "a native name above its limit": (
+        {"limits": {"kubernetes.io/batch-cpu": "1"}, "requests": {"kubernetes.io/batch-cpu": "2"}},
+        ["requests[kubernetes.io/batch-cpu]"],
+    ),
+    "equal in thousandths, as they are stored": (
+        {"limits": {"cpu": "0.0001"}, "requests": {"cpu": "1m"}},
+        [],
+    ),
+    "huge pages are limited": (
+        {"limits": {"cpu": "1"}, "requests": {"hugepages-2Mi": "2Mi"}},
+        ["limits[hugepages-2Mi]"],
+    ),
+    "huge pages are not overcommitted": (
+        {"limits": {"cpu": "1", **HUGE}, "requests": {"hugepages-2Mi": "2Mi"}},
+        ["requests[hugepages-2Mi]"],
+    ),
+    "huge pages are whole": (
+        {"limits": {"cpu": "1", "hugepages-2Mi": "3Mi"}},
+        ["limits[hugepages-2Mi]"],
+    ),
+    "huge pages alone": ({"limits": HUGE}, [""]),
+    "no such resource": ({"limits": {"gpu": "1"}}, ["limits[gpu]"]),
 }
 
 
@@ -36,7 +63,7 @@ def test_amounts_are_checked_as_the_api_server_does(case: tuple[Object, list[str
     found = [error.field for error in check_amounts(body)]
 
     assert found == [
-        f"spec.{key}[1].resources.{field}"
+        f"spec.{key}[1].resources.{field}".removesuffix(".")
         for key in ("initContainers", "containers")
         for field in fields
     ]
@@ -70,7 +97,6 @@ def test_requests_default_to_limits() -> None:
 
 
 BOTH = {"cpu": "500m", "memory": "1Gi"}
-HUGE = {"hugepages-2Mi": "4Mi"}
 SUMS = {"cpu": "3500m", "memory": "3Gi"}
 LEVELS: dict[str, tuple[Object, Object]] = {
     "nothing said": ({}, {}),
@@ -121,6 +147,57 @@ def test_resources_of_the_pod_as_a_whole_default_as_the_api_server_does_it(
 
     assert with_api_defaults(body)["spec"]["resources"] == wanted
     assert body["spec"]["resources"] == given
+
+
+WHOLE: dict[str, tuple[Object, list[str]]] = {
+    "enough": ({"limits": {"cpu": "3500m"}, "requests": {"memory": "3Gi"}}, []),
+    "above its own limit": (
+        {"limits": {"cpu": "4"}, "requests": {"cpu": "5"}},
+        ["spec.resources.requests[cpu]"],
+    ),
+    "less than the containers": (
+        {"requests": {"cpu": "3"}},
+        ["spec.resources.requests[cpu]"],
+    ),
+    "a limit below what containers request": (
+        {"limits": {"memory": "2Gi"}},
+        ["spec.resources.requests[memory]"],
+    ),
+    "a limit below a container's": (
+        {"limits": {"cpu": "1"}, "requests": {"memory": "4Gi"}},
+        ["spec.resources.requests[cpu]", "spec.containers[1].resources.limits[cpu]"],
+    ),
+    "fewer huge pages than containers": (
+        {"limits": {"hugepages-2Mi": "2Mi", "cpu": "4"}},
+        [
+            "spec.resources.limits[hugepages-2Mi]",
+            "spec.containers[0].resources.limits[hugepages-2Mi]",
+        ],
+    ),
+    "a name of containers": (
+        {"limits": {"a.io/x": "1"}},
+        ["spec.resources.limits[a.io/x]"],
+    ),
+    "negative": ({"requests": {"hugepages-1Gi": "-1"}}, None),
+}
+
+
+@pytest.mark.parametrize("case", WHOLE.values(), ids=WHOLE)
+def test_the_pod_as_a_whole_is_checked_as_the_api_server_does(
+    case: tuple[Object, list[str] | None],
+) -> None:
+    """What is requested of it, what it is limited to, and what containers say, fit together."""
+    given, fields = case
+    body = pod(
+        container("a", limits={"cpu": "500m", **HUGE}, requests={"memory": "1Gi"}),
+        container("b", limits={"cpu": "2", "memory": "2Gi"}),
+        init=[sidecar("s", limits={"cpu": "1"})],
+        resources=given,
+    )
+
+    found = [error.field for error in check_amounts(with_api_defaults(body))]
+
+    assert bool(found) if fields is None else found == fields
 
 
 def test_what_the_pod_as_a_whole_asks_for_is_no_limit() -> None:
