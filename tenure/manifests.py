@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import sys
@@ -14,6 +15,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from ledger.domain.annotations.tenure import as_namespace_says
 from ledger.domain.errors import InputError
 from scheduler.cluster import documents
+from scheduler.cluster.documents import section
+from tenure.check.api_rules import with_runtime_class
 from tenure.exits import warn, with_next
 from tenure.sources.text import InputFile, read_source, read_stream
 from tenure.sources.yaml_text import yaml_documents
@@ -32,10 +35,13 @@ OURS: Final = {
     "ConfigMap": "",
     "Namespace": "",
     "ResourceQuota": "",
+    "RuntimeClass": "node.k8s.io",
 }
 """The kinds that mean something to Tenure (cli.md, Input), and the API group of each."""
 
-_CLUSTER_SCOPED: Final = frozenset({"Node", "Device", "NodeResourceTopology", "Namespace"})
+_CLUSTER_SCOPED: Final = frozenset(
+    {"Node", "Device", "NodeResourceTopology", "Namespace", "RuntimeClass"}
+)
 _ENDINGS: Final = (".json", ".yaml", ".yml", ".json.gz", ".yaml.gz", ".yml.gz")
 _TABLE: Final = re.compile(r"(?:NAMESPACE|NAME) +[A-Z][A-Z-]+ ")
 """How kubectl's tables begin."""
@@ -105,19 +111,27 @@ class _Spot:
 
 def as_admitted(manifests: Manifests) -> Manifests:
     """
-    Return the objects with what the Namespaces among them say of their Pods, as admission writes.
+    Return the objects with what the Namespaces and RuntimeClasses among them say of their Pods.
 
-    A Pod whose Namespace is not there keeps what it says itself.
+    A Pod whose Namespace is not there keeps what it says itself; one with a UID has been admitted
+    and keeps what its class gave it then.
     """
     namespaces = {one.name: one.metadata.get("labels") for one in manifests.of_kind("Namespace")}
+    classes = {one.name: one.body for one in manifests.of_kind("RuntimeClass")}
 
     def told(document: Document) -> Document:
-        if not document.ours or document.kind != "Pod" or document.namespace not in namespaces:
+        if not document.ours or document.kind != "Pod":
             return document
-        metadata, labels = document.body["metadata"], namespaces[document.namespace]
+        name = section(document.body, "spec").get("runtimeClassName")
+        if isinstance(name, str) and name in classes and "uid" not in document.metadata:
+            with contextlib.suppress(InputError):  # decoding says what can't be read
+                body, errors = with_runtime_class(document.body, classes)
+                document = replace(document, body=dict(body), errors=errors)
+        metadata = document.body["metadata"]
         before = metadata.get("annotations") or {}
-        if not isinstance(before, dict):
+        if document.namespace not in namespaces or not isinstance(before, dict):
             return document
+        labels = namespaces[document.namespace]
         after = as_namespace_says(before, labels if isinstance(labels, dict) else {})
         if after == before:
             return document

@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 from ledger.domain.annotations.volcano_vgpu import VGPU_GIVEN_NODE
 from ledger.domain.dialects.names import FOREIGN_WORDS
-from ledger.domain.errors import InputError
+from ledger.domain.errors import FieldError, InputError
 from ledger.domain.resources import SCHEDULER_NAME
 
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
@@ -24,6 +24,7 @@ class Document:
         ours: it means something to Tenure.
         namespace: empty for a kind that has none.
         body: the object; its metadata has name, namespace and uid.
+        errors: what admission refuses of a Pod that it has not seen yet.
     """
 
     kind: str
@@ -32,6 +33,7 @@ class Document:
     name: str
     uid: str
     body: dict[str, Any]
+    errors: tuple[FieldError, ...] = ()
 
     @property
     def title(self) -> str:

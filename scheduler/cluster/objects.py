@@ -168,6 +168,7 @@ def asked_by(
         InputError: it can't be read; with its place and field.
     """
     request, errors = _examined(document, vocabulary, body)
+    errors = (*document.errors, *errors)
     return asking(request, (*errors, *gate_errors(document.body if body is None else body)))
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from ledger.domain.annotations.wire import a_list, an_object
 from ledger.domain.errors import FieldError, InputError
-from ledger.domain.kube.object_fields import named, text_at
+from ledger.domain.kube.object_fields import named, text_at, text_map
 from ledger.domain.kube.pod_spec import APP, INIT, SIDECAR, PriorityClassObject, pod_total
 from ledger.domain.quantity import ZERO, Quantity, QuantityStyle, quantity_of
 from ledger.domain.request.rules import check_equal_limits, forbidden, invalid, required
@@ -19,6 +19,9 @@ Amounts = Mapping[str, Quantity]
 
 _LISTS: Final = ("initContainers", "containers")
 _HUGEPAGES: Final = "hugepages-"
+_WHOLE: Final = "spec.resources"
+_OF_WHOLE: Final = (CPU, MEMORY)
+_STORAGE: Final = "ephemeral-storage"
 _NO_LIMIT: Final = "Limit must be set for non overcommitable resources"
 
 
@@ -58,6 +61,45 @@ class Priorities:
             yield forbidden("spec.preemptionPolicy", fact)
 
 
+def with_runtime_class(
+    pod: Pod, classes: Mapping[str, Mapping[str, Any]]
+) -> tuple[Pod, tuple[FieldError, ...]]:
+    """
+    Return a Pod with what its RuntimeClass gives, and what the API server refuses about that.
+
+    Rule: Kubernetes, Admission Controllers, RuntimeClass. One that is not known gives nothing, and
+    nothing is refused because of it.
+
+    Raises:
+        InputError: what is needed of Pod or class can't be read.
+    """
+    spec = an_object(pod.get("spec"), "spec")
+    name, own = text_at(spec, "runtimeClassName", "spec"), spec.get("overhead")
+    if name not in classes and (name or not own):
+        return pod, ()
+    found, at = classes.get(name, {}), f"RuntimeClass[{name}]"
+    overhead = an_object(found.get("overhead"), f"{at}.overhead")
+    scheduling = an_object(found.get("scheduling"), f"{at}.scheduling")
+    fixed, errors = _amounts(overhead, "podFixed", f"{at}.overhead"), []
+    if _amounts(spec, "overhead", "spec") not in ({}, fixed):
+        shown = ", ".join(f"{key}: {amount}" for key, amount in fixed.items()) or "none"
+        errors.append(forbidden("spec.overhead", f"not what the runtime class gives: {shown}"))
+    selector = text_map(spec.get("nodeSelector"), "spec.nodeSelector")
+    given = text_map(scheduling.get("nodeSelector"), f"{at}.scheduling.nodeSelector")
+    for key, value in given.items():
+        if selector.get(key, value) != value:
+            fact = f"{selector[key]} is not what the runtime class gives: {value}"
+            errors.append(forbidden(f"spec.nodeSelector[{key}]", fact))
+    tolerations = a_list(spec.get("tolerations"), "spec.tolerations")
+    more = a_list(scheduling.get("tolerations"), f"{at}.scheduling.tolerations")
+    filled = {
+        "overhead": overhead.get("podFixed") or own,
+        "nodeSelector": {**given, **selector},
+        "tolerations": [*tolerations, *(one for one in more if one not in tolerations)],
+    }
+    return {**pod, "spec": spec | {k: v for k, v in filled.items() if v}}, tuple(errors)
+
+
 def with_api_defaults(pod: Pod) -> Pod:
     """
     Return a Pod whose requests are filled in: containers' from their limits, then the Pod's own.
@@ -67,15 +109,15 @@ def with_api_defaults(pod: Pod) -> Pod:
     Raises:
         InputError: a wrong type on the way there, or a quantity that a sum needs and is none.
     """
-    return _with_pod_level(_with_containers(pod, _defaulted))
+    return _with_pod_level(_with_containers(pod))
 
 
 def check_amounts(pod: Pod, *, filled_in: Container[str] = ()) -> Iterator[FieldError]:
     """
-    Yield what the API server refuses about the resources of a Pod's containers.
+    Yield what the API server refuses about the resources of a Pod, after its defaults.
 
-    Rule: cli.md, tenure check: amounts are not negative; those of extended resources are whole,
-    and requests equal limits, which must be there.
+    Rule: cli.md, tenure check; Kubernetes API, ValidateContainerResourceRequirements and
+    validatePodResources.
 
     Args:
         filled_in: resources whose limits are not missed: mutation, which could not read the Pod,
@@ -85,30 +127,47 @@ def check_amounts(pod: Pod, *, filled_in: Container[str] = ()) -> Iterator[Field
         InputError: a quantity that does not parse: the API server could not even read the Pod.
     """
     spec = an_object(pod.get("spec"), "spec")
-    for key in _LISTS:
-        for number, item in enumerate(a_list(spec.get(key), f"spec.{key}")):
-            path = f"spec.{key}[{number}]"
-            container = an_object(item, path)
-            yield from _check_container(container, f"{path}.resources", filled_in)
+    whole = an_object(spec.get("resources"), _WHOLE)
+    most = _amounts(whole, "limits", _WHOLE)
+    yield from _check_resources(whole, _WHOLE, ())
+    for section in ("limits", "requests"):
+        totals = _container_totals(spec, section)
+        for name, quantity in _amounts(whole, section, _WHOLE).items():
+            field, total = f"{_WHOLE}.{section}[{name}]", totals.get(name, ZERO)
+            if not _is_of_whole(name):
+                yield invalid(field, name, "no resource of a whole pod")
+            elif quantity < total and (section == "requests" or name not in _OF_WHOLE):
+                fact = f"must be greater than or equal to containers' {section} of {total}"
+                yield invalid(field, str(quantity), fact)
+    for kind, path, resources in _resources(spec):
+        yield from _check_resources(resources, path, filled_in)
+        for name, limit in _amounts(resources, "limits", path).items():
+            if kind == APP and limit > most.get(name, limit):
+                fact = f"must be less than or equal to pod limits of {most[name]}"
+                yield invalid(f"{path}.limits[{name}]", str(limit), fact)
 
 
-def _check_container(
-    container: Mapping[str, object], path: str, filled_in: Container[str]
+def _check_resources(
+    resources: Mapping[str, object], path: str, filled_in: Container[str]
 ) -> Iterator[FieldError]:
-    resources = an_object(container.get("resources"), path)
     limits = _amounts(resources, "limits", path)
     requests = _amounts(resources, "requests", path)
     for section, amounts in (("limits", limits), ("requests", requests)):
         for name, quantity in amounts.items():
             yield from _check_amount(f"{path}.{section}[{name}]", name, quantity)
     for name, quantity in requests.items():
-        if not is_extended(name):
-            continue
-        if name in limits:
-            field = f"{path}.requests[{name}]"
-            yield from check_equal_limits(field, name, quantity, limits[name])
-        elif name not in filled_in:
+        field, limit = f"{path}.requests[{name}]", limits.get(name)
+        fixed = is_extended(name) or name.startswith(_HUGEPAGES)
+        if limit is not None and fixed:
+            yield from check_equal_limits(field, name, quantity, limit)
+        elif limit is not None and quantity > limit:
+            fact = f"must be less than or equal to {name} limit of {limit}"
+            yield invalid(field, str(quantity), fact)
+        elif limit is None and fixed and name not in filled_in:
             yield required(f"{path}.limits[{name}]", _NO_LIMIT)
+    names = {*limits, *requests}
+    if not names & {CPU, MEMORY} and any(name.startswith(_HUGEPAGES) for name in names):
+        yield forbidden(path, "huge pages require cpu or memory")
 
 
 def _check_amount(field: str, name: str, quantity: Quantity) -> Iterator[FieldError]:
@@ -116,6 +175,13 @@ def _check_amount(field: str, name: str, quantity: Quantity) -> Iterator[FieldEr
         yield invalid(field, str(quantity), "must be greater than or equal to 0")
     elif is_extended(name) and not quantity.is_whole():
         yield invalid(field, str(quantity), "must be an integer")
+    elif "/" not in name and name != _STORAGE and not _is_of_whole(name):
+        yield invalid(field, name, "must be a standard resource for containers")
+
+
+def _is_of_whole(name: str) -> bool:
+    """Tell whether the API server knows this resource of a Pod as a whole."""
+    return name in _OF_WHOLE or name.startswith(_HUGEPAGES)
 
 
 def _amounts(resources: Mapping[str, object], section: str, path: str) -> Amounts:
@@ -130,10 +196,11 @@ def _amount(value: object, field: str) -> Quantity:
         raise error.within(field) from error
 
 
-def _defaulted(container: dict[str, Any]) -> dict[str, Any]:
-    resources = an_object(container.get("resources"), "resources")
-    limits = an_object(resources.get("limits"), "resources.limits")
-    requests = an_object(resources.get("requests"), "resources.requests")
+def _defaulted(container: dict[str, Any], path: str) -> dict[str, Any]:
+    path = f"{path}.resources"
+    resources = an_object(container.get("resources"), path)
+    limits = an_object(resources.get("limits"), f"{path}.limits")
+    requests = an_object(resources.get("requests"), f"{path}.requests")
     if limits.keys() <= requests.keys():
         return container
     return {**container, "resources": {**resources, "requests": {**limits, **requests}}}
@@ -147,10 +214,9 @@ def _with_pod_level(pod: Pod) -> Pod:
     what containers are; CPU and memory request the containers' sum, and without one the limit.
     """
     spec = an_object(pod.get("spec"), "spec")
-    resources = an_object(spec.get("resources"), "spec.resources")
+    resources = an_object(spec.get("resources"), _WHOLE)
     requests, limits = (
-        dict(an_object(resources.get(key), f"spec.resources.{key}"))
-        for key in ("requests", "limits")
+        dict(an_object(resources.get(key), f"{_WHOLE}.{key}")) for key in ("requests", "limits")
     )
     if not requests and not limits:
         return pod
@@ -159,11 +225,8 @@ def _with_pod_level(pod: Pod) -> Pod:
             limits.setdefault(name, str(sum_of_limits))
     if limits:
         sums = _container_totals(spec, "requests")
-        of_containers: dict[str, object] = {
-            name: str(sums[name]) for name in (CPU, MEMORY) if name in sums
-        }
-        own = (CPU, MEMORY)  # what, beside huge pages, the API server knows of a Pod as a whole
-        levels = {key: limits[key] for key in limits if key in own or key.startswith(_HUGEPAGES)}
+        of_containers = {str(name): str(sums[name]) for name in _OF_WHOLE if name in sums}
+        levels = {key: limits[key] for key in limits if _is_of_whole(key)}
         requests = {**levels, **of_containers, **requests}
     filled = {"requests": requests, "limits": limits}
     present = {key: amounts for key, amounts in filled.items() if amounts}
@@ -174,35 +237,34 @@ def _container_totals(spec: Mapping[str, object], section: str) -> dict[str, Qua
     """Return what the containers' requests or limits come to, each written as the first is."""
     styles: dict[str, QuantityStyle] = {}
     parts = []
-    for key in _LISTS:
-        for number, item in enumerate(a_list(spec.get(key), f"spec.{key}")):
-            path = f"spec.{key}[{number}]"
-            container = an_object(item, path)
-            resources = an_object(container.get("resources"), f"{path}.resources")
-            amounts = _amounts(resources, section, f"{path}.resources")
-            restarts = container.get("restartPolicy") == "Always"
-            kind = APP if key == "containers" else SIDECAR if restarts else INIT
-            parts.append((kind, {name: quantity.nanos for name, quantity in amounts.items()}))
-            for name, quantity in amounts.items():
-                styles.setdefault(name, quantity.style)
+    for kind, path, resources in _resources(spec):
+        amounts = _amounts(resources, section, path)
+        parts.append((kind, {name: quantity.nanos for name, quantity in amounts.items()}))
+        for name, quantity in amounts.items():
+            styles.setdefault(name, quantity.style)
     totals = pod_total(parts)
     return {name: Quantity(nanos=nanos, style=styles[name]) for name, nanos in totals.items()}
 
 
-def _with_containers(pod: Pod, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Pod:
+def _resources(spec: Mapping[str, object]) -> Iterator[tuple[str, str, dict[str, object]]]:
+    """Yield each container's kind, and its resources with their path."""
+    for key in _LISTS:
+        for number, item in enumerate(a_list(spec.get(key), f"spec.{key}")):
+            path = f"spec.{key}[{number}]"
+            container = an_object(item, path)
+            restarts = container.get("restartPolicy") == "Always"
+            kind = APP if key == "containers" else SIDECAR if restarts else INIT
+            path = f"{path}.resources"
+            yield kind, path, an_object(container.get("resources"), path)
+
+
+def _with_containers(pod: Pod) -> Pod:
     spec = an_object(pod.get("spec"), "spec")
     lists = {}
     for key in _LISTS:
         if key in spec:
-            items = enumerate(a_list(spec[key], f"spec.{key}"))
-            lists[key] = [_changed(item, f"spec.{key}[{number}]", change) for number, item in items]
+            lists[key] = [
+                _defaulted(an_object(item, f"spec.{key}[{number}]"), f"spec.{key}[{number}]")
+                for number, item in enumerate(a_list(spec[key], f"spec.{key}"))
+            ]
     return {**pod, "spec": {**spec, **lists}}
-
-
-def _changed(
-    item: object, path: str, change: Callable[[dict[str, Any]], dict[str, Any]]
-) -> dict[str, Any]:
-    try:
-        return change(an_object(item, ""))
-    except InputError as error:
-        raise error.within(path) from error

@@ -9,13 +9,14 @@ from typing import Any, Final
 
 from ledger.domain.annotations.wire import an_object
 from ledger.domain.errors import FieldError, InputError
+from ledger.domain.kube.pod_spec import DEFAULT_NAMESPACE
 from ledger.domain.request.rules import one_of_each
 from ledger.domain.resources import ANNOTATION_TENURE_VOCABULARY
 from scheduler.cluster.documents import section
-from tenure.check.api_rules import Priorities, check_amounts, with_api_defaults
+from tenure.check.api_rules import Priorities, check_amounts, with_api_defaults, with_runtime_class
 from tenure.check.facts import UNNAMED, written
 from tenure.exits import with_next
-from tenure.manifests import Document
+from tenure.manifests import OURS, Document
 from webhook.decide.answers import (
     ALLOWED,
     AdmissionAnswer,
@@ -51,14 +52,9 @@ _DEPTH_MAX: Final = 16
 _TEMPLATES_MAX: Final = 256
 _KUBERNETES: Final = ".k8s.io"
 
-DEFAULT_NAMESPACE: Final = "default"
-
+_PLACING: Final = ("nodeSelector", "tolerations")
 _EPHEMERAL: Final = "ephemeralContainers"
 _CHECKED: Final = frozenset({"Pod", "Device", "NodeResourceTopology", "Node", "Binding"})
-_GROUP_OF: Final = {
-    "Device": "scheduling.koordinator.sh",
-    "NodeResourceTopology": "topology.node.k8s.io",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +101,7 @@ class Checker:
     pods: Mapping[tuple[str, str], Mapping[str, Any]]
     old: Mapping[tuple[str, str, str], Document]
     priorities: Priorities
+    runtime_classes: Mapping[str, Mapping[str, Any]]
 
     def check(self, document: Document) -> Checked:
         """
@@ -230,19 +227,34 @@ class Checker:
 
         In a cluster the API server's rules alone would refuse; here everything is said at once.
         """
-        sent = with_api_defaults(self.priorities.fill(pod))
+        classed, refused = with_runtime_class(pod, self.runtime_classes)
+        sent = with_api_defaults(self.priorities.fill(classed))
         first = mutate_pod(replace(request, obj=sent), self.settings, facts)
         after = pod
         if first.allowed and first.patch:
             after = mutated(sent, self.settings, facts, namespace=request.namespace)
             given, own = spec_of(sent), spec_of(pod)
             spec = {k: v for k, v in spec_of(after).items() if k in own or v != given.get(k)}
-            after = {**after, "spec": spec}  # the API server fills its priority in
-        whole = with_api_defaults(self.priorities.fill(after))
+            spec |= {k: own[k] for k in _PLACING if k in own and spec[k] == given[k]}
+            after = {**after, "spec": spec}  # the API server fills the rest in
+        classed, _ = with_runtime_class(after, self.runtime_classes)
+        whole = with_api_defaults(self.priorities.fill(classed))
         filled_in = () if first.allowed else self.settings.vocabulary.device_names
-        api = (*check_amounts(whole, filled_in=filled_in), *self.priorities.check(whole))
+        amounts = check_amounts(whole, filled_in=filled_in)
+        api = (*refused, *amounts, *self.priorities.check(whole))
         second = validate(replace(request, obj=whole), self.settings, facts)
-        return after, _together(api, first, second), (*first.warnings, *second.warnings)
+        warnings = (*first.warnings, *second.warnings, *self._missing(spec_of(whole)))
+        return after, _together(api, first, second), warnings
+
+    def _missing(self, spec: Mapping[str, Any]) -> Iterator[str]:
+        """Say which classes of a Pod the input lacks."""
+        for key, kind, known in (
+            ("priorityClassName", "PriorityClass", self.priorities.values),
+            ("runtimeClassName", "RuntimeClass", self.runtime_classes),
+        ):
+            if (name := spec.get(key)) and name not in known:
+                fact = "is not in the input and counts as none; without it no cluster takes the pod"
+                yield f"spec.{key}: {kind} {name} {fact}"
 
     def _request(self, document: Document, body: Mapping[str, Any]) -> AdmissionRequest:
         version = body.get("apiVersion")
@@ -253,7 +265,7 @@ class Checker:
             uid=document.uid or document.title,
             operation=self.operation,
             kind=document.kind,
-            group=group or _GROUP_OF.get(document.kind, ""),
+            group=group or OURS.get(document.kind, ""),
             version=number,
             namespace=_namespace(document),
             name=document.metadata.get("name", ""),

@@ -93,6 +93,7 @@ def _checker(options: Options, manifests: Manifests) -> Checker:
             for document in manifests.of_kind("Pod")
         },
         priorities=priorities_of(manifests),
+        runtime_classes={one.name: one.body for one in manifests.of_kind("RuntimeClass")},
         old={(document.kind, document.namespace, document.name): document for document in old},
     )
 

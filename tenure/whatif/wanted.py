@@ -24,7 +24,7 @@ from ledger.domain.resources import (
 )
 from ledger.domain.vocabulary import Vocabulary
 from tenure.exits import with_next
-from tenure.manifests import read_manifests
+from tenure.manifests import as_admitted, read_manifests
 from tenure.units import parse_decimal
 
 UID: Final = "wanted"
@@ -73,11 +73,12 @@ def request_of_file(path: Path, vocabulary: Vocabulary) -> PodRequest:
     Raises:
         InputError: it can't be read, holds not one Pod, or breaks rules of ours.
     """
-    pods = read_manifests([str(path)]).of_kind("Pod")
+    pods = as_admitted(read_manifests([str(path)])).of_kind("Pod")
     if len(pods) != 1:
         raise InputError(f"one Pod is needed: pods={len(pods)}", field="--file", place=str(path))
     try:
         request, errors = examine_pod(pods[0].body, vocabulary)
+        errors = (*pods[0].errors, *errors)
     except InputError as error:
         raise pods[0].blame(error) from None
     if errors:

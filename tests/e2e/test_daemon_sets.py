@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.kube.bursts import eventually, remove_pods
 from tests.support.kube.control_plane import MALLORY, ControlPlane
+from tests.support.kube.inventory import DEVICES, TOPOLOGIES, know
 from tests.support.kube.pods import HALF, pod, pods_in
 from tests.support.kube.policies import in_force
 from tests.support.kube.schedulers import (
@@ -26,6 +27,7 @@ from tests.support.process import tenure
 from tests.support.recount import differences
 
 OURS: Final = {"schedulerName": "tenure"}
+SHARED: Final = {"koordinator.sh/gpu.shared": "100"}
 NODES: Final = ("daemon-0", "daemon-1")
 
 Json = dict[str, Any]
@@ -43,10 +45,14 @@ def admitted(plane: ControlPlane) -> Iterator[None]:
 def nodes(plane: ControlPlane) -> Iterator[None]:
     """Two nodes with a card each, one of them cordoned, and one that the DaemonSets don't name."""
     made = (*NODES, "daemon-other")
+    know(plane, DEVICES, "Device")
+    know(plane, TOPOLOGIES, "NodeResourceTopology")
     for name in made:
-        add_gpu_node(plane, name, gpus=1)
+        add_gpu_node(plane, name, gpus=1, binds_cpus=False)
         label = {"metadata": {"labels": {"pool": "a" if name in NODES else "b"}}}
         assert plane.api().patch(f"/api/v1/nodes/{name}", label).ok
+        shared = {"capacity": SHARED, "allocatable": SHARED}
+        assert plane.api().patch(f"/api/v1/nodes/{name}/status", {"status": shared}).ok
     cordoned = {"spec": {"unschedulable": True}}
     assert plane.api().patch(f"/api/v1/nodes/{NODES[1]}", cordoned).ok
     yield

@@ -109,11 +109,11 @@ def test_classes_that_are_not_there_are_named(cli: CommandLine) -> None:
 
 
 def test_a_class_that_can_not_be_read_is_an_error_with_its_place(cli: CommandLine) -> None:
-    """Exit 2: the API server would not have stored it."""
+    """Exit 2, at the Pod that needs it: the API server would not have stored it."""
     broken = a_class(overhead={"podFixed": {"cpu": "many"}})
     answer = cli.run("check", dumped(cli, broken, asking()))
     assert answer.code == 2
-    assert "RuntimeClass kata: overhead.podFixed[cpu]: not a quantity" in answer.err
+    assert "Pod ml/p: RuntimeClass[kata].overhead.podFixed[cpu]: not a quantity" in answer.err
 
 
 def test_a_simulation_places_pods_by_their_class(simulate: Simulate) -> None:

@@ -18,7 +18,10 @@ from webhook.manifests.rights import rights
 
 NAMESPACE: Final = "tenure-system"
 READY_SECONDS: Final = 300.0
-_PLURALS: Final = {"ValidatingAdmissionPolicy": "validatingadmissionpolicies"}
+_PLURALS: Final = {
+    "RuntimeClass": "runtimeclasses",
+    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+}
 
 
 def collection_of(thing: dict[str, Any]) -> str:
