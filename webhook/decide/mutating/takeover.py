@@ -59,8 +59,9 @@ def is_pinned(pod: Pod) -> bool:
 
 def is_left_alone(pod: Pod, settings: AdmissionSettings) -> bool:
     """
-    Tell whether a Pod is never ours to place: a foreign scheduler places it, or it names no
-    scheduler of ours and is pinned, or carries what another system's scheduler gave it.
+    Tell whether a Pod is never ours to place: a foreign scheduler does, or others without our name.
+
+    Such are those that are pinned, and that carry what another system's scheduler gave them.
 
     Rule: design section 8, Guests in the cluster. A Pod that has a node is not even looked at.
     """
