@@ -52,7 +52,7 @@ def test_an_object_without_a_namespace_has_an_empty_one_in_its_uid() -> None:
 
 def test_a_text_of_null_is_empty() -> None:
     """In a workload's template, which the API server reads as it does a Pod."""
-    body = pod(labels={"a": None})  # type: ignore[dict-item]
+    body = pod(labels={"a": None})
     assert read_pod(body).labels == {"a": ""}
 
 

@@ -141,7 +141,7 @@ def test_resources_of_the_pod_as_a_whole_default_as_the_api_server_does_it(
     assert body["spec"]["resources"] == given
 
 
-WHOLE: dict[str, tuple[Object, list[str]]] = {
+WHOLE: dict[str, tuple[Object, list[str] | None]] = {
     "enough": ({"limits": {"cpu": "3500m"}, "requests": {"memory": "3Gi"}}, []),
     "above its own limit": (
         {"limits": {"cpu": "4"}, "requests": {"cpu": "5"}},
