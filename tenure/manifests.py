@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from ledger.domain.annotations.tenure import as_namespace_says
 from ledger.domain.errors import InputError
+from ledger.domain.kube.runtime_classes import with_runtime_class
 from scheduler.cluster import documents
 from scheduler.cluster.documents import section
-from tenure.check.api_rules import with_runtime_class
 from tenure.exits import warn, with_next
 from tenure.sources.text import InputFile, read_source, read_stream
 from tenure.sources.yaml_text import yaml_documents

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ledger.domain.annotations.wire import a_list, an_object
 from ledger.domain.errors import FieldError, InputError
-from ledger.domain.kube.object_fields import named, text_at, text_map
+from ledger.domain.kube.object_fields import named, text_at
 from ledger.domain.kube.pod_spec import APP, INIT, SIDECAR, PriorityClassObject, pod_total
 from ledger.domain.quantity import ZERO, Quantity, QuantityStyle, quantity_of
 from ledger.domain.request.rules import check_equal_limits, forbidden, invalid, required
@@ -59,45 +59,6 @@ class Priorities:
         if policy is not None and policy != given:
             fact = f"{policy} is not what its class gives, {given}"
             yield forbidden("spec.preemptionPolicy", fact)
-
-
-def with_runtime_class(
-    pod: Pod, classes: Mapping[str, Mapping[str, Any]]
-) -> tuple[Pod, tuple[FieldError, ...]]:
-    """
-    Return a Pod with what its RuntimeClass gives, and what the API server refuses about that.
-
-    Rule: Kubernetes, Admission Controllers, RuntimeClass. One that is not known gives nothing, and
-    nothing is refused because of it.
-
-    Raises:
-        InputError: what is needed of Pod or class can't be read.
-    """
-    spec = an_object(pod.get("spec"), "spec")
-    name, own = text_at(spec, "runtimeClassName", "spec"), spec.get("overhead")
-    if name not in classes and (name or not own):
-        return pod, ()
-    found, at = classes.get(name, {}), f"RuntimeClass[{name}]"
-    overhead = an_object(found.get("overhead"), f"{at}.overhead")
-    scheduling = an_object(found.get("scheduling"), f"{at}.scheduling")
-    fixed, errors = _amounts(overhead, "podFixed", f"{at}.overhead"), []
-    if _amounts(spec, "overhead", "spec") not in ({}, fixed):
-        shown = ", ".join(f"{key}: {amount}" for key, amount in fixed.items()) or "none"
-        errors.append(forbidden("spec.overhead", f"not what the runtime class gives: {shown}"))
-    selector = text_map(spec.get("nodeSelector"), "spec.nodeSelector")
-    given = text_map(scheduling.get("nodeSelector"), f"{at}.scheduling.nodeSelector")
-    for key, value in given.items():
-        if selector.get(key, value) != value:
-            fact = f"{selector[key]} is not what the runtime class gives: {value}"
-            errors.append(forbidden(f"spec.nodeSelector[{key}]", fact))
-    tolerations = a_list(spec.get("tolerations"), "spec.tolerations")
-    more = a_list(scheduling.get("tolerations"), f"{at}.scheduling.tolerations")
-    filled = {
-        "overhead": overhead.get("podFixed") or own,
-        "nodeSelector": {**given, **selector},
-        "tolerations": [*tolerations, *(one for one in more if one not in tolerations)],
-    }
-    return {**pod, "spec": spec | {k: v for k, v in filled.items() if v}}, tuple(errors)
 
 
 def with_api_defaults(pod: Pod) -> Pod:

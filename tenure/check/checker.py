@@ -10,10 +10,11 @@ from typing import Any, Final
 from ledger.domain.annotations.wire import an_object
 from ledger.domain.errors import FieldError, InputError
 from ledger.domain.kube.pod_spec import DEFAULT_NAMESPACE
+from ledger.domain.kube.runtime_classes import with_runtime_class
 from ledger.domain.request.rules import one_of_each
 from ledger.domain.resources import ANNOTATION_TENURE_VOCABULARY
 from scheduler.cluster.documents import section
-from tenure.check.api_rules import Priorities, check_amounts, with_api_defaults, with_runtime_class
+from tenure.check.api_rules import Priorities, check_amounts, with_api_defaults
 from tenure.check.facts import UNNAMED, written
 from tenure.exits import with_next
 from tenure.manifests import OURS, Document

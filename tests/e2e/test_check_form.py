@@ -14,8 +14,9 @@ import pytest
 import yaml
 
 from ledger.domain.kube.object_fields import text_map
+from ledger.domain.kube.runtime_classes import with_runtime_class
 from ledger.domain.quantity import quantity_of
-from tenure.check.api_rules import with_api_defaults, with_runtime_class
+from tenure.check.api_rules import with_api_defaults
 from tests.support.kube.control_plane import MALLORY, ControlPlane
 from tests.support.kube.pods import GPUSHARE, HALF, MGPU, WHOLE, pod, pods_in
 from tests.support.kube.webhooks import Webhooks, apply, remove, serving
