@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ from ledger.domain.kube.pod_spec import APP, INIT, SIDECAR, PriorityClassObject,
 from ledger.domain.quantity import ZERO, Quantity, QuantityStyle, quantity_of
 from ledger.domain.request.rules import check_equal_limits, forbidden, invalid, required
 from ledger.domain.resources import CPU, MEMORY, is_extended
+from webhook.decide.mutating.parts import Container, with_containers
 
 Pod = Mapping[str, Any]
 Amounts = Mapping[str, Quantity]
@@ -70,10 +71,10 @@ def with_api_defaults(pod: Pod) -> Pod:
     Raises:
         InputError: a wrong type on the way there, or a quantity that a sum needs and is none.
     """
-    return _with_pod_level(_with_containers(pod))
+    return _with_pod_level(with_containers(pod, _defaulted))
 
 
-def check_amounts(pod: Pod, *, filled_in: Container[str] = ()) -> Iterator[FieldError]:
+def check_amounts(pod: Pod, *, filled_in: Collection[str] = ()) -> Iterator[FieldError]:
     """
     Yield what the API server refuses about the resources of a Pod, after its defaults.
 
@@ -109,7 +110,7 @@ def check_amounts(pod: Pod, *, filled_in: Container[str] = ()) -> Iterator[Field
 
 
 def _check_resources(
-    resources: Mapping[str, object], path: str, filled_in: Container[str]
+    resources: Mapping[str, object], path: str, filled_in: Collection[str]
 ) -> Iterator[FieldError]:
     limits = _amounts(resources, "limits", path)
     requests = _amounts(resources, "requests", path)
@@ -157,11 +158,10 @@ def _amount(value: object, field: str) -> Quantity:
         raise error.within(field) from error
 
 
-def _defaulted(container: dict[str, Any], path: str) -> dict[str, Any]:
-    path = f"{path}.resources"
-    resources = an_object(container.get("resources"), path)
-    limits = an_object(resources.get("limits"), f"{path}.limits")
-    requests = an_object(resources.get("requests"), f"{path}.requests")
+def _defaulted(container: Container, _: str) -> Container:
+    resources = an_object(container.get("resources"), "resources")
+    limits = an_object(resources.get("limits"), "resources.limits")
+    requests = an_object(resources.get("requests"), "resources.requests")
     if limits.keys() <= requests.keys():
         return container
     return {**container, "resources": {**resources, "requests": {**limits, **requests}}}
@@ -217,15 +217,3 @@ def _resources(spec: Mapping[str, object]) -> Iterator[tuple[str, str, dict[str,
             kind = APP if key == "containers" else SIDECAR if restarts else INIT
             path = f"{path}.resources"
             yield kind, path, an_object(container.get("resources"), path)
-
-
-def _with_containers(pod: Pod) -> Pod:
-    spec = an_object(pod.get("spec"), "spec")
-    lists = {}
-    for key in _LISTS:
-        if key in spec:
-            lists[key] = [
-                _defaulted(an_object(item, f"spec.{key}[{number}]"), f"spec.{key}[{number}]")
-                for number, item in enumerate(a_list(spec[key], f"spec.{key}"))
-            ]
-    return {**pod, "spec": {**spec, **lists}}
