@@ -167,7 +167,7 @@ def random_pod(rng: random.Random) -> dict[str, Any]:
     if rng.random() < 0.5:
         spec["runtimeClassName"] = rng.choice(CLASSES)["metadata"]["name"]
     if rng.random() < 0.15:
-        spec["overhead"] = rng.choice(({}, {"cpu": "0.5", "memory": "64Mi"}, {"cpu": 1}))
+        spec["overhead"] = rng.choice(({"cpu": "0.5", "memory": "64Mi"}, {"cpu": 1}))
     if rng.random() < 0.3:
         spec["nodeSelector"] = {"pool": rng.choice("aab"), "zone": "x"}
     if rng.random() < 0.3:
