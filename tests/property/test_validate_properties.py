@@ -15,11 +15,11 @@ from tests.support.mutants import MUTANTS, broken
 from tests.support.objects import Object, container, gpu_pod, pod
 from tests.support.requests_to_admit import MANAGED, UNMANAGED, change, creation, judged, rules_of
 from webhook.decide.answers import AdmissionAnswer
-from webhook.decide.mutating.parts import scheduler_of
 from webhook.decide.mutating.pod import mutated
 from webhook.decide.mutating.takeover import asks_for_ours, is_placed_by_us
 from webhook.decide.review import AdmissionRequest, readable_pod
 from webhook.decide.settings import AdmissionSettings, DomainSetting, RuleMode
+from webhook.decide.validating.findings import scheduler_of
 from webhook.decide.validating.validate import validate
 
 TOPICS = sorted({mutant.topic for mutant in MUTANTS.values()})

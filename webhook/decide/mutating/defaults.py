@@ -7,17 +7,9 @@ from typing import Final
 
 from ledger.domain.annotations.qos import priority_class_of_qos, read_qos_class
 from ledger.domain.resources import LABEL_PRIORITY, LABEL_PRIORITY_CLASS, LABEL_QOS_CLASS
-from webhook.decide.mutating.parts import (
-    Pod,
-    annotations_of,
-    labels_of,
-    scheduler_of,
-    spec_of,
-    with_annotations,
-    with_labels,
-    with_spec,
-)
+from webhook.decide.mutating.parts import Pod, with_annotations, with_labels, with_spec
 from webhook.decide.settings import DEFAULT_SCHEDULER, PodDefaults, Profile
+from webhook.decide.validating.findings import annotations_of, labels_of, scheduler_of, spec_of
 
 _NO_SCHEDULER: Final = frozenset({"", DEFAULT_SCHEDULER})
 

@@ -15,13 +15,8 @@ from ledger.domain.errors import InputError
 from ledger.domain.kube.original import is_original_of
 from ledger.domain.resources import ANNOTATION_TENURE_ORIGINAL
 from ledger.domain.vocabulary import Vocabulary
-from webhook.decide.mutating.parts import (
-    Pod,
-    annotations_of,
-    spec_of,
-    with_annotations,
-    without_annotation,
-)
+from webhook.decide.mutating.parts import Pod, with_annotations, without_annotation
+from webhook.decide.validating.findings import annotations_of, spec_of
 
 
 def recorded(pod: Pod) -> OriginalRequest:

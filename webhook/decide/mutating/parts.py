@@ -8,7 +8,7 @@ from typing import Final
 from ledger.domain.annotations.tenure import container_index
 from ledger.domain.annotations.wire import a_list, an_object
 from ledger.domain.errors import InputError
-from ledger.domain.kube.object_fields import text_at, text_map
+from webhook.decide.validating.findings import annotations_of, labels_of, metadata_of, spec_of
 
 Pod = Mapping[str, object]
 Container = Mapping[str, object]
@@ -16,31 +16,6 @@ Change = Callable[[Container, str], Container]
 """A container and its place in the spec (`2`, `init-0`) to the container as it shall be."""
 
 _LISTS: Final = ("initContainers", "containers")
-
-
-def metadata_of(pod: Pod) -> dict[str, object]:
-    """Return `metadata`. Raises InputError when it is no object."""
-    return an_object(pod.get("metadata"), "metadata")
-
-
-def spec_of(pod: Pod) -> dict[str, object]:
-    """Return `spec`. Raises InputError when it is no object."""
-    return an_object(pod.get("spec"), "spec")
-
-
-def scheduler_of(pod: Pod) -> str:
-    """Return `spec.schedulerName`, empty when absent."""
-    return text_at(spec_of(pod), "schedulerName", "spec")
-
-
-def labels_of(pod: Pod) -> Mapping[str, str]:
-    """Return the labels. Raises InputError when they are no texts."""
-    return text_map(metadata_of(pod).get("labels"), "metadata.labels")
-
-
-def annotations_of(pod: Pod) -> Mapping[str, str]:
-    """Return the annotations. Raises InputError when they are no texts."""
-    return text_map(metadata_of(pod).get("annotations"), "metadata.annotations")
 
 
 def with_labels(pod: Pod, labels: Mapping[str, str]) -> Pod:

@@ -40,8 +40,6 @@ from webhook.decide.mutating.original import with_original
 from webhook.decide.mutating.parts import (
     Container,
     Pod,
-    scheduler_of,
-    spec_of,
     with_annotations,
     with_containers,
     with_spec,
@@ -57,6 +55,7 @@ from webhook.decide.mutating.takeover import (
 from webhook.decide.patch import diff
 from webhook.decide.review import CREATE, UPDATE, AdmissionRequest, expect_few, readable_pod
 from webhook.decide.settings import DEFAULT_SCHEDULER, AdmissionSettings, RuleMode
+from webhook.decide.validating.findings import scheduler_of, spec_of
 
 EPHEMERAL: Final = "ephemeralcontainers"
 

@@ -12,15 +12,15 @@ from ledger.domain.dialects.names import FOREIGN_WORDS
 from ledger.domain.kube.pod_spec import PodSpec
 from ledger.domain.request.cpus import OWN_CPUS
 from ledger.domain.resources import LABEL_TENURE_CPUS, LABEL_TENURE_TAKEOVER
-from webhook.decide.mutating.parts import (
-    Pod,
+from webhook.decide.mutating.parts import Pod
+from webhook.decide.settings import AdmissionSettings, TakeoverRule
+from webhook.decide.validating.findings import (
     annotations_of,
     labels_of,
     metadata_of,
     scheduler_of,
     spec_of,
 )
-from webhook.decide.settings import AdmissionSettings, TakeoverRule
 
 _GIVEN: Final = frozenset(key for words in FOREIGN_WORDS for key in words.given_annotations)
 _AFFINITY: Final = "spec.affinity.nodeAffinity"

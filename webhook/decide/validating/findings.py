@@ -79,17 +79,22 @@ def shown(text: str) -> str:
     return f'"{line}"'
 
 
+def metadata_of(obj: Json) -> dict[str, object]:
+    """Return an object's metadata, empty when it has none."""
+    return an_object(obj.get("metadata"), "metadata")
+
+
 def annotations_of(obj: Json | None) -> Mapping[str, str]:
     """Return an object's annotations, empty when it has none."""
-    return EMPTY if obj is None else text_map(_metadata(obj).get("annotations"), _ANNOTATIONS)
+    return EMPTY if obj is None else text_map(metadata_of(obj).get("annotations"), _ANNOTATIONS)
 
 
 def labels_of(obj: Json | None) -> Mapping[str, str]:
     """Return an object's labels, empty when it has none."""
-    return EMPTY if obj is None else text_map(_metadata(obj).get("labels"), _LABELS)
+    return EMPTY if obj is None else text_map(metadata_of(obj).get("labels"), _LABELS)
 
 
-def spec_of(obj: Json | None) -> Json:
+def spec_of(obj: Json | None) -> dict[str, object]:
     """Return an object's spec, empty when it has none."""
     return {} if obj is None else an_object(obj.get("spec"), "spec")
 
@@ -102,7 +107,3 @@ def scheduler_of(obj: Json | None) -> str:
 def node_of(obj: Json | None) -> str:
     """Return a Pod's node, empty while it has none."""
     return text_at(spec_of(obj), "nodeName", "spec")
-
-
-def _metadata(obj: Json) -> Json:
-    return an_object(obj.get("metadata"), "metadata")

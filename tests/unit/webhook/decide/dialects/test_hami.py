@@ -8,9 +8,9 @@ from tests.support.objects import Json, Object, container, gpu_pod, pod
 from tests.support.requests_to_admit import MANAGED, creation, rules_of
 from webhook.decide.answers import AdmissionAnswer
 from webhook.decide.facts import NamespaceFacts
-from webhook.decide.mutating.parts import annotations_of
 from webhook.decide.mutating.pod import mutated
 from webhook.decide.settings import AdmissionSettings
+from webhook.decide.validating.findings import annotations_of
 from webhook.decide.validating.validate import validate
 
 GPU = "nvidia.com/gpu"
