@@ -33,7 +33,7 @@ def in_force(
         yield made
     finally:
         remove(plane, made)
-        _wait_for_the_end(plane)
+        wait_for_the_end(plane)
 
 
 def wait_in_force(plane: ControlPlane) -> None:
@@ -82,7 +82,8 @@ def let_schedule(plane: ControlPlane) -> None:
     plane.api().create(f"{group}/clusterrolebindings", bound)
 
 
-def _wait_for_the_end(plane: ControlPlane) -> None:
+def wait_for_the_end(plane: ControlPlane) -> None:
+    """Wait until none of the policies is in force."""
     where, until = pods_in("default"), time.monotonic() + _WAIT_SECONDS
     while not all(plane.api(MALLORY).create(where, one, dry_run=True).ok for one in _PROBES):
         assert time.monotonic() < until, "the policies are still in force"
