@@ -123,9 +123,9 @@ def _turn(plane: ControlPlane, case: Case, found: Found) -> None:
         start = time.perf_counter()
         connection.request(case.method, f"{case.path}?dryRun=All", body, headers)
         answer = connection.getresponse()
-        said = answer.read()
+        answered = answer.read()
         took = time.perf_counter() - start
-        assert 200 <= answer.status < 300, (case.what, answer.status, said[:2_000])
+        assert 200 <= answer.status < 300, (case.what, answer.status, answered[:2_000])
         if number:
             found.ms.append(took * 1_000)
     found.cpu_seconds += _cpu_seconds(process.pid) - began

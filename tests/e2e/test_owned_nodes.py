@@ -51,7 +51,7 @@ def policed(plane: ControlPlane) -> Iterator[None]:
 
 def refused(reply: Reply) -> bool:
     """Tell whether the policy about our nodes refused it, and nothing else did."""
-    return "tenure-owned" in reply.message and any(fact in reply.message for fact in FACTS)
+    return "tenure-pods" in reply.message and any(fact in reply.message for fact in FACTS)
 
 
 @pytest.mark.parametrize("body", REFUSED.values(), ids=REFUSED)

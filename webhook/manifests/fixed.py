@@ -17,11 +17,13 @@ from ledger.domain.request.rules import WHOLE_CPUS
 from ledger.domain.resources import (
     ANNOTATION_RESOURCE_STATUS,
     CPU,
+    DOMAIN_CDI,
+    LABEL_PRIORITY,
     LABEL_PRIORITY_CLASS,
     LABEL_QOS_CLASS,
 )
 from webhook.decide.validating.words import PLACED_ANNOTATIONS, PLACED_LABELS
-from webhook.manifests.cel import CONTAINERS, text, texts
+from webhook.manifests.cel import AFTER, BEFORE, CONTAINERS, text, texts
 
 _KINDS: Final = ("requests", "limits")
 _SOME_CPUS: Final = r"\"cpuset\"\s*:\s*\"[^\"]"
@@ -113,6 +115,15 @@ def untouched() -> str:
         for pod in ("object", "oldObject")
     )
     return " && ".join([*parts, f"{now} == {before}"])
+
+
+def changes_what_stays() -> str:
+    """Return that an update changes anything at all of what may have to stay."""
+    cdi = f"'%s'.format([{AFTER}]).contains({text(DOMAIN_CDI)})"
+    stay = [same_label(LABEL_QOS_CLASS), same_label(LABEL_PRIORITY), same_class()]
+    words = f"!has(oldObject.spec.nodeName) || ({same_words()})"
+    kept = " && ".join(f"({one})" for one in (*stay, untouched(), words))
+    return f"!({kept}) || ({AFTER} != {BEFORE} && {cdi})"
 
 
 def same_amounts(names: Iterable[str]) -> str:

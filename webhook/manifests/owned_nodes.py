@@ -25,10 +25,10 @@ _TERMS: Final = (
 
 def owned_nodes(settings: AdmissionSettings) -> Mapping[str, str]:
     """
-    Return the validations of a Pod that our scheduler does not place; `variables.devices` is there.
+    Return the validations of a Pod that our scheduler does not place.
 
     Rule: design section 5.1, In all namespaces, by policy. A Pod can gain tolerations after it was
-    created; one that had them before may still change otherwise.
+    created; one that had them before may still change otherwise. `variables.asks_devices` is there.
     """
     ours = settings.scheduler_name
     words = settings.vocabulary
@@ -36,7 +36,7 @@ def owned_nodes(settings: AdmissionSettings) -> Mapping[str, str]:
     ours_alone = words.device_names - SHARED_GPU_NAMES
     return {
         f"a Pod that asks for a device tolerates {TAINT_TENURE_OWNED} by the scheduler {ours}"
-        " alone": f"!{_gains(_BY_NAME)} || !(variables.devices || {CLAIMS})",
+        " alone": f"!{_gains(_BY_NAME)} || !(variables.asks_devices || {CLAIMS})",
         "a Pod that asks for a device that nodes of Tenure's advertise and tolerates everything is"
         f" kept off them: node affinity {LABEL_TENURE_OWNED} DoesNotExist, or node selector"
         f" {LABEL_TENURE_OWNED}=false": (
@@ -50,6 +50,14 @@ def owned_nodes(settings: AdmissionSettings) -> Mapping[str, str]:
             f"request.operation != 'CREATE' || !{takes('object', (), (DOMAIN_TENURE,))}"
         ),
     }
+
+
+def may_meet_owned_nodes(settings: AdmissionSettings) -> str:
+    """Return what is true of every Pod that `owned_nodes` refuses, without variables."""
+    words = settings.vocabulary
+    some = takes("object", words.device_names | words.advertised_names(), (DOMAIN_TENURE,))
+    gains = f"({_gains(_BY_NAME)} || {_gains(_EVERYTHING)})"
+    return f"(request.operation == 'CREATE' || {gains}) && ({some} || ({CLAIMS} && {gains}))"
 
 
 def _gains(toleration: str) -> str:

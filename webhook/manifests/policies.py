@@ -7,7 +7,9 @@ they can't see; that takes a look-up, and is the webhook's (`hooks`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Final
 
 from ledger.domain.annotations.guarded import (
@@ -38,10 +40,13 @@ from ledger.domain.resources import (
     SLOT,
 )
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY
-from webhook.decide.settings import AdmissionSettings
 from webhook.decide.validating.forgery import ANNOTATION_MIRROR, NODES_GROUP
 from webhook.manifests.cel import (
+    AFTER,
+    BEFORE,
     CONTAINERS,
+    PATH,
+    annotated_anew,
     any_container,
     any_key,
     holds,
@@ -52,6 +57,7 @@ from webhook.manifests.cel import (
 )
 from webhook.manifests.dialects.registry import POLICIES
 from webhook.manifests.fixed import (
+    changes_what_stays,
     cpu_variables,
     equal_limits,
     holds_cpus,
@@ -64,8 +70,8 @@ from webhook.manifests.fixed import (
     whole_cpus,
     whole_cpus_words,
 )
-from webhook.manifests.owned_nodes import CLAIMS, owned_nodes
-from webhook.manifests.policy import Policy, PolicyOptions, objects, rule
+from webhook.manifests.owned_nodes import CLAIMS, may_meet_owned_nodes, owned_nodes
+from webhook.manifests.policy import Policy, PolicyOptions, combined, objects, rule
 from webhook.manifests.sight import (
     chooses_devices,
     every_new_ephemeral,
@@ -74,6 +80,7 @@ from webhook.manifests.sight import (
     told_of_none,
 )
 
+_EVERY_KEY: Final = "variables.after.map(k, k) + variables.before.map(k, k)"
 _PERCENT_NAMES: Final = (GPU, GPU_CORE, GPU_MEMORY_RATIO)
 _WHOLE_CPUS: Final = "LSE and LSR Pods ask for whole CPUs"
 
@@ -85,13 +92,11 @@ def policies(options: PolicyOptions) -> list[dict[str, Any]]:
     Rule: design section 8, "what must hold on UPDATE, status, resize, ephemeral containers and
     Bindings is a policy in the API server"; Koordinator contract 5.4.
     """
-    made: list[dict[str, Any]] = []
-    for policy in _policies(options.settings):
-        made += objects(policy, options)
-    return made
+    return [each for policy in _policies(options) for each in objects(policy, options)]
 
 
-def _policies(settings: AdmissionSettings) -> list[Policy]:
+def _policies(options: PolicyOptions) -> list[Policy]:
+    settings = options.settings
     devices = settings.vocabulary.device_names
     accounts = texts(settings.service_accounts)
     others = {"by-others": f"!(request.userInfo.username in {accounts})"}
@@ -108,9 +113,9 @@ def _policies(settings: AdmissionSettings) -> list[Policy]:
     }
     if not settings.takeover.foreign_schedulers:
         ours_to_judge = {}
-    managed = {
-        "managed": f"({_in_managed()}) || ({is_ours}) || {_marked('object')}"
-        f" || (oldObject != null && {_marked('oldObject')})"
+    was_marked = f"(oldObject != null && {_marked('oldObject')})"
+    of_managed = {
+        "of-managed": f"{_in_managed()} || {is_ours} || {_marked('object')} || {was_marked}"
     }
     pods = ["pods", "pods/status", "pods/ephemeralcontainers", "pods/resize"]
     unpinned = {
@@ -120,21 +125,24 @@ def _policies(settings: AdmissionSettings) -> list[Policy]:
     }
     asks = f"{takes('object', devices)} || ({pins_cpus('object')}) || {CLAIMS}"
     by_us_or_plugin = f"({told()} || {holds('c.resources', {NVIDIA_GPU})})"
-    return [
-        Policy(
-            name="allocations",
-            rules=[
-                rule(["CREATE", "UPDATE"], pods),
-                rule(["CREATE"], ["pods/binding", "bindings"]),
-            ],
-            conditions=others,
-            variables=_before_and_after(),
-            validations={
-                "allocation annotations are written by Tenure alone": _unchanged(
-                    _guarded(), admitted=True
-                )
-            },
-        ),
+    allocations = Policy(
+        name="allocations",
+        rules=[rule(["CREATE", "UPDATE"], pods)],
+        conditions=others,
+        gate=annotated_anew(ALLOCATION_ANNOTATIONS | ADMISSION_ANNOTATIONS, ALLOCATION_PREFIXES),
+        variables=_before_and_after(_of_many_keys(ALLOCATION_ANNOTATIONS, ALLOCATION_PREFIXES)),
+        validations={
+            "allocation annotations are written by Tenure alone": _unchanged(
+                key_matches(ALLOCATION_ANNOTATIONS, ALLOCATION_PREFIXES), admitted=True
+            )
+        },
+    )
+    bound = [rule(["CREATE"], ["pods/binding", "bindings"])]
+    agents_label = (
+        f"!{any_key('object.metadata.labels', (LABEL_TENURE_CPU_MANAGED,), ())}"
+        f" || ({same_label(LABEL_TENURE_CPU_MANAGED)})"
+    )
+    of_others = [
         Policy(
             name="checkpoints",
             rules=[
@@ -180,14 +188,14 @@ def _policies(settings: AdmissionSettings) -> list[Policy]:
             name="nodes",
             rules=[rule(["CREATE", "UPDATE"], ["nodes", "nodes/status"], scope="Cluster")],
             conditions=others,
+            gate=f"({annotated_anew((), (DOMAIN_TENURE,))}) || !({agents_label})",
             variables=_before_and_after(),
             validations={
                 f"annotations of a Node in {DOMAIN_TENURE} are written by Tenure alone": _unchanged(
                     key_matches((), (DOMAIN_TENURE,))
                 ),
                 f"the label {LABEL_TENURE_CPU_MANAGED} of a Node is set by Tenure's agent alone": (
-                    f"!{any_key('object.metadata.labels', (LABEL_TENURE_CPU_MANAGED,), ())}"
-                    f" || ({same_label(LABEL_TENURE_CPU_MANAGED)})"
+                    agents_label
                 ),
             },
         ),
@@ -201,6 +209,7 @@ def _policies(settings: AdmissionSettings) -> list[Policy]:
                     scope="Cluster",
                 )
             ],
+            gate=f"!({same_label(LABEL_TENURE_HOLDING)}) || {_is_holding('oldObject')}",
             validations={
                 f"the label {LABEL_TENURE_HOLDING} is written by Tenure alone": (
                     f"request.userInfo.username in {accounts} || {same_label(LABEL_TENURE_HOLDING)}"
@@ -212,11 +221,14 @@ def _policies(settings: AdmissionSettings) -> list[Policy]:
                 ),
             },
         ),
+    ]
+    shows_none = every_new_ephemeral(f"!({chooses_devices(may_read=False)})")
+    of_pods = [
         Policy(
             name="marked",
-            managed_only=True,
             rules=[rule(["CREATE"], ["pods"])],
             conditions={"asks-devices": takes("object", devices), **shown_only},
+            within={"in-managed": _in_managed()},
             validations={
                 "a Pod that asks for devices must pass Tenure's admission, which marks it: is the"
                 " webhook registered and running?": (_marked("object")),
@@ -230,42 +242,37 @@ def _policies(settings: AdmissionSettings) -> list[Policy]:
             name="requests",
             rules=[rule(["CREATE"], ["pods"])],
             conditions={"asks-devices": takes("object", devices), **shown_only, **ours_to_judge},
-            variables=managed,
-            validations=_of_managed(
-                {
-                    "requests and limits of devices must be equal": _every_container(
-                        _equal_devices(devices)
-                    ),
-                    "a percentage of a card above 100 must be a multiple of 100": (
-                        _every_container(_percents())
-                    ),
-                    "what a container that holds devices sees is set by Tenure alone:"
-                    f" {ENV_NVIDIA_VISIBLE}, or a volume mount below {NVIDIA_DEVICE_MOUNTS}": (
-                        _every_container(f"!({chooses_devices()})")
-                    ),
-                    f"the CDI devices of a Pod that holds devices are given by Tenure alone:"
-                    f" no annotation in {DOMAIN_CDI}": f"!({names_cdi()})",
-                    **unpinned,
-                }
-            ),
+            within=of_managed,
+            validations={
+                "requests and limits of devices must be equal": _every_container(
+                    _equal_devices(devices)
+                ),
+                "a percentage of a card above 100 must be a multiple of 100": (
+                    _every_container(_percents())
+                ),
+                "what a container that holds devices sees is set by Tenure alone:"
+                f" {ENV_NVIDIA_VISIBLE}, or a volume mount below {NVIDIA_DEVICE_MOUNTS}": (
+                    _every_container(f"!({chooses_devices()})")
+                ),
+                f"the CDI devices of a Pod that holds devices are given by Tenure alone:"
+                f" no annotation in {DOMAIN_CDI}": f"!({names_cdi('variables.noted')})",
+                **unpinned,
+            },
         ),
         Policy(
             name="cpus",
             rules=[rule(["CREATE"], ["pods"])],
             conditions={"pins-cpus": pins_cpus("object"), **shown_only, **ours_to_judge},
-            variables={**managed, **cpu_variables()},
-            validations=_of_managed(
-                {
-                    "LSE and LSR Pods ask for CPUs with requests equal to limits": (
-                        equal_limits(CPU)
-                    ),
-                    "LSE and LSR Pods ask for memory with requests equal to limits": (
-                        equal_limits(MEMORY)
-                    ),
-                    _WHOLE_CPUS: whole_cpus(),
-                    **unpinned,
-                }
-            ),
+            within=of_managed,
+            variables=cpu_variables(),
+            validations={
+                "LSE and LSR Pods ask for CPUs with requests equal to limits": (equal_limits(CPU)),
+                "LSE and LSR Pods ask for memory with requests equal to limits": (
+                    equal_limits(MEMORY)
+                ),
+                _WHOLE_CPUS: whole_cpus(),
+                **unpinned,
+            },
             messages={_WHOLE_CPUS: whole_cpus_words(_WHOLE_CPUS)},
         ),
         *(policy for made in POLICIES for policy in made(settings, shown_only)),
@@ -273,47 +280,44 @@ def _policies(settings: AdmissionSettings) -> list[Policy]:
             name="ephemeral",
             rules=[rule(["UPDATE"], ["pods/ephemeralcontainers"])],
             conditions=ours_to_judge,
-            variables=managed,
-            validations=_of_managed(
-                {
-                    "an ephemeral container sees no cards: give it the environment"
-                    f" {ENV_NVIDIA_VISIBLE}=void, as Tenure's webhook does while it is running": (
-                        f"!({is_ours} && {takes('object', devices)})"
-                        f" || ({every_new_ephemeral(told_of_none())})"
-                    ),
-                    f"an ephemeral container gets no cards by {ENV_NVIDIA_VISIBLE}, nor by a volume"
-                    f" mount below {NVIDIA_DEVICE_MOUNTS}": (
-                        every_new_ephemeral(f"!({chooses_devices(may_read=False)})")
-                    ),
-                }
-            ),
+            gate=f"({is_ours}) || !({shows_none})",
+            within=of_managed,
+            validations={
+                "an ephemeral container sees no cards: give it the environment"
+                f" {ENV_NVIDIA_VISIBLE}=void, as Tenure's webhook does while it is running": (
+                    f"!({is_ours} && variables.asks_devices)"
+                    f" || ({every_new_ephemeral(told_of_none())})"
+                ),
+                f"an ephemeral container gets no cards by {ENV_NVIDIA_VISIBLE}, nor by a volume"
+                f" mount below {NVIDIA_DEVICE_MOUNTS}": shows_none,
+            },
         ),
         Policy(
             name="fixed",
             rules=[rule(["UPDATE"], ["pods", "pods/resize", "pods/status"])],
             conditions={"not-reported-by-kubelet": f"!({_is_report()})", **ours_to_judge},
-            variables={**managed, "untouched": untouched()},
-            validations=_of_managed(
-                {
-                    "the QoS class of a Pod never changes": same_label(LABEL_QOS_CLASS),
-                    "devices of a Pod never change": (
-                        f"variables.untouched || ({same_amounts(devices)})"
-                    ),
-                    "the CPUs of a Pod that has some of its own never change": (
-                        f"variables.untouched || !({holds_cpus('oldObject')})"
-                        f" || ({same_amounts((CPU,))})"
-                    ),
-                    "the sub-priority of a Pod never changes": same_label(LABEL_PRIORITY),
-                    "the priority class of a Pod never changes": same_class(),
-                    "what a Pod asks for in labels and annotations stays once it has a node": (
-                        f"(request.userInfo.username in {accounts})"
-                        f" || !has(oldObject.spec.nodeName) || ({same_words()})"
-                    ),
-                    f"no Pod gains CDI devices by an annotation in {DOMAIN_CDI}": (
-                        f"(request.userInfo.username in {accounts}) || !({names_cdi()})"
-                    ),
-                }
-            ),
+            gate=changes_what_stays(),
+            within=of_managed,
+            variables={"untouched": untouched()},
+            validations={
+                "the QoS class of a Pod never changes": same_label(LABEL_QOS_CLASS),
+                "devices of a Pod never change": (
+                    f"variables.untouched || ({same_amounts(devices)})"
+                ),
+                "the CPUs of a Pod that has some of its own never change": (
+                    f"variables.untouched || !({holds_cpus('oldObject')})"
+                    f" || ({same_amounts((CPU,))})"
+                ),
+                "the sub-priority of a Pod never changes": same_label(LABEL_PRIORITY),
+                "the priority class of a Pod never changes": same_class(),
+                "what a Pod asks for in labels and annotations stays once it has a node": (
+                    f"(request.userInfo.username in {accounts})"
+                    f" || !has(oldObject.spec.nodeName) || ({same_words()})"
+                ),
+                f"no Pod gains CDI devices by an annotation in {DOMAIN_CDI}": (
+                    f"request.userInfo.username in {accounts} || !({names_cdi('variables.noted')})"
+                ),
+            },
         ),
         Policy(
             name="own",
@@ -338,14 +342,23 @@ def _policies(settings: AdmissionSettings) -> list[Policy]:
             everywhere=True,
             rules=[rule(["CREATE", "UPDATE"], ["pods"])],
             conditions={"not-of-our-scheduler": f"!({is_ours})", **shown_only},
-            variables={"devices": takes("object", devices)},
+            gate=may_meet_owned_nodes(settings),
             validations=owned_nodes(settings),
         ),
+    ]
+    sees_none = f"{_every_container(f'!({chooses_devices()})')} && !({names_cdi()})"
+    return [
+        combined("pods", [*of_pods, allocations], options),
+        replace(
+            allocations, name="bindings", rules=bound, gate="true", variables=_before_and_after()
+        ),
+        *of_others,
         Policy(
             name="unasked",
             managed_only=True,
             warns=True,
             rules=[rule(["CREATE"], ["pods"])],
+            gate=f"!({sees_none})",
             conditions={
                 "asks-no-devices": f"!{takes('object', devices)}",
                 **shown_only,
@@ -353,25 +366,10 @@ def _policies(settings: AdmissionSettings) -> list[Policy]:
             },
             validations={
                 f"{ENV_NVIDIA_VISIBLE}, or what else lets a container see cards, is set though the"
-                " Pod asks for no GPU: it may see cards that others hold": (
-                    f"{_every_container(f'!({chooses_devices()})')} && !({names_cdi()})"
-                ),
+                " Pod asks for no GPU: it may see cards that others hold": sees_none,
             },
         ),
     ]
-
-
-def _of_managed(validations: Mapping[str, str]) -> dict[str, str]:
-    """
-    Return the validations for Pods of managed namespaces, and for those that are ours by now.
-
-    Rule: design section 5.1: a rule binds by the Pod's own mark, so that taking the namespace's
-    label off frees nobody. `variables.managed` must be there.
-    """
-    return {
-        message: f"!variables.managed || ({expression})"
-        for message, expression in validations.items()
-    }
 
 
 def _marked(pod: str) -> str:
@@ -380,18 +378,20 @@ def _marked(pod: str) -> str:
     return f"(has({there}) && {key} in {there} && {there}[{key}] == 'true')"
 
 
-def _before_and_after() -> dict[str, str]:
-    return {
-        "after": "has(object.metadata.annotations) ? object.metadata.annotations : {}",
-        "before": (
-            "oldObject != null && has(oldObject.metadata.annotations)"
-            " ? oldObject.metadata.annotations : {}"
-        ),
-    }
+def _before_and_after(keys: str = _EVERY_KEY) -> dict[str, str]:
+    noted = "'%s'.format([[variables.after, variables.before]])"
+    return {"after": AFTER, "before": BEFORE, "noted": noted, "keys": keys}
 
 
-def _guarded() -> str:
-    return key_matches(ALLOCATION_ANNOTATIONS, ALLOCATION_PREFIXES)
+def _of_many_keys(names: Iterable[str], prefixes: Iterable[str]) -> str:
+    """
+    Return such keys of a Pod's annotations, and what else looks so, by calls that do not loop.
+
+    The API server itself takes no key of a Pod with a quotation mark in it. The first letters do,
+    as a search costs by the length of what is searched for, 1,000,000 at most.
+    """
+    looks = [text(re.escape(prefix[:6]) + '[^"]*') for prefix in sorted(prefixes)]
+    return " + ".join([texts(names), *(f"variables.noted.findAll({each})" for each in looks)])
 
 
 def _unchanged(guarded: str, *, admitted: bool = False) -> str:
@@ -402,11 +402,9 @@ def _unchanged(guarded: str, *, admitted: bool = False) -> str:
         if admitted
         else ""
     )
-    return (
-        f"variables.after.all(k, !{guarded} || {marks}"
-        "(k in variables.before && variables.before[k] == variables.after[k]))"
-        f" && variables.before.all(k, !{guarded} || k in variables.after)"
-    )
+    same = "k in variables.before && variables.before[k] == variables.after[k]"
+    kept = f"k in variables.after ? ({marks}({same})) : !(k in variables.before)"
+    return f"variables.keys.all(k, !{guarded} || ({kept}))"
 
 
 def _every_container(condition: str) -> str:
@@ -459,7 +457,7 @@ def _is_mirror() -> str:
 
 def _is_report() -> str:
     """Return that kubelet writes a status; others can change labels and annotations by it."""
-    return f"request.subResource == 'status' && {text(NODES_GROUP)} in request.userInfo.groups"
+    return f"{PATH} == 'status' && {text(NODES_GROUP)} in request.userInfo.groups"
 
 
 def _in_managed() -> str:
@@ -476,7 +474,7 @@ def _is_managed(namespace: str) -> str:
 def _is_holding(namespace: str) -> str:
     """Return that our scheduler keeps a Namespace's label, since Pods there hold something."""
     labels = f"{namespace}.metadata.labels"
-    return f"(has({labels}) && {text(LABEL_TENURE_HOLDING)} in {labels})"
+    return f"({namespace} != null && has({labels}) && {text(LABEL_TENURE_HOLDING)} in {labels})"
 
 
 def _allocations(device: str) -> str:

@@ -15,7 +15,7 @@ from ledger.domain.resources import (
     ENV_NVIDIA_VISIBLE,
     NVIDIA_DEVICE_MOUNTS,
 )
-from webhook.manifests.cel import text, texts
+from webhook.manifests.cel import AFTER, BEFORE, text, texts
 
 _BLIND: Final = ("none", "void")
 _NAMED: Final = f"e.name == {text(ENV_NVIDIA_VISIBLE)}"
@@ -32,11 +32,16 @@ def chooses_devices(*, may_read: bool = True) -> str:
     return f"({named}) || (has(c.volumeMounts) && {mounts})"
 
 
-def names_cdi() -> str:
-    """Return that a Pod's annotations name CDI devices, and did not say so before."""
-    now, before = "object.metadata.annotations", "oldObject.metadata.annotations"
-    same = f"oldObject != null && has({before}) && k in {before} && {before}[k] == {now}[k]"
-    return f"has({now}) && {now}.exists(k, k.contains({text(DOMAIN_CDI)}) && !({same}))"
+def names_cdi(annotations: str = f"'%s'.format([{AFTER}])") -> str:
+    """
+    Return that a Pod's annotations name CDI devices, and did not say so before.
+
+    Args:
+        annotations: at least all of them as one text; without the name in it no key is looked at.
+    """
+    name, same = text(DOMAIN_CDI), f"k in {BEFORE} && {BEFORE}[k] == {AFTER}[k]"
+    named = f"{AFTER}.exists(k, k.contains({name}) && !({same}))"
+    return f"({annotations}.contains({name}) && {named})"
 
 
 def told() -> str:
