@@ -142,13 +142,9 @@ def same_amounts(names: Iterable[str]) -> str:
 
 def same_label(label: str) -> str:
     """Return that a label stays as it is."""
-    name = text(label)
-    values = [
-        f"({one} != null && has({one}.metadata.labels) && {name} in {one}.metadata.labels"
-        f" ? [{one}.metadata.labels[{name}]] : [])"
-        for one in ("object", "oldObject")
-    ]
-    return " == ".join(values)
+    return (
+        f"{_entry('object', 'labels', text(label))} == {_entry('oldObject', 'labels', text(label))}"
+    )
 
 
 def same_class() -> str:
@@ -167,18 +163,16 @@ def same_class() -> str:
 
 def same_words() -> str:
     """Return that nothing changes by which a Pod was placed."""
-    parts = []
-    for field_name, keys in (
-        ("labels", PLACED_LABELS),
-        ("annotations", PLACED_ANNOTATIONS),
-    ):
-        one, other = (
-            f"(has({pod}.metadata.{field_name}) && k in {pod}.metadata.{field_name}"
-            f" ? [{pod}.metadata.{field_name}[k]] : [])"
-            for pod in ("object", "oldObject")
-        )
-        parts.append(f"{texts(keys)}.all(k, {one} == {other})")
-    return " && ".join(parts)
+    return " && ".join(
+        f"{texts(keys)}.all(k, {_entry('object', name, 'k')} == {_entry('oldObject', name, 'k')})"
+        for name, keys in (("labels", PLACED_LABELS), ("annotations", PLACED_ANNOTATIONS))
+    )
+
+
+def _entry(thing: str, field_name: str, key: str) -> str:
+    """Return the value of a label or an annotation as a list, empty without one."""
+    there = f"{thing}.metadata.{field_name}"
+    return f"({thing} != null && has({there}) && {key} in {there} ? [{there}[{key}]] : [])"
 
 
 def _equal(place: str, resource: str) -> str:
