@@ -131,10 +131,7 @@ def checkpoint(
         ),
     ] = None,
     keep: Annotated[
-        bool,
-        typer.Option(
-            "--keep", help="Store the note in the ledger too, which takes it over as its writer."
-        ),
+        bool, typer.Option("--keep", help="Store it in the ledger too, and take that over.")
     ] = False,
     ledger: LedgerUrl = None,
 ) -> None:

@@ -68,8 +68,7 @@ def store_checkpoint(writer: Writer, checkpoint: Checkpoint, note: str, *, wall_
     Keep a signed checkpoint in the ledger, and return the position of its event.
 
     Raises:
-        FencedError: another writer took over.
-        LedgerError: the database failed, or a larger one is there; nothing is recorded.
+        LedgerError: as `record_act`, or a larger one is there; nothing is recorded.
     """
 
     def store(connection: Connection) -> None:

@@ -615,7 +615,9 @@ class Walk:
                 self._bad(position, f"the event can't be read by this version: {error}")
                 return
         if void is not None:
-            if event is not None and not _voidable(position, event):
+            if event is not None and not (
+                _voidable(position, event) or any(self._quotes.untold(position, event))
+            ):
                 self._bad(position, "the event is sound, and declared void")
             self._void.add((position, void.leaf_hash))
             event = void
