@@ -148,7 +148,12 @@ def verify(
                 f" the first {kept.size:,} of {report.events:,} events\n"
             )
         if report.unread:
-            _say(_unread(report))
+            rows = "other rows" if report.not_compared else "rows"
+            _say(
+                f"events 1 to {report.unread:,} are in an archive: their hashes were proved, and"
+                f" {rows} that ended there are those that the log commits to; their words and the"
+                " capacity at each were not read; --segments DIR reads them\n"
+            )
     else:
         _say(f"{report.events:,} events, NOT PROVED: {len(findings)} findings\n")
         write_answer(output, findings[:FINDINGS_SHOWN], _FINDING_COLUMNS)
@@ -164,28 +169,17 @@ def verify(
 
 
 def _sound(report: VerifyReport) -> str:
-    """Return the line about a ledger with which nothing is wrong, and what that is said of."""
+    """Return the lines about a ledger in which nothing is wrong: what was proved, and what not."""
     since = f" from {report.unread + 1:,} on" if report.unread else ""
-    unknown = "" if report.ok else "NOT COMPARED: some rows of archived events; else "
-    return (
-        f"{report.events:,} events, {unknown}chain ok, 0 over-commits at every position{since},"
-        f" projection = fold, {report.seconds:.1f} s\n"
+    folded = "projection = fold" if report.ok else "NOT COMPARED: rows that ended in an archive"
+    text = (
+        f"{report.events:,} events, chain ok, 0 over-commits at every position{since}, {folded},"
+        f" {report.seconds:.1f} s\n"
     )
-
-
-def _unread(report: VerifyReport) -> str:
-    """Return what is known of archived events whose words were not read."""
-    rows = "rows that ended there are those that the log commits to"
-    if report.not_compared:
-        rows = "; ".join(
-            f"rows that ended in {each.first:,} to {each.last:,} have no digest in the log, so"
-            f" nobody can say whether they were changed: {', '.join(each.tables)}"
-            for each in report.not_compared
-        )
-    return (
-        f"events 1 to {report.unread:,} are in an archive: their hashes were proved, and {rows};"
-        " their words and the capacity at each were not read; --segments DIR reads them\n"
-    )
+    for each in report.not_compared:
+        rows = f"{each.first:,} to {each.last:,}: {', '.join(each.tables)}"
+        text += f"not compared, for the log has no digest of rows that ended in {rows}\n"
+    return text
 
 
 def _say(line: str) -> None:

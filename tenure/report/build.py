@@ -209,6 +209,7 @@ def _totals(counts: Counts, history: History, proof: VerifyReport | None, *, eve
         over=len(cards_over(history)) if proof and proof.ok else None,
         verified_seconds=proof.seconds if proof else None,
         findings=tuple(_finding(f.position, f.text) for f in proof.findings) if proof else (),
+        unread=proof.unread if proof else 0,
     )
 
 

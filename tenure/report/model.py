@@ -35,6 +35,7 @@ class Totals:
         over: cards that were ever above 100 %, None when nobody looked.
         verified_seconds: how long the proof took, None when it was not made.
         findings: what the proof found; empty when all is well.
+        unread: so many events, from the first on, are in an archive and were not read.
     """
 
     decided: int
@@ -46,6 +47,7 @@ class Totals:
     over: int | None = None
     verified_seconds: float | None = None
     findings: tuple[str, ...] = ()
+    unread: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

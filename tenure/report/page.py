@@ -71,7 +71,8 @@ def headline(totals: Totals) -> str:
         return f"{decided}, but the ledger does not prove itself"
     if totals.over is None or totals.verified_seconds is None:
         return f"{decided}, not verified"
-    return f"{decided}, {totals.over:,} cards ever above 100 %, proved at every position"
+    where = f" from {totals.unread + 1:,} on" if totals.unread else ""
+    return f"{decided}, {totals.over:,} cards ever above 100 %, proved at every position{where}"
 
 
 def _page(report: Report, budget_bytes: int) -> dict[str, Any]:

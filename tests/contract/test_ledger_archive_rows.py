@@ -101,7 +101,7 @@ def dropped(store: Store) -> None:
         store.server.drop(store.database)
 
 
-def kept(moved: Moved) -> KeptCheckpoint:
+def checkpoint_of(moved: Moved) -> KeptCheckpoint:
     """Return what somebody keeps of the ledger elsewhere: its checkpoint of now."""
     with moved.store.open("read") as ledger:
         head = ledger.head()
@@ -176,14 +176,12 @@ def committed(connection: Connection) -> list[SegmentArchived]:
 def unseen(connection: Connection, table: Table, row: Any) -> Iterator[str]:  # noqa: ANN401
     """Yield what was done to a row, and passes: one change after another, each taken back."""
     archived = committed(connection)
-    ranges = [(each.first, each.last) for each in archived]
-    digests = [each.rows for each in archived]
     for name, statement in attempts(table, row):
         try:
             with connection.begin_nested() as change:
                 assert connection.execute(statement).rowcount != 0, name
                 found: list[str] = []
-                compare_ended(connection, partial(_note, found), ranges, digests)
+                compare_ended(connection, partial(_note, found), archived)
                 if not any(text.startswith(f"{table.name}: ") for text in found):
                     yield name
                 change.rollback()
@@ -242,7 +240,7 @@ OTHER: Final = {
 
 def test_verify_names_each_table_whose_ended_rows_are_others(moved: Moved) -> None:
     """With a kept checkpoint too; with the files it names the rows."""
-    witness = kept(moved)
+    witness = checkpoint_of(moved)
     sound = proved(moved, witness)
     assert (words(sound), sound.outcome, sound.not_compared) == ([], "proved", ())
     rows = {name: an_ended(moved, name) for name in OTHER}

@@ -80,18 +80,12 @@ class Archived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sealed:
-    """
-    A file that is proved, on the disk, and not yet in the ledger.
-
-    Attributes:
-        lasts: where the segments end, this one last.
-        rows: digests of the rows that ended in it.
-    """
+    """A file that is proved, on the disk, and not yet in the ledger."""
 
     segment: Segment
     path: Path
     kept: int
-    lasts: tuple[int, ...]
+    lasts: tuple[int, ...]  # of every segment
     rows: Mapping[str, str]
 
 

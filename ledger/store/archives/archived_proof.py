@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from msgspec.structs import replace
+from msgspec import structs
 from sqlalchemy import Connection, literal_column, select
 
 from ledger.domain.errors import CorruptLedgerError, InputError
 from ledger.domain.log.events import SegmentArchived, decode_event
 from ledger.domain.log.state import NodeState
+from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.domain.proofs.hashing import GENESIS, chain_hash, row_leaf
 from ledger.domain.proofs.merkle import compact_range, split_hashes
 from ledger.store import schema
@@ -101,8 +102,7 @@ class ProofStart:
         start: what is known before the first event that is read.
         seals: the segments that are read from their files, by their last position.
         files: one per segment; empty where their events are not read.
-        not_compared: rows of archived events that the log commits to nothing of; none where the
-            events are read.
+        not_compared: rows of archived events that the log says nothing of, unless they are read.
     """
 
     start: End
@@ -153,10 +153,9 @@ def past_of(connection: Connection, report: Report, folder: Path | None) -> Proo
             end_of(segment)
         except CorruptLedgerError as error:
             report(segment.last, str(error))
-    committed = [_compare_sealing(connection, report, segment) for segment in segments]
+    archived = [_compare_sealing(connection, report, segment) for segment in segments]
     _compare_kept(connection, report, last)
-    ranges = [(segment.first, segment.last) for segment in segments]
-    unknown = compare_ended(connection, report, ranges, committed)
+    unknown = compare_ended(connection, report, archived)
     if folder is None:
         return ProofStart(start=last, segments=segments, seals={}, files=(), not_compared=unknown)
     files = tuple(SegmentFile(folder / segment.file_name, segment) for segment in segments)
@@ -178,11 +177,6 @@ def log_between(first: int, last: int) -> Any:  # noqa: ANN401 - a query
     """Return the query for the events of a range, in order."""
     query = in_key_order(schema.ledger_events)
     return query.where(literal_column(f"position BETWEEN {int(first)} AND {int(last)}"))
-
-
-def log_up_to(position: int) -> Any:  # noqa: ANN401 - a query
-    """Return the query for the events up to a position, in order."""
-    return in_key_order(schema.ledger_events).where(literal_column(f"position <= {int(position)}"))
 
 
 def tile_leaves(connection: Connection, last: int) -> Iterator[bytes]:
@@ -225,8 +219,8 @@ def _compare_seals(connection: Connection, report: Report, segments: tuple[Segme
             report(position, "the segment's root is not the one of the tree")
 
 
-def _compare_sealing(connection: Connection, report: Report, segment: Segment) -> Mapping[str, str]:
-    """Compare a segment with the event that seals it; return the digests of rows that it names."""
+def _compare_sealing(connection: Connection, report: Report, segment: Segment) -> SegmentArchived:
+    """Compare a segment with the event that seals it; return that, as it must be."""
     query = select(_events.event_type, _events.body).where(_events.position == segment.position)
     row = connection.execute(query).first()
     expected = SegmentArchived(
@@ -241,18 +235,19 @@ def _compare_sealing(connection: Connection, report: Report, segment: Segment) -
         found = decode_event(*row) if row is not None else None
     except InputError:
         found = None
-    rows = found.rows if isinstance(found, SegmentArchived) else {}
-    if found != replace(expected, rows=rows):
+    if isinstance(found, SegmentArchived):
+        expected = structs.replace(expected, rows=found.rows)
+    if found != expected:
         report(segment.position, f"the event does not archive the segment up to {segment.last}")
     if segment.file_name != file_name(segment.first, segment.last):
         fact = f"key=({segment.last},), file_name={segment.file_name!r} is another"
         report(segment.position, f"ledger_segments: {fact}")
-    return rows
+    return expected
 
 
 def _compare_kept(connection: Connection, report: Report, end: End) -> None:
     """Compare what stays of archived events with their leaf hashes, and see that nothing lacks."""
-    kept = rows_of(connection, log_up_to(end.position))
+    kept = rows_of(connection, log_between(-INTEGER_MAX, end.position))
     keys = rows_of(connection, in_key_order(schema.ledger_archived))
     value = GENESIS
     running = START.keys

@@ -9,23 +9,19 @@ changed to have ended elsewhere is missing here and is too many there.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from hashlib import sha256
 from operator import itemgetter
-from typing import Any, Final
+from typing import Final
 
 import msgspec
-from sqlalchemy import Connection, Select, Table, literal_column
+from sqlalchemy import Connection, literal_column
 
+from ledger.domain.log.events import SegmentArchived
 from ledger.store.proving.proof import HISTORY
-from ledger.store.reading.tables import (
-    UnreadableError,
-    in_key_order,
-    row_pages,
-    typed_pages,
-)
+from ledger.store.reading.tables import UnreadableError, in_key_order, row_pages, typed_pages
 from ledger.store.writing.statements import Row
 
 Report = Callable[[int | None, str], None]
@@ -43,19 +39,23 @@ class NotCompared:
 
 def digests_of_ended(
     connection: Connection, report: Report, lasts: Sequence[int]
-) -> tuple[dict[str, str], ...]:
+) -> list[dict[str, str]]:
     """
     Return for each segment, named by its last position, the digests of the rows that ended in it.
 
     A digest is SHA-256, hex, over the rows in key order: each a JSON array and a line. What comes
     before the first segment counts to it.
     """
-    found: tuple[dict[str, str], ...] = tuple({} for _ in lasts)
+    found: list[dict[str, str]] = [{} for _ in lasts]
     for table in HISTORY:
+        by = "closed_position" if "closed_position" in table.columns else "position"
+        ended_by = itemgetter(table.columns.keys().index(by))
+        query = in_key_order(table)
+        for name in {"position", by}:
+            query = query.where(literal_column(f"{table.name}.{name} <= {int(lasts[-1])}"))
         hashers = [sha256() for _ in lasts]
-        ended_by = itemgetter(_ended_by(table))
         try:
-            with closing(row_pages(connection, _ended(table, lasts[-1]))) as pages:
+            with closing(row_pages(connection, query)) as pages:
                 for page in typed_pages(table, pages, report):
                     rows: list[list[Row]] = [[] for _ in lasts]
                     for row in page:
@@ -70,38 +70,17 @@ def digests_of_ended(
 
 
 def compare_ended(
-    connection: Connection,
-    report: Report,
-    segments: Sequence[tuple[int, int]],
-    committed: Sequence[Mapping[str, str]],
+    connection: Connection, report: Report, archived: Sequence[SegmentArchived]
 ) -> tuple[NotCompared, ...]:
-    """
-    Report what ended in a segment, `first` to `last`, and is not what its event commits to.
-
-    Returns:
-        What can't be compared, for the event says nothing of it.
-    """
+    """Report what ended in a segment and is not what its event says; return what none speaks of."""
     unknown: list[NotCompared] = []
-    digests = digests_of_ended(connection, report, [last for _, last in segments])
-    for (first, last), said, found in zip(segments, committed, digests, strict=True):
-        for name in sorted(said.keys() & found.keys()):
-            if said[name] != found[name]:
-                between = f"a row that ended in the positions {first} to {last}"
+    digests = digests_of_ended(connection, report, [event.last for event in archived])
+    for event, found in zip(archived, digests, strict=True):
+        for name, digest in found.items():
+            if event.rows.get(name, digest) != digest:
+                between = f"a row that ended in the positions {event.first} to {event.last}"
                 report(None, f"{name}: {between} was changed, added or taken away")
-        lacking = tuple(name for name in found if name not in said)
+        lacking = tuple(sorted(found.keys() - event.rows.keys()))
         if lacking:
-            unknown.append(NotCompared(tables=lacking, first=first, last=last))
+            unknown.append(NotCompared(tables=lacking, first=event.first, last=event.last))
     return tuple(unknown)
-
-
-def _ended_by(table: Table) -> int:
-    names = [column.name for column in table.columns]
-    return names.index("closed_position" if "closed_position" in names else "position")
-
-
-def _ended(table: Table, last: int) -> Select[Any]:
-    """Return the query for the rows that ended up to `last`."""
-    query = in_key_order(table)
-    for name in {"position", table.columns[_ended_by(table)].name}:
-        query = query.where(literal_column(f"{table.name}.{name} <= {int(last)}"))
-    return query

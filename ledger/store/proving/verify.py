@@ -16,7 +16,7 @@ from functools import partial
 from hashlib import sha256
 from operator import le, lt
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from sqlalchemy import Connection
 
@@ -103,6 +103,8 @@ from ledger.store.reading.tables import (
 from ledger.store.writing.append import Head
 from ledger.store.writing.statements import Row
 
+T = TypeVar("T")
+_NONE: Final[list[tuple[int, LedgerEvent]]] = []
 PROVED: Final = "proved"
 NOT_COMPARED: Final = "not compared"
 """Nothing is wrong with what was compared; of some rows of archived events that is not known."""
@@ -326,20 +328,12 @@ _WITH_ROWS: Final = (
 """Events that the tables tell of: one that they do not know may be declared void, no other."""
 
 
-def _declared(connection: Connection) -> Voids:
-    """Return the positions that the log declares void, none where it can't be read."""
+def _read(read: Callable[[], T], otherwise: T) -> T:
+    """Return what is read of the log, `otherwise` where it can't be."""
     try:
-        return voids_of(connection)
-    except (*DAMAGE, *CONTRADICTION):
-        return NO_VOIDS
-
-
-def _seldom(connection: Connection, *kinds: type[LedgerEvent]) -> list[tuple[int, LedgerEvent]]:
-    """Return the events of these types with their positions, none where one can't be read."""
-    try:
-        return seldom_of(connection, *kinds)
+        return read()
     except (*DAMAGE, *CONTRADICTION, LedgerError):
-        return []
+        return otherwise
 
 
 def _voidable(position: int, event: LedgerEvent) -> bool:
@@ -347,14 +341,6 @@ def _voidable(position: int, event: LedgerEvent) -> bool:
     if isinstance(event, TimeCorrected):
         return bool(false_correction(event, position))
     return isinstance(event, _WITH_ROWS)
-
-
-def _withdrawn(connection: Connection, voids: Voids) -> Withdrawals:
-    """Return the checkpoints that the log withdraws, none where it can't be read."""
-    try:
-        return withdrawals_of(connection, voids)
-    except (*DAMAGE, *CONTRADICTION):
-        return NO_WITHDRAWALS
 
 
 class Walk:
@@ -381,11 +367,13 @@ class Walk:
         self.proof = ResumedProof(connection, report, start) if rows else None
         self._held = HeldByFold(connection, start.folded())
         self._snapshots = SnapshotProof(connection, report)
-        self._voids: dict[int, AbstractSet[str]] = {**_declared(connection), **also_void}
-        withdrawals = {**also_withdrawn, **_withdrawn(connection, self._voids)}
+        declared = _read(partial(voids_of, connection), NO_VOIDS)
+        self._voids: dict[int, AbstractSet[str]] = {**declared, **also_void}
+        withdrawn = _read(partial(withdrawals_of, connection, self._voids), NO_WITHDRAWALS)
+        withdrawals = {**also_withdrawn, **withdrawn}
         stored = {
             event.size: (position, event.note.encode())
-            for position, event in _seldom(connection, CheckpointStored)
+            for position, event in _read(partial(seldom_of, connection, CheckpointStored), _NONE)
             if isinstance(event, CheckpointStored) and position not in self._voids
         }
         self._tree = TreeProof(connection, report, witness, withdrawals, stored)
@@ -395,7 +383,7 @@ class Walk:
         self._report = report
         self._void: set[tuple[int, str]] = set()
         kinds = (RequestDescribed, DriftFound, DriftResolved)
-        quoted = _seldom(connection, *kinds) if start.position else []
+        quoted = _read(partial(seldom_of, connection, *kinds), _NONE) if start.position else []
         self._quotes = Quotes(event for at, event in quoted if at <= start.position)
         self._start = start.position
         self._seals = past.seals

@@ -95,16 +95,12 @@ def typed_pages(
     Raises:
         UnreadableError: as `row_pages`.
     """
-
-    def typed(row: Row) -> bool:
-        if is_typed(table, row):
-            return True
-        report(row[0] if type(row[0]) is int else None, other_types(table, row))
-        return False
-
     for page in pages:
         sound = are_typed(table, list(zip(*page, strict=True)))
-        yield page if sound else list(filter(typed, page))
+        for row in () if sound else page:
+            if not is_typed(table, row):
+                report(row[0] if type(row[0]) is int else None, other_types(table, row))
+        yield page if sound else [row for row in page if is_typed(table, row)]
 
 
 def pages_of(rows: Iterable[Row]) -> Iterator[list[Row]]:

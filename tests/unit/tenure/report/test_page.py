@@ -86,6 +86,7 @@ def test_proof_is_claimed_only_where_it_was_made() -> None:
 
     assert "proved at every position" in headline(totals)
     assert headline(replace(totals, over=None, verified_seconds=None)).endswith("not verified")
+    assert headline(replace(totals, unread=512)).endswith("at every position from 513 on")
     broken = headline(replace(totals, over=None, findings=("position 7: altered",)))
     assert "does not prove itself" in broken
     assert "proved" not in broken
