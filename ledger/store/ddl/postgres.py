@@ -6,9 +6,10 @@ at once, with the table's conditions and words (`postgres_holdings`, `postgres_l
 ENABLE ALWAYS, so that `session_replication_role` does not silence them.
 
 One rule waits for the end of a transaction: the head stops where the events stop, an event that
-grants has just the rows that it says, and one that ends leaves nothing open that it ends. The head
-moves first, then come the events, and their rows last, so that nobody can tell earlier. SQLite has
-no such rule: there `verify` names what was left.
+opens a holding has just the rows that it says, value by value, what others tell is there, and one
+that ends leaves nothing open that it ends. The head moves first, then come the events, and their
+rows last, so that nobody can tell earlier. SQLite has no such rule: there `verify` names what was
+left (docs/operations.md).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from ledger.domain.devices import GPU, WHOLE_PERCENT
 from ledger.store.ddl import (
     audit_views,
     postgres_append,
@@ -33,53 +35,182 @@ _NO_EVENT: Final = fail(
     said("the head is where the events end: position {NEW.position} is not the last event")
 )
 _NO_EPOCH: Final = fail(said("an epoch begins with its event: no event starts epoch {NEW.epoch}"))
-# One row by its key, and no query for what did not move. Of several moves in one transaction each
-# leaves an event behind; none is beyond the last one, for the rules of the log refuse events in
-# front of the head.
-_NOT_ITS_ROWS: Final = fail(said("an event that grants has its rows: position {wrong}"))
 _HOLDER: Final = "coalesce(j.b->>'pod_uid', j.b->>'claim_uid')"
-_SHARES: Final = """(
-      SELECT count(*) FROM ledger_holdings AS h
-      JOIN ledger_devices AS d ON d.device_no = h.device_no
-      JOIN json_array_elements(j.b->'shares') AS s
-        ON s->>'device_type' = d.device_type AND s->>'minor' = h.minor::text
-        AND s->>'core_percent' = h.core_percent::text
-        AND s->>'memory_bytes' = h.memory_bytes::text
-        AND (s->>'exclusive')::boolean = (h.exclusive = 1)
-      WHERE h.position = e.position
+
+
+# Of what an event has no field, columns have this.
+_BODY: Final = """CROSS JOIN LATERAL (
+        SELECT '{"cpu_milli": 0, "memory_bytes": 0, "dialect": "dra", "policy": "", "source": "",
+          "decided_on": null}'::jsonb || e.body::jsonb AS b OFFSET 0
+      ) AS j"""
+
+
+def _pairs(names: str) -> str:
+    return ", ".join(f"'{name}', r.{name}" for name in names.split())
+
+
+_FIELDS: Final = "attempt namespace cpu_milli memory_bytes cpuset dialect policy source decided_on"
+_ROW: Final = f"""jsonb_build_object(
+        r.holder || '_uid', r.pod_uid, r.holder || '_name', r.pod_name, {_pairs(_FIELDS)},
+        'snapshot', jsonb_build_object({_pairs("owner priority qos created_at_us")})
+      )"""
+_OTHER_FIELD: Final = """(
+      SELECT k.key FROM jsonb_each(o.row - 'snapshot' || (o.row->'snapshot')) AS k
+      WHERE NOT (j.b || (j.b->'snapshot')) @> jsonb_build_object(k.key, k.value) LIMIT 1
     )"""
-_SLOTS: Final = """(
-      SELECT coalesce(sum(json_array_length(s->'vf_bus_ids')), 0)
-      FROM json_array_elements(j.b->'shares') AS s
-    ) + coalesce(json_array_length(j.b->'unknown_types'), 0)"""
-# By its key alone: the body is parsed once, and what it asks for is counted beside what is held.
-_ITS_ROWS: Final = f"""EXISTS (
-      SELECT FROM ledger_reservations AS r JOIN ledger_nodes AS n ON n.node_no = r.node_no
-      WHERE r.position = e.position AND r.pod_uid = {_HOLDER}
-        AND r.attempt::text = j.b->>'attempt' AND n.node_uid = j.b->>'node_uid'
-        AND r.cpuset = j.b->>'cpuset' AND r.device_count = json_array_length(j.b->'shares')
-        AND r.device_count = {_SHARES}
-        AND r.cpu_count = (
-          SELECT count(*) FROM ledger_cpu_holdings AS c WHERE c.position = e.position
-        )
-        AND {_SLOTS} = (
-          SELECT count(*) FROM ledger_slot_holdings AS s WHERE s.position = e.position
-        )
+_SHARE: Final = """jsonb_build_object('device_type', d.device_type, 'minor', h.minor,
+        'core_percent', h.core_percent, 'memory_bytes', h.memory_bytes, 'memory_ratio_percent',
+        h.memory_ratio_percent, 'exclusive', h.exclusive = 1, 'instances', h.instances)"""
+_CARDS: Final = """FROM ledger_holdings AS h JOIN ledger_devices AS d ON d.device_no = h.device_no
+      WHERE h.position = e.position"""
+_HELD: Final = f"""(
+      SELECT count(*) AS cards, count(*) FILTER (WHERE d.device_type = '{GPU}') AS gpus,
+        jsonb_agg({_SHARE} || jsonb_build_object('device_id', d.device_id)) AS shares,
+        coalesce(sum(CASE h.core_percent WHEN 0 THEN h.memory_ratio_percent ELSE h.core_percent END)
+          FILTER (WHERE d.device_type = '{GPU}'), 0) AS percent {_CARDS}
     )"""
-_IS_OPENING: Final = event_is("pod.reserved", "pod.observed", "claim.reserved", "claim.observed")
-_GRANTED: Final = f"""
-    SELECT e.position INTO wrong FROM ledger_events AS e
-    CROSS JOIN LATERAL (SELECT e.body::json AS b OFFSET 0) AS j
-    WHERE e.position > OLD.position AND e.position <= NEW.position
-      AND {_IS_OPENING} AND NOT {_ITS_ROWS}
-    LIMIT 1;
+# What a card is called can be another thing by now, through an inventory behind the grant.
+_NO_SHARE: Final = f"""EXISTS (SELECT {_CARDS} AND NOT EXISTS (
+        SELECT FROM jsonb_array_elements(j.b->'shares') AS s
+        WHERE s @> {_SHARE} AND (s->>'device_id' = d.device_id OR d.fact_position > e.position
+          OR '' IN (s->>'device_id', d.device_id) AND h.minor = d.minor)
+      ))"""
+# Who holds cards that nobody can name holds them whole: as many as are counted, or at least one.
+_UNNAMED: Final = f"""CASE WHEN {event_is("pod.observed")} AND j.b->'unknown_types' ? '{GPU}'
+        THEN coalesce(
+          nullif((j.b->'counted'->'{GPU}')::bigint, 0), greatest(1, r.gpu_count - g.gpus)
+        ) ELSE 0 END"""
+
+
+def _rows(table: str) -> str:
+    return f"(SELECT count(*) FROM {table} AS h WHERE h.position = e.position)"
+
+
+# Numbers have no gap: a machine that no Node stands on is the last one, or beside one that came.
+_FOUND: Final = {
+    "ledger_machines": """n.fact_position = e.position AND EXISTS (
+          SELECT FROM ledger_machines AS m WHERE m.machine_no IN (
+            n.machine_no - 1, n.machine_no + 1, (SELECT max(machine_no) FROM ledger_machines)
+          ) AND NOT EXISTS (SELECT FROM ledger_stands AS s WHERE s.machine_no = m.machine_no)
+        )""",
+    "ledger_stands": """n.fact_position = e.position AND NOT EXISTS (
+          SELECT FROM ledger_stands AS s WHERE s.fact_position = e.position
+            AND (s.node_no, s.machine_no) = (n.node_no, n.machine_no)
+        )""",
+}
+_OPEN_PLACE: Final = """EXISTS (
+      SELECT FROM ledger_planned_cards AS p
+      WHERE p.closed_position IS NULL AND p.position < e.position"""
+_OPENED: Final = {
+    "ledger_reservations": "r.position IS NULL",
+    f"ledger_reservations.' || {_OTHER_FIELD} || '": "NOT j.b @> o.row",
+    "ledger_reservations.labels": """j.b->'snapshot'->'labels' <> r.labels::jsonb
+        OR strpos(e.body, '"labels":' || r.labels || ',') = 0""",
+    "ledger_reservations.node_no": "j.b->>'node_uid' <> n.node_uid",
+    "ledger_reservations.opened_at_us": "r.opened_at_us <> e.at_us",
+    **_FOUND,
+    "ledger_machines.fact_position": """n.fact_position = e.position AND e.position <> (
+          SELECT m.fact_position FROM ledger_machines AS m WHERE m.machine_no = n.machine_no
+        )""",
+    "ledger_holdings": f"""g.cards <> jsonb_array_length(j.b->'shares')
+        OR NOT j.b->'shares' @> g.shares AND {_NO_SHARE}""",
+    "ledger_reservations.device_count": "r.device_count <> g.cards",
+    "ledger_reservations.gpu_count": f"r.gpu_count <> g.gpus + {_UNNAMED}",
+    "ledger_reservations.gpu_core_percent": f"""r.gpu_core_percent
+        <> g.percent + {WHOLE_PERCENT} * (r.gpu_count - g.gpus)""",
+    "ledger_reservations.cpu_count": """r.cpu_count <> CASE r.cpuset WHEN '' THEN 0 ELSE (
+        SELECT sum(p.last - p.first + 1) FROM $ranges(r.cpuset, p)
+      ) END""",
+    "ledger_cpu_holdings": f"r.cpu_count <> {_rows('ledger_cpu_holdings')}",
+    # Each slot was looked for in the event when its row came.
+    "ledger_slot_holdings": f"""{_rows("ledger_slot_holdings")} <> (
+        SELECT coalesce(sum(jsonb_array_length(s->'vf_bus_ids')), 0)
+        FROM jsonb_array_elements(j.b->'shares') AS s
+      ) + coalesce(jsonb_array_length(j.b->'unknown_types'), 0)""",
+    "ledger_planned_cards": f"""{event_is("pod.reserved")} AND {_OPEN_PLACE}
+        AND p.pod_uid = r.pod_uid AND p.node_no = r.node_no)""",
+}
+"""What is not as an event says that opens a reservation, and when."""
+
+
+def _asked(cases: Mapping[str, str], event: str, rows: str, refusal: str) -> str:
+    """Return the statements that refuse what is not as an event between two heads says."""
+    named = "".join(f"\n      WHEN {case} THEN '{what}'" for what, case in cases.items())
+    return f"""
+    SELECT f.* INTO wrong FROM (
+      SELECT e.position, CASE{named} END AS what FROM ledger_events AS e {rows}
+      WHERE e.position > OLD.position AND e.position <= NEW.position AND {event} OFFSET 0
+    ) AS f WHERE f.what IS NOT NULL LIMIT 1;
     IF FOUND THEN
-      {_NOT_ITS_ROWS}
+      {fail(said(f"{refusal}: position {{wrong.position}}, {{wrong.what}}"))}
     END IF;"""
-_NOT_ITS_END: Final = fail(said("an event that ends has ended it: position {wrong}"))
-_ENDS: Final = event_is(
-    *("pod.released", "pod.voided", "node.lost", "node.cleared"),
-    *("claim.released", "claim.voided"),
+
+
+_GRANTED: Final = _asked(
+    _OPENED,
+    event_is("pod.reserved", "pod.observed", "claim.reserved", "claim.observed"),
+    f"""{_BODY} LEFT JOIN ledger_reservations AS r ON r.position = e.position
+      LEFT JOIN ledger_nodes AS n ON n.node_no = r.node_no
+      LEFT JOIN LATERAL (SELECT {_ROW} AS row WHERE r.holder IS NOT NULL OFFSET 0) AS o ON true
+      CROSS JOIN LATERAL {_HELD} AS g""",
+    "an event that grants has its rows",
+)
+_OWN: Final = "FROM ledger_devices AS d WHERE d.machine_no = n.machine_no"
+_NAMES: Final = """d.device_type = {s}->>'device_type'
+        AND (d.device_id <> '' AND d.device_id = {s}->>'device_id'
+          OR d.node_no = n.node_no AND d.minor = ({s}->'minor')::bigint
+            AND '' IN (d.device_id, {s}->>'device_id'))"""
+_UNTOLD: Final = {
+    "ledger_refusals": f"{event_is('request.refused')} AND {_rows('ledger_refusals')} = 0",
+    "ledger_planned_cards": f"""{event_is("group.planned", "group.plan_dropped")} AND ({_OPEN_PLACE}
+        AND p.group_name = j.b->>'group') OR {_rows("ledger_planned_cards")} <> (
+          SELECT coalesce(sum(jsonb_array_length(m->'whole')), 0)
+          FROM jsonb_array_elements(j.b->'members') AS m
+        ))""",
+    "ledger_nodes": f"""{event_is("node.inventoried")}
+        AND coalesce(n.fact_position, 0) < e.position""",
+    **_FOUND,
+    # What changed once more behind the event is asked of the later one.
+    "ledger_devices": f"""n.fact_position = e.position AND EXISTS (
+          SELECT FROM jsonb_array_elements(j.b->'devices') AS s WHERE NOT EXISTS (
+            SELECT {_OWN} AND {_NAMES.format(s="s")} AND (d.fact_position > e.position
+              OR (d.present, d.node_no) = (1, n.node_no) AND s @> jsonb_build_object(
+                'minor', d.minor, 'model', d.model, 'healthy', d.healthy = 1, 'unique_id',
+                d.unique_id = 1, 'core_percent', d.core_reported, 'memory_bytes', d.memory_reported
+              ))
+          )
+        ) OR (n.fact_position = e.position OR n.lost_position = e.position) AND EXISTS (
+          SELECT {_OWN} AND d.node_no = n.node_no AND d.present = 1
+            AND d.fact_position <= e.position AND NOT EXISTS (
+              SELECT FROM jsonb_array_elements(j.b->'devices') AS s WHERE {_NAMES.format(s="s")}
+            )
+        )""",
+    "ledger_cpus": """n.fact_position = e.position AND (
+          SELECT count(*) FILTER (WHERE u.fact_position >= e.position)
+              < jsonb_array_length(j.b->'cpus')
+            OR bool_or((u.node_no, u.present) = (n.node_no, 1) AND u.fact_position < e.position)
+          FROM ledger_cpus AS u WHERE u.machine_no = n.machine_no
+        )""",
+    "ledger_device_health": f"""{event_is("device.health_changed")}
+          AND {_rows("ledger_device_health")} = 0 AND EXISTS (
+            SELECT {_OWN} AND d.fact_position <= e.position AND {_NAMES.format(s="j.b")}
+          )
+        OR {event_is("node.inventoried", "node.lost")} AND EXISTS (
+          SELECT {_OWN} AND d.fact_position = e.position AND d.healthy * d.present <> coalesce((
+            SELECT h.healthy FROM ledger_device_health AS h
+            WHERE h.device_no = d.device_no ORDER BY h.position DESC LIMIT 1
+          ), 1)
+        )""",
+}
+"""The table in which a row lacks of what an event tells of machines, plans and refusals, if so."""
+_TOLD: Final = _asked(
+    _UNTOLD,
+    event_is(
+        *("request.refused", "group.planned", "group.plan_dropped"),
+        *("node.inventoried", "node.lost", "device.health_changed"),
+    ),
+    "$body(e) LEFT JOIN ledger_nodes AS n ON n.node_uid = j.b->>'node_uid'",
+    "what an event tells is in its rows",
 )
 # What ends a row is asked of the row, by rules of its own; here, of the event, what it left. The
 # row that a release closed is found first: as one value, which is never made a join over the whole
@@ -104,22 +235,28 @@ _NODE_THERE: Final = f"""{event_is("node.lost")} AND EXISTS (
       SELECT FROM ledger_nodes AS n WHERE n.node_uid = j.b->>'node_uid'
         AND n.fact_position < e.position AND coalesce(n.lost_position, 0) < e.position
     )"""
-_ENDED: Final = f"""
-    SELECT e.position INTO wrong FROM ledger_events AS e
-    CROSS JOIN LATERAL (SELECT e.body::json AS b OFFSET 0) AS j
-    WHERE e.position > OLD.position AND e.position <= NEW.position AND {_ENDS}
-      AND CASE WHEN ({_ENDED_BY}) THEN false ELSE {_NODE_THERE} OR EXISTS ({_STILL}) END
-    LIMIT 1;
-    IF FOUND THEN
-      {_NOT_ITS_END}
-    END IF;"""
+_ENDED: Final = _asked(
+    {
+        "ledger_reservations": f"""CASE WHEN ({_ENDED_BY}) THEN false
+          ELSE {_NODE_THERE} OR EXISTS ({_STILL}) END"""
+    },
+    event_is(
+        *("pod.released", "pod.voided", "node.lost", "node.cleared"),
+        *("claim.released", "claim.voided"),
+    ),
+    "CROSS JOIN LATERAL (SELECT e.body::json AS b OFFSET 0) AS j",
+    "an event that ends has ended it",
+)
+# One row by its key, and no query for what did not move. Of several moves in one transaction each
+# leaves an event behind; none is beyond the last one, for the rules of the log refuse events in
+# front of the head.
 _SETTLED: Final = f"""
   IF NEW.position <> OLD.position THEN
     PERFORM FROM ledger_events
     WHERE position = NEW.position AND chain_hash = NEW.chain_hash AND at_us = NEW.at_us;
     IF NOT FOUND THEN
       {_NO_EVENT}
-    END IF;{_GRANTED}{_ENDED}
+    END IF;{_GRANTED}{_TOLD}{_ENDED}
   END IF;
   IF NEW.epoch <> OLD.epoch THEN
     PERFORM FROM ledger_events AS e $body(e)
@@ -133,7 +270,7 @@ _SETTLED: Final = f"""
   RETURN NULL;"""
 
 HEAD_SETTLED: Final = (
-    function(_NAME, written(_SETTLED, OF_RULES, "postgresql"), variables="wrong bigint;"),
+    function(_NAME, written(_SETTLED, OF_RULES, "postgresql"), variables="wrong record;"),
     f"REVOKE ALL ON FUNCTION {_NAME}() FROM PUBLIC",
     (
         f'CREATE CONSTRAINT TRIGGER {_NAME} AFTER UPDATE OF "position", epoch ON ledger_head'

@@ -244,7 +244,7 @@ TUNED: Final[Mapping[str, Tuned]] = {
     # closed position there is nothing more to ask of a row of a new reservation before it is there.
     "ledger_holdings_insert": Tuned(
         only_if="NEW.core_percent < 0 OR NEW.memory_bytes < 0 OR NEW.closed_position IS NOT NULL"
-        f" OR {NOT_NEW}",
+        f" OR NEW.closed_at_us IS NOT NULL OR {NOT_NEW}",
         more=(
             Case(
                 "NOT EXISTS (SELECT 1 FROM ledger_reservations WHERE position = NEW.position)"

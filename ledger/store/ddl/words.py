@@ -176,6 +176,21 @@ OF_RULES: Final[Words] = {
         _extract,
         lambda value, field: f"({value}::json->>'{field}')",
     ),
+    # The ranges of a CPU list, from `alias.first` to `alias.last`, to select from.
+    "ranges": Word(
+        lambda text, alias: (
+            f"""(
+          SELECT json_extract(value, '$[0]') AS first, json_extract(value, '$[#-1]') AS last
+          FROM json_each('[[' || replace(replace({text}, ',', '],['), '-', ',') || ']]')
+        ) AS {alias}"""
+        ),
+        lambda text, alias: (
+            f"""(
+          SELECT split_part(w, '-', 1)::bigint AS first, split_part(w, '-', -1)::bigint AS last
+          FROM unnest(string_to_array({text}, ',')) AS w
+        ) AS {alias}"""
+        ),
+    ),
     # The text is no JSON object; what is no JSON at all, Postgres names itself.
     "no_object": Word(
         lambda text: f"(instr({text}, '{{') <> 1 OR NOT json_valid({text}))",

@@ -387,8 +387,13 @@ _DEVICES: Final = (
         THEN NEW.healthy = d.healthy AND $says(e.body, reason, NEW.reason)
         WHEN {event_is("node.lost")} THEN (NEW.healthy, NEW.reason) = (0, 'lost')
         WHEN {_INVENTORIED}
-        THEN NEW.healthy = d.healthy * d.present AND CASE d.present
-          WHEN 1 THEN NEW.reason IN ('returned', 'inventory') ELSE NEW.reason = 'gone' END
+        THEN NEW.healthy = d.healthy * d.present AND CASE
+          WHEN d.present = 0 THEN NEW.reason = 'gone'
+          WHEN NEW.reason = 'inventory' THEN NEW.healthy <> coalesce((
+            SELECT b.healthy FROM ledger_device_health AS b
+            WHERE b.device_no = NEW.device_no AND b.at_us < NEW.at_us ORDER BY b.at_us DESC LIMIT 1
+          ), 1)
+          ELSE NEW.reason = 'returned' END
       END
   )""",
             no_event("is a change of health"),
@@ -403,6 +408,9 @@ _CPU_SAYS: Final = f"""(NEW.present = 1
       ))"""
 _CPU_UNNAMED: Final = """(NEW.present, NEW.ref_reported, NEW.core, NEW.socket, NEW.numa)
         = (0, 0, -1, -1, -1)"""
+_CPU_SEEN: Final = f"""{_CPU_UNNAMED} AND EXISTS (
+        SELECT 1 FROM $ranges($text(e.body, cpuset), p) WHERE NEW.cpu BETWEEN p.first AND p.last
+      )"""
 _CPU_GONE: Final = f"""({_CPU_UNNAMED} AND {unchanged(["node_no"])}
         AND (n.machine_no <> OLD.machine_no OR NOT EXISTS (
         SELECT 1 FROM $each(e.body, cpus, r) WHERE $says(r.value, id, NEW.cpu)
@@ -418,7 +426,7 @@ _CPUS: Final = (
   ) OR NEW.machine_no <> {_MACHINE_OF_NODE}
   OR $differ((NEW.ref_used, NEW.ref_observed, NEW.ref_max), (0, 0, NEW.ref_reported))
   OR NOT ({_inventory_says(_CPU_SAYS)}
-    OR {_event_says("NEW", _OBSERVING, _CPU_UNNAMED)})""",
+    OR {_event_says("NEW", _OBSERVING, _CPU_SEEN)})""",
             _not_brought_in("a CPU"),
         ),
     ),

@@ -188,23 +188,46 @@ _CHANGES: Final = (
     ),
 )
 
-NOT_ASKED: Final = Case(
-    """NOT EXISTS (
+
+def _not_asked(more: str = "") -> Case:
+    return Case(
+        f"""NOT EXISTS (
       SELECT 1 FROM ledger_reservations AS r JOIN ledger_nodes AS n ON n.node_no = r.node_no
       JOIN ledger_devices AS d ON d.machine_no = n.machine_no
       WHERE r.position = NEW.position AND r.kind = NEW.kind AND r.closed_position IS NULL
         AND r.opened_at_us = NEW.opened_at_us AND d.device_no = NEW.device_no
+        AND coalesce(n.moved_position, 0) < r.position
         AND (d.device_id <> '' OR d.node_no = n.node_no)
         AND (NEW.kind <> 'granted' OR NEW.minor = d.minor)
         AND r.device_count >= (
           SELECT count(*) FROM ledger_holdings AS h WHERE h.position = NEW.position
-        )
+        ){more}
     )""",
-    said(
-        "no reservation at position {NEW.position} asks for this card",
-        "no reservation asks for this card",
-    ),
-)
+        said(
+            "no reservation at position {NEW.position} asks for this card",
+            "no reservation asks for this card",
+        ),
+    )
+
+
+NOT_ASKED: Final = _not_asked()
+
+
+def share_of(card: str, minor: str) -> str:
+    """Return the condition that the share `s` names the card of this row, at this minor."""
+    return f"""$says(s.value, device_type, {card}.device_type) AND $says(s.value, minor, {minor})
+        AND ($says(s.value, device_id, {card}.device_id)
+          OR {minor} = {card}.minor AND '' IN ({card}.device_id, $text(s.value, device_id)))"""
+
+
+_SHARED: Final = ("core_percent", "memory_bytes", "memory_ratio_percent", "instances")
+# Where nobody can ask at a commit; a rule at the commit asks it of all rows together.
+_SAID: Final = f""" AND EXISTS (
+          SELECT 1 FROM ledger_events AS e $body(e) CROSS JOIN $each(e.body, shares, s)
+          WHERE e.position = r.position AND {share_of("d", "NEW.minor")}
+            AND {" AND ".join(f"$says(s.value, {each}, NEW.{each})" for each in _SHARED)}
+            AND $tells(s.value, exclusive, NEW.exclusive)
+        )"""
 FIXED_HOLDING: Final = (
     *("position", "device_no", "minor", "core_percent", "memory_bytes", "memory_ratio_percent"),
     *("exclusive", "instances", "kind", "opened_at_us"),
@@ -250,7 +273,7 @@ _HOLDINGS: Final = (
             ),
         ),
         Case(
-            """NEW.closed_position IS NOT NULL OR EXISTS (
+            """NEW.closed_position IS NOT NULL OR NEW.closed_at_us IS NOT NULL OR EXISTS (
       SELECT 1 FROM ledger_holdings
       WHERE position = NEW.position AND device_no = NEW.device_no
     )""",
@@ -258,7 +281,7 @@ _HOLDINGS: Final = (
         ),
     ),
     # Asked once the row is there, for what it takes may not be there.
-    rule("ledger_holdings_take", "ledger_holdings", "INSERT", NOT_ASKED),
+    rule("ledger_holdings_take", "ledger_holdings", "INSERT", _not_asked(_SAID)),
     only_closes("ledger_holdings", FIXED_HOLDING, "a holding"),
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from ledger.domain.annotations.qos import QosClass
-from ledger.store.ddl.rules.holdings import only_closes
+from ledger.store.ddl.rules.holdings import only_closes, share_of
 from ledger.store.ddl.rules.rule import (
     Case,
     rule,
@@ -51,13 +51,14 @@ _CPUS_INSERT: Final = rule(
         """EXISTS (
       SELECT 1 FROM ledger_cpu_holdings WHERE position = NEW.position AND cpu = NEW.cpu
     )
-    OR NEW.closed_position IS NOT NULL OR c.cpu IS NULL
+    OR NEW.closed_position IS NOT NULL OR NEW.closed_at_us IS NOT NULL OR c.cpu IS NULL
     OR NOT EXISTS (
       SELECT 1 FROM ledger_reservations AS r JOIN ledger_nodes AS n ON n.node_no = r.node_no
       WHERE r.position = NEW.position AND r.kind = NEW.kind AND r.closed_position IS NULL
         AND r.opened_at_us = NEW.opened_at_us AND n.machine_no = NEW.machine_no
-        AND r.cpu_count > (
-          SELECT count(*) FROM ledger_cpu_holdings WHERE position = NEW.position
+        AND coalesce(n.moved_position, 0) < r.position
+        AND r.cpuset <> '' AND EXISTS (
+          SELECT 1 FROM $ranges(r.cpuset, p) WHERE NEW.cpu BETWEEN p.first AND p.last
         )
     )""",
         said(
@@ -85,16 +86,24 @@ _SLOTS_INSERT: Final = rule(
         ),
     ),
     Case(
-        """EXISTS (
+        f"""EXISTS (
       SELECT 1 FROM ledger_slot_holdings WHERE position = NEW.position AND slot = NEW.slot
     )
-    OR NEW.closed_position IS NOT NULL
+    OR NEW.closed_position IS NOT NULL OR NEW.closed_at_us IS NOT NULL
     OR NOT EXISTS (
       SELECT 1 FROM ledger_reservations AS r JOIN ledger_nodes AS n ON n.node_no = r.node_no
-      LEFT JOIN ledger_holdings AS h ON h.position = r.position AND h.device_no = NEW.device_no
+      JOIN ledger_events AS e ON e.position = r.position $body(e)
       WHERE r.position = NEW.position AND r.kind = NEW.kind AND r.closed_position IS NULL
         AND n.machine_no = NEW.machine_no AND r.opened_at_us = NEW.opened_at_us
-        AND (h.position IS NOT NULL OR (NEW.kind = 'observed' AND NEW.device_no IS NULL))
+        AND coalesce(n.moved_position, 0) < r.position
+        AND CASE WHEN NEW.device_no IS NULL
+          THEN $begins(NEW.slot, 'unknown/') AND $has(e.body, unknown_types, substr(NEW.slot, 9))
+          ELSE EXISTS (
+            SELECT 1 FROM ledger_holdings AS h JOIN ledger_devices AS d ON d.device_no = h.device_no
+            CROSS JOIN $each(e.body, shares, s)
+            WHERE h.position = r.position AND h.device_no = NEW.device_no
+              AND {share_of("d", "h.minor")} AND $has(s.value, vf_bus_ids, NEW.slot)
+          ) END
     )""",
         said(
             "no reservation at position {NEW.position} asks for slot {NEW.slot}",
