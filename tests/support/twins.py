@@ -403,7 +403,7 @@ def stored_pod(rng: random.Random, name: str) -> Json:
 
 def random_change(rng: random.Random, stored: Json) -> tuple[str, Json]:
     """Return a subresource, and the strategic merge patch for it."""
-    way = rng.choice(("", "", "", "status", "resize", "ephemeralcontainers"))
+    way = rng.choice(("", "", "", "status", "resize", "resize", "ephemeralcontainers"))
     if way == "resize":
         return way, {"spec": _resize(rng, stored["spec"])}
     if way == "ephemeralcontainers":
