@@ -14,7 +14,7 @@ import pytest
 from tests.support.examples import seeds
 from tests.support.kube.api import Reply
 from tests.support.kube.control_plane import MALLORY, SCHEDULER_ACCOUNT, ControlPlane
-from tests.support.kube.pods import pods_in
+from tests.support.kube.pods import HALF, pod, pods_in
 from tests.support.kube.policies import in_force, let_schedule
 from tests.support.kube.random_pods import random_change, random_pod
 from tests.support.kube.webhooks import apply, remove
@@ -81,3 +81,22 @@ def test_no_condition_keeps_a_rule_from_what_it_refuses(
             assert messages(reply, "gated") == messages(reply, "all"), (way, asked, reply.warnings)
             refused += bool(messages(reply, "all"))
     assert refused > PODS // 2
+
+
+def test_all_the_annotations_there_can_be_are_looked_at(
+    plane: ControlPlane, namespace: Namespace
+) -> None:
+    """A quotation mark counts double where annotations are one text; no rule costs too much."""
+    where, mallory = pods_in(namespace()), plane.api(MALLORY)
+    notes = {"a": 'x"' * 65_000, "b": 'x"' * 65_000, "tenure.sh/admitted": "true"}
+    body = pod("large", HALF, annotations=notes, env={"NVIDIA_VISIBLE_DEVICES": "void"})
+    made = mallory.create(where, body)
+    assert made.ok, made.message
+    for key, facts in (
+        ("note", []),
+        ("tenure.sh/x", ["allocation annotations are written by Ten"]),
+        ("cdi.k8s.io/x", ["no Pod gains CDI devices by an annotatio"]),
+    ):
+        annotations = {"metadata": {"annotations": {key: "y"}}}
+        found = messages(mallory.patch(f"{where}/large?dryRun=All", annotations), "gated")
+        assert [*found] == [fact[:40] for fact in facts], key
