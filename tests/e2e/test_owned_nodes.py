@@ -170,7 +170,7 @@ def test_our_scheduler_gives_no_claims_where_nobody_opted_in(
     for account in (MALLORY, DAEMON_SETS):
         reply = plane.api(account).create(where, body, dry_run=True)
         assert reply.status == 422, reply.message
-        assert "tenure-own" in reply.message
+        assert "tenure-pods" in reply.message
         assert "to Pods of managed namespaces alone" in reply.message
     assert plane.api(MALLORY).create(pods_in(namespace()), body, dry_run=True).ok
 
