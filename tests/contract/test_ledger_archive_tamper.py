@@ -268,3 +268,14 @@ def test_a_file_that_no_segment_names_is_reported(archive: SqliteStore) -> None:
     rewrite(stranger, lambda lines: [{**lines[0], "origin": "ledger/other"}, *lines[1:]])
     with archive.open("read") as ledger:
         assert orphans(ledger, first.parent) == (orphan,)
+
+
+def test_a_tile_without_hashes_is_no_traceback(archive: SqliteStore) -> None:
+    """Of an archived ledger too, where the proof begins with the tiles."""
+    with archive.raw() as raw:
+        raw.execute("PRAGMA ignore_check_constraints = ON")
+        raw.execute("DROP TRIGGER ledger_tiles_no_update")
+        raw.execute("UPDATE ledger_tiles SET hashes = x'' WHERE number = 0")
+    with archive.open("read") as ledger:
+        texts = [each.text for each in verify(ledger).findings]
+    assert "ledger_tiles: key=(0, 0), it must be so: length(hashes) = 8192" in texts
