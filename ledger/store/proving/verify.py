@@ -288,7 +288,7 @@ def _past(connection: Connection, findings: _Findings, folder: Path | None) -> P
         return past_of(connection, findings.add, folder)
     except CorruptLedgerError as error:
         findings.add(error.position, str(error).removesuffix(f": position={error.position}"))
-    except (UnreadableError, *DAMAGE) as error:
+    except (UnreadableError, *DAMAGE, *CONTRADICTION) as error:
         findings.add(None, f"the archive's records are unreadable: {error}")
     return NO_PAST
 
