@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -16,24 +17,16 @@ LedgerUrl = Annotated[
         metavar="URL",
         help="The ledger to ask: a file or postgresql://user@host/database."
         " Default: TENURE_LEDGER, else tenure.db.",
-        show_default=False,
     ),
 ]
 Files = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="[FILE...]",
-        help="Manifests to ask in place of a ledger; - for stdin.",
-        show_default=False,
-    ),
+    typer.Argument(metavar="[FILE...]", help="Manifests to ask in place of a ledger; - for stdin."),
 ]
 Output = Annotated[OutputFormat, typer.Option("--output", "-o", help="Form of the answer.")]
 DataOutput = Annotated[DataFormat, typer.Option("--output", "-o", help="Form of the answer.")]
 Out = Annotated[
-    Path | None,
-    typer.Option(
-        "--out", metavar="FILE", help="With -o parquet: the file to write.", show_default=False
-    ),
+    Path | None, typer.Option("--out", metavar="FILE", help="With -o parquet: the file to write.")
 ]
 Since = Annotated[
     str | None,
@@ -41,7 +34,6 @@ Since = Annotated[
         "--since",
         metavar="TIME",
         help='ISO 8601 with a zone, a date, or "7d ago". Default: the ledger\'s beginning.',
-        show_default=False,
     ),
 ]
 Until = Annotated[
@@ -50,7 +42,6 @@ Until = Annotated[
         "--until",
         metavar="TIME",
         help="Likewise, itself left out. Default: now, of a simulation its end.",
-        show_default=False,
     ),
 ]
 At = Annotated[
@@ -59,7 +50,6 @@ At = Annotated[
         "--at",
         metavar="TIME",
         help='ISO 8601 with a zone, a date (its midnight here), or "2h ago". Default: now.',
-        show_default=False,
     ),
 ]
 
@@ -69,7 +59,6 @@ Segments = Annotated[
         "--segments",
         metavar="DIR",
         help="The folder of the archive, to read the events that moved there.",
-        show_default=False,
     ),
 ]
 ObjectFiles = Annotated[
@@ -79,68 +68,52 @@ ObjectFiles = Annotated[
         metavar="FILE",
         help="Nodes, Devices and Pods (YAML, JSON, a directory, - for stdin): tells what a ledger"
         " does not record. May be given several times.",
-        show_default=False,
     ),
 ]
 
-_LIVE: Final = "Ask a service that runs"
+_live = partial(typer.Option, rich_help_panel="Ask a service that runs")
 Live = Annotated[
     bool,
-    typer.Option(
+    _live(
         "--live",
         help="Ask the cluster's live service through kube-apiserver, by the kubeconfig of kubectl.",
-        rich_help_panel=_LIVE,
     ),
 ]
 Server = Annotated[
     str | None,
-    typer.Option(
-        "--server",
-        metavar="URL",
-        help="Ask a live service directly, such as over a port-forward.",
-        show_default=False,
-        rich_help_panel=_LIVE,
+    _live(
+        "--server", metavar="URL", help="Ask a live service directly, such as over a port-forward."
     ),
 ]
 TokenFile = Annotated[
     Path | None,
-    typer.Option(
-        "--token-file",
-        metavar="FILE",
-        help="With --server: a bearer token that the cluster knows.",
-        show_default=False,
-        rich_help_panel=_LIVE,
+    _live(
+        "--token-file", metavar="FILE", help="With --server: a bearer token that the cluster knows."
     ),
 ]
 ServerCa = Annotated[
     Path | None,
-    typer.Option(
+    _live(
         "--server-ca",
         metavar="FILE",
         help="With --server: the authority of its certificate. Default: those of this machine.",
-        show_default=False,
-        rich_help_panel=_LIVE,
     ),
 ]
 ServerName = Annotated[
     str | None,
-    typer.Option(
+    _live(
         "--server-name",
         metavar="NAME",
         help="With --server: the name in its certificate, where the URL has another.",
-        show_default=False,
-        rich_help_panel=_LIVE,
     ),
 ]
 Namespace = Annotated[
     str | None,
-    typer.Option(
+    _live(
         "--namespace",
         "-n",
         metavar="NAMESPACE",
         help="Of a live service: the lines of one namespace, for who may see no more.",
-        show_default=False,
-        rich_help_panel=_LIVE,
     ),
 ]
 

@@ -74,16 +74,12 @@ Nodes = Annotated[
         metavar="NAME",
         help="These nodes alone: names or patterns such as 'gpu-00*', divided by commas, or"
         " several times.",
-        show_default=False,
     ),
 ]
 Models = Annotated[
     list[str] | None,
     typer.Option(
-        "--model",
-        metavar="NAME",
-        help="Cards of these models alone, likewise; '*a100*' too.",
-        show_default=False,
+        "--model", metavar="NAME", help="Cards of these models alone, likewise; '*a100*' too."
     ),
 ]
 Namespaces = Annotated[
@@ -94,7 +90,6 @@ Namespaces = Annotated[
         metavar="NAME",
         help="Nodes of which Pods of these namespaces hold something, likewise. Of a live service"
         " a single name: what its Pods hold, for who may see no more.",
-        show_default=False,
     ),
 ]
 

@@ -144,9 +144,7 @@ def scheduler(
     secret: Annotated[
         str, typer.Option(help="Secret with kube-scheduler's tls.crt, tls.key and our ca.crt.")
     ] = "tenure-kube-scheduler-certs",  # noqa: S107 - the name of a Secret is none
-    image: Annotated[
-        str, typer.Option(help="Also run it: the image that has `tenure`.", show_default=False)
-    ] = "",
+    image: Annotated[str, typer.Option(help="Also run it: the image that has `tenure`.")] = "",
     replicas: Annotated[
         int, typer.Option(min=1, help="With --image: more than one need --ledger-secret.")
     ] = 1,
@@ -155,7 +153,6 @@ def scheduler(
         typer.Option(
             metavar="NAME",
             help="With --image: Secret whose `url` is the ledger's on Postgres. Default: SQLite.",
-            show_default=False,
         ),
     ] = "",
     config_map: Annotated[
@@ -163,7 +160,6 @@ def scheduler(
         typer.Option(
             metavar="NAME",
             help="With --image: ConfigMap whose `config.yaml` is the SchedulerConfiguration.",
-            show_default=False,
         ),
     ] = "",
     api: Annotated[
@@ -202,7 +198,6 @@ def scheduler(
             metavar="NAME",
             help="With --image and --driver: Secret whose `ca.crt` is the authority of the API"
             " server's certificate. Default: anybody calls.",
-            show_default=False,
         ),
     ] = "",
     untold_devices: Annotated[
@@ -313,7 +308,6 @@ def dra(
             metavar="USER",
             help="Another kube-scheduler's user, who may let go of allocated claims too; may be"
             " given again.",
-            show_default=False,
         ),
     ] = [],  # noqa: B006 - typer's, never changed
 ) -> None:
@@ -363,17 +357,11 @@ def agent(
         typer.Option(
             metavar="VKEY",
             help="Likewise of the ledger's checkpoints, of which each node keeps the last.",
-            show_default=False,
         ),
     ] = None,
     namespace: Namespace = _NAMESPACE,
     service: Annotated[
-        str,
-        typer.Option(
-            metavar="URL",
-            help="The service's API. Default: the Service tenure-api.",
-            show_default=False,
-        ),
+        str, typer.Option(metavar="URL", help="The service's API. Default: the Service tenure-api.")
     ] = "",
     cards: Annotated[
         str, typer.Option(help="CDI specification of the cards, in /var/run/cdi of the nodes.")
@@ -402,8 +390,7 @@ def agent(
     probe_runtime_class: Annotated[
         str,
         typer.Option(
-            help="With --env: the RuntimeClass of Pods that hold cards. Default: they name none.",
-            show_default=False,
+            help="With --env: the RuntimeClass of Pods that hold cards. Default: they name none."
         ),
     ] = "",
     isolation: Annotated[

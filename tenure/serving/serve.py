@@ -95,7 +95,6 @@ def webhook(
             "WEBHOOK_SCHEDULER_API",
             "API of the scheduler that records refusals. Default: none are recorded.",
             metavar="URL",
-            show_default=False,
         ),
     ] = None,
     scheduler_ca: Annotated[
@@ -158,7 +157,6 @@ def scheduler(
             "SCHEDULER_API",
             "Where people, agents and webhooks ask, TLS. Default: nowhere.",
             metavar="HOST:PORT",
-            show_default=False,
         ),
     ] = None,
     api_name: Annotated[
@@ -171,7 +169,6 @@ def scheduler(
             "SCHEDULER_GATE",
             "Where kube-apiserver asks about claims, TLS. Default: nowhere.",
             metavar="HOST:PORT",
-            show_default=False,
         ),
     ] = None,
     driver: Annotated[
@@ -193,7 +190,6 @@ def scheduler(
         _option(
             "SCHEDULER_GATE_CLIENT_CA",
             "With --gate: authority whose certificate callers show. Default: anybody calls.",
-            show_default=False,
         ),
     ] = None,
     untold_devices: Annotated[
@@ -261,7 +257,6 @@ def scheduler(
         typer.Option(
             envvar="POD_NAME",
             help="The Pod that we run in, which is labelled while we lead. Default: none.",
-            show_default=False,
         ),
     ] = "",
     drain_seconds: Annotated[
@@ -366,9 +361,7 @@ def agent(
     cards: Annotated[
         list[Path] | None,
         _option(
-            "AGENT_CARDS",
-            "CDI specification of the node's cards by their ids; may be given again.",
-            show_default=False,
+            "AGENT_CARDS", "CDI specification of the node's cards by their ids; may be given again."
         ),
     ] = None,
     service: Annotated[
@@ -377,7 +370,6 @@ def agent(
             "AGENT_SERVICE",
             "The scheduler's API, which tells the holdings of this node.",
             metavar="URL",
-            show_default=False,
         ),
     ] = "",
     token: Annotated[Path, _option("AGENT_TOKEN", "Our token, as kubelet mounts it.")] = Path(
@@ -407,7 +399,6 @@ def agent(
         _option(
             "AGENT_HOLDINGS",
             "Instead of --service: file with who holds what on this node, as JSON.",
-            show_default=False,
         ),
     ] = None,
     plugins: Annotated[
@@ -443,7 +434,6 @@ def agent(
             "AGENT_LEDGER_KEY",
             "Verifier key, or its file, of the ledger's checkpoints; may be given again.",
             "--ledger-key",
-            show_default=False,
         ),
     ] = None,
     isolation: Annotated[
@@ -466,7 +456,6 @@ def agent(
             "AGENT_PROBE_IMAGE",
             "In the mode env, with --node: has `tenure`, for the Pod that proves the mode.",
             metavar="IMAGE",
-            show_default=False,
         ),
     ] = "",
     probe_namespace: Annotated[
@@ -477,7 +466,6 @@ def agent(
         _option(
             "AGENT_PROBE_RUNTIME_CLASS",
             "Likewise: the RuntimeClass of Pods that hold cards. Default: they name none.",
-            show_default=False,
         ),
     ] = "",
     offers: Annotated[
@@ -487,7 +475,6 @@ def agent(
             "With --node: another way to ask for cards whose amounts the Node offers; may be"
             " given again.",
             metavar="DIALECT",
-            show_default=False,
         ),
     ] = [],  # noqa: B006 - typer's, never changed
     node: Annotated[
@@ -496,15 +483,12 @@ def agent(
             "AGENT_NODE",
             "Name of this machine's Node: report its devices. Default, without --service"
             " alone: somebody else does.",
-            show_default=False,
         ),
     ] = "",
     kubeconfig: Annotated[
         Path | None,
         _option(
-            "AGENT_KUBECONFIG",
-            "With --node: of a user of the cluster. Default: that of our Pod.",
-            show_default=False,
+            "AGENT_KUBECONFIG", "With --node: of a user of the cluster. Default: that of our Pod."
         ),
     ] = None,
     host: Annotated[Path, _option("AGENT_HOST", "Where the machine's own / is.")] = Path("/"),
@@ -514,7 +498,6 @@ def agent(
             "AGENT_KUBELET_ROOT",
             "With --service and --node: kubelet's own folder; its record of claims says which"
             " have ended here. Default: claims end without this node's word.",
-            show_default=False,
         ),
     ] = None,
     state: Annotated[
@@ -525,21 +508,15 @@ def agent(
         _option(
             "AGENT_MACHINE",
             "With --node: describes the machine. Default: driver and kernel are asked.",
-            show_default=False,
         ),
     ] = None,
     declared: Annotated[
-        Path | None,
-        _option(
-            "AGENT_DECLARED", "With --node: lists devices beside GPUs and NICs.", show_default=False
-        ),
+        Path | None, _option("AGENT_DECLARED", "With --node: lists devices beside GPUs and NICs.")
     ] = None,
     bandwidth: Annotated[
         Path | None,
         _option(
-            "AGENT_BANDWIDTH",
-            "With --node: what p2pBandwidthLatencyTest or nccl-tests printed.",
-            show_default=False,
+            "AGENT_BANDWIDTH", "With --node: what p2pBandwidthLatencyTest or nccl-tests printed."
         ),
     ] = None,
     every: Annotated[

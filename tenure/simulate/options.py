@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -10,9 +11,9 @@ import typer
 from scheduler.decide.settings import PolicyName
 from tenure.output import OutputFormat
 
-INPUT = "Input"
-DECIDING = "Deciding"
-RECORDING = "Recording and output"
+_input = partial(typer.Option, rich_help_panel="Input")
+_deciding = partial(typer.Option, rich_help_panel="Deciding")
+_recording = partial(typer.Option, rich_help_panel="Recording and output")
 SEED = 42
 
 
@@ -27,136 +28,97 @@ def simulate(
         typer.Argument(
             metavar="FILE",
             help="YAML, JSON, lists, directories, or - for stdin: Nodes, Devices, Pods and so on.",
-            show_default=False,
         ),
     ] = None,
     *,
     openb_nodes: Annotated[
-        Path | None,
-        typer.Option(metavar="CSV", help="Nodes of the openb trace.", rich_help_panel=INPUT),
+        Path | None, _input(metavar="CSV", help="Nodes of the openb trace.")
     ] = None,
     openb_pods: Annotated[
-        Path | None,
-        typer.Option(metavar="CSV", help="Pods of the openb trace.", rich_help_panel=INPUT),
+        Path | None, _input(metavar="CSV", help="Pods of the openb trace.")
     ] = None,
     openb_arrivals: Annotated[
-        Path | None,
-        typer.Option(metavar="CSV", help="An exact order of arrival.", rich_help_panel=INPUT),
+        Path | None, _input(metavar="CSV", help="An exact order of arrival.")
     ] = None,
     openb_node_rank: Annotated[
-        Path | None,
-        typer.Option(metavar="CSV", help="An exact order of equal nodes.", rich_help_panel=INPUT),
+        Path | None, _input(metavar="CSV", help="An exact order of equal nodes.")
     ] = None,
     inflate: Annotated[
         str | None,
-        typer.Option(
+        _input(
             metavar="RATIO",
             help="Shuffle, then draw more Pods until they ask for RATIO times the GPUs.",
-            rich_help_panel=INPUT,
         ),
     ] = None,
     trace: Annotated[
         Path | None,
-        typer.Option(
+        _input(
             metavar="DIR",
             help="A trace of `tenure trace generate --like week`: Pods arrive, leave and wait.",
-            rich_help_panel=INPUT,
         ),
     ] = None,
     schedule: Annotated[
         Path | None,
-        typer.Option(
+        _input(
             metavar="CSV",
             help="What happens when to the objects of FILE: Pods arrive and go, Nodes are lost, "
             "labels change, GPUs die.",
-            rich_help_panel=INPUT,
         ),
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Settings of scheduling, kind: SchedulerConfiguration.",
-            rich_help_panel=DECIDING,
-        ),
+        _deciding(metavar="FILE", help="Settings of scheduling, kind: SchedulerConfiguration."),
     ] = None,
     policy: Annotated[
-        PolicyName | None,
-        typer.Option(
-            help="Node policy; default: the settings', else scarcity.", rich_help_panel=DECIDING
-        ),
+        PolicyName | None, _deciding(help="Node policy; default: the settings', else scarcity.")
     ] = None,
     compare: Annotated[
         str | None,
-        typer.Option(
+        _deciding(
             metavar="P,P,...",
             help="Run several policies over the same arrivals and print one table.",
-            rich_help_panel=DECIDING,
         ),
     ] = None,
     seed: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            max=2**53 - 1,
-            help="Of --inflate and the policy random.",
-            rich_help_panel=DECIDING,
-        ),
+        int, _deciding(min=0, max=2**53 - 1, help="Of --inflate and the policy random.")
     ] = SEED,
     now: Annotated[
         str | None,
-        typer.Option(
+        _deciding(
             metavar="TIME",
             help="Time of the events and annotations, with zone, or a date. Default: the present "
             "for manifests, 2023-01-01T00:00:00Z for openb, a trace's own time.",
-            show_default=False,
-            rich_help_panel=DECIDING,
         ),
     ] = None,
     learn: Annotated[
         str | None,
-        typer.Option(
+        _deciding(
             metavar="URL",
             help="Learn what Pods are typical from this ledger, not from the arrivals.",
-            show_default=False,
-            rich_help_panel=DECIDING,
         ),
     ] = None,
     ledger: Annotated[
         str | None,
-        typer.Option(
+        _recording(
             metavar="FILE",
             help="Keep the ledger here; must be new or empty. Default: temporary. TENURE_LEDGER is "
             "not read.",
-            show_default=False,
-            rich_help_panel=RECORDING,
         ),
     ] = None,
     resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume",
-            help="Go on with an interrupted run of the same inputs.",
-            rich_help_panel=RECORDING,
-        ),
+        bool, _recording("--resume", help="Go on with an interrupted run of the same inputs.")
     ] = False,
     batch: Annotated[
         int | None,
-        typer.Option(
+        _recording(
             min=1,
             max=1_000_000,
             help="Decisions per durable commit. Default: 1; 1000 in a temporary ledger.",
-            show_default=False,
-            rich_help_panel=RECORDING,
         ),
     ] = None,
-    strict: Annotated[
-        bool,
-        typer.Option("--strict", help="Exit 1 if a Pod has no place.", rich_help_panel=RECORDING),
-    ] = False,
+    strict: Annotated[bool, _recording("--strict", help="Exit 1 if a Pod has no place.")] = False,
     output: Annotated[
-        OutputFormat,
-        typer.Option("--output", "-o", help="Form of the answer.", rich_help_panel=RECORDING),
+        OutputFormat, _recording("--output", "-o", help="Form of the answer.")
     ] = OutputFormat.TABLE,
 ) -> None:
     """

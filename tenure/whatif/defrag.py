@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -32,9 +33,8 @@ if TYPE_CHECKING:
     from scheduler.whatif.what_if import WhatIf
     from tenure.whatif.wanted import Wanted
 
-REQUEST = "The request"
-SEARCH = "The search"
-
+_of_request = partial(typer.Option, rich_help_panel="The request")
+_of_search = partial(typer.Option, rich_help_panel="The search")
 
 MOVE_COLUMNS: Final = (
     Column(key="step", title="STEP", right=True),
@@ -78,89 +78,38 @@ def plan(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="NAMESPACE/POD",
-            help="A Pod that waits, of the ledger or of --objects.",
-            show_default=False,
+            metavar="NAMESPACE/POD", help="A Pod that waits, of the ledger or of --objects."
         ),
     ] = None,
     *,
     file: Annotated[
-        Path | None,
-        typer.Option(
-            "--file", "-f", metavar="FILE", help="A Pod manifest.", rich_help_panel=REQUEST
-        ),
+        Path | None, _of_request("--file", "-f", metavar="FILE", help="A Pod manifest.")
     ] = None,
-    dialect: Annotated[
-        Dialect,
-        typer.Option(help="The words of the options below.", rich_help_panel=REQUEST),
-    ] = OUR_DIALECT,
+    dialect: Annotated[Dialect, _of_request(help="The words of the options below.")] = OUR_DIALECT,
     gpus: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N",
-            help="GPUs: whole ones, or a part of one such as 0.5.",
-            show_default=False,
-            rich_help_panel=REQUEST,
-        ),
+        str | None, _of_request(metavar="N", help="GPUs: whole ones, or a part of one such as 0.5.")
     ] = None,
     gpu_memory: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZE",
-            help="GPU memory in all, such as 20Gi.",
-            show_default=False,
-            rich_help_panel=REQUEST,
-        ),
+        str | None, _of_request(metavar="SIZE", help="GPU memory in all, such as 20Gi.")
     ] = None,
     gpu_model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODEL",
-            help="Only GPUs of this model.",
-            show_default=False,
-            rich_help_panel=REQUEST,
-        ),
+        str | None, _of_request(metavar="MODEL", help="Only GPUs of this model.")
     ] = None,
-    cpu: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="CPUs.", show_default=False, rich_help_panel=REQUEST),
-    ] = None,
-    memory: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZE", help="Memory, such as 8Gi.", show_default=False, rich_help_panel=REQUEST
-        ),
-    ] = None,
-    own_cpus: Annotated[
-        bool,
-        typer.Option("--own-cpus", help="The CPUs for itself (LSR).", rich_help_panel=REQUEST),
-    ] = False,
+    cpu: Annotated[str | None, _of_request(metavar="N", help="CPUs.")] = None,
+    memory: Annotated[str | None, _of_request(metavar="SIZE", help="Memory, such as 8Gi.")] = None,
+    own_cpus: Annotated[bool, _of_request("--own-cpus", help="The CPUs for itself (LSR).")] = False,
     cpu_scope: Annotated[
-        CpuScope | None,
-        typer.Option(
-            help="Its own CPUs on one NUMA node or socket.",
-            show_default=False,
-            rich_help_panel=REQUEST,
-        ),
+        CpuScope | None, _of_request(help="Its own CPUs on one NUMA node or socket.")
     ] = None,
     keep: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAMESPACE/POD",
-            help="A Pod that may not be moved. May be given several times.",
-            show_default=False,
-            rich_help_panel=SEARCH,
+        _of_search(
+            metavar="NAMESPACE/POD", help="A Pod that may not be moved. May be given several times."
         ),
     ] = None,
     decisions: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            max=10_000_000,
-            help="Bound of the exact search. Default: 20000.",
-            show_default=False,
-            rich_help_panel=SEARCH,
-        ),
+        _of_search(min=1, max=10_000_000, help="Bound of the exact search. Default: 20000."),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Accepted as with every act: a plan never acts.")
