@@ -38,7 +38,7 @@ from scheduler.cluster.documents import (
 from scheduler.cluster.dra import dra_of, is_of_dra, is_taint_rule, selects_otherwise
 from scheduler.cluster.model import Cluster, Pod, asking
 from scheduler.cluster.one_node import NodeDocuments, read_node, read_witnesses
-from scheduler.cluster.templates import is_of_templates, templates_in
+from scheduler.cluster.settings import is_of_templates, templates_in
 from scheduler.decide.settings import SchedulingSettings
 
 SEEN_BY_AGENT: Final = "agent"

@@ -1,5 +1,5 @@
 """
-Which of the cards that are alike a claim gets: by the same choice as a Pod's.
+Which of the cards that are alike, and which CPUs, a claim gets: by the same choice as a Pod's.
 
 Rule: docs/adr/0027; what may be exchanged for what is settled in `scheduler/gate/exchange`.
 """
@@ -11,13 +11,17 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Final
 
+from ledger.domain.annotations.cpu import CpuBindPolicy, CpuExclusivePolicy
+from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import GPU, WHOLE_PERCENT, DeviceRecord, DeviceShare
 from ledger.domain.kube.derived_links import derive_links
 from ledger.domain.log.state import GRANTED, Holding, NodeState
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.request.requests import DeviceDemand, PodRequest
+from ledger.domain.request.requests import CpuSetDemand, DeviceDemand, PodRequest
 from scheduler.decide.cards.choose import choose
 from scheduler.decide.cards.view import NodeView
+from scheduler.decide.cpusets.choose import choose_cpus
+from scheduler.decide.cpusets.pinned import CpuHolding, pinned_of
 from scheduler.decide.outcome import CardView, Unfit
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.gate.exchange import Alike, Device, Unit
@@ -156,3 +160,29 @@ def _dealt(units: Sequence[Unit], chosen: Sequence[Alike]) -> Iterator[tuple[Dev
         else:
             yield unit.device, own
     yield from zip((unit.device for unit in moving), left.values(), strict=True)
+
+
+def choose_claim_cpus(
+    count: int, closed: CpuSet, facts: NodeFacts, settings: SchedulingSettings
+) -> CpuSet | str:
+    """
+    Return so many CPUs that are not closed, or in words why the node has none.
+
+    Rule: docs/adr/0032. A claim names no bind policy: the node's own holds, else the settings' is
+    preferred, whole cores where that is none.
+    """
+    preferred = settings.vocabulary.default_bind_policy
+    spreads = preferred == CpuBindPolicy.SPREAD_BY_PCPUS
+    demand = CpuSetDemand(
+        cpus=count,
+        bind_policy=preferred if spreads else CpuBindPolicy.FULL_PCPUS,
+        required=False,
+        exclusive_policy=CpuExclusivePolicy.NONE,
+        alone=True,
+    )
+    pinned = pinned_of(facts, [CpuHolding(cpus=closed.mask, alone=True)])
+    found = choose_cpus(demand, facts, pinned, settings.cpu)
+    if not isinstance(found, Unfit):
+        return found
+    left = f", {found.available} left" if found.available >= 0 else ""
+    return f"{found.reason}: {count} asked{left}"

@@ -24,9 +24,8 @@ from scheduler.service.inventory import Inventory
 from scheduler.service.reconciling import Reconciling
 from scheduler.service.refusing import Refusing
 from scheduler.service.releasing import Releasing
-from scheduler.service.saying import Saying
 from scheduler.service.tainting import VERSIONS as RULE_VERSIONS
-from scheduler.service.telling import Telling
+from scheduler.service.telling import Saying, Telling
 from scheduler.service.templates import Templates
 from scheduler.service.view import ClusterView
 from scheduler.service.witnesses import ProofBook

@@ -1,9 +1,9 @@
-"""How much each of many may do now: so many at once, and one more after some time."""
+"""How much each of many may do now, and for how long what failed is left alone."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 KEPT_MAX: Final = 4_096
 
@@ -62,3 +62,36 @@ class Budgets:
     def _left(self, key: Hashable) -> float:
         spent, at = self._spent.get(key, (0.0, 0.0))
         return self._burst - max(0.0, spent - (self._now() - at) / self._seconds)
+
+
+FIRST_SECONDS: Final = 1.0
+LONGEST_SECONDS: Final = 60.0
+
+_What = TypeVar("_What", bound=Hashable)
+
+
+class Delays(Generic[_What]):
+    """
+    When what failed may be tried again.
+
+    Args:
+        now: seconds of a clock that is never set back.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._failed: dict[_What, tuple[float, float]] = {}  # seconds, not before when
+
+    def is_due(self, what: _What) -> bool:
+        """Tell whether something may be tried now."""
+        return what not in self._failed or self._now() >= self._failed[what][1]
+
+    def failed(self, what: _What) -> None:
+        """Leave something alone that was tried in vain."""
+        before, _ = self._failed.get(what, (0.0, 0.0))
+        seconds = min(2 * before, LONGEST_SECONDS) or FIRST_SECONDS
+        self._failed[what] = seconds, self._now() + seconds
+
+    def over(self, what: _What) -> None:
+        """Forget that something failed: it was done, or is wanted no more."""
+        self._failed.pop(what, None)

@@ -1,8 +1,8 @@
 """
 What ledger and API say of one node and can't both be true, as a function of both.
 
-Rule: design section 6; docs/drift.md. Nothing in here waits, remembers or repairs: `lasting` says
-which of it is no passing lag, and `reconciling` records it.
+Rule: design section 6; docs/drift.md. Nothing in here waits, remembers or repairs: `reconciling`
+says which of it is no passing lag, and records it.
 """
 
 from __future__ import annotations

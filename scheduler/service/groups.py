@@ -26,8 +26,7 @@ from ledger.domain.log.state import Holding
 from ledger.domain.request.requests import PodRequest, group_name
 from scheduler.decide.extender import AskedNodes
 from scheduler.decide.filter.filtering import Filtered
-from scheduler.decide.group.among import Among
-from scheduler.decide.group.groups import MEMBERS_MISSING, gpu_minors
+from scheduler.decide.group.groups import MEMBERS_MISSING, Among, gpu_minors
 from scheduler.decide.group.life import (
     DEADLINE,
     MEMBER_GONE,

@@ -16,8 +16,7 @@ from ledger.domain.log.state import LOST, NodeState
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.resources import ANNOTATION_NODE_RESERVATION
 from ledger.domain.systems import Claimant
-from scheduler.decide.claim_cpus import choose_claim_cpus
-from scheduler.decide.claims import place_claim
+from scheduler.decide.claims import choose_claim_cpus, place_claim
 from scheduler.gate.cpus import CPUS_UNTOLD, CpusBarred
 from scheduler.gate.decide import Standing
 from scheduler.gate.exchange import Device, Place, Unit, device_of

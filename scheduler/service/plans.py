@@ -17,8 +17,7 @@ from ledger.domain.log.events import GroupPlanned, LedgerEvent, PlanDropped
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.log.recorded_request import recorded_request, request_digest
 from ledger.domain.request.requests import PodRequest
-from scheduler.decide.group.among import Among
-from scheduler.decide.group.groups import gpu_minors
+from scheduler.decide.group.groups import Among, gpu_minors
 from scheduler.decide.outcome import Placement
 from scheduler.record import events
 from scheduler.record.grouping import Grouping

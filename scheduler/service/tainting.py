@@ -18,7 +18,7 @@ from scheduler.gate.claims import Allocated
 from scheduler.gate.decide import Accounts
 from scheduler.gate.exchange import Device, device_of
 from scheduler.gate.taints import TaintRule, is_barred, read_rule, rule_name, rule_of
-from scheduler.service.delays import Delays
+from scheduler.service.budgets import Delays
 from scheduler.service.ports import Clock
 
 VERSIONS: Final = ("v1", "v1beta2")

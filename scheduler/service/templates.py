@@ -15,12 +15,14 @@ from ledger.domain.log.state import Holding
 from ledger.store.writing.commands import Command, Recorded
 from scheduler.cluster.documents import Document
 from scheduler.cluster.settings import (
+    InText,
+    is_of_templates,
     recorded_settings,
     settings_hash,
     settings_json,
+    templates_in,
     with_templates,
 )
-from scheduler.cluster.templates import InText, is_of_templates, templates_in
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.record import events
 from scheduler.record.events import DecidedBy

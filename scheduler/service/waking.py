@@ -15,7 +15,7 @@ from typing import Final
 
 from certs.ports import ApiError, ConflictError, Object, Objects
 from ledger.domain.resources import ANNOTATION_TENURE_EXCHANGED, WAKING_CLASS
-from scheduler.service.delays import Delays
+from scheduler.service.budgets import Delays
 from scheduler.service.ports import Clock
 from scheduler.service.slices import CLASSES
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from certs.ports import Objects
 from ledger.domain.annotations.signed import Checker
 from ledger.domain.dialects.dra.accounts import UntoldDevices
-from scheduler.cluster.templates import InText
+from scheduler.cluster.settings import InText
 from scheduler.record.events import DecidedBy
 from scheduler.service.binding import Proofs
 from scheduler.service.freshness import Freshness

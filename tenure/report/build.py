@@ -33,8 +33,7 @@ from scheduler.usage.others import OthersRows
 from scheduler.usage.unplaced import Unlisted, counted_us, unlisted, with_unplaced
 from tenure.exits import with_next
 from tenure.picture import not_counted_words, picture_of_ledger, rows_of_ledgers_others
-from tenure.report.model import Report, ReportSource, Totals, UsageRow
-from tenure.report.models import models_in
+from tenure.report.model import Report, ReportSource, Totals, UsageRow, models_in
 from tenure.report.page import render
 from tenure.report.thin import within
 from tenure.report.waiting import CauseRow, Wait, cause_rows, waits_of, waits_within

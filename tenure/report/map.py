@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -25,7 +25,7 @@ from tenure.output import (
     one_line,
     write_answer,
 )
-from tenure.picture import picture_of_cluster, picture_of_ledger
+from tenure.picture import many_record, picture_of_cluster, picture_of_ledger
 from tenure.report.chosen import Choice, chosen, chosen_cpus, words_of
 from tenure.units import format_time
 from tenure.untold import untold
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ledger.store.reading.timetravel import Loaded
     from scheduler.cluster.model import Cluster
     from scheduler.decide.settings import SchedulingSettings
-    from scheduler.usage.picture import CardGroup, NodeNow, Picture
+    from scheduler.usage.picture import CardGroup, DeviceNow, HolderNow, NodeNow, Picture, Units
 
 
 _MAP_COLUMNS: Final = (
@@ -333,8 +333,6 @@ def _show(whole: Picture, question: MapQuestion, answer: Answer, *, not_told: st
     picture = chosen(whole, choice)
     told = _told(len(picture.nodes), len(whole.nodes), choice) if choice else ""
     if not question.output.is_table:
-        from tenure.report.map_json import picture_record
-
         if told:
             answer.note(told)
         write_answer(
@@ -395,3 +393,101 @@ def _rows_of(node: NodeNow, group: CardGroup) -> Iterator[dict[str, Any]]:
         }
     if group.unplaced and not group.devices:
         yield about
+
+
+def picture_record(picture: Picture, *, whole: Picture | None = None) -> dict[str, Any]:
+    """
+    Return all of the picture as `-o json` has it: an interface, docs/map.md.
+
+    Of a part of a `whole` one also of how many nodes it is a part.
+    """
+    sums = picture.summary
+    return {
+        "summary": {
+            "nodes": len(picture.nodes),
+            **({} if whole is None else {"nodes_in_all": len(whole.nodes)}),
+            "cards": many_record(sums.cards),
+            "free": many_record(sums.free),
+            "gettable": many_record(sums.gettable),
+            **({} if picture.is_part else {"percent": asdict(picture.parts)}),
+        },
+        "nodes": [_node(node) for node in picture.nodes],
+        "double": [
+            {
+                "node": double.node,
+                "id": double.id,
+                "minor": double.minor,
+                "holders": list(double.holders),
+            }
+            for double in picture.double
+        ],
+        "contradictions": [
+            {"object": each.object, "text": each.text} for each in picture.contradictions
+        ],
+    }
+
+
+def _node(node: NodeNow) -> dict[str, Any]:
+    return {
+        "node": node.name,
+        "open": node.is_open,
+        "closed_because": list(node.closed_because),
+        "groups": [_group(group) for group in node.groups],
+        "not_looked_at": _units(node.not_looked_at),
+    }
+
+
+def _group(group: CardGroup) -> dict[str, Any]:
+    return {
+        "system": group.system,
+        "model": group.model,
+        "memory_mib": group.memory_mib,
+        "mode": group.mode,
+        "cards": many_record(group.cards),
+        "free": many_record(group.free),
+        "gettable": many_record(group.gettable),
+        "units": _units(group.units),
+        "devices": [_device(device) for device in group.devices],
+        "unplaced": [
+            {
+                "namespace": each.namespace,
+                "name": each.name,
+                "uid": each.uid,
+                "amount": each.amount,
+                "unit": each.unit,
+            }
+            for each in group.unplaced
+        ],
+    }
+
+
+def _units(units: Mapping[str, Units]) -> dict[str, Any]:
+    return {
+        name: {
+            "allocatable": each.allocatable,
+            "held": {"min": each.held, "max": None} if each.is_least else each.held,
+        }
+        for name, each in units.items()
+    }
+
+
+def _device(device: DeviceNow) -> dict[str, Any]:
+    return {
+        "id": device.id,
+        "minor": device.minor,
+        "healthy": device.healthy,
+        "closed": device.closed,
+        "holders": [_holder(holder) for holder in device.holders],
+    }
+
+
+def _holder(holder: HolderNow) -> dict[str, Any]:
+    return {
+        "namespace": holder.namespace,
+        "name": holder.name,
+        "uid": holder.uid,
+        "core_percent": holder.core_percent,
+        "memory_mib": holder.memory_mib,
+        "whole": holder.whole,
+        **({} if holder.users is None else {"pods": list(holder.users)}),
+    }

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Any, Final, Protocol
+from urllib.parse import quote
 
 import aiohttp
 from prometheus_client import CollectorRegistry, Counter
 
 from agent.checkpoint import FILE_NAME
 from agent.decide.env_proof import ProbePod
+from agent.decide.gpushare import marking
 from agent.decide.isolation import LIBRARY, Provider
 from agent.discover.host_files import HostFiles
 from agent.discover.sysfs import read_identity
@@ -30,6 +34,7 @@ from agent.plugin.sharing import GpuShare, ShareSlots
 from agent.service.own_node import node_of_token
 from agent.witness.asking import Runtime
 from agent.witness.confirmer import Gate
+from certs.ports import ConflictError
 from ledger.domain.errors import InputError
 from tenure.exits import with_next
 from tenure.kube.objects import KubeObjects, connected
@@ -37,7 +42,6 @@ from tenure.serving.agent_environment import FILE_NAME as FILE_NAME_OF_PROOF
 from tenure.serving.agent_environment import Prover, proving, stamp_of
 from tenure.serving.agent_mode import AgentMode, ShareUnit
 from tenure.serving.agent_reporting import NodeToTell, ReportingOptions, cards_probe, reporting
-from tenure.serving.agent_sharing import Marker
 from tenure.serving.agent_witness import Node, WitnessOptions, witness
 from tenure.serving.agent_words import ServiceOptions, words_of
 from tenure.serving.background import Tasks, every, tasks_of_process, told_to_stop
@@ -373,3 +377,74 @@ def _kubelet(options: AgentOptions, session: aiohttp.ClientSession) -> KubeletPo
         server_name=node or None,
     )
     return KubeletPods(caller=caller)
+
+
+ROUND_SECONDS: Final = 30.0
+SETTLE_SECONDS: Final = 0.5
+"""After a start, so that the Pods of a burst are read once."""
+
+_log: Final = logging.getLogger("tenure.agent.sharing")
+
+
+class Objects(Protocol):
+    """The API as far as this needs it. Both raise ApiError, `patch` also ConflictError."""
+
+    async def read(self, path: str) -> Mapping[str, Any] | None:
+        """Return an object, None if there is none."""
+        ...
+
+    async def patch(self, path: str, operations: Sequence[Mapping[str, Any]]) -> object:
+        """Apply a JSON patch whole or not at all."""
+        ...
+
+
+class Marker:
+    """Reads what the Node's labels say, and marks Pods whose share is assigned."""
+
+    def __init__(self, objects: Objects, node: str, served: GpuShare | ShareSlots) -> None:
+        self._objects = objects
+        self._node = node
+        self._served = served
+        self._marked: set[str] = set()
+
+    async def round(self) -> None:
+        """
+        Do once what there is to do, then wait for a start of a container, not for ever.
+
+        Raises:
+            ApiError: the API does not answer.
+            NotYetError: kubelet does not.
+        """
+        self._served.started.clear()
+        try:
+            node = await self._objects.read(f"/api/v1/nodes/{_of(self._node)}")
+            if node is not None:
+                self._served.labelled(node["metadata"].get("labels") or {})
+            await self._mark()
+        finally:
+            try:
+                async with asyncio.timeout(ROUND_SECONDS):
+                    await self._served.started.wait()
+                await asyncio.sleep(SETTLE_SECONDS)
+            except TimeoutError:
+                pass
+
+    async def _mark(self) -> None:
+        """Mark each Pod once, which kubelet may tell of as it was for a while after."""
+        pods = await self._served.to_mark()
+        for pod in pods:
+            if pod.uid in self._marked:
+                continue
+            path = f"/api/v1/namespaces/{_of(pod.namespace)}/pods/{_of(pod.name)}"
+            try:
+                await self._objects.patch(path, marking(pod))
+            except ConflictError as error:  # it is gone, another one, or marked
+                _log.info("not marked", extra={"pod_uid": pod.uid, "reason": str(error)})
+            else:
+                _log.info("marked as assigned", extra={"pod_uid": pod.uid})
+            self._marked.add(pod.uid)
+        self._marked &= {pod.uid for pod in pods}
+
+
+def _of(name: str) -> str:
+    return quote(name, safe="")

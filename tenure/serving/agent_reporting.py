@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -36,7 +36,6 @@ from tenure.exits import with_next
 from tenure.kube.objects import KubeObjects
 from tenure.serving.agent_mode import ShareUnit
 from tenure.serving.background import Tasks, every
-from tenure.serving.threads import in_thread_of_its_own
 
 FAULTS_NOT_KEPT: Final = "FaultsNotKept"
 NO_ANSWER: Final = "NoAnswer"
@@ -402,3 +401,35 @@ class _Said:
 def now_text() -> str:
     """Return the time of day as the API writes it."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+_T = TypeVar("_T")
+
+
+def in_thread_of_its_own(act: Callable[[], _T]) -> asyncio.Future[_T]:
+    """
+    Start what may block for ever, such as a call into a driver that hangs, and return its result.
+
+    Threads of the loop's own executor are waited for when the loop closes, and by the interpreter
+    once more when it ends.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[_T] = loop.create_future()
+
+    def finish(result: Callable[[], None]) -> None:
+        if not done.cancelled():
+            result()
+
+    def run() -> None:
+        try:
+            value = act()
+        except BaseException as error:  # noqa: BLE001 - whoever waits is told
+            told = error
+            result = lambda: done.set_exception(told)  # noqa: E731 - said once
+        else:
+            result = lambda: done.set_result(value)  # noqa: E731 - said once
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(finish, result)
+
+    threading.Thread(target=run, daemon=True).start()
+    return done

@@ -29,10 +29,10 @@ from agent.witness.confirmer import (
     Confirmer,
     Gate,
     Historian,
+    Quarantine,
     Sources,
 )
 from agent.witness.history import BAD, Verdict
-from agent.witness.keeping import Quarantine
 from ledger.domain.annotations.checkpoints import DeviceCheckpoint as GivenDevices
 from ledger.domain.annotations.checkpoints import encode_devices_checkpoints
 from ledger.domain.resources import ANNOTATION_DEVICES_CHECKPOINTS

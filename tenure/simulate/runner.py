@@ -34,9 +34,8 @@ from tenure.picture import picture_of_ledger
 from tenure.simulate.model import Run
 from tenure.simulate.recorder import Recorder, ResumedEvents
 from tenure.simulate.results import LedgerSpan, Outcome, Result
-from tenure.simulate.simulator import Progress, Simulator
+from tenure.simulate.simulator import Progress, Simulator, decide_all
 from tenure.simulate.timed import VirtualClock
-from tenure.simulate.untimed import decide_all
 from tenure.units import format_time
 
 HOLDER: Final = "simulate"

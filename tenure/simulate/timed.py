@@ -11,8 +11,7 @@ from scheduler.cluster.model import Clearing, HealthChange, NodeChange, RefusedP
 from scheduler.decide.outcome import Unplaced
 from scheduler.decide.shapes import asked_by
 from tenure.simulate.model import Change, PodChange
-from tenure.simulate.simulator import Progress, Simulator
-from tenure.simulate.untimed import PROGRESS_EVERY
+from tenure.simulate.simulator import PROGRESS_EVERY, Progress, Simulator
 
 EXPLAIN_EVERY_US: Final = 3600 * 1_000_000
 """Pods that still wait are asked for their reasons again after so much virtual time."""

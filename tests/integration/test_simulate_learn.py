@@ -10,7 +10,7 @@ from ledger.domain.log.events import RequestDescribed
 from ledger.domain.log.recorded import NewEvent
 from ledger.store.open import open_ledger
 from scheduler.decide.score.typical import workload_of
-from tenure.simulate.learning import learned_from
+from tenure.simulate.command import learned_from
 from tests.support.cli import CommandLine
 
 

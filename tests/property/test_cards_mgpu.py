@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from ledger.domain.request.requests import DeviceDemand
 from scheduler.decide.cards.choose import choose
 from scheduler.decide.cards.view import Choice
-from scheduler.decide.dialects.mgpu.search import best_assignment
-from scheduler.decide.dialects.mgpu.states import CardStates, shape_of
+from scheduler.decide.dialects.mgpu.search import CardStates, best_assignment, shape_of
 from scheduler.decide.engine import Engine
 from scheduler.decide.outcome import CardView, Placement
 from scheduler.decide.settings import MGPUSettings, SchedulingSettings

@@ -14,7 +14,7 @@ from ledger.domain.log.state import Folding, NodeState
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.systems import Claimant
 from ledger.domain.topology import Cpu, cpu_topology_of
-from scheduler.decide.claim_cpus import choose_claim_cpus
+from scheduler.decide.claims import choose_claim_cpus
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.gate.claims import Allocated, ClaimSeen, claim_seen
 from scheduler.gate.cpus import CPUS_UNTOLD, CpusBarred

@@ -16,8 +16,7 @@ from scheduler.usage.model import (
     Share,
 )
 from scheduler.usage.picture import exactly
-from tenure.report.model import Report, ReportSource, Totals, UsageRow
-from tenure.report.models import ModelRow
+from tenure.report.model import ModelRow, Report, ReportSource, Totals, UsageRow
 from tenure.report.waiting import CauseRow
 
 MONDAY = 1_772_409_600_000_000  # 2026-03-02T00:00:00Z

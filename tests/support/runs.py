@@ -23,9 +23,8 @@ from scheduler.record.events import DecidedBy
 from tenure.simulate.model import Arrival, Change, Run
 from tenure.simulate.recorder import Recorder
 from tenure.simulate.results import Outcome
-from tenure.simulate.simulator import Simulator
+from tenure.simulate.simulator import Simulator, decide_all
 from tenure.simulate.timed import VirtualClock
-from tenure.simulate.untimed import decide_all
 from tests.support.replays import differing
 
 GIB = 2**30

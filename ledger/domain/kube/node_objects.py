@@ -25,8 +25,15 @@ from ledger.domain.annotations.partitions import (
     honors_partitions,
 )
 from ledger.domain.annotations.unhealthy import decode_unhealthy_cards
-from ledger.domain.annotations.volcano_vgpu import VGPU_NUMBER
-from ledger.domain.annotations.wire import a_flag, a_quantity, a_text, an_object, each
+from ledger.domain.annotations.volcano_vgpu import VGPU_NUMBER, VGPU_REGISTER, decode_vgpu_register
+from ledger.domain.annotations.wire import (
+    a_flag,
+    a_quantity,
+    a_text,
+    an_object,
+    annotation_path,
+    each,
+)
 from ledger.domain.bounds import bounds_of
 from ledger.domain.cpuset import EMPTY, CpuSet
 from ledger.domain.devices import DeviceRecord
@@ -40,7 +47,6 @@ from ledger.domain.kube.device_objects import (
     inventory_of_quantities,
     with_listed,
 )
-from ledger.domain.kube.device_systems import systems_of_node
 from ledger.domain.kube.nrt_objects import (
     NodeTopology,
     annotations_of,
@@ -54,7 +60,7 @@ from ledger.domain.nodes import NodeFacts, Taint
 from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.domain.quantity import NANO, ZERO, Quantity
 from ledger.domain.request.card_names import are_parts, product_of
-from ledger.domain.request.extended import offered
+from ledger.domain.request.extended import is_device, offered
 from ledger.domain.resources import (
     ANNOTATION_AMPLIFICATION_RATIO,
     ANNOTATION_GPU_PARTITIONS,
@@ -73,7 +79,7 @@ from ledger.domain.resources import (
     TYPE_GPU,
     unhealthy_gpu_config_map,
 )
-from ledger.domain.systems import VOLCANO
+from ledger.domain.systems import VOLCANO, DeviceSystems
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 
 T = TypeVar("T")
@@ -494,3 +500,40 @@ def _cpu_amplification(annotations: Mapping[str, str]) -> Fraction:
     """Return the ratio of the node's cpu (Koordinator contract 2.3), 1 without one."""
     text = annotations.get(ANNOTATION_AMPLIFICATION_RATIO)
     return Fraction(1) if text is None else decode_amplification_ratios(text).get(CPU, Fraction(1))
+
+
+def systems_of_node(
+    status: Mapping[str, object], annotations: Mapping[str, str], vocabulary: Vocabulary
+) -> tuple[DeviceSystems, list[str]]:
+    """
+    Return what a Node's quantities, which were read already, and annotations tell, and warnings.
+
+    Rule: docs/contracts/device-plugins.md, docs/contracts/volcano-vgpu.md.
+
+    What of its capacity can't be read is not told. Amounts that change without a device, such as
+    batch cpu, are no part of it.
+    """
+    there = _units(status.get("capacity"), vocabulary)
+    offers = _units(status.get("allocatable") or status.get("capacity"), vocabulary)
+    text = annotations.get(VGPU_REGISTER)
+    cards = () if text is None else decode_vgpu_register(text)
+    fault = f"{annotation_path(VGPU_REGISTER)} can't be read: not as the plugin writes it"
+    return DeviceSystems(
+        offers=tuple(sorted(offers.items())),
+        capacity=tuple(
+            (name, amount) for name, amount in sorted(there.items()) if offers.get(name) != amount
+        ),
+        cards=cards or (),
+    ), [fault] if cards is None else []
+
+
+def _units(amounts: object, vocabulary: Vocabulary) -> dict[str, int]:
+    try:
+        items = named(amounts, "")
+        return {
+            name: min(INTEGER_MAX, max(0, a_quantity(amount, name).nanos // NANO))
+            for name, amount in items.items()
+            if "/" in name and is_device(name, vocabulary)
+        }
+    except InputError:
+        return {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Container, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -16,6 +16,7 @@ from ledger.domain.resources import LABEL_ARCH, LABEL_TENURE_CPU_MANAGED
 from scheduler.decide.cards.joint import bottlenecks, joint_minors, linked_gpus, size_of
 from scheduler.decide.cards.view import NodeView
 from scheduler.decide.dialects.registry import node_own_of
+from scheduler.decide.engine import Engine
 from scheduler.decide.group.cover import (
     Cover,
     Offers,
@@ -432,3 +433,40 @@ def _state_of(node: NodeView) -> tuple[object, ...]:
         facts.links,
         facts.derived_links,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Among:
+    """
+    A `TrialCluster` of these nodes of an engine.
+
+    Rule: GPU-topology proposal, "main steps": a group's nodes are selected from those that are
+    currently able to run the Pod that is asked about.
+    """
+
+    engine: Engine
+    nodes: Container[int]
+
+    def candidates(self, request: PodRequest) -> Sequence[int]:
+        """Return the nodes that can take this Pod alone now, best first by node policy."""
+        return [node for node in self.engine.candidates(request) if node in self.nodes]
+
+    def rooms(self, requests: Sequence[PodRequest], most: Sequence[int]) -> Rooms:
+        """Return what nodes have free for so many Pods like these; no node has too little."""
+        return self.engine.rooms(requests, most, self.nodes)
+
+    def view(self, node: int) -> NodeView:
+        """Return what is left of one node, trials included."""
+        return self.engine.view(node)
+
+    def try_place(
+        self, request: PodRequest, node: int, only_minors: frozenset[int] | None = None
+    ) -> Placement | None:
+        """Reserve the Pod on this node, on these GPUs if given; None changes nothing."""
+        if node not in self.nodes:
+            return None
+        return self.engine.try_place(request, node, only_minors)
+
+    def undo(self, placement: Placement) -> None:
+        """Take back one trial."""
+        self.engine.undo(placement)

@@ -20,15 +20,17 @@ from scheduler.decide.nodes.pins import CpuPins
 from scheduler.decide.numa.state import NumaLoad
 from scheduler.decide.outcome import NodeReasons, Unfit
 from scheduler.decide.refusal import reasons
-from scheduler.decide.refusal.never import THERE_IS_NONE, able_nodes, never
 from scheduler.decide.refusal.possible import FREEING
 from scheduler.decide.refusal.reasons import Reason
 from scheduler.decide.refusal.shortfalls import (
+    THERE_IS_NONE,
+    able_nodes,
     explain_closed,
     explain_cpu,
     explain_devices,
     explain_extended,
     explain_memory,
+    never,
 )
 
 FAR: Final = (1 << 31) - 1

@@ -2,33 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
+from ledger.domain.annotations.qos import priority_class_of_qos, read_qos_class
 from ledger.domain.annotations.tenure import (
     OriginalContainer,
+    OriginalRequest,
     as_namespace_says,
     encode_admitted,
+    encode_original,
+    read_original,
 )
 from ledger.domain.annotations.wire import a_list, an_object
 from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import text_at
+from ledger.domain.kube.original import is_original_of
 from ledger.domain.kube.pod_spec import PodSpec, read_pod
 from ledger.domain.request.normalise import BY_PLUGIN, examine_spec, read_asked
 from ledger.domain.request.requests import PodRequest
 from ledger.domain.request.rule_names import Rule
 from ledger.domain.resources import (
+    ANNOTATION_TENURE_ORIGINAL,
     GATE_TENURE_GANG,
+    LABEL_PRIORITY,
+    LABEL_PRIORITY_CLASS,
+    LABEL_QOS_CLASS,
     NVIDIA_GPU,
     TAINT_TENURE_OWNED,
     TENURE_ISOLATION,
     TENURE_WHOLE_CARDS,
 )
+from ledger.domain.vocabulary import Vocabulary
 from webhook.decide.answers import ALLOWED, AdmissionAnswer, Refusal, refuse, unreadable
 from webhook.decide.counting import evaded
 from webhook.decide.facts import NamespaceFacts
 from webhook.decide.mutating.claims import claiming
-from webhook.decide.mutating.defaults import with_defaults, with_profiles
 from webhook.decide.mutating.dialects import filled, rewrite
 from webhook.decide.mutating.environment import (
     holds_gpus,
@@ -36,12 +46,12 @@ from webhook.decide.mutating.environment import (
     with_slot,
     with_void,
 )
-from webhook.decide.mutating.original import with_original
 from webhook.decide.mutating.parts import (
     Container,
     Pod,
     with_annotations,
     with_containers,
+    with_labels,
     with_spec,
     without_annotation,
 )
@@ -54,8 +64,14 @@ from webhook.decide.mutating.takeover import (
 )
 from webhook.decide.patch import diff
 from webhook.decide.review import CREATE, UPDATE, AdmissionRequest, expect_few, readable_pod
-from webhook.decide.settings import DEFAULT_SCHEDULER, AdmissionSettings, RuleMode
-from webhook.decide.validating.findings import scheduler_of, spec_of
+from webhook.decide.settings import (
+    DEFAULT_SCHEDULER,
+    AdmissionSettings,
+    PodDefaults,
+    Profile,
+    RuleMode,
+)
+from webhook.decide.validating.findings import annotations_of, labels_of, scheduler_of, spec_of
 
 EPHEMERAL: Final = "ephemeralcontainers"
 
@@ -258,3 +274,133 @@ def _is_enough(toleration: dict[str, object]) -> bool:
 def _ephemeral(pod: Pod) -> list[dict[str, object]]:
     path = "spec.ephemeralContainers"
     return [an_object(one, path) for one in a_list(spec_of(pod).get("ephemeralContainers"), path)]
+
+
+def recorded(pod: Pod) -> OriginalRequest:
+    """Return what earlier calls of ours have replaced; what can't be read was not ours."""
+    try:
+        return read_original(annotations_of(pod))
+    except InputError:
+        return OriginalRequest()
+
+
+def with_original(
+    pod: Pod,
+    vocabulary: Vocabulary,
+    *,
+    replaced: Mapping[str, OriginalContainer],
+    scheduler_name: str,
+) -> Pod:
+    """
+    Return the Pod with its record of what was replaced, now and by earlier calls.
+
+    A part of the old record that does not lead to what its container asks for now is dropped.
+
+    Args:
+        replaced: container name -> what this call has replaced.
+        scheduler_name: the scheduler this call has replaced, empty when none.
+    """
+    before = recorded(pod)
+    kept = {
+        name: before.containers[name]
+        for name, container in _containers(pod).items()
+        if name in before.containers
+        and is_original_of(before.containers[name], container, vocabulary)
+    }
+    name = scheduler_name or before.scheduler_name
+    texts = encode_original(OriginalRequest(scheduler_name=name, containers={**kept, **replaced}))
+    return (
+        with_annotations(pod, texts)
+        if texts
+        else without_annotation(pod, ANNOTATION_TENURE_ORIGINAL)
+    )
+
+
+def _containers(pod: Pod) -> dict[str, Mapping[str, object]]:
+    spec = spec_of(pod)
+    items = (
+        an_object(item, key)
+        for key in ("initContainers", "containers")
+        for item in a_list(spec.get(key), key)
+    )
+    return {str(item.get("name")): item for item in items}
+
+
+_NO_SCHEDULER: Final = frozenset({"", DEFAULT_SCHEDULER})
+
+
+def with_profiles(
+    pod: Pod, profiles: tuple[Profile, ...], namespace_labels: Mapping[str, str]
+) -> Pod:
+    """
+    Return the Pod with what the profiles that match it say and it does not.
+
+    Rule: Koordinator contract 5.1, step 1. Of several, the first in order of names counts; a label
+    that one adds may make another match, so they are gone through until nothing changes.
+    """
+    waiting = sorted(profiles, key=lambda profile: profile.name)
+    while True:
+        match = next((one for one in waiting if _matches(one, pod, namespace_labels)), None)
+        if match is None:
+            return pod
+        waiting.remove(match)
+        pod = _applied(pod, match)
+
+
+def with_defaults(pod: Pod, defaults: PodDefaults) -> Pod:
+    """
+    Return the Pod with the QoS class and the priority class that it leaves open.
+
+    Rule: Koordinator contract 5.3, class from QoS where the settings name none. Labels only: the
+    number in `spec.priority` is the API server's.
+    """
+    labels = labels_of(pod)
+    added = {}
+    qos = labels.get(LABEL_QOS_CLASS, defaults.qos)
+    if qos and LABEL_QOS_CLASS not in labels:
+        added[LABEL_QOS_CLASS] = qos
+    implied = priority_class_of_qos(read_qos_class({LABEL_QOS_CLASS: qos}))
+    default = defaults.priority_class or str(implied)
+    priority_class = defaults.priority_class_by_qos.get(qos, default)
+    if priority_class and LABEL_PRIORITY_CLASS not in labels and _has_no_priority(pod):
+        added[LABEL_PRIORITY_CLASS] = priority_class
+    return with_labels(pod, added)
+
+
+def _matches(profile: Profile, pod: Pod, namespace_labels: Mapping[str, str]) -> bool:
+    labels = labels_of(pod)
+    return all(labels.get(key) == text for key, text in profile.pod_labels.items()) and all(
+        namespace_labels.get(key) == text for key, text in profile.namespace_labels.items()
+    )
+
+
+def _applied(pod: Pod, profile: Profile) -> Pod:
+    wanted = dict(profile.labels)
+    if profile.qos:
+        wanted[LABEL_QOS_CLASS] = profile.qos
+    if profile.koordinator_priority:
+        wanted[LABEL_PRIORITY] = profile.koordinator_priority
+    labels, annotations = labels_of(pod), annotations_of(pod)
+    pod = with_labels(pod, {key: text for key, text in wanted.items() if key not in labels})
+    pod = with_annotations(
+        pod,
+        {key: text for key, text in profile.annotations.items() if key not in annotations},
+    )
+    return with_spec(pod, _spec_fields(pod, profile))
+
+
+def _spec_fields(pod: Pod, profile: Profile) -> dict[str, object]:
+    fields: dict[str, object] = {}
+    if profile.priority_class_name and _has_no_priority(pod):
+        fields["priorityClassName"] = profile.priority_class_name
+        if profile.priority is not None:
+            fields["priority"] = profile.priority
+    if profile.scheduler_name and scheduler_of(pod) in _NO_SCHEDULER:
+        fields["schedulerName"] = profile.scheduler_name
+    return fields
+
+
+def _has_no_priority(pod: Pod) -> bool:
+    """Tell whether nobody chose a priority; the API server has filled in 0 where nobody did."""
+    spec = spec_of(pod)
+    return not spec.get("priorityClassName") and not spec.get("priority")

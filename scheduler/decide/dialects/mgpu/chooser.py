@@ -1,4 +1,4 @@
-"""mGPU, as its Pods are placed."""
+"""mGPU, as its Pods are placed: a card per container, several for some, searched and scored."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from functools import partial
 from typing import Final
 
 from ledger.domain.annotations.tenure import encode_search_cut
-from ledger.domain.devices import GPU, DeviceShare
+from ledger.domain.devices import (
+    GPU,
+    WHOLE_PERCENT,
+    ContainerShare,
+    DeviceShare,
+    bytes_to_ratio,
+)
 from ledger.domain.dialects.mgpu.annotations import (
     CardRef,
     MgpuAllocation,
@@ -17,24 +23,237 @@ from ledger.domain.dialects.mgpu.annotations import (
 )
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.request.requests import DeviceDemand, PodRequest
+from ledger.domain.request.requests import DeviceDemand, PodRequest, is_whole
+from scheduler.decide.cards.fit import UNIT_CARDS, asked_bytes, fits, why_unfit
+from scheduler.decide.cards.partition import partitions_for
 from scheduler.decide.cards.shares import held_by
 from scheduler.decide.cards.view import Choice, NodeView
-from scheduler.decide.dialects.mgpu.choose import (
-    DISABLED,
-    LIMIT,
-    NODE_INVALID,
-    POLICY_MISMATCH,
-    SEARCH_CUT,
-    choose_beside_partition,
-    choose_mgpu,
-    misfit,
+from scheduler.decide.dialects.mgpu.search import (
+    STEPS_MAX,
+    Assignment,
+    SearchResult,
+    best_assignment,
 )
-from scheduler.decide.dialects.mgpu.search import STEPS_MAX
-from scheduler.decide.dialects.protocol import DialectChooser, Nodes, Own
+from scheduler.decide.dialects.protocol import CardLimit, DialectChooser, Nodes, Own
 from scheduler.decide.outcome import CardView, Placement, Unfit
+from scheduler.decide.refusal import reasons
 from scheduler.decide.refusal.reasons import Reason
 from scheduler.decide.settings import MGPUSettings, SchedulingSettings
+
+DISABLED: Final = Reason(text="MGPUDisabled", remedy="set mgpu.enabled")
+NODE_INVALID: Final = Reason(
+    text="MGPUNodeInvalid", remedy="correct the node's mGPU schedule label"
+)
+POLICY_MISMATCH: Final = Reason(
+    text="MGPUPolicyMismatch", remedy="give Pod and node the same mGPU compute policy"
+)
+SEARCH_CUT: Final = Reason(
+    text="MGPUSearchCut",
+    remedy="end Pods on the node, or split the Pod: the search for a combination was cut short",
+)
+UNIT_CONTAINERS: Final = "containers"
+
+LIMIT: Final = CardLimit(
+    most=lambda settings: settings.mgpu.max_containers_per_card,
+    what="mGPU containers",
+    setting="mgpu.maxContainersPerCard",
+)
+
+
+def choose_mgpu(
+    request: PodRequest,
+    demands: Sequence[DeviceDemand],
+    cards: Sequence[CardView],
+    facts: NodeFacts,
+    settings: MGPUSettings,
+) -> Choice | Unfit:
+    """
+    Choose cards for every container that asks, `demands` holding one entry for each.
+
+    Rule: GPU-sharing contract A.4 and A.5; Volcano mGPU proposal, "Filter" and "Allocate".
+
+    A search cut short by its bound is marked in the choice; one that found nothing till then
+    refuses the node, by a name of its own.
+    """
+    refusal = refuse_node(request, demands, facts, settings)
+    if refusal is not None:
+        return refusal
+    for demand in demands:
+        lack = _lack(cards, demand, settings.max_containers_per_card)
+        if lack is not None:
+            return lack
+    usable = [card for card in cards if not card.closed and not card.exclusive]
+    result = best_assignment(demands, usable, settings)
+    if result.assignment is None:
+        return _no_combination(demands, cards, settings, result)
+    shares = _shares(request, demands, usable, result.assignment)
+    return Choice(shares=shares, search_cut=result.cut)
+
+
+def _lack(cards: Sequence[CardView], demand: DeviceDemand, instances_max: int) -> Unfit | None:
+    """Return why one container alone finds too few cards, None if it finds enough."""
+    able = [card for card in cards if fits(card, demand)]
+    if len(able) < demand.count:
+        return why_unfit(cards, demand)
+    below_limit = sum(card.instances < instances_max for card in able)
+    if below_limit >= demand.count:
+        return None
+    return Unfit(
+        reason=reasons.container_limit(demand.device_type, LIMIT.setting).text,
+        requested=demand.count,
+        available=below_limit,
+        unit=UNIT_CARDS,
+    )
+
+
+def _no_combination(
+    demands: Sequence[DeviceDemand],
+    cards: Sequence[CardView],
+    settings: MGPUSettings,
+    result: SearchResult,
+) -> Unfit:
+    """Say that the containers do not fit together; that no Pod's end helps if it can't."""
+    empty = [card.emptied() for card in cards if not card.closed]
+    at_best = best_assignment(demands, empty, replace(settings, search_levels=0))
+    never = at_best.assignment is None and not at_best.cut
+    reason = SEARCH_CUT if result.cut else reasons.NO_COMBINATION
+    return Unfit(
+        reason=reason.text,
+        requested=len(demands),
+        available=result.placed,
+        unit=UNIT_CONTAINERS,
+        preemptible=not never,
+    )
+
+
+def refuse_node(
+    request: PodRequest, demands: Sequence[DeviceDemand], facts: NodeFacts, settings: MGPUSettings
+) -> Unfit | None:
+    """Return why the node can never serve this mGPU Pod, whatever it holds."""
+    whole_cards = all(demand.exclusive for demand in demands)
+    reason = misfit(
+        request.mgpu_policy, facts, settings, multi=request.mgpu_multi, whole_cards=whole_cards
+    )
+    return None if reason is None else Unfit(reason=reason.text, preemptible=False)
+
+
+def misfit(
+    policy: str, facts: NodeFacts, settings: MGPUSettings, *, multi: bool, whole_cards: bool
+) -> Reason | None:
+    """
+    Return why a node will not do for Pods of this compute policy.
+
+    Rule: GPU-sharing contract A.1, A.4 steps 2 and 3.
+
+    Args:
+        multi: a container is spread over several cards.
+        whole_cards: the Pod asks for nothing else.
+    """
+    if not settings.enabled:
+        return DISABLED
+    if facts.mgpu_invalid:
+        return NODE_INVALID
+    wanted = policy or MgpuPolicy.FIXED_SHARE
+    served = facts.mgpu_policy or MgpuPolicy.FIXED_SHARE
+    if multi:
+        matches = wanted == served == MgpuPolicy.NATIVE_BURST_SHARE
+    else:
+        matches = wanted == served or whole_cards
+    return None if matches else POLICY_MISMATCH
+
+
+def _shares(
+    request: PodRequest,
+    demands: Sequence[DeviceDemand],
+    cards: Sequence[CardView],
+    assignment: Assignment,
+) -> tuple[DeviceShare, ...]:
+    """Add up, card by card, what the containers of the Pod got there."""
+    names = {need.index: need.name for need in request.containers}
+    tenants: dict[int, list[ContainerShare]] = {}
+    whole: set[int] = set()
+    for demand, group in zip(demands, assignment, strict=True):
+        place = demand.containers[0] if demand.containers else ""
+        for index in group:
+            share = ContainerShare(
+                container=names.get(place, place),
+                index=place,
+                core_percent=demand.core_percent,
+                memory_bytes=asked_bytes(demand, cards[index].record.memory_bytes),
+            )
+            tenants.setdefault(index, []).append(share)
+            if demand.exclusive:
+                whole.add(index)
+    return tuple(
+        _share(cards[index], tenants[index], exclusive=index in whole) for index in sorted(tenants)
+    )
+
+
+def _share(card: CardView, tenants: Sequence[ContainerShare], *, exclusive: bool) -> DeviceShare:
+    record = card.record
+    memory_bytes = sum(tenant.memory_bytes for tenant in tenants)
+    ratio = WHOLE_PERCENT if exclusive else bytes_to_ratio(memory_bytes, record.memory_bytes)
+    return DeviceShare(
+        device_type=record.device_type,
+        minor=record.minor,
+        device_id=record.device_id,
+        core_percent=sum(tenant.core_percent for tenant in tenants),
+        memory_bytes=memory_bytes,
+        memory_ratio_percent=ratio,
+        exclusive=exclusive,
+        instances=len(tenants),
+        containers=tuple(tenants),
+    )
+
+
+def choose_beside_partition(
+    request: PodRequest,
+    demands: Sequence[DeviceDemand],
+    offered: Sequence[CardView],
+    node: NodeView,
+    settings: SchedulingSettings,
+) -> Choice | Unfit:
+    """
+    Choose the best partition beside which the parts find a place too.
+
+    Rule: DIVERGENCES, "`Honor` and mGPU's whole cards"; Koordinator contract 8.5.
+
+    Whole cards are used up, so parts are on other cards: two searches are as exact as one.
+
+    Args:
+        demands: at least one for whole cards and one for parts.
+        offered: the cards that passed the Pod's filters.
+    """
+    refusal = refuse_node(request, demands, node.facts, settings.mgpu)
+    if refusal is not None:
+        return refusal
+    wholes = [demand for demand in demands if is_whole(demand)]
+    parts = [demand for demand in demands if not is_whole(demand)]
+    partitions = partitions_for(
+        wholes[0],
+        sum(demand.count for demand in wholes),
+        offered,
+        node,
+        spec=request.partition,
+        score_order=settings.devices.partition_score_order,
+    )
+    if isinstance(partitions, Unfit):
+        return partitions
+    assert partitions, "a table that binds gives partitions or a reason"
+    first_fit = len(demands) > settings.mgpu.search_levels
+    search = replace(settings.mgpu, search_levels=0) if first_fit else settings.mgpu
+    refusals: list[Unfit] = []
+    for cards in partitions:
+        minors = {card.record.minor for card in cards}
+        others = [card for card in offered if card.record.minor not in minors]
+        beside = choose_mgpu(request, parts, others, node.facts, search)
+        whole = choose_mgpu(request, wholes, cards, node.facts, search)
+        if isinstance(beside, Choice) and isinstance(whole, Choice):
+            shares = sorted((*whole.shares, *beside.shares), key=lambda share: share.key)
+            return Choice(shares=tuple(shares), search_cut=whole.search_cut or beside.search_cut)
+        refusals += [answer for answer in (beside, whole) if isinstance(answer, Unfit)]
+    return refusals[0]
+
 
 ID_MODE: Final = "id"
 

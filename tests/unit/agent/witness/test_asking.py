@@ -13,7 +13,7 @@ import pytest
 from agent.discover.host_files import HostFiles
 from agent.witness import asking, said
 from agent.witness.asking import AwayError, PodResources, Runtime, places
-from agent.witness.keeping import KEPT_MAX, Quarantine
+from agent.witness.confirmer import KEPT_MAX, Quarantine
 from agent.witness.seen import Place
 from tests.support.sockets import serving
 from tests.support.witnessing import LABELS

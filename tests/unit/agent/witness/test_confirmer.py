@@ -29,11 +29,11 @@ from agent.witness.confirmer import (
     Confirmer,
     Gate,
     Historian,
+    Quarantine,
     Sources,
     gone_in,
 )
 from agent.witness.history import Shown, Verdict
-from agent.witness.keeping import Quarantine
 from agent.witness.said import RUNNING, Given, Inside, KubeletSaid, Listed
 from ledger.domain.annotations.proof import ProvenContainer, ProvenDevice
 from ledger.domain.proofs.merkle import EMPTY_ROOT

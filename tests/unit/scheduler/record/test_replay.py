@@ -31,8 +31,7 @@ from ledger.domain.request.requests import GangRef, GroupRef
 from scheduler.cluster.model import NodeChange
 from scheduler.decide.group.life import DEADLINE, NODE_GONE, NODE_REFUSES
 from scheduler.decide.settings import POLICIES, SchedulingSettings
-from scheduler.record.differences import Difference
-from scheduler.record.replay import Replay
+from scheduler.record.replay import Difference, Replay
 from scheduler.record.so_far import InForce
 from tests.support.replays import differing, replayed
 from tests.support.runs import (

@@ -24,8 +24,7 @@ from ledger.domain.log.events import (
 from ledger.domain.log.recorded import NewEvent, RecordedEvent
 from ledger.domain.request.requests import GroupRef
 from ledger.domain.resources import ANNOTATION_TENURE_ALLOCATION
-from scheduler.record.differences import Difference
-from scheduler.record.replay import HELD, NOT_BEFORE, NOT_THERE
+from scheduler.record.replay import HELD, NOT_BEFORE, NOT_THERE, Difference
 from tests.support.replays import differing, replayed
 from tests.support.runs import arrival, gpu_node, gpu_pod, play, recorded, run_of
 

@@ -4,7 +4,7 @@ import pytest
 
 from ledger.domain.log import drift
 from scheduler.service.drift import Disagreement
-from scheduler.service.lasting import GRACE_SECONDS, OVER_SECONDS, SCOPE_MAX, Lasting
+from scheduler.service.reconciling import GRACE_SECONDS, OVER_SECONDS, SCOPE_MAX, Lasting
 
 
 def differs(uid: str = "p", kind: str = drift.ANNOTATION_DIFFERS) -> Disagreement:

@@ -16,7 +16,7 @@ from ledger.domain.resources import (
     LABEL_TENURE_HOLDING,
 )
 from ledger.store.writing.commands import Command, Outcome, Refused
-from scheduler.service.lasting import GRACE_SECONDS
+from scheduler.service.reconciling import GRACE_SECONDS
 from scheduler.service.telling import AGAIN_SECONDS
 from tests.support.live import MemoryLedger
 from tests.support.reconciled import NAMESPACE, Cluster

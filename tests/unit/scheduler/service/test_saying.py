@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from ledger.domain.log.events import PodBound, PodReleased, RefusalReason, RequestRefused
-from scheduler.service.saying import Saying
-from scheduler.service.telling import Subject, Telling
+from scheduler.service.telling import Saying, Subject, Telling
 from tests.support.fake_api import ApiClient, ApiServer
 from tests.support.live import Live
 from tests.support.objects import container, pod

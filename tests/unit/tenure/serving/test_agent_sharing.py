@@ -9,7 +9,7 @@ from typing import Any
 
 from agent.decide.gpushare import marking, read_share_pod
 from certs.ports import ConflictError
-from tenure.serving.agent_sharing import Marker
+from tenure.serving.agent import Marker
 from tests.support.machines_found import card
 from tests.support.shares import ShareNode, given, share_pod
 

@@ -11,8 +11,7 @@ import pytest
 from ledger.domain.request.requests import DeviceDemand
 from scheduler.decide.cards.choose import choose
 from scheduler.decide.dialects.mgpu import search as mgpu_search
-from scheduler.decide.dialects.mgpu.search import best_assignment
-from scheduler.decide.dialects.mgpu.states import Ask, CardStates, shape_of
+from scheduler.decide.dialects.mgpu.search import Ask, CardStates, best_assignment, shape_of
 from scheduler.decide.engine import Engine
 from scheduler.decide.outcome import CardView, Unfit, Unplaced
 from scheduler.decide.settings import MGPUSettings, SchedulingSettings
