@@ -27,9 +27,9 @@ from scheduler.decide.numa.align import (
     ChooseDevices,
     NodeNow,
     align,
+    burst_pools,
     effective_policy,
 )
-from scheduler.decide.numa.burst import burst_pools
 from scheduler.decide.numa.state import NumaLoad
 from scheduler.decide.outcome import NOT_RATED, CardView, Placement, Rated, Unfit
 from scheduler.decide.refusal import reasons

@@ -34,11 +34,16 @@ from tenure.serving.probes import probes_app
 from tenure.serving.scheduling.agents import agent_routes
 from tenure.serving.scheduling.cluster import origin_of, reflectors, why_not_expected
 from tenure.serving.scheduling.gate import attempts_in, guarding, observe_claims
-from tenure.serving.scheduling.label import label_the_leader
 from tenure.serving.scheduling.ledger import ProbedLane, beginning_of, refusals_told
 from tenure.serving.scheduling.options import ProcessClock, SchedulerOptions
 from tenure.serving.scheduling.process import Process
-from tenure.serving.scheduling.replica import be_a_replica, is_skewed, leadership_of, why_not_ready
+from tenure.serving.scheduling.replica import (
+    be_a_replica,
+    is_skewed,
+    label_the_leader,
+    leadership_of,
+    why_not_ready,
+)
 from tenure.serving.scheduling.signing import ServingFolder, proof_key_of, signer_of
 from tenure.serving.scheduling.standing import Standing
 from tenure.sources.yaml_text import yaml_documents

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ import aiohttp
 from certs.ports import ApiError
 from ledger.domain.errors import InputError
 from scheduler.service.api.words import REFUSALS, REFUSALS_BYTES_MAX, REFUSALS_MAX
-from tenure.serving.refusals import RefusalQueue
+from webhook.server.metrics import Metrics
 from webhook.server.ports import RefusalRecord
 
 SECONDS_MAX: Final = 5.0
@@ -132,3 +133,38 @@ def grouped(records: Sequence[RefusalRecord]) -> list[dict[str, Any]]:
         words = {"rule": one.rule, "field": one.field, "message": one.message}
         told["violations"].append(words)
     return list(found.values())
+
+
+WAITING_MAX: Final = 10_000
+TEXT_MAX: Final = 1_024
+"""Characters of a text that are kept: whoever calls chooses how long a name is."""
+
+
+class RefusalQueue:
+    """Keeps the newest refusals until somebody takes them; an answer never waits for it."""
+
+    def __init__(self, metrics: Metrics, waiting_max: int = WAITING_MAX) -> None:
+        self._waiting: deque[RefusalRecord] = deque()
+        self._waiting_max = waiting_max
+        self._metrics = metrics
+
+    def put(self, record: RefusalRecord) -> None:
+        """Take a refusal; the oldest one makes room, and is counted."""
+        if len(self._waiting) >= self._waiting_max:
+            self._waiting.popleft()
+            self._metrics.refusals_dropped.inc()
+        self._waiting.append(_bounded(record))
+
+    def take(self, most: int) -> list[RefusalRecord]:
+        """Return the oldest refusals that wait, and let go of them."""
+        return [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
+
+
+def _bounded(record: RefusalRecord) -> RefusalRecord:
+    """Return the record with no text longer than is kept; most have none."""
+    long: dict[str, Any] = {
+        field.name: value[:TEXT_MAX]
+        for field in fields(record)
+        if isinstance(value := getattr(record, field.name), str) and len(value) > TEXT_MAX
+    }
+    return replace(record, **long) if long else record

@@ -30,9 +30,8 @@ from tenure.kube.objects import KubeObjects, connected
 from tenure.serving.background import as_coroutine, every, first, tasks_of_process, told_to_stop
 from tenure.serving.listening import Connections, announced
 from tenure.serving.probes import probes_app
-from tenure.serving.refusals import RefusalQueue
 from tenure.serving.settings_file import SettingsFile
-from tenure.serving.telling_refusals import RefusalTarget, sending
+from tenure.serving.telling_refusals import RefusalQueue, RefusalTarget, sending
 from webhook.server.app import Admission, hooks_app
 from webhook.server.metrics import Metrics
 

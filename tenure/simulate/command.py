@@ -15,7 +15,7 @@ from ledger.domain.errors import InputError
 from ledger.domain.request.requests import PodRequest
 from ledger.store.open import open_ledger
 from scheduler.cluster.constraints import in_sum
-from scheduler.cluster.learned import requests_seen
+from scheduler.cluster.rebuilt import requests_seen
 from scheduler.cluster.settings import with_policy
 from scheduler.decide.settings import DEFAULT_SCHEDULING, POLICIES, SchedulingSettings
 from tenure.config import read_settings

@@ -25,8 +25,7 @@ from scheduler.service.api.callers import Caller, Headers
 from scheduler.service.api.http import api_app
 from scheduler.service.api.refusals import RefusalRoutes
 from scheduler.service.api.words import WEBHOOK
-from tenure.serving.refusals import RefusalQueue
-from tenure.serving.telling_refusals import RefusalSender, RefusalTarget
+from tenure.serving.telling_refusals import RefusalQueue, RefusalSender, RefusalTarget
 from tests.support.live import StillClock
 from tests.support.stores import Store, start
 from webhook.server.metrics import Metrics

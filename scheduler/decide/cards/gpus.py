@@ -11,7 +11,7 @@ from ledger.domain.request.requests import DeviceDemand, PodRequest, is_whole
 from ledger.domain.topology import LinkMatrix
 from scheduler.decide.cards.fit import UNIT_CARDS, fits, selected, undisturbed
 from scheduler.decide.cards.links import pick_linked
-from scheduler.decide.cards.partition import in_partition
+from scheduler.decide.cards.partition import partitions_for
 from scheduler.decide.cards.tree import in_scope, scopes_for
 from scheduler.decide.cards.view import Choice, NodeView
 from scheduler.decide.dialects.registry import chooser_of
@@ -129,7 +129,7 @@ def _narrowed(
     """Return the GPUs that partition table or topology tree leave to choose from."""
     by_share = chooser_of(request.dialect).by_share
     if all(map(is_whole, demands)) and (by_share or node.facts.honors_partitions):
-        partition = in_partition(
+        partitions = partitions_for(
             demands[0],
             sum(demand.count for demand in demands),
             offered,
@@ -137,8 +137,8 @@ def _narrowed(
             spec=request.partition,
             score_order=settings.devices.partition_score_order,
         )
-        if partition is not None:
-            return partition
+        if partitions is not None:
+            return partitions[0] if isinstance(partitions, list) else partitions
     if not by_share or len(demands) > 1:
         return offered
     (demand,) = demands

@@ -24,24 +24,6 @@ _WEIGHTS: Final = {8: 10000, 4: 100, 2: 1}
 Table = Mapping[int, tuple[GpuPartition, ...]]
 
 
-def in_partition(
-    demand: DeviceDemand,
-    count: int,
-    offered: Sequence[CardView],
-    node: NodeView,
-    *,
-    spec: PartitionSpec | None,
-    score_order: str,
-) -> list[CardView] | Unfit | None:
-    """
-    Return the GPUs of the best partition, None where the table does not bind and gives none.
-
-    Rule and args: as for `partitions_for`.
-    """
-    found = partitions_for(demand, count, offered, node, spec=spec, score_order=score_order)
-    return found[0] if isinstance(found, list) else found
-
-
 def partitions_for(
     demand: DeviceDemand,
     count: int,

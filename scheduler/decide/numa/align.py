@@ -19,6 +19,7 @@ from ledger.domain.request.requests import PodRequest
 from scheduler.decide.cards.view import Choice, NodeView
 from scheduler.decide.cpusets.choose import CpuSearch, demand_on, search_cpus
 from scheduler.decide.cpusets.layout import layout_of
+from scheduler.decide.cpusets.pinned import Pinned
 from scheduler.decide.filter.kubelet import fewest_numas, total_of
 from scheduler.decide.numa.merge import (
     DEVICE_CHOICE_SCORE,
@@ -446,3 +447,52 @@ def _score(usage: Usage, *, most_allocated: bool) -> int:
     requested = min(usage.used + usage.asked, usage.capacity)
     part = requested if most_allocated else usage.capacity - requested
     return part * FULL_SCORE // usage.capacity
+
+
+def burst_pools(
+    limit_milli: int,
+    facts: NodeFacts,
+    pinned: Pinned,
+    *,
+    strategy: str,
+    within: Sequence[int] | None = None,
+) -> tuple[CpuSharedPool, ...] | Unfit:
+    """
+    Return the shared pools that hold a Pod's cpu limit, of the fewest NUMA nodes.
+
+    Rule: CPU proposal, `ConstrainedBurst`: nodes are filtered by the Pod's limit; contract 9.4:
+    what nobody has to himself and neither the node nor its system keeps. Equally many NUMA nodes
+    go by the allocate strategy, then by id; of very many, the largest pools are looked at, and all.
+
+    Args:
+        within: the NUMA nodes that a NUMA policy chose; None = all.
+    """
+    if facts.cpu_topology is None or not facts.cpu_topology:
+        return Unfit(reason=reasons.NO_CPU_TOPOLOGY.text, preemptible=False)
+    topology = facts.cpu_topology
+    free = layout_of(topology).cpus & ~facts.unpooled_cpus.mask & ~pinned.any
+    sizes = {
+        numa.id: facts.amplified(1000 * (numa.cpus & free).bit_count())
+        for numa in layout_of(topology).numas
+        if within is None or numa.id in within
+    }
+    sign = 1 if strategy == NumaAllocateStrategy.MOST_ALLOCATED else -1
+    largest = sorted(sizes, key=lambda numa: (-sizes[numa], numa))[:NUMA_NODES_MAX]
+    everywhere = sum(1 << numa for numa in sizes)
+    fitting = [
+        (mask.bit_count(), sign * held, mask)
+        for mask in {*masks_of(largest), everywhere}
+        if (held := sum(size for numa, size in sizes.items() if mask >> numa & 1)) >= limit_milli
+    ]
+    if not fitting:
+        return Unfit(
+            reason=reasons.INSUFFICIENT_POOL.text,
+            requested=limit_milli,
+            available=sum(sizes.values()),
+            unit="milli",
+        )
+    chosen = min(fitting)[2]
+    places = sorted({(cpu.socket, cpu.numa) for cpu in topology.cpus})
+    return tuple(
+        CpuSharedPool(socket=socket, node=numa) for socket, numa in places if chosen >> numa & 1
+    )

@@ -17,7 +17,7 @@ from ledger.domain.topology import Cpu, CpuTopology, cpu_topology_of
 from scheduler.decide.cpusets.choose import NOT_WHOLE_CORES, choose_cpus, demand_on, parts_of
 from scheduler.decide.cpusets.pinned import CpuHolding, pinned_of
 from scheduler.decide.engine import Engine
-from scheduler.decide.numa.burst import burst_pools
+from scheduler.decide.numa.align import burst_pools
 from scheduler.decide.outcome import Placement, Unfit, Unplaced
 from scheduler.decide.settings import DEFAULT_SCHEDULING, CpuSettings, SchedulingSettings
 from tests.support.topologies import MACHINE_X

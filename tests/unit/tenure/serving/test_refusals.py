@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from tenure.serving.refusals import TEXT_MAX, RefusalQueue
+from tenure.serving.telling_refusals import TEXT_MAX, RefusalQueue
 from webhook.server.metrics import Metrics
 from webhook.server.ports import RefusalRecord
 
