@@ -29,12 +29,13 @@ web_response.SERVER_SOFTWARE = "tenure"  # type: ignore[attr-defined]  # its hea
 class _Requests(logging.LoggerAdapter[logging.Logger]):
     """Says what aiohttp does of a request that failed, of a malformed one without its bytes."""
 
-    def log(self, *said: object, exc_info: object = None, **_: object) -> None:
-        caller = {"caller": said[-1]}
+    def log(self, *words: object, exc_info: object = None, **_: object) -> None:
+        caller = {"caller": words[-1]}
         if isinstance(exc_info, HttpProcessingError | ConnectionError):
             _log.warning(MALFORMED, extra={**caller, "error": type(exc_info).__name__})
-        elif isinstance(exc_info, Exception):
-            _log.error("a request failed", extra=caller, exc_info=exc_info)
+        elif exc_info:
+            error = exc_info if isinstance(exc_info, Exception) else None
+            _log.error("a request failed", extra=caller, exc_info=error)
 
 
 class Connection(Protocol):

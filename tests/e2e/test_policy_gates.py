@@ -100,3 +100,4 @@ def test_all_the_annotations_there_can_be_are_looked_at(
         annotations = {"metadata": {"annotations": {key: "y"}}}
         found = messages(mallory.patch(f"{where}/large?dryRun=All", annotations), "gated")
         assert [*found] == [fact[:40] for fact in facts], key
+    plane.api().delete(f"{where}/large")

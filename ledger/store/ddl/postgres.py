@@ -63,7 +63,7 @@ _SHARE: Final = """jsonb_build_object('device_type', d.device_type, 'minor', h.m
         h.memory_ratio_percent, 'exclusive', h.exclusive = 1, 'instances', h.instances)"""
 _CARDS: Final = """FROM ledger_holdings AS h JOIN ledger_devices AS d ON d.device_no = h.device_no
       WHERE h.position = e.position"""
-_HELD: Final = f"""(
+_CARDS_OF_ALL: Final = f"""(
       SELECT count(*) AS cards, count(*) FILTER (WHERE d.device_type = '{GPU}') AS gpus,
         jsonb_agg({_SHARE} || jsonb_build_object('device_id', d.device_id)) AS shares,
         coalesce(sum(CASE h.core_percent WHEN 0 THEN h.memory_ratio_percent ELSE h.core_percent END)
@@ -152,7 +152,7 @@ _GRANTED: Final = _asked(
     f"""{_BODY} LEFT JOIN ledger_reservations AS r ON r.position = e.position
       LEFT JOIN ledger_nodes AS n ON n.node_no = r.node_no
       LEFT JOIN LATERAL (SELECT {_ROW} AS row WHERE r.holder IS NOT NULL OFFSET 0) AS o ON true
-      CROSS JOIN LATERAL {_HELD} AS g""",
+      CROSS JOIN LATERAL {_CARDS_OF_ALL} AS g""",
     "an event that grants has its rows",
 )
 _OWN: Final = "FROM ledger_devices AS d WHERE d.machine_no = n.machine_no"
@@ -160,7 +160,7 @@ _NAMES: Final = """d.device_type = {s}->>'device_type'
         AND (d.device_id <> '' AND d.device_id = {s}->>'device_id'
           OR d.node_no = n.node_no AND d.minor = ({s}->'minor')::bigint
             AND '' IN (d.device_id, {s}->>'device_id'))"""
-_UNTOLD: Final = {
+_LACKING: Final = {
     "ledger_refusals": f"{event_is('request.refused')} AND {_rows('ledger_refusals')} = 0",
     "ledger_planned_cards": f"""{event_is("group.planned", "group.plan_dropped")} AND ({_OPEN_PLACE}
         AND p.group_name = j.b->>'group') OR {_rows("ledger_planned_cards")} <> (
@@ -203,8 +203,8 @@ _UNTOLD: Final = {
         )""",
 }
 """The table in which a row lacks of what an event tells of machines, plans and refusals, if so."""
-_TOLD: Final = _asked(
-    _UNTOLD,
+_RECORDED: Final = _asked(
+    _LACKING,
     event_is(
         *("request.refused", "group.planned", "group.plan_dropped"),
         *("node.inventoried", "node.lost", "device.health_changed"),
@@ -256,7 +256,7 @@ _SETTLED: Final = f"""
     WHERE position = NEW.position AND chain_hash = NEW.chain_hash AND at_us = NEW.at_us;
     IF NOT FOUND THEN
       {_NO_EVENT}
-    END IF;{_GRANTED}{_TOLD}{_ENDED}
+    END IF;{_GRANTED}{_RECORDED}{_ENDED}
   END IF;
   IF NEW.epoch <> OLD.epoch THEN
     PERFORM FROM ledger_events AS e $body(e)

@@ -408,7 +408,7 @@ _CPU_SAYS: Final = f"""(NEW.present = 1
       ))"""
 _CPU_UNNAMED: Final = """(NEW.present, NEW.ref_reported, NEW.core, NEW.socket, NEW.numa)
         = (0, 0, -1, -1, -1)"""
-_CPU_SEEN: Final = f"""{_CPU_UNNAMED} AND EXISTS (
+_CPU_OBSERVED: Final = f"""{_CPU_UNNAMED} AND EXISTS (
         SELECT 1 FROM $ranges($text(e.body, cpuset), p) WHERE NEW.cpu BETWEEN p.first AND p.last
       )"""
 _CPU_GONE: Final = f"""({_CPU_UNNAMED} AND {unchanged(["node_no"])}
@@ -426,7 +426,7 @@ _CPUS: Final = (
   ) OR NEW.machine_no <> {_MACHINE_OF_NODE}
   OR $differ((NEW.ref_used, NEW.ref_observed, NEW.ref_max), (0, 0, NEW.ref_reported))
   OR NOT ({_inventory_says(_CPU_SAYS)}
-    OR {_event_says("NEW", _OBSERVING, _CPU_SEEN)})""",
+    OR {_event_says("NEW", _OBSERVING, _CPU_OBSERVED)})""",
             _not_brought_in("a CPU"),
         ),
     ),

@@ -222,7 +222,7 @@ def share_of(card: str, minor: str) -> str:
 
 _SHARED: Final = ("core_percent", "memory_bytes", "memory_ratio_percent", "instances")
 # Where nobody can ask at a commit; a rule at the commit asks it of all rows together.
-_SAID: Final = f""" AND EXISTS (
+_AS_SHARED: Final = f""" AND EXISTS (
           SELECT 1 FROM ledger_events AS e $body(e) CROSS JOIN $each(e.body, shares, s)
           WHERE e.position = r.position AND {share_of("d", "NEW.minor")}
             AND {" AND ".join(f"$says(s.value, {each}, NEW.{each})" for each in _SHARED)}
@@ -281,7 +281,7 @@ _HOLDINGS: Final = (
         ),
     ),
     # Asked once the row is there, for what it takes may not be there.
-    rule("ledger_holdings_take", "ledger_holdings", "INSERT", _not_asked(_SAID)),
+    rule("ledger_holdings_take", "ledger_holdings", "INSERT", _not_asked(_AS_SHARED)),
     only_closes("ledger_holdings", FIXED_HOLDING, "a holding"),
 )
 
