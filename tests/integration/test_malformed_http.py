@@ -19,7 +19,14 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from certs.material import issue_authority, issue_leaf
-from tenure.serving.listening import HTTP1, HTTP2, Connections, Http2, listening
+from tenure.serving.listening import (
+    HTTP1,
+    HTTP2,
+    ConnectionLimits,
+    Connections,
+    Http2,
+    listening,
+)
 from tenure.serving.logs import set_up_logs
 from tenure.serving.probes import probes_app
 from tests.support.process import ROOT
@@ -94,13 +101,14 @@ def serve(
     act: Callable[[int], Awaitable[None]],
     tls: ssl.SSLContext | None = None,
     http2: Http2 | None = None,
+    limits: ConnectionLimits | None = None,
 ) -> None:
     """Listen while the coroutine acts on the port."""
 
     async def run() -> None:
         where = ("127.0.0.1", 0)
         async with listening(
-            app(), where, Connections(), tls=tls, http2=http2, finish_seconds=5
+            app(), where, Connections(limits), tls=tls, http2=http2, finish_seconds=5
         ) as port:
             await act(port)
 
@@ -163,7 +171,7 @@ def test_no_tls_is_no_traceback(said: Said, tmp_path: Path) -> None:
         for sent in (b"GET / HTTP/1.1\r\n\r\n", SENT, b""):
             await answered(port, sent)
 
-    serve(act, server)
+    serve(act, server, limits=ConnectionLimits(handshake_seconds=0.2))
     assert said() == []
 
 
