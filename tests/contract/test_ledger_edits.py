@@ -310,3 +310,15 @@ def test_an_edit_is_named_by_table_row_and_column(database: str, recorded: Recor
                 with store.open("read") as ledger:
                     found = verify(ledger).findings
             assert any(re.search(words, str(each)) for each in found), (str(edit), found)
+
+
+def test_an_unknown_id_of_the_one_tree_is_found(recorded: Recorded) -> None:
+    """NULL passes a CHECK, and Postgres can be made to take it as a key."""
+    with recorded(WHOLE, "postgres") as edits:
+        every = edits_of([edits.tables["ledger_tree"]], random.Random(SEED))
+        (edit,) = (each for each in every["ledger_tree", "id"] if each.new and each.new[0] is None)
+        with edits.edited(edit) as store:
+            assert store is not None
+            with store.open("read") as ledger:
+                texts = [each.text for each in verify(ledger).findings]
+    assert "ledger_tree: key=(None,), it must be so: id = 1" in texts
