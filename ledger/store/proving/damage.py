@@ -65,7 +65,7 @@ def broken_checks(connection: Connection) -> Iterator[str]:
         if not checks or table is schema.ledger_events:
             continue
         keys = ", ".join(table.primary_key.columns.keys())
-        cases = " ".join(f"WHEN NOT ({each}) THEN {at}" for at, each in enumerate(checks))
+        cases = " ".join(f"WHEN ({each}) IS NOT TRUE THEN {at}" for at, each in enumerate(checks))
         asked = f"SELECT CASE {cases} END AS broken, {keys} FROM {table.name}"
         query = f"SELECT * FROM ({asked}) AS c WHERE broken IS NOT NULL LIMIT 20"
         try:
