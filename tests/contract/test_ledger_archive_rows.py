@@ -11,14 +11,22 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import pytest
+from msgspec import structs
 from sqlalchemy import Connection, Table, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from ledger.domain.errors import CorruptLedgerError, LedgerError
-from ledger.domain.log.events import SegmentArchived
+from ledger.domain.log.events import (
+    LedgerEvent,
+    PositionVoided,
+    SegmentArchived,
+    TimeCorrected,
+)
+from ledger.domain.log.recorded import NewEvent
 from ledger.domain.proofs.merkle import compact_range
 from ledger.signing import Checkpoint
-from ledger.store.archives.ended_rows import compare_ended
+from ledger.store.archives.ended_rows import compare_ended, digests_of_ended
+from ledger.store.mending.correcting import correct
 from ledger.store.open import Ledger
 from ledger.store.profile import driver_connection
 from ledger.store.proving.checkpoints import reader_of
@@ -349,3 +357,54 @@ def test_rows_that_no_digest_speaks_of_are_never_called_proved(moved: Moved) -> 
         f"UPDATE ledger_refusals SET owner = 'x' WHERE {an_ended(moved, 'ledger_refusals', 1024)}",
     )
     assert proved(moved).outcome == "not proved"
+
+
+def appended(moved: Moved, event: LedgerEvent) -> int:
+    """Append an event past the commands that refuse it; return its position."""
+    key = f"forged:{event.event_type}"
+    new = NewEvent(stream="sys", event=event, actor="x", idempotency_key=key, wall_us=0)
+    with moved.store.open() as ledger:
+        return start(ledger, "forger").append([new])
+
+
+def test_the_past_is_not_archived_twice(moved: Moved) -> None:
+    """A later event that commits to other rows takes no place of the first, whose word it is."""
+    witness = checkpoint_of(moved)
+    row = an_ended(moved, "ledger_reservations")
+    changed(moved.store, f"UPDATE ledger_reservations SET namespace = 'x' WHERE {row}")
+    with moved.store.open("read") as ledger, ledger.connection.begin():
+        _, event = committed(ledger.connection)
+        found: list[str] = []
+        rows = digests_of_ended(ledger.connection, partial(_note, found), [256, LAST])[-1]
+    assert (found, rows == event.rows) == ([], False)
+    position = appended(moved, structs.replace(event, rows=rows))
+
+    changed(moved.store, f"UPDATE ledger_segments SET position = {position} WHERE last = {LAST}")
+
+    report = proved(moved, witness)
+    assert any("archives no segment" in text for text in words(report)), report
+
+
+@pytest.mark.parametrize("event_type", ["device.health_changed.v1", "group.planned.v1"])
+def test_an_archived_event_is_not_declared_void(moved: Moved, event_type: str) -> None:
+    """Past the command: readers would take another past than the one that was archived."""
+    raw: Any
+    query = "SELECT position, leaf_hash FROM ledger_events WHERE position <= 256"
+    with moved.store.raw() as raw:
+        rows = raw.execute(f"{query} AND event_type = '{event_type}'").fetchall()
+    position, leaf = rows[0]
+
+    at = appended(moved, PositionVoided(position=position, leaf_hash=bytes(leaf).hex(), reason="x"))
+
+    fact = f"position {at}: the event changes what is in an archive: {position}"
+    assert fact in words(proved(moved))
+
+
+@pytest.mark.parametrize("first", [3, LAST, LAST + 1])
+def test_an_archived_time_is_not_corrected(moved: Moved, first: int) -> None:
+    """Nor that of the first event behind the archive, past the command and with its views."""
+    event = TimeCorrected(first=first, last=LAST + 2, shift_seconds=-3_600, reason="x")
+    with moved.store.open() as ledger:
+        at = correct(start(ledger, "forger"), event, wall_us=0)
+    fact = f"position {at}: the event changes what is in an archive: {first}"
+    assert fact in words(proved(moved))

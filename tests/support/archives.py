@@ -185,7 +185,7 @@ def _silenced(raw: Any) -> list[str]:  # noqa: ANN401 - either driver's
 
 def _disabled(raw: Any) -> list[str]:  # noqa: ANN401 - likewise
     raw.execute("SET tenure.migration = 'on'")
-    names = ", ".join(f"'{table.name}'" for table in schema.PROJECTIONS)
+    names = ", ".join(f"'{table.name}'" for table in (*schema.PROJECTIONS, schema.ledger_segments))
     rules = raw.execute(
         "SELECT relname, tgname FROM pg_trigger JOIN pg_class AS c ON c.oid = tgrelid"
         f" WHERE NOT tgisinternal AND relname IN ({names})"
