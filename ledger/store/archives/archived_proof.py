@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +18,12 @@ from msgspec import structs
 from sqlalchemy import Connection, literal_column, select
 
 from ledger.domain.errors import CorruptLedgerError, InputError
-from ledger.domain.log.events import SegmentArchived, decode_event
+from ledger.domain.log.events import (
+    PositionVoided,
+    SegmentArchived,
+    TimeCorrected,
+    decode_event,
+)
 from ledger.domain.log.state import NodeState
 from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.domain.proofs.hashing import GENESIS, chain_hash, row_leaf
@@ -36,6 +41,7 @@ from ledger.store.archives.segments import (
     segments_of,
 )
 from ledger.store.proving.tree import node_reader
+from ledger.store.reading.kept import seldom_of
 from ledger.store.reading.tables import in_key_order, is_typed, other_types, rows_of
 from ledger.store.writing.statements import Row
 
@@ -155,6 +161,7 @@ def past_of(connection: Connection, report: Report, folder: Path | None) -> Proo
             report(segment.last, str(error))
     archived = [_compare_sealing(connection, report, segment) for segment in segments]
     _compare_kept(connection, report, last)
+    _compare_acts(connection, report, segments)
     unknown = compare_ended(connection, report, archived)
     if folder is None:
         return ProofStart(start=last, segments=segments, seals={}, files=(), not_compared=unknown)
@@ -243,6 +250,23 @@ def _compare_sealing(connection: Connection, report: Report, segment: Segment) -
         fact = f"key=({segment.last},), file_name={segment.file_name!r} is another"
         report(segment.position, f"ledger_segments: {fact}")
     return expected
+
+
+def _compare_acts(connection: Connection, report: Report, segments: tuple[Segment, ...]) -> None:
+    """Report events that archive no segment, or change what was in an archive by then."""
+    seals = {segment.position: segment.last for segment in segments}
+    with suppress(InputError):  # what can't be read is reported as the log is walked
+        for at, event in seldom_of(connection, SegmentArchived, PositionVoided, TimeCorrected):
+            last = max((seals[each] for each in seals if each < at), default=0)
+            match event:
+                case SegmentArchived() if at not in seals:
+                    report(at, f"the event archives no segment: {event.first} to {event.last}")
+                case PositionVoided(position=first) if first <= last:
+                    report(at, f"the event changes what is in an archive: {first}")
+                case TimeCorrected(first=first) if last and first <= last + 1:
+                    report(at, f"the event changes what is in an archive: {first}")
+                case _:
+                    pass
 
 
 def _compare_kept(connection: Connection, report: Report, end: End) -> None:
