@@ -213,20 +213,26 @@ def _not_asked(more: str = "") -> Case:
 NOT_ASKED: Final = _not_asked()
 
 
-def share_of(card: str, minor: str) -> str:
-    """Return the condition that the share `s` names the card of this row, at this minor."""
-    return f"""$says(s.value, device_type, {card}.device_type) AND $says(s.value, minor, {minor})
-        AND ($says(s.value, device_id, {card}.device_id)
-          OR {minor} = {card}.minor AND '' IN ({card}.device_id, $text(s.value, device_id)))"""
+def share_of(card: str, minor: str, value: str = "s.value", at: str = "") -> str:
+    """Return the condition that a share names the card of this row, at this minor."""
+    return f"""$says({value}, {at}device_type, {card}.device_type)
+        AND $says({value}, {at}minor, {minor}) AND ($says({value}, {at}device_id, {card}.device_id)
+          OR {minor} = {card}.minor AND '' IN ({card}.device_id, $text({value}, {at}device_id)))"""
 
 
-_SHARED: Final = ("core_percent", "memory_bytes", "memory_ratio_percent", "instances")
-# Where nobody can ask at a commit; a rule at the commit asks it of all rows together.
+def _as_shared(value: str, at: str) -> str:
+    names = ("core_percent", "memory_bytes", "memory_ratio_percent", "instances", "exclusive")
+    same = " AND ".join(f"$says({value}, {at}{each}, NEW.{each})" for each in names)
+    return f"{same} AND {share_of('d', 'NEW.minor', value, at)}"
+
+
+# On SQLite alone, where nobody can ask at a commit; of a single card without a list made of it.
 _AS_SHARED: Final = f""" AND EXISTS (
-          SELECT 1 FROM ledger_events AS e $body(e) CROSS JOIN $each(e.body, shares, s)
-          WHERE e.position = r.position AND {share_of("d", "NEW.minor")}
-            AND {" AND ".join(f"$says(s.value, {each}, NEW.{each})" for each in _SHARED)}
-            AND $tells(s.value, exclusive, NEW.exclusive)
+          SELECT 1 FROM ledger_events AS e WHERE e.position = r.position AND CASE r.device_count
+            WHEN 1 THEN {_as_shared("e.body", "shares[0].")}
+            ELSE EXISTS (
+              SELECT 1 FROM $each(e.body, shares, s) WHERE {_as_shared("s.value", "")}
+            ) END
         )"""
 FIXED_HOLDING: Final = (
     *("position", "device_no", "minor", "core_percent", "memory_bytes", "memory_ratio_percent"),
