@@ -131,7 +131,7 @@ def checkpoint(
         ),
     ] = None,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Store it in the ledger too, and take that over.")
+        bool, typer.Option("--keep", help="Take the ledger over, and store it there too.")
     ] = False,
     ledger: LedgerUrl = None,
 ) -> None:
