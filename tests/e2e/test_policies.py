@@ -245,6 +245,19 @@ def test_many_init_containers_cost_what_a_policy_may(
     assert made.ok, made.message
 
 
+def test_one_annotation_full_of_our_words_costs_no_loop_through_them(
+    plane: ControlPlane, namespace: Namespace
+) -> None:
+    """The API server gave up after 34 seconds; a forged key beside it is still found."""
+    where, mallory = pods_in(namespace(managed=False)), plane.api(MALLORY)
+    quoted = '"tenure' * 37_000
+    made = mallory.create(where, pod("a", {"cpu": "1"}, annotations={"note": quoted}))
+    assert made.ok, made.message
+    for key, status in (("more", 200), ("tenure.sh/visible.0", 422)):
+        reply = mallory.patch(f"{where}/a", {"metadata": {"annotations": {key: "x"}}})
+        assert reply.status == status, reply.message
+
+
 @pytest.mark.parametrize(
     "amounts",
     [
