@@ -388,10 +388,13 @@ def _of_many_keys(names: Iterable[str], prefixes: Iterable[str]) -> str:
     Return such keys of a Pod's annotations, and what else looks so, by calls that do not loop.
 
     The API server itself takes no key of a Pod with a quotation mark in it. The first letters do,
-    as a search costs by the length of what is searched for, 1,000,000 at most.
+    as a search costs by the length of what is searched for, 1,000,000 at most. One value can have
+    37,000 texts that look so: all keys, where those are fewer.
     """
     looks = [text(re.escape(prefix[:6]) + '[^"]*') for prefix in sorted(prefixes)]
-    return " + ".join([texts(names), *(f"variables.noted.findAll({each})" for each in looks)])
+    found = " + ".join([texts(names), *(f"variables.noted.findAll({each})" for each in looks)])
+    fewer = "l.size() < variables.after.size() + variables.before.size()"
+    return f"[{found}].map(l, {fewer} ? l : {_EVERY_KEY})[0]"
 
 
 def _unchanged(guarded: str, *, admitted: bool = False) -> str:
