@@ -359,6 +359,16 @@ def test_rows_that_no_digest_speaks_of_are_never_called_proved(moved: Moved) -> 
     assert proved(moved).outcome == "not proved"
 
 
+def test_a_digest_of_a_table_that_is_not_there_compares_nothing(moved: Moved) -> None:
+    """Nobody here can say what it is of, so that the rows are not called compared."""
+    with moved.store.open("read") as ledger, ledger.connection.begin():
+        first, last = committed(ledger.connection)
+        last = structs.replace(last, rows={**last.rows, "ledger_unknown": "00"})
+        found: list[str] = []
+        (unknown,) = compare_ended(ledger.connection, partial(_note, found), [first, last])
+    assert (found, unknown.tables, unknown.last) == ([], ("ledger_unknown",), LAST)
+
+
 def appended(moved: Moved, event: LedgerEvent) -> int:
     """Append an event past the commands that refuse it; return its position."""
     key = f"forged:{event.event_type}"
