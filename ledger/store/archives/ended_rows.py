@@ -30,7 +30,7 @@ _LINES: Final = msgspec.json.Encoder().encode_lines
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotCompared:
-    """Rows of `tables` that ended in the events `first`..`last`, of which nothing is known."""
+    """Rows of `tables` that ended in the events `first`..`last`: without a digest, or unknown here."""
 
     tables: tuple[str, ...]
     first: int
@@ -80,7 +80,7 @@ def compare_ended(
             if event.rows.get(name, digest) != digest:
                 between = f"a row that ended in the positions {event.first} to {event.last}"
                 report(None, f"{name}: {between} was changed, added or taken away")
-        lacking = tuple(sorted(found.keys() - event.rows.keys()))
-        if lacking:
-            unknown.append(NotCompared(tables=lacking, first=event.first, last=event.last))
+        differing = tuple(sorted(found.keys() ^ event.rows.keys()))
+        if differing:
+            unknown.append(NotCompared(tables=differing, first=event.first, last=event.last))
     return tuple(unknown)
