@@ -29,10 +29,13 @@ from tests.support.stores import Clock, PostgresStore, node, planned, reserved, 
 
 Raw = psycopg.Connection[Any]
 
-# Events 4 to 7 are in the log without any row that follows from them: two Pods, two plans.
+FUNCTION: Final = "0000:81:00.1"
+SHARES: Final = tuple(share(minor, 50, vf_bus_ids=(FUNCTION,)) for minor in range(3))
+# Events 4 to 7 are in the log without any row that follows from them: two Pods, two plans. Each
+# Pod's names all that somebody takes below.
 ORDERS: tuple[LedgerEvent, ...] = (
-    reserved("a", share(1, 50)),
-    reserved("b", share(1, 50)),
+    reserved("a", *SHARES, cpus=(1,)),
+    reserved("b", *SHARES, cpus=(1,)),
     planned("g", ("c", (1,))),
     planned("h", ("d", (1,))),
 )
@@ -48,7 +51,7 @@ MOVE: Final = (
 )
 RESERVE: Final = (
     "INSERT INTO ledger_reservations SELECT {position}, 'uid-{position}', 1, 'team-a', 'p', '', '',"
-    " 0, '', 'koordinator', 'binpack', '', 1, 0, 0, 50, 1, 1, '', 1, 'granted', 'reserved',"
+    " 0, '', 'koordinator', 'binpack', '', 1, 0, 0, 50, 1, 1, '1', 1, 'granted', 'reserved',"
     " {position}, 0, at_us, NULL, 'pod' FROM ledger_events WHERE position = {position}"
 )
 HOLD: Final = (
@@ -56,7 +59,7 @@ HOLD: Final = (
     " {exclusive}, 1, 'granted', at_us FROM ledger_events WHERE position = {position}"
 )
 SLOT: Final = (
-    "INSERT INTO ledger_slot_holdings SELECT {position}, '0000:81:00.1', 1, {device}, 'granted',"
+    f"INSERT INTO ledger_slot_holdings SELECT {{position}}, '{FUNCTION}', 1, {{device}}, 'granted',"
     " at_us FROM ledger_events WHERE position = {position}"
 )
 CPU: Final = (
