@@ -30,7 +30,7 @@ _LINES: Final = msgspec.json.Encoder().encode_lines
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotCompared:
-    """Rows of `tables` that ended in the events `first`..`last`: without a digest, or unknown here."""
+    """Rows of `tables` that ended in `first`..`last`: without a digest, or unknown here."""
 
     tables: tuple[str, ...]
     first: int
