@@ -85,7 +85,6 @@ class _Sealed:
     segment: Segment
     path: Path
     kept: int
-    lasts: tuple[int, ...]  # of every segment
     rows: Mapping[str, str]
 
 
@@ -167,8 +166,7 @@ def _sealed(ledger: Ledger, folder: Path, up_to: int, sign: Sign, check: Check) 
         head = checked_head(connection)
         if head.epoch == 0:
             raise InputError("the ledger has no origin yet: nobody wrote to it", place=ledger.url)
-        past = past_of(connection, _refuse, None)
-        before, lasts = past.start, tuple(segment.last for segment in past.segments)
+        before = past_of(connection, _refuse, None).start
         last = min(up_to, head.position) // TILE_EVENTS * TILE_EVENTS
         if last <= before.position:
             return None
@@ -178,7 +176,7 @@ def _sealed(ledger: Ledger, folder: Path, up_to: int, sign: Sign, check: Check) 
         path = folder / file_name(before.position + 1, last)
         partial = _partial(path)
         try:
-            sealed = _written(connection, path, before, (*lasts, last), sign)
+            sealed = _written(connection, path, before, last, sign)
             check(partial)
             _expect_room(path, sealed.segment)
             partial.replace(path)
@@ -201,13 +199,11 @@ def _expect_true_times(connection: Connection, last: int) -> None:
         raise error
 
 
-def _written(
-    connection: Connection, path: Path, before: End, lasts: tuple[int, ...], sign: Sign
-) -> _Sealed:
+def _written(connection: Connection, path: Path, before: End, last: int, sign: Sign) -> _Sealed:
     """Write the file under a passing name, and prove what is on the disk."""
     partial = _partial(path)
     origin = checked_head(connection).origin
-    first, last = before.position + 1, lasts[-1]
+    first = before.position + 1
     out = SegmentFileWriter(partial)
     with closing(out), closing(_Proved(connection, before)) as proved:
         read = reader_of(connection)
@@ -232,8 +228,13 @@ def _written(
         at_us=end.at_us,
     )
     _read_back(connection, SegmentFile(partial, segment), before, end, tree)
-    rows = digests_of_ended(connection, _refuse, lasts)[-1]
-    return _Sealed(segment=segment, path=path, kept=proved.kept, lasts=lasts, rows=rows)
+    rows = _rows_of(connection, segment)
+    return _Sealed(segment=segment, path=path, kept=proved.kept, rows=rows)
+
+
+def _rows_of(connection: Connection, segment: Segment) -> Mapping[str, str]:
+    """Return the digests of the rows that ended in a segment, as they are now."""
+    return digests_of_ended(connection, _refuse, [segment.last], segment.first - 1)[0]
 
 
 class _Proved:
@@ -330,7 +331,7 @@ def _move(writer: Writer, segment: Segment, sealed: _Sealed, wall_us: int) -> No
 
     def move(connection: Connection) -> None:
         take_your_time(connection)
-        if digests_of_ended(connection, _refuse, sealed.lasts)[-1] != sealed.rows:
+        if _rows_of(connection, segment) != sealed.rows:
             raise LedgerError("a row that ended in the segment was changed since it was proved")
         connection.execute(insert(schema.ledger_segments), _values(segment))
         _let_go(connection, segment, sealed.kept)

@@ -38,13 +38,16 @@ class NotCompared:
 
 
 def digests_of_ended(
-    connection: Connection, report: Report, lasts: Sequence[int]
+    connection: Connection, report: Report, lasts: Sequence[int], after: int = 0
 ) -> list[dict[str, str]]:
     """
     Return for each segment, named by its last position, the digests of the rows that ended in it.
 
     A digest is SHA-256, hex, over the rows in key order: each a JSON array and a line. What comes
-    before the first segment counts to it.
+    before the first segment of all counts to it.
+
+    Args:
+        after: where the segment before these ends, 0 for none; what ended up to there is not read.
     """
     found: list[dict[str, str]] = [{} for _ in lasts]
     for table in HISTORY:
@@ -53,6 +56,8 @@ def digests_of_ended(
         query = in_key_order(table)
         for name in {"position", by}:
             query = query.where(literal_column(f"{table.name}.{name} <= {int(lasts[-1])}"))
+        if after:
+            query = query.where(literal_column(f"{table.name}.{by} > {int(after)}"))
         hashers = [sha256() for _ in lasts]
         try:
             with closing(row_pages(connection, query)) as pages:

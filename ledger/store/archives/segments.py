@@ -31,6 +31,7 @@ STATE_FORMAT: Final = "tenure.segment_state.v1"
 TILE_EVENTS: Final = 256
 """A segment ends where a tile of the tree is full, so that its leaf hashes stay in the ledger."""
 STATE_BYTES_MAX: Final = 1 << 31
+"""More than any state has; what claims to unpack to more is damaged."""
 _segments = schema.ledger_segments.c
 _NO_KEYS: Final = bytes(32)
 NOBODY: Final = EpochStarted(epoch=0, holder="", origin="", tenure_version="")
@@ -174,13 +175,23 @@ def end_of(segment: Segment) -> End:
         ) from error
 
 
-def _unpacked(segment: Segment) -> End:
+def unpacked_text(body: bytes, digest: bytes) -> str:
+    """
+    Return a compressed text, which must give the digest beside it, with nothing behind it.
+
+    Raises:
+        InputError: it gives another one.
+        zlib.error, ValueError, MemoryError: it can't be unpacked.
+    """
     unpacker = zlib.decompressobj()
-    text = unpacker.decompress(segment.state, STATE_BYTES_MAX).decode()
-    whole = unpacker.eof and not unpacker.unused_data
-    if not whole or sha256(text.encode()).digest() != segment.state_digest:
+    text = unpacker.decompress(body, STATE_BYTES_MAX)
+    if not unpacker.eof or unpacker.unused_data or sha256(text).digest() != digest:
         raise InputError("its text does not give its digest")
-    end = parsed_end(text)
+    return text.decode()
+
+
+def _unpacked(segment: Segment) -> End:
+    end = parsed_end(unpacked_text(segment.state, segment.state_digest))
     known = {"last": end.position, "chain_hash": end.chain_hash, "at_us": end.at_us}
     for name, value in known.items():
         if getattr(segment, name) != value:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -23,15 +22,21 @@ from ledger.domain.log.state import Folding, LedgerState
 from ledger.domain.log.state_codec import FORMAT, decode_state
 from ledger.store import schema
 from ledger.store.archives.segment_files import SegmentFile
-from ledger.store.archives.segments import START, End, Segment, end_of, in_archive, segments_of
+from ledger.store.archives.segments import (
+    START,
+    End,
+    Segment,
+    end_of,
+    in_archive,
+    segments_of,
+    unpacked_text,
+)
 from ledger.store.mending.acts import TIMES, first_corrected, voids_of
 from ledger.store.open import Ledger
 from ledger.store.reading.read import read_events, recorded_event, replay
 from ledger.store.reading.tables import few_collections, is_typed, other_types
 
 SNAPSHOT_FORMAT: Final = f"{FORMAT}+zlib"
-STATE_BYTES_MAX: Final = 1 << 31
-"""More than any state has; what claims to unpack to more is damaged."""
 _events, _snapshots = schema.ledger_events.c, schema.ledger_snapshots.c
 
 
@@ -168,14 +173,10 @@ def unpacked(row: Sequence[Any]) -> LedgerState:
     _, form, body, digest = row
     if form != SNAPSHOT_FORMAT:
         raise InputError(f"of a form that this version does not know: format={form}")
-    unpacker = zlib.decompressobj()
     try:
-        text = unpacker.decompress(body, STATE_BYTES_MAX)
+        text = unpacked_text(body, digest)
     except (zlib.error, ValueError, MemoryError) as error:
         raise InputError(f"it can't be unpacked: {error}") from error
-    whole = unpacker.eof and not unpacker.unused_data
-    if not whole or sha256(text).digest() != digest:
-        raise InputError("its text does not give its digest")
     return decode_state(text)
 
 
