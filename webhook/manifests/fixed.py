@@ -122,8 +122,8 @@ def changes_what_stays() -> str:
     cdi = f"'%s'.format([{AFTER}]).contains({text(DOMAIN_CDI)})"
     stay = [same_label(LABEL_QOS_CLASS), same_label(LABEL_PRIORITY), same_class()]
     words = f"!has(oldObject.spec.nodeName) || ({same_words()})"
-    kept = " && ".join(f"({one})" for one in (*stay, untouched(), words))
-    return f"!({kept}) || ({AFTER} != {BEFORE} && {cdi})"
+    same = " && ".join(f"({one})" for one in (*stay, untouched(), words))
+    return f"!({same}) || ({AFTER} != {BEFORE} && {cdi})"
 
 
 def same_amounts(names: Iterable[str]) -> str:

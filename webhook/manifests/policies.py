@@ -49,6 +49,7 @@ from webhook.manifests.cel import (
     annotated_anew,
     any_container,
     any_key,
+    beginnings,
     holds,
     key_matches,
     takes,
@@ -387,11 +388,11 @@ def _of_many_keys(names: Iterable[str], prefixes: Iterable[str]) -> str:
     """
     Return such keys of a Pod's annotations, and what else looks so, by calls that do not loop.
 
-    The API server itself takes no key of a Pod with a quotation mark in it. The first letters do,
-    as a search costs by the length of what is searched for, 1,000,000 at most. One value can have
+    The API server itself takes no key of a Pod with a quotation mark in it. The price of one
+    search is 1,000,000 at most, so that the first letters do. One value can have
     37,000 texts that look so: all keys, where those are fewer.
     """
-    looks = [text(re.escape(prefix[:6]) + '[^"]*') for prefix in sorted(prefixes)]
+    looks = [text(re.escape(each) + '[^"]*') for each in beginnings(prefixes)]
     found = " + ".join([texts(names), *(f"variables.noted.findAll({each})" for each in looks)])
     fewer = "l.size() < variables.after.size() + variables.before.size()"
     return f"[{found}].map(l, {fewer} ? l : {_EVERY_KEY})[0]"
@@ -406,8 +407,8 @@ def _unchanged(guarded: str, *, admitted: bool = False) -> str:
         else ""
     )
     same = "k in variables.before && variables.before[k] == variables.after[k]"
-    kept = f"k in variables.after ? ({marks}({same})) : !(k in variables.before)"
-    return f"variables.keys.all(k, !{guarded} || ({kept}))"
+    stays = f"k in variables.after ? ({marks}({same})) : !(k in variables.before)"
+    return f"variables.keys.all(k, !{guarded} || ({stays}))"
 
 
 def _every_container(condition: str) -> str:
