@@ -512,7 +512,6 @@ class Agents:
 
 
 def _is_there(holding: Holding, pod_uids: AbstractSet[str]) -> bool:
-    """Tell whether one of these Pods has what is held: its own, or a claim's that it uses."""
     return holding.pod_uid in pod_uids or any(one.uid in pod_uids for one in holding.consumers)
 
 
@@ -529,14 +528,12 @@ def is_covered(holding: Holding, pod: SeenPod) -> bool:
 
 
 def _differ(said: Sequence[ProvenContainer], wanted: Sequence[ProvenContainer]) -> bool:
-    """Tell whether containers have other devices, or, where it is said which, other CPUs."""
     cpus = {one.index: one.cpus for one in wanted}
     are_others = any(one.cpus and one.cpus != cpus.get(one.index) for one in said)
     return are_others or _devices(said) != _devices(wanted)
 
 
 def _devices(containers: Sequence[ProvenContainer]) -> object:
-    """Return which devices each container has, whatever the order and the amounts."""
     return sorted(
         (one.index, sorted((each.device_type, each.device_id, each.minor) for each in one.devices))
         for one in containers

@@ -284,7 +284,6 @@ class Extender:
 
 
 def _is_nominated(arguments: ExtenderArguments) -> bool:
-    """Tell whether it is asked about a nominated node alone: about the others comes next."""
     status = arguments.pod.get("status")
     nominated = status.get("nominatedNodeName") if isinstance(status, dict) else None
     return bool(nominated) and list(arguments.node_names) == [nominated]
@@ -370,7 +369,6 @@ def _victims(value: Mapping[str, object]) -> dict[str, tuple[list[str], int]]:
 
 
 def _uid(pod: object, path: str) -> str:
-    """Return the UID of a victim, that is named by it or given whole."""
     victim = an_object(pod, path)
     if "metadata" in victim:
         return text_at(an_object(victim["metadata"], f"{path}.metadata"), "uid", path)

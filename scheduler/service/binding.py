@@ -269,7 +269,6 @@ class Binder:
         return first[0], Answer(await self._bind_counted(job, version, *by_number))
 
     def _begin_ahead(self, call: BindCall) -> _Job | None:
-        """Begin with a Pod that was reserved for with its gang, where it is asked for there."""
         ahead = self._ahead.pop(call.pod_uid, None)
         assert ahead is None or ahead.known.is_set(), call
         if ahead is None or ahead.chosen.reservation.node_name != call.node_name:
@@ -279,7 +278,6 @@ class Binder:
         return job
 
     def _with_ahead(self, job: _Job, ahead: _Ahead) -> Next:
-        """Return the first act for a Pod that was reserved for with its gang."""
         event = ahead.chosen.reservation
         job.chosen, job.position = ahead.chosen, ahead.position
         job.node_uid, job.attempt = event.node_uid, event.attempt
@@ -417,7 +415,6 @@ class Binder:
         return Rejected(NODE_MOVED)
 
     def _expect_others(self, chosen: Chosen) -> None:
-        """Let what is reserved with a Pod wait for the binds of the others."""
         for new in chosen.events[:-1]:
             if isinstance(new.event, PodReserved):
                 alone = Chosen(reservation=new.event, events=(new,))

@@ -244,7 +244,6 @@ class LiveBooks:
         return (structs.replace(described, idempotency_key=key),)
 
     def _counts(self, event: PodReserved | PodObserved) -> bool:
-        """Count an attempt of a Pod; tell whether it is its newest."""
         if event.attempt <= self.attempts(event.pod_uid):
             return False
         self._attempts[event.pod_uid] = event.attempt
@@ -336,7 +335,6 @@ def _no_holds(_pod_uid: str, _node_name: str) -> AbstractContextManager[Placemen
 
 
 def _standing(state: LedgerState, opened: Mapping[int, object]) -> dict[str, Standing]:
-    """Return the newest reservation of every Pod that has one."""
     found: dict[str, Standing] = {}
     for uid, node in state.nodes.items():
         for holding in node.holdings.values():

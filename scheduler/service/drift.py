@@ -159,7 +159,6 @@ def disagreements(sight: Sight) -> list[Disagreement]:
 
 
 def _of_claims(sight: Sight, state: NodeState) -> Iterator[Disagreement]:
-    """Yield the claims that got past the gate, those that nobody uses, and those that end."""
     for key, one in sorted(state.claims.items()):
         past = sight.past_gate(one.pod_uid) if one.kind == OBSERVED else ""
         kinds = {
@@ -239,7 +238,6 @@ def _is_lost(holding: Holding) -> bool:
 def _of_holding(
     sight: Sight, use: _Use, holding: Holding, pod: PodSeen | None
 ) -> Iterator[Disagreement]:
-    """Yield what is wrong about one holding of a Node that is there."""
     state = use.state
 
     def found(kind: str, words: str) -> Disagreement:
@@ -294,7 +292,6 @@ def _of_words(
     pod: PodSeen,
     found: Callable[[str, str], Disagreement],
 ) -> Iterator[Disagreement]:
-    """Yield what the node, and the words on a bound Pod, say otherwise than its reservation."""
     otherwise = sight.otherwise(state.uid, holding)
     if otherwise is None and _id_of(drift.NODE_GAVE_OTHER, state, holding) in sight.open:
         otherwise = "its node said so, and has not spoken of it since"
@@ -339,7 +336,6 @@ def _on_lost_node(sight: Sight, state: NodeState) -> Iterator[Disagreement]:
 
 
 def _without_holding(sight: Sight, held: AbstractSet[str]) -> Iterator[Disagreement]:
-    """Yield the Pods that run on a Node of the ledger's, and hold nothing by it."""
     uid = next((state.uid for state in sight.states if state.uid == sight.node_uid), None)
     if uid is None or sight.fault[0]:
         return
@@ -376,7 +372,6 @@ def _stranger(pod: PodSeen, why: str) -> tuple[str, str]:
 
 
 def _fault(sight: Sight, found: Sequence[Disagreement]) -> Iterator[Disagreement]:
-    """Yield that a node can't be decided on where somebody holds something."""
     kind, words = sight.fault
     if kind not in {drift.NODE_UNREADABLE, drift.NODE_UNRECORDED}:
         return
@@ -472,7 +467,6 @@ class _Use:
 
 
 def _of_devices(use: _Use) -> Iterator[Disagreement]:
-    """Yield what Pods hold that the node does not list, or not enough of."""
     state = use.state
     for (device_type, minor, device_id), (kind, holders) in use.gone.items():
         yield Disagreement(

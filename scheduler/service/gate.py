@@ -420,7 +420,6 @@ class Gate:
         return answer
 
     async def _record(self, found: Sequence[ClaimEvent], version: int) -> LedgerError | None:
-        """Record events of one claim; return why the ledger refused them, if it did."""
         new = tuple(self._signed(one, version) for one in found)
         opening = next(
             (one for one in found if isinstance(one, ClaimReserved | ClaimObserved)), None
@@ -717,7 +716,6 @@ class Gate:
         return waits == standing.key or await self._is_gone(standing)
 
     async def _wake_controller(self, seen: ClaimSeen) -> bool:
-        """Let the claim's controller try at once; tell whether it needs no more."""
         same: Object = {"op": "test", "path": "/metadata/uid", "value": seen.uid}
         version = str(seen.version)
         return await self._annotate(seen, ANNOTATION_TENURE_CONFIRMED, version, same)
@@ -819,7 +817,6 @@ def _node_name(seen: ClaimSeen | None, standing: Standing | None) -> str:
 
 
 def _way_out(answer: Barred, *, is_free: bool) -> str:
-    """Return what would free a Pod that waits for a refused claim."""
     if answer.reason not in {DEVICE_CLOSED, DEVICE_TAKEN}:
         return "It is asked again"
     words = "once its holder ends" if answer.taken else "once it is open again"

@@ -100,7 +100,6 @@ class LiveGroups:
             self._forget(name)
 
     def _runs(self, uid: str) -> bool:
-        """Tell whether a Pod is there and has not ended, by the API."""
         seen = self._view.pods.seen.get(uid)
         return seen is not None and not seen.ended
 
@@ -136,7 +135,6 @@ class LiveGroups:
         self.groups.came(group_name(request), request.uid)
 
     def _left(self, uid: str, before: str, now: str) -> None:
-        """Take note that a Pod is in another group now, or gone; its place there is over."""
         self.groups.left(before, uid, now or None)
         self.given_up(uid, GONE)
         if self._leads and uid in self.groups.lives[before].places:
@@ -287,7 +285,6 @@ class LiveGroups:
         return self._take(placement) or NODE_REFUSES
 
     def _lacks_members(self, request: PodRequest) -> bool:
-        """Tell whether too few of a gang could be reserved for together now."""
         name, gang = group_name(request), request.gang
         if gang is None or self.groups.is_complete(name):
             return False
@@ -298,7 +295,6 @@ class LiveGroups:
         return held + max(ready, 1) < gang.min_available
 
     def _is_ready(self, one: Waiting) -> bool:
-        """Tell whether a member has a place, no gate, and a node that is open."""
         placement = self.groups.kept(one.request)
         if placement is None or one.is_gated:
             return False
@@ -475,7 +471,6 @@ def _only(
 
 
 def _nowhere(request: PodRequest, asked: AskedNodes, refusal: Unfit) -> Judged:
-    """Return that no node passes, for one reason."""
     judged = _only(request, asked, None)
     filtered = replace(judged.filtered, reasons=(refusal.reason,))
     return replace(judged, filtered=filtered, refusal=refusal.reason)

@@ -64,8 +64,6 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class _Nodes:
-    """What is known of nodes, and who gives their devices."""
-
     view: ClusterView
     slices: SliceBook
     drivers: LookedAt
@@ -198,7 +196,6 @@ def _place(view: ClusterView) -> Place:
 
 
 def _tell(guard: Guard, nodes: _Nodes, agents: Agents) -> None:
-    """Let the parts hear what lets them go on."""
     view, gate = nodes.view, guard.gate
 
     def answered(node_uid: str) -> None:

@@ -168,7 +168,6 @@ class Inventory:
         return state is None or state.lost
 
     def _is_recorded(self, facts: NodeFacts) -> bool:
-        """Tell whether the ledger says of a node what the API says, and nothing else is due."""
         before = self._view.uid(facts.name)
         if before not in (None, facts.uid) and not self._is_lost(before):
             return False
@@ -273,7 +272,6 @@ class Inventory:
         return new
 
     async def _lose(self, uid: str, name: str, reason: str) -> bool:
-        """Record a loss that is new; tell whether the ledger has it now."""
         state = self._view.recorded(uid)
         if state is None or state.lost:
             return True
@@ -310,5 +308,4 @@ class Inventory:
 
 
 def _oldest_first(facts: Mapping[str, NodeFacts]) -> list[str]:
-    """Return the names of nodes in the order in which they are decided on."""
     return sorted(facts, key=lambda name: facts[name].created)

@@ -374,7 +374,6 @@ class PodBook:
             self.gone[node] = kept
 
     def _tell(self, before: PodSeen | None, now: PodSeen | None) -> None:
-        """Tell of the node whose holders are others now."""
         nodes = [
             pod.node if pod is not None and pod.holds and not pod.ended else ""
             for pod in (before, now)

@@ -387,7 +387,6 @@ def _role(kind: str, name: str, namespace: str, rules: list[Thing]) -> Thing:
 def _bound(
     kind: str, name: str, role: str, account: str, namespace: str, *, within: str = ""
 ) -> Thing:
-    """Return the binding of a role, in a namespace or in all of the cluster."""
     return {
         "apiVersion": RBAC,
         "kind": f"{kind if not within else 'Role'}Binding",

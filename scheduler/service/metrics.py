@@ -136,8 +136,6 @@ _OF_MODELS: Final = {
 
 
 class _Cards(Collector):
-    """Cards by type and model, out of the arrays that decide."""
-
     def __init__(self, counts: Callable[[], CardCounts]) -> None:
         self._counts = counts
 
@@ -161,8 +159,6 @@ _OF_CARDS: Final = {
 
 
 class _EachCard(Collector):
-    """Card by card."""
-
     def __init__(self, counts: Callable[[], CardCounts]) -> None:
         self._counts = counts
 

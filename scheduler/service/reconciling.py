@@ -246,7 +246,6 @@ class Reconciling:
         return most
 
     async def _look(self, name: str, now: float, room: int) -> int:
-        """Look at a node; return how much was recorded."""
         found = disagreements(self._sight(name))
         try:
             return await self._record(name, found, now, room)

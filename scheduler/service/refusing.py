@@ -231,7 +231,6 @@ class Refusing:
             del pods[uid]
 
     async def _end_waits(self) -> None:
-        """Record of Pods that are gone that they wait no more."""
         if self._recorded_waits is None:
             found = await self._history(None)
             self._recorded_waits = {uid for uid, told in found.items() if told.waiting}

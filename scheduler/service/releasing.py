@@ -199,7 +199,6 @@ class Releasing:
         self._wakes.forget(AGO_SECONDS_MAX)
 
     def _held_on(self, name: str) -> set[str]:
-        """Return the UIDs of the Pods that hold something on a node, or use what a claim holds."""
         everyone = [one for state in self.states(name) for one in state.everyone()]
         used = {each.uid for one in everyone for each in one.consumers}
         return used.union(one.pod_uid for one in everyone)
@@ -377,7 +376,6 @@ class Releasing:
         return found
 
     def _seen_of(self, name: str, pod: PodLife) -> tuple[DeviceCheckpoint, ...]:
-        """Return what a node's agent sees a Pod have."""
         uid = self._view.nodes.uid(name)
         there = {} if uid is None else self._seen(uid)
         found = there.get(pod.uid) or there.get(pod.static_uid)
@@ -411,7 +409,6 @@ class Releasing:
         return uid in seen or any(pod.static_uid == uid for pod in seen.values())
 
     async def _adopt(self, name: str, uid: str, before: int) -> None:
-        """Record what a running Pod holds that nobody recorded."""
         seen = self._view.pods.seen.get(uid)
         if seen is None:
             return  # it went while another one was looked at

@@ -233,7 +233,6 @@ class Telling:
 
 
 def _cut(note: str) -> str:
-    """Return a note that the API server takes."""
     raw = note.encode()
     if len(raw) <= NOTE_BYTES_MAX:
         return note

@@ -266,7 +266,6 @@ class ClusterView:
         return frozenset(pod for pod in running if recorded.get(pod, self.pods.seen[pod].holds))
 
     def _devices_of(self, uid: str) -> tuple[DeviceRecord, ...]:
-        """Return the devices of a node as the ledger has them."""
         state = self._fold.node(uid)
         return () if state is None else state.devices
 
@@ -336,7 +335,6 @@ class ClusterView:
         self._open_or_close(name)
 
     def _open_or_close(self, name: str) -> None:
-        """Let a node be asked about, or say why it takes nothing."""
         uid = self._named.get(name)
         if name in self._faults:
             self.directory.close(name, self._faults[name])

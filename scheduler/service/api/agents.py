@@ -232,7 +232,6 @@ class AgentRoutes:
         return json_answer({"format": FORMAT, **answer})
 
     def _compare(self, request: web.Request) -> None:
-        """Refuse an agent that shows cards otherwise than Pods are stored for."""
         ours, told = self._view.settings.vocabulary.slot_mode, request.query.get("mode", "")
         if told and told != ours:
             fact = f"slotMode of the service is {ours}, --mode of the agent {told}"
@@ -280,7 +279,6 @@ class AgentRoutes:
         return json_answer({**said, **parts})
 
     def _ends(self, uid: str, known: str | None) -> dict[str, Any]:
-        """Return what is asked of claims, of an agent that reads what kubelet has of them."""
         if known is None:
             return {}
         version, ends = self._agents.claims.told(uid)

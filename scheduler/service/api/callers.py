@@ -174,13 +174,11 @@ class Callers:
         return self._by_headers(headers)
 
     def _is_believed(self, common_names: Sequence[str]) -> bool:
-        """Tell whether a certificate is the API server's: one name, and one of those allowed."""
         if self.rule.authority is None or len(common_names) != 1:
             return False
         return not self.rule.names or common_names[0] in self.rule.names
 
     def _named(self, headers: Headers) -> list[str]:
-        """Return the headers that say who calls, of the rule and of habit."""
         names = {*self.rule.users, *self.rule.groups, *self.rule.uids, *_USUAL_NAMES}
         prefixes = (*self.rule.prefixes, _USUAL_PREFIX)
         each = (str(name).lower() for name in headers.keys())  # noqa: SIM118 - no mapping

@@ -274,7 +274,6 @@ def _handler(
 
 
 def _with_step(error: Exception) -> str:
-    """Return a message with the step that its author knows to take next."""
     return "; next: ".join([str(error), *getattr(error, "__notes__", ())[:1]])
 
 
