@@ -295,7 +295,6 @@ def _is_probe(options: AgentManifests) -> str:
 
 
 def _probe_rights(options: AgentManifests) -> Iterator[Thing]:
-    """Yield the right to make, bind and delete Pods in the agents' own namespace."""
     named = {"name": f"{ACCOUNT}-probe", "namespace": options.namespace}
     rules = [
         _may(["create", "delete"], "", "pods"),
@@ -328,7 +327,6 @@ def _marked_alone() -> str:
 
 
 def _rights(options: AgentManifests) -> Iterator[Thing]:
-    """Yield the account and what it may do: no list of anything, no Pod, no Secret."""
     yield {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _metadata(options)}
     rules = [
         _may(["get", "patch"], "", "nodes"),
@@ -355,7 +353,6 @@ def _rights(options: AgentManifests) -> Iterator[Thing]:
 
 
 def _files(options: AgentManifests) -> Iterator[Thing]:
-    """Yield what the agent reads from ConfigMaps: nothing of it is secret."""
     contents = (("ca", {"ca.crt": options.authority}), ("proof-keys", dict(options.keys)))
     for what, data in contents:
         yield {

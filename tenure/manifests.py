@@ -207,7 +207,6 @@ def _sources(path: str, stdin: BinaryIO | None) -> Iterator[InputFile]:
 
 
 def _objects(spot: _Spot, value: object) -> Iterator[tuple[_Spot, dict[str, Any]]]:
-    """Yield the objects in one document with where they stand; lists are opened."""
     if value is None and not spot.path:
         return  # an empty document between two `---`
     if not isinstance(value, dict):
@@ -264,7 +263,6 @@ def _document(spot: _Spot, body: dict[str, Any], index: int) -> Document:
 
 
 def _kind(body: dict[str, Any]) -> tuple[str, bool]:
-    """Return the kind and whether it is ours; without an `apiVersion` the kind alone tells."""
     kind, version = body["kind"], body.get("apiVersion")
     if kind not in OURS or not isinstance(version, str):
         return kind, kind in OURS
@@ -285,7 +283,6 @@ def _others_metadata(body: dict[str, Any]) -> tuple[dict[str, Any], str]:
 
 
 def _metadata(kind: str, body: dict[str, Any], index: int) -> tuple[dict[str, Any], str]:
-    """Return the metadata with name, namespace and uid, and the namespace, if it has one."""
     metadata = _map(body, "metadata")
     for texts in ("labels", "annotations"):
         _keep_texts(_map(metadata, texts, "metadata."), f"metadata.{texts}")

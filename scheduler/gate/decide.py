@@ -352,7 +352,6 @@ def end_of(standing: Standing, reason: str) -> ClaimReleased | ClaimVoided:
 
 
 def _zero(results: Sequence[ClaimResult], may_be_none: Callable[[ClaimResult, str], bool]) -> str:
-    """Return which share is of nothing, empty where none is."""
     for one in results:
         for name, amount in sorted(one.consumed.items()):
             try:

@@ -149,7 +149,6 @@ def _account(share: DeviceShare) -> tuple[str, int, str]:
 
 
 def _greater(one: DeviceShare, other: DeviceShare) -> DeviceShare:
-    """Return the greater of two holdings of one account."""
     return structs.replace(
         one,
         core_percent=max(one.core_percent, other.core_percent),

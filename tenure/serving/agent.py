@@ -254,7 +254,6 @@ def _proven(
     tasks: Tasks,
     own_pod: tuple[str, str],
 ) -> NodeToTell:
-    """Return the node whose cards are closed, in the mode `env`, until that mode is proved."""
     told, probe = options.reporting, options.probe
     if options.mode is not AgentMode.ENV:
         return node
@@ -279,7 +278,6 @@ def _proven(
 
 
 def _check(options: AgentOptions) -> None:
-    """Refuse what can't work in a mode."""
     folders = []
     if options.mode is not AgentMode.ENV:
         folders.append(("--plugins", options.plugins))
@@ -332,7 +330,6 @@ def _served(
     why_no_cdi: Callable[[], str],
     came: Callable[[], None],
 ) -> SlotPlugin | GpuShare | None:
-    """Return what kubelet is served; None where containers are shown their cards without it."""
     if options.mode is AgentMode.ENV:
         return None
     checkpoint = CheckpointFile(options.plugins / FILE_NAME).read
@@ -430,7 +427,6 @@ class Marker:
                 pass
 
     async def _mark(self) -> None:
-        """Mark each Pod once, which kubelet may tell of as it was for a while after."""
         pods = await self._served.to_mark()
         for pod in pods:
             if pod.uid in self._marked:

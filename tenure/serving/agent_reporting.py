@@ -261,7 +261,6 @@ async def reporting(
 
 
 def _held(held: NodeWord) -> tuple[Sequence[HeldByPod] | None, tuple[Fault, ...]]:
-    """Return who holds what, or None and why nobody knows."""
     try:
         return held.pods(), ()
     except InputError as error:

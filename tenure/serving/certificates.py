@@ -113,7 +113,6 @@ async def _read(api: Objects, namespace: str, secret: str, configuration: str) -
 
 
 def _trusted(configuration: Any) -> frozenset[str]:  # noqa: ANN401 - JSON
-    """Return the authorities that every webhook of a configuration trusts."""
     each = [
         frozenset(one.fingerprint for one in bundle_facts(base64.b64decode(bundle)))
         for hook in configuration.get("webhooks") or ()

@@ -258,7 +258,6 @@ class Http2Connection(asyncio.Protocol):
 
     @staticmethod
     def _give_up(stream: _Stream) -> None:
-        """End the wait for a body that does not come any more."""
         stream.whole.cancel()
 
     async def _run(self, number: int, stream: _Stream, method: str, path: str) -> None:
@@ -292,7 +291,6 @@ class Http2Connection(asyncio.Protocol):
                 self._send(number, stream)
 
     def _send(self, number: int, stream: _Stream) -> None:
-        """Send as much of an answer as the caller takes now."""
         assert stream.unsent is not None, "it is answered"
         while True:
             room = min(self._h2.local_flow_control_window(number), _FRAME_MAX)

@@ -41,7 +41,6 @@ class JsonLines(logging.Formatter):
 
 
 def _shown(value: object) -> object:
-    """Return a field as JSON has it, else as Python shows it, whatever it is."""
     if isinstance(value, str | int):
         return value
     try:

@@ -100,7 +100,6 @@ async def serve_scheduler(options: SchedulerOptions) -> None:
 
 
 def _settings_of(options: SchedulerOptions) -> tuple[SchedulingSettings, frozenset[str]]:
-    """Return the settings, and the users that admission lets bind."""
     if options.config is None:
         return DEFAULT_SCHEDULING, SERVICE_ACCOUNTS
     from tenure.config import read_service_accounts, read_settings

@@ -25,7 +25,6 @@ def _option(
     *flags: str,
     **more: Any,  # noqa: ANN401 - typer's own
 ) -> object:
-    """Return an option that the environment may give as well, as `TENURE_` and a name."""
     return typer.Option(*flags, envvar=f"TENURE_{name}", help=words, **more)
 
 

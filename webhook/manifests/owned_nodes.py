@@ -61,7 +61,6 @@ def may_meet_owned_nodes(settings: AdmissionSettings) -> str:
 
 
 def _gains(toleration: str) -> str:
-    """Return that the Pod has such a toleration, and had none before."""
     now, before = (
         f"(has({pod}.spec.tolerations) && {pod}.spec.tolerations.exists(t, {toleration}))"
         for pod in ("object", "oldObject")

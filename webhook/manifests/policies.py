@@ -399,7 +399,6 @@ def _of_many_keys(names: Iterable[str], prefixes: Iterable[str]) -> str:
 
 
 def _unchanged(guarded: str, *, admitted: bool = False) -> str:
-    """Return that no guarded annotation is new, other or gone; a new Pod may carry our marks."""
     marks = (
         "(request.operation == 'CREATE' && request.kind.kind == 'Pod' && k in"
         f" {texts(ADMISSION_ANNOTATIONS)}) || "
@@ -469,7 +468,6 @@ def _in_managed() -> str:
 
 
 def _is_managed(namespace: str) -> str:
-    """Return that a Namespace has opted in."""
     labels, managed = f"{namespace}.metadata.labels", text(LABEL_TENURE_MANAGED)
     opted = f"has({labels}) && {managed} in {labels} && {labels}[{managed}] == 'true'"
     return f"({namespace} != null && {opted})"

@@ -96,7 +96,6 @@ class Standing:
         self.disproved = process.freshness.quarantine = why
 
     async def _why_not(self, process: Process, pods: Reflector) -> str:
-        """Return why the ledger may not be written, empty if it may."""
         proofs, path = process.live.proofs, config_map_path(process.options.namespace)
         try:
             there = await process.objects.read(path)
