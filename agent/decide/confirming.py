@@ -202,7 +202,6 @@ def unanswered(state: Confirming, message: Said) -> Confirming:
 
 
 def _there(look: Look) -> frozenset[str]:
-    """Return the Pods that run here, or that kubelet may start."""
     return look.live | frozenset(look.places or ())
 
 
@@ -218,7 +217,6 @@ def _is_hidden(one: HeldByPod, look: Look) -> bool:
 
 
 def _gone(held: Iterable[HeldByPod], look: Look, others: AbstractSet[str]) -> tuple[str, ...]:
-    """Return the Pods that hold something and of which nothing is left; none if that is unsure."""
     if look.places is None or not look.complete:
         return ()
     there = _there(look) | others
@@ -258,7 +256,6 @@ def _given(one: HeldByPod, look: Look) -> tuple[ProvenContainer, ...] | None:
 
 
 def _having(one: HeldByPod, place: str, ids: frozenset[str]) -> ProvenContainer:
-    """Return a container that has these devices, whatever was reserved for it."""
     known = {device.device_id: device for device in one.devices}
     nobody = ProvenDevice(device_type=TYPE_GPU, device_id="", minor=-1)
     devices = (known.get(each) or replace(nobody, device_id=each) for each in sorted(ids))

@@ -95,7 +95,6 @@ def joined(pools: Iterable[CpuSharedPool]) -> CpuSet:
 
 
 def _by_numa(topology: CpuTopology, cpus: CpuSet) -> tuple[CpuSharedPool, ...]:
-    """Return these CPUs by socket and NUMA node, in that order."""
     places = sorted({(cpu.socket, cpu.numa) for cpu in topology.cpus})
     return tuple(
         CpuSharedPool(

@@ -65,7 +65,6 @@ class CombinedProbe:
 
 
 def _joined(a: Discovery, b: Discovery) -> Discovery:
-    """Return two parts of one machine together; of what both say, the first counts."""
     return Discovery(
         identity=a.identity if a.identity != Identity() else b.identity,
         driver_version=a.driver_version or b.driver_version,

@@ -263,7 +263,6 @@ def checked(found: Discovery) -> Discovery:
 
 
 def _check_ids(name: str, devices: Iterable[tuple[str, str, int]]) -> None:
-    """Refuse two devices with one id or one minor; devices as type, id and minor."""
     seen: set[tuple[str, str | int]] = set()
     for number, (kind, device_id, minor) in enumerate(devices):
         path = f"{name}[{number}]"

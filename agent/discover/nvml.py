@@ -301,7 +301,6 @@ class _Read:
 
 
 def _links(read: Sequence[_Read]) -> Iterator[GpuLink]:
-    """Yield what connects each two cards, as far as the driver says."""
     for a, b in combinations(sorted(read, key=lambda one: one.card.minor), 2):
         direct = a.lanes.to.get(b.card.place.bus_id, 0)
         count = direct + min(a.lanes.to.get(_SWITCH, 0), b.lanes.to.get(_SWITCH, 0))

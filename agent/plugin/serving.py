@@ -195,7 +195,6 @@ class DevicePlugin:
             await self._stop()
 
     def _why_not(self) -> str:
-        """Return why kubelet must not know us now."""
         why = self._served.why_not()
         if not why and self._served.listing().ByteSize() > MESSAGE_MAX:
             count = len(self._served.listing().devices)
@@ -234,7 +233,6 @@ class DevicePlugin:
         return is_other_gone or ((self._dropped or self._is_unasked()) and not others)
 
     def _is_unasked(self) -> bool:
-        """Tell whether kubelet took us and has not asked for the ids for too long."""
         if self._registered is None or self._listed:
             return False
         return time.monotonic() > self._registered.at + self._list_seconds
@@ -248,7 +246,6 @@ class DevicePlugin:
         return found.st_ino, found.st_ctime_ns
 
     async def _register(self) -> None:
-        """Listen on a new socket, and tell kubelet of it."""
         self._registered = None
         self._metrics.registered.set(0)
         await self._stop()
@@ -373,7 +370,6 @@ class DevicePlugin:
         return self._options()
 
     async def _list(self, _: object, __: _Context) -> AsyncIterator[Any]:
-        """Tell all ids, and again when they or their health are others."""
         told, ended = None, self._ended
         self._listed = True
         try:

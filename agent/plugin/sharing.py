@@ -286,7 +286,6 @@ class ShareSlots(SlotPlugin):
 
 
 async def _read(pods: PodsOfKubelet) -> dict[str, SharePod | None]:
-    """Return kubelet's Pods by UID, None for one without a share."""
     try:
         found = await pods()
     except (NoAnswerError, InputError) as error:

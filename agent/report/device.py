@@ -186,7 +186,6 @@ def _device(
 
 
 def _models(cards: Sequence[Card]) -> Iterator[Fault]:
-    """Yield that the node has cards of several models."""
     models = sorted({card.model for card in cards})
     if len(models) > 1:
         fact = f"the label says the model of the first: {models}"
@@ -230,7 +229,6 @@ def _closed_to_two(found: Discovery, names: Sequence[str]) -> Discovery:
 
 
 def _advertised(node: Object) -> list[str]:
-    """Return the vendor's own resources that the Node has of somebody else: of its plugin."""
     capacity = (node.get("status") or {}).get("capacity") or {}
     return sorted(
         name
@@ -417,7 +415,6 @@ def _entry(
     place: Place,
     faults: tuple[Fault, ...],
 ) -> dict[str, Any]:
-    """Return a device as the object lists it; `identity` is its type, id and minor."""
     device_type, device_id, minor = identity
     topology = {}
     if place != Place():
@@ -439,7 +436,6 @@ def _entry(
 
 
 def _groups(functions: Sequence[VirtualFunction]) -> list[dict[str, Any]]:
-    """Return virtual functions by their labels, in the order of the first of each."""
     groups: dict[tuple[tuple[str, str], ...], list[dict[str, object]]] = {}
     for one in functions:
         key = tuple(sorted(one.labels.items()))
@@ -492,7 +488,6 @@ def _since(
 
 
 def _entries(there: Object | None) -> Iterator[Object]:
-    """Yield the devices that the object lists, as far as they are any."""
     spec = (there or {}).get("spec")
     listed = spec.get("devices") if isinstance(spec, dict) else None
     for one in listed if isinstance(listed, list) else ():

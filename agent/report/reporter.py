@@ -197,7 +197,6 @@ class Reporter:
     async def _written(
         self, part: _Part, there: Object | None, problems: list[Fault]
     ) -> Object | None:
-        """Write a part of an object where that has to be; return what it is then, if it was."""
         want = _without(part.want, self._unknown) if part.path.startswith(DEVICES) else part.want
         if want is not part.want:
             problems.append(_NO_TOPOLOGIES)
@@ -239,7 +238,6 @@ class Reporter:
         return await self.objects.apply(part.where, body, manager=MANAGER, force=force)
 
     def _lately(self, where: str) -> int:
-        """Return how often a part was taken back of late."""
         times = self._repairs.get(where, deque())
         while times and times[0] <= self.clock() - REPAIR_SECONDS:
             times.popleft()

@@ -137,7 +137,6 @@ def _same(path: Path, want: Any, there: Any) -> bool:  # noqa: ANN401 - JSON
 
 
 def _managed(there: Object, subresource: str) -> dict[tuple[str, str], Object]:
-    """Return manager and operation -> the fields that they own in this part of the object."""
     found: dict[tuple[str, str], Object] = {}
     entries: Sequence[Any] = (there.get("metadata") or {}).get("managedFields") or ()
     for entry in entries:
@@ -148,7 +147,6 @@ def _managed(there: Object, subresource: str) -> dict[tuple[str, str], Object]:
 
 
 def _owns(fields: Object | None, path: Path) -> bool:
-    """Tell whether a manager's fields hold this one, or something of it or around it."""
     if not fields:
         return False
     here: Any = fields

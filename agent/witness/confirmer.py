@@ -173,7 +173,6 @@ class Confirmer:
         self._all_known = False  # the driver told all cards once
 
     def _hear(self) -> None:
-        """Look soon where the service asks something else than before."""
         if self.is_asked and self._link.state.asked.version != self._asked:
             self._gate.soon.set()
 
@@ -410,7 +409,6 @@ def hidden_cards(known: NodeHoldings, found: Seen) -> Iterable[str]:
 
 
 def _observed(known: NodeHoldings, found: Seen, read: Read) -> Iterable[Observed]:
-    """Yield who is on cards that the ledger does not have for them."""
     cards: dict[str, dict[str, set[str]]] = {}
     names: dict[str, tuple[str, str]] = {}
     for card in found.cards:

@@ -94,7 +94,6 @@ def readable(note: str) -> bool:
 
 
 def _trusted(note: str, keys: Sequence[PublicKey]) -> tuple[str, Checkpoint]:
-    """Return what a note says. Raises InputError: it is none, or signed by no trusted key."""
     signed = Note.parse(note)
     if not any(signed.is_signed_by(key) for key in keys):
         raise InputError("a checkpoint that no trusted key signed")

@@ -413,7 +413,6 @@ def place_of(text: str) -> Place | None:
 
 
 def _place(line: str) -> Place | None:
-    """Return what one line `number:controllers:path` says; the path may have colons of its own."""
     _, _, rest = line.partition(":")
     _, colon, path = rest.partition(":")
     match = _POD.search(path) if colon else None

@@ -103,7 +103,6 @@ def _by_index(text: str, cards: Sequence[Card]) -> str | None:
 
 
 def _words(inside: Inside) -> Iterable[str]:
-    """Yield every name of a card or of all cards."""
     values = [] if inside.visible is None else inside.visible.split(",")
     by_mounts = inside.visible is not None and inside.visible.startswith("/var/run/")
     if not by_mounts:

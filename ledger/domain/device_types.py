@@ -157,7 +157,6 @@ def _resource(value: object, path: str) -> str:
 
 
 def _check_distinct(types: Iterable[DeviceType]) -> None:
-    """Refuse a resource that means something already, here or to everyone."""
     mine = {kind.name for kind in types}
     taken = {
         name

@@ -220,5 +220,4 @@ def decimal_text(quantity: Quantity) -> str:
 
 
 def _divide_up(number: int, divisor: int) -> int:
-    """Divide and round away from zero."""
     return -(-number // divisor) if number >= 0 else number // divisor

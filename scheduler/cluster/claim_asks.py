@@ -233,7 +233,6 @@ def _untold(objects: Documents, told: set[str]) -> Iterator[tuple[str, str]]:
 
 
 def _made_for(pod: Document) -> dict[object, object]:
-    """Return the claims that were made of a Pod's templates, by the names of its entries."""
     statuses = section(pod.body, "status").get("resourceClaimStatuses")
     read = each(statuses, "status.resourceClaimStatuses", an_object)
     return {

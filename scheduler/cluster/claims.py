@@ -199,7 +199,6 @@ def _is_card(device: DraDevice) -> bool:
 
 
 def _first(parts: Sequence[DraDevice]) -> DraDevice:
-    """Return the device that is the whole card, else the largest of its parts."""
     return max(parts, key=lambda each: (not each.parent, bool(each.id), each.memory_mib or 0))
 
 

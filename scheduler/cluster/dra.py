@@ -118,7 +118,6 @@ def dra_of(objects: Documents) -> Dra:
 
 
 def _devices(slices: Sequence[Document]) -> Iterator[DraDevice]:
-    """Yield the devices of each pool's newest generation, those of single nodes."""
     newest: dict[tuple[str, str], int] = {}
     told = []
     for document in slices:

@@ -117,7 +117,6 @@ class _Mending:
         raise AssertionError("each try leaves an object out")
 
     def _node(self, name: str, about: NodeDocuments) -> tuple[NodeDocuments, NodeFacts]:
-        """Return a node's objects as far as they can be read, and what they say."""
         for number in range(_TRIES_MAX):
             try:
                 read_witnesses(about)
@@ -195,13 +194,11 @@ class _Mending:
 
 
 def _nowhere(name: str, pod: Document) -> tuple[NodeDocuments, NodeFacts]:
-    """Return a node that is not among the objects."""
     about = NodeDocuments(node=pod, device=None, topology=None, unhealthy=None)
     return about, NodeFacts(uid="", name=name)
 
 
 def _without_annotation(document: Document, key: str) -> Document:
-    """Return the object without an annotation; the same object where it has none of that name."""
     metadata = section(document.body, "metadata")
     annotations = dict(section(metadata, "annotations"))
     if key not in annotations:
@@ -220,7 +217,6 @@ def _bare_node(document: Document) -> Document:
 
 
 def _bare_pod(document: Document) -> Document:
-    """Return a Pod of which nothing is known but who and where it is."""
     metadata = section(document.body, "metadata")
     who = {key: metadata[key] for key in ("name", "namespace", "uid") if key in metadata}
     on = section(document.body, "spec").get("nodeName")

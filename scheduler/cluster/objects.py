@@ -66,7 +66,6 @@ def _placed(objects: Documents) -> list[tuple[Document, str]]:
 
 
 def _running_on(placed: Sequence[tuple[Document, str]]) -> dict[str, frozenset[str]]:
-    """Return node name -> UIDs of the Pods that are there."""
     uids: dict[str, set[str]] = {}
     for document, node in placed:
         uids.setdefault(node, set()).add(document.uid)
@@ -132,7 +131,6 @@ def cluster_of(objects: Documents, settings: SchedulingSettings) -> Cluster:
 
 
 def _by_claims(event: PodObserved, dra: Dra, given: Given) -> PodObserved:
-    """Return what a Pod holds with what claims gave it, and nothing of that by number too."""
     parts = (*event.parts, *given.parts.get(event.pod_uid, ()))
     if event.pod_uid in dra.claimed and not event.shares:
         return structs.replace(event, parts=parts, unknown_types=(), counted={})
@@ -280,7 +278,6 @@ def _unhealthy(objects: Documents) -> dict[str, Document]:
 
 
 def _shared_templates(objects: Documents) -> tuple[SharedTemplate, ...] | None:
-    """Return the templates of the cluster's ConfigMap, None without one."""
     for document in objects.of_kind("ConfigMap"):
         if is_of_templates(document):
             return templates_in(document, objects.documents_in)
@@ -412,7 +409,6 @@ def _observed(held: Adopted, node: NodeFacts) -> PodObserved:
 def _examined(
     document: Document, vocabulary: Vocabulary, body: Mapping[str, Any] | None = None
 ) -> tuple[PodRequest, tuple[FieldError, ...]]:
-    """Return what a Pod asks for, and the rules that it breaks."""
     try:
         return examine_pod(document.body if body is None else body, vocabulary)
     except InputError as error:

@@ -263,7 +263,6 @@ def snapshot_of_ledger(
 
 
 def _read_events(source: Ledger) -> tuple[LedgerState, _Told]:
-    """Read the live log once; what an archive took is in its state, or stayed in the log."""
     with source.connection.begin():
         archived = segments_of(source.connection)
         last = archived[-1].last if archived else 0
@@ -280,7 +279,6 @@ def _read_events(source: Ledger) -> tuple[LedgerState, _Told]:
 
 
 def _node(uid: str, state: LedgerState, told: _Told, facts: Mapping[str, NodeFacts]) -> NodeFacts:
-    """Return one node: its facts from files or else from events, its devices from the ledger."""
     node = state.nodes[uid]
     # What is held on a machine that the node has left closes it as a loss does.
     lost = node.lost or any(held.machine for held in node.everyone())

@@ -240,7 +240,6 @@ def _card_words(spec: PodSpec) -> dict[str, str]:
 
 
 def _short(name: str) -> str:
-    """Return a name that a stranger wrote, as far as a name that is recorded may be long."""
     if len(name) <= NAME_MAX:
         return name
     digest = hashlib.sha256(name.encode("utf-8", "backslashreplace")).hexdigest()[:16]
@@ -256,7 +255,6 @@ def _few(faults: Sequence[str]) -> tuple[str, ...]:
 
 
 def _first(asker: Asker) -> Found:
-    """Return what the first source says, and what those after it say against it."""
     readers = iter(_WRITTEN)
     found = next((one for read in readers if (one := read(asker)) is not None), None)
     if found is not None:
@@ -296,7 +294,6 @@ def _against(
 
 
 def _gpus(found: Found) -> tuple[int | str, ...]:
-    """Return the minors of the GPUs that a source names for certain."""
     certain = (share for share in found.shares if share.key not in found.doubtful)
     return tuple(share.minor for share in certain if share.device_type == TYPE_GPU)
 
@@ -430,7 +427,6 @@ def _unsaid(
 
 
 def _is_bare(device_type: str, entry: DeviceAllocation, vocabulary: Vocabulary) -> bool:
-    """Tell whether the entry says nothing of what is held of a device of this type."""
     if device_type == TYPE_GPU:
         return not entry.resources
     kind = vocabulary.type_named(device_type)
@@ -487,7 +483,6 @@ def _share_of_entry(asker: Asker, card: DeviceRecord, entry: DeviceAllocation) -
 
 
 def _percent_of_cores(asker: Asker, entry: DeviceAllocation) -> int:
-    """Return what the AI cores of an entry are of the card's, in core percent."""
     total = asker.node.card_amounts.get(entry.minor, {}).get(HUAWEI_NPU_CORE, 0)
     return cores_to_percent(entry.quantity(HUAWEI_NPU_CORE).ceil(), total)
 

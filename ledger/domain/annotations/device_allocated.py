@@ -158,6 +158,5 @@ def _encode_entry(entry: DeviceAllocation, names: Vocabulary | None) -> dict[str
 
 @lru_cache(maxsize=4096)
 def _encode_amounts(resources: Amounts, names: Vocabulary | None) -> Mapping[str, str]:
-    """Return the quantities as text; one mapping serves all entries that are alike."""
     rename = str if names is None else names.proposal_name
     return {rename(name): decimal_text(quantity) for name, quantity in resources}

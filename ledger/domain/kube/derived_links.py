@@ -57,7 +57,6 @@ def derive_links(
 def _rings(
     partitions: Partitions, places: Mapping[int, DeviceTopology | None]
 ) -> dict[tuple[int, int], float]:
-    """Return the fastest ring that two GPUs of the node are in together."""
     fastest: dict[tuple[int, int], float] = {}
     for group in partitions.values():
         for partition in group:

@@ -206,7 +206,6 @@ def with_listed(inventory: Inventory, listed: Listed) -> Inventory:
 def _counted(
     quantities: Mapping[str, Quantity], kinds: Iterable[DeviceType]
 ) -> Iterator[DeviceRecord]:
-    """Yield the devices beside GPUs that quantities describe, by type and minor."""
     for kind in kinds:
         units = max(0, quantities.get(kind.resource, ZERO).ceil())
         count = units if kind.unit is Unit.COUNT else units // WHOLE_PERCENT
@@ -241,8 +240,6 @@ def _disagreements(found: list[Adverts], count: int, sizes: set[int]) -> Iterato
 
 
 def _described(quantities: Mapping[str, Quantity], vocabulary: Vocabulary) -> list[_Described]:
-    """Return the cards that each dialect's quantities mean, where they mean any."""
-
     def units(name: str) -> int:
         return max(0, quantities.get(name, ZERO).ceil())
 
@@ -367,7 +364,6 @@ def _capacity(resources: Amounts, kind: DeviceType, path: str) -> int:
 
 
 def _model(kind: DeviceType, labels: Mapping[str, str], object_labels: Mapping[str, str]) -> str:
-    """Return the model of a device that is no GPU: its own label, else the Device object's."""
     label = kind.model_label
     return labels.get(label, object_labels.get(label, "")) if label else ""
 

@@ -430,7 +430,6 @@ def _with_readiness(taints: tuple[Taint, ...], status: Mapping[str, object]) -> 
 def _with_cpus(
     facts: NodeFacts, topology: NodeTopology, annotations: Mapping[str, str]
 ) -> NodeFacts:
-    """Return the node with its CPUs, what of them is kept back, and their policies."""
     reserve = read_node_reserve(annotations, topology.cpus)
     full_pcpus_only = topology.kubelet.full_pcpus_only
     return replace(

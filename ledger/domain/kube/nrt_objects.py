@@ -179,7 +179,6 @@ def read_node_reserve(annotations: Mapping[str, str], topology: CpuTopology | No
 
 
 def _lowest_cores(topology: CpuTopology, count: int) -> CpuSet:
-    """Return so many CPUs, core after core by (socket, core)."""
     in_order = [cpu for core in topology.cores for cpu in topology.cpus_in_core(core)]
     return cpuset_of(in_order[:count])
 
@@ -228,7 +227,6 @@ def _by_id(zones: Iterable[NumaZone]) -> tuple[NumaZone, ...]:
 
 
 def _zones(nrt: Mapping[str, object]) -> Iterator[NumaZone]:
-    """Yield the zones that are NUMA nodes: type `Node`, named `node-<int>`."""
     for place, item in enumerate(a_list(nrt.get("zones"), "zones")):
         path = f"zones[{place}]"
         zone = an_object(item, path)

@@ -204,7 +204,6 @@ def read_pod(pod: Mapping[str, object], vocabulary: Vocabulary = DEFAULT_VOCABUL
 
 
 def _claim_entry(entry: object, path: str) -> None:
-    """Expect an entry of a Pod's claims to be one; what it asks for is read by who decides it."""
     said = an_object(entry, path)
     for name in ("name", "resourceClaimName", "resourceClaimTemplateName"):
         text_at(said, name, path)
@@ -362,7 +361,6 @@ def _amount(name: str, value: object, path: str, vocabulary: Vocabulary) -> Quan
 
 @lru_cache(maxsize=4096)
 def _known_amount(name: str, text: str, most: int | None) -> Quantity | None:
-    """Return a quantity that was read before; None for what has to be refused with its field."""
     try:
         return _read_amount(name, text, most, "")
     except InputError:

@@ -279,13 +279,11 @@ def _defaults_of(kind: Declared) -> tuple[tuple[str, object], ...]:
 
 
 def _default_of(field: dataclasses.Field[Any]) -> object:
-    """Return what a field is without a word; nothing equals that of a field that is needed."""
     missing = dataclasses.MISSING
     return field.default if field.default_factory is missing else field.default_factory()
 
 
 def _text_of(value: object) -> object:
-    """Return what a value of a type that msgspec does not know is written as."""
     kind: Declared = type(value)
     if kind in _TEXTS:
         return _TEXTS[kind][0](value)

@@ -161,7 +161,6 @@ def _registered_twice(nodes: Iterable[Registered]) -> Iterator[Contradiction]:
 
 
 def _cloned_machines(nodes: Iterable[Registered]) -> Iterator[Contradiction]:
-    """Yield each machine that has another one's machine id alone, once."""
     first: dict[str, Registered] = {}
     named: set[Machine] = set()
     for node in nodes:
@@ -183,7 +182,6 @@ def _cloned_machines(nodes: Iterable[Registered]) -> Iterator[Contradiction]:
 
 
 def _cloned_devices(nodes: Sequence[Registered]) -> Iterator[Contradiction]:
-    """Yield each device that a machine lists and an earlier one too, once."""
     cloned = cloned_ids(nodes)
     first: dict[tuple[str, str], Registered] = {}
     named: set[tuple[str, str, Machine]] = set()

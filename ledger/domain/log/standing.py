@@ -175,7 +175,6 @@ def standing(own: Own, witnesses: Sequence[Witness]) -> Standing:
 
 
 def _fork(own: Own, witness: Witness) -> str:
-    """Return what makes the witness one of another history, empty if nothing does."""
     if own.has(witness.incarnation, witness.position):
         known = own.chains.get(witness.position, "") if witness.position else ""
         if witness.chain and known and witness.chain != known:

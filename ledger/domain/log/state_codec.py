@@ -100,7 +100,6 @@ _HOLDING: Final = (
 
 
 def _share(nodes: Iterable[NodeState]) -> None:
-    """Let what nodes and holdings say alike be in memory once."""
     sharing = Sharing()
     for node in nodes:
         for device in node.devices:

@@ -13,8 +13,6 @@ INTEGER_MAX: Final = 2**53 - 1
 
 
 class _InOrderOfText(msgspec.StructMeta):
-    """Orders the fields of a class by name, as its text does."""
-
     def __new__(cls, *made_of: Any, **config: Any) -> Any:  # noqa: ANN401 - the library's own
         *_, namespace = made_of
         declared = namespace.get("__annotations__", {})

@@ -105,7 +105,6 @@ def _those(value: Mapping[str, object], keys: tuple[str, ...]) -> Object:
 
 
 def _key(read: Mapping[str, Object]) -> bytes | None:
-    """Return bytes that differ where anything does, None where they would be too many."""
     try:
         key = msgspec.msgpack.encode(read)  # unlike JSON it tells 1 from "1" as a key too
     except (TypeError, ValueError, OverflowError, RecursionError):

@@ -164,7 +164,6 @@ def _claims(value: object) -> list[dict[str, object]]:
 def _changed(
     pod: Body, change: Callable[[dict[str, object], str], dict[str, object]]
 ) -> dict[str, object]:
-    """Return the spec of a Pod with every container and init container changed."""
     spec = {**an_object(pod.get("spec"), "spec")}
     for key in _LISTS:
         if key not in spec:

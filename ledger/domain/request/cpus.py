@@ -202,7 +202,6 @@ def _check_sub_priority(spec: PodSpec) -> Iterator[FieldError]:
 
 
 def _arm_only(rules: PlacementRules) -> bool:
-    """Tell whether the Pod's own rules let it run on ARM machines and no others."""
     if any(key in _ARCH_LABELS and value in _ARM for key, value in rules.node_selector):
         return True
     return bool(rules.affinity_terms) and all(

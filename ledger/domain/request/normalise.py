@@ -203,7 +203,6 @@ def snapshot_of(spec: PodSpec, *, qos: str, priority: int) -> PodSnapshot:
 
 
 def _gpu_words(spec: PodSpec) -> Iterator[Word]:
-    """Yield every GPU resource, and whether it says something."""
     for container in spec.containers:
         for name, quantity in container.requests.items():
             dialect = gpu_dialect_of(name)
@@ -213,7 +212,6 @@ def _gpu_words(spec: PodSpec) -> Iterator[Word]:
 
 
 def _without_borrowed(words: Sequence[Word], dialects: Iterable[Dialect]) -> list[Word]:
-    """Return the words without those that one of the dialects has borrowed from another."""
     borrowed = {name for dialect in dialects for name in reader_of(dialect).words.borrowed}
     return [word for word in words if word[1] not in borrowed]
 
@@ -298,7 +296,6 @@ def is_by_plugin(spec: PodSpec, gpu: GpuAsked) -> bool:
 
 @of_rule(Rule.WHOLE_CARDS)
 def _check_word(spec: PodSpec) -> Iterator[FieldError]:
-    """Yield the violation of a Pod whose namespace says what nobody knows of whole cards."""
     word = whole_cards_by(spec.annotations, BY_PLUGIN)
     if word not in {BY_PLUGIN, "ours"}:
         fact = f"must be ours or nvidia, as the label {TENURE_WHOLE_CARDS} of its namespace"

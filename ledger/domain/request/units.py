@@ -98,7 +98,6 @@ def _count(units: int, hint: DeviceHint, kind: DeviceType) -> int:
 def _check(
     kind: DeviceType, fields: Mapping[str, str], total: Mapping[str, int], hint: DeviceHint
 ) -> Iterator[FieldError]:
-    """Yield what is wrong with the Pod's aggregate."""
     units, memory = total.get(kind.resource, 0), total.get(kind.memory, 0)
     broken: list[FieldError] = []
     if units and kind.unit is Unit.PERCENT:

@@ -157,7 +157,6 @@ def _counts(demands: tuple[DeviceDemand, ...]) -> dict[str, int]:
 
 
 def _with_hint(demand: DeviceDemand, hint: DeviceHint | None, count: int) -> DeviceDemand:
-    """Return the demand with the parts of the hint that are not in its numbers already."""
     if hint is None:
         return demand
     everywhere = (
@@ -194,7 +193,6 @@ def _scope(demand: DeviceDemand, hint: DeviceHint, count: int) -> TopologyScope:
 
 
 def _check_unit_hint(path: str, hint: DeviceHint, kind: DeviceType) -> Iterator[FieldError]:
-    """Yield what the hint says that devices of this type can't be chosen by."""
     if hint.vf_selector is not None and not kind.virtual_functions:
         yield unsupported(f"{path}.vfSelector", f"virtual functions of {kind.name}")
 

@@ -231,7 +231,6 @@ def bounded(name: str) -> str:
 
 
 def _said(found: _Found, name: str) -> str:
-    """Return an attribute of the driver's own, with its domain or without."""
     attributes = found.device.attributes
     return attributes.get(name) or attributes.get(f"{found.key[0]}/{name}", "")
 
@@ -290,7 +289,6 @@ def _order(top: tuple[str, ...], members: Sequence[_Found]) -> tuple[object, ...
 
 
 def _is_part(found: _Found, sets: Mapping[Key, Amounts]) -> bool:
-    """Tell whether a device is less than its card: it has a parent, or leaves counters over."""
     if _said(found, "parentUUID"):
         return True
     return any(
@@ -347,7 +345,6 @@ def _card(
 
 
 def _place(bus_id: str, members: Sequence[_Found]) -> DeviceTopology | None:
-    """Return where a card is, by what the first of its devices says that says it."""
     root = next((said for each in members if (said := _said_of(each, PCIE_ROOT))), "")
     numa = next((said for each in members if (said := _said_of(each, NUMA_NODE))), "")
     node = int(numa) if _NUMA.fullmatch(numa) else -1
@@ -357,7 +354,6 @@ def _place(bus_id: str, members: Sequence[_Found]) -> DeviceTopology | None:
 
 
 def _said_of(found: _Found, name: str) -> str:
-    """Return an attribute of the API's own, or the driver's by the same name."""
     return found.device.attributes.get(name, "") or _said(found, name.rpartition("/")[2])
 
 

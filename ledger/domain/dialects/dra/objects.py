@@ -277,7 +277,6 @@ def _traits(body: Mapping[str, object], attributes: Mapping[str, object]) -> str
 
 
 def _attribute(value: object, path: str) -> str:
-    """Return the one value of an attribute as text, a truth as `true` or `false`."""
     said = list(an_object(value, path).values())
     if len(said) != 1:
         raise InputError(f"expected one value: values={len(said)}", field=path)
@@ -285,7 +284,6 @@ def _attribute(value: object, path: str) -> str:
 
 
 def _amounts(value: Mapping[str, object], path: str, *, up: bool = False) -> Amounts:
-    """Return {name: {value: quantity}} in whole units."""
     read = {}
     for name, item in value.items():
         at = f"{path}[{name}]"
@@ -354,7 +352,6 @@ def _watching(item: object, path: str) -> str:
 
 
 def _node_of(selector: object, path: str) -> str:
-    """Return the one node that an allocation is tied to by name."""
     terms = each(
         an_object(selector, path).get("nodeSelectorTerms"), f"{path}.nodeSelectorTerms", an_object
     )

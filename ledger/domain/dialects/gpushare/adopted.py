@@ -113,7 +113,6 @@ def _gpushare_v1(asker: Asker, minor: int) -> Part:
 
 
 def _v1_units(asker: Asker) -> int:
-    """Return the Pod's units of memory: what it asks for, else what was written."""
     return _asked(asker, GPUSHARE_MEMORY) or _written_units(asker)
 
 
@@ -151,12 +150,10 @@ def _asked(asker: Asker, resource: str) -> int:
 
 
 def _written_units(asker: Asker) -> int:
-    """Return the units that the annotation says the Pod got, 0 without it."""
     return decode_pod_units(asker.spec.annotations.get(ANNOTATION_GPUSHARE_POD, "0"))
 
 
 def _gpushare_instances(asker: Asker) -> int:
-    """Return how many containers that run side by side are on the Pod's one card."""
     running = [
         container
         for container in asker.spec.containers

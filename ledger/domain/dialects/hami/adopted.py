@@ -143,7 +143,6 @@ def _share(asker: Asker, card: DeviceRecord, uses: Sequence[_Use]) -> DeviceShar
 def _unnamed(
     containers: Sequence[ContainerSpec | None], allocated: Sequence[Sequence[GivenCard]]
 ) -> Iterator[Part]:
-    """Yield an unknown card for each container that asks for more than its entry names."""
     for container, cards in zip(containers, allocated, strict=True):
         if container is not None and len(cards) < _cards_asked(container):
             yield TYPE_GPU, None
@@ -152,7 +151,6 @@ def _unnamed(
 def _unlike(
     containers: Sequence[ContainerSpec | None], allocated: Sequence[Sequence[GivenCard]]
 ) -> Iterator[str]:
-    """Yield where a container got other cards, or other amounts, than it says that it asks for."""
     for container, cards in zip(containers, allocated, strict=True):
         if container is None:
             continue
@@ -173,7 +171,6 @@ def _not_asked(container: ContainerSpec, name: str, asked: int, given: int) -> s
 
 
 def _cards_asked(container: ContainerSpec) -> int:
-    """Return how many cards a container asks for: one, where it says parts and no number."""
     names = [name for name in SHARE_NAMES if container.units(name)]
     return container.units(NVIDIA_GPU) or bool(names)
 

@@ -144,8 +144,6 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ask:
-    """What one container asks for."""
-
     container: ContainerSpec
     cards: int
     part: Part
@@ -254,7 +252,6 @@ def _check_turns(asks: Sequence[_Ask]) -> Iterator[FieldError]:
 
 
 def _cards(asks: Sequence[_Ask]) -> list[_Card]:
-    """Return what each of the Pod's cards gives, in the order in which containers take them."""
     cards = [
         _Card(part=ask.part, places=(ask.container.index,))
         for ask in asks

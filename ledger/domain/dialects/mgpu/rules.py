@@ -308,7 +308,6 @@ def _multi_amounts(
 
 
 def _multiples(amount: int, count: int, least: int, most: int) -> set[int]:
-    """Return the multiples next to an amount, each card's part from `least` to `most`."""
     return {min(max(part, least), most) * count for part in (amount // count, -(-amount // count))}
 
 
@@ -333,7 +332,6 @@ def _hint(
 
 
 def _said(ask: MgpuAsk, core: int | None, memory: int | None) -> str:
-    """Return what of the two is other than asked for."""
     with_memory = "no memory" if memory is None else f"memory {memory}"
     if core is None and memory is None:
         return "nothing"
@@ -343,7 +341,6 @@ def _said(ask: MgpuAsk, core: int | None, memory: int | None) -> str:
 
 
 def _nearest_count(ask: MgpuAsk, wanted: int, breaks: Callable[..., str | None]) -> int | None:
-    """Return the number of cards nearest to this one on which the container breaks no rule."""
     tried = {*range(_COUNT_MAX + 1), (ask.core or 0) // WHOLE_PERCENT}
     legal = [
         count for count in tried if count >= 0 and breaks(ask.core, ask.memory_mib, count) is None
