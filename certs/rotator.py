@@ -191,7 +191,6 @@ class Rotator:
         return await self._reports.all()
 
     async def _publish(self, path: str, configuration: Object, bundle: bytes) -> None:
-        """Write the bundle into every webhook of a configuration, if it is as it was read."""
         version = configuration["metadata"]["resourceVersion"]
         operations: list[Mapping[str, Any]] = [
             {"op": "test", "path": "/metadata/resourceVersion", "value": version}

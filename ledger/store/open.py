@@ -202,7 +202,6 @@ def unreadable(error: DBAPIError | UnicodeDecodeError) -> LedgerError:
 
 
 def _file(url: str, mode: Mode) -> tuple[_Connect, str]:
-    """Return how to connect to a file, which is there or is made, and its name for messages."""
     path = sqlite_path(url)
     if mode == "create":
         _make_file(path)
@@ -212,7 +211,6 @@ def _file(url: str, mode: Mode) -> tuple[_Connect, str]:
 
 
 def _server(url: str) -> tuple[_Connect, str]:
-    """Return how to connect to a database of Postgres, and its name for messages."""
     parsed = postgres_url(url)
     return partial(_connected_to_server, parsed), shown(parsed)
 
@@ -335,7 +333,6 @@ def _is_ledger(ledger: Ledger, place: str) -> bool:
 
 
 def _advised(fact: str, place: str, step: str) -> InputError:
-    """Return an error with what to do next."""
     error = InputError(fact, place=place)
     error.add_note(step)
     return error

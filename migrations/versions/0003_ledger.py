@@ -98,7 +98,6 @@ def _check(name: str, condition: str) -> sa.CheckConstraint:
 
 
 def _within(**bounds: tuple[int, int]) -> tuple[sa.CheckConstraint, ...]:
-    """Return a constraint per column."""
     return tuple(
         _check(f"{column}_bounds", f"{column} BETWEEN {low} AND {high}")
         for column, (low, high) in bounds.items()
@@ -108,7 +107,6 @@ def _within(**bounds: tuple[int, int]) -> tuple[sa.CheckConstraint, ...]:
 def _index(
     columns: str, *, name: str | None = None, unique: bool = False, where: str | None = None
 ) -> sa.Index:
-    """Return an index of these columns, and of the rows alone of which a condition is true."""
     only = None if where is None else sa.text(where)
     return sa.Index(name, *columns.split(), unique=unique, sqlite_where=only, postgresql_where=only)
 
@@ -156,7 +154,6 @@ def _table(
 
 
 def _tables() -> sa.MetaData:
-    """Return the tables as they were first released."""
     metadata = sa.MetaData(naming_convention=_NAMES)
     _table(
         metadata,

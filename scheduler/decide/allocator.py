@@ -311,7 +311,6 @@ def has_gpus(request: PodRequest) -> bool:
 
 
 def _cards(devices: DeviceArrays, row: int) -> list[CardView]:
-    """Return one view per card of one type, by minor."""
     return [
         CardView(
             record=record,

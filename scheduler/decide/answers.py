@@ -97,7 +97,6 @@ def encode(
 def _policy_that_counted(
     placement: Placement, node: NodeFacts, settings: SchedulingSettings
 ) -> dict[str, str]:
-    """Return the Pod's `resource-spec` with the defaults that became effective in it."""
     policy = bind_policy_on(placement.request, node, settings.cpu)
     if not policy:
         return {}
@@ -182,7 +181,6 @@ def _allocations(
 
 
 def _functions(share: DeviceShare, node: NodeFacts) -> tuple[VfAllocation, ...]:
-    """Return the held VFs with the numbers that the inventory gives them."""
     minors = {
         vf.bus_id: vf.minor
         for record in node.devices

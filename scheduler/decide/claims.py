@@ -131,7 +131,6 @@ def _chosen(
 
 
 def _demand(share: DeviceShare, record: DeviceRecord) -> DeviceDemand:
-    """Return a demand for what a share takes: all of a card, or a part of its memory and core."""
     whole = (WHOLE_PERCENT, record.memory_bytes)
     if share.exclusive or (share.core_percent, share.memory_bytes) == whole:
         return DeviceDemand(

@@ -251,7 +251,6 @@ class Engine:
         return kept
 
     def _takes_alone(self, request: PodRequest, facts: NodeFacts) -> bool:
-        """Tell whether a node takes a request while nobody else is on it."""
         steady = replace(self._settings, node_policy=_STEADY)
         alone = Engine((facts,), steady, by_count=self._by_count)
         return alone.try_place(request, 0) is not None

@@ -162,7 +162,6 @@ class Grouping:
         return () if life is None else life.observed.values()
 
     def _untold(self, name: str) -> int:
-        """Return how many members run of whom no event tells."""
         return max(0, self._elsewhere.get(name, 0))
 
     def count_running(self, name: str, running: int) -> None:

@@ -132,7 +132,6 @@ class Replay:
     def _reserved(
         self, recorded: RecordedEvent, event: PodReserved, *, decide: bool
     ) -> Again | None:
-        """Decide a reservation again, and apply the one that was recorded."""
         differences: tuple[Difference, ...] | None = None
         position = recorded.envelope.position
         if decide and not is_recovered(recorded.envelope):
@@ -153,7 +152,6 @@ class Replay:
     def _counted(
         self, recorded: RecordedEvent, event: PodObserved, *, decide: bool
     ) -> Again | None:
-        """Decide a placement by count again, and apply the one that was recorded."""
         differences: tuple[Difference, ...] = ()
         if decide:
             answer = self._decide(self._state.request(event), event.arrival)
@@ -171,7 +169,6 @@ class Replay:
     def _compared(
         self, recorded: RecordedEvent, event: PodReserved, answer: Placement | Unplaced
     ) -> tuple[Difference, ...]:
-        """Return where a reservation differs from what is decided now."""
         if isinstance(answer, Unplaced):
             return (outcome(where(event), f"refused: {answer.message}"),)
         if answer.counted:

@@ -429,7 +429,6 @@ def _closed_of(node: NodeFacts) -> dict[tuple[str, int], str]:
 
 
 def _is_shaped(node: NodeFacts | RecordedNode | None) -> bool:
-    """Tell whether a node gives cards that are near to each other, or to CPUs."""
     return node is not None and bool(node.numa_policy or node.honors_partitions)
 
 
@@ -477,7 +476,6 @@ def _holder(
 
 
 def _gpus_asked(event: PodObserved) -> dict[str, int]:
-    """Return what a Pod asks for of GPUs, of any vendor's, by resource name."""
     asked = extended.held(event.snapshot).items()
     return {name: amount for name, amount in asked if amount and name in GPU_NAMES}
 
@@ -680,7 +678,6 @@ def _system_of(part: _NodeParts) -> tuple[str, Mode]:
 
 
 def _units(part: _NodeParts, vocabulary: Vocabulary) -> dict[str, dict[str, Units]]:
-    """Return device type -> what the node offers of the resources that ask for it."""
     found: dict[str, dict[str, Units]] = {}
     types = {device.device_type for device in part.devices}
     for name, amount in sorted(part.offers.items()):
@@ -692,7 +689,6 @@ def _units(part: _NodeParts, vocabulary: Vocabulary) -> dict[str, dict[str, Unit
 
 
 def _is_served(part: _NodeParts, name: str) -> bool:
-    """Tell whether a GPU resource is one that the node's cards are read from, or serve."""
     dialect = gpu_dialect_of(name)
     if dialect is None or part.dialects is None:
         return True
@@ -720,7 +716,6 @@ def _doubles(part: _NodeParts) -> Iterator[Double]:
 
 
 def _contradicted(part: _NodeParts) -> Iterator[Contradicted]:
-    """Yield what is held of a node that it does not have."""
     for holder in part.lost:
         text = f"holds a device that node {part.name} does not list"
         yield Contradicted(object=f"Pod {holder.path}", text=text)
@@ -739,7 +734,6 @@ def _contradicted(part: _NodeParts) -> Iterator[Contradicted]:
 def _faults(
     pods: Iterable[PodObserved], nodes: Mapping[str, Iterable[str]]
 ) -> Iterator[Contradicted]:
-    """Yield what Pods and nodes (by name) say that can't be read or be so."""
     for pod in pods:
         for fault in pod.faults:
             yield Contradicted(object=f"Pod {pod.namespace}/{pod.pod_name}", text=fault)

@@ -239,7 +239,6 @@ def _replicas(node: Plugged, name: str) -> int:
 
 
 def _on_cards(fewest: int, most: int, to_a_card: int, cards: int) -> Many:
-    """Return on how many cards so many parts are, of which one card has so many."""
     return Many(least=-(-fewest // to_a_card), most=min(most, cards))
 
 

@@ -265,7 +265,6 @@ class _Search:
         return best
 
     def _clear(self, node: int, units: Sequence[Unit]) -> _Found | None:
-        """Move these units off, the largest first, each to the best place that is left."""
         for unit in units:
             self.trial.lift(unit)
         place = self.trial.place(self.request, node)
@@ -290,7 +289,6 @@ class _Search:
         return plan
 
     def _exact(self, roots: Sequence[int], budget: int) -> DefragPlan | None:
-        """Return a plan of at most so many moves; what stands then is left standing."""
         for place, lifted in self._rooms(self.request, roots, budget, frozenset()):
             left = budget - sum(map(len, lifted))
             plan = self._settle(_Found(place), lifted, left, frozenset(lifted))
@@ -432,14 +430,12 @@ class _Search:
         return None if place is None else self._done(way, place)
 
     def _stand(self, way: _Steps) -> None:
-        """Let every unit stand where its last step led."""
         for unit, placements in dict(way).items():
             self.trial.lift(unit)
             for placement in placements:
                 self.trial.reserve(placement)
 
     def _first_place(self, roots: Sequence[int]) -> Placement | None:
-        """Return a place for the request as all stands now; nothing is reserved."""
         for node in roots:
             for place in self._on_node(self.request, node):
                 self.trial.undo(place)
@@ -542,7 +538,6 @@ class _Search:
         return None
 
     def _done(self, steps: Sequence[_Step], goal: Placement) -> DefragPlan | None:
-        """Return the plan of these steps in this order; None where one of them is not feasible."""
         moves = self._walk(steps)
         place = None
         if moves is not None:
@@ -555,7 +550,6 @@ class _Search:
         )
 
     def _walk(self, steps: Sequence[_Step]) -> tuple[Move, ...] | None:
-        """Take the steps one after the other; None where one is not feasible."""
         moves: list[Move] = []
         standing: dict[str, Holder] = {}
         for number, (unit, planned) in enumerate(steps, 1):

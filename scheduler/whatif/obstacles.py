@@ -239,7 +239,6 @@ def _dialect(look: Look, name: str) -> Obstacle:
 
 
 def _told(about: Callable[[PodRequest, NodeFacts], str], look: Look, name: str) -> Obstacle:
-    """Say what the dialect says of the Pod and the node."""
     return Obstacle(node=look.node, reason=name, about=about(look.request, look.facts))
 
 
@@ -439,7 +438,6 @@ def _part(look: Look, name: str, demand: DeviceDemand, cards: Sequence[CardView]
 
 
 def _short(demands: Sequence[DeviceDemand], cards: Sequence[CardView]) -> DeviceDemand:
-    """Return the first demand that too few cards can serve, else the first."""
     for demand in demands:
         if sum(fits(card, demand) for card in cards) < demand.count:
             return demand
@@ -447,7 +445,6 @@ def _short(demands: Sequence[DeviceDemand], cards: Sequence[CardView]) -> Device
 
 
 def _about(kind: str, cards: Sequence[CardView], able: Sequence[CardView]) -> str:
-    """Return which devices could serve, which are closed, which are held."""
     if not cards:
         return f"the node has no {kind}"
     closed = [card for card in cards if card.closed]

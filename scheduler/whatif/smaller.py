@@ -193,7 +193,6 @@ def _part(demand: DeviceDemand, percent: int) -> DeviceDemand:
 
 
 def _with_demand(request: PodRequest, place: int, demand: DeviceDemand) -> PodRequest:
-    """Return the request with another demand; who of its containers gets less is left open."""
     devices = (*request.devices[:place], demand, *request.devices[place + 1 :])
     same = demand.count == request.devices[place].count
     return replace(request, devices=devices, containers=request.containers if same else ())

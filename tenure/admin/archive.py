@@ -113,7 +113,6 @@ def _proved_by(signer: PrivateKey) -> Check:
 
 
 def _up_to(source: Ledger, before: str | None, keep: int | None) -> int:
-    """Return the last position that may go."""
     from ledger.store.reading.timetravel import position_at
 
     if (before is None) == (keep is None):

@@ -167,5 +167,4 @@ def _of_json(value: object) -> object:
 
 
 def _value(value: object) -> object:
-    """Return a value that every form of output can carry: bytes as hex."""
     return value.hex() if isinstance(value, bytes) else value

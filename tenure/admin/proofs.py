@@ -185,7 +185,6 @@ def _differs(proof: Proof, checkpoint: Checkpoint) -> str:
 
 
 def _broken(proof: Proof) -> Iterator[str]:
-    """Yield why the proof does not follow, whatever was signed."""
     there, event, older = proof.inclusion, proof.event, proof.consistency
     if there.leaf_index != there.position - 1:
         yield f"not the leaf of this position: position={there.position}, leaf={there.leaf_index}"

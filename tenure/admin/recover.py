@@ -201,7 +201,6 @@ def _kept(item: Mapping[str, Any]) -> Witness:
 
 
 def _witnesses(path: Path) -> list[Witness]:
-    """Read documents of one witness each, or lists of them."""
     from ledger.domain.log.codec import decode_value
     from ledger.domain.log.standing import Witness
     from tenure.sources.text import read_source

@@ -208,7 +208,6 @@ def _container_totals(spec: Mapping[str, object], section: str) -> dict[str, Qua
 
 
 def _resources(spec: Mapping[str, object]) -> Iterator[tuple[str, str, dict[str, object]]]:
-    """Yield each container's kind, and its resources with their path."""
     for key in _LISTS:
         for number, item in enumerate(a_list(spec.get(key), f"spec.{key}")):
             path = f"spec.{key}[{number}]"

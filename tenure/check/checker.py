@@ -248,7 +248,6 @@ class Checker:
         return after, _together(api, first, second), warnings
 
     def _missing(self, spec: Mapping[str, Any]) -> Iterator[str]:
-        """Say which classes of a Pod the input lacks."""
         for key, kind, known in (
             ("priorityClassName", "PriorityClass", self.priorities.values),
             ("runtimeClassName", "RuntimeClass", self.runtime_classes),

@@ -138,7 +138,6 @@ def _changes(result: Checked) -> int:
 
 
 def _write_details(results: Sequence[Checked], out: TextIO, *, wide: bool) -> None:
-    """Write, for each object that has any, its violations and warnings, one a line."""
     for result in results:
         lines = [f"  {cause}" for cause in result.causes]
         lines += [f"  warning: {text}" for text in result.warnings]

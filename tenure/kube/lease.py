@@ -208,7 +208,6 @@ class Leadership:
         }
 
     async def _release(self) -> None:
-        """Let others take the Lease at once, if it is ours."""
         path = f"{self._path}/{self._settings.name}"
         with suppress(ApiError, ConflictError, TimeoutError):
             async with asyncio.timeout(self._settings.retry.total_seconds()):

@@ -151,7 +151,6 @@ class KubeLookups:
         raise AssertionError("the last attempt returns or raises")
 
     def _known(self, kind: str, namespace: str, seconds: float) -> Any:  # noqa: ANN401
-        """Return what was learnt within so many seconds; None for nothing."""
         known = self._remembered.get((kind, namespace))
         return known[1] if known is not None and self._monotonic() - known[0] < seconds else None
 

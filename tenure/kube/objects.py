@@ -410,7 +410,6 @@ def _causes(body: Mapping[str, Any] | None) -> object:
 
 
 def _object(raw: bytes) -> dict[str, Any] | None:
-    """Return the JSON object that an answer is, or None for anything else."""
     try:
         body = msgspec.json.decode(raw) if raw else {}
     except (ValueError, RecursionError):

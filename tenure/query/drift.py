@@ -119,7 +119,6 @@ def drift_records(
 
 
 def _path(row: DriftRow) -> str:
-    """Return namespace and name of whom it is about, the UID where no name is known."""
     return f"{row.namespace}/{row.pod_name}" if row.pod_name else row.pod_uid
 
 

@@ -187,7 +187,6 @@ class _InLedger:
 
 
 def _cards(source: Ledger, name: DeviceName) -> Iterator[Name]:
-    """Yield the cards of an id; one that went to another machine is meant where it is now."""
     here = _devices_called(source, name)
     machines: dict[int, Name] = {}
     for device in here:
@@ -276,7 +275,6 @@ def _is_known(source: Ledger, name: Name, sight: Sight) -> bool:
 
 
 def _like(text: str, nodes: Sequence[str], paths: Sequence[str]) -> list[str]:
-    """Return names that look like what was typed, of nodes and Pods."""
     import difflib
 
     _, slash, name = text.rpartition("/")

@@ -211,7 +211,6 @@ def _find(source: Ledger, question: WhoQuestion, sight: Sight, answer: Answer) -
 def _when(
     source: Ledger, question: WhoQuestion, now: LedgerTime, answer: Answer
 ) -> tuple[When, dict[str, str]]:
-    """Return which holders are asked for, and the interval as the answer says it."""
     from ledger.store.reading.report_queries import span
     from ledger.store.reading.views import When
 
@@ -442,12 +441,10 @@ def write_lines(lines: Sequence[str], out: TextIO) -> None:
 
 
 def _beside_cards(holders: Sequence[HolderRow]) -> list[HolderRow]:
-    """Return those that have CPUs of their own, or cards that no inventory has or nobody names."""
     return [each for each in holders if each.cpuset or each.unknown_types or each.device_type]
 
 
 def _free_devices(source: Ledger, name: Name, holders: Sequence[HolderRow]) -> list[Device]:
-    """Return the devices of a node that nobody holds, so that its table shows all of them."""
     from scheduler.usage.machines import GONE
 
     if not isinstance(name, NodeName):

@@ -518,7 +518,6 @@ def _why_devices(
 def _of_device(
     unknown: Sequence[HolderRow], device: Device, machines: Mapping[str, int]
 ) -> list[HolderRow]:
-    """Return who may hold a device: a Pod on unknown devices of its type, on its machine."""
     return [
         holder
         for holder in unknown

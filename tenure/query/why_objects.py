@@ -218,7 +218,6 @@ class _InObjects:
 
 
 def _controller(body: Mapping[str, Any]) -> tuple[str, str]:
-    """Return kind and name of what controls an object; nothing where it does not say so."""
     references = section(body, "metadata").get("ownerReferences")
     for each in references if isinstance(references, list) else ():
         if isinstance(each, dict) and each.get("controller") is True:
@@ -454,7 +453,6 @@ def _running(story: _Story) -> str:
 
 
 def _held(story: _Story) -> str:
-    """Return node, devices and CPUs; `?` are devices that nobody can name."""
     held = story.held
     if held is None:
         return ""

@@ -242,7 +242,6 @@ def _window(period: Period, history: History, span: Span) -> tuple[int, int]:
 
 
 def _counts(ledger: Ledger, period: Period, window: tuple[int, int]) -> Counts:
-    """Return the counts of the headline; whoever waits at the end may have begun before."""
     connection = ledger.connection
     if period == ALL:
         return pod_queries.counts(connection, admission=WEBHOOK_ACTOR)
@@ -255,7 +254,6 @@ def _counts(ledger: Ledger, period: Period, window: tuple[int, int]) -> Counts:
 def _capacity(
     ledger: Ledger, history: History
 ) -> tuple[Sequence[CapacityPoint], dict[str, float] | None]:
-    """Return what became of the GPUs at the moments of the chart, and in the mean in percent."""
     connection, start, end = ledger.connection, history.start, history.end
     moments = sorted({start + (end - start) * i // SAMPLES for i in range(SAMPLES + 1)})
     changes = capacity_of(ledger, queries.span(connection))

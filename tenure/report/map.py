@@ -249,7 +249,6 @@ def _answer_files(files: Sequence[str], question: MapQuestion) -> Answer:
 def _expect(
     files: Sequence[str], *, at: str | None, cpus: bool, watch: bool, output: OutputFormat
 ) -> None:
-    """Raise InputError where the options do not go together."""
     if cpus and watch:
         raise InputError("--watch draws cards", field="--watch")
     expect_now(files, watch=watch, at=at)
@@ -323,7 +322,6 @@ def _show_cpus(nodes: Sequence[CpusNow], question: MapQuestion, answer: Answer) 
 
 
 def _cluster_of_files(files: Sequence[str], settings: SchedulingSettings) -> Cluster:
-    """Read manifests, and say what they leave unsaid, and what of them can't be read."""
     from scheduler.cluster.mending import cluster_as_far_as_read
     from tenure.manifests import read_manifests, warn_of
 

@@ -114,7 +114,6 @@ def _has_devices(node: NodeNow) -> bool:
 
 
 def _gpus(node: NodeNow) -> list[_Cell]:
-    """Return the cards of a node; of those without a holder the last ones stand for unknown."""
     cards = [card for group in gpu_groups(node) for card in cards_of(group)]
     unknown = unplaced_cards(node)
     idle = [number for number, card in enumerate(cards) if not card.holders]
@@ -191,7 +190,6 @@ def _draw_models(text: Text, nodes: Sequence[NodeNow]) -> None:
 
 
 def _bands(nodes: Iterable[NodeNow]) -> Counter[str]:
-    """Return how many GPUs there are of each level; free ones are open and without tenants."""
     return Counter(
         _BANDS[3 if level >= WHOLE_PERCENT else 2 if level >= 50 else 1 if cell.card.holders else 0]
         for node in nodes
@@ -217,7 +215,6 @@ class _Grid:
 
 
 def _grid(nodes: Sequence[NodeNow], width: int) -> _Grid:
-    """Return the nodes in as many columns as there is room for."""
     cards = [_gpus(node) for node in nodes]
     names = [_fit(name, NAME_MAX) for name in _names(nodes)]
     cards_width = min(_GRID_CARDS_MAX, max(map(len, cards)))

@@ -134,7 +134,6 @@ def _text_of(path: Path) -> str:
 
 
 def _rows(path: Path, text: str, columns: Sequence[str]) -> list[_Row]:
-    """Return the lines below the header, which must name every one of `columns`."""
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         header = next(reader, [])
@@ -248,7 +247,6 @@ def _name(row: _Row, column: str, known: Mapping[str, object]) -> str:
 
 
 def _listed(rows: Sequence[_Row], pods: Mapping[str, _Pod]) -> Iterator[PodRequest]:
-    """Yield the arrivals that a file lists: Pods of the trace, some under a name of their own."""
     seen: set[str] = set()
     for row in rows:
         name, source = row.text("pod"), row.text("trace_pod")
@@ -339,7 +337,6 @@ def _rank(path: Path, rows: Sequence[_Row], nodes: Sequence[NodeFacts]) -> tuple
 
 
 def _shuffled_rank(count: int, rng: random.Random) -> tuple[int, ...]:
-    """Return a random tie-break order of the nodes (the published method, step 6)."""
     rank = list(range(count))
     rng.shuffle(rank)
     return tuple(rank)

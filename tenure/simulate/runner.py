@@ -190,7 +190,6 @@ def _rare_collections() -> Iterator[None]:
 
 
 def _refuse_disorder(run: Run) -> None:
-    """Refuse a timed run that would have to go back in time, or that ends before a Pod arrives."""
     if not run.timed:
         return
     moments = [arrival.at_us for arrival in run.arrivals]

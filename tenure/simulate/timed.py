@@ -83,7 +83,6 @@ class VirtualClock:
         return None if moment is None or (run.end_us and moment >= run.end_us) else moment
 
     def _leave(self, now_us: int) -> list[int]:
-        """End what ends now; return the nodes where something became free."""
         freed: list[int] = []
         while self._ends and self._ends[0][0] == now_us:
             _, index = heapq.heappop(self._ends)
@@ -94,7 +93,6 @@ class VirtualClock:
         return freed
 
     def _change(self, change: Change, now_us: int) -> list[int]:
-        """Let something change; return the nodes where something became free."""
         match change:
             case HealthChange():
                 self._simulator.core.change_health(change)
@@ -141,7 +139,6 @@ class VirtualClock:
         return freed
 
     def _forget_unstarted(self) -> None:
-        """Let members that hold nothing any more begin no lifetime with their gang."""
         for holding in self._unstarted.values():
             holding[:] = filter(self._simulator.holds, holding)
 
@@ -227,7 +224,6 @@ class VirtualClock:
                     heapq.heappush(heads, (left[0], unit))
 
     def _try_oldest(self, shape: int, nodes: Sequence[int], now_us: int) -> bool:
-        """Tell whether the oldest Pod of this shape got a place."""
         due = self._is_due(shape, now_us)
         if not due and not self._has_room(shape, nodes):
             return False
@@ -301,7 +297,6 @@ class VirtualClock:
         return self._shapes.setdefault(asked_by(request), len(self._shapes))
 
     def _members_of(self, indices: Iterable[int]) -> dict[str, list[int]]:
-        """Return those of the arrivals that belong to each group and gang, in their order."""
         members: dict[str, list[int]] = {}
         for index in indices:
             pod = self._simulator.pods[index]

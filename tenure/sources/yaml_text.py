@@ -171,7 +171,6 @@ def _parts(node: yaml.Node) -> list[yaml.Node]:
 
 
 def _written_out(value: Any) -> Any:  # noqa: ANN401 - a JSON value
-    """Return a copy in which no two places share an object."""
     if isinstance(value, dict):
         return {key: _written_out(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -221,14 +221,12 @@ def _scene(objects: Sequence[str], ledger: str | None) -> ClusterSnapshot:
 
 
 def _named(objects: FileObjects) -> FileObjects:
-    """Return the objects, having named those that can't be read."""
     for each in objects.unreadable:
         warn(str(each))
     return objects
 
 
 def _request(wanted: Wanted, cluster: ClusterSnapshot) -> PodRequest:
-    """Return the request that room is wanted for, alone even where it is of a group."""
     from tenure.whatif.wanted import request_of_file, request_of_options
 
     vocabulary = cluster.settings.vocabulary
@@ -299,7 +297,6 @@ def _what_if(
 def _document(
     request: PodRequest, answer: DefragPlan | NoPlan, what_if: WhatIf, cluster: ClusterSnapshot
 ) -> dict[str, Any]:
-    """Return the answer as JSON shows it; every key is always there."""
     from scheduler.record.events import shape_of
     from scheduler.whatif.defrag import DefragPlan
 

@@ -120,7 +120,6 @@ def request_of_options(wanted: Wanted, vocabulary: Vocabulary) -> PodRequest:
 
 
 def _on_model(request: PodRequest, model: str) -> PodRequest:
-    """Return the request for GPUs of one model; a ledger knows models of cards, not labels."""
     devices = tuple(
         replace(demand, model_names=(model,)) if demand.device_type == GPU else demand
         for demand in request.devices

@@ -374,7 +374,6 @@ def _policies(options: PolicyOptions) -> list[Policy]:
 
 
 def _marked(pod: str) -> str:
-    """Return that our admission has seen the Pod."""
     there, key = f"{pod}.metadata.annotations", text(ANNOTATION_TENURE_ADMITTED)
     return f"(has({there}) && {key} in {there} && {there}[{key}] == 'true')"
 
@@ -480,7 +479,6 @@ def _is_holding(namespace: str) -> str:
 
 
 def _allocations(device: str) -> str:
-    """Return what a Device's status says of who holds it."""
     there = f"{device} != null && has({device}.status) && has({device}.status.allocations)"
     return f"({there} ? {device}.status.allocations : [])"
 

@@ -233,7 +233,6 @@ def _written(connection: Connection, path: Path, before: End, last: int, sign: S
 
 
 def _rows_of(connection: Connection, segment: Segment) -> Mapping[str, str]:
-    """Return the digests of the rows that ended in a segment, as they are now."""
     return digests_of_ended(connection, _refuse, [segment.last], segment.first - 1)[0]
 
 
@@ -303,7 +302,6 @@ def _read_back(
 
 
 def _expect_room(path: Path, segment: Segment) -> None:
-    """Refuse to put the file in the place of another; an unfinished run's may be replaced."""
     if not path.exists():
         return
     if header_read(path).get("root") != segment.root.hex():  # else it has these very events

@@ -303,7 +303,6 @@ def _compare_kept(connection: Connection, report: Report, end: End) -> None:
 
 
 def _kept_fact(row: Row, leaf: bytes, value: bytes) -> str:
-    """Return what is wrong with an event that stays in the log, empty if nothing."""
     if not is_typed(schema.ledger_events, row):
         return other_types(schema.ledger_events, row)
     if row[3] not in schema.KEPT:

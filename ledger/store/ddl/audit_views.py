@@ -662,7 +662,6 @@ _LASTED: Final = f"($least(p.until_us, (p.day + 1) * {DAY_US}) - p.from_us)"
 
 
 def _usage_days(columns: str, source: str, keys: str) -> str:
-    """Return hours of GPU and CPU by day and what `columns` of a reservation are."""
     before, _, behind = not_counted(_CUT, _MIDNIGHTS).partition("held (")
     return f"""
 WITH RECURSIVE {_PARTS_OF_DAYS},

@@ -67,7 +67,6 @@ _CLOSED: Final = "c.closed_position IS NOT NULL"
 
 
 def _ends(table: str) -> str:
-    """Return the statement that ends what the reservations `changed` held in a table."""
     return f"""UPDATE {table} AS h
     SET closed_at_us = c.closed_at_us, closed_position = c.closed_position
     FROM changed AS c WHERE {_CLOSED} AND h.position = c.position;"""

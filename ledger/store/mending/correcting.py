@@ -95,13 +95,11 @@ def _expect_in_log(connection: Connection, event: TimeCorrected) -> None:
 
 
 def _began(connection: Connection) -> int:
-    """Return the true time of the first event."""
     query = select(_events.at_us).where(_events.position == 1)
     return true_time(connection, 1, connection.execute(query).scalar_one())
 
 
 def _moved(connection: Connection, event: TimeCorrected) -> tuple[int, int, int, int]:
-    """Return the true times of the first position, the earliest, the latest and the last one."""
     e = _events
     query = (
         select(e.at_us, e.wall_us)

@@ -213,7 +213,6 @@ def recover(
 
 
 def _read(pod: SeenPod, check: Checker) -> _Signed | str:
-    """Return the Pod's allocation with the key that signed it, or why it is not believed."""
     keys: list[str] = []
 
     def noted(key: str, message: bytes, signature: bytes) -> bool:
@@ -235,7 +234,6 @@ def _read(pod: SeenPod, check: Checker) -> _Signed | str:
 
 
 def _proven(pod: SeenPod, check: Checker) -> SignedHolding | None:
-    """Return the Pod's proof, None where it has none that holds for it."""
     try:
         proof = None if pod.proof is None else decode_proof(pod.proof, check=check)
     except InputError:
@@ -431,7 +429,6 @@ def _judged(
 def _doubt(
     said: Allocation, past: PastEvents, by_name: dict[str, str], latest: dict[str, int]
 ) -> str:
-    """Return why a signed allocation is not believed after all, empty if it is."""
     known_node = by_name.get(said.node_name)
     if known_node is not None and known_node != said.node_uid:
         return f"signed for another node of that name: node_uid={said.node_uid}"

@@ -101,7 +101,6 @@ class HeldByFold:
         yield from self._waiting(state)
 
     def _waiting(self, state: LedgerState) -> Iterator[tuple[int, str]]:
-        """Yield (position, finding) for every plan whose open places are not those of the fold."""
         must = Counter(
             (place.opened_position, place.node_uid, place.group, place.pod_uid)
             for place in state.planned_cards

@@ -491,7 +491,6 @@ class Projection:
         )
 
     def _told_since(self, node: KnownNode, witness_uid: str) -> KnownStand | None:
-        """Return what a live Node told since the loss, of the machine where all was granted."""
         witness = self._nodes.get(witness_uid)
         if witness is None or witness.lost_position is not None:
             return None

@@ -220,7 +220,6 @@ def _count_streams(connection: Connection) -> None:
 
 
 def _side_by_side(connection: Connection, of: Table) -> Iterator[tuple[Row | None, Row | None]]:
-    """Yield the rows of a table before and after, paired by key."""
     width = len(of.primary_key.columns)
     copy = table(f"before_{of.name}", *(named_column(each.name) for each in of.columns))
     keys = [copy.columns[each.name] for each in of.primary_key.columns]

@@ -225,7 +225,6 @@ def trusted_keys(ledger: Ledger, given: Sequence[PublicKey]) -> TrustedKeys:
 
 
 def _rotations(ledger: Ledger) -> list[tuple[int, PublicKey, PublicKey]]:
-    """Return position, old key and new key of every rotation that both keys signed."""
     query = (
         select(_events.position, _events.event_type, _events.body)
         .where(_events.event_type == KeyRotated.event_type)

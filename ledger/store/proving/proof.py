@@ -401,7 +401,6 @@ class Proof:
         return not unnamed[_D_ID] and bool(unnamed[_D_TENANTS] or unnamed[_D_OTHERS])
 
     def _claimed_twice(self, device: list[Any]) -> bool:
-        """Tell whether another machine has, or is held on by, a device of the same id."""
         twins = self._twins.get((device[_D_TYPE], device[_D_ID]), ())
         if len(twins) < 2:
             return False
@@ -534,7 +533,6 @@ class Proof:
             self._differs(must[0], "ledger_planned_cards", PLACE, (*must, *end), found)
 
     def _unknown(self, device: list[Any]) -> bool:
-        """Tell whether a Pod holds a card of the device's machine and type that nobody can name."""
         return (device[_D_MACHINE], f"unknown/{device[_D_TYPE]}") in self._slots
 
     def _written(self, table: Table, keys: int, row: Row) -> None:

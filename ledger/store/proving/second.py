@@ -165,14 +165,12 @@ class SecondProver:
         return False
 
     def _exported(self, connection: Connection) -> bool:
-        """Begin on Postgres, which hands a snapshot on."""
         connection.begin()
         one_snapshot(connection)
         self._pipe.send(connection.exec_driver_sql("SELECT pg_export_snapshot()").scalar_one())
         return self._is_seen()
 
     def _is_seen(self) -> bool:
-        """Wait until it has begun, or for as long as that may take."""
         if not self._pipe.poll(min(self._patience_seconds, _BEGIN_SECONDS)):
             self._hangs = True  # what it says later would be of another beginning
             return False

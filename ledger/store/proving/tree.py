@@ -85,7 +85,6 @@ class TileGrower:
         return full
 
     def _fill(self, level: int, value: bytes) -> list[Tile]:
-        """Add a hash at a level; return the tiles that it fills, there and above."""
         full: list[Tile] = []
         while True:
             while level >= len(self._pending):

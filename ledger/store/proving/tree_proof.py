@@ -181,7 +181,6 @@ class TreeProof:
                 self._report(self._agreed + 1, self._differing(name, size))
 
     def _judge_withdrawals(self, origin: str) -> None:
-        """Report the withdrawals of what is right, and of what is not there."""
         for size in sorted(self._borne_out):
             withdrawal, checkpoint = self._withdrawn[size]
             if checkpoint is not None and checkpoint.origin == origin:
@@ -283,7 +282,6 @@ class TreeProof:
             yield checkpoint
 
     def _signer(self, withdrawal: Withdrawal, note: Note) -> PublicKey | None:
-        """Return the key of those that are trusted, or that were tried, which signed the note."""
         for key in (*self._witness.keys, *_keys(withdrawal.event.keys)):
             if note.has_signature_of(key):
                 return key

@@ -464,7 +464,6 @@ class Walk:
         return True
 
     def _counted(self, streams: Sequence[str], versions: Sequence[int]) -> dict[str, int] | None:
-        """Return the last version of each stream that these events are of, None with a gap."""
         found: dict[str, int] = {}
         known = self._versions.get
         for stream, version in zip(streams, versions, strict=True):
@@ -474,7 +473,6 @@ class Walk:
         return found
 
     def _look_ahead(self, times: Sequence[int], walls: Sequence[int], first: int) -> None:
-        """Remember how far events' times are ahead of the clocks that they were recorded by."""
         ahead = [
             at_us - wall_us if wall_us else 0 for at_us, wall_us in zip(times, walls, strict=True)
         ]
@@ -512,7 +510,6 @@ class Walk:
         self._snapshots.close()
 
     def _seal(self, segment: Segment) -> None:
-        """Compare the state at a segment's end with the one that the log commits to."""
         keys = end_of(segment).keys  # compared with the keys themselves, before
         text = replace(self.end(), keys=keys).text()
         if self._sound and sha256(text.encode()).digest() != segment.state_digest:
@@ -559,7 +556,6 @@ class Walk:
             self._seal(self._seals[self.position])
 
     def _event(self, row: Row) -> None:
-        """Check one row whose values are of their columns."""
         position, stream, version, _, _, _, epoch, _, _, _, _, at_us, wall_us, leaf, _ = row
         self._hashes(row)
         if version != self._versions.get(stream, 0) + 1:
@@ -635,7 +631,6 @@ class Walk:
         return self._held.state
 
     def _writes(self, position: int, event: LedgerEvent) -> None:
-        """Check that an event is of the epoch that was started last."""
         if isinstance(event, EpochStarted):
             before = self._writer
             if event.epoch <= before.epoch or (before.epoch and event.origin != before.origin):
@@ -663,7 +658,6 @@ class Walk:
             )
 
     def _times(self) -> None:
-        """Check that true times, where the clock was corrected, are those of a calendar."""
         try:
             if is_corrected(self._connection):
                 position = outside_of_calendar(self._connection)

@@ -232,7 +232,6 @@ def counts(
 def _seen(
     *, decided_only: bool = False, since_us: int = 0, until_us: int | None = None
 ) -> Subquery:
-    """Return each reservation and each refusal of a Pod with its position."""
     r, f = RESERVATIONS, REFUSALS
     reserved = select(
         *(r.c.pod_uid, r.c.namespace, r.c.pod_name, r.c.owner),

@@ -194,7 +194,6 @@ def recorded_event(
 
 
 def _checked_row(row: Sequence[Any], position: int, previous: bytes) -> bytes:
-    """Return the chain value behind a row, which must be the one at `position`."""
     if row[0] != position:
         raise CorruptLedgerError(f"an event is missing: next={row[0]}", position=position)
     if not is_typed(schema.ledger_events, row):
@@ -275,7 +274,6 @@ def _page(connection: Connection, after: int, size: int) -> tuple[Sequence[Row],
 
 
 def _chain_at(connection: Connection, position: int) -> bytes:
-    """Return the chain value at a position behind which every event is in the log."""
     query = select(_events.chain_hash).where(_events.position == position)
     try:
         with connection.begin():

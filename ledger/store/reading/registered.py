@@ -161,7 +161,6 @@ class _Then:
 
 
 def _inventoried(connection: Connection) -> dict[str, tuple[int, int]]:
-    """Return stream of a node -> where it was inventoried first, and how often."""
     e = ledger_events.c
     query = (
         select(e.stream, func.min(e.position), func.count())

@@ -379,7 +379,6 @@ def first_reserved(connection: Connection) -> int:
 
 
 def _as_holder(r: TableClause) -> list[ColumnElement[Any]]:
-    """Return the columns of a whole reservation, in the words of `HolderRow`."""
     return [
         *(c for c in r.c if c.name not in ("labels", "gpu_core_percent", "gpu_count")),
         r.c.gpu_core_percent.label("core_percent"),
@@ -401,7 +400,6 @@ def _overlap(view: FromClause, since_us: int, until_us: int) -> ColumnElement[fl
 
 
 def _with_unknown_types(connection: Connection, holder: HolderRow) -> HolderRow:
-    """Return the holder with the device types it holds on devices that nobody can name."""
     if holder.kind != "observed":
         return holder
     s = ledger_slot_holdings.c
@@ -411,7 +409,6 @@ def _with_unknown_types(connection: Connection, holder: HolderRow) -> HolderRow:
 
 
 def _devices_of_machines(node: str) -> Select[Any]:
-    """Return every device of the machines that the Nodes of a name ever stood on."""
     d, s, n = ledger_devices.c, ledger_stands.c, ledger_nodes.c
     return (
         select(d.device_no)

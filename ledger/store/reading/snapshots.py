@@ -154,7 +154,6 @@ class SnapshotProof:
 
 
 def _wrong(row: Row, event: LedgerEvent, state: LedgerState) -> str:
-    """Return what is wrong with a snapshot, empty if nothing."""
     try:
         stored = unpacked(row)
     except InputError as error:

@@ -179,7 +179,6 @@ def _compiled(query: Select[Any], writing: _Writing) -> SQLCompiler:
 
 
 def _failures(connection: Connection) -> tuple[type[Exception], ...]:
-    """Return what the driver raises over a damaged page."""
     return (
         connection.dialect.loaded_dbapi.Error,
         UnicodeDecodeError,  # a broken text in the database's own words

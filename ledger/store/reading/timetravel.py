@@ -152,7 +152,6 @@ def position_at(ledger: Ledger, at_us: int) -> int:
 
 
 def _time_of(connection: Connection, position: int) -> int | None:
-    """Return when an event was recorded, wherever it is now."""
     for table in (_events, schema.ledger_archived.c):
         query = select(table.at_us).where(table.position == position)
         found: int | None = connection.execute(query).scalar()

@@ -79,7 +79,6 @@ def unknown_rows(
 
 
 def _unknown_slots(connection: Connection, positions: Sequence[int]) -> dict[int, tuple[str, int]]:
-    """Return position -> the types of devices held there that nobody can name, GPUs by number."""
     s, r = ledger_slot_holdings.c, RESERVATIONS.c
     found: dict[int, tuple[str, int]] = {}
     for start in range(0, len(positions), _PODS_PER_QUERY):

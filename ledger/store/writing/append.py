@@ -212,7 +212,6 @@ class Writer:
         return commands.record(self, batch)
 
     def _begin_epoch(self, version: str, wall_us: int) -> None:
-        """Record the start of this epoch in the transaction that is open."""
         head = self._head
         started = EpochStarted(
             epoch=head.epoch, holder=head.holder, origin=head.origin, tenure_version=version
@@ -229,7 +228,6 @@ class Writer:
         self._stand_behind(batch)
 
     def _begin_with(self, events: Sequence[NewEvent]) -> None:
-        """Record the epoch's first events in the transaction that is open."""
         batch = self._batch(events)
         self._write(batch)
         self._stand_behind(batch)

@@ -150,7 +150,6 @@ def _together(
 
 
 def _answer(command: Command, known: Mapping[str, _Known]) -> Outcome | None:
-    """Return the answer to a command that has a key in common with another; None without."""
     keys = [new.idempotency_key for new in command.events]
     found = [known.get(key) for key in keys]
     if len(set(keys)) == len(keys) and not any(found):
@@ -271,7 +270,6 @@ def fits(text: str) -> bool:
 
 
 def _misfit(new: NewEvent) -> UnfitError:
-    """Return what is wrong with the first part of an event that would not read back."""
     path = misfit(new.event)
     value = plain_value(new.event)
     for key in re.findall(r"[^.\[\]]+", path):

@@ -305,7 +305,6 @@ class Lane:
             raise UnknownOutcomeError(f"the answer was lost: {found}") from error
 
     async def _resumed(self) -> tuple[Connected, Writer]:
-        """Return a writer of the same epoch on a new connection."""
         connection = await self._service.connect()
         try:
             return connection, await connection.run_sync(_resume, self._writer.head, self._clock)
@@ -314,7 +313,6 @@ class Lane:
             raise
 
     async def _disconnect(self, *, broken: bool = True) -> None:
-        """Let go of the connection, which may not answer any more."""
         connection, self._connection = self._connection, None
         if connection is not None:
             await let_go(connection, self._patience_seconds, broken=broken)

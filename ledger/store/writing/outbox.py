@@ -119,7 +119,6 @@ class Outbox:
 
 
 def _context(error: DBAPIError) -> str:
-    """Return where in its functions Postgres was when it refused."""
     diagnosis = getattr(error.orig, "diag", None)  # psycopg's; asyncpg's own error is the cause
     cause = error.orig.__cause__ if error.orig else None
     words = getattr(diagnosis or cause, "context", None)

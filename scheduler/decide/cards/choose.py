@@ -143,7 +143,6 @@ class _Attempt:
     def _choice_of(
         self, device_type: str, chosen: Mapping[str, Choice], within: _Roots | None
     ) -> Choice | Unfit:
-        """Choose the devices of one type, beside those of the primary that are chosen already."""
         request, demands = self.request, self.by_type[device_type]
         cards = _of_type(self.node, device_type)
         under = [card for card in cards if within is None or root_of(card) in within]

@@ -166,7 +166,6 @@ def joint_minors(members: Sequence[PodRequest], node: NodeView) -> dict[str, fro
 
 
 def _links(node: NodeView) -> LinkMatrix | None:
-    """Return the measured links of a node, else those that places and partitions suggest."""
     return node.facts.links or node.facts.derived_links
 
 

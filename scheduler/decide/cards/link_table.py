@@ -249,7 +249,6 @@ def _sets_of(size: int, count: int) -> Sets:
 
 @lru_cache(maxsize=(TABLE_GPUS_MAX + 1) * (TABLE_GPUS_MAX + 2))
 def _layer(size: int, count: int) -> tuple[Sets, Sets]:
-    """Return the sets of one size with the place of their highest bit."""
     sets = _sets_of(size, count)
     highest: Sets = np.frexp(sets.astype(np.float64))[1].astype(np.int64) - 1
     return sets, highest

@@ -78,7 +78,6 @@ def _slowest(minors: Sequence[int], links: LinkMatrix) -> float:
 
 
 def _between(minors: Sequence[int], links: LinkMatrix) -> LinkMatrix:
-    """Return the links between these GPUs alone, numbered from 0."""
     return LinkMatrix(rows=tuple(tuple(speed_between(links, a, b) for b in minors) for a in minors))
 
 

@@ -100,7 +100,6 @@ def _by_score(
 
 
 def _has_bandwidth(partition: GpuPartition, spec: PartitionSpec | None) -> bool:
-    """Tell whether the ring is as fast as asked; a partition that names no speed is not."""
     wanted = None if spec is None else spec.ring_bus_bandwidth
     if wanted is None:
         return True

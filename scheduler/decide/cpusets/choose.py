@@ -101,7 +101,6 @@ class CpuSearch:
         return None
 
     def _avoided(self, request: PickRequest) -> int:
-        """Return the CPUs beside holders whose wish for exclusive use is like this one."""
         if request.avoid_cores:
             return self.pinned.held.exclusive_cores
         return self.pinned.held.exclusive_numas if request.avoid_numas else 0
@@ -281,7 +280,6 @@ def _whole_cores_of_any_size(
 
 
 def _adding_up(cores: Iterable[int], count: int) -> int | None:
-    """Return the first cores, in their order, that have `count` CPUs together."""
     sums = {0: 0}  # CPUs so far -> the cores; the first way to a sum is kept
     for core in cores:
         size = core.bit_count()

@@ -134,7 +134,6 @@ def _siblings(cores: Iterable[int]) -> tuple[Siblings, ...]:
 
 
 def _per_cpu(topology: CpuTopology, groups: Iterable[int]) -> tuple[int, ...]:
-    """Return at [cpu] the group that it is in."""
     table = [0] * (topology.cpuset.mask.bit_length())
     for group in groups:
         for cpu in bits(group):

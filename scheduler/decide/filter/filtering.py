@@ -220,7 +220,6 @@ class Filtering:
 
 
 def _where(rows: IntArray, looked: Collection[int]) -> dict[int, int]:
-    """Return row -> its number in `rows`, for the rows that were looked at."""
     if not looked:
         return {}
     numbers = np.flatnonzero(np.isin(rows, list(looked)))

@@ -412,7 +412,6 @@ class _Cards:
 
 
 def _as_bits(cards: BoolArray) -> Bits:
-    """Return one number per node whose bits are the cards, one bit for each."""
     if cards.shape[1] == _BYTES:
         # Eight bytes of 0 or 1 are one word; the product moves each to a bit of the top byte.
         words = np.ascontiguousarray(cards).view(np.uint64)[:, 0]
@@ -424,7 +423,6 @@ def _as_bits(cards: BoolArray) -> Bits:
 
 
 def _apart(masks: Sequence[Bits]) -> BoolArray:
-    """Return where every mask can have a bit of its own."""
     able: BoolArray = np.ones(len(masks[0]), dtype=np.bool_)
     unions: list[tuple[int, Bits]] = []
     for mask in masks:

@@ -134,7 +134,6 @@ def _after(state: _State, places: Sequence[int], container: ContainerCpus) -> se
 def _taken(
     left: int, before: _State, place: int, *, init: bool, last: bool
 ) -> Iterator[tuple[int, _State]]:
-    """Yield what is still to be taken, and the state, after some CPUs of one NUMA node."""
     has = before.reusable[place]
     for fresh in range(min(left, before.free[place]) + 1):
         most = min(left - fresh, has)

@@ -179,7 +179,6 @@ def _item(vectors: Vectors, able: BoolArray, places: list[int]) -> _Item | None:
 
 
 def _items_of(vectors: Vectors, offers: Offers) -> list[_Item]:
-    """Group places by what they can take and by their links."""
     packed = np.packbits(offers.able, axis=1)
     width, raw = packed.shape[1], packed.tobytes()
     groups: dict[tuple[Hashable, bytes, bool], list[int]] = {}
@@ -303,7 +302,6 @@ class _Speeds:
         return _merged(result)
 
     def _with_gpus(self, item: _Item, most: int) -> _Item | None:
-        """Return the item with at most so many GPUs, None when nothing is left."""
         key = (id(item.able), most)
         if key not in self._limited:
             able = item.able & (self._vectors.gpus <= most)
@@ -402,7 +400,6 @@ class _Table:
         return found
 
     def _rest(self, number: int) -> IntArray:
-        """Return for each vector what is left of it when this one is taken."""
         known = self._rests.get(number)
         if known is None:
             table = self._vectors.table

@@ -151,7 +151,6 @@ def apply_life(life: GroupLife, event: LedgerEvent, at_us: int) -> GroupLife:
 
 
 def _counted(life: GroupLife) -> GroupLife:
-    """Count who holds something now, if these are more than ever."""
     return replace(life, held_at_once=max(life.held_at_once, len(life.held) + len(life.observed)))
 
 
@@ -193,7 +192,6 @@ def why_invalid(life: GroupLife, facts: ClusterFacts) -> tuple[str, str]:
 
 
 def _why_not_there(uid: str, place: PlannedMember, group: str, facts: ClusterFacts) -> str:
-    """Return why a member can't take its place any more, empty while it can."""
     if uid not in facts.groups:
         return MEMBER_GONE
     if facts.groups[uid] != group:

@@ -195,7 +195,6 @@ def _minors(node: NodeFacts) -> tuple[int, ...]:
 
 
 def _linked(node: NodeFacts) -> Hashable:
-    """Return what nodes share whose GPUs have equal minors and links."""
     return node.links or node.derived_links, _minors(node), node.honors_partitions
 
 

@@ -147,7 +147,6 @@ class UniqueIds:
 
 
 def _unique(devices: Iterable[DeviceRecord]) -> Iterator[tuple[DeviceId, DeviceRecord]]:
-    """Yield the devices with ids that are compared between machines, with these."""
     for device in devices:
         if device.unique_id and device.device_id:
             yield (device.device_type, device.device_id), device

@@ -178,7 +178,6 @@ class DeviceArrays:
             amounts.update({name: change(values) for name, values in amounts.items()})
 
     def _clear(self, node: int) -> None:
-        """Forget a row: what it lists and what is held of it."""
         if node in self._stand_ins:
             self._count_over(node, -self._stand_ins.pop(node).lacking)
         self.closed_count -= int((self.present[node] & ~self.open[node]).sum())
@@ -194,7 +193,6 @@ class DeviceArrays:
             self._excess.pop((node, column), None)
 
     def _list(self, node: int, records: Sequence[DeviceRecord], facts: NodeFacts) -> None:
-        """Enter the inventory in a row that is clear."""
         self.records[node] = tuple(records)
         if self.device_type == GPU:
             self.by_number[node] = parts_of(facts) > 0
@@ -211,7 +209,6 @@ class DeviceArrays:
             self._list_amounts(node, columns, facts)
 
     def _list_amounts(self, node: int, columns: Mapping[int, int], facts: NodeFacts) -> None:
-        """Enter what GPUs have beside core percent and memory, one array for each resource."""
         for minor, amounts in facts.card_amounts.items():
             column = columns.get(minor)
             for name, amount in amounts.items() if column is not None else ():
@@ -352,7 +349,6 @@ class DeviceArrays:
             self._add(node, column, _all_of(records[column]), 1)
 
     def _send_away(self, node: int) -> None:
-        """Let the cards that stand in be untouched again."""
         stand_ins = self._stand_ins.pop(node, None)
         if stand_ins is None:
             return

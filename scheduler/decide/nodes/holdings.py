@@ -389,7 +389,6 @@ class Holdings:
 
 
 def _amounts(held: _Held) -> Mapping[int, Amounts]:
-    """Return what a holding has of cards beside core percent and memory."""
     return held.amounts if held.allocated is None else read_amounts(held.allocated)
 
 

@@ -290,7 +290,6 @@ class _Aligner:
         return None if parts is None else {node: count * 1000 for node, count in parts.items()}
 
     def _picked(self, parts: Parts) -> CpuSet | None:
-        """Return the CPUs that the picker gives, NUMA node by NUMA node."""
         search = self._search
         if not isinstance(search, CpuSearch):
             return EMPTY
@@ -345,7 +344,6 @@ class _Aligner:
         }
 
     def _everywhere(self, device_type: str, mask: int) -> bool:
-        """Tell whether each of these NUMA nodes has a device of the type with something left."""
         having = {
             _numa_of(card)
             for card in self._view.cards
@@ -361,7 +359,6 @@ class _Aligner:
         return replace(self._view, cards=cards)
 
     def _pools(self, parts: Parts) -> tuple[CpuSharedPool, ...]:
-        """Return the pools that a Pod without CPUs of its own is bound to (contract 2.2)."""
         qos = self._request.snapshot.qos
         if self._search is not None or self._policy not in _STRICT or qos not in _POOLED:
             return ()
@@ -375,7 +372,6 @@ class _Aligner:
 
 
 def _ends(ids: Sequence[int]) -> list[int]:
-    """Return every single NUMA node, and all of them."""
     return [*(1 << node for node in ids), sum(1 << node for node in ids)]
 
 

@@ -281,7 +281,6 @@ class ReasonCounter:
 def _with_tried(
     texts: Texts, codes: Codes, tried: Mapping[int, Unfit]
 ) -> tuple[list[tuple[Reason, ...]], Codes]:
-    """Return texts and codes with those of the nodes that were looked at closely."""
     known, longer, codes = dict[str, int](), list(texts), codes.copy()
     for node, unfit in tried.items():
         code = known.setdefault(unfit.reason, len(longer))
@@ -292,14 +291,12 @@ def _with_tried(
 
 
 def _reason_of(text: str) -> Reason:
-    """Return the reason that a closer look gave, with its remedy if it has one."""
     return _OF_DIALECTS.get(text) or reasons.closer_look(text)
 
 
 def _closest(
     tried: Mapping[int, Unfit], reason: Reason, where: BoolArray
 ) -> tuple[int, str] | None:
-    """Return the node of a closer look that lacks least, and its numbers."""
     counted = [
         (unfit.requested - unfit.available, node)
         for node, unfit in tried.items()

@@ -211,7 +211,6 @@ def _at_most(most: int) -> str:
 
 
 def _cards_large_enough(arrays: NodeArrays, demand: DeviceDemand) -> BoolArray:
-    """Return which cards have, when nobody holds them, what the demand asks of one."""
     devices = arrays.devices.get(demand.device_type, arrays.no_devices)
     large: BoolArray = devices.present & (devices.core_cap >= demand.core_percent)
     if demand.memory_bytes:

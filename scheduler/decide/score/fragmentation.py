@@ -119,7 +119,6 @@ class Fragmentation:
         self.usable_now = with_rows(self.usable_now, rows)
 
     def _build(self) -> None:
-        """Find the kinds of all nodes, and what cards are worth on each."""
         arrays = self._arrays
         self.renewals += 1
         rows, self.kinds = _distinct(self.asked.everywhere())
@@ -146,7 +145,6 @@ class Fragmentation:
         return kind
 
     def _is_odd(self, asked: IntArray) -> bool:
-        """Tell whether a typical Pod asks parts of several cards of such a node."""
         several = [pod.gpu_count > 1 for pod, _ in self._typical]
         return bool((asked[several] < WHOLE_PERCENT).any())
 
@@ -304,7 +302,6 @@ class AskedPercents:
         return asked
 
     def _smallest(self, nodes: IntArray) -> IntArray:
-        """Return the bytes of each node's smallest card."""
         gpus = self._arrays.gpus
         present, caps = gpus.present.take(nodes, axis=0), gpus.memory_cap.take(nodes, axis=0)
         smallest: IntArray = np.where(present, caps, np.iinfo(np.int64).max).min(axis=1)

@@ -218,7 +218,6 @@ class Gradient:
         return table
 
     def _searched(self, shape: Shape, nodes: IntArray, cpu_class: IntArray) -> IntArray:
-        """Return what `_worth` is after placement, tried on arrays of cards."""
         part = _part_of_one(shape)
         if part is not None:
             worth = self._worth_by_card(part, shape, nodes, cpu_class).max(axis=1)
@@ -249,7 +248,6 @@ class Gradient:
     def _worth(
         self, nodes: IntArray, cpu_class: IntArray, left: IntArray, before: IntArray
     ) -> IntArray:
-        """Return what is usable after placement, and what is no longer idle."""
         worth = self._measure.usable_of(nodes, cpu_class, left)
         worth += (before - left).sum(axis=1) * self._measure.weight
         return worth
@@ -267,7 +265,6 @@ class Gradient:
         return np.where(taken & fit, np.maximum(left - asked, 0), left)
 
     def _asked(self, demand: DeviceDemand, nodes: IntArray) -> IntArray:
-        """Return the percent that one share takes of each card."""
         caps = self._arrays.gpus.memory_cap.take(nodes, axis=0)
         percent = max(demand.core_percent, demand.memory_ratio_percent)
         if demand.exclusive:
@@ -283,7 +280,6 @@ def _tables_max(shape: tuple[int, ...]) -> int:
 
 
 def _part_of_one(shape: Shape) -> DeviceDemand | None:
-    """Return the demand of a shape whose only GPU demand is for a part of one card."""
     demands = [demand for demand in shape.demands if demand.device_type == GPU]
     if len(demands) != 1 or demands[0].count != 1 or demands[0].exclusive:
         return None

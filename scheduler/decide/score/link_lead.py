@@ -119,7 +119,6 @@ class LinkLead:
         return known.speeds
 
     def _measure(self, known: _Known, nodes: IntArray) -> None:
-        """Work out the bottlenecks of these nodes; where too few GPUs are free it is 0."""
         known.speeds[nodes] = _NOT_MEASURED
         nodes = nodes[self._measured[nodes]]
         if not len(nodes):

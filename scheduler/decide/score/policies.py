@@ -134,7 +134,6 @@ class BestFit:
         self._most = most
 
     def _largest(self) -> tuple[int, int]:
-        """Return the most cpu that a node has, and the most percent of GPUs."""
         caps, gpus = self._arrays.cpu_cap, self._arrays.gpus.count
         cpu = int(caps[caps < UNLIMITED].max(initial=0))
         return max(cpu, 1), max(int(gpus.max(initial=0)) * WHOLE_PERCENT, 1)

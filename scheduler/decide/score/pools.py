@@ -235,7 +235,6 @@ class PoolPrices:
             self._move(node)
 
     def _build(self) -> None:
-        """Find the pools of all nodes, and what typical Pods ask of each."""
         rows = range(len(self._arrays))
         likes = {node: self._like(node) for node in rows}
         self._likes = {node: like for node, like in likes.items() if like is not None}
@@ -308,7 +307,6 @@ class PoolPrices:
         return self._numbers.setdefault(like, len(self._numbers))
 
     def _move(self, node: int) -> None:
-        """Bring the pools that a node was and is in up to date."""
         if node == len(self._pool_of):
             self._pool_of.append(-1)
             self._pools = with_rows(self._pools, node + 1)
@@ -321,7 +319,6 @@ class PoolPrices:
             self._trade()
 
     def _forget_counted(self, node: int, pool: int) -> None:
-        """Take what was counted of a node out of its pool."""
         for of_pool, of_node in ((self._idle, self._idle_of), (self._cpu, self._cpu_of)):
             if node == len(of_node):
                 of_node.append(0)
@@ -357,7 +354,6 @@ class PoolPrices:
         return changed
 
     def _percents_on(self, node: int) -> IntArray:
-        """Return what Pods ask of a node's cards, which is the same on all nodes of its kind."""
         kind = self._measure.kinds.item(node)
         known = self._by_kind.get(kind)
         if known is None:
@@ -365,7 +361,6 @@ class PoolPrices:
         return known
 
     def _may_use(self, nodes: IntArray) -> list[bool]:
-        """Tell which Pods without GPUs may use one of these nodes, in their order."""
         found: dict[PlacementRules, bool] = {}
         for pod in self._pods:
             if not pod.gpu_count and pod.placement not in found:
@@ -443,7 +438,6 @@ class PoolPrices:
         return known
 
     def _count_all(self) -> Iterable[int]:
-        """Count every node; return the pools to look at."""
         arrays, count = self._arrays, len(self._card_bytes)
         self._idle_of = arrays.gpus.left_total.tolist()
         self._cpu_of = np.clip(arrays.cpu_free, 0, _CPU_MAX).tolist()

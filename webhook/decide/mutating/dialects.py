@@ -144,7 +144,6 @@ def _devices(amounts: Mapping[str, object], vocabulary: Vocabulary) -> dict[str,
 def _with_devices(
     amounts: Mapping[str, object], devices: Mapping[str, object], vocabulary: Vocabulary
 ) -> dict[str, object]:
-    """Return the amounts with these devices and no others; what stays keeps its place."""
     kept = {
         key: devices.get(key, value)
         for key, value in amounts.items()

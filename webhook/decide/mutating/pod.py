@@ -251,7 +251,6 @@ def _tolerating(pod: Pod) -> Pod:
 
 
 def _told_by_namespace(pod: Pod, facts: NamespaceFacts) -> Pod:
-    """Return the Pod with its namespace's words on cards, whatever its user wrote there."""
     for key in (TENURE_ISOLATION, TENURE_WHOLE_CARDS):
         pod = without_annotation(pod, key)
     said = as_namespace_says({}, facts.labels)
@@ -440,7 +439,6 @@ def holds_gpus(container: Container) -> bool:
 
 
 def _asked(container: Container, vocabulary: Vocabulary) -> Iterator[str]:
-    """Yield the device resources that a container asks for more than 0 of."""
     resources = an_object(container.get("resources"), "resources")
     for section in ("requests", "limits"):
         for name, value in an_object(resources.get(section), f"resources.{section}").items():

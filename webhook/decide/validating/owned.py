@@ -107,7 +107,6 @@ def _our_names(asked: Mapping[str, str], settings: AdmissionSettings) -> Iterato
 
 
 def _asked(spec: PodSpec) -> dict[str, str]:
-    """Return every resource that a container asks some of, as written, and where it does."""
     return {
         container.written.get(name, name): container.field(name, section)
         for container in reversed(spec.containers)

@@ -158,7 +158,6 @@ def _managed_errors(
 
 
 def _asked(pod: Json) -> Json:
-    """Return a Pod as its user wrote it, where its request is a claim now."""
     try:
         return as_asked(pod)
     except InputError:  # said below

@@ -106,7 +106,6 @@ def _syntax(error: InputError) -> FieldError:
 
 
 def _annotation_of(field: str, annotations: Mapping[str, str]) -> str:
-    """Return the annotation that a field path leads into, or nothing."""
     if not field.startswith(_PREFIX):
         return ""
     inside = (key for key in annotations if field.startswith(annotation_path(key)))

@@ -118,7 +118,6 @@ def unasked(pod: Json) -> Iterator[Said]:
 
 
 def _mounted(path: str, container: Json) -> Iterator[FieldError]:
-    """Yield every mount by which the NVIDIA runtime is told to show a device."""
     section = f"{path}.volumeMounts"
     for number, item in enumerate(a_list(container.get("volumeMounts"), section)):
         mount = text_at(an_object(item, f"{section}[{number}]"), "mountPath", section)

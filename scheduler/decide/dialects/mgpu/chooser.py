@@ -168,7 +168,6 @@ def _shares(
     cards: Sequence[CardView],
     assignment: Assignment,
 ) -> tuple[DeviceShare, ...]:
-    """Add up, card by card, what the containers of the Pod got there."""
     names = {need.index: need.name for need in request.containers}
     tenants: dict[int, list[ContainerShare]] = {}
     whole: set[int] = set()

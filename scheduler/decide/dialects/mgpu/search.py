@@ -469,13 +469,11 @@ class _Search:
         return self._result(self._best, self._best_units, cut=False)
 
     def _offer(self, path: Sequence[_Step]) -> None:
-        """Keep the path when it is better than every one before it."""
         if self._best is None or self._states.units > self._best_units:
             self._best = tuple(group for group, _ in path)
             self._best_units = self._states.units
 
     def _may_win(self, level: int) -> bool:
-        """Tell whether a path through here can be the answer."""
         bound = self._states.bound(self.asks[level:])
         if bound is None or (self._least_units is not None and bound < self._least_units):
             return False
@@ -532,7 +530,6 @@ class _Search:
         return tuple(groups[number] for number in self._in_order), units
 
     def _gain(self, place: int, ask: Ask) -> int:
-        """Return what one share on this card does to the score now."""
         before = self._states.units
         taken = self._states.take((place,), ask)
         gain = self._states.units - before
