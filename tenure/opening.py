@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 LEDGER_VARIABLE: Final = "TENURE_LEDGER"
 DEFAULT_LEDGER: Final = "tenure.db"
+LEDGER_HELP: Final = (
+    "The ledger to ask: a file or postgresql://user@host/database."
+    " Default: TENURE_LEDGER, else tenure.db."
+)
 _NO_LEDGER: Final = (
     f"name one with --ledger FILE or {LEDGER_VARIABLE}; "
     "`tenure demo` or `tenure simulate FILE... --ledger FILE` makes one, and"

@@ -8,17 +8,10 @@ from typing import Annotated
 
 import typer
 
+from tenure.opening import LEDGER_HELP
 from tenure.output import DataFormat, OutputFormat
 
-LedgerUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--ledger",
-        metavar="URL",
-        help="The ledger to ask: a file or postgresql://user@host/database."
-        " Default: TENURE_LEDGER, else tenure.db.",
-    ),
-]
+LedgerUrl = Annotated[str | None, typer.Option("--ledger", metavar="URL", help=LEDGER_HELP)]
 Files = Annotated[
     list[str] | None,
     typer.Argument(metavar="[FILE...]", help="Manifests to ask in place of a ledger; - for stdin."),

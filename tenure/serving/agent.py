@@ -7,9 +7,9 @@ import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any, Final, Protocol
 from urllib.parse import quote
 
@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry, Counter
 from agent.checkpoint import FILE_NAME
 from agent.decide.env_proof import ProbePod
 from agent.decide.gpushare import marking
-from agent.decide.isolation import LIBRARY, Provider
+from agent.decide.isolation import Provider
 from agent.discover.host_files import HostFiles
 from agent.discover.sysfs import read_identity
 from agent.https import Authority, Caller
@@ -40,108 +40,15 @@ from tenure.exits import with_next
 from tenure.kube.objects import KubeObjects, connected
 from tenure.serving.agent_environment import FILE_NAME as FILE_NAME_OF_PROOF
 from tenure.serving.agent_environment import Prover, proving, stamp_of
-from tenure.serving.agent_mode import AgentMode, ShareUnit
-from tenure.serving.agent_reporting import NodeToTell, ReportingOptions, cards_probe, reporting
-from tenure.serving.agent_witness import Node, WitnessOptions, witness
-from tenure.serving.agent_words import ServiceOptions, words_of
+from tenure.serving.agent_options import AgentMode, AgentOptions
+from tenure.serving.agent_reporting import NodeToTell, cards_probe, reporting
+from tenure.serving.agent_witness import Node, witness
+from tenure.serving.agent_words import words_of
 from tenure.serving.background import Tasks, every, tasks_of_process, told_to_stop
 from tenure.serving.listening import Connections, announced
 from tenure.serving.probes import probes_app
 
 _START_BYTES: Final = 10
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KubeletOptions:
-    """
-    Who tells the Pods of this node.
-
-    Attributes:
-        url: kubelet's own listener, `https://HOST:PORT`.
-        authority: file with whom kubelet's certificate must be of.
-        token: file with the token that kubelet mounts for us.
-        node: the Node's name, which kubelet's certificate has; empty = the host's of its URL.
-    """
-
-    url: str
-    authority: Path
-    token: Path
-    node: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeOptions:
-    """
-    The Pod that proves the mode `env` on a node.
-
-    Attributes:
-        image: has the command `tenure`; empty = none is named.
-        namespace: where the agent's account may make that Pod.
-        runtime_class: of Pods that hold cards; empty = the node's own runtime.
-    """
-
-    image: str = ""
-    namespace: str = "tenure-system"
-    runtime_class: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentOptions:
-    """
-    What the process is told at its start.
-
-    Attributes:
-        probes: host and port to listen on; port 0 takes a free one.
-        plugins: kubelet's folder of device plugins, with its socket and its checkpoint.
-        cdi: the folder of CDI specifications that the container runtime reads and we write.
-        cards: CDI specifications of the cards, by their ids, as the vendor's tool writes them.
-        holdings: who holds what on this node: a file, or the service.
-        slots: how many containers with devices may be here at once.
-        isolation: what keeps containers to their parts of cards, with `library` on the node.
-        kubelet: its listener; None = what needs it is not served.
-        reporting: what is told of this machine; None = somebody else tells it.
-        runtime: the container runtime's socket, which is asked whether it has CDI; None = whoever
-            runs us says that it has.
-        mode: how containers are shown their cards.
-        share_unit: what GPU share counts memory in.
-        witness: who is asked who is on the cards; with the service and a node to report alone.
-        probe: in the mode `env`, with a node to report: what proves it.
-    """
-
-    probes: tuple[str, int]
-    plugins: Path
-    cdi: Path
-    cards: tuple[Path, ...]
-    holdings: Path | ServiceOptions
-    slots: int
-    isolation: Provider = Provider.NONE
-    library: str = LIBRARY
-    kubelet: KubeletOptions | None = None
-    reporting: ReportingOptions | None = None
-    runtime: Path | None = None
-    mode: AgentMode = AgentMode.PLUGIN
-    share_unit: ShareUnit = ShareUnit.MIB
-    witness: WitnessOptions | None = None
-    probe: ProbeOptions = ProbeOptions()
-
-    @property
-    def has_slots(self) -> bool:
-        """Tell whether containers are known by slots, and shown their cards by CDI."""
-        in_mib = self.mode is AgentMode.GPUSHARE and self.share_unit is ShareUnit.MIB
-        return in_mib or self.mode is AgentMode.PLUGIN
-
-
-def provider_of(text: str, option: str) -> Provider:
-    """
-    Return the provider that an option names.
-
-    Raises:
-        InputError: there is no such one.
-    """
-    try:
-        return Provider.named(text)
-    except InputError as error:
-        raise InputError(str(error), field=option) from error
 
 
 async def serve_agent(options: AgentOptions) -> None:
@@ -164,15 +71,13 @@ async def serve_agent(options: AgentOptions) -> None:
         holdings: HoldingsFile | HeldHere
         beside: Callable[[], Sequence[str]] = tuple
         told, gate = None, None
-        if isinstance(options.holdings, Path):
+        if options.holdings is not None:
             holdings = HoldingsFile(options.holdings)
         else:
-            assert kubelet is not None
-            told = words_of(options.holdings, session, kubelet, registry, tasks)
+            told = words_of(options, session, kubelet, registry, tasks)
             _check_node(options, told.node)
             holdings, beside = told.held, told.words.lines
-            if options.witness is not None:
-                gate = Gate(told.held, options.holdings.state)
+            gate = Gate(told.held, options.state)
         check = options.has_slots and options.runtime and RuntimeCheck(Runtime(options.runtime))
         if check:
             tasks.append(check.run())
@@ -194,8 +99,8 @@ async def serve_agent(options: AgentOptions) -> None:
             tasks.append(plugin.run())
         app = probes_app(registry, why_not_ready, beside)
         await stack.enter_async_context(announced(app, options.probes, "probes", Connections()))
-        if options.reporting is not None:
-            config = options.reporting.kubeconfig
+        if options.node:
+            config = options.kubeconfig
             connecting = connected(None if config is None else str(config))
             objects = await stack.enter_async_context(connecting)
             node = _proven(
@@ -209,21 +114,21 @@ async def serve_agent(options: AgentOptions) -> None:
             )
             if isinstance(served, GpuShare | ShareSlots):
                 node = replace(node, heard=served.saw)
-                _mark(objects, options.reporting.node, served, registry, tasks)
-            await reporting(options.reporting, node, objects, registry, tasks)
-            if options.witness is not None and told is not None and gate is not None:
+                _mark(objects, options.node, served, registry, tasks)
+            await reporting(options, node, objects, registry, tasks)
+            if told is not None and gate is not None:
                 here = Node(
-                    name=options.reporting.node,
+                    name=options.node,
                     told=told,
                     plugins=options.plugins,
                     specifications=SpecFolder(options.cdi),
-                    host=HostFiles(root=options.reporting.host),
-                    probe=cards_probe(options.reporting),
-                    state=options.reporting.state,
+                    host=HostFiles(root=options.host),
+                    probe=cards_probe(options),
+                    state=options.state,
                     objects=objects,
                     gated=served is not None,
                 )
-                witness(options.witness, here, gate, registry, tasks)
+                witness(options, here, gate, registry, tasks)
         tasks.start()
         await stopping.wait()
 
@@ -248,36 +153,39 @@ def _proven(
     node: NodeToTell,
     options: AgentOptions,
     objects: KubeObjects,
-    kubelet: KubeletPods | None,
+    kubelet: KubeletPods,
     *,
     registry: CollectorRegistry,
     tasks: Tasks,
     own_pod: tuple[str, str],
 ) -> NodeToTell:
-    told, probe = options.reporting, options.probe
     if options.mode is not AgentMode.ENV:
         return node
-    assert kubelet is not None
-    assert told is not None
-    boot_id = read_identity(HostFiles(root=told.host)).boot_id
+    boot_id = read_identity(HostFiles(root=options.host)).boot_id
     prover = Prover(
         objects=objects,
         pods=kubelet,
         pod=ProbePod(
-            node=told.node,
-            namespace=probe.namespace,
-            image=probe.image,
-            runtime_class=probe.runtime_class,
+            node=options.node,
+            namespace=options.probe_namespace,
+            image=options.probe_image,
+            runtime_class=options.probe_runtime_class,
             owner=own_pod,
         ),
         stamp=partial(stamp_of, boot_id, options.runtime),
-        file=told.state / FILE_NAME_OF_PROOF,
+        file=options.state / FILE_NAME_OF_PROOF,
     )
     tasks.append(proving(prover, registry))
     return replace(node, heard=prover.saw, closes=prover.closes)
 
 
 def _check(options: AgentOptions) -> None:
+    if bool(options.service) == (options.holdings is not None):
+        fact = "the holdings are told by the service or by a file: give one of the two"
+        raise InputError(fact, field="--service")
+    for option, url in (("--service", options.service), ("--kubelet", options.kubelet)):
+        if url and not url.startswith("https://"):
+            raise InputError(f"a token is sent by https alone: value={url!r}", field=option)
     folders = []
     if options.mode is not AgentMode.ENV:
         folders.append(("--plugins", options.plugins))
@@ -293,16 +201,17 @@ def _check(options: AgentOptions) -> None:
     if options.isolation is not Provider.NONE and not options.has_slots:
         fact = f"the mode {options.mode} can't bring a library into containers"
         raise with_next(InputError(fact, field="--isolation"), "show cards by slots: --mode plugin")
-    if options.reporting is not None:
-        if options.mode is AgentMode.ENV and not (options.probe.image and options.kubelet):
-            fact = "the mode env is proved by a Pod of our own"
-            what = "--probe-image" if options.kubelet else "--kubelet"
-            raise with_next(InputError(fact, field=what), "name the image that has `tenure`")
+    if options.node:
+        if options.mode is AgentMode.ENV and not options.probe_image:
+            missing = InputError(
+                "the mode env is proved by a Pod of our own", field="--probe-image"
+            )
+            raise with_next(missing, "name the image that has `tenure`")
         if options.mode is AgentMode.ENV and options.runtime is None:
             fact = "a proof of the mode env ends with the runtime that gave it, and none is watched"
             raise with_next(InputError(fact, field="--runtime"), "name the runtime's socket")
         return
-    if isinstance(options.holdings, ServiceOptions):
+    if options.service:
         fact = "nobody would tell the service what runs here: what Pods held would never end"
         raise with_next(InputError(fact, field="--node"), "name this machine's Node: --node")
     if options.isolation is not Provider.NONE:
@@ -315,8 +224,8 @@ def _check(options: AgentOptions) -> None:
 
 def _check_node(options: AgentOptions, of_token: str) -> None:
     """Refuse to report another Node than the one that our token is of."""
-    if options.reporting is not None and options.reporting.node != of_token:
-        fact = f"our token is of another Node: value={options.reporting.node}, token={of_token}"
+    if options.node and options.node != of_token:
+        fact = f"our token is of another Node: value={options.node}, token={of_token}"
         raise with_next(InputError(fact, field="--node"), "name the one that we run on")
 
 
@@ -325,7 +234,7 @@ def _served(
     cards: CardFiles,
     sizes: Mapping[str, int],
     holdings: Holdings,
-    kubelet: KubeletPods | None,
+    kubelet: KubeletPods,
     *,
     why_no_cdi: Callable[[], str],
     came: Callable[[], None],
@@ -334,13 +243,12 @@ def _served(
         return None
     checkpoint = CheckpointFile(options.plugins / FILE_NAME).read
     if not options.has_slots:
-        assert kubelet is not None
         return GpuShare(pods=kubelet.pods, checkpoint=checkpoint, holdings=holdings)
     isolation = Isolation(
         provider=options.isolation,
-        host=HostFiles(root=Path("/") if options.reporting is None else options.reporting.host),
+        host=HostFiles(root=options.host),
         sizes=lambda: sizes,
-        library=PurePosixPath(options.library),
+        library=PurePosixPath(options.isolation_library),
     )
     slots = Slots(
         count=options.slots,
@@ -353,24 +261,20 @@ def _served(
     )
     if options.mode is AgentMode.PLUGIN:
         return SlotPlugin(slots, why_no_cdi, came)
-    assert kubelet is not None
     return ShareSlots(
         slots, why_no_cdi, came, pods=kubelet.pods, checkpoint=checkpoint, holdings=holdings
     )
 
 
-def _kubelet(options: AgentOptions, session: aiohttp.ClientSession) -> KubeletPods | None:
-    told = options.kubelet
-    if told is None:
-        return None
-    node, service = told.node, options.holdings
-    if not node and isinstance(service, ServiceOptions):
-        node, _ = node_of_token(service.token)
+def _kubelet(options: AgentOptions, session: aiohttp.ClientSession) -> KubeletPods:
+    node = options.node
+    if not node and options.service:
+        node, _ = node_of_token(options.token)
     caller = Caller(
         session=session,
-        url=told.url,
-        authority=Authority(told.authority),
-        token=told.token,
+        url=options.kubelet.rstrip("/"),
+        authority=Authority(options.kubelet_ca),
+        token=options.token,
         server_name=node or None,
     )
     return KubeletPods(caller=caller)

@@ -12,8 +12,8 @@ from tenure.serving.run import run_service
 
 
 def _serve() -> None:
-    options, debug = told()
-    set_up_logs(debug=debug)
+    options = told()
+    set_up_logs(debug=options.debug)
     run_service(serve_agent(options))
 
 

@@ -34,7 +34,7 @@ from ledger.domain.errors import InputError
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 from tenure.exits import with_next
 from tenure.kube.objects import KubeObjects
-from tenure.serving.agent_mode import ShareUnit
+from tenure.serving.agent_options import AgentMode, AgentOptions
 from tenure.serving.background import Tasks, every
 
 FAULTS_NOT_KEPT: Final = "FaultsNotKept"
@@ -48,36 +48,6 @@ EVENT_MILLISECONDS: Final = 2_000
 """The thread that listens ends so long after it was told to."""
 
 _log: Final = logging.getLogger("tenure.agent.report")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportingOptions:
-    """
-    What is reported, and from where.
-
-    Attributes:
-        node: the Node's name.
-        kubeconfig: None = as the Pod that we run in.
-        host: the host's `/`, of which files are read.
-        state: the folder of what outlives us.
-        machine: describes the whole machine in place of what is found; None = look for it.
-        declared: lists devices beside cards and NICs.
-        bandwidth: what a tool measured between GPUs.
-        seconds: between two rounds.
-        offers: the ways to ask for cards whose amounts the Node gets beside Koordinator's.
-        share_unit: what GPU share counts memory in; None = as the settings have it by default.
-    """
-
-    node: str
-    kubeconfig: Path | None = None
-    host: Path = Path("/")
-    state: Path = Path("/var/lib/tenure")
-    machine: Path | None = None
-    declared: Path | None = None
-    bandwidth: Path | None = None
-    seconds: float = 30.0
-    offers: frozenset[Dialect] = frozenset()
-    share_unit: ShareUnit | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +163,7 @@ class Looks:
 
 
 async def reporting(
-    options: ReportingOptions,
+    options: AgentOptions,
     node: NodeToTell,
     objects: KubeObjects,
     registry: CollectorRegistry,
@@ -224,9 +194,9 @@ async def reporting(
         now=now_text,
         isolation=node.isolation,
     )
-    if options.share_unit is not None:
-        reporter.vocabulary = replace(DEFAULT_VOCABULARY, gpushare_unit=str(options.share_unit))
-    reporter.dialects |= options.offers
+    reporter.vocabulary = replace(DEFAULT_VOCABULARY, gpushare_unit=str(options.gpushare_unit))
+    served = [options.mode] if options.mode is AgentMode.GPUSHARE else []
+    reporter.dialects |= offered([*options.offers, *served], "--offers")
     failures = Counter(
         "tenure_agent_failures", "Rounds of work that failed", ["what"], registry=registry
     )
@@ -254,10 +224,12 @@ async def reporting(
                 _log.info("declared whole again", extra={"device_id": device})
                 soon.set()
 
-    tasks.append(_rounds(options.seconds, soon, report, failures))
+    tasks.append(_rounds(options.report_seconds, soon, report, failures))
     tasks.append(every(HELD_SECONDS, "held", _watching(node, soon), failures))
     if options.machine is None:
-        tasks.append(every(options.seconds, "events", _listening(host, kept, soon), failures))
+        tasks.append(
+            every(options.report_seconds, "events", _listening(host, kept, soon), failures)
+        )
 
 
 def _held(held: NodeWord) -> tuple[Sequence[HeldByPod] | None, tuple[Fault, ...]]:
@@ -348,13 +320,13 @@ def _note(events: tuple[CardFault, ...], kept: KeptFaults, soon: asyncio.Event) 
         soon.set()
 
 
-def cards_probe(options: ReportingOptions) -> Probe:
+def cards_probe(options: AgentOptions) -> Probe:
     """Return another probe that looks at the cards alone."""
     parts = _parts(options, HostFiles(root=options.host))
     return CombinedProbe(parts=tuple(one for one in parts if Kind.GPU in one.kinds))
 
 
-def _parts(options: ReportingOptions, host: HostFiles) -> tuple[Part, ...]:
+def _parts(options: AgentOptions, host: HostFiles) -> tuple[Part, ...]:
     if options.machine is not None:
         return (Part(probe=FileProbe(path=options.machine), kinds=tuple(Kind)),)
     from agent.discover.nvml import NvmlProbe

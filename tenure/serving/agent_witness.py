@@ -36,7 +36,8 @@ from agent.witness.history import BAD, Verdict
 from ledger.domain.annotations.checkpoints import DeviceCheckpoint as GivenDevices
 from ledger.domain.annotations.checkpoints import encode_devices_checkpoints
 from ledger.domain.resources import ANNOTATION_DEVICES_CHECKPOINTS
-from ledger.signing import PublicKey
+from tenure.keys import public_key
+from tenure.serving.agent_options import AgentOptions
 from tenure.serving.agent_reporting import Looks, now_text
 from tenure.serving.agent_words import Told
 from tenure.serving.background import Tasks, every
@@ -54,25 +55,6 @@ ASIDE: Final = "aside"
 GIVEN_SECONDS: Final = 600.0
 GIVEN_BYTES_MAX: Final = 100_000
 """All annotations of an object may have 256 KiB."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WitnessOptions:
-    """
-    Who is asked.
-
-    Attributes:
-        pod_resources: kubelet's socket of that API.
-        runtime: the container runtime's, of CRI; None = it is not asked, so that nobody is called
-            gone.
-        kubelet_root: kubelet's own folder, with its record of claims; None = it is not read.
-        ledger_keys: which checkpoints of the ledger are believed; none = none is asked for.
-    """
-
-    pod_resources: Path
-    runtime: Path | None
-    ledger_keys: tuple[PublicKey, ...] = ()
-    kubelet_root: Path | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -109,7 +91,7 @@ class Node:
 
 
 def witness(
-    options: WitnessOptions,
+    options: AgentOptions,
     node: Node,
     gate: Gate,
     registry: CollectorRegistry,
@@ -172,8 +154,9 @@ def witness(
 
     tasks.append(every(0, "look", look, failures))
     tasks.append(every(AWAY_LOOK_SECONDS, "words", _whose_word(node), failures))
-    if options.ledger_keys:
-        keeper = Historian(link, node.state / NOTE_FILE, options.ledger_keys)
+    if options.ledger_key:
+        keys = tuple(map(public_key, options.ledger_key))
+        keeper = Historian(link, node.state / NOTE_FILE, keys)
         ask = _watched(keeper, node, registry)
         tasks.append(every(HISTORY_SECONDS, "ledger", ask, failures))
 

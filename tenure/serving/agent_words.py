@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import aiohttp
 from prometheus_client import CollectorRegistry
@@ -21,31 +20,8 @@ from agent.service.link import ServiceLink
 from agent.service.own_node import ProofKeys, node_of_token, pod_of_token
 from ledger.domain.errors import InputError
 from tenure.exits import with_next
+from tenure.serving.agent_options import AgentOptions
 from tenure.serving.background import Tasks
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceOptions:
-    """
-    Who tells the holdings of this node.
-
-    Attributes:
-        url: of the service's API, `https://HOST:PORT`.
-        authority: file with whom its certificate must be of.
-        token: file with the token that kubelet mounts for us; it says which node we are.
-        keys: folder of the public keys of proofs, `*.vkey`.
-        state: the folder of what outlives us.
-        host: the host's `/`, of which the machine's ids are read.
-        mode: how containers here are shown their cards.
-    """
-
-    url: str
-    authority: Path
-    token: Path
-    keys: Path
-    state: Path
-    host: Path
-    mode: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +44,7 @@ class Told:
 
 
 def words_of(
-    options: ServiceOptions,
+    options: AgentOptions,
     session: aiohttp.ClientSession,
     kubelet: KubeletPods,
     registry: CollectorRegistry,
@@ -86,14 +62,14 @@ def words_of(
     name, uid = node_of_token(options.token)
     machine = read_identity(HostFiles(root=options.host))
     own = OwnNode(name=name, uid=uid, machine=(machine.system_uuid, machine.machine_id))
-    believing = Believing(own, ProofKeys(options.keys).check)
+    believing = Believing(own, ProofKeys(options.proof_keys).check)
     keeper = Keeper(file=CopyFile(options.state), boot_id=machine.boot_id)
     begun = keeper.begin(believing)
     known, age = (None, None) if begun is None else begun
     service = Caller(
         session=session,
-        url=options.url,
-        authority=Authority(options.authority),
+        url=options.service.rstrip("/"),
+        authority=Authority(options.ca),
         token=options.token,
     )
     link = ServiceLink(

@@ -11,7 +11,7 @@ _DESCRIPTOR: Final = 1
 """Which argument of the program says where the options are."""
 
 
-def go_on(module: str, options: object, *, debug: bool) -> NoReturn:
+def go_on(module: str, options: object) -> NoReturn:
     """
     Serve, as a program of our own in this process: that is 13 MiB less for as long as it serves.
 
@@ -22,13 +22,12 @@ def go_on(module: str, options: object, *, debug: bool) -> NoReturn:
     """
     told = os.memfd_create("tenure", 0)  # kept open by what comes
     with os.fdopen(told, "wb", closefd=False) as file:
-        pickle.dump((options, debug), file)
+        pickle.dump(options, file)
     os.lseek(told, 0, os.SEEK_SET)
     os.execv(sys.executable, [sys.executable, "-P", "-m", module, str(told)])  # noqa: S606 - ourselves
 
 
-def told() -> tuple[Any, bool]:
-    """Return the options that came along, and whether more is logged."""
+def told() -> Any:  # noqa: ANN401 - of any process
+    """Return the options that came along."""
     with os.fdopen(int(sys.argv[_DESCRIPTOR]), "rb") as file:
-        options, debug = pickle.load(file)  # noqa: S301 - what we wrote ourselves
-    return options, debug
+        return pickle.load(file)  # noqa: S301 - what we wrote ourselves

@@ -6,25 +6,10 @@ import os
 import re
 import socket
 from collections.abc import Coroutine
-from typing import Any, Final
+from typing import Any
 
 from ledger.domain.errors import InputError
 from tenure.exits import with_next
-
-PORT_MAX: Final = 65_535
-
-
-def address(text: str, option: str) -> tuple[str, int]:
-    """
-    Return host and port of `HOST:PORT`.
-
-    Raises:
-        InputError: it is something else.
-    """
-    host, colon, port = text.rpartition(":")
-    if not (colon and host and port.isascii() and port.isdigit() and int(port) <= PORT_MAX):
-        raise InputError(f"expected HOST:PORT: value={text!r}", field=option)
-    return host.strip("[]"), int(port)
 
 
 def run_service(serve: Coroutine[Any, Any, None]) -> None:

@@ -35,8 +35,8 @@ from tenure.serving.scheduling.agents import agent_routes
 from tenure.serving.scheduling.cluster import origin_of, reflectors, why_not_expected
 from tenure.serving.scheduling.gate import attempts_in, guarding, observe_claims
 from tenure.serving.scheduling.ledger import ProbedLane, beginning_of, refusals_told
-from tenure.serving.scheduling.options import ProcessClock, SchedulerOptions
-from tenure.serving.scheduling.process import Process
+from tenure.serving.scheduling.options import SchedulerOptions
+from tenure.serving.scheduling.process import Process, ProcessClock
 from tenure.serving.scheduling.replica import (
     be_a_replica,
     is_skewed,
@@ -141,7 +141,7 @@ async def _started(options: SchedulerOptions, metrics: Metrics, stack: AsyncExit
         from tenure.serving.scheduling.api import answer_discovery
 
         tasks = await stack.enter_async_context(tasks_of_process())
-        started.late = await answer_discovery(options.api, started.objects, metrics, tasks, stack)
+        started.late = await answer_discovery(options, started.objects, metrics, tasks, stack)
         tasks.start()
     return started
 
@@ -228,8 +228,8 @@ async def _opened(
         trusted=proof_key.check,
         skew=lambda: objects.skew().total_seconds(),
         evicts=options.evict_partial_gangs,
-        drivers=() if options.gate is None else options.gate.drivers,
-        untold=options.untold,
+        drivers=options.driver,
+        untold=options.untold_devices,
         attempts=attempts_in(options.ledger),
     )
     live = assemble(settings, begun, ports)

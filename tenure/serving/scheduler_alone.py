@@ -12,13 +12,13 @@ from tenure.serving.memory import look_seldom
 
 def _serve() -> None:
     look_seldom()  # what is imported stays too
-    options, debug = told()
+    options = told()
     with needs("service"):
         from tenure.serving.logs import set_up_logs
         from tenure.serving.run import run_service
         from tenure.serving.scheduler import serve_scheduler
 
-    set_up_logs(debug=debug)
+    set_up_logs(debug=options.debug)
     run_service(serve_scheduler(options))
 
 

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Final
 
 from prometheus_client import Counter
@@ -32,6 +31,7 @@ from tenure.serving.listening import Connections, announced
 from tenure.serving.probes import probes_app
 from tenure.serving.settings_file import SettingsFile
 from tenure.serving.telling_refusals import RefusalQueue, RefusalTarget, sending
+from tenure.serving.webhook_options import WebhookOptions
 from webhook.server.app import Admission, hooks_app
 from webhook.server.metrics import Metrics
 
@@ -48,37 +48,6 @@ _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,120}[a-z0-9])?")
 _LENGTHS: Final = {"--namespace": 63, "--secret": 63}  # the Secret's name is a label's value too
 
 _log: Final = logging.getLogger("tenure.webhook")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WebhookOptions:
-    """
-    What the process is told at its start.
-
-    Attributes:
-        hooks, probes: host and port to listen on; port 0 takes a free one.
-        certificates: folder with `tls.crt`, `tls.key` and `ca.crt` that somebody else keeps; None
-            lets Tenure issue and rotate its own.
-        names: DNS names and addresses that the API server calls us by.
-        configuration: name of the webhook configurations whose caBundle is ours.
-        drain_seconds: time for the news to spread that we are going, before we stop listening.
-        settle: how long a published bundle takes to reach every API server.
-        refusals: where refusals are told of; None = nowhere.
-    """
-
-    hooks: tuple[str, int]
-    probes: tuple[str, int]
-    config: Path | None
-    kubeconfig: str | None
-    certificates: Path | None
-    names: tuple[str, ...]
-    namespace: str
-    secret: str
-    configuration: str
-    replica: str
-    drain_seconds: float = 5.0
-    settle: timedelta = timedelta(seconds=30)
-    refusals: RefusalTarget | None = None
 
 
 def check_names(options: WebhookOptions) -> None:
@@ -139,8 +108,13 @@ async def serve_webhook(options: WebhookOptions) -> None:
             )
         )
         tasks = await stack.enter_async_context(tasks_of_process())
-        if options.refusals is not None:
-            sender = await stack.enter_async_context(sending(queue, options.refusals))
+        if options.scheduler_api is not None:
+            target = RefusalTarget(
+                url=options.scheduler_api,
+                authority=options.scheduler_ca,
+                token=options.scheduler_token,
+            )
+            sender = await stack.enter_async_context(sending(queue, target))
             tasks.append(every(SEND_SECONDS, "refusals", sender.send, failures))
         tasks.append(every(LOOK_SECONDS, "settings", as_coroutine(settings.look), failures))
         tasks.append(every(LOOK_SECONDS, "certificates", keeper.look, failures))
@@ -154,7 +128,7 @@ async def serve_webhook(options: WebhookOptions) -> None:
         if stopping.is_set():
             return  # nobody was told to come here
         app = hooks_app(admission)
-        async with announced(app, options.hooks, "hooks", connections, serving.context):
+        async with announced(app, options.listen, "hooks", connections, serving.context):
             readiness.listens = True
             await stopping.wait()
             _log.info("draining", extra={"seconds": options.drain_seconds})
@@ -260,7 +234,7 @@ async def _rotating(options: WebhookOptions, objects: KubeObjects, failures: Cou
         objects,
         Reports(objects, options.namespace, options.secret),
         _place(options),
-        RotationSettings(names=options.names, settle=options.settle),
+        RotationSettings(names=options.names, settle=timedelta(seconds=options.settle_seconds)),
         _now,
     )
     settings = LeaseSettings(

@@ -24,13 +24,14 @@ from scheduler.service import refusing
 from scheduler.service.api.callers import Caller, Headers
 from scheduler.service.api.http import api_app
 from scheduler.service.api.refusals import RefusalRoutes
-from scheduler.service.api.words import WEBHOOK
+from scheduler.service.api.words import WEBHOOK_ACCOUNT, user_of
 from tenure.serving.telling_refusals import RefusalQueue, RefusalSender, RefusalTarget
 from tests.support.live import StillClock
 from tests.support.stores import Store, start
 from webhook.server.metrics import Metrics
 from webhook.server.ports import RefusalRecord
 
+WEBHOOK = user_of(WEBHOOK_ACCOUNT)
 REFUSED = RefusalRecord(
     at=datetime(2026, 3, 2, tzinfo=UTC),
     uid="review-1",

@@ -20,8 +20,15 @@ from certs.material import KeyPair
 from scheduler.service.api.callers import Caller
 from scheduler.service.api.http import LateRoutes, Route, json_answer
 from tenure.serving.scheduling.api import ApiListener
-from tenure.serving.scheduling.options import ApiOptions
-from tests.support.api_callers import PROXY, Cluster, authority, caller, proxy_leaf, server_folder
+from tests.support.api_callers import (
+    PROXY,
+    Cluster,
+    api_options,
+    authority,
+    caller,
+    proxy_leaf,
+    server_folder,
+)
 from tests.support.kube.control_plane import free_port
 
 pytestmark = pytest.mark.integration
@@ -69,11 +76,7 @@ def served(folder: Path, act: Callable[[Scene], Coroutine[Any, Any, None]]) -> N
 
     async def main() -> None:
         port = free_port()
-        options = ApiOptions(
-            where=("127.0.0.1", port),
-            certificates=server_folder(folder / "server", server),
-            names=("127.0.0.1",),
-        )
+        options = api_options(port, server_folder(folder / "server", server))
         listener = ApiListener(options, cluster, lambda: datetime.now(UTC))
         await listener.read_rule()
         routes = [
@@ -325,15 +328,12 @@ def test_discovery_is_answered_before_there_is_anything_else_to_say(tmp_path: Pa
     group, asked = "/apis/audit.tenure.sh/v1alpha1", {"Authorization": "Bearer good"}
 
     async def main() -> None:
-        options = ApiOptions(
-            where=("127.0.0.1", free_port()),
-            certificates=server_folder(tmp_path / "server", server),
-            names=("127.0.0.1",),
-        )
+        port = free_port()
+        options = api_options(port, server_folder(tmp_path / "server", server))
         listener = ApiListener(options, cluster, lambda: datetime.now(UTC))
         late, took = LateRoutes(), list[str]()
         async with listener.listening(took=lambda route, *_: took.append(route), late=late):
-            scene = Scene(cluster, listener, options.where[1], server, tmp_path, [])
+            scene = Scene(cluster, listener, port, server, tmp_path, [])
             for there in (False, True, False):
                 if there:
                     late.come([Route(method="GET", path="/who/{name}", act=who_am_i)])

@@ -20,8 +20,7 @@ from msgspec import structs
 from ledger.domain.log.events import DriftFound, LedgerEvent
 from tenure.serving.scheduling.answers import Answering, questions
 from tenure.serving.scheduling.api import ApiListener
-from tenure.serving.scheduling.options import ApiOptions
-from tests.support.api_callers import Cluster, authority, server_folder
+from tests.support.api_callers import Cluster, api_options, authority, server_folder
 from tests.support.cli import Answer, CommandLine
 from tests.support.kube.control_plane import free_port
 from tests.support.ledgers import NOON, morning, write_ledger
@@ -78,11 +77,7 @@ def served(folder: Path, ledger: str, cluster: Cluster) -> Iterator[tuple[str, .
 
     async def main() -> None:
         loops.append(asyncio.get_running_loop())
-        options = ApiOptions(
-            where=("127.0.0.1", port),
-            certificates=server_folder(folder / "server", server),
-            names=("127.0.0.1",),
-        )
+        options = api_options(port, server_folder(folder / "server", server))
         listener = ApiListener(options, cluster, lambda: datetime.now(UTC))
         answering = Answering(ledger)
         async with listener.listening(questions(cluster, answering)):

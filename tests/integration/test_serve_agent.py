@@ -22,9 +22,9 @@ from agent.plugin.held import HoldingsFile
 from agent.witness import said
 from ledger.domain.errors import InputError
 from ledger.domain.resources import SLOT
-from tenure.serving.agent import AgentOptions, KubeletOptions, ProbeOptions, serve_agent
-from tenure.serving.agent_mode import AgentMode
-from tenure.serving.agent_reporting import ReportingOptions
+from tenure.serving.agent import serve_agent
+from tenure.serving.agent_options import AgentMode, AgentOptions
+from tenure.serving.options import Address
 from tests.support.forked import Forked
 from tests.support.kube.control_plane import free_port
 from tests.support.kubelets import FakeKubelet
@@ -295,15 +295,11 @@ def test_an_agent_whose_driver_hangs_ends_when_it_is_told_to(world: World) -> No
             "--isolation: the mode env can't bring a library into containers",
         ),
         (
-            {"mode": AgentMode.ENV, "reporting": ReportingOptions(node="n")},
+            {"mode": AgentMode.ENV, "node": "n"},
             "--probe-image: the mode env is proved by a Pod of our own",
         ),
         (
-            {
-                "mode": AgentMode.ENV,
-                "reporting": ReportingOptions(node="n"),
-                "probe": ProbeOptions(image="i"),
-            },
+            {"mode": AgentMode.ENV, "node": "n", "probe_image": "i"},
             "--runtime: a proof of the mode env ends with the runtime that gave it",
         ),
     ],
@@ -323,13 +319,14 @@ def test_what_cannot_work_is_said_at_the_start(
 ) -> None:
     """With the option or the file."""
     options = AgentOptions(
-        probes=("127.0.0.1", 0),
+        mode=AgentMode.PLUGIN,
+        probes=Address("127.0.0.1", 0),
         plugins=world.kubelet.folder,
         cdi=world.cdi,
         cards=(world.folder / "vendor.json",),
         holdings=world.folder / "holdings.json",
         slots=3,
-        kubelet=KubeletOptions(url="https://a", authority=Path("a"), token=Path("t")),
+        runtime=None,
     )
 
     with pytest.raises(InputError) as refusal:

@@ -6,7 +6,7 @@ import asyncio
 import json
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
@@ -20,7 +20,7 @@ from scheduler.service.agents import Agents
 from scheduler.service.api.agents import AgentRoutes
 from scheduler.service.api.callers import Caller
 from scheduler.service.api.http import api_app
-from scheduler.service.api.words import AGENT
+from scheduler.service.api.words import AGENT_ACCOUNT, user_of
 from scheduler.service.books import LiveBooks
 from scheduler.service.ending import NodeWord
 from scheduler.service.proofs import Signing
@@ -49,6 +49,9 @@ class Believing:
     def believes(self, _: object) -> bool:
         """Believe it."""
         return True
+
+
+AGENT: Final = user_of(AGENT_ACCOUNT)
 
 
 def agent_of(name: str, uid: str = "", *, user: str = AGENT, how: Any = "token") -> Caller:  # noqa: ANN401

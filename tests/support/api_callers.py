@@ -12,6 +12,8 @@ from typing import Any, Final
 
 from certs.material import KeyPair, issue_authority, issue_leaf
 from certs.ports import ApiError, Object
+from tenure.serving.options import Address
+from tenure.serving.scheduling.options import SchedulerOptions
 from tests.support.kube.schedulers import KUBE_SCHEDULER, client_leaf
 
 NAME: Final = "127.0.0.1"
@@ -33,6 +35,18 @@ def server_folder(folder: Path, signer: KeyPair) -> Path:
     (folder / "tls.key").write_bytes(leaf.key)
     (folder / "ca.crt").write_bytes(signer.certificate)
     return folder
+
+
+def api_options(port: int, certificates: Path) -> SchedulerOptions:
+    """Return the options of a scheduler that listens for people; it has no keys."""
+    return SchedulerOptions(
+        ledger="none.db",
+        api=Address(NAME, port),
+        api_name=(NAME,),
+        certificates=certificates,
+        proof_key=Path("none.key"),
+        ledger_key=Path("none.key"),
+    )
 
 
 def caller(server: KeyPair, folder: Path, own: KeyPair | None = None) -> ssl.SSLContext:

@@ -39,7 +39,7 @@ NAMED_FOR_A_REASON: Final = {
     "agent/manifests.py": "the agent's mode that serves it",
     "agent/plugin/sharing.py": "the device plugin of its proposal, on a node",
     "ledger/domain/vocabulary.py": "the mode that serves it",
-    "tenure/serving/agent_mode.py": "the agent's mode that serves it",
+    "tenure/serving/agent_options.py": "the agent's mode that serves it",
     "tenure/shared_config.py": "the mode that serves it",
     "tenure/simulate/trace/week.py": "the demo week has nodes and users of several dialects",
 }
@@ -64,7 +64,7 @@ HAMI_WORDS: Final = {
     "agent/decide/isolation.py": "a provider of isolation for every dialect",
     "ledger/domain/request/rule_names.py": "one list of stable names for all rules",
     "ledger/domain/resources.py": "names of other vendors that Koordinator writes",
-    "tenure/serving/serve.py": "the option that names a provider of isolation",
+    "tenure/serving/agent_options.py": "the option that names a provider of isolation",
     "webhook/decide/settings.py": "a provider of isolation for every dialect",
     "webhook/decide/validating/words.py": "a label that Koordinator writes, often misspelt",
 }

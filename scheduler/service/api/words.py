@@ -23,7 +23,10 @@ FORCE: Final = "force-release"
 """The verb that a role must name: `force-release holdings.audit.tenure.sh`."""
 AGENT_ACCOUNT: Final = "tenure-agent"
 """The ServiceAccount of nodes' agents, in Tenure's namespace."""
-AGENT: Final = f"system:serviceaccount:tenure-system:{AGENT_ACCOUNT}"
-"""The user that nodes' agents are, where that namespace has its usual name."""
-WEBHOOK: Final = "system:serviceaccount:tenure-system:tenure-webhook"
-"""The user that webhooks are, likewise."""
+WEBHOOK_ACCOUNT: Final = "tenure-webhook"
+"""The ServiceAccount of webhooks, likewise."""
+
+
+def user_of(account: str, namespace: str = "tenure-system") -> str:
+    """Return the user that a ServiceAccount is."""
+    return f"system:serviceaccount:{namespace}:{account}"

@@ -10,6 +10,7 @@ from scheduler.service.api.acts import ActRoutes
 from scheduler.service.api.agents import AgentRoutes
 from scheduler.service.api.http import Route
 from scheduler.service.api.refusals import RefusalRoutes
+from scheduler.service.api.words import AGENT_ACCOUNT, WEBHOOK_ACCOUNT, user_of
 from tenure.keys import private_key
 from tenure.serving.scheduling.checkpoints import Checkpoints
 from tenure.serving.scheduling.process import Process
@@ -24,9 +25,9 @@ def agent_routes(process: Process, standing: Standing) -> list[Route]:
     there counts as silent.
     """
     live, why_not = process.live, process.leading.why_unrecorded
-    options = process.options.api
-    if options is None:
+    if process.options.api is None:
         return []
+    namespace = process.options.namespace
 
     def disproved(why: str) -> None:
         if (
@@ -50,12 +51,13 @@ def agent_routes(process: Process, standing: Standing) -> list[Route]:
         live.agents,
         live.view,
         proofs=process.signing(live.view),
-        user=options.agent,
+        user=user_of(AGENT_ACCOUNT, namespace),
         why_not=why_not,
         checkpoint=checkpoint,
     )
     acts = ActRoutes(live.releasing, live.guard.gate, process.objects, why_not=why_not)
-    refusals = RefusalRoutes(process.recorder, process.clock, user=options.webhook, why_not=why_not)
+    webhook = user_of(WEBHOOK_ACCOUNT, namespace)
+    refusals = RefusalRoutes(process.recorder, process.clock, user=webhook, why_not=why_not)
     words = "Refusals that webhooks told of, by what became of them."
     process.metrics.count("tenure_admission_refusals", words, "what", refusals.counts.copy)
     return [*agents.routes(), *acts.routes(), *refusals.routes()]

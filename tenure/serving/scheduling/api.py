@@ -18,7 +18,7 @@ from tenure.kube.objects import KubeObjects
 from tenure.serving.background import Tasks, as_coroutine, every
 from tenure.serving.listening import Connections, announced
 from tenure.serving.scheduling.answers import Answering, questions
-from tenure.serving.scheduling.options import ApiOptions
+from tenure.serving.scheduling.options import SchedulerOptions
 from tenure.serving.scheduling.process import Process
 
 LOOK_SECONDS: Final = 2.0
@@ -34,11 +34,13 @@ class ApiListener:
         CertificateError: the leaf can't be served.
     """
 
-    def __init__(self, options: ApiOptions, api: Api, clock: Callable[[], datetime]) -> None:
+    def __init__(self, options: SchedulerOptions, api: Api, clock: Callable[[], datetime]) -> None:
         self._options = options
         self._api = api
         self._serving = Serving(optional=True)
-        self._folder = Folder(options.certificates, self._serving, names=options.names, clock=clock)
+        self._folder = Folder(
+            options.certificates, self._serving, names=options.api_names, clock=clock
+        )
         self._folder.look()
         self._callers = Callers(api, time.monotonic)
 
@@ -77,13 +79,18 @@ class ApiListener:
             took,
             late=late,
         )
-        options = self._options
-        async with announced(app, options.where, "api", connections, self._serving.context):
+        where = self._options.api
+        assert where is not None
+        async with announced(app, where, "api", connections, self._serving.context):
             yield
 
 
 async def answer_discovery(
-    options: ApiOptions, objects: KubeObjects, metrics: Metrics, tasks: Tasks, stack: AsyncExitStack
+    options: SchedulerOptions,
+    objects: KubeObjects,
+    metrics: Metrics,
+    tasks: Tasks,
+    stack: AsyncExitStack,
 ) -> LateRoutes:
     """
     Listen until the stack closes; return what routes are added to once there is a ledger.

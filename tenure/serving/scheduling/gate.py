@@ -14,7 +14,7 @@ from ledger.store.threaded import in_thread
 from scheduler.service.http import GateCalls, gate_app
 from tenure.serving.background import as_coroutine
 from tenure.serving.listening import Connections, announced
-from tenure.serving.scheduling.options import GateListener
+from tenure.serving.options import Address
 from tenure.serving.scheduling.process import FATAL, Process
 from tenure.sources.text import content_of
 
@@ -50,7 +50,7 @@ def observe_claims(process: Process) -> None:
 
 
 @asynccontextmanager
-async def guarding(process: Process, options: GateListener) -> AsyncIterator[None]:
+async def guarding(process: Process, where: Address) -> AsyncIterator[None]:
     """
     Answer the API server about claims until the block ends; who stands by says so.
 
@@ -58,12 +58,13 @@ async def guarding(process: Process, options: GateListener) -> AsyncIterator[Non
         InputError: the authority of callers can't be read.
         CertificateError: the certificates can't be served.
     """
-    callers = None if options.clients is None else content_of(options.clients)
+    options = process.options
+    callers = None if options.gate_client_ca is None else content_of(options.gate_client_ca)
     serving = Serving(clients=callers)
     folder = Folder(
-        process.options.certificates,
+        options.certificates,
         serving,
-        names=options.names,
+        names=options.gate_names,
         clock=lambda: datetime.now(UTC),
     )
     folder.look()
@@ -77,5 +78,5 @@ async def guarding(process: Process, options: GateListener) -> AsyncIterator[Non
     process.tasks.start()
     connections, calls = Connections(), GateCalls(process.live.guard.gate.answer, process.metrics)
     app = gate_app(calls, connections.answering, process.leading.is_silent)
-    async with announced(app, options.where, "gate", connections, serving.context):
+    async with announced(app, where, "gate", connections, serving.context):
         yield

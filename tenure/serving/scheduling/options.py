@@ -1,122 +1,141 @@
-"""What the process is told at its start, and the clocks of its machine."""
+"""The options of `tenure serve scheduler`."""
 
 from __future__ import annotations
 
-import asyncio
-import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Annotated
 
-from ledger.domain.log.clock import Reading
-from scheduler.service.api.words import AGENT, WEBHOOK
-
-if TYPE_CHECKING:
-    from ledger.domain.dialects.dra.accounts import UntoldDevices
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApiOptions:
-    """
-    Where people, agents and webhooks are answered, and what is shown to them.
-
-    Attributes:
-        where: host and port to listen on.
-        certificates: folder with `tls.crt`, `tls.key` and, if there, `ca.crt`.
-        names: DNS names and addresses that callers use.
-        agent, webhook: the users whose tokens are those of nodes' agents and of webhooks.
-    """
-
-    where: tuple[str, int]
-    certificates: Path
-    names: tuple[str, ...]
-    agent: str = AGENT
-    webhook: str = WEBHOOK
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GateListener:
-    """
-    Where the API server asks about claims, and of whose devices.
-
-    Attributes:
-        where: host and port to listen on.
-        drivers: whose devices are guarded.
-        names: DNS names and addresses that the API server calls us by.
-        clients: the authority whose leaves callers must show; None = anybody may call.
-    """
-
-    where: tuple[str, int]
-    drivers: tuple[str, ...]
-    names: tuple[str, ...]
-    clients: Path | None = None
+from ledger.domain.dialects.dra.accounts import UntoldDevices
+from ledger.domain.errors import InputError
+from tenure.opening import LEDGER_HELP, ledger_url
+from tenure.serving.options import DEBUG, PROBES, PROBES_ADDRESS, TLS_ADDRESS, Address, Option
+from tenure.serving.run import default_replica
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerOptions:
     """
-    What the process is told at its start.
+    How the scheduler is started.
 
     Attributes:
         ledger: URL of a ledger that is there.
-        extender, probes: host and port to listen on; port 0 takes a free one.
-        certificates: folder with `tls.crt`, `tls.key` and `ca.crt`, kept by somebody else.
-        clients: the authority whose leaves kube-scheduler shows; None = that of the folder.
-        names: DNS names and addresses that kube-scheduler calls us by.
-        proof_key, ledger_key: files of signer keys, for the proofs on Pods and for what is said of
-            the ledger.
-        trusted_proof_keys: verifier keys, or their files, of which Pods still carry proofs.
-        replica: what tells this replica from others, in the Lease.
-        namespace: of our own objects.
-        lease: name of the Lease of who leads.
-        pod: the Pod that we run in, to label it as the leader's; empty outside of a cluster.
-        drain_seconds: time for the news to spread that we are going, before we stop listening.
         card_metrics: show every card in the metrics, and not sums alone.
-        evict_partial_gangs: of a gang that missed its deadline bound members are evicted.
-        api: where people, agents and webhooks are answered; None = nowhere.
-        gate: where the API server asks about claims; None = nowhere.
-        untold: devices of drivers of which neither counters nor UUID can be told are refused with
-            that reason, or recorded by name.
+        drain_seconds: time for the news to spread that we are going, before we stop listening.
     """
 
-    ledger: str
-    extender: tuple[str, int]
-    probes: tuple[str, int]
-    config: Path | None
-    kubeconfig: str | None
-    certificates: Path
-    clients: Path | None
-    names: tuple[str, ...]
-    proof_key: Path
-    ledger_key: Path
-    replica: str
-    trusted_proof_keys: tuple[str, ...] = ()
-    namespace: str = "tenure-system"
-    lease: str = "tenure-scheduler"
-    pod: str = ""
-    drain_seconds: float = 5.0
-    api: ApiOptions | None = None
-    gate: GateListener | None = None
-    untold: UntoldDevices = "refuse"
-    card_metrics: bool = False
-    evict_partial_gangs: bool = False
+    ledger: Annotated[str, Option(LEDGER_HELP, variable="", metavar="URL", read=ledger_url)] = (
+        field(default_factory=partial(ledger_url, None))
+    )
+    extender: Annotated[
+        Address, Option("HOST:PORT that kube-scheduler calls, TLS.", read=Address.read)
+    ] = TLS_ADDRESS
+    probes: Annotated[Address, PROBES] = PROBES_ADDRESS
+    api: Annotated[
+        Address | None,
+        Option(
+            "Where people, agents and webhooks ask, TLS. Default: nowhere.",
+            metavar="HOST:PORT",
+            read=Address.read,
+        ),
+    ] = None
+    api_name: Annotated[
+        tuple[str, ...], Option("DNS name or address that they use; may be given again.")
+    ] = ()
+    gate: Annotated[
+        Address | None,
+        Option(
+            "Where kube-apiserver asks about claims, TLS. Default: nowhere.",
+            metavar="HOST:PORT",
+            read=Address.read,
+        ),
+    ] = None
+    driver: Annotated[
+        tuple[str, ...],
+        Option("With --gate: DRA driver whose devices are guarded; may be given again."),
+    ] = ()
+    gate_name: Annotated[
+        tuple[str, ...],
+        Option("With --gate: DNS name or address that kube-apiserver uses; may be given again."),
+    ] = ()
+    gate_client_ca: Annotated[
+        Path | None,
+        Option("With --gate: authority whose certificate callers show. Default: anybody calls."),
+    ] = None
+    untold_devices: Annotated[
+        UntoldDevices,
+        Option(
+            "Devices of drivers that no UUID, address or counter tells apart: `refuse` claims"
+            " for them, or `record` them by name."
+        ),
+    ] = "refuse"
+    config: Annotated[Path | None, Option("SchedulerConfiguration file.")] = None
+    kubeconfig: Annotated[str | None, Option("Credentials; the default is the Pod's own.")] = None
+    certificates: Annotated[
+        Path, Option("Folder with tls.crt, tls.key and ca.crt that somebody else keeps.")
+    ]
+    client_ca: Annotated[
+        Path | None,
+        Option("The authority of kube-scheduler's own certificate; the default is ca.crt."),
+    ] = None
+    proof_key: Annotated[Path, Option("Signer key of the proofs that Pods carry.")]
+    ledger_key: Annotated[
+        Path, Option("Signer key of what Pods carry for a restore of the ledger.")
+    ]
+    trusted_proof_key: Annotated[
+        tuple[str, ...],
+        Option(
+            "Verifier key of proofs that Pods still carry, or its file; may be given again.",
+            metavar="VKEY",
+        ),
+    ] = ()
+    namespace: Annotated[str, Option("Namespace of our own.")] = "tenure-system"
+    name: Annotated[
+        tuple[str, ...], Option("DNS name or address that kube-scheduler uses; may be given again.")
+    ] = ()
+    replica: Annotated[str, Option("What tells this replica from others.")] = field(
+        default_factory=default_replica
+    )
+    lease: Annotated[str, Option("Lease of the replica that leads, of all alike.")] = (
+        "tenure-scheduler"
+    )
+    pod: Annotated[
+        str,
+        Option(
+            "The Pod that we run in, which is labelled while we lead. Default: none.",
+            variable="POD_NAME",
+        ),
+    ] = ""
+    drain_seconds: Annotated[
+        float, Option("How long after SIGTERM calls are still answered.", least=0)
+    ] = 5.0
+    card_metrics: Annotated[
+        bool, Option("Show every card in the metrics: three lines for each.")
+    ] = False
+    evict_partial_gangs: Annotated[
+        bool,
+        Option("Evict bound members of a gang that missed its deadline: all of it or nothing."),
+    ] = False
+    debug: Annotated[bool, DEBUG] = False
 
+    def __post_init__(self) -> None:
+        """Refuse a gate without drivers, and drivers without a gate."""
+        if bool(self.gate) != bool(self.driver):
+            fact = "a gate goes with the drivers whose devices it guards"
+            raise InputError(fact, field="--driver" if self.gate else "--gate")
 
-class ProcessClock:
-    """The clocks of this machine."""
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the DNS names and addresses that kube-scheduler calls us by."""
+        return self.name or (f"tenure-scheduler.{self.namespace}.svc",)
 
-    def monotonic(self) -> float:
-        """Return seconds that never run backwards."""
-        return time.monotonic()
+    @property
+    def api_names(self) -> tuple[str, ...]:
+        """Return those that people, agents and webhooks call us by."""
+        return self.api_name or (f"tenure-api.{self.namespace}.svc",)
 
-    def wall_us(self) -> int:
-        """Return the wall clock in microseconds since 1970."""
-        return time.time_ns() // 1000
-
-    def reading(self) -> Reading:
-        """Return both at one moment."""
-        return Reading(wall_us=self.wall_us(), monotonic_us=time.monotonic_ns() // 1000)
-
-    async def sleep(self, seconds: float) -> None:
-        """Come back after that many seconds."""
-        await asyncio.sleep(seconds)
+    @property
+    def gate_names(self) -> tuple[str, ...]:
+        """Return those that the API server calls us by about claims."""
+        return self.gate_name or (f"tenure-scheduler.{self.namespace}.svc",)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Final
 
 from ledger.domain.errors import CorruptLedgerError, FencedError
+from ledger.domain.log.clock import Reading
 from ledger.store.service import Service
 from scheduler.service.assembly import Assembly
 from scheduler.service.beginning import Beginning
@@ -22,10 +24,30 @@ from tenure.kube.lease import Leadership
 from tenure.kube.objects import KubeObjects
 from tenure.serving.background import Tasks, every
 from tenure.serving.scheduling.ledger import ProbedLane
-from tenure.serving.scheduling.options import ProcessClock, SchedulerOptions
+from tenure.serving.scheduling.options import SchedulerOptions
 
 FATAL: Final = (FencedError, CorruptLedgerError)
 """After these nothing of ours will be recorded any more: the process ends."""
+
+
+class ProcessClock:
+    """The clocks of this machine."""
+
+    def monotonic(self) -> float:
+        """Return seconds that never run backwards."""
+        return time.monotonic()
+
+    def wall_us(self) -> int:
+        """Return the wall clock in microseconds since 1970."""
+        return time.time_ns() // 1000
+
+    def reading(self) -> Reading:
+        """Return both at one moment."""
+        return Reading(wall_us=self.wall_us(), monotonic_us=time.monotonic_ns() // 1000)
+
+    async def sleep(self, seconds: float) -> None:
+        """Come back after that many seconds."""
+        await asyncio.sleep(seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

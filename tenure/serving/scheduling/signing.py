@@ -23,7 +23,7 @@ def proof_key_of(options: SchedulerOptions) -> OwnKey:
     Raises:
         InputError: no such key.
     """
-    return OwnKey(private_key(options.proof_key), older=map(public_key, options.trusted_proof_keys))
+    return OwnKey(private_key(options.proof_key), older=map(public_key, options.trusted_proof_key))
 
 
 def signer_of(
@@ -59,7 +59,7 @@ class ServingFolder:
     """
 
     def __init__(self, options: SchedulerOptions, metrics: Metrics) -> None:
-        authority = options.clients or options.certificates / "ca.crt"
+        authority = options.client_ca or options.certificates / "ca.crt"
         self.serving = Serving(clients=content_of(authority), protocols=(HTTP2, HTTP1))
         self._metrics = metrics
         self._folder = Folder(

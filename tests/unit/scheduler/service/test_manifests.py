@@ -2,14 +2,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from inspect import signature
 from typing import Any
 
 import pytest
 
 from agent.manifests import AgentManifests
 from agent.manifests import manifests as agent_manifests
-from scheduler.service.api.words import AGENT, AGENT_ACCOUNT
+from scheduler.service.api.words import AGENT_ACCOUNT
 from scheduler.service.deployment import Deployed
 from scheduler.service.manifests import (
     ApiManifests,
@@ -17,8 +16,9 @@ from scheduler.service.manifests import (
     configuration,
     manifests,
 )
-from tenure.serving import serve
+from tenure.serving.options import declared
 from tenure.serving.scheduling.cluster import PATHS
+from tenure.serving.scheduling.options import SchedulerOptions
 
 OPTIONS = SchedulerManifests(version="v1.36.3")
 
@@ -193,7 +193,7 @@ def test_the_command_takes_all_that_it_is_given() -> None:
     running = Deployed(image="tenure:1", config="c", gate_clients="s")
     made = _running(running, drivers=("gpu.nvidia.com",), untold="record")
     [container] = made["Deployment/tenure-scheduler"]["spec"]["template"]["spec"]["containers"]
-    known = {f"--{name.replace('_', '-')}" for name in signature(serve.scheduler).parameters}
+    known = {each.flag for each in declared(SchedulerOptions)}
     options = [arg for arg in container["args"] if arg.startswith("--")]
     assert set(options) <= known
     api = made["Service/tenure-api"]["spec"]["ports"][0]["targetPort"]
@@ -219,7 +219,7 @@ def test_agents_and_those_who_may_force_a_release_are_there_with_the_api() -> No
     """An account whose token says whose node it is, and a role that you bind."""
     made = _running(Deployed(image="tenure:1"))
     account = made[f"ServiceAccount/{AGENT_ACCOUNT}"]["metadata"]
-    assert f"system:serviceaccount:{account['namespace']}:{account['name']}" == AGENT
+    assert (account["namespace"], account["name"]) == ("tenure-system", AGENT_ACCOUNT)
     [rule] = made["ClusterRole/tenure-force-release"]["rules"]
     assert (rule["verbs"], rule["resources"]) == (["force-release"], ["holdings"])
     assert not any("force" in key or AGENT_ACCOUNT in key for key in _names(manifests(OPTIONS)))

@@ -1,0 +1,68 @@
+"""The options of `tenure serve webhook`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from tenure.serving.options import DEBUG, PROBES, PROBES_ADDRESS, TLS_ADDRESS, Address, Option
+from tenure.serving.run import default_replica
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookOptions:
+    """
+    How the webhook is started.
+
+    Attributes:
+        certificates: None lets Tenure issue and rotate its own.
+        drain_seconds: time for the news to spread that we are going, before we stop listening.
+    """
+
+    listen: Annotated[
+        Address, Option("HOST:PORT that kube-apiserver calls, TLS.", read=Address.read)
+    ] = TLS_ADDRESS
+    probes: Annotated[Address, PROBES] = PROBES_ADDRESS
+    config: Annotated[
+        Path | None, Option("AdmissionConfiguration file, read again when it changes.")
+    ] = None
+    kubeconfig: Annotated[str | None, Option("Credentials; the default is the Pod's own.")] = None
+    certificates: Annotated[
+        Path | None, Option("Folder with tls.crt, tls.key and ca.crt that somebody else keeps.")
+    ] = None
+    name: Annotated[
+        tuple[str, ...], Option("DNS name or address that callers use; may be given again.")
+    ] = ()
+    namespace: Annotated[str, Option("Namespace of our own.")] = "tenure-system"
+    secret: Annotated[str, Option("Secret that holds the certificates.")] = "tenure-webhook-certs"  # noqa: S105 - the name of a Secret is none
+    configuration: Annotated[
+        str, Option("Name of the webhook configurations whose caBundle is ours.")
+    ] = "tenure"
+    replica: Annotated[str, Option("What tells this replica from others.")] = field(
+        default_factory=default_replica
+    )
+    drain_seconds: Annotated[
+        float, Option("How long after SIGTERM calls are still answered.", least=0)
+    ] = 5.0
+    settle_seconds: Annotated[
+        float, Option("How long a caBundle takes to reach every API server.", least=1)
+    ] = 30.0
+    scheduler_api: Annotated[
+        str | None,
+        Option(
+            "API of the scheduler that records refusals. Default: none are recorded.", metavar="URL"
+        ),
+    ] = None
+    scheduler_ca: Annotated[Path, Option("Authority of that API's certificate.")] = Path(
+        "/etc/tenure/scheduler-api/ca.crt"
+    )
+    scheduler_token: Annotated[Path, Option("Token of our own ServiceAccount.")] = Path(
+        "/var/run/secrets/kubernetes.io/serviceaccount/token"
+    )
+    debug: Annotated[bool, DEBUG] = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the DNS names and addresses that the API server calls us by."""
+        return self.name or (f"tenure-webhook.{self.namespace}.svc",)
