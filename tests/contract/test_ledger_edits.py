@@ -213,11 +213,16 @@ class Campaign:
     Attributes:
         each: of every table's columns, and rows deleted, doubled and invented.
         some: at most so many of all these.
+        every_row: one of each value of each row instead, and one row of each other kind.
     """
 
     scene: Scene
-    each: int = 1
+    each: int | None = 1
     some: int | None = None
+    every_row: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.scene.name}{', every row' if self.every_row else ''}"
 
 
 SAMPLE: Final = {
@@ -230,6 +235,7 @@ WHOLE_CAMPAIGN: Final = {
         *(Campaign(scene=scene) for scene in SCENES[:4]),
         Campaign(scene=WHOLE, each=3),
         Campaign(scene=LONG, some=60),
+        Campaign(scene=WHOLE, each=None, every_row=True),
     ],
     "postgres": [
         *(Campaign(scene=scene, some=100) for scene in SCENES[:4]),
@@ -247,7 +253,7 @@ WHOLE_CAMPAIGN: Final = {
             for name, each in SAMPLE.items()
         ),
         *(
-            pytest.param(name, each, id=f"{name}, {each.scene.name}", marks=pytest.mark.slow)
+            pytest.param(name, each, id=f"{name}, {each}", marks=pytest.mark.slow)
             for name, campaigns in WHOLE_CAMPAIGN.items()
             for each in campaigns
         ),
@@ -262,7 +268,8 @@ def test_verify_finds_every_single_edit_of_a_row(
         tables = list(edits.tables.values())
         assert {rows.table for rows in tables if not rows.rows} == scene.empty
         assert {each.table for each in tables} > {"ledger_head", "alembic_version"}
-        every = edits_of([rows for rows in tables if rows.rows], rng)
+        full = [rows for rows in tables if rows.rows]
+        every = edits_of(full, rng, every_row=campaign.every_row)
         for edit in chosen(every, campaign.each, campaign.some, rng):
             if not is_lawful(edit):
                 try_edit(edits, edit, tried, second=scene is LONG)
@@ -272,7 +279,7 @@ def test_verify_finds_every_single_edit_of_a_row(
         "unseen": len(tried.wrong),
         "refused by the database": tried.refused,
     }
-    print_figures(f"{database}, {scene.name}", figures)
+    print_figures(f"{database}, {campaign}", figures)
     assert not tried.wrong, "\n".join(tried.wrong)
     assert tried.found > tried.refused
 

@@ -85,31 +85,51 @@ def _differ(one: object, other: object) -> bool:
     return type(one) is not type(other) or one != other
 
 
-def edits_of(tables: Sequence[Rows], rng: random.Random) -> dict[tuple[str, str], list[Edit]]:
-    """Return every edit of some rows of every table, by table and kind or column, in any order."""
+def edits_of(
+    tables: Sequence[Rows], rng: random.Random, *, every_row: bool = False
+) -> dict[tuple[str, str], list[Edit]]:
+    """
+    Return edits of every table, by table and kind or column, in any order.
+
+    Those of some rows are all there are. Those of every row are one per value, and one of each
+    other kind.
+    """
     found: dict[tuple[str, str], list[Edit]] = {}
     for rows in tables:
-        for edit in _edits(rows, rng):
+        made = _edits_of_every_row(rows, rng) if every_row else _edits_of_some_rows(rows, rng)
+        for edit in made:
             found.setdefault((rows.table, edit.column or edit.kind), []).append(edit)
     for edits in found.values():
         rng.shuffle(edits)
     return found
 
 
-def _edits(rows: Rows, rng: random.Random) -> Iterator[Edit]:
-    table = rows.table
+def _edits_of_some_rows(rows: Rows, rng: random.Random) -> Iterator[Edit]:
     between = rng.sample(rows.rows, min(_ROWS_BETWEEN, len(rows.rows)))
     for row in dict.fromkeys((rows.rows[0], rows.rows[-1], *between)):
-        yield Edit(table=table, kind="row deleted", old=row, new=None)
-        for new in _doubles(rows, row):
-            yield Edit(table=table, kind="row doubled", old=None, new=new)
-        yield Edit(table=table, kind="row invented", old=None, new=_invented(rows, row, rng))
-        for at, column in enumerate(rows.columns):
-            others = [each[at] for each in rng.sample(rows.rows, min(3, len(rows.rows)))]
-            values = [*_values(row[at], rows.types[at]), *others]
-            for value in _distinct(values, row[at]):
-                new = (*row[:at], value, *row[at + 1 :])
-                yield Edit(table=table, kind="value", old=row, new=new, column=column)
+        yield from _edits(rows, row, rng)
+
+
+def _edits_of_every_row(rows: Rows, rng: random.Random) -> Iterator[Edit]:
+    for row in rows.rows:
+        alike: dict[str, list[Edit]] = {}
+        for edit in _edits(rows, row, rng):
+            alike.setdefault(edit.column or edit.kind, []).append(edit)
+        yield from map(rng.choice, alike.values())
+
+
+def _edits(rows: Rows, row: Row, rng: random.Random) -> Iterator[Edit]:
+    table = rows.table
+    yield Edit(table=table, kind="row deleted", old=row, new=None)
+    for new in _doubles(rows, row):
+        yield Edit(table=table, kind="row doubled", old=None, new=new)
+    yield Edit(table=table, kind="row invented", old=None, new=_invented(rows, row, rng))
+    for at, column in enumerate(rows.columns):
+        others = [each[at] for each in rng.sample(rows.rows, min(3, len(rows.rows)))]
+        values = [*_values(row[at], rows.types[at]), *others]
+        for value in _distinct(values, row[at]):
+            new = (*row[:at], value, *row[at + 1 :])
+            yield Edit(table=table, kind="value", old=row, new=new, column=column)
 
 
 def _distinct(values: Sequence[Any], old: object) -> list[Any]:
@@ -342,9 +362,18 @@ Edits = SqliteEdits | PostgresEdits
 
 
 def chosen(
-    edits: Mapping[tuple[str, str], list[Edit]], each: int, some: int | None, rng: random.Random
+    edits: Mapping[tuple[str, str], list[Edit]],
+    each: int | None,
+    some: int | None,
+    rng: random.Random,
 ) -> list[Edit]:
-    """Return up to `each` of every table's kinds and columns, of all of them `some` at most."""
+    """
+    Return edits in any order.
+
+    Args:
+        each: so many of every table's kinds and columns at most, None for all.
+        some: so many of all of them at most.
+    """
     found = [edit for group in edits.values() for edit in group[:each]]
     rng.shuffle(found)
     return found if some is None else found[:some]
