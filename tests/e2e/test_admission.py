@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 
 from tests.support.kube.control_plane import MALLORY, SCHEDULER_ACCOUNT, ControlPlane
-from tests.support.kube.pods import GPUSHARE, HALF, MGPU, WHOLE, binding, pod, pods_in
+from tests.support.kube.pods import (
+    GPUSHARE,
+    HALF,
+    MGPU,
+    SEEING,
+    WHOLE,
+    binding,
+    pod,
+    pods_in,
+)
 from tests.support.kube.webhooks import Webhooks, serving
 
 SHOWN = Path(__file__).parent / "shown"
@@ -243,6 +252,28 @@ def test_a_near_miss_is_warned_about(
         reply.warnings
     )
     assert all(len(one) < 256 for one in reply.warnings)
+
+
+BY_VARIABLE = pod("a", {"cpu": "1"}, env={"NVIDIA_VISIBLE_DEVICES": "all"})
+BLIND = pod("a", {"cpu": "1"}, env={"NVIDIA_VISIBLE_DEVICES": "void"})
+
+
+@pytest.mark.usefixtures("hooks")
+@pytest.mark.parametrize(
+    "body",
+    [BY_VARIABLE, *(each({"cpu": "1"}, {}) for each in SEEING.values())],
+    ids=["a variable", *SEEING],
+)
+def test_a_pod_that_sees_cards_without_asking_is_warned_about(
+    plane: ControlPlane, namespace: Namespace, body: dict[str, Any]
+) -> None:
+    """Monitors need it, and a runtime that injects by CDI alone shows them none."""
+    mallory = plane.api(MALLORY)
+    made = mallory.create(pods_in(namespace()), body)
+    assert made.ok, made.message
+    assert "may see cards that others hold" in "".join(made.warnings)
+    assert not mallory.create(pods_in(namespace(managed=False)), body).warnings
+    assert not mallory.create(pods_in(namespace()), BLIND).warnings
 
 
 def test_every_shown_refusal_has_its_case() -> None:

@@ -103,9 +103,8 @@ ALONE: Final = {
     "a Pod that asks for devices must pass Tenure's admission": BYPASSED,
     "every container of a Pod that Tenure places is told which cards it sees": BYPASSED,
     "an ephemeral container sees no cards": BYPASSED,
-    "NVIDIA_VISIBLE_DEVICES, or what else lets a container see cards, is set though": "",
 }
-"""What policies say without a twin: of Pods that the webhook did not complete, and advice."""
+"""What policies say without a twin: of Pods that the webhook did not complete."""
 
 
 def by_rules(answer: AdmissionAnswer) -> frozenset[str]:

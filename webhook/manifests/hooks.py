@@ -7,7 +7,7 @@ The webhook configurations: which requests reach us, and what happens to them wh
 | mutate cpus | CREATE of other Pods where the namespace shares CPUs | Ignore | as ordinary Pods |
 | mutate ephemeral | new ephemeral containers of our Pods | Ignore | debugging must go on |
 | validate pods | CREATE of Pods that need us | Fail | rules before anything else |
-| validate others | CREATE of Pods that say something of ours | Ignore | ordinary Pods go on |
+| validate others | CREATE of other Pods: words of ours, cards seen | Ignore | ordinary Pods go on |
 | validate updates | UPDATE, resize, ephemeral containers | Ignore | policies hold what must hold |
 | validate bindings | Bindings by others | Ignore | failing closed can deadlock a cluster |
 | validate inventory, nodes | Devices, topologies, Node labels | Ignore | nodes must report |
@@ -30,7 +30,16 @@ from ledger.domain.resources import (
 )
 from webhook.decide.dialects.registry import ADMISSIONS
 from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings
-from webhook.manifests.cel import concerns_us, has_labels, key_matches, needs_us, text, texts
+from webhook.manifests.cel import (
+    any_container,
+    concerns_us,
+    has_labels,
+    key_matches,
+    needs_us,
+    text,
+    texts,
+)
+from webhook.manifests.sight import chooses_devices, names_cdi
 
 GROUP: Final = "admissionregistration.k8s.io/v1"
 SHORT: Final = 1
@@ -127,6 +136,7 @@ def _validating(options: HookOptions) -> list[dict[str, Any]]:
     either = f"{concerns_us('object', settings)} || {concerns_us('oldObject', settings)}"
     accounts = texts(options.settings.service_accounts)
     by_others = _condition("by-others", f"!(request.userInfo.username in {accounts})")
+    sees = f"{any_container('object', chooses_devices())} || {names_cdi()}"
     return [
         {
             **_hook(options, "pods", "validate", FAIL, managed_only=True),
@@ -137,7 +147,7 @@ def _validating(options: HookOptions) -> list[dict[str, Any]]:
             **_hook(options, "others", "validate", IGNORE, managed_only=True, seconds=SHORT),
             "rules": [_rule(["CREATE"], "", ["v1"], ["pods"])],
             "matchConditions": [
-                _condition("concerns-us", concerns_us("object", settings)),
+                _condition("concerns-us", f"{concerns_us('object', settings)} || {sees}"),
                 _condition("goes-on-without-us", f"!({needs_us('object', settings)})"),
             ],
         },

@@ -347,29 +347,12 @@ def _policies(options: PolicyOptions) -> list[Policy]:
             validations=owned_nodes(settings),
         ),
     ]
-    sees_none = f"{_every_container(f'!({chooses_devices()})')} && !({names_cdi()})"
     return [
         combined("pods", [*of_pods, allocations], options),
         replace(
             allocations, name="bindings", rules=bound, gate="true", variables=_before_and_after()
         ),
         *of_others,
-        Policy(
-            name="unasked",
-            managed_only=True,
-            warns=True,
-            rules=[rule(["CREATE"], ["pods"])],
-            gate=f"!({sees_none})",
-            conditions={
-                "asks-no-devices": f"!{takes('object', devices)}",
-                **shown_only,
-                **ours_to_judge,
-            },
-            validations={
-                f"{ENV_NVIDIA_VISIBLE}, or what else lets a container see cards, is set though the"
-                " Pod asks for no GPU: it may see cards that others hold": sees_none,
-            },
-        ),
     ]
 
 

@@ -6,14 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ledger.domain.resources import LABEL_TENURE_MANAGED
 from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings
 from webhook.manifests.cel import PATH, texts
 from webhook.manifests.hooks import EXCLUDED_NAMESPACES, OWN_NAMESPACE, metadata
 
 GROUP: Final = "admissionregistration.k8s.io/v1"
-WARNINGS: Final = ("Warn", "Audit")
-"""What a policy does that is only ever advice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +36,7 @@ class Policy:
     One policy before it is an object.
 
     Attributes:
-        managed_only: it holds in managed namespaces only.
         everywhere: it holds in the excluded namespaces and our own too.
-        warns: it refuses nothing, whatever the options say.
         rules: what it looks at, as `resourceRules`.
         conditions: name -> expression; all must hold for it to look.
         gate: what is true of whatever it refuses, and cheap to tell; without variables.
@@ -59,9 +54,7 @@ class Policy:
     gate: str = "true"
     within: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
-    managed_only: bool = False
     everywhere: bool = False
-    warns: bool = False
 
 
 def combined(name: str, parts: Sequence[Policy], options: PolicyOptions) -> Policy:
@@ -128,7 +121,7 @@ def objects(policy: Policy, options: PolicyOptions) -> list[dict[str, Any]]:
     }
     bound = {
         "policyName": name,
-        "validationActions": list(WARNINGS if policy.warns else options.actions),
+        "validationActions": list(options.actions),
         "matchResources": {"namespaceSelector": _namespaces(policy, options)},
     }
     return [
@@ -141,8 +134,6 @@ def _namespaces(policy: Policy, options: PolicyOptions) -> dict[str, Any]:
     if policy.everywhere:
         return {}
     name = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": _excluded(options)}
-    if policy.managed_only:
-        return {"matchExpressions": [name], "matchLabels": {LABEL_TENURE_MANAGED: "true"}}
     return {"matchExpressions": [name]}
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 WHOLE: Final = {"nvidia.com/gpu": "2"}
 HALF: Final = {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "50"}
 MGPU: Final = {"vke.volcengine.com/mgpu-core": "30", "vke.volcengine.com/mgpu-memory": "1024"}
 GPUSHARE: Final = {"aliyun.com/gpu-mem": "2048"}
+Amounts = Mapping[str, str]
+MOUNT: Final = "/var/run/nvidia-container-devices/all"
 
 
 def pod(
@@ -57,3 +59,30 @@ def binding(name: str, node: str, **annotations: str) -> dict[str, Any]:
         "metadata": metadata,
         "target": {"kind": "Node", "name": node},
     }
+
+
+def mounting(made: dict[str, Any], path: str = MOUNT) -> dict[str, Any]:
+    """Return the Pod with a mount of nothing in its container."""
+    made["spec"]["volumes"] = [{"name": "v", "hostPath": {"path": "/dev/null"}}]
+    made["spec"]["containers"][0]["volumeMounts"] = [{"name": "v", "mountPath": path}]
+    return made
+
+
+def _annotated(key: str) -> Callable[[Amounts, Amounts], dict[str, Any]]:
+    return lambda amounts, marks: pod(
+        "a", amounts, annotations={**marks, key: "nvidia.com/gpu=all"}
+    )
+
+
+def _mounted(path: str) -> Callable[[Amounts, Amounts], dict[str, Any]]:
+    return lambda amounts, marks: mounting(pod("a", amounts, annotations=marks), path)
+
+
+SEEING: Final = {
+    "a mount": _mounted(MOUNT),
+    "a mount, written otherwise": _mounted("/var/run/.//nvidia-container-devices/0"),
+    "a mount of CDI's": _mounted(f"{MOUNT[:-4]}/cdi/nvidia.com/gpu/all"),
+    "a CDI annotation": _annotated("cdi.k8s.io/x"),
+    "a CDI annotation of NVIDIA's": _annotated("nvidia.cdi.k8s.io/x"),
+}
+"""Ways besides the environment to see cards: what a Pod asks for, its marks -> the Pod."""

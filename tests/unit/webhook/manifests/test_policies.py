@@ -16,7 +16,7 @@ from ledger.domain.annotations.guarded import (
 from webhook.decide.settings import DEFAULT_ADMISSION, Takeover
 from webhook.manifests.owned_nodes import owned_nodes
 from webhook.manifests.policies import policies
-from webhook.manifests.policy import WARNINGS, PolicyOptions
+from webhook.manifests.policy import PolicyOptions
 
 OPERATIONS_DOC = Path(__file__).parents[4] / "docs" / "operations.md"
 
@@ -33,8 +33,7 @@ def test_every_policy_is_bound_and_says_what_is_wrong(
 ) -> None:
     """A policy without a binding does nothing, one without a message explains nothing."""
     assert binding["spec"]["policyName"] == policy["metadata"]["name"]
-    advice = policy["metadata"]["name"] == "tenure-unasked"
-    assert binding["spec"]["validationActions"] == (list(WARNINGS) if advice else ["Deny"])
+    assert binding["spec"]["validationActions"] == ["Deny"]
     assert policy["spec"]["failurePolicy"] == "Fail"
     for validation in policy["spec"]["validations"]:
         assert validation["message"]
