@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import combinations, pairwise
-from typing import Final, NamedTuple, TypeVar
+from typing import Annotated, Final, NamedTuple, TypeVar
 
+from ledger.domain.annotations.wire import at_least
 from ledger.domain.bounds import CpuId, Index
 from ledger.domain.cpuset import EMPTY, CpuSet, cpuset_of
 from ledger.domain.errors import InputError
@@ -30,10 +31,10 @@ class CoreId(NamedTuple):
 class Cpu:
     """One logical CPU and where it sits."""
 
-    id: CpuId
+    id: Annotated[CpuId, at_least(0)]
     core: Index
     socket: Index
-    numa: Index
+    numa: Annotated[Index, "node"]
 
     @property
     def core_id(self) -> CoreId:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 from ledger.domain.annotations.wire import (
     a_text,
-    an_object,
     annotation_path,
     dump,
-    each,
-    load,
     present,
 )
 from ledger.domain.errors import InputError
@@ -19,6 +17,7 @@ from ledger.domain.resources import (
     ANNOTATION_DEVICES_CHECKPOINTS,
     ANNOTATION_DEVICES_CHECKPOINTS_PROPOSAL,
 )
+from ledger.domain.typed import read_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +29,7 @@ class DeviceCheckpoint:
         alloc_resp: kubelet's answer as written, base64 or not: nothing is read out of it.
     """
 
-    pod_uid: str
+    pod_uid: Annotated[str, _a_pod_uid]
     container_name: str = ""
     resource_name: str = ""
     device_ids: tuple[str, ...] = ()
@@ -62,7 +61,7 @@ def decode_devices_checkpoints(
 ) -> tuple[DeviceCheckpoint, ...]:
     """Read the entries of one key, in the order written; see `read_devices_checkpoints`."""
     path = annotation_path(key)
-    return each(load(text, path), path, _decode_entry)
+    return read_json(tuple[DeviceCheckpoint, ...], text, path)
 
 
 def encode_devices_checkpoints(entries: tuple[DeviceCheckpoint, ...]) -> str:
@@ -83,15 +82,8 @@ def encode_devices_checkpoints(entries: tuple[DeviceCheckpoint, ...]) -> str:
     )
 
 
-def _decode_entry(value: object, path: str) -> DeviceCheckpoint:
-    entry = an_object(value, path)
-    pod_uid = a_text(entry.get("podUID"), f"{path}.podUID")
-    if not pod_uid:
-        raise InputError("missing; expected a Pod UID", field=f"{path}.podUID")
-    return DeviceCheckpoint(
-        pod_uid=pod_uid,
-        container_name=a_text(entry.get("containerName"), f"{path}.containerName"),
-        resource_name=a_text(entry.get("resourceName"), f"{path}.resourceName"),
-        device_ids=each(entry.get("deviceIDs"), f"{path}.deviceIDs", a_text),
-        alloc_resp=a_text(entry.get("allocResp"), f"{path}.allocResp"),
-    )
+def _a_pod_uid(value: object, path: str) -> str:
+    uid = a_text(value, path)
+    if not uid:
+        raise InputError("missing; expected a Pod UID", field=path)
+    return uid

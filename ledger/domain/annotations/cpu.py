@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Final
 
 from ledger.domain.annotations.wire import (
     Amounts,
-    a_choice,
-    a_cpuset,
     a_text,
-    amounts,
     amounts_json,
-    an_integer,
     an_object,
     annotation_path,
+    at_least,
     dump,
-    each,
     load,
     present,
 )
@@ -27,7 +23,7 @@ from ledger.domain.resources import (
     ANNOTATION_RESOURCE_SPEC,
     ANNOTATION_RESOURCE_STATUS,
 )
-from ledger.domain.vocabulary import DEFAULT_VOCABULARY
+from ledger.domain.typed import read_json, released
 
 _SPEC_PATH: Final = annotation_path(ANNOTATION_RESOURCE_SPEC)
 _STATUS_PATH: Final = annotation_path(ANNOTATION_RESOURCE_STATUS)
@@ -74,17 +70,23 @@ class NumaExclusive(StrEnum):
 class ResourceSpec:
     """A Pod's wishes about its CPUs."""
 
-    required_bind_policy: CpuBindPolicy = CpuBindPolicy.UNSET
-    preferred_bind_policy: CpuBindPolicy = CpuBindPolicy.UNSET
-    preferred_exclusive_policy: CpuExclusivePolicy = CpuExclusivePolicy.NONE
+    required_bind_policy: Annotated[CpuBindPolicy, "requiredCPUBindPolicy", _bind_policy] = (
+        CpuBindPolicy.UNSET
+    )
+    preferred_bind_policy: Annotated[CpuBindPolicy, "preferredCPUBindPolicy", _bind_policy] = (
+        CpuBindPolicy.UNSET
+    )
+    preferred_exclusive_policy: Annotated[
+        CpuExclusivePolicy, "preferredCPUExclusivePolicy", _exclusive_policy
+    ] = CpuExclusivePolicy.NONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumaTopologySpec:
     """A Pod's own NUMA policy (release only)."""
 
-    policy: NumaPolicy = NumaPolicy.NONE
-    exclusive: NumaExclusive = NumaExclusive.UNSET
+    policy: Annotated[NumaPolicy, "numaTopologyPolicy"] = NumaPolicy.NONE
+    exclusive: Annotated[NumaExclusive, "singleNUMANodeExclusive"] = NumaExclusive.UNSET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,15 +95,15 @@ class CpuSharedPool:
 
     socket: int
     node: int
-    cpus: CpuSet = EMPTY
+    cpus: Annotated[CpuSet, "cpuset"] = EMPTY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumaNodeResources:
     """What a Pod takes of one NUMA node, in raw (not amplified) quantities."""
 
-    node: int
-    resources: Amounts = ()
+    node: Annotated[int, at_least(0)]
+    resources: Annotated[Amounts, released] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,18 +128,7 @@ def decode_resource_spec(text: str) -> ResourceSpec:
     A bind policy of any other text is UNKNOWN. An exclusive policy that is absent, `Default`
     (proposal) or any other text is NONE.
     """
-    spec = an_object(load(text, _SPEC_PATH), _SPEC_PATH)
-    exclusive = a_text(
-        spec.get("preferredCPUExclusivePolicy"), f"{_SPEC_PATH}.preferredCPUExclusivePolicy"
-    )
-    known = exclusive in set(CpuExclusivePolicy)
-    return ResourceSpec(
-        required_bind_policy=_bind_policy(spec, "requiredCPUBindPolicy"),
-        preferred_bind_policy=_bind_policy(spec, "preferredCPUBindPolicy"),
-        preferred_exclusive_policy=(
-            CpuExclusivePolicy(exclusive) if known else CpuExclusivePolicy.NONE
-        ),
-    )
+    return read_json(ResourceSpec, text, _SPEC_PATH)
 
 
 def rewrite_resource_spec(
@@ -193,16 +184,10 @@ def decode_numa_topology_spec(text: str) -> NumaTopologySpec:
     Raises:
         InputError: a policy or exclusivity that is none of the known texts.
     """
-    spec = an_object(load(text, _NUMA_PATH), _NUMA_PATH)
-    policy = a_choice(
-        spec.get("numaTopologyPolicy"), NumaPolicy, f"{_NUMA_PATH}.numaTopologyPolicy"
-    )
-    exclusive = a_choice(
-        spec.get("singleNUMANodeExclusive"), NumaExclusive, f"{_NUMA_PATH}.singleNUMANodeExclusive"
-    )
-    if policy is not NumaPolicy.NONE and exclusive is NumaExclusive.UNSET:
-        exclusive = NumaExclusive.REQUIRED
-    return NumaTopologySpec(policy=policy, exclusive=exclusive)
+    spec = read_json(NumaTopologySpec, text, _NUMA_PATH)
+    if spec.policy is not NumaPolicy.NONE and spec.exclusive is NumaExclusive.UNSET:
+        return replace(spec, exclusive=NumaExclusive.REQUIRED)
+    return spec
 
 
 # {"cpuset": "4-7,28-31",
@@ -219,16 +204,7 @@ def decode_resource_status(text: str) -> ResourceStatus:
     Raises:
         InputError: broken JSON, a bad CPU list, a bad or negative quantity.
     """
-    status = an_object(load(text, _STATUS_PATH), _STATUS_PATH)
-    return ResourceStatus(
-        cpuset=a_cpuset(status.get("cpuset"), f"{_STATUS_PATH}.cpuset"),
-        cpu_shared_pools=each(
-            status.get("cpuSharedPools"), f"{_STATUS_PATH}.cpuSharedPools", decode_pool
-        ),
-        numa_node_resources=each(
-            status.get("numaNodeResources"), f"{_STATUS_PATH}.numaNodeResources", _decode_numa_node
-        ),
-    )
+    return read_json(ResourceStatus, text, _STATUS_PATH)
 
 
 def encode_resource_status(status: ResourceStatus) -> str:
@@ -248,30 +224,18 @@ def encode_resource_status(status: ResourceStatus) -> str:
     return dump(present(fields))
 
 
-def decode_pool(value: object, path: str) -> CpuSharedPool:
-    """Read one shared pool, here and in the NodeResourceTopology's annotations."""
-    pool = an_object(value, path)
-    return CpuSharedPool(
-        socket=an_integer(pool.get("socket"), f"{path}.socket"),
-        node=an_integer(pool.get("node"), f"{path}.node"),
-        cpus=a_cpuset(pool.get("cpuset"), f"{path}.cpuset"),
-    )
-
-
 def encode_pool(pool: CpuSharedPool) -> dict[str, object]:
     """Return the JSON object of one shared pool; no CPUs, no `cpuset`."""
     cpus = present({"cpuset": format_cpuset(pool.cpus)})
     return {"socket": pool.socket, "node": pool.node, **cpus}
 
 
-def _bind_policy(spec: dict[str, object], field: str) -> CpuBindPolicy:
-    text = a_text(spec.get(field), f"{_SPEC_PATH}.{field}")
+def _bind_policy(value: object, path: str) -> CpuBindPolicy:
+    text = a_text(value, path)
     return CpuBindPolicy(text) if text in set(CpuBindPolicy) else CpuBindPolicy.UNKNOWN
 
 
-def _decode_numa_node(value: object, path: str) -> NumaNodeResources:
-    item = an_object(value, path)
-    return NumaNodeResources(
-        node=an_integer(item.get("node"), f"{path}.node", least=0),
-        resources=amounts(item.get("resources"), f"{path}.resources", DEFAULT_VOCABULARY),
-    )
+def _exclusive_policy(value: object, path: str) -> CpuExclusivePolicy:
+    text = a_text(value, path)
+    known = text in set(CpuExclusivePolicy)
+    return CpuExclusivePolicy(text) if known else CpuExclusivePolicy.NONE

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Annotated, Final
 
 from ledger.domain.annotations.wire import (
     Amounts,
@@ -14,6 +14,7 @@ from ledger.domain.annotations.wire import (
     an_integer,
     an_object,
     annotation_path,
+    at_least,
     dump,
     each,
     load,
@@ -21,6 +22,7 @@ from ledger.domain.annotations.wire import (
 )
 from ledger.domain.quantity import ZERO, Quantity, decimal_text
 from ledger.domain.resources import ANNOTATION_DEVICE_ALLOCATED
+from ledger.domain.typed import read
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 
 _PATH: Final = annotation_path(ANNOTATION_DEVICE_ALLOCATED)
@@ -30,7 +32,7 @@ _PATH: Final = annotation_path(ANNOTATION_DEVICE_ALLOCATED)
 class VfAllocation:
     """One virtual function of the device. `minor` is -1 where the agent does not number VFs."""
 
-    minor: int = 0
+    minor: Annotated[int, at_least(-1)] = 0
     bus_id: str = ""
 
 
@@ -129,20 +131,11 @@ def _decode_entry(value: object, path: str, vocabulary: Vocabulary) -> DeviceAll
         minor=an_integer(entry.get("minor"), f"{path}.minor", least=0),
         id=a_text(entry.get("id"), f"{path}.id"),
         resources=amounts(entry.get(key), f"{path}.{key}", vocabulary),
-        vfs=each(extension.get("vfs"), f"{extension_path}.vfs", _decode_vf),
+        vfs=read(tuple[VfAllocation, ...], extension.get("vfs"), f"{extension_path}.vfs"),
         template=a_text(
             extension.get("gpuSharedResourceTemplate"),
             f"{extension_path}.gpuSharedResourceTemplate",
         ),
-    )
-
-
-def _decode_vf(value: object, path: str) -> VfAllocation:
-    vf = an_object(value, path)
-    minor = vf.get("minor")
-    return VfAllocation(
-        minor=0 if minor is None else an_integer(minor, f"{path}.minor", least=-1),
-        bus_id=a_text(vf.get("busID"), f"{path}.busID"),
     )
 
 

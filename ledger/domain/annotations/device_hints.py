@@ -5,17 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Final
 
-from ledger.domain.annotations.wire import (
-    a_choice,
-    a_quantity,
-    a_text,
-    an_object,
-    annotation_path,
-    each,
-    load,
-)
+from ledger.domain.annotations.wire import an_object, annotation_path, load
 from ledger.domain.errors import InputError
 from ledger.domain.quantity import Quantity
 from ledger.domain.resources import (
@@ -23,6 +15,7 @@ from ledger.domain.resources import (
     ANNOTATION_DEVICE_JOINT_ALLOCATE,
     ANNOTATION_GPU_PARTITION_SPEC,
 )
+from ledger.domain.typed import read, read_json, sorted_texts
 
 _HINT_PATH: Final = annotation_path(ANNOTATION_DEVICE_ALLOCATE_HINT)
 _JOINT_PATH: Final = annotation_path(ANNOTATION_DEVICE_JOINT_ALLOCATE)
@@ -109,8 +102,8 @@ class SelectorRequirement:
 class LabelSelector:
     """A Kubernetes label selector; an empty one matches everything."""
 
-    match_labels: tuple[tuple[str, str], ...] = ()
-    match_expressions: tuple[SelectorRequirement, ...] = ()
+    match_labels: Annotated[tuple[tuple[str, str], ...], sorted_texts] = ()
+    match_expressions: tuple[Annotated[SelectorRequirement, _requirement], ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Tell whether the labels meet every part."""
@@ -171,7 +164,7 @@ def decode_device_hints(text: str) -> dict[str, DeviceHint]:
     """
     by_type = an_object(load(text, _HINT_PATH), _HINT_PATH)
     return {
-        device_type: _decode_hint(value, f"{_HINT_PATH}.{device_type}")
+        device_type: read(DeviceHint, value, f"{_HINT_PATH}.{device_type}")
         for device_type, value in sorted(by_type.items())
     }
 
@@ -185,13 +178,7 @@ def decode_joint_allocation(text: str) -> JointAllocation:
 
     Rule: Koordinator contract 2.1.
     """
-    value = an_object(load(text, _JOINT_PATH), _JOINT_PATH)
-    return JointAllocation(
-        device_types=each(value.get("deviceTypes"), f"{_JOINT_PATH}.deviceTypes", a_text),
-        required_scope=a_choice(
-            value.get("requiredScope"), JointScope, f"{_JOINT_PATH}.requiredScope"
-        ),
-    )
+    return read_json(JointAllocation, text, _JOINT_PATH)
 
 
 # {"allocatePolicy": "Restricted", "ringBusBandwidth": "200Gi"}
@@ -203,35 +190,7 @@ def decode_partition_spec(text: str) -> PartitionSpec:
 
     Rule: Koordinator contract 2.1: `BestEffort` by default; `{}` is a wish too.
     """
-    value = an_object(load(text, _PARTITION_PATH), _PARTITION_PATH)
-    bandwidth = value.get("ringBusBandwidth")
-    path = f"{_PARTITION_PATH}.ringBusBandwidth"
-    return PartitionSpec(
-        allocate_policy=a_choice(
-            value.get("allocatePolicy"),
-            PartitionPolicy,
-            f"{_PARTITION_PATH}.allocatePolicy",
-            default=PartitionPolicy.BEST_EFFORT,
-        ),
-        ring_bus_bandwidth=None if bandwidth is None else a_quantity(bandwidth, path),
-    )
-
-
-def _decode_hint(value: object, path: str) -> DeviceHint:
-    hint = an_object(value, path)
-    return DeviceHint(
-        selector=read_selector(hint.get("selector"), f"{path}.selector"),
-        vf_selector=read_selector(hint.get("vfSelector"), f"{path}.vfSelector"),
-        allocate_strategy=a_choice(
-            hint.get("allocateStrategy"), AllocateStrategy, f"{path}.allocateStrategy"
-        ),
-        required_topology_scope=a_choice(
-            hint.get("requiredTopologyScope"), TopologyScope, f"{path}.requiredTopologyScope"
-        ),
-        exclusive_policy=a_choice(
-            hint.get("exclusivePolicy"), DeviceExclusivePolicy, f"{path}.exclusivePolicy"
-        ),
-    )
+    return read_json(PartitionSpec, text, _PARTITION_PATH)
 
 
 def read_selector(value: object, path: str) -> LabelSelector | None:
@@ -241,30 +200,15 @@ def read_selector(value: object, path: str) -> LabelSelector | None:
     Raises:
         InputError: another shape, or an operator that does not go with its values.
     """
-    if value is None:
-        return None
-    selector = an_object(value, path)
-    labels = an_object(selector.get("matchLabels"), f"{path}.matchLabels")
-    return LabelSelector(
-        match_labels=tuple(
-            (key, a_text(label, f"{path}.matchLabels[{key}]"))
-            for key, label in sorted(labels.items())
-        ),
-        match_expressions=each(
-            selector.get("matchExpressions"), f"{path}.matchExpressions", _decode_requirement
-        ),
-    )
+    return None if value is None else read(LabelSelector, value, path)
 
 
-def _decode_requirement(value: object, path: str) -> SelectorRequirement:
-    item = an_object(value, path)
-    key = a_text(item.get("key"), f"{path}.key")
-    operator = a_choice(item.get("operator"), SelectorOperator, f"{path}.operator")
-    values = each(item.get("values"), f"{path}.values", a_text)
-    takes_values = operator in {SelectorOperator.IN, SelectorOperator.NOT_IN}
-    if not key:
+def _requirement(value: object, path: str) -> SelectorRequirement:
+    item = read(SelectorRequirement, value, path)
+    takes_values = item.operator in {SelectorOperator.IN, SelectorOperator.NOT_IN}
+    if not item.key:
         raise InputError("missing; expected a label key", field=f"{path}.key")
-    if takes_values != bool(values):
+    if takes_values != bool(item.values):
         fact = "needs values" if takes_values else "takes no values"
-        raise InputError(f"operator {operator} {fact}", field=f"{path}.values")
-    return SelectorRequirement(key=key, operator=operator, values=values)
+        raise InputError(f"operator {item.operator} {fact}", field=f"{path}.values")
+    return item

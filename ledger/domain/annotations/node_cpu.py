@@ -7,25 +7,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 from functools import lru_cache
-from typing import Final
+from typing import Annotated, Final
 
-from ledger.domain.annotations.cpu import CpuSharedPool, NumaPolicy, decode_pool
-from ledger.domain.annotations.wire import (
-    Amounts,
-    a_choice,
-    a_cpuset,
-    a_flag,
-    a_quantity,
-    a_text,
-    amounts,
-    an_integer,
-    an_object,
-    annotation_path,
-    each,
-    load,
-)
+from msgspec import Struct
+
+from ledger.domain.annotations.cpu import CpuSharedPool, NumaPolicy
+from ledger.domain.annotations.wire import FALSE, TRUE, Amounts, a_flag, annotation_path, load
 from ledger.domain.cpuset import EMPTY, CpuSet
 from ledger.domain.errors import InputError
+from ledger.domain.quantity import Quantity
 from ledger.domain.resources import (
     ANNOTATION_AMPLIFICATION_RATIO,
     ANNOTATION_BE_CPU_SHARED_POOLS,
@@ -42,7 +32,7 @@ from ledger.domain.resources import (
     LABEL_NUMA_TOPOLOGY_POLICY_PROPOSAL,
 )
 from ledger.domain.topology import Cpu, CpuTopology, cpu_topology_of
-from ledger.domain.vocabulary import DEFAULT_VOCABULARY
+from ledger.domain.typed import read_json, released, sorted_texts
 
 _TOPOLOGY_PATH: Final = annotation_path(ANNOTATION_CPU_TOPOLOGY)
 _ALLOCS_PATH: Final = annotation_path(ANNOTATION_POD_CPU_ALLOCS)
@@ -94,8 +84,8 @@ class PodCpuAlloc:
     namespace: str = ""
     name: str = ""
     uid: str = ""
-    cpus: CpuSet = EMPTY
-    managed_by_kubelet: bool = False
+    cpus: Annotated[CpuSet, "cpuset", "cpu"] = EMPTY
+    managed_by_kubelet: Annotated[bool, _flag_or_text] = False
 
     @property
     def counts(self) -> bool:
@@ -108,7 +98,7 @@ class KubeletCpuPolicy:
     """Kubelet's CPU manager policy; options sorted by name, values are texts."""
 
     policy: str = ""
-    options: tuple[tuple[str, str], ...] = ()
+    options: Annotated[tuple[tuple[str, str], ...], sorted_texts] = ()
     reserved_cpus: CpuSet = EMPTY
 
     @property
@@ -126,7 +116,7 @@ class KubeletCpuPolicy:
 class NodeReservation:
     """What a node keeps for itself. With `reserved_cpus` the cpu quantity picks no CPUs."""
 
-    resources: Amounts = ()
+    resources: Annotated[Amounts, released] = ()
     reserved_cpus: CpuSet = EMPTY
     apply_policy: ReservationApplyPolicy = ReservationApplyPolicy.DEFAULT
 
@@ -135,8 +125,8 @@ class NodeReservation:
 class SystemQosResource:
     """The CPUs of SYSTEM Pods; exclusive ones are given to nobody else."""
 
-    cpus: CpuSet = EMPTY
-    exclusive: bool = True
+    cpus: Annotated[CpuSet, "cpuset"] = EMPTY
+    exclusive: Annotated[bool, "cpusetExclusive"] = True
 
 
 def read_node_cpu_policies(labels: Mapping[str, str]) -> NodeCpuPolicies:
@@ -181,6 +171,10 @@ def numa_policy_of(text: str) -> NumaPolicy:
 #             {"id": 12, "core": 0, "socket": 0, "node": 0}]}
 
 
+class _Topology(Struct):
+    detail: tuple[Cpu, ...] = ()
+
+
 @lru_cache(maxsize=256)  # machines of one model say the same, in thousands of bytes each
 def decode_cpu_topology(text: str) -> CpuTopology:
     """
@@ -191,13 +185,11 @@ def decode_cpu_topology(text: str) -> CpuTopology:
     Raises:
         InputError: broken JSON, a missing number, two CPUs with one id, an id above 4096.
     """
-    value = an_object(load(text, _TOPOLOGY_PATH), _TOPOLOGY_PATH)
-    path = f"{_TOPOLOGY_PATH}.detail"
-    cpus = each(value.get("detail"), path, _decode_cpu)
+    found = read_json(_Topology, text, _TOPOLOGY_PATH)
     try:
-        return cpu_topology_of(cpus)
+        return cpu_topology_of(found.detail)
     except InputError as error:
-        raise error.within(path) from error
+        raise error.within(f"{_TOPOLOGY_PATH}.detail") from error
 
 
 # [{"namespace": "ml", "name": "g-0", "uid": "0a4c...", "cpuset": "6-7,18-19",
@@ -212,7 +204,7 @@ def decode_pod_cpu_allocs(text: str) -> tuple[PodCpuAlloc, ...]:
 
     Rule: Koordinator contract 2.4. Entries that do not count are returned too: ask `counts`.
     """
-    return each(load(text, _ALLOCS_PATH), _ALLOCS_PATH, _decode_alloc)
+    return read_json(tuple[PodCpuAlloc, ...], text, _ALLOCS_PATH)
 
 
 # [{"socket": 0, "node": 0, "cpuset": "2-5,14-17"}]
@@ -226,7 +218,7 @@ def decode_cpu_shared_pools(text: str, *, best_effort: bool = False) -> tuple[Cp
     """
     key = ANNOTATION_BE_CPU_SHARED_POOLS if best_effort else ANNOTATION_CPU_SHARED_POOLS
     path = annotation_path(key)
-    return each(load(text, path), path, decode_pool)
+    return read_json(tuple[CpuSharedPool, ...], text, path)
 
 
 # {"policy": "static", "options": {"full-pcpus-only": "true"}, "reservedCPUs": "0-1"}
@@ -238,16 +230,7 @@ def decode_kubelet_cpu_policy(text: str) -> KubeletCpuPolicy:
 
     Rule: Koordinator contract 2.4.
     """
-    value = an_object(load(text, _KUBELET_PATH), _KUBELET_PATH)
-    path = f"{_KUBELET_PATH}.options"
-    options = an_object(value.get("options"), path)
-    return KubeletCpuPolicy(
-        policy=a_text(value.get("policy"), f"{_KUBELET_PATH}.policy"),
-        options=tuple(
-            (name, a_text(option, f"{path}[{name}]")) for name, option in sorted(options.items())
-        ),
-        reserved_cpus=a_cpuset(value.get("reservedCPUs"), f"{_KUBELET_PATH}.reservedCPUs"),
-    )
+    return read_json(KubeletCpuPolicy, text, _KUBELET_PATH)
 
 
 # {"resources": {"cpu": "2"}, "reservedCPUs": "0-3", "applyPolicy": "Default"}
@@ -262,19 +245,7 @@ def decode_node_reservation(text: str) -> NodeReservation:
     Raises:
         InputError: broken JSON, a bad CPU list or quantity, an unknown apply policy.
     """
-    value = an_object(load(text, _RESERVATION_PATH), _RESERVATION_PATH)
-    return NodeReservation(
-        resources=amounts(
-            value.get("resources"), f"{_RESERVATION_PATH}.resources", DEFAULT_VOCABULARY
-        ),
-        reserved_cpus=a_cpuset(value.get("reservedCPUs"), f"{_RESERVATION_PATH}.reservedCPUs"),
-        apply_policy=a_choice(
-            value.get("applyPolicy"),
-            ReservationApplyPolicy,
-            f"{_RESERVATION_PATH}.applyPolicy",
-            default=ReservationApplyPolicy.DEFAULT,
-        ),
-    )
+    return read_json(NodeReservation, text, _RESERVATION_PATH)
 
 
 # {"cpuset": "0-1", "cpusetExclusive": true}
@@ -286,12 +257,7 @@ def decode_system_qos_resource(text: str) -> SystemQosResource:
 
     Rule: Koordinator contract 2.3.
     """
-    value = an_object(load(text, _SYSTEM_QOS_PATH), _SYSTEM_QOS_PATH)
-    path = f"{_SYSTEM_QOS_PATH}.cpusetExclusive"
-    return SystemQosResource(
-        cpus=a_cpuset(value.get("cpuset"), f"{_SYSTEM_QOS_PATH}.cpuset"),
-        exclusive=a_flag(value.get("cpusetExclusive"), path, default=True),
-    )
+    return read_json(SystemQosResource, text, _SYSTEM_QOS_PATH)
 
 
 # {"cpu": 1.40}
@@ -303,11 +269,8 @@ def decode_amplification_ratios(text: str) -> dict[str, Fraction]:
 
     Rule: Koordinator contract 2.3: at most 1 or missing is no amplification.
     """
-    value = an_object(load(text, _RATIO_PATH), _RATIO_PATH)
-    ratios = {
-        name: a_quantity(ratio, f"{_RATIO_PATH}[{name}]").as_fraction()
-        for name, ratio in sorted(value.items())
-    }
+    value = read_json(Mapping[str, Quantity], text, _RATIO_PATH)
+    ratios = {name: ratio.as_fraction() for name, ratio in sorted(value.items())}
     return {name: ratio for name, ratio in ratios.items() if ratio > 1}
 
 
@@ -320,29 +283,8 @@ def decode_raw_allocatable(text: str) -> Amounts:
 
     Rule: Koordinator contract 2.3.
     """
-    return amounts(load(text, _RAW_PATH), _RAW_PATH, DEFAULT_VOCABULARY)
+    return released(load(text, _RAW_PATH), _RAW_PATH)
 
 
-def _decode_cpu(value: object, path: str) -> Cpu:
-    cpu = an_object(value, path)
-    return Cpu(
-        id=an_integer(cpu.get("id"), f"{path}.id", least=0),
-        core=an_integer(cpu.get("core"), f"{path}.core"),
-        socket=an_integer(cpu.get("socket"), f"{path}.socket"),
-        numa=an_integer(cpu.get("node"), f"{path}.node"),
-    )
-
-
-def _decode_alloc(value: object, path: str) -> PodCpuAlloc:
-    entry = an_object(value, path)
-    key = "cpu" if entry.get("cpuset") is None else "cpuset"
-    managed = entry.get("managedByKubelet")
-    if isinstance(managed, str) and managed in {"true", "false"}:
-        managed = managed == "true"
-    return PodCpuAlloc(
-        namespace=a_text(entry.get("namespace"), f"{path}.namespace"),
-        name=a_text(entry.get("name"), f"{path}.name"),
-        uid=a_text(entry.get("uid"), f"{path}.uid"),
-        cpus=a_cpuset(entry.get(key), f"{path}.{key}"),
-        managed_by_kubelet=a_flag(managed, f"{path}.managedByKubelet", default=False),
-    )
+def _flag_or_text(value: object, path: str) -> bool:
+    return value == TRUE if value in (TRUE, FALSE) else a_flag(value, path, default=False)

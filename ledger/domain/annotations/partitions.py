@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
 from ledger.domain.annotations.wire import (
     a_decimal,
-    a_quantity,
-    a_text,
-    an_integer,
     an_object,
     annotation_path,
+    at_least,
     each,
     load,
 )
@@ -20,6 +18,7 @@ from ledger.domain.bounds import Exact, Number
 from ledger.domain.errors import InputError
 from ledger.domain.quantity import Quantity
 from ledger.domain.resources import ANNOTATION_GPU_PARTITIONS, LABEL_GPU_PARTITION_POLICY
+from ledger.domain.typed import read
 
 _PATH: Final = annotation_path(ANNOTATION_GPU_PARTITIONS)
 _HOPPER_MODELS: Final = frozenset({"H100", "H800", "H20"})
@@ -29,8 +28,8 @@ _HOPPER_MODELS: Final = frozenset({"H100", "H800", "H20"})
 class GpuPartition:
     """One group of GPUs. `minors` ascending; a missing bandwidth meets no demand for one."""
 
-    minors: tuple[Number, ...]
-    link_type: str = ""
+    minors: Annotated[tuple[Number, ...], _minors]
+    link_type: Annotated[str, "gpuLinkType"] = ""
     ring_bus_bandwidth: Quantity | None = None
     allocation_score: Exact = 0
 
@@ -65,7 +64,7 @@ def decode_gpu_partitions(text: str) -> dict[int, tuple[GpuPartition, ...]]:
             do not match its key, a bad bandwidth.
     """
     table = {
-        a_decimal(key, _PATH, least=1): each(value, f"{_PATH}[{key}]", _decode_partition)
+        a_decimal(key, _PATH, least=1): read(tuple[GpuPartition, ...], value, f"{_PATH}[{key}]")
         for key, value in an_object(load(text, _PATH), _PATH).items()
     }
     for count, partitions in table.items():
@@ -98,22 +97,8 @@ def built_in_partitions(vendor: str, model: str) -> Mapping[int, tuple[GpuPartit
     return HOPPER_PARTITIONS if known else None
 
 
-def _decode_partition(value: object, path: str) -> GpuPartition:
-    partition = an_object(value, path)
-    bandwidth = partition.get("ringBusBandwidth")
-    score = partition.get("allocationScore")
-    minors = each(partition.get("minors"), f"{path}.minors", _minor)
+def _minors(value: object, path: str) -> tuple[int, ...]:
+    minors = each(value, path, at_least(0))
     if len(set(minors)) != len(minors):
-        raise InputError(f"a GPU is repeated: value={list(minors)}", field=f"{path}.minors")
-    return GpuPartition(
-        minors=tuple(sorted(minors)),
-        link_type=a_text(partition.get("gpuLinkType"), f"{path}.gpuLinkType"),
-        ring_bus_bandwidth=(
-            None if bandwidth is None else a_quantity(bandwidth, f"{path}.ringBusBandwidth")
-        ),
-        allocation_score=0 if score is None else an_integer(score, f"{path}.allocationScore"),
-    )
-
-
-def _minor(value: object, path: str) -> int:
-    return an_integer(value, path, least=0)
+        raise InputError(f"a GPU is repeated: value={list(minors)}", field=path)
+    return tuple(sorted(minors))

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
 from ledger.domain.annotations.wire import (
-    a_text,
     an_object,
     annotation_path,
-    each,
-    load,
 )
 from ledger.domain.errors import InputError
 from ledger.domain.resources import (
@@ -19,6 +16,7 @@ from ledger.domain.resources import (
     ANNOTATION_SCHEDULING_HINT,
     ANNOTATION_SCHEDULING_HINT_DEPRECATED,
 )
+from ledger.domain.typed import read_json
 
 _REPLACE_PATH: Final = annotation_path(ANNOTATION_REPLACE_RESOURCES)
 
@@ -29,7 +27,7 @@ class SchedulingHint:
 
     node_names: tuple[str, ...] = ()
     preferred_node_names: tuple[str, ...] = ()
-    extensions: tuple[str, ...] = ()
+    extensions: Annotated[tuple[str, ...], _names] = ()
 
 
 # {"nodeNames": ["n-17"], "preferredNodeNames": ["n-17", "n-18"],
@@ -50,15 +48,11 @@ def read_scheduling_hint(annotations: Mapping[str, str]) -> SchedulingHint | Non
 
 def decode_scheduling_hint(text: str, key: str = ANNOTATION_SCHEDULING_HINT) -> SchedulingHint:
     """Read a scheduling hint; of the extensions only their names, sorted."""
-    path = annotation_path(key)
-    value = an_object(load(text, path), path)
-    return SchedulingHint(
-        node_names=each(value.get("nodeNames"), f"{path}.nodeNames", a_text),
-        preferred_node_names=each(
-            value.get("preferredNodeNames"), f"{path}.preferredNodeNames", a_text
-        ),
-        extensions=tuple(sorted(an_object(value.get("extensions"), f"{path}.extensions"))),
-    )
+    return read_json(SchedulingHint, text, annotation_path(key))
+
+
+def _names(value: object, path: str) -> tuple[str, ...]:
+    return tuple(sorted(an_object(value, path)))
 
 
 # pod.koordinator.sh/replace-resources: "from:to,erase:"

@@ -30,6 +30,7 @@ from ledger.domain.resources import (
     TENURE_ISOLATION,
     TENURE_WHOLE_CARDS,
 )
+from ledger.domain.typed import read
 
 _NO_ISOLATION: Final = "none"
 _BY_CLAIMS: Final = "dra"
@@ -180,22 +181,10 @@ def read_original(
     return OriginalRequest(
         scheduler_name=a_text(value.get("schedulerName"), f"{path}.schedulerName"),
         containers={
-            name: _original_container(item, f"{path}.containers.{name}")
+            name: read(OriginalContainer, item, f"{path}.containers.{name}")
             for name, item in containers.items()
         },
     )
-
-
-def _original_container(value: object, path: str) -> OriginalContainer:
-    parts = an_object(value, path)
-    requests, limits = (
-        {
-            name: a_text(text, f"{path}.{section}[{name}]")
-            for name, text in an_object(parts.get(section), f"{path}.{section}").items()
-        }
-        for section in ("requests", "limits")
-    )
-    return OriginalContainer(requests=requests, limits=limits)
 
 
 def is_managed_namespace(labels: Mapping[str, str]) -> bool:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Final, Never, TypeVar
 
 from ledger.domain.cpuset import CpuSet, parse_cpuset
@@ -94,6 +95,14 @@ def a_text(value: object, path: str) -> str:
     return value
 
 
+def a_name(value: object, path: str) -> str:
+    """Return a text that is there and not empty."""
+    text = a_text(value, path)
+    if not text:
+        raise InputError("missing; expected a name", field=path)
+    return text
+
+
 def an_integer(value: object, path: str, *, least: int | None = None) -> int:
     """Return a JSON integer. A missing one is an error: no reader guesses card 0."""
     if not isinstance(value, int) or isinstance(value, bool):
@@ -101,6 +110,11 @@ def an_integer(value: object, path: str, *, least: int | None = None) -> int:
     if least is not None and value < least:
         raise InputError(f"below {least}: value={value}", field=path)
     return value
+
+
+def at_least(least: int) -> Callable[[object, str], int]:
+    """Return what reads an integer that is not below another."""
+    return partial(an_integer, least=least)
 
 
 def a_flag(value: object, path: str, *, default: bool) -> bool:
