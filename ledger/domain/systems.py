@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from ledger.domain.annotations.wire import Named
 from ledger.domain.bounds import Count, Index, Units
 from ledger.domain.devices import DeviceRecord
 
@@ -73,8 +74,8 @@ class SystemPart:
 class Claimant:
     """A Pod that a claim is reserved for."""
 
-    name: str
-    uid: str
+    name: Named
+    uid: Named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

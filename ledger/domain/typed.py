@@ -2,7 +2,8 @@
 Objects of JSON as the values that they become: a value's types say what is read, and how.
 
 A key is the field's name as Go writes it, or a text in its `Annotated`, the first that is there of
-several; a function in it reads what the type alone does not tell. Other keys pass, null is absent.
+several. A function in it reads what the type alone does not tell; None leaves the field alone. Keys
+that no field has pass, null is absent.
 
     class Place(msgspec.Struct):
         bus_id: str = ""
@@ -29,7 +30,6 @@ from ledger.domain.annotations.wire import (
     a_choice,
     a_cpuset,
     a_flag,
-    a_name,
     a_quantity,
     a_text,
     amounts,
@@ -55,9 +55,6 @@ _READERS: Final[Mapping[object, Reader]] = {
     CpuSet: a_cpuset,
     object: lambda value, _: value,
 }
-
-
-Named = Annotated[str, a_name]
 
 
 def read(kind: Callable[..., T], value: object, path: str = "") -> T:
@@ -111,13 +108,16 @@ def _fields(kind: Any) -> Iterator[_Field]:  # noqa: ANN401 - as above
     is_struct = issubclass(kind, msgspec.Struct)
     for one in msgspec.structs.fields(kind) if is_struct else dataclasses.fields(kind):
         hint, (first, *rest) = hints[one.name], one.name.split("_")
+        said = getattr(hint, "__metadata__", ())
+        if None in said:
+            continue
         own = first + "".join(_WORDS.get(word, word.capitalize()) for word in rest)
-        keys = tuple(key for key in getattr(hint, "__metadata__", ()) if isinstance(key, str))
+        keys = tuple(key for key in said if isinstance(key, str))
         is_needed = one.default is one.default_factory  # of two that are missing
         reader = _reader(hint)
         if isinstance(one.default, StrEnum) and hint is type(one.default):
             reader = partial(_choice, hint, default=one.default)  # what "" means, too
-        plain = next((said for said in (str, int, bool) if reader is _READERS[said]), None)
+        plain = next((basic for basic in (str, int, bool) if reader is _READERS[basic]), None)
         yield one.name, keys or (own,), plain, reader, is_needed
 
 

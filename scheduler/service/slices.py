@@ -93,14 +93,14 @@ class SliceBook:
         self._versions[uid] = version
         self.faults.pop(uid, None)
         before = self._slices.get(uid)
-        if before is not None and (before.driver, before.pool) != (now.driver, now.pool):
+        if before is not None and before.key != now.key:
             self._forget(uid)
             self._versions[uid] = version
         if now.driver not in self._drivers:
             return
         self._slices[uid] = now
-        self._parts.setdefault((now.driver, now.pool), {})[uid] = now
-        self._settle((now.driver, now.pool))
+        self._parts.setdefault(now.key, {})[uid] = now
+        self._settle(now.key)
 
     def drop(self, uid: str) -> None:
         """Forget a slice that is gone."""
@@ -113,7 +113,7 @@ class SliceBook:
         self._versions.pop(uid, None)
         gone = self._slices.pop(uid, None)
         if gone is not None:
-            key = (gone.driver, gone.pool)
+            key = gone.key
             del self._parts[key][uid]
             self._settle(key)
 
@@ -142,7 +142,7 @@ class SliceBook:
     def is_whole(self, driver: str, pool: str) -> bool:
         """Tell whether all of a pool's newest generation is there."""
         parts = self._parts.get((driver, pool), {}).values()
-        newest = max((each.generation for each in parts), default=-1)
+        newest = max((each.pool.generation for each in parts), default=-1)
         known = self._pools.get((driver, pool))
         return known is not None and known.generation == newest
 

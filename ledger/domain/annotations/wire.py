@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Final, Never, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, Never, TypeVar
 
 from ledger.domain.cpuset import CpuSet, parse_cpuset
 from ledger.domain.errors import InputError
@@ -110,6 +110,10 @@ def an_integer(value: object, path: str, *, least: int | None = None) -> int:
     if least is not None and value < least:
         raise InputError(f"below {least}: value={value}", field=path)
     return value
+
+
+Named = Annotated[str, a_name]
+"""A text that has to be there, as `typed` reads it."""
 
 
 def at_least(least: int) -> Callable[[object, str], int]:

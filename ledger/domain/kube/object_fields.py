@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from ledger.domain.annotations.wire import an_object, wrong
+from ledger.domain.annotations.wire import an_object, each, wrong
 from ledger.domain.bounds import bounds_of
 from ledger.domain.errors import InputError
 
@@ -108,6 +108,21 @@ def time_us(value: object, path: str) -> int:
     if not low <= at_us <= high:
         raise InputError(f"not a time between 1970 and 2255: value={value!r}", field=path)
     return at_us
+
+
+def owner_of(metadata: Mapping[str, object]) -> str:
+    """
+    Return an object's controller as `<kind>/<name>`, kind in lower case; empty without one.
+
+    Raises:
+        InputError: its reference can't be read.
+    """
+    path = "metadata.ownerReferences"
+    for number, one in enumerate(each(metadata.get("ownerReferences"), path, an_object)):
+        if one.get("controller") is True:
+            kind, name = (text_at(one, key, f"{path}[{number}]") for key in ("kind", "name"))
+            return f"{kind.lower()}/{name}"
+    return ""
 
 
 def version_number(text: str) -> int | None:

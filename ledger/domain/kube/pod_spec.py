@@ -17,6 +17,7 @@ from ledger.domain.kube.object_fields import (
     default_uid,
     name_of,
     named,
+    owner_of,
     text_at,
     text_map,
     time_us,
@@ -195,7 +196,7 @@ def read_pod(pod: Mapping[str, object], vocabulary: Vocabulary = DEFAULT_VOCABUL
         priority=None if priority is None else an_integer(priority, "spec.priority"),
         priority_class_name=text_at(spec, "priorityClassName", "spec"),
         placement=placement_rules(spec),
-        owner=_owner(metadata),
+        owner=owner_of(metadata),
         created_at_us=time_us(metadata.get("creationTimestamp"), "metadata.creationTimestamp"),
         node_name=node_name,
         stage=_stage(node_name, text_at(status, "phase", "status")),
@@ -255,16 +256,6 @@ def _stage(node_name: str, phase: str) -> str:
     if phase in _ENDED_PHASES:
         return ENDED
     return RUNNING if node_name else PENDING
-
-
-def _owner(metadata: Mapping[str, object]) -> str:
-    path = "metadata.ownerReferences"
-    for number, item in enumerate(a_list(metadata.get("ownerReferences"), path)):
-        reference = an_object(item, f"{path}[{number}]")
-        if reference.get("controller") is True:
-            kind = text_at(reference, "kind", f"{path}[{number}]")
-            return f"{kind.lower()}/{text_at(reference, 'name', f'{path}[{number}]')}"
-    return ""
 
 
 def _containers(spec: Mapping[str, object], vocabulary: Vocabulary) -> tuple[ContainerSpec, ...]:

@@ -17,25 +17,32 @@ there; until then what was whole before stays.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import sha256
-from typing import Final
+from typing import Annotated, Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ledger.domain.annotations.wire import (
+    Named,
     a_flag,
+    a_name,
     a_quantity,
     a_text,
-    an_integer,
     an_object,
+    at_least,
     dump,
     each,
 )
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.dialects.dra.cpus import CPU_DRIVER, CpusSaid, cpus_said
 from ledger.domain.errors import InputError
+from ledger.domain.kube.object_fields import owner_of
 from ledger.domain.log.events import ClaimResult
 from ledger.domain.quantity import NANO
 from ledger.domain.systems import Claimant
+from ledger.domain.typed import read
 
 PCI_BUS_ID: Final = "resource.kubernetes.io/pciBusID"
 PCIE_ROOT: Final = "resource.kubernetes.io/pcieRoot"
@@ -62,8 +69,7 @@ Amounts = Mapping[str, int]
 """Amounts in whole units by name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Taint:
+class Taint(Struct, frozen=True, kw_only=True):
     """Why a device, or some of them, take no claims but those that tolerate it."""
 
     key: str
@@ -71,8 +77,7 @@ class Taint:
     effect: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlicedDevice:
+class SlicedDevice(Struct, frozen=True, kw_only=True):
     """
     One device of a ResourceSlice.
 
@@ -86,26 +91,44 @@ class SlicedDevice:
             counter sets it consumes; empty where it says what is not known here.
     """
 
-    name: str
-    node: str
-    attributes: Mapping[str, str] = field(default_factory=dict)
-    capacity: Amounts = field(default_factory=dict)
-    consumes: tuple[tuple[str, Amounts], ...] = ()
+    name: Named
+    node: Annotated[str, "nodeName"] = ""
+    attributes: Mapping[str, Annotated[str, _attribute]] = field(default_factory=dict)
+    capacity: Mapping[str, Annotated[int, _rounded_down]] = field(default_factory=dict)
+    consumes: Annotated[tuple[tuple[str, Amounts], ...], "consumesCounters", _consumed] = ()
     taints: tuple[Taint, ...] = ()
-    is_shared: bool = False
-    traits: str = ""
+    is_shared: Annotated[bool, "allowMultipleAllocations"] = False
+    traits: Annotated[str, None] = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResourceSlice:
-    """One slice of a pool; `of` says how many the pool's generation has."""
+class CounterSet(Struct, frozen=True, kw_only=True):
+    """Counters that devices of a pool share, rounded down."""
 
-    driver: str
-    pool: str
-    generation: int
-    of: int
+    name: Named
+    counters: Mapping[str, Annotated[int, _rounded_down]] = field(default_factory=dict)
+
+
+class PoolPart(Struct, frozen=True, kw_only=True):
+    """Which part of a pool a slice is; `of` says how many the pool's generation has."""
+
+    name: Named
+    generation: Annotated[int, at_least(0)]
+    of: Annotated[int, "resourceSliceCount", at_least(1)]
+
+
+class ResourceSlice(Struct, frozen=True, kw_only=True):
+    """One slice of a pool."""
+
+    driver: Named
+    pool: PoolPart
+    node: Annotated[str, "nodeName"] = ""
     devices: tuple[SlicedDevice, ...] = ()
-    counters: Mapping[str, Amounts] = field(default_factory=dict)  # set -> rounded down
+    shared_counters: tuple[CounterSet, ...] = ()
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Return what names its pool."""
+        return self.driver, self.pool.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,22 +175,15 @@ class ResourceClaim:
 
 def read_slice(body: Mapping[str, object]) -> ResourceSlice:
     """Return a ResourceSlice. Raises InputError where a field is not as the API has it."""
-    spec, path = an_object(body.get("spec"), "spec"), "spec"
-    pool = an_object(spec.get("pool"), f"{path}.pool")
-    node = a_text(spec.get("nodeName"), f"{path}.nodeName")
-    is_known = _SLICE_FIELDS.issuperset(spec)
-    return ResourceSlice(
-        driver=_name(spec, "driver", path),
-        pool=_name(pool, "name", f"{path}.pool"),
-        generation=an_integer(pool.get("generation"), f"{path}.pool.generation", least=0),
-        of=an_integer(pool.get("resourceSliceCount"), f"{path}.pool.resourceSliceCount", least=1),
-        devices=each(
-            spec.get("devices"),
-            f"{path}.devices",
-            lambda item, at: _device(item, at, node, is_known=is_known),
-        ),
-        counters=dict(each(spec.get("sharedCounters"), f"{path}.sharedCounters", _counter_set)),
+    said = an_object(body.get("spec"), "spec")
+    found = read(ResourceSlice, said, "spec")
+    bodies: list[dict[str, object]] = said.get("devices") or []  # type: ignore[assignment]
+    is_known = _SLICE_FIELDS.issuperset(said)
+    devices = tuple(
+        replace(one, node=one.node or found.node, traits=_traits(item) if is_known else "")
+        for one, item in zip(found.devices, bodies, strict=True)
     )
+    return replace(found, devices=devices)
 
 
 def read_claim(body: Mapping[str, object]) -> ResourceClaim:
@@ -181,12 +197,11 @@ def read_claim(body: Mapping[str, object]) -> ResourceClaim:
     users = each(status.get("reservedFor"), "status.reservedFor", _consumer)
     requests = each(asked.get("requests"), "spec.devices.requests", _watching)
     watching = frozenset(name for name in requests if name)
-    owners = each(metadata.get("ownerReferences"), "metadata.ownerReferences", _owner)
     said = cpus_said(devices.get("config"), f"{path}.devices.config")
     return ResourceClaim(
-        uid=_name(metadata, "uid", "metadata"),
+        uid=a_name(metadata.get("uid"), "metadata.uid"),
         namespace=a_text(metadata.get("namespace"), "metadata.namespace"),
-        name=_own_name(body),
+        name=a_name(metadata.get("name"), "metadata.name"),
         resource_version=a_text(metadata.get("resourceVersion"), "metadata.resourceVersion"),
         is_allocated=status.get("allocation") is not None,
         node=_node_of(allocation.get("nodeSelector"), f"{path}.nodeSelector"),
@@ -196,7 +211,7 @@ def read_claim(body: Mapping[str, object]) -> ResourceClaim:
             lambda item, at: _result(item, at, watching, said),
         ),
         consumers=tuple(user for user in users if user is not None),
-        owner=next((owner for owner in owners if owner), ""),
+        owner=owner_of(metadata),
         cpus_fault=said.fault,
     )
 
@@ -215,13 +230,13 @@ def pools_of(slices: Iterable[ResourceSlice], before: Iterable[Pool] = ()) -> tu
     known = {pool.key: pool for pool in before}
     of: dict[tuple[str, str], list[ResourceSlice]] = {}
     for each_slice in slices:
-        of.setdefault((each_slice.driver, each_slice.pool), []).append(each_slice)
+        of.setdefault(each_slice.key, []).append(each_slice)
     found = []
     for key in sorted(of):
-        newest = max(each_slice.generation for each_slice in of[key])
-        parts = [each_slice for each_slice in of[key] if each_slice.generation == newest]
+        newest = max(each_slice.pool.generation for each_slice in of[key])
+        parts = [each_slice for each_slice in of[key] if each_slice.pool.generation == newest]
         names = [device.name for part in parts for device in part.devices]
-        if len(parts) == parts[0].of and len(names) == len(set(names)):
+        if len(parts) == parts[0].pool.of and len(names) == len(set(names)):
             found.append(_pool(key, newest, parts))
         elif key in known:
             found.append(known[key])
@@ -229,43 +244,20 @@ def pools_of(slices: Iterable[ResourceSlice], before: Iterable[Pool] = ()) -> tu
 
 
 def _pool(key: tuple[str, str], generation: int, parts: list[ResourceSlice]) -> Pool:
-    counters: dict[str, Amounts] = {}
-    for part in parts:
-        counters.update(part.counters)
     return Pool(
         driver=key[0],
         name=key[1],
         generation=generation,
         devices=tuple(device for part in parts for device in part.devices),
-        counters=counters,
+        counters={one.name: one.counters for part in parts for one in part.shared_counters},
     )
 
 
-def _device(item: object, path: str, node: str, *, is_known: bool) -> SlicedDevice:
-    body = an_object(item, path)
-    attributes = an_object(body.get("attributes"), f"{path}.attributes")
-    capacity = an_object(body.get("capacity"), f"{path}.capacity")
-    return SlicedDevice(
-        name=_name(body, "name", path),
-        node=a_text(body.get("nodeName"), f"{path}.nodeName") or node,
-        attributes={
-            name: _attribute(value, f"{path}.attributes[{name}]")
-            for name, value in attributes.items()
-        },
-        capacity=_amounts(capacity, f"{path}.capacity"),
-        consumes=each(body.get("consumesCounters"), f"{path}.consumesCounters", _consumes),
-        taints=each(body.get("taints"), f"{path}.taints", _taint),
-        is_shared=a_flag(
-            body.get("allowMultipleAllocations"), f"{path}.allowMultipleAllocations", default=False
-        ),
-        traits=_traits(body, attributes) if is_known else "",
-    )
-
-
-def _traits(body: Mapping[str, object], attributes: Mapping[str, object]) -> str:
+def _traits(body: Mapping[str, object]) -> str:
     """Return the digest of what devices that are alike say in the same words."""
     if not _DEVICE_FIELDS.issuperset(body):
         return ""
+    attributes = an_object(body.get("attributes"), "attributes")
     consumed = each(body.get("consumesCounters"), "consumesCounters", an_object)
     said = {
         **body,
@@ -283,34 +275,26 @@ def _attribute(value: object, path: str) -> str:
     return str(said[0]).lower() if isinstance(said[0], bool) else str(said[0])
 
 
-def _amounts(value: Mapping[str, object], path: str, *, up: bool = False) -> Amounts:
-    read = {}
-    for name, item in value.items():
-        at = f"{path}[{name}]"
-        nanos = a_quantity(an_object(item, at).get("value"), f"{at}.value").nanos
-        read[name] = -(-nanos // NANO) if up else nanos // NANO
-    return read
+def _rounded_down(item: object, path: str) -> int:
+    return _nanos(item, path) // NANO
 
 
-def _counter_set(item: object, path: str) -> tuple[str, Amounts]:
-    body = an_object(item, path)
-    counters = an_object(body.get("counters"), f"{path}.counters")
-    return _name(body, "name", path), _amounts(counters, f"{path}.counters")
+def _rounded_up(item: object, path: str) -> int:
+    return -(-_nanos(item, path) // NANO)
 
 
-def _consumes(item: object, path: str) -> tuple[str, Amounts]:
-    body = an_object(item, path)
-    counters = an_object(body.get("counters"), f"{path}.counters")
-    return _name(body, "counterSet", path), _amounts(counters, f"{path}.counters", up=True)
+def _nanos(item: object, path: str) -> int:
+    return a_quantity(an_object(item, path).get("value"), f"{path}.value").nanos
 
 
-def _taint(item: object, path: str) -> Taint:
-    body = an_object(item, path)
-    return Taint(
-        key=a_text(body.get("key"), f"{path}.key"),
-        value=a_text(body.get("value"), f"{path}.value"),
-        effect=a_text(body.get("effect"), f"{path}.effect"),
-    )
+class _Consumed(Struct):
+    counter_set: Named
+    counters: Mapping[str, Annotated[int, _rounded_up]] = {}
+
+
+def _consumed(value: object, path: str) -> tuple[tuple[str, Amounts], ...]:
+    found = read(tuple[_Consumed, ...], value, path)
+    return tuple((one.counter_set, one.counters) for one in found)
 
 
 def _result(item: object, path: str, watching: Collection[str], said: CpusSaid) -> ClaimResult:
@@ -320,7 +304,10 @@ def _result(item: object, path: str, watching: Collection[str], said: CpusSaid) 
     for name, amount in consumed.items():
         a_quantity(amount, f"{path}.consumedCapacity[{name}]")
     return ClaimResult(
-        **{word: _name(body, word, path) for word in ("request", "driver", "pool", "device")},
+        **{
+            word: a_name(body.get(word), f"{path}.{word}")
+            for word in ("request", "driver", "pool", "device")
+        },
         share_id=a_text(body.get("shareID"), f"{path}.shareID"),
         consumed={name: str(amount) for name, amount in consumed.items()},
         admin=a_flag(body.get("adminAccess"), f"{path}.adminAccess", default=False)
@@ -331,16 +318,7 @@ def _result(item: object, path: str, watching: Collection[str], said: CpusSaid) 
 
 def _consumer(item: object, path: str) -> Claimant | None:
     body = an_object(item, path)
-    if body.get("resource") != "pods":
-        return None
-    return Claimant(name=_name(body, "name", path), uid=_name(body, "uid", path))
-
-
-def _owner(item: object, path: str) -> str:
-    body = an_object(item, path)
-    if body.get("controller") is not True:
-        return ""
-    return f"{_name(body, 'kind', path).lower()}/{_name(body, 'name', path)}"
+    return read(Claimant, body, path) if body.get("resource") == "pods" else None
 
 
 def _watching(item: object, path: str) -> str:
@@ -348,7 +326,7 @@ def _watching(item: object, path: str) -> str:
     body = an_object(item, path)
     exactly = an_object(body.get("exactly"), f"{path}.exactly")
     is_one = a_flag(exactly.get("adminAccess"), f"{path}.exactly.adminAccess", default=False)
-    return _name(body, "name", path) if is_one else ""
+    return a_name(body.get("name"), f"{path}.name") if is_one else ""
 
 
 def _node_of(selector: object, path: str) -> str:
@@ -363,14 +341,3 @@ def _node_of(selector: object, path: str) -> str:
         if (one.get("key"), one.get("operator")) == ("metadata.name", "In") and len(values) == 1:
             return values[0]
     return ""
-
-
-def _own_name(body: Mapping[str, object]) -> str:
-    return _name(an_object(body.get("metadata"), "metadata"), "name", "metadata")
-
-
-def _name(parent: Mapping[str, object], key: str, path: str) -> str:
-    value = a_text(parent.get(key), f"{path}.{key}")
-    if not value:
-        raise InputError("missing; expected a name", field=f"{path}.{key}")
-    return value

@@ -10,11 +10,11 @@ from typing import Annotated
 import msgspec
 import pytest
 
-from ledger.domain.annotations.wire import at_least
+from ledger.domain.annotations.wire import Named, at_least
 from ledger.domain.cpuset import CpuSet, parse_cpuset
 from ledger.domain.errors import InputError
 from ledger.domain.quantity import Quantity, parse_quantity
-from ledger.domain.typed import Named, read, read_json
+from ledger.domain.typed import read, read_json
 
 
 class Policy(StrEnum):
