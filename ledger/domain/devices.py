@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Annotated, Final
 
+from ledger.domain.annotations.wire import at_least
 from ledger.domain.bounds import Count, Index, Name, Units
 from ledger.domain.proofs.canonical import Recorded
 
@@ -27,8 +28,8 @@ class DeviceTopology:
     Rule: Koordinator contract 3.1.
     """
 
-    socket: Index = -1
-    numa_node: Index = -1
+    socket: Annotated[Index, "socketID", at_least(-1)] = -1
+    numa_node: Annotated[Index, "nodeID", at_least(-1)] = -1
     pcie_id: str = ""
     bus_id: Name = ""
 
@@ -37,9 +38,9 @@ class DeviceTopology:
 class VirtualFunction:
     """One VF of a NIC. `minor` -1 is not numbered (Koordinator contract 3.1)."""
 
-    minor: Index
-    bus_id: Name
-    labels: Mapping[str, str] = field(default_factory=dict)
+    minor: Annotated[Index, at_least(-1)] = 0
+    bus_id: Name = ""
+    labels: Annotated[Mapping[str, str], None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -39,6 +39,7 @@ from ledger.domain.resources import (
     TYPE_GPU,
 )
 from ledger.domain.topology import LinkMatrix
+from ledger.domain.typed import read
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 
 CARDS_MAX: Final = 1024
@@ -274,7 +275,7 @@ def _record(
         memory_bytes=_whole(dict(resources).get(GPU_MEMORY if gpu else kind.memory, ZERO), path),
         healthy=a_flag(item.get("health"), f"{path}.health", default=False),
         labels=labels,
-        topology=_place(item.get("topology"), f"{path}.topology"),
+        topology=_topology(item.get("topology"), f"{path}.topology"),
         vfs=tuple(_functions(item.get("vfGroups"), f"{path}.vfGroups")),
         unique_id=vocabulary.is_unique_id(device_type, device_id),
     )
@@ -377,35 +378,18 @@ def _whole(quantity: Quantity, path: str, *, most: int = INTEGER_MAX) -> int:
     return units
 
 
-def _place(value: object, path: str) -> DeviceTopology | None:
-    if value is None:
-        return None
-    place = an_object(value, path)
-    return DeviceTopology(
-        socket=_index(place, "socketID", path),
-        numa_node=_index(place, "nodeID", path),
-        pcie_id=a_text(place.get("pcieID"), f"{path}.pcieID"),
-        bus_id=a_text(place.get("busID"), f"{path}.busID"),
-    )
+def _topology(value: object, path: str) -> DeviceTopology | None:
+    return None if value is None else read(DeviceTopology, value, path)
 
 
-def _index(place: Mapping[str, object], key: str, path: str) -> int:
-    value = place.get(key)
-    return -1 if value is None else an_integer(value, f"{path}.{key}", least=-1)
+class _VfGroup(msgspec.Struct):
+    labels: Annotated[Mapping[str, str], text_map] = {}
+    vfs: tuple[VirtualFunction, ...] = ()
 
 
 def _functions(value: object, path: str) -> Iterator[VirtualFunction]:
-    for number, group in enumerate(each(value, path, an_object)):
-        group_path = f"{path}[{number}]"
-        labels = text_map(group.get("labels"), f"{group_path}.labels")
-        for index, vf in enumerate(each(group.get("vfs"), f"{group_path}.vfs", an_object)):
-            vf_path = f"{group_path}.vfs[{index}]"
-            minor = vf.get("minor")
-            yield VirtualFunction(
-                minor=0 if minor is None else an_integer(minor, f"{vf_path}.minor", least=-1),
-                bus_id=a_text(vf.get("busID"), f"{vf_path}.busID"),
-                labels=labels,
-            )
+    for group in read(tuple[_VfGroup, ...], value, path):
+        yield from (replace(function, labels=group.labels) for function in group.vfs)
 
 
 def _check_unique(records: tuple[DeviceRecord, ...]) -> None:

@@ -29,7 +29,6 @@ from ledger.domain.annotations.volcano_vgpu import VGPU_NUMBER, VGPU_REGISTER, d
 from ledger.domain.annotations.wire import (
     a_flag,
     a_quantity,
-    a_text,
     an_object,
     annotation_path,
     each,
@@ -80,6 +79,7 @@ from ledger.domain.resources import (
     unhealthy_gpu_config_map,
 )
 from ledger.domain.systems import VOLCANO, DeviceSystems
+from ledger.domain.typed import read
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 
 T = TypeVar("T")
@@ -397,19 +397,15 @@ def _partitions(
 
 
 def _taint(value: object, path: str) -> Taint:
-    item = an_object(value, path)
-    key, effect = (
-        a_text(item.get("key"), f"{path}.key"),
-        a_text(item.get("effect"), f"{path}.effect"),
-    )
-    if not key:
+    taint = read(Taint, value, path)
+    if not taint.key:
         raise InputError("missing; expected a taint key", field=f"{path}.key")
-    if effect not in _EFFECTS:
+    if taint.effect not in _EFFECTS:
         raise InputError(
-            f"not one of NoSchedule, PreferNoSchedule, NoExecute: value={effect!r}",
+            f"not one of NoSchedule, PreferNoSchedule, NoExecute: value={taint.effect!r}",
             field=f"{path}.effect",
         )
-    return Taint(key=key, value=a_text(item.get("value"), f"{path}.value"), effect=effect)
+    return taint
 
 
 def _with_readiness(taints: tuple[Taint, ...], status: Mapping[str, object]) -> tuple[Taint, ...]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import ClassVar, Final
 
 import msgspec
 
 from ledger.domain.annotations.tenure import container_index
-from ledger.domain.annotations.wire import a_list, a_quantity, a_text, an_integer, an_object, each
+from ledger.domain.annotations.wire import a_list, a_quantity, an_integer, an_object, each
 from ledger.domain.bounds import bounds_of
 from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import (
@@ -26,6 +26,7 @@ from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.domain.quantity import NANO, Quantity
 from ledger.domain.request.requests import MatchExpression, PlacementRules, Toleration
 from ledger.domain.resources import CPU, MEMORY, is_extended
+from ledger.domain.typed import read
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 
 _AFFINITY: Final = "spec.affinity"
@@ -460,11 +461,9 @@ def _field_expression(value: object, path: str) -> MatchExpression:
 
 
 def _expression(value: object, path: str, *, is_field: bool) -> MatchExpression:
-    item = an_object(value, path)
-    key = a_text(item.get("key"), f"{path}.key")
-    operator = a_text(item.get("operator"), f"{path}.operator")
-    values = each(item.get("values"), f"{path}.values", a_text)
-    if not key:
+    said = read(MatchExpression, value, path)
+    operator, values = said.operator, said.values
+    if not said.key:
         raise InputError("missing; expected a label key", field=f"{path}.key")
     if operator in _SET_OPERATORS:
         proper = bool(values)
@@ -481,7 +480,7 @@ def _expression(value: object, path: str, *, is_field: bool) -> MatchExpression:
         raise InputError(
             f"operator {operator} does not take these: value={list(values)}", field=f"{path}.values"
         )
-    return MatchExpression(key=key, operator=operator, values=values, is_field=is_field)
+    return replace(said, is_field=True) if is_field else said
 
 
 def _is_integer(text: str) -> bool:
@@ -489,11 +488,8 @@ def _is_integer(text: str) -> bool:
 
 
 def _toleration(value: object, path: str) -> Toleration:
-    item = an_object(value, path)
-    operator = a_text(item.get("operator"), f"{path}.operator") or "Equal"
-    effect = a_text(item.get("effect"), f"{path}.effect")
-    key = a_text(item.get("key"), f"{path}.key")
-    text = a_text(item.get("value"), f"{path}.value")
+    said = read(Toleration, value, path)
+    operator, effect = said.operator or "Equal", said.effect
     if operator not in _TOLERATION_OPERATORS:
         raise InputError(f"not one of Equal, Exists: value={operator!r}", field=f"{path}.operator")
     if effect not in _TOLERATION_EFFECTS:
@@ -501,8 +497,9 @@ def _toleration(value: object, path: str) -> Toleration:
             f"not one of NoSchedule, PreferNoSchedule, NoExecute: value={effect!r}",
             field=f"{path}.effect",
         )
-    if not key and operator != "Exists":
+    if not said.key and operator != "Exists":
         raise InputError("operator Equal needs a key", field=f"{path}.key")
-    if operator == "Exists" and text:
-        raise InputError(f"operator Exists takes no value: value={text!r}", field=f"{path}.value")
-    return Toleration(key=key, operator=operator, value=text, effect=effect)
+    if operator == "Exists" and said.value:
+        fact = f"operator Exists takes no value: value={said.value!r}"
+        raise InputError(fact, field=f"{path}.value")
+    return said if said.operator else replace(said, operator=operator)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import msgspec
 
@@ -156,7 +157,7 @@ class MatchExpression:
     key: str
     operator: str
     values: tuple[str, ...]
-    is_field: bool = False
+    is_field: Annotated[bool, None] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
