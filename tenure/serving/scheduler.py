@@ -20,7 +20,7 @@ from scheduler.service.api.http import LateRoutes
 from scheduler.service.assembly import assemble
 from scheduler.service.beginning import Beginning
 from scheduler.service.freshness import AWAY, Freshness
-from scheduler.service.http import BODY_BYTES_MAX, Calls, extender_app
+from scheduler.service.http import calls_app, extender_calls
 from scheduler.service.leading import Leading
 from scheduler.service.metrics import Metrics
 from scheduler.service.replica import Replica
@@ -328,9 +328,13 @@ def _follow(process: Process) -> Reflector:
 async def _answer(process: Process, folder: ServingFolder) -> None:
     """Answer kube-scheduler until the process is told to stop, and a while longer."""
     connections = Connections()
-    calls, is_silent = Calls(process.live.extender, process.metrics), process.leading.is_silent
-    app = extender_app(calls, connections.answering, is_silent)
-    http2 = Http2(answer=calls.answer_path, body_bytes_max=BODY_BYTES_MAX, is_silent=is_silent)
+    calls, is_silent = (
+        extender_calls(process.live.extender, process.metrics),
+        process.leading.is_silent,
+    )
+    app = calls_app(calls, connections.answering, is_silent)
+    body_bytes_max = calls.limits.body_bytes_max
+    http2 = Http2(answer=calls.answer_path, body_bytes_max=body_bytes_max, is_silent=is_silent)
     tls = folder.serving.context
     where, drain = process.options.extender, process.options.drain_seconds
     async with announced(app, where, "extender", connections, tls, http2=http2):

@@ -9,7 +9,7 @@ import json
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from certs.material import KeyPair, issue_authority, issue_leaf
 from certs.serving import Serving
 from scheduler.service import http
 from scheduler.service.answering import Extender
-from scheduler.service.http import Calls, extender_app
+from scheduler.service.http import calls_app, extender_calls
 from scheduler.service.leading import NOT_LEADER
 from scheduler.service.metrics import Metrics
 from scheduler.service.ports import BindCall
@@ -145,11 +145,11 @@ def served(tmp_path: Path) -> Callable[..., None]:
             one.why, one.silent = why, silent
             one.leaf()
             extender = Extender(live.view, one.binds, why_not=lambda: one.why, groups=live.groups)
-            calls = Calls(extender, one.metrics)
-            app = extender_app(calls, connections.answering, lambda: one.silent)
+            calls = extender_calls(extender, one.metrics)
+            app = calls_app(calls, connections.answering, lambda: one.silent)
             http2 = Http2(
                 answer=calls.answer_path,
-                body_bytes_max=http.BODY_BYTES_MAX,
+                body_bytes_max=calls.limits.body_bytes_max,
                 is_silent=lambda: one.silent,
             )
             where = ("127.0.0.1", 0)
@@ -267,7 +267,7 @@ def test_a_body_has_a_bound(
     served: Callable[..., None], protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A question as large as it is read whole; one more byte is refused, and the caller stays."""
-    monkeypatch.setattr(http, "BODY_BYTES_MAX", 3 << 20)
+    monkeypatch.setattr(http, "EXTENDER", replace(http.EXTENDER, body_bytes_max=3 << 20))
 
     async def act(one: Served) -> None:
         async with one.asking(protocol) as ask:
@@ -286,7 +286,7 @@ def test_whoever_does_not_finish_a_question_is_told_so_in_time(
     served: Callable[..., None], protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is a 504, and counted."""
-    monkeypatch.setattr(http, "SECONDS_MAX", 0.2)
+    monkeypatch.setattr(http, "EXTENDER", replace(http.EXTENDER, seconds_max=0.2))
 
     async def act(one: Served) -> None:
         if protocol == HTTP2:

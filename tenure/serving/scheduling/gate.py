@@ -11,7 +11,7 @@ from certs.serving import Folder, Serving
 from ledger.store.open import open_ledger
 from ledger.store.reading.pod_queries import newest_attempts
 from ledger.store.threaded import in_thread
-from scheduler.service.http import GateCalls, gate_app
+from scheduler.service.http import calls_app, gate_calls
 from tenure.serving.background import as_coroutine
 from tenure.serving.listening import Connections, announced
 from tenure.serving.options import Address
@@ -76,7 +76,7 @@ async def guarding(process: Process, where: Address) -> AsyncIterator[None]:
     process.repeat(TAINT_SECONDS, "device taints", process.live.guard.tainting.settle)
     process.repeat(TAINT_SECONDS, "Pods to be tried again", process.live.guard.waking.settle)
     process.tasks.start()
-    connections, calls = Connections(), GateCalls(process.live.guard.gate.answer, process.metrics)
-    app = gate_app(calls, connections.answering, process.leading.is_silent)
+    connections, calls = Connections(), gate_calls(process.live.guard.gate.answer, process.metrics)
+    app = calls_app(calls, connections.answering, process.leading.is_silent)
     async with announced(app, where, "gate", connections, serving.context):
         yield
