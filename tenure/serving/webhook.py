@@ -171,20 +171,19 @@ async def _keeper(
         clock=_now,
     )
 
-    keeper = Keeper(
-        look=as_coroutine(lambda: None),
-        keeps_one=asyncio.Event(),
-        confirmed_at=lambda: follower.confirmed_at,
-        phase=lambda: follower.phase,
-    )
+    keeps_one = asyncio.Event()
 
     async def look() -> None:
         if await follower.look():
-            keeper.keeps_one.set()
+            keeps_one.set()
 
-    keeper.look = look
     try:
-        yield keeper
+        yield Keeper(
+            look=look,
+            keeps_one=keeps_one,
+            confirmed_at=lambda: follower.confirmed_at,
+            phase=lambda: follower.phase,
+        )
     finally:
         try:
             async with asyncio.timeout(GOODBYE_SECONDS):

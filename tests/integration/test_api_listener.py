@@ -18,7 +18,7 @@ from aiohttp import web
 
 from certs.material import KeyPair
 from scheduler.service.api.callers import Caller
-from scheduler.service.api.http import LateRoutes, Route, json_answer
+from scheduler.service.api.http import Route, json_answer
 from tenure.serving.scheduling.api import ApiListener
 from tests.support.api_callers import (
     PROXY,
@@ -331,7 +331,7 @@ def test_discovery_is_answered_before_there_is_anything_else_to_say(tmp_path: Pa
         port = free_port()
         options = api_options(port, server_folder(tmp_path / "server", server))
         listener = ApiListener(options, cluster, lambda: datetime.now(UTC))
-        late, took = LateRoutes(), list[str]()
+        late, took = listener.late_routes(), list[str]()
         async with listener.listening(took=lambda route, *_: took.append(route), late=late):
             scene = Scene(cluster, listener, port, server, tmp_path, [])
             for there in (False, True, False):

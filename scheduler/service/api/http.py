@@ -84,9 +84,10 @@ class LateRoutes(web.AbstractResource):
     Meanwhile whoever asks for anything else than open routes is told to ask again.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, callers: Knows, believed: Believed) -> None:
         super().__init__()
-        self.handler: Callable[[Route], Handler] | None = None
+        self._callers = callers
+        self._believed = believed
         self._there: web.UrlDispatcher | None = None
 
     @property
@@ -96,10 +97,10 @@ class LateRoutes(web.AbstractResource):
 
     def come(self, routes: Iterable[Route]) -> None:
         """Answer these from now on."""
-        assert self.handler is not None, "an application has them"
         there = web.UrlDispatcher()
         for route in routes:
-            there.add_route(route.method, route.path, self.handler(route))
+            handler = _handler(route, self._callers, self._believed)
+            there.add_route(route.method, route.path, handler)
         self._there = there
 
     def go(self) -> None:
@@ -195,7 +196,6 @@ def api_app(
         app.router.add_route(method, route.path, _handler(route, callers, believed))
 
     if late is not None:
-        late.handler = lambda route: _handler(route, callers, believed)
         app.router.register_resource(late)
 
     async def nothing(_: web.Request) -> web.StreamResponse:

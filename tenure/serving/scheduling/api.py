@@ -62,6 +62,10 @@ class ApiListener:
         self._serving.trust(rule.authority)
         self._callers.rule = rule
 
+    def late_routes(self) -> LateRoutes:
+        """Return routes that come later, for callers that this listener knows."""
+        return LateRoutes(self._callers, self._serving)
+
     @asynccontextmanager
     async def listening(
         self,
@@ -103,7 +107,7 @@ async def answer_discovery(
     look = as_coroutine(listener.look)
     tasks.append(every(RULE_SECONDS, "api callers", listener.read_rule, failures))
     tasks.append(every(LOOK_SECONDS, "api certificates", look, failures))
-    late, seconds = LateRoutes(), metrics.api_seconds
+    late, seconds = listener.late_routes(), metrics.api_seconds
 
     def took(route: str, status: int, waited: float) -> None:
         seconds.labels(route, str(status)).observe(waited)
