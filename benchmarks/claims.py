@@ -32,6 +32,7 @@ from scheduler.gate.claims import claim_seen
 from scheduler.gate.decide import DEALLOCATED, Standing, Through, Write, decide, end_of
 from scheduler.gate.exchange import Place
 from scheduler.service.slices import LiveAccounts, SliceBook
+from scheduler.service.wakeups import Wakeups
 
 SEED: Final = 19
 ARRIVALS: Final = 1_000
@@ -66,7 +67,7 @@ class Cluster:
     def __init__(self, nodes: int) -> None:
         self.names = [f"n-{number:03}" for number in range(nodes)]
         self._folding, self._position = Folding(), 0
-        self._slices = SliceBook({DRIVER}, lambda _: None)
+        self._slices = SliceBook({DRIVER}, Wakeups())
         self.pods = dict.fromkeys(self.names, 0)
         for name in self.names:
             self._slices.put(name, _slice(name))

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +14,7 @@ from msgspec import structs
 
 from benchmarks.live import cluster
 from benchmarks.live.cluster import NAMESPACE, Json
+from ledger.domain.dialects.dra.drivers import LookedAt
 from ledger.domain.log.events import LedgerEvent, PodBound, PodReleased, PodReserved
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.log.state import node_uid_of
@@ -32,7 +34,9 @@ from scheduler.service.groups import LiveGroups
 from scheduler.service.inventory import Inventory
 from scheduler.service.ports import BindCall, Chosen
 from scheduler.service.proofs import Signing
+from scheduler.service.slices import NodeModes, SliceBook
 from scheduler.service.view import ClusterView
+from scheduler.service.wakeups import Wakeups
 from tenure.version import tenure_version
 
 ORIGIN: Final = "ledger/namespace-kube-system"
@@ -106,7 +110,14 @@ def live_through(
         begun = begin(ledger)
         view = _view(settings, begun, recorder, clock, nodes)
         pods = list(cluster.running(running, nodes))
-        books = LiveBooks(view, clock, words, begun, LiveGroups(view, clock, begun))
+        books = LiveBooks(
+            view,
+            clock,
+            words,
+            begun,
+            LiveGroups(view, clock, begun),
+            lifted=lambda _pod_uid, _node_name: nullcontext(),
+        )
         chosen = [_chosen(view, books, pod) for pod in pods]
         described: dict[object, NewEvent] = {}
         for one in chosen:
@@ -130,7 +141,8 @@ def _view(
     settings: SchedulingSettings, begun: Beginning, recorder: Recorder, clock: Clock, nodes: int
 ) -> ClusterView:
     """Return a view of all nodes, which are recorded."""
-    view = ClusterView(settings)
+    drivers, wakeups = LookedAt(frozenset()), Wakeups()
+    view = ClusterView(settings, wakeups, NodeModes(drivers, SliceBook(drivers, wakeups)))
     view.begin(begun.position, begun.state, begun.opened)
     for kind, sink, items in (
         ("node", view.nodes.nodes, cluster.nodes(nodes)),
@@ -140,7 +152,7 @@ def _view(
         for item in items:
             uid = f"{kind}-{item['metadata']['name']}"
             sink.put(uid, {**item, "metadata": {**item["metadata"], "uid": uid}})
-    inventory = Inventory(view, recorder, clock, begun, synced=lambda: True)
+    inventory = Inventory(view, recorder, clock, begun, synced=lambda: True, reported=frozenset())
     asyncio.run(inventory.settle())
     assert not inventory.faults, inventory.faults
     return view

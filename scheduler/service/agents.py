@@ -41,6 +41,7 @@ from scheduler.service.claim_ends import ClaimEnds
 from scheduler.service.ending import NodeWord
 from scheduler.service.ports import Clock, Recorder
 from scheduler.service.view import ClusterView
+from scheduler.service.wakeups import Wakeups
 
 SILENT_SECONDS: Final = 120.0
 """An agent asks for changes all the time; who was not heard of for so long is away."""
@@ -125,10 +126,10 @@ class SeenPod:
 class Ready:
     """A sink of Nodes: which of them kubelet keeps Ready."""
 
-    def __init__(self) -> None:
+    def __init__(self, wakeups: Wakeups) -> None:
+        self._wakeups = wakeups
         self._names: dict[str, str] = {}
         self.names: dict[str, bool] = {}
-        self.changed: Callable[[str], None] = lambda _: None
 
     def put(self, uid: str, item: Object) -> None:
         """Take a Node that came or changed."""
@@ -139,7 +140,7 @@ class Ready:
         )
         if self.names.get(name) is not is_ready:
             self.names[name] = is_ready
-            self.changed(name)
+            self._wakeups.kubelet_ready_changed.publish(name)
 
     def drop(self, uid: str) -> None:
         """Forget a Node that is gone."""
@@ -157,8 +158,6 @@ class Agents:
 
     Attributes:
         ready: a sink of Nodes.
-        first: told the name of a node whose agent reports for the first time.
-        confirmed: told the name of a node of which a Pod is gone.
         counts: what became of what agents confirmed.
         claims: what is asked and said of claims that end.
     """
@@ -195,13 +194,12 @@ class Agents:
         }
         self._waits: dict[str, asyncio.Event] = {}
         self._taken: dict[str, int] = {}  # UID of the node -> the last message that was taken
-        self.ready = Ready()
-        self.first: Callable[[str], None] = lambda _: None
-        self.confirmed: Callable[[str], None] = lambda _: None
+        self._wakeups = wakeups = view.wakeups
+        self.ready = Ready(wakeups)
         self.counts: Counter[str] = Counter()
-        self.claims = ClaimEnds(clock.monotonic, lambda: recorder.epoch * _OF_EPOCH)
-        self.claims.asked = self._wake
-        view.tellers.append(self._took)
+        self.claims = ClaimEnds(clock.monotonic, lambda: recorder.epoch * _OF_EPOCH, wakeups)
+        wakeups.claim_end_asked.subscribe(self._wake)
+        wakeups.event_folded.subscribe(self._take_event)
 
     @property
     def reported(self) -> AbstractSet[str]:
@@ -215,7 +213,7 @@ class Agents:
         is_first = node_uid not in self._heard
         self._heard[node_uid] = self._clock.monotonic()
         if is_first:
-            self.first(name)
+            self._wakeups.agent_appeared.publish(name)
 
     def word(self, state: NodeState) -> NodeWord:
         """
@@ -299,7 +297,7 @@ class Agents:
         if waits is not None:
             waits.set()
 
-    def _took(self, position: int, event: LedgerEvent, _holding: Holding | None) -> None:
+    def _take_event(self, position: int, event: LedgerEvent, _holding: Holding | None) -> None:
         self.claims.take(event)
         if isinstance(event, EpochStarted):  # agents have spoken to another replica so far
             self._began = self._clock.monotonic()
@@ -373,7 +371,7 @@ class Agents:
             if uid in held:
                 self._gone.setdefault(node_uid, {})[uid] = None
         if state is not None and NOTED in answers.values():
-            self.confirmed(state.name)
+            self._wakeups.agent_reported.publish(state.name)
         self.counts.update(f"gone {each}" for each in answers.values())
         return answers
 
@@ -419,7 +417,7 @@ class Agents:
         said = self._otherwise.setdefault(state.uid, {})
         if said.get(holding.key) != words:
             said[holding.key] = words
-            self.confirmed(state.name)
+            self._wakeups.agent_reported.publish(state.name)
         return words
 
     def otherwise(self, node_uid: str, holding: Holding) -> str | None:
@@ -461,7 +459,7 @@ class Agents:
         self._seen.setdefault(node_uid, {})[pod.pod_uid] = pod
         if any(is_covered(one, pod) for one in there):
             return HELD, ""
-        self.confirmed(state.name)
+        self._wakeups.agent_reported.publish(state.name)
         return NOTED, ""
 
     # --- what runs ------------------------------------------------------------------------------

@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 from certs.ports import Object
+from ledger.domain.dialects.dra.drivers import LookedAt
 from scheduler.decide.outcome import Placement
 from scheduler.decide.settings import SchedulingSettings
-from scheduler.record.events import DecidedBy
 from scheduler.service.agents import Agents
 from scheduler.service.answering import Extender
 from scheduler.service.beginning import Beginning
 from scheduler.service.binding import Binder
 from scheduler.service.books import LiveBooks
-from scheduler.service.gangs import Gangs
+from scheduler.service.gangs import Gangs, Lifting
 from scheduler.service.groups import LiveGroups
 from scheduler.service.guard import Guard, guard_claims
-from scheduler.service.holds import ASKED_AGAIN, Holds
+from scheduler.service.holds import Holds
 from scheduler.service.inventory import Inventory
 from scheduler.service.reconciling import Reconciling
 from scheduler.service.refusing import Refusing
-from scheduler.service.releasing import Releasing
+from scheduler.service.releasing import Releasing, gone_by
+from scheduler.service.slices import NodeModes, SliceBook
 from scheduler.service.tainting import VERSIONS as RULE_VERSIONS
 from scheduler.service.telling import Saying, Telling
 from scheduler.service.templates import Templates
 from scheduler.service.view import ClusterView
+from scheduler.service.wakeups import Wakeups
 from scheduler.service.witnesses import ProofBook
 from scheduler.service.world import Ports
 
@@ -112,9 +114,11 @@ class Assembly:
         }
 
 
-def give_way(view: ClusterView, books: LiveBooks, holds: Holds, groups: LiveGroups) -> None:
+def giving_way(
+    holds: Holds, groups: LiveGroups
+) -> Callable[[str, str], AbstractContextManager[Placement | None]]:
     """
-    Let what is only in memory give way to a Pod that is bound, and go with a node that goes.
+    Return what lets soft holds and plans give way to a Pod that is bound; see `LiveBooks`.
 
     What a plan keeps is put back before soft holds, which may take other cards.
     """
@@ -127,23 +131,28 @@ def give_way(view: ClusterView, books: LiveBooks, holds: Holds, groups: LiveGrou
         ):
             yield None if is_planned else held
 
-    def given_back(pod_uids: Sequence[str]) -> None:
-        holds.dropped(pod_uids)
-        groups.node_gone(pod_uids)
-
-    books.lifted, view.given_back = lifted, given_back
-    groups.plans.planned = lambda uid: holds.end(uid, ASKED_AGAIN)
+    return lifted
 
 
 def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> Assembly:
     """Put a live scheduler together that begins with what a ledger tells."""
-    why_not, clock = ports.leading.why_not, ports.clock
-    view = ClusterView(settings, wake=ports.wake)
+    why_not, clock, wakeups = ports.leading.why_not, ports.clock, Wakeups()
+    drivers = LookedAt(frozenset(ports.drivers))
+    modes = NodeModes(drivers, SliceBook(drivers, wakeups, untold=ports.untold))
+    view = ClusterView(settings, wakeups, modes)
     view.begin(begun.position, begun.state, begun.opened)
-    holds = Holds(view.engine, clock.monotonic, view.directory.number)
+    holds = Holds(view.engine, clock.monotonic, view.directory.number, wakeups)
     groups = LiveGroups(view, clock, begun, all_or_nothing=ports.evicts)
-    books = LiveBooks(view, clock, ports.words, begun, groups, why_not=why_not)
-    give_way(view, books, holds, groups)
+    lifted, lifting = giving_way(holds, groups), Lifting(groups.members)
+    books = LiveBooks(view, clock, ports.words, begun, groups, lifted=lifted, why_not=why_not)
+    agents = Agents(
+        view,
+        books,
+        ports.recorder,
+        clock,
+        actor=ports.actor,
+        why_not=ports.leading.why_unrecorded,
+    )
     telling = Telling(api=ports.api, clock=clock, reporter=ports.actor)
     binder = Binder(
         recorder=ports.recorder,
@@ -154,16 +163,19 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
         telling=telling,
         actor=ports.actor,
         start=ports.start,
+        wakeups=wakeups,
+        ready=lifting.ready,
+        is_gone=gone_by(view, agents.word),
     )
-    agents = Agents(
+    gangs = Gangs(view, books, binder, groups, lifting, why_not=why_not)
+    inventory = Inventory(
         view,
-        books,
         ports.recorder,
         clock,
-        actor=ports.actor,
-        why_not=ports.leading.why_unrecorded,
+        begun,
+        synced=ports.freshness.synced,
+        reported=agents.reported,
     )
-    inventory = Inventory(view, ports.recorder, clock, begun, synced=ports.freshness.synced)
     releasing = Releasing(
         view,
         books,
@@ -173,14 +185,10 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
         attempts=ports.attempts,
         word=agents.word,
         seen=agents.seen,
+        why_deleted=gangs.why_evicted,
     )
-    inventory.reported = agents.reported
-    agents.first = lambda name: view.nodes.note((name,))
-    agents.confirmed = agents.ready.changed = releasing.look_at
-    holds.freed = groups.plans.freed = releasing.freed
     refusing = Refusing(view, books, binder, ports.words, told=ports.told, why_not=why_not)
     Saying(view, telling, why_not=why_not)
-    gangs = Gangs(view, books, binder, groups, why_not=why_not)
     templates = Templates(
         view,
         ports.recorder,
@@ -190,13 +198,7 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
         documents_in=ports.documents_in,
     )
     guard = guard_claims(begun, ports, view, books, telling, agents=agents)
-
-    def decides(words: DecidedBy) -> None:
-        books.words = refusing.words = words
-
-    templates.decides, templates.freed = decides, releasing.freed
-    releasing.why_deleted = gangs.why_evicted
-    return Assembly(
+    assembly = Assembly(
         view=view,
         holds=holds,
         books=books,
@@ -232,3 +234,5 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
         templates=templates,
         guard=guard,
     )
+    wakeups.check()
+    return assembly

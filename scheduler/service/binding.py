@@ -61,6 +61,7 @@ from scheduler.service.ports import (
     Start,
 )
 from scheduler.service.telling import Telling, about_pod
+from scheduler.service.wakeups import Wakeups
 
 _log: Final = logging.getLogger("tenure.scheduler.binding")
 ANSWER_SECONDS: Final = 8.0
@@ -79,10 +80,6 @@ UNCONFIRMED: Final = "the Pod is gone, and its node has not confirmed that nothi
 NODE_MOVED: Final = "the node keeps changing"
 REFUSED: Final = "BindingRefused"
 """The reason of the Event about a Pod whose Binding the API server refused."""
-
-
-async def _at_once(_pod_uid: str) -> None:
-    """Wait for nothing."""
 
 
 class Proofs(Protocol):
@@ -148,12 +145,12 @@ class Binder:
     Args:
         actor: whose doing the events are, such as `scheduler/<replica>`.
         ready: comes back once a Pod may be chosen for: the others of its gang were let go.
+        is_gone: told UIDs of a node and of a Pod whose object is gone; tells whether nothing of it
+            is left there, as far as the node says anything.
 
     Attributes:
         counts: what every act came to, as `<act> <told>`.
         refusals: Bindings that the API server refused, by HTTP status.
-        is_gone: told UIDs of a node and of a Pod whose object is gone; tells whether nothing of it
-            is left there, as far as the node says anything.
     """
 
     recorder: Recorder
@@ -164,19 +161,21 @@ class Binder:
     telling: Telling
     actor: str
     start: Start
-    ready: Callable[[str], Awaitable[None]] = _at_once
+    wakeups: Wakeups
+    ready: Callable[[str], Awaitable[None]]
+    is_gone: Callable[[str, str], bool]
     answer_seconds: float = ANSWER_SECONDS
     calls_max: int = CALLS_MAX
     binds_max: int = BINDS_MAX
     counts: Counter[str] = field(default_factory=Counter)
     refusals: Counter[str] = field(default_factory=Counter)
-    is_gone: Callable[[str, str], bool] = lambda _node_uid, _pod_uid: True
     _jobs: dict[str, _Job] = field(default_factory=dict)
     _ahead: dict[str, _Ahead] = field(default_factory=dict)
     _calls: asyncio.Semaphore = field(init=False)
 
     def __post_init__(self) -> None:
         self._calls = asyncio.Semaphore(self.calls_max)
+        self.wakeups.member_given_up.subscribe(self.give_up)
 
     def under_way(self) -> int:
         """Return how many Pods are being bound or settled."""

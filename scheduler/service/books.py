@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from typing import Final
 
@@ -51,11 +51,8 @@ class LiveBooks:
         words: what every reservation repeats.
         groups: plans of groups and gangs.
         why_not: why nothing may be decided now, empty when it may.
-
-    Attributes:
         lifted: lifts the soft holds in the way of a Pod on a node for the length of a block, and
             says what is chosen for it there where that is known.
-        freed: told the name of a node on which something was chosen that is not recorded.
     """
 
     def __init__(
@@ -66,12 +63,14 @@ class LiveBooks:
         begun: Beginning,
         groups: LiveGroups,
         *,
+        lifted: Callable[[str, str], AbstractContextManager[Placement | None]],
         why_not: Callable[[], str] = str,
     ) -> None:
         self._view = view
         self._groups = groups
         self._clock = clock
         self.words = words
+        self._lifted = lifted
         self._why_not = why_not
         self._described: set[str] = set()
         self._attempts: dict[str, int] = dict(begun.attempts)
@@ -79,8 +78,11 @@ class LiveBooks:
         self._gone: set[str] = set()  # Pods that are gone, and something is reserved for them
         self._late: dict[str, float] = {}  # Pods that went without a reservation, and when
         self._standing = _standing(begun.state, begun.opened)
-        self.lifted: Callable[[str, str], AbstractContextManager[Placement | None]] = _no_holds
-        self.freed: Callable[[str], None] = lambda _: None
+        view.wakeups.settings_decided.subscribe(self.decide_by)
+
+    def decide_by(self, words: DecidedBy) -> None:
+        """Let every later reservation repeat these words."""
+        self.words = words
 
     def standing(self, pod_uid: str) -> Standing | None:
         """
@@ -121,7 +123,7 @@ class LiveBooks:
             return NotChosen(message=request)
         with ExitStack() as lifted:
             held = [
-                lifted.enter_context(self.lifted(call.pod_uid, name))
+                lifted.enter_context(self._lifted(call.pod_uid, name))
                 for name in self._groups.nodes_of(request, call.node_name)
             ]
             chosen = self._chosen(request, call.node_name, attempt, resource_version, held[0])
@@ -138,7 +140,7 @@ class LiveBooks:
         if self._why_not() or is_member(request):
             return None
         attempt, digest = self.attempts(request.uid) + 1, request_digest(recorded_request(request))
-        with self.lifted(request.uid, call.node_name) as held:
+        with self._lifted(request.uid, call.node_name) as held:
             place = self._view.choose(request.uid, call.node_name, held)
             if isinstance(place, str) or not place.counted:
                 return None
@@ -150,7 +152,7 @@ class LiveBooks:
     def unbound(self, counted: PodObserved) -> None:
         """Give back what was counted: the Pod is not bound, or nothing of it is recorded."""
         self._view.forget_expected(counted)
-        self.freed(counted.node_name)
+        self._view.wakeups.room_freed.publish(counted.node_name)
 
     def _chosen(
         self,
@@ -253,7 +255,7 @@ class LiveBooks:
         """Give back what was chosen: the ledger has not recorded it, and will not."""
         for reservation in chosen.reservations:
             self._view.forget_expected(reservation)
-            self.freed(reservation.node_name)
+            self._view.wakeups.room_freed.publish(reservation.node_name)
         if chosen.reservation.group:
             self._groups.refused(chosen)
 
@@ -328,10 +330,6 @@ class LiveBooks:
             case _:
                 pass
         self._view.take(position, event)
-
-
-def _no_holds(_pod_uid: str, _node_name: str) -> AbstractContextManager[Placement | None]:
-    return nullcontext()
 
 
 def _standing(state: LedgerState, opened: Mapping[int, object]) -> dict[str, Standing]:

@@ -25,6 +25,7 @@ from ledger.domain.log.events import (
     NodeCleared,
     NodeLost,
 )
+from scheduler.service.wakeups import Wakeups
 
 NONE: Final = "0"
 """The version of nothing that ends."""
@@ -61,23 +62,23 @@ class ClaimEnds:
         before: a number below those of this epoch's questions, and above those of earlier epochs'.
 
     Attributes:
-        asked: told the UID of a node that is asked something else than before.
-        answered: told the UID of a node that has confirmed a claim's end.
         counts: what became of what agents said.
     """
 
-    def __init__(self, now: Callable[[], float], before: Callable[[], int]) -> None:
+    def __init__(
+        self, now: Callable[[], float], before: Callable[[], int], wakeups: Wakeups
+    ) -> None:
         self._now = now
         self._before = before
+        self._wakeups = wakeups
         self._ends: dict[str, dict[str, EndingClaim]] = {}  # UID of a node -> by UID of the claim
         self._node: dict[str, str] = {}  # UID of a claim that ends -> of its node
         self._questions = 0
         self._confirmed: dict[str, tuple[int, frozenset[str]]] = {}  # UID of a claim -> beside whom
         self._reads: dict[str, float] = {}  # UID of a node -> when an agent asked that reads claims
         self._blind: set[str] = set()  # UIDs of nodes where one asked that does not
-        self.asked: Callable[[str], None] = lambda _: None
-        self.answered: Callable[[str], None] = lambda _: None
         self.counts: Counter[str] = Counter()
+        wakeups.pod_started.subscribe(self.ran)
 
     # --- what is asked --------------------------------------------------------------------------
 
@@ -89,7 +90,7 @@ class ClaimEnds:
             self._questions = max(self._questions, self._before()) + 1
             ends[claim.claim_uid] = msgspec.structs.replace(claim, question=self._questions)
             self._node[claim.claim_uid] = node_uid
-            self.asked(node_uid)
+            self._wakeups.claim_end_asked.publish(node_uid)
 
     def forget(self, claim_uid: str) -> None:
         """Ask no more of a claim: it goes on, or has ended."""
@@ -140,7 +141,7 @@ class ClaimEnds:
             self._reads[node_uid] = self._now()
         elif node_uid not in self._blind:
             self._blind.add(node_uid)
-            self.answered(node_uid)
+            self._wakeups.claim_end_answered.publish(node_uid)
 
     def said(self, node_uid: str, claims: Collection[EndingClaim]) -> list[str]:
         """Take the word of a node's agent that nothing is left of claims of which it is asked."""
@@ -155,7 +156,7 @@ class ClaimEnds:
                 self._confirmed[one.claim_uid] = one.attempt, frozenset(one.pods)
             answers.append(NOTED if is_asked else NOTHING)
         if NOTED in answers:
-            self.answered(node_uid)
+            self._wakeups.claim_end_answered.publish(node_uid)
         self.counts.update(f"claim {each}" for each in answers)
         return answers
 

@@ -27,6 +27,7 @@ from ledger.domain.systems import Claimant
 from scheduler.gate.claims import ClaimSeen, claim_seen
 from scheduler.gate.decide import Standing
 from scheduler.gate.follow import REWRITTEN
+from scheduler.service.wakeups import Wakeups
 
 _log: Final = logging.getLogger("tenure.scheduler.claims")
 
@@ -56,6 +57,7 @@ class ClaimBook:
     def __init__(
         self,
         drivers: Container[str],
+        wakeups: Wakeups,
         opened: Iterable[tuple[ClaimReserved | ClaimObserved, Holding]] = (),
         *,
         guarded: Container[str] = (),
@@ -77,6 +79,7 @@ class ClaimBook:
                 self._stored(event.claim_uid, event.attempt)
             if holding.phase == LOST:
                 self._lost.add(event.claim_uid)
+        wakeups.event_folded.subscribe(self._take_event)
 
     # --- the API --------------------------------------------------------------------------------
 
@@ -201,6 +204,9 @@ class ClaimBook:
         """Take note of what claims held before this process began."""
         for uid, attempt in attempts.items():
             self._attempts[uid] = max(attempt, self.attempts(uid))
+
+    def _take_event(self, _position: int, event: LedgerEvent, _holding: Holding | None) -> None:
+        self.take(event)
 
     def take(self, event: LedgerEvent) -> None:
         """Take note of one event; those that are older than what is known change nothing."""

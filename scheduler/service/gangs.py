@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from certs.ports import ApiError, ConflictError, Object
@@ -22,7 +23,7 @@ from scheduler.record import events
 from scheduler.service.binding import Binder, pod_path
 from scheduler.service.books import LiveBooks
 from scheduler.service.groups import LiveGroups
-from scheduler.service.members import Waiting
+from scheduler.service.members import Members, Waiting
 from scheduler.service.view import ClusterView
 
 PLAN_SECONDS: Final = 1.0
@@ -36,6 +37,30 @@ NOT_FOUND, TOO_MANY_REQUESTS = 404, 429
 _log: Final = logging.getLogger("tenure.scheduler.gangs")
 
 
+class Lifting:
+    """The gangs whose gates are being lifted now."""
+
+    def __init__(self, members: Members) -> None:
+        self._members = members
+        self._done: dict[str, asyncio.Event] = {}
+
+    @contextmanager
+    def of(self, name: str) -> Iterator[None]:
+        """Let `ready` wait for the members of a gang until the block ends."""
+        done = self._done[name] = asyncio.Event()
+        try:
+            yield
+        finally:
+            del self._done[name]
+            done.set()
+
+    async def ready(self, pod_uid: str) -> None:
+        """Come back once nobody of the Pod's gang is being let go."""
+        done = self._done.get(self._members.name_of(pod_uid))
+        if done is not None:
+            await done.wait()
+
+
 class Gangs:
     """Does what `LiveGroups` says is due."""
 
@@ -45,6 +70,7 @@ class Gangs:
         books: LiveBooks,
         binder: Binder,
         groups: LiveGroups,
+        lifting: Lifting,
         *,
         why_not: Callable[[], str],
     ) -> None:
@@ -55,10 +81,8 @@ class Gangs:
         self._why_not = why_not
         self._plan_at = 0.0
         self._next: list[str] = []  # gangs whose turn it is
-        self._lifting: dict[str, asyncio.Event] = {}
+        self._lifting = lifting
         self._evicted: set[str] = set()  # Pods that the API server was asked to end
-        groups.given_up = binder.give_up
-        binder.ready = self.ready
 
     async def settle(self) -> None:
         """
@@ -154,16 +178,13 @@ class Gangs:
             raise failed
 
     async def _lift(self, name: str, members: dict[str, Waiting]) -> None:
-        done = self._lifting[name] = asyncio.Event()
         try:
-            async with asyncio.timeout(READY_SECONDS):
-                calls = (self._ungate(uid, one) for uid, one in members.items())
-                outcomes = await asyncio.gather(*calls, return_exceptions=True)
+            with self._lifting.of(name):
+                async with asyncio.timeout(READY_SECONDS):
+                    calls = (self._ungate(uid, one) for uid, one in members.items())
+                    outcomes = await asyncio.gather(*calls, return_exceptions=True)
         except TimeoutError:
             return
-        finally:
-            del self._lifting[name]
-            done.set()
         failed = [one for one in outcomes if isinstance(one, BaseException)]
         for error in failed:
             if not isinstance(error, ConflictError):
@@ -174,12 +195,6 @@ class Gangs:
         path = pod_path(one.request.namespace, one.request.name)
         pod = await self._binder.api.patch(path, without_gate(uid, one.gates))
         self._groups.members.ungated(uid, pod)
-
-    async def ready(self, pod_uid: str) -> None:
-        """Come back once nobody of the Pod's gang is being let go."""
-        lifting = self._lifting.get(self._groups.members.name_of(pod_uid))
-        if lifting is not None:
-            await lifting.wait()
 
 
 def eviction(namespace: str, name: str, pod_uid: str) -> Object:

@@ -39,7 +39,7 @@ from ledger.domain.resources import ANNOTATION_TENURE_CONFIRMED, ANNOTATION_TENU
 from ledger.domain.systems import Claimant
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 from ledger.store.writing.commands import Command, Recorded
-from scheduler.gate.claims import Allocated, ClaimSeen, claim_seen
+from scheduler.gate.claims import ClaimSeen, claim_seen
 from scheduler.gate.cpus import ClaimCpus, patch_of
 from scheduler.gate.decide import (
     DEVICE_CLOSED,
@@ -77,6 +77,7 @@ from scheduler.service.refusing import namespace_budgets
 from scheduler.service.releasing import FORCED
 from scheduler.service.slices import SLICES
 from scheduler.service.telling import Telling, about_pod
+from scheduler.service.wakeups import Wakeups
 
 NOT_YET: Final = "ClaimsNotListed"
 REFUSED: Final = "DevicesRefused"
@@ -173,8 +174,7 @@ class GateWorks:
         classes: what DeviceClasses select by.
         place: which of devices that are alike a claim gets.
         cpus: which CPUs it gets.
-        refused: told what was refused for want of room.
-        exchanged: told that a claim got another device than was written.
+        node_name: the name of the Node of a UID, empty of one that the ledger has not.
     """
 
     book: ClaimBook
@@ -195,9 +195,9 @@ class GateWorks:
     pod: Callable[[str], Mapping[str, Any] | None]
     giver: Callable[[], Giver]
     mode: Callable[[str], Mode]
+    node_name: Callable[[str], str]
+    wakeups: Wakeups
     vocabulary: Vocabulary = DEFAULT_VOCABULARY
-    refused: Callable[[Allocated], None] = lambda _: None
-    exchanged: Callable[[], None] = lambda: None
 
 
 class Gate:
@@ -235,7 +235,7 @@ class Gate:
         self._classes = works.classes
         self._place = works.place
         self._works = works
-        self._pass_over = works.refused
+        self._wakeups = works.wakeups
         self._drivers = drivers
         self._words = words
         self._budgets = namespace_budgets(works.clock.monotonic)
@@ -254,6 +254,9 @@ class Gate:
         self._forced: dict[str, tuple[str, str, str]] = {}  # claim -> holding, why, by whom
         self.counts: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
+        for topic in (works.wakeups.pod_moved, works.wakeups.kubelet_ready_changed):
+            topic.subscribe(self.look_again)
+        works.wakeups.claim_end_answered.subscribe(self.node_answered)
 
     # --- answers --------------------------------------------------------------------------------
 
@@ -412,7 +415,7 @@ class Gate:
             written = () if claim.allocated is None else claim.allocated.results
             if answer.events and is_exchanged(written, answer.results or written):
                 self.counts["granted on another device"] += 1
-                self._works.exchanged()
+                self._wakeups.device_exchanged.publish()
             self.refused.pop(claim.uid, None)
             self._told.pop(claim.uid, None)
             if answer.events and claim.allocated is not None:
@@ -465,7 +468,7 @@ class Gate:
         if answer.fence:
             await self._fence(claim)
         if answer.reason in {DEVICE_CLOSED, DEVICE_TAKEN} and claim.allocated is not None:
-            self._pass_over(claim.allocated)
+            self._wakeups.allocation_refused.publish(claim.allocated)
         if answer.asks:  # it is asked for again once the node has confirmed
             self._held_back.add(claim.uid)
             self._book.changed[claim.uid] = None
@@ -808,6 +811,12 @@ class Gate:
         """
         for name in [node] if node else [*self._again]:
             self._book.changed.update(self._again.pop(name, {}))
+
+    def node_answered(self, node_uid: str) -> None:
+        """Look again at the claims of a node that said what is left of one."""
+        name = self._works.node_name(node_uid)
+        if name:
+            self.look_again(name)
 
 
 def _node_name(seen: ClaimSeen | None, standing: Standing | None) -> str:

@@ -71,7 +71,6 @@ class LiveGroups:
         groups: lives and open places.
         members: their Pods, a sink.
         plans: what of them is not in the ledger.
-        given_up: told the UID of a Pod for which nobody waits any more, and why.
     """
 
     def __init__(
@@ -87,12 +86,12 @@ class LiveGroups:
         self._clock = clock
         self.groups = Grouping((), view.engine, {}, runs=self._runs)
         self.groups.follow(view.numbers)
-        self.given_up: Callable[[str, str], None] = lambda _uid, _why: None
         self.members = Members(view, clock, came=self._came, left=self._left)
         self.plans = Plans(view, clock, self.groups, self.members, over=self._forget)
         self._taken: dict[str, Placement] = {}  # UID -> its place, on its way into the ledger
         self._leads = False
-        view.tellers.append(lambda _position, event, holding: self.take(event, holding))
+        view.wakeups.event_folded.subscribe(self._take_event)
+        view.wakeups.node_dropped.subscribe(self.node_gone)
         for event, at_us in begun.groups:
             self.groups.fold(event, at_us)
             self._note(event)
@@ -108,7 +107,7 @@ class LiveGroups:
 
     # --- the ledger -----------------------------------------------------------------------------
 
-    def take(self, event: LedgerEvent, _holding: Holding | None = None) -> None:
+    def _take_event(self, _position: int, event: LedgerEvent, _holding: Holding | None) -> None:
         """Fold an event in that is new in the ledger; what was made here is folded already."""
         if self.plans.has_told(event):
             return
@@ -136,7 +135,7 @@ class LiveGroups:
 
     def _left(self, uid: str, before: str, now: str) -> None:
         self.groups.left(before, uid, now or None)
-        self.given_up(uid, GONE)
+        self._view.wakeups.member_given_up.publish(uid, GONE)
         if self._leads and uid in self.groups.lives[before].places:
             self.review(before)
         self._forget(before)
@@ -254,7 +253,7 @@ class LiveGroups:
         if not members:  # a watch that is late tells of it as it was
             return None
         for uid in members:
-            self.plans.planned(uid)
+            self._view.wakeups.member_planned.publish(uid)
         answer = self.groups.plan(list(members.values()), (), Among(self._view.engine, among))
         taken = [placement for placement in answer.placements if placement is not None]
         if answer.refusal is None and taken:
@@ -399,7 +398,7 @@ class LiveGroups:
         self._end_wait(name, life)
         for end in self.groups.ends(name, self._clock.wall_us()):
             if isinstance(end, PodVoided):
-                self.given_up(end.pod_uid, end.reason)
+                self._view.wakeups.member_given_up.publish(end.pod_uid, end.reason)
             elif life.places or not life.gave_up:
                 self.plans.drop(name, end.reason, end.pod_uid)
 
@@ -417,7 +416,7 @@ class LiveGroups:
             return
         late = [uid for uid, held in life.held.items() if not held.bound]
         for uid in late:
-            self.given_up(uid, DEADLINE)
+            self._view.wakeups.member_given_up.publish(uid, DEADLINE)
         started = len(life.held) - len(late) + self.groups.running(name) >= gang.min_available
         if late and not started and (not life.gave_up or self.groups.is_complete(name)):
             self.plans.drop(name, DEADLINE, "")
@@ -499,10 +498,6 @@ class Plans:
 
     Args:
         over: told the name of a group of which a plan ended.
-
-    Attributes:
-        freed: told the name of a node on which a place ended that nobody took.
-        planned: told the UID of a Pod that a plan is to be made for: its soft hold is over.
     """
 
     def __init__(
@@ -519,8 +514,6 @@ class Plans:
         self._groups = groups
         self._members = members
         self._over = over
-        self.freed: Callable[[str], None] = lambda _: None
-        self.planned: Callable[[str], None] = lambda _: None
         self._plans: dict[str, _Plan] = {}
         self._drops: dict[str, NewEvent] = {}  # group -> what the ledger is to be told
         self._dropping: dict[str, NewEvent] = {}  # likewise, and it is being told
@@ -606,7 +599,7 @@ class Plans:
         self._unplan(name)
         nodes = frozenset(places.values())
         for member in plan.members:
-            self.planned(member.uid)
+            self._view.wakeups.member_planned.publish(member.uid)
         answer = self._groups.plan(plan.members, (), Among(self._view.engine, nodes))
         taken = [placement for placement in answer.placements if placement is not None]
         if {placement.request.uid: placement.node for placement in taken} == places:
@@ -640,7 +633,7 @@ class Plans:
         dropped = PlanDropped(group=name, reason=reason, pod_uid=pod_uid)
         for placement in self._groups.dropped(name):
             self._view.engine.release(placement.request.uid)
-            self.freed(placement.node_name)
+            self._view.wakeups.room_freed.publish(placement.node_name)
         self._groups.fold(dropped, at_us)
         new = events.plan_dropped(dropped, 1, at_us)
         self._drops[name] = structs.replace(new, idempotency_key=f"drop:{name}:{at_us}")
@@ -648,7 +641,7 @@ class Plans:
     def _unplan(self, name: str) -> None:
         """End a plan that the ledger does not have."""
         for node_name in self.undo(name):
-            self.freed(node_name)
+            self._view.wakeups.room_freed.publish(node_name)
 
     def undo(self, name: str) -> list[str]:
         """Take such a plan back, and return the nodes of its places."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from ledger.domain.cpuset import CpuSet, cpuset_of
 from ledger.domain.dialects.dra.asking import Giver
 from ledger.domain.dialects.dra.cpus import AMOUNT, MACHINE
-from ledger.domain.dialects.dra.drivers import LookedAt
 from ledger.domain.dialects.dra.shares import UNLISTED
 from ledger.domain.log.events import ClaimResult
 from ledger.domain.log.state import LOST, NodeState
@@ -21,7 +20,7 @@ from scheduler.gate.cpus import CPUS_UNTOLD, CpusBarred
 from scheduler.gate.decide import Standing
 from scheduler.gate.exchange import Device, Place, Unit, device_of
 from scheduler.gate.leaving import Life, NodeOfClaim, Stays, stays
-from scheduler.gate.modes import Mode, closed_to_pods, mode_of
+from scheduler.gate.modes import Mode
 from scheduler.service.agents import Agents
 from scheduler.service.beginning import Beginning
 from scheduler.service.books import LiveBooks
@@ -65,8 +64,6 @@ class Guard:
 @dataclass(frozen=True, slots=True)
 class _Nodes:
     view: ClusterView
-    slices: SliceBook
-    drivers: LookedAt
 
     def state(self, name: str) -> NodeState | None:
         uid = self.view.uid(name)
@@ -76,18 +73,16 @@ class _Nodes:
         facts, state = self.view.facts(name), self.state(name)
         return None if facts is None or state is None else (facts, state)
 
-    def mode(self, facts: NodeFacts | None) -> Mode:
-        if facts is None:
-            return Mode.EXTENDER
-        return mode_of(
-            facts.taints, has_pool=self.slices.has_pool(facts.name, self.drivers.of_cards)
-        )
+    def name(self, uid: str) -> str:
+        state = self.view.recorded(uid)
+        return "" if state is None else state.name
 
-    def mode_by_name(self, name: str) -> Mode:
-        return self.mode(self.view.facts(name))
+    def mode(self, name: str) -> Mode:
+        return self.view.modes.mode(self.view.facts(name))
 
     def giving(self) -> list[str]:
-        return [name for name in self.slices.nodes() if self.mode_by_name(name) is Mode.CLAIMS]
+        names = self.view.modes.slices.nodes()
+        return [name for name in names if self.mode(name) is Mode.CLAIMS]
 
 
 def guard_claims(
@@ -100,17 +95,11 @@ def guard_claims(
     agents: Agents,
 ) -> Guard:
     """Put together what looks at claims, and guards those of listed drivers."""
-    drivers = LookedAt(frozenset(ports.drivers))
     api, clock, why_not = ports.api, ports.clock, ports.leading.why_not
-    settings = view.settings
-
-    def changed(names: Collection[str]) -> None:
-        view.nodes.note(names)
-        view.modes_changed(names)
-
-    slices = SliceBook(drivers, changed, untold=ports.untold)
-    nodes = _Nodes(view, slices, drivers)
-    claims = ClaimBook(drivers, begun.claims, guarded=drivers.listed)
+    settings, wakeups = view.settings, view.wakeups
+    drivers, slices = view.modes.drivers, view.modes.slices
+    nodes = _Nodes(view)
+    claims = ClaimBook(drivers, wakeups, begun.claims, guarded=drivers.listed)
     classes, rules = ClassBook(), RuleBook()
     accounts = LiveAccounts(slices, nodes.state, rules.bars)
     tainting = Tainting(
@@ -118,11 +107,12 @@ def guard_claims(
         accounts,
         api,
         clock,
+        wakeups,
         node_of=slices.node_of,
         is_shown=claims.is_shown,
         why_not=why_not,
     )
-    waking = Waking(api, clock, waiting=view.pods.waiting, why_not=why_not)
+    waking = Waking(api, clock, wakeups, waiting=view.pods.waiting, why_not=why_not)
 
     def giver() -> Giver:
         cards = (one for one in ports.drivers if one in drivers.of_cards)
@@ -144,11 +134,11 @@ def guard_claims(
         classes=classes.selectors,
         place=_place(view),
         cpus=LiveCpus(slices, view),
-        refused=tainting.refused,
-        exchanged=waking.exchanged,
         pod=view.pods.pending,
         giver=giver,
-        mode=nodes.mode_by_name,
+        mode=nodes.mode,
+        node_name=nodes.name,
+        wakeups=wakeups,
         vocabulary=settings.vocabulary,
     )
     templates = TemplateWorks(
@@ -169,7 +159,7 @@ def guard_claims(
         why_not=why_not,
         settings=settings,
     )
-    guard = Guard(
+    return Guard(
         slices=slices,
         claims=claims,
         classes=classes,
@@ -180,8 +170,6 @@ def guard_claims(
         templates=ClaimTemplates(templates),
         places=ClaimPlaces(places),
     )
-    _tell(guard, nodes, agents)
-    return guard
 
 
 def _place(view: ClusterView) -> Place:
@@ -193,31 +181,6 @@ def _place(view: ClusterView) -> Place:
         return place_claim(on, units, kept, facts=view.facts(on.name), settings=view.settings)
 
     return place
-
-
-def _tell(guard: Guard, nodes: _Nodes, agents: Agents) -> None:
-    view, gate = nodes.view, guard.gate
-
-    def answered(node_uid: str) -> None:
-        state = view.recorded(node_uid)
-        if state is not None:
-            gate.look_again(state.name)
-
-    view.listed = guard.slices.records
-    view.mode_fault = lambda facts: closed_to_pods(nodes.mode(facts))
-    view.tellers.append(lambda _position, event, _holding: guard.claims.take(event))
-    view.pods.ran = agents.claims.ran
-    view.pods.moved = _both(view.pods.moved, gate.look_again)
-    agents.claims.answered = answered
-    agents.ready.changed = _both(agents.ready.changed, gate.look_again)
-
-
-def _both(one: Callable[[str], None], other: Callable[[str], None]) -> Callable[[str], None]:
-    def told(name: str) -> None:
-        one(name)
-        other(name)
-
-    return told
 
 
 class LiveCpus:

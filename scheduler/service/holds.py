@@ -19,6 +19,7 @@ from typing import Any, Final
 from certs.ports import Object
 from scheduler.decide.engine import Engine
 from scheduler.decide.outcome import Placement
+from scheduler.service.wakeups import Wakeups
 
 HOLD_SECONDS: Final = 30.0
 HOLD_WITH_VOLUMES_SECONDS: Final = 660.0
@@ -63,7 +64,6 @@ class Holds:
 
     Attributes:
         ended: why holds ended, and how often; `TOO_MANY` and `NO_ROOM` of those that never began.
-        freed: told the name of a node on which a hold ended without a bind there.
     """
 
     def __init__(
@@ -71,16 +71,19 @@ class Holds:
         engine: Engine,
         now: Callable[[], float],
         number_of: Callable[[str], int | None],
+        wakeups: Wakeups,
         *,
         most: int = HOLDS_MAX,
     ) -> None:
         self._engine = engine
         self._now = now
         self._number_of = number_of
+        self._wakeups = wakeups
         self._most = most
         self._holds: dict[str, _Hold] = {}
         self.ended: Counter[str] = Counter()
-        self.freed: Callable[[str], None] = lambda _: None
+        wakeups.node_dropped.subscribe(self.dropped)
+        wakeups.member_planned.subscribe(self.planned)
 
     def __len__(self) -> int:
         return len(self._holds)
@@ -98,6 +101,10 @@ class Holds:
         """Take back what a Pod was expected to get: it is filtered anew. End what is too old."""
         self.end(pod_uid, ASKED_AGAIN)
         self.expire()
+
+    def planned(self, pod_uid: str) -> None:
+        """Take back what a member of a group was expected to get: a plan is made for it."""
+        self.end(pod_uid, ASKED_AGAIN)
 
     def expected(self, placement: Placement, pod: Object, decided_at: int = -1) -> None:
         """
@@ -128,7 +135,7 @@ class Holds:
         """End a Pod's hold, if it has one; what it kept is free, and whoever waits may hear so."""
         node_name = self._end(pod_uid, why)
         if node_name:
-            self.freed(node_name)
+            self._wakeups.room_freed.publish(node_name)
 
     def _end(self, pod_uid: str, why: str) -> str:
         """End a Pod's hold and return its node, empty without one."""
@@ -213,7 +220,7 @@ class Holds:
     def _bound(self, uid: str, node_name: str) -> None:
         before = self._end(uid, BOUND)
         if before and before != node_name:
-            self.freed(before)
+            self._wakeups.room_freed.publish(before)
 
     def _move(self, uid: str, hold: _Hold, node_name: str) -> None:
         self.end(uid, MOVED)
@@ -227,7 +234,7 @@ class Holds:
         if taken is None:
             self.ended[otherwise] += 1
             if otherwise == CROWDED_OUT:
-                self.freed(hold.placement.node_name)
+                self._wakeups.room_freed.publish(hold.placement.node_name)
         else:
             self._holds[uid] = _Hold(taken, hold.until, hold.condition, self._engine.position)
 

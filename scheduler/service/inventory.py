@@ -54,13 +54,13 @@ class Inventory:
     Args:
         synced: every list that describes nodes was read once: before that a node may look as if it
             had no devices.
-
-    Attributes:
         reported: UIDs of nodes whose agent has reported since this process began: their next
             inventory says so, and so do all later ones.
+
+    Attributes:
         settled: all nodes that the first lists had were dealt with.
         faults: name of a node -> why it can't be read or recorded, in words.
-        faulted: told the name of a node that has a fault, or another one, or none any more.
+        woken: set once a node changed; who calls `settle` waits for it.
     """
 
     def __init__(
@@ -71,11 +71,13 @@ class Inventory:
         begun: Beginning,
         *,
         synced: Callable[[], bool],
+        reported: AbstractSet[str],
     ) -> None:
         self._view = view
         self._recorder = recorder
         self._clock = clock
         self.synced = synced
+        self._reported = reported
         self._said: dict[str, Said] = dict(begun.said)
         self._live: dict[str, str] = {
             uid: node.name for uid, node in begun.state.nodes.items() if not node.lost
@@ -83,10 +85,14 @@ class Inventory:
         self._number = 0
         self._begun = False
         self._left: dict[str, None] = {}  # names of nodes of which something is to be recorded
-        self.reported: AbstractSet[str] = frozenset()
         self.settled = False
         self.faults: dict[str, str] = {}
-        self.faulted: Callable[[str], None] = lambda _: None
+        self.woken = asyncio.Event()
+        view.wakeups.node_changed.subscribe(self.wake)
+
+    def wake(self, _name: str = "") -> None:
+        """Let `settle` be called soon."""
+        self.woken.set()
 
     async def settle(self) -> None:
         """
@@ -209,7 +215,7 @@ class Inventory:
                 self._fault(name, UNREADABLE, str(error))
                 continue
             if self.faults.pop(name, None) is not None:
-                self.faulted(name)
+                self._view.wakeups.node_fault_changed.publish(name)
             if facts is not None:
                 read[name] = facts
             elif self._view.uid(name) is None:
@@ -260,7 +266,7 @@ class Inventory:
         at_us = self._clock.wall_us()
         inventory = events.inventoried(facts, at_us)
         had_agent = said.inventory is not None and said.inventory.by_agent
-        if had_agent or facts.uid in self.reported:
+        if had_agent or facts.uid in self._reported:
             inventory = events.by_agent(inventory)
         if back or inventory.event != said.inventory:
             new["inventory"] = inventory
@@ -303,7 +309,7 @@ class Inventory:
         self._view.close_node(name, reason)
         if self.faults.get(name) != words:
             self.faults[name] = words
-            self.faulted(name)
+            self._view.wakeups.node_fault_changed.publish(name)
             _log.error(reason, extra={"node_name": name, "reason": words})
 
 

@@ -42,6 +42,7 @@ from ledger.domain.resources import (
 from scheduler.cluster.documents import Document, is_pending
 from scheduler.cluster.one_node import NodeDocuments
 from scheduler.service.ending import PodLife, life_words
+from scheduler.service.wakeups import Wakeups
 
 NODE: Final = "Node"
 DEVICE: Final = "Device"
@@ -91,13 +92,15 @@ class NodeBook:
         changed: names of the nodes of which something changed since somebody took them.
     """
 
-    def __init__(self, wake: Callable[[], None] = lambda: None) -> None:
-        self._wake = wake
+    def __init__(self, wakeups: Wakeups) -> None:
+        self._wakeups = wakeups
         self.changed: dict[str, None] = {}
-        self.nodes = Kept(_node, self._note)
-        self.devices = Kept(_inventory, self._note)
-        self.topologies = Kept(_inventory, self._note)
-        self.unhealthy = Kept(_unhealthy, self._note)
+        self.nodes = Kept(_node, self.note_one)
+        self.devices = Kept(_inventory, self.note_one)
+        self.topologies = Kept(_inventory, self.note_one)
+        self.unhealthy = Kept(_unhealthy, self.note_one)
+        wakeups.agent_appeared.subscribe(self.note_one)
+        wakeups.pools_changed.subscribe(self.note)
 
     def take_changed(self) -> list[str]:
         """Return the names of the nodes that changed, and take them for seen."""
@@ -108,7 +111,12 @@ class NodeBook:
     def note(self, names: Iterable[str]) -> None:
         """Let these nodes be looked at again."""
         for name in names:
-            self._note(name)
+            self.note_one(name)
+
+    def note_one(self, name: str) -> None:
+        """Let a node be looked at again."""
+        self.changed[name] = None
+        self._wakeups.node_changed.publish(name)
 
     def uid(self, name: str) -> str | None:
         """Return the UID of the Node of this name, None where there is none."""
@@ -129,10 +137,6 @@ class NodeBook:
             topology=self.topologies.document(TOPOLOGY, name),
             unhealthy=self.unhealthy.document(UNHEALTHY, name),
         )
-
-    def _note(self, name: str) -> None:
-        self.changed[name] = None
-        self._wake()
 
 
 class Packer:
@@ -303,27 +307,18 @@ class PodBook:
 
     Args:
         device_names: every resource name that asks for a device.
-        changed: told the node on which another Pod holds something now, or no more.
 
     Attributes:
         seen: by UID.
         gone: name of a node -> who was there, as seen last, by UID, until somebody forgets them.
-        ran: told the UID of a Pod that runs now, by the API.
-        moved: told the node of a Pod that came there, left it, has ended or is gone.
-        reworded: told the node of a Pod whose annotations say otherwise what it has.
         proofs: by UID, the proofs of Pods with a node that nobody has looked at yet, packed.
     """
 
-    def __init__(
-        self, device_names: AbstractSet[str], changed: Callable[[str], None] = lambda _: None
-    ) -> None:
+    def __init__(self, device_names: AbstractSet[str], wakeups: Wakeups) -> None:
         self._device_names = device_names
-        self._changed = changed
+        self._wakeups = wakeups
         self.seen: dict[str, PodSeen] = {}
         self.gone: dict[str, dict[str, PodSeen]] = {}
-        self.ran: Callable[[str], None] = lambda _: None
-        self.moved: Callable[[str], None] = lambda _: None
-        self.reworded: Callable[[str], None] = lambda _: None
         self.proofs: dict[str, bytes] = {}
         self._packer = Packer(_PROOF)
         self._on: dict[str, dict[str, None]] = {}
@@ -338,16 +333,16 @@ class PodBook:
         self._tell(before, pod)
         if before is None or _life(before) != _life(pod):
             if pod.node and not pod.ended:
-                self.ran(uid)
+                self._wakeups.pod_started.publish(uid)
             for node in {pod.node, "" if before is None else before.node} - {""}:
-                self.moved(node)
+                self._wakeups.pod_moved.publish(node)
         if pod.proof and (before is None or before.proof != pod.proof):
             text = item["metadata"]["annotations"][ANNOTATION_TENURE_PROOF]
             self.proofs[uid] = self._packer.packed(text.encode())
         if pod.ended or not pod.proof:
             self.proofs.pop(uid, None)
         if pod.node and (before is None or (before.given, before.proof) != (pod.given, pod.proof)):
-            self.reworded(pod.node)
+            self._wakeups.pod_annotations_changed.publish(pod.node)
         if is_pending(item):
             metadata = item["metadata"]
             metadata = {key: value for key, value in metadata.items() if key != "managedFields"}
@@ -360,7 +355,7 @@ class PodBook:
         self._tell(before, None)
         if before is not None and before.node:
             self.gone.setdefault(before.node, {})[uid] = before
-            self.moved(before.node)
+            self._wakeups.pod_moved.publish(before.node)
 
     def take_proof(self, uid: str) -> str:
         """Return a proof that nobody has looked at yet, and take it for looked at."""
@@ -380,7 +375,7 @@ class PodBook:
         ]
         if nodes[0] != nodes[1]:
             for node in filter(None, nodes):
-                self._changed(node)
+                self._wakeups.pod_holders_changed.publish(node)
 
     def _forget(self, uid: str) -> PodSeen | None:
         pod = self.seen.pop(uid, None)

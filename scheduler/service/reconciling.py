@@ -154,10 +154,15 @@ class Reconciling:
         self._number = 0
         self.lasting = Lasting()
         for one in begun.drifts:
-            self._told(0, one, None)
-        view.tellers.append(self._told)
-        view.pods.reworded = self._look_soon
-        releasing.stirred = inventory.faulted = self._look_soon
+            self._take_event(0, one, None)
+        wakeups = view.wakeups
+        wakeups.event_folded.subscribe(self._take_event)
+        for topic in (
+            wakeups.node_due,
+            wakeups.node_fault_changed,
+            wakeups.pod_annotations_changed,
+        ):
+            topic.subscribe(self._look_soon)
 
     def count(self, kind: str) -> int:
         """Return how many drifts of a kind are open."""
@@ -168,7 +173,7 @@ class Reconciling:
     def _now(self) -> float:
         return self._binder.clock.monotonic()
 
-    def _told(self, _position: int, event: LedgerEvent, _holding: Holding | None) -> None:
+    def _take_event(self, _position: int, event: LedgerEvent, _holding: Holding | None) -> None:
         """Take note of drift that the ledger has, whoever recorded it."""
         if isinstance(event, DriftFound):
             state = None if event.kind in OF_CLUSTER else self._view.recorded(event.node_uid)
@@ -292,7 +297,7 @@ class Reconciling:
             open=self.lasting.open(name),
             is_under_way=self._binder.is_under_way,
             past_gate=self._past_gate,
-            is_of_two_modes=facts is not None and view.mode_fault(facts) == drift.TWO_MODES,
+            is_of_two_modes=facts is not None and view.modes.why_closed(facts) == drift.TWO_MODES,
         )
 
     def _proof_of(self, seen: PodSeen, pod: Object) -> dict[str, Proven]:

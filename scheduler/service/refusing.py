@@ -135,10 +135,15 @@ class Refusing:
         self._deleted: dict[str, float] = {}  # UID -> when it was deleted, by that
         self._budgets = namespace_budgets(binder.clock.monotonic)
         self.counts: Counter[str] = Counter()
-        view.tellers.append(self._took)
+        view.wakeups.event_folded.subscribe(self._take_event)
+        view.wakeups.settings_decided.subscribe(self.decide_by)
 
     def __len__(self) -> int:
         return len(self._due)
+
+    def decide_by(self, words: DecidedBy) -> None:
+        """Let every later refusal repeat these words."""
+        self.words = words
 
     def noted(
         self, asked: PodRequest | RefusedPod, offered: IntArray | None = None, why: str = ""
@@ -197,7 +202,7 @@ class Refusing:
         if uid in (self._recorded_waits or ()) or (told is not None and told.number):
             self._gone[uid] = None
 
-    def _took(self, _position: int, event: LedgerEvent, _holding: Holding | None) -> None:
+    def _take_event(self, _position: int, event: LedgerEvent, _holding: Holding | None) -> None:
         """Let any reason be news again for a Pod that had a place meanwhile."""
         if isinstance(event, PodReserved):
             self._told.ask_anew(event.pod_uid)

@@ -72,6 +72,19 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _log: Final = logging.getLogger("tenure.scheduler.releasing")
 
 
+def gone_by(view: ClusterView, word: Callable[[NodeState], NodeWord]) -> Callable[[str, str], bool]:
+    """Return what tells, by UIDs, whether a node has nothing left of a Pod whose object is gone."""
+
+    def is_gone(node_uid: str, pod_uid: str) -> bool:
+        state = view.recorded(node_uid)
+        if state is None:
+            return True
+        seen = view.pods.gone.get(state.name, {}).get(pod_uid)
+        return is_confirmed(pod_uid, seen, word(state))
+
+    return is_gone
+
+
 class Releasing:
     """
     Keeps ledger and cluster told of what ends and of what runs unrecorded.
@@ -82,6 +95,7 @@ class Releasing:
             is only gone where the list is complete.
         word: what a node says of what runs there.
         seen: what the agent of a node, by its UID, sees Pods have that others gave them.
+        why_deleted: tells why somebody of ours let a Pod be deleted, empty where nobody did.
 
     Attributes:
         namespaces: a sink of Namespaces.
@@ -89,8 +103,6 @@ class Releasing:
         waiting: name of a node -> key of what has ended there and is not confirmed -> since when,
             as this process knows it.
         mislabelled: namespace -> why its label can't be mended, in words.
-        stirred: told the name of every node that is to be looked at.
-        why_deleted: tells why somebody of ours let a Pod be deleted, empty where nobody did.
     """
 
     def __init__(
@@ -102,8 +114,9 @@ class Releasing:
         *,
         why_not: Callable[[], str],
         attempts: Callable[[Sequence[str]], Awaitable[Mapping[str, int]]],
-        word: Callable[[NodeState], NodeWord] = lambda state: NodeWord(has_agent=state.by_agent),
-        seen: Callable[[str], Mapping[str, SeenPod]] = lambda _: {},
+        word: Callable[[NodeState], NodeWord],
+        seen: Callable[[str], Mapping[str, SeenPod]],
+        why_deleted: Callable[[str], str],
     ) -> None:
         self._view = view
         self._books = books
@@ -115,6 +128,7 @@ class Releasing:
         self._attempts = attempts
         self._word = word
         self._seen = seen
+        self._why_deleted = why_deleted
         self._names: dict[str, str] = {}  # UID -> name of every node that the ledger knows
         self._uids: dict[str, tuple[str, ...]] = {}  # name -> UIDs of the Nodes that had it
         self._due: dict[str, None] = {}  # names of nodes to look at
@@ -128,14 +142,17 @@ class Releasing:
         self.faults: dict[str, str] = {}
         self.waiting: dict[str, Mapping[str, float]] = {}
         self.mislabelled: dict[str, str] = {}
-        self.stirred: Callable[[str], None] = lambda _: None
-        self.why_deleted: Callable[[str], str] = lambda _: ""
         for uid, node in begun.state.nodes.items():
             self._know(uid, node.name)
-        binder.is_gone = self.is_gone
-        books.freed = self.freed
-        view.pods.moved = self.look_at
-        view.tellers.append(self._told)
+        wakeups = self._wakeups = view.wakeups
+        wakeups.event_folded.subscribe(self._take_event)
+        wakeups.room_freed.subscribe(self.freed)
+        for topic in (
+            wakeups.pod_moved,
+            wakeups.agent_reported,
+            wakeups.kubelet_ready_changed,
+        ):
+            topic.subscribe(self.look_at)
 
     # --- what is to be looked at ----------------------------------------------------------------
 
@@ -152,7 +169,7 @@ class Releasing:
     def look_at(self, name: str) -> None:
         """Look at a node as soon as that may be."""
         self._due[name] = None
-        self.stirred(name)
+        self._wakeups.node_due.publish(name)
 
     def names(self) -> Collection[str]:
         """Return the names of all nodes that the ledger knows."""
@@ -163,7 +180,7 @@ class Releasing:
         found = map(self._view.recorded, sorted(self._uids.get(name, ())))
         return [state for state in found if state is not None]
 
-    def _told(self, _position: int, event: LedgerEvent, _holding: Holding | None) -> None:
+    def _take_event(self, _position: int, event: LedgerEvent, _holding: Holding | None) -> None:
         uid = node_uid_of(event)
         if uid is None:
             return
@@ -255,14 +272,6 @@ class Releasing:
             self.waiting[name] = {key: before.get(key, now) for key in found.waiting}
         return found
 
-    def is_gone(self, node_uid: str, pod_uid: str) -> bool:
-        """Tell whether nothing of a Pod whose object is gone is left on a node, by its word."""
-        state = self._view.recorded(node_uid)
-        if state is None:
-            return True
-        seen = self._view.pods.gone.get(state.name, {}).get(pod_uid)
-        return is_confirmed(pod_uid, seen, self._word(state))
-
     def oldest_seconds(self) -> float:
         """Return for how long the oldest release waits for its node; 0 without one."""
         since = [at for each in self.waiting.values() for at in each.values()]
@@ -297,7 +306,7 @@ class Releasing:
                 self.look_at(name)
                 return
         if event.reason == DELETED:
-            event = structs.replace(event, reason=self.why_deleted(uid) or DELETED)
+            event = structs.replace(event, reason=self._why_deleted(uid) or DELETED)
         await self._record(uid, (events.ended(event, self._clock.wall_us()),))
 
     async def force(

@@ -12,6 +12,7 @@ from ledger.domain.dialects.dra.accounts import Listed, NodeAccounts, UntoldDevi
 from ledger.domain.dialects.dra.alike import likeness
 from ledger.domain.dialects.dra.asking import Giver
 from ledger.domain.dialects.dra.cpus import CPU_DRIVER
+from ledger.domain.dialects.dra.drivers import LookedAt
 from ledger.domain.dialects.dra.objects import (
     CORES,
     MEMORY,
@@ -24,10 +25,13 @@ from ledger.domain.dialects.dra.objects import (
 from ledger.domain.dialects.dra.shares import UNLISTED, Untold, shares_of
 from ledger.domain.errors import InputError
 from ledger.domain.log.state import NodeState
+from ledger.domain.nodes import NodeFacts
 from scheduler.gate.claims import Allocated
 from scheduler.gate.decide import Accounted, Unaccounted
 from scheduler.gate.exchange import Alike, Device
+from scheduler.gate.modes import Mode, closed_to_pods, mode_of
 from scheduler.gate.selectors import class_selectors
+from scheduler.service.wakeups import Wakeups
 
 SLICES: Final = "/apis/resource.k8s.io/v1/resourceslices"
 CLASSES: Final = "/apis/resource.k8s.io/v1/deviceclasses"
@@ -44,7 +48,6 @@ class SliceBook:
 
     Args:
         drivers: whose slices are looked at.
-        changed: told the names of the nodes whose devices are others now.
         untold: what becomes of a device of which no metal can be told.
 
     Attributes:
@@ -55,14 +58,14 @@ class SliceBook:
     def __init__(
         self,
         drivers: Container[str],
-        changed: Callable[[Collection[str]], None],
+        wakeups: Wakeups,
         *,
         untold: UntoldDevices = "refuse",
     ) -> None:
         self._drivers = drivers
         self._listed = Listed(drivers=drivers, untold=untold)
         self._givers: dict[str, Giver] = {}
-        self._changed = changed
+        self._wakeups = wakeups
         self._slices: dict[str, ResourceSlice] = {}
         self._parts: dict[tuple[str, str], dict[str, ResourceSlice]] = {}  # of a pool, by UID
         self._pools: dict[tuple[str, str], Pool] = {}
@@ -174,7 +177,7 @@ class SliceBook:
                 pools[key] = now_there
             if not pools:
                 del self._by_node[node]
-        self._changed(nodes)
+        self._wakeups.pools_changed.publish(nodes)
 
     def has_pool(self, node: str, drivers: Container[str]) -> bool:
         """Tell whether one of these drivers has a pool with a device of a node."""
@@ -258,6 +261,31 @@ def _alike(node: str, pools: Iterable[Pool], accounts: NodeAccounts, *, anywhere
         for group in groups.values():
             found.update({(*pool.key, one.name): tuple(group) for one in group})
     return found
+
+
+class NodeModes:
+    """
+    Who gives the devices of nodes: we do to Pods, or listed drivers do by claims.
+
+    Attributes:
+        drivers: whose devices are looked at.
+        slices: what drivers give.
+    """
+
+    def __init__(self, drivers: LookedAt, slices: SliceBook) -> None:
+        self.drivers = drivers
+        self.slices = slices
+
+    def mode(self, facts: NodeFacts | None) -> Mode:
+        """Return the mode of a node; one that is not known is ours."""
+        if facts is None:
+            return Mode.EXTENDER
+        has_pool = self.slices.has_pool(facts.name, self.drivers.of_cards)
+        return mode_of(facts.taints, has_pool=has_pool)
+
+    def why_closed(self, facts: NodeFacts) -> str:
+        """Return why the mode of a node closes it to Pods, empty where it does not."""
+        return closed_to_pods(self.mode(facts))
 
 
 class LiveAccounts:

@@ -20,6 +20,7 @@ from scheduler.gate.exchange import Device, device_of
 from scheduler.gate.taints import TaintRule, is_barred, read_rule, rule_name, rule_of
 from scheduler.service.budgets import Delays
 from scheduler.service.ports import Clock
+from scheduler.service.wakeups import Wakeups
 
 VERSIONS: Final = ("v1", "v1beta2")
 """In which the API may serve rules: v1beta2 of 1.36, behind a feature gate; v1 of 1.37."""
@@ -88,6 +89,7 @@ class Tainting:
         accounts: Accounts,
         api: Objects,
         clock: Clock,
+        wakeups: Wakeups,
         *,
         node_of: Callable[[Device], str],
         is_shown: Callable[[str], bool],
@@ -104,6 +106,7 @@ class Tainting:
         self._delays = Delays[Device](clock.monotonic)
         self._served: str | None = None
         self._absent_until = float("-inf")
+        wakeups.allocation_refused.subscribe(self.refused)
 
     def refused(self, allocated: Allocated) -> None:
         """Take note of an allocation that was refused for want of room."""

@@ -264,9 +264,9 @@ class Saying:
         self._view = view
         self._telling = telling
         self._why_not = why_not
-        view.tellers.append(self._took)
+        view.wakeups.event_folded.subscribe(self._take_event)
 
-    def _took(self, _position: int, event: LedgerEvent, holding: Holding | None) -> None:
+    def _take_event(self, _position: int, event: LedgerEvent, holding: Holding | None) -> None:
         if not isinstance(event, PodBound | PodReleased | RequestRefused) or self._why_not():
             return
         if isinstance(event, RequestRefused):

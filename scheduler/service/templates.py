@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -49,8 +48,6 @@ class Templates:
 
     Attributes:
         fault: why the ConfigMap can't be read; empty where it can, or is not there.
-        decides: told what reservations repeat from now on.
-        freed: told the name of a node on which other shares can be cut now.
     """
 
     def __init__(
@@ -75,9 +72,7 @@ class Templates:
         self.said = said
         self._before = recorded_settings(said).devices.shared_templates if said else None
         self.fault = ""
-        self.decides: Callable[[DecidedBy], None] = lambda _: None
-        self.freed: Callable[[str], None] = lambda _: None
-        view.tellers.append(self._took)
+        view.wakeups.event_folded.subscribe(self._take_event)
 
     def put(self, uid: str, item: Object) -> None:
         """Take the ConfigMap as it is now."""
@@ -133,7 +128,7 @@ class Templates:
             raise outcome.error
         self._view.take(outcome.first, new.event)
 
-    def _took(self, _position: int, event: LedgerEvent, _holding: Holding | None) -> None:
+    def _take_event(self, _position: int, event: LedgerEvent, _holding: Holding | None) -> None:
         """Take note of settings that are recorded; from their position on it is decided by ours."""
         if not isinstance(event, SettingsChanged):
             return
@@ -146,9 +141,10 @@ class Templates:
         if settings == self._view.settings:
             return
         changed = self._view.decide_by(settings)
-        self.decides(self._worded(settings))
+        wakeups = self._view.wakeups
+        wakeups.settings_decided.publish(self._worded(settings))
         for name in changed:
-            self.freed(name)
+            wakeups.room_freed.publish(name)
 
     def _worded(self, settings: SchedulingSettings) -> DecidedBy:
         return replace(self._words, settings_hash=settings_hash(settings, seed=0))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from operator import attrgetter, is_
@@ -46,6 +46,8 @@ from scheduler.decide.filter.filtering import Filtered
 from scheduler.decide.outcome import NOT_RATED, Placement, Rated
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.service.kept import NodeBook, PackedTexts, PodBook, PodSeen
+from scheduler.service.slices import NodeModes
+from scheduler.service.wakeups import Wakeups
 
 UNREADABLE: Final = drift.NODE_UNREADABLE
 UNRECORDED: Final = drift.NODE_UNRECORDED
@@ -93,36 +95,29 @@ class ClusterView:
         device_names: every resource name that asks for a device.
         nodes, pods, disruptions: what the API tells; their sinks are handed to reflectors.
         position: every event up to it is folded.
-        given_back: told the UIDs of Pods whose soft holds went with a node.
-        listed: a node's name, its own devices and those that were recorded -> its own, with those
-            that claims alone give.
-        mode_fault: why the mode of a node closes it to Pods, empty where it does not.
-        tellers: told every event that is new, once it is folded in, with its position and the
-            holding that it is about as it was before; None without one.
+        modes: who gives the devices of nodes.
+        wakeups: the bus of this scheduler.
         numbers: UID of a node -> its number in the engine.
     """
 
     def __init__(
         self,
         settings: SchedulingSettings,
+        wakeups: Wakeups,
+        modes: NodeModes,
         *,
         workload: Workload = NO_WORKLOAD,
-        wake: Callable[[], None] = lambda: None,
     ) -> None:
         self.settings = settings
+        self.wakeups = wakeups
+        self.modes = modes
         self.device_names = settings.vocabulary.device_names
         self.engine = Engine((), settings, workload=workload)
         self.directory = NodeDirectory()
-        self.nodes = NodeBook(wake)
-        self.pods = PodBook(self.device_names, self._open_or_close)
+        self.nodes = NodeBook(wakeups)
+        self.pods = PodBook(self.device_names, wakeups)
         self.disruptions = Disruptions()
         self.position = 0
-        self.given_back: Callable[[Sequence[str]], None] = lambda _: None
-        self.listed: Callable[
-            [str, Sequence[DeviceRecord], Sequence[DeviceRecord]], tuple[DeviceRecord, ...]
-        ] = lambda _name, own, _recorded: tuple(own)
-        self.mode_fault: Callable[[NodeFacts], str] = lambda _: ""
-        self.tellers: list[Callable[[int, LedgerEvent, Holding | None], None]] = []
         self._ahead: set[int] = set()
         self._fold = Folding()
         self._opened: dict[int, Opened] = {}  # position -> what opened a holding, `_packed`
@@ -137,6 +132,8 @@ class ClusterView:
         self._reader = PodReader(settings.vocabulary)
         self._node_reader = NodeReader(settings.vocabulary, settings.cpu.max_ref_count)
         self._asked: dict[str, tuple[str, PodRequest | RefusedPod]] = {}  # Pod UID -> version, it
+        wakeups.pod_holders_changed.subscribe(self._open_or_close)
+        wakeups.pools_changed.subscribe(self.modes_changed)
 
     def decide_by(self, settings: SchedulingSettings) -> list[str]:
         """Decide by other templates of shares; return the names of the nodes they are about."""
@@ -189,8 +186,7 @@ class ClusterView:
         uid = node_uid_of(event)
         if uid is not None and uid in self._facts:
             self._lay(self._facts[uid])
-        for tell in self.tellers:
-            tell(position, event, holding)
+        self.wakeups.event_folded.publish(position, event, holding)
 
     def recorded(self, uid: str) -> NodeState | None:
         """Return what the ledger says of a node."""
@@ -251,7 +247,7 @@ class ClusterView:
         uid = documents.node.uid
         known, there_already = self._with_cpus(name, uid), self._devices_of(uid)
         facts = read_alike(documents, self._node_reader, self.settings, known, there_already)
-        devices = self.listed(name, facts.devices, self._devices_of(facts.uid))
+        devices = self.modes.slices.records(name, facts.devices, self._devices_of(facts.uid))
         systems = followed(facts.systems, self.device_names)
         if systems == facts.systems and len(devices) == len(facts.devices):
             is_own = all(map(is_, devices, facts.devices))
@@ -340,7 +336,7 @@ class ClusterView:
             self.directory.close(name, self._faults[name])
         elif uid is None:
             self.directory.drop(name)
-        elif mode := self.mode_fault(self._facts[uid]):
+        elif mode := self.modes.why_closed(self._facts[uid]):
             self.directory.close(name, mode)
         elif self._has_strangers(name, uid):
             self.directory.close(name, STRANGERS)
@@ -400,7 +396,7 @@ class ClusterView:
         given_back = self.engine.drop_node(uid)
         del self._facts[uid], self._laid[uid], self.numbers[uid], self._held[uid]
         if given_back:
-            self.given_back(given_back)
+            self.wakeups.node_dropped.publish(given_back)
 
     def _observed(self, uid: str, key: str, holding: Holding) -> PodObserved:
         event = self._opened.get(holding.opened_position)

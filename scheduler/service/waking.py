@@ -18,6 +18,7 @@ from ledger.domain.resources import ANNOTATION_TENURE_EXCHANGED, WAKING_CLASS
 from scheduler.service.budgets import Delays
 from scheduler.service.ports import Clock
 from scheduler.service.slices import CLASSES
+from scheduler.service.wakeups import Wakeups
 
 WAVES: Final = (1.0, 5.0)
 """Seconds after an exchange by which a scheduler has bound its Pod, or surely has."""
@@ -38,6 +39,7 @@ class Waking:
         self,
         api: Objects,
         clock: Clock,
+        wakeups: Wakeups,
         *,
         waiting: Callable[[], int],
         why_not: Callable[[], str],
@@ -49,6 +51,7 @@ class Waking:
         self._last = self._woken = 0.0
         self._wave = len(WAVES)
         self._delays = Delays[str](clock.monotonic)
+        wakeups.device_exchanged.subscribe(self.exchanged)
 
     def exchanged(self) -> None:
         """Take note that a claim is stored with another device than was written."""

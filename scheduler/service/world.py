@@ -34,7 +34,6 @@ class Ports:
         told: what the ledger says of why Pods waited.
         documents_in: the YAML documents of a text.
         proofs: made once the view is there, which knows machines.
-        wake: told whenever a node changed.
         actor: whose doing the events are.
         trusted: tells whether nodes trust the key of a proof; None = Pods carry no proofs.
         skew: seconds that our clock is ahead of the API server's.
@@ -55,7 +54,6 @@ class Ports:
     told: History
     documents_in: InText
     start: Start
-    wake: Callable[[], None]
     actor: str
     trusted: Checker | None = None
     skew: Callable[[], float] = float

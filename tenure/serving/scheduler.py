@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Final
@@ -82,7 +81,7 @@ async def serve_scheduler(options: SchedulerOptions) -> None:
         standing = Standing(options)
         process = await _opened(started, settings, standing, found)
         _show(process)
-        started.why_not_ready = lambda: wrong or why_not_ready(process)
+        started.wrong, started.process = wrong or "", process
         pods = _follow(process)
         be_a_replica(process, standing, pods)
         await label_the_leader(process)
@@ -114,7 +113,8 @@ class Started:
 
     Attributes:
         late: what is answered to people once there is one; None = nobody is.
-        why_not_ready: why no calls should come here.
+        wrong: what of the cluster is not as this process expects it.
+        process: what serves, once there is a ledger.
     """
 
     options: SchedulerOptions
@@ -123,7 +123,12 @@ class Started:
     stopping: asyncio.Event
     objects: KubeObjects
     late: LateRoutes | None = None
-    why_not_ready: Callable[[], str] = lambda: AWAY
+    wrong: str = ""
+    process: Process | None = None
+
+    def why_not_ready(self) -> str:
+        """Return why no calls should come here, empty when they may."""
+        return AWAY if self.process is None else self.wrong or why_not_ready(self.process)
 
 
 async def _started(options: SchedulerOptions, metrics: Metrics, stack: AsyncExitStack) -> Started:
@@ -135,7 +140,7 @@ async def _started(options: SchedulerOptions, metrics: Metrics, stack: AsyncExit
         stopping=told_to_stop(),
         objects=await stack.enter_async_context(connected(options.kubeconfig)),
     )
-    app = probes_app(metrics.registry, lambda: started.why_not_ready())  # noqa: PLW0108 - another later
+    app = probes_app(metrics.registry, started.why_not_ready)
     await stack.enter_async_context(announced(app, options.probes, "probes", Connections()))
     if options.api is not None:
         from tenure.serving.scheduling.api import answer_discovery
@@ -191,7 +196,7 @@ async def _opened(
     origin, service, begun = found.origin, found.service, found.begun
     found.begun = begun.taken()  # whoever was put together keeps what it needs of it
     options, stack, objects = started.options, started.stack, started.objects
-    woken, clock, freshness = asyncio.Event(), ProcessClock(), Freshness()
+    clock, freshness = ProcessClock(), Freshness()
     recorder = ProbedLane(service, freshness, clock.monotonic)
     stack.push_async_callback(recorder.close)
     leadership = leadership_of(options, objects, freshness, recorder)
@@ -223,7 +228,6 @@ async def _opened(
         told=refusals_told(options.ledger),
         documents_in=yaml_documents,
         start=tasks.run,
-        wake=woken.set,
         actor=holder,
         trusted=proof_key.check,
         skew=lambda: objects.skew().total_seconds(),
@@ -237,7 +241,6 @@ async def _opened(
         options=options,
         stack=stack,
         stopping=started.stopping,
-        woken=woken,
         clock=clock,
         metrics=started.metrics,
         objects=objects,

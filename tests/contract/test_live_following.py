@@ -58,7 +58,6 @@ class Standby:
             told=_nothing_told,
             documents_in=yaml_documents,
             start=Tasks().start,
-            wake=lambda: None,
             actor="scheduler/test",
         )
         self.live: Assembly = assemble(SchedulingSettings(node_policy="binpack"), begun, ports)

@@ -21,6 +21,7 @@ from scheduler.gate.claims import claim_seen
 from scheduler.gate.decide import DEVICE_TAKEN, Barred, Through, Write, decide
 from scheduler.gate.selectors import exchangeable
 from scheduler.service.slices import LiveAccounts, SliceBook
+from scheduler.service.wakeups import Wakeups
 from tests.support.dra import DRIVER, GIB, resource_claim, resource_slice
 from tests.support.examples import examples
 
@@ -234,7 +235,7 @@ def test_what_is_stored_satisfies_all_that_was_written(case: Case) -> None:
     """Selectors, classes, constraints, capacity, taints, conditions, sameness; nobody is over."""
     if not case.results:
         return
-    book = SliceBook([DRIVER], lambda _: None)
+    book = SliceBook([DRIVER], Wakeups())
     book.put("s", resource_slice(case.pool, node=NODE))
     records = book.records(NODE, (), ())
     node = NodeState(

@@ -17,6 +17,7 @@ from scheduler.service.holds import (
     HOLD_WITH_VOLUMES_SECONDS,
     Holds,
 )
+from scheduler.service.wakeups import Wakeups
 from tests.support.clusters import fleets, requests_of_any_dialect
 
 PODS = 4
@@ -40,7 +41,7 @@ class World:
         self.engine = Engine(nodes, SETTINGS)
         self.now = 0.0
         numbers = {node.name: number for number, node in self.nodes.items()}
-        self.holds = Holds(self.engine, lambda: self.now, numbers.get, most=3)
+        self.holds = Holds(self.engine, lambda: self.now, numbers.get, Wakeups(), most=3)
         self.held: dict[str, Placement] = {}
         self.found: dict[str, tuple[Placement, int]] = {}  # by filters, however long ago
 

@@ -29,6 +29,7 @@ from scheduler.gate.leaving import Life, NodeOfClaim, Stays, stays
 from scheduler.service import claim_ends
 from scheduler.service.claim_ends import ClaimEnds
 from scheduler.service.gate import OPEN_SECONDS
+from scheduler.service.wakeups import Wakeups
 from tests.support.gated import CARDS, claim, result
 from tests.support.live import MemoryLedger
 from tests.unit.scheduler.service.test_gate import World, patched
@@ -90,7 +91,7 @@ class Leaves:
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
         ledger = sim.world.ledger
-        self.ends = ClaimEnds(sim.world.clock.monotonic, lambda: ledger.epoch << 32)
+        self.ends = ClaimEnds(sim.world.clock.monotonic, lambda: ledger.epoch << 32, Wakeups())
 
     def runs(self, pod_uid: str) -> bool:
         """Tell whether a Pod runs, by the watch."""

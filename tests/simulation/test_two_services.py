@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,12 +13,11 @@ from ledger.domain.log.state import NodeState
 from scheduler.service import ending
 from scheduler.service.binding import Binder
 from scheduler.service.ending import SILENT, NodeWord
-from scheduler.service.releasing import Releasing
 from tests.support import fake_api
 from tests.support.binder_mutants import MUTANTS
 from tests.support.campaign import print_figures
 from tests.support.loops import run_in_virtual_time
-from tests.support.two_services import NODES, World
+from tests.support.two_services import NODES, Word, World
 
 SAMPLE = 3
 CAMPAIGN = 40
@@ -116,19 +114,18 @@ def test_each_broken_binder_is_found(mutant: type[Binder], tmp_path: Path) -> No
     assert any(play(World(seed, tmp_path, binder=mutant)) for seed in range(SEEDS_MAX))
 
 
-def _deaf(*parts: Any, word: object, **more: Any) -> Releasing:  # noqa: ANN401 - as it takes them
+def _deaf(_: Word) -> Word:
     """Release without asking any node."""
-    assert word
-    return Releasing(*parts, word=lambda _: SILENT, **more)
+    return lambda _: SILENT
 
 
-def _hasty(*parts: Any, word: Callable[[NodeState], NodeWord], **more: Any) -> Releasing:  # noqa: ANN401
+def _hasty(word: Word) -> Word:
     """Take kubelet's word at once, though the agent is there."""
 
     def hastily(state: NodeState) -> NodeWord:
         return replace(word(state), agent_ready=False, kubelet_ready=True)
 
-    return Releasing(*parts, word=hastily, **more)
+    return hastily
 
 
 def test_who_releases_without_the_nodes_word_lets_two_run_on_one_card(tmp_path: Path) -> None:
@@ -144,6 +141,6 @@ def test_who_takes_no_word_of_kubelet_for_its_word_lets_two_run_on_one_card(
     assert _two_run(tmp_path, _hasty)
 
 
-def _two_run(folder: Path, releasing: Callable[..., Releasing]) -> bool:
-    found = (play(World(seed, folder, releasing=releasing)) for seed in range(SEEDS_MAX))
+def _two_run(folder: Path, word: Callable[[Word], Word]) -> bool:
+    found = (play(World(seed, folder, word=word)) for seed in range(SEEDS_MAX))
     return any("two run on one card" in words for broken in found for words in broken)

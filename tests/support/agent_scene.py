@@ -21,11 +21,10 @@ from scheduler.service.api.agents import AgentRoutes
 from scheduler.service.api.callers import Caller
 from scheduler.service.api.http import api_app
 from scheduler.service.api.words import AGENT_ACCOUNT, user_of
-from scheduler.service.books import LiveBooks
 from scheduler.service.ending import NodeWord
 from scheduler.service.proofs import Signing
 from scheduler.service.releasing import SWEEP_SECONDS
-from tests.support.live import WORDS, Live
+from tests.support.live import Live
 from tests.support.objects import container, pod
 
 Json = dict[str, Any]
@@ -71,7 +70,7 @@ class Scene:
             self.live.add_node(name, 2)
         self.live.settle()
         begun = self.live.ledger.beginning()
-        books = LiveBooks(self.live.view, self.live.clock, WORDS, begun, self.live.groups)
+        books = self.live.books(begun)
         self.why = ""
         self.agents = Agents(
             self.live.view,
@@ -82,8 +81,9 @@ class Scene:
             why_not=lambda: self.why,
         )
         self.told: list[str] = []
-        self.agents.first = lambda name: self.told.append(f"first {name}")
-        self.agents.confirmed = lambda name: self.told.append(f"gone {name}")
+        wakeups = self.live.wakeups
+        wakeups.agent_appeared.subscribe(lambda name: self.told.append(f"first {name}"))
+        wakeups.agent_reported.subscribe(lambda name: self.told.append(f"gone {name}"))
         self.known = Known(agent_of("a"))
         self.signing = Signing(
             cluster="ledger/test",

@@ -18,6 +18,7 @@ from scheduler.record import events
 from scheduler.service.binding import Binder
 from scheduler.service.ports import BindCall, Chosen, NotChosen, Standing
 from scheduler.service.telling import Telling
+from scheduler.service.wakeups import Wakeups
 from tests.support import fake_api
 from tests.support.fake_api import ApiClient, ApiServer
 from tests.support.loops import run_in_virtual_time
@@ -236,6 +237,15 @@ class Unsigned:
         return encode_proof(proof, key="k", sign=lambda _: b"")
 
 
+async def at_once(_pod_uid: str) -> None:
+    """Come back at once: no gang is being let go."""
+
+
+def always(_node_uid: str, _pod_uid: str) -> bool:
+    """Tell that nothing of a Pod is left."""
+    return True
+
+
 @dataclass(slots=True)
 class Scene:
     """One process that binds, and all it talks to."""
@@ -266,6 +276,9 @@ class Scene:
             telling=Telling(api=self.api, clock=LoopClock(), reporter="scheduler/test"),
             actor="scheduler/test",
             start=self.tasks.start,
+            wakeups=Wakeups(),
+            ready=at_once,
+            is_gone=always,
         )
 
     @property

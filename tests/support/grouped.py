@@ -16,15 +16,15 @@ from ledger.domain.log.events import (
 )
 from ledger.domain.log.recorded import NewEvent
 from scheduler.service.answering import Extender
-from scheduler.service.assembly import give_way
+from scheduler.service.assembly import giving_way
 from scheduler.service.binding import Binder
 from scheduler.service.books import LiveBooks
-from scheduler.service.gangs import Gangs
+from scheduler.service.gangs import Gangs, Lifting
 from scheduler.service.holds import Holds
 from scheduler.service.ports import BindCall, Chosen, NotChosen
 from scheduler.service.telling import Telling
 from tests.support import fake_api
-from tests.support.binding import Tasks, Unsigned
+from tests.support.binding import Tasks, Unsigned, always
 from tests.support.fake_api import ANSWERED, ApiClient, ApiServer
 from tests.support.live import WORDS, Live, MemoryLedger
 from tests.support.objects import Json, container, device, gpu_device, node, pod
@@ -52,9 +52,11 @@ class Scene:
         self.live.settle()
         view, begun = self.live.view, self.live.ledger.beginning()
         self.groups = self.live.groups
-        self.holds = Holds(view.engine, self.live.clock.monotonic, view.directory.number)
-        self.books = LiveBooks(view, self.live.clock, WORDS, begun, self.groups)
-        give_way(view, self.books, self.holds, self.groups)
+        self.holds = Holds(
+            view.engine, self.live.clock.monotonic, view.directory.number, self.live.wakeups
+        )
+        lifted = giving_way(self.holds, self.groups)
+        self.books = LiveBooks(view, self.live.clock, WORDS, begun, self.groups, lifted=lifted)
         self.server, self.tasks = ApiServer(), Tasks()
         self.fates: deque[str | int] = deque()
         api = ApiClient(
@@ -62,6 +64,7 @@ class Scene:
             self.live.clock.sleep,
             fate=lambda _: self.fates.popleft() if self.fates else ANSWERED,
         )
+        lifting = Lifting(self.groups.members)
         self.binder = Binder(
             recorder=self.live.ledger,
             api=api,
@@ -71,8 +74,11 @@ class Scene:
             telling=Telling(api=api, clock=self.live.clock, reporter="scheduler/test"),
             actor="scheduler/test",
             start=self.tasks.start,
+            wakeups=self.live.wakeups,
+            ready=lifting.ready,
+            is_gone=always,
         )
-        self.gangs = Gangs(view, self.books, self.binder, self.groups, why_not=str)
+        self.gangs = Gangs(view, self.books, self.binder, self.groups, lifting, why_not=str)
         self.extender = Extender(
             view, self.binder, why_not=str, groups=self.groups, holds=self.holds
         )

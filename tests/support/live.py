@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
+from ledger.domain.dialects.dra.drivers import LookedAt
 from ledger.domain.errors import LedgerError
 from ledger.domain.log.events import (
     DriftFound,
@@ -31,10 +33,13 @@ from scheduler.decide.settings import SchedulingSettings
 from scheduler.record import events
 from scheduler.record.events import DecidedBy
 from scheduler.service.beginning import Beginning, Said
+from scheduler.service.books import LiveBooks
 from scheduler.service.groups import LiveGroups
 from scheduler.service.inventory import Inventory
 from scheduler.service.leading import Leading
+from scheduler.service.slices import NodeModes, SliceBook
 from scheduler.service.view import ClusterView
+from scheduler.service.wakeups import Wakeups
 from tests.support.objects import Json, device, gpu_device, node
 
 ABOUT_GROUPS = (
@@ -149,6 +154,19 @@ class StillClock:
         await asyncio.sleep(0)
 
 
+def view_of(
+    settings: SchedulingSettings, wakeups: Wakeups, drivers: Sequence[str] = ()
+) -> ClusterView:
+    """Return a view of nodes, where these drivers give devices by claims."""
+    looked_at = LookedAt(frozenset(drivers))
+    return ClusterView(settings, wakeups, NodeModes(looked_at, SliceBook(looked_at, wakeups)))
+
+
+def no_holds(_pod_uid: str, _node_name: str) -> AbstractContextManager[Placement | None]:
+    """Lift nothing, as where there are no soft holds."""
+    return nullcontext()
+
+
 class Live:
     """A view, its inventory and the ledger under both."""
 
@@ -158,20 +176,34 @@ class Live:
         *,
         policy: str = "binpack",
         all_or_nothing: bool = False,
+        drivers: Sequence[str] = (),
     ) -> None:
         self.ledger = ledger or MemoryLedger()
         self.settings = SchedulingSettings(node_policy=policy)
-        self.view = ClusterView(self.settings)
+        self.wakeups = Wakeups()
+        self.view = view_of(self.settings, self.wakeups, drivers)
         self.clock = StillClock()
         self.synced = True
+        self.reported: set[str] = set()
         self.ledger.epoch += 1
         begun = self.ledger.beginning()
         self.view.begin(begun.position, begun.state, begun.opened)
         self.inventory = Inventory(
-            self.view, self.ledger, self.clock, begun, synced=lambda: self.synced
+            self.view,
+            self.ledger,
+            self.clock,
+            begun,
+            synced=lambda: self.synced,
+            reported=self.reported,
         )
         self.groups = LiveGroups(self.view, self.clock, begun, all_or_nothing=all_or_nothing)
         self._versions = itertools.count(1)
+
+    def books(self, begun: Beginning, *, why_not: Callable[[], str] = str) -> LiveBooks:
+        """Return books over the view, without soft holds."""
+        return LiveBooks(
+            self.view, self.clock, WORDS, begun, self.groups, lifted=no_holds, why_not=why_not
+        )
 
     def settle(self) -> None:
         """Record what changed, and decide by it."""

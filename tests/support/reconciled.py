@@ -240,7 +240,6 @@ class Cluster:
             told=_nothing_told,
             documents_in=yaml_documents,
             start=self.tasks.start,
-            wake=lambda: None,
             actor="scheduler/test",
             trusted=check,
             skew=lambda: self.skew,

@@ -151,7 +151,6 @@ class Standby(Service):
             told=self._told,
             documents_in=yaml_documents,
             start=self.tasks.start,
-            wake=lambda: None,
             actor=f"scheduler/{name}",
         )
         live = self.live = assemble(world.settings, begun, ports)

@@ -23,6 +23,7 @@ from typing import Any, Final
 from msgspec import structs
 
 from certs.ports import ApiError
+from ledger.domain.dialects.dra.drivers import LookedAt
 from ledger.domain.errors import LedgerError, OverloadedError, UnknownOutcomeError
 from ledger.domain.log.drift import HOLDER_ON_LOST_NODE
 from ledger.domain.log.events import (
@@ -35,7 +36,7 @@ from ledger.domain.log.events import (
 )
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.log.state import LOST as LOST_PHASE
-from ledger.domain.log.state import LedgerState
+from ledger.domain.log.state import LedgerState, NodeState
 from ledger.domain.resources import (
     ANNOTATION_DEVICE_ALLOCATED,
     GATE_TENURE_GANG,
@@ -53,19 +54,22 @@ from scheduler.record.events import DecidedBy
 from scheduler.record.refusing import Told
 from scheduler.service.agents import Agents
 from scheduler.service.answering import Extender
-from scheduler.service.assembly import give_way
+from scheduler.service.assembly import giving_way
 from scheduler.service.beginning import begin, told_refusals
 from scheduler.service.binding import Binder
 from scheduler.service.books import LiveBooks
-from scheduler.service.gangs import Gangs
+from scheduler.service.ending import NodeWord
+from scheduler.service.gangs import Gangs, Lifting
 from scheduler.service.groups import LiveGroups
 from scheduler.service.holds import Holds
 from scheduler.service.inventory import Inventory
 from scheduler.service.reconciling import Reconciling
 from scheduler.service.refusing import Refusing
-from scheduler.service.releasing import Releasing
+from scheduler.service.releasing import Releasing, gone_by
+from scheduler.service.slices import NodeModes, SliceBook
 from scheduler.service.telling import Telling
 from scheduler.service.view import ClusterView
+from scheduler.service.wakeups import Wakeups
 from tests.support import fake_api, objects
 from tests.support.binding import LoopClock, Tasks, Unsigned
 from tests.support.fake_api import ANSWERED, ApiClient, ApiServer, Json
@@ -124,6 +128,9 @@ REMEMBERED: Final = (
 """What may name Pods that are gone: each of these has a bound of its own."""
 _OF_PODS: Final = re.compile(r"\bp\d-\d+\b")
 """What UIDs of Pods look like."""
+
+
+Word = Callable[[NodeState], NodeWord]
 
 
 class CrashedError(BaseException):
@@ -222,13 +229,31 @@ class Service:
         self.recorder = Recorder(writer, world.faults, self.crash_maybe)
         begun = begin(self.ledger)
         clock = LoopClock()
-        self.view: ClusterView = SureView(world.settings)
+        wakeups, drivers = Wakeups(), LookedAt(frozenset())
+        modes = NodeModes(drivers, SliceBook(drivers, wakeups))
+        self.view: ClusterView = SureView(world.settings, wakeups, modes)
         self.view.begin(begun.position, begun.state, begun.opened)
-        self.inventory = Inventory(self.view, self.recorder, clock, begun, synced=lambda: True)
         self.groups = LiveGroups(self.view, clock, begun)
-        self.books = LiveBooks(self.view, clock, WORDS, begun, self.groups)
-        self.holds = Holds(self.view.engine, clock.monotonic, self.view.directory.number)
-        give_way(self.view, self.books, self.holds, self.groups)
+        self.holds = Holds(self.view.engine, clock.monotonic, self.view.directory.number, wakeups)
+        lifted, lifting = giving_way(self.holds, self.groups), Lifting(self.groups.members)
+        self.books = LiveBooks(self.view, clock, WORDS, begun, self.groups, lifted=lifted)
+        self.agents = Agents(
+            self.view,
+            self.books,
+            self.recorder,
+            clock,
+            actor=f"scheduler/{name}",
+            why_not=self._why_not,
+        )
+        word = world.word(self.agents.word)
+        self.inventory = Inventory(
+            self.view,
+            self.recorder,
+            clock,
+            begun,
+            synced=lambda: True,
+            reported=self.agents.reported,
+        )
         self.api = ApiClient(world.server, asyncio.sleep, fate=self._fate, later=world.later)
         telling = Telling(api=self.api, clock=clock, reporter=f"scheduler/{name}")
         self.binder = world.binder(
@@ -240,8 +265,13 @@ class Service:
             telling=telling,
             actor=f"scheduler/{name}",
             start=self.tasks.start,
+            wakeups=wakeups,
+            ready=lifting.ready,
+            is_gone=gone_by(self.view, word),
         )
-        self.gangs = Gangs(self.view, self.books, self.binder, self.groups, why_not=self._why_not)
+        self.gangs = Gangs(
+            self.view, self.books, self.binder, self.groups, lifting, why_not=self._why_not
+        )
         self.refusing = Refusing(
             self.view, self.books, self.binder, WORDS, told=self._told, why_not=self._why_not
         )
@@ -253,28 +283,17 @@ class Service:
             holds=self.holds,
             refusals=self.refusing,
         )
-        self.agents = Agents(
-            self.view,
-            self.books,
-            self.recorder,
-            clock,
-            actor=f"scheduler/{name}",
-            why_not=self._why_not,
-        )
-        self.releasing = world.releasing(
+        self.releasing = Releasing(
             self.view,
             self.books,
             self.binder,
             begun,
             why_not=self._why_not,
             attempts=self._attempts,
-            word=self.agents.word,
+            word=word,
             seen=self.agents.seen,
+            why_deleted=self.gangs.why_evicted,
         )
-        self.inventory.reported = self.agents.reported
-        self.agents.first = lambda name: self.view.nodes.note((name,))
-        self.agents.confirmed = self.agents.ready.changed = self.releasing.look_at
-        self.holds.freed = self.groups.plans.freed = self.releasing.freed
         self.reconciling = Reconciling(
             past_gate=lambda _: "",
             claims_end=lambda _: {},
@@ -405,7 +424,8 @@ class World:
     The cluster, its two services and what a seed does to them.
 
     Args:
-        binder, releasing: make what binds and what releases; a mutant's is another one.
+        binder: makes what binds; a mutant's is another one.
+        word: returns what nodes say of what runs there; a mutant's is something else.
         rate: faults in a thousand effects.
         groups: some Pods are of a topology group and some of a gang, which has gates.
 
@@ -421,7 +441,7 @@ class World:
         *,
         rate: int = 50,
         binder: Callable[..., Binder] = Binder,
-        releasing: Callable[..., Releasing] = Releasing,
+        word: Callable[[Word], Word] = lambda word: word,
         groups: bool = False,
     ) -> None:
         self.groups = groups
@@ -431,7 +451,7 @@ class World:
         self.settings = SchedulingSettings(node_policy="binpack")
         self.server = ApiServer()
         self.binder = binder
-        self.releasing = releasing
+        self.word = word
         self.machines = {name: Machine(self, name, cards_of) for name in NODES}
         self.leader: Service | None = None
         self.services: list[Service] = []

@@ -58,7 +58,6 @@ class Process:
     Attributes:
         stack: closes what was opened, in the reverse order.
         stopping: set when the process was told to stop.
-        woken: set when a node changed.
         leading: whether this replica answers; `replica` follows the ledger and takes it over.
         holder: whose doing the events are.
         live: what decides.
@@ -68,7 +67,6 @@ class Process:
     options: SchedulerOptions
     stack: AsyncExitStack
     stopping: asyncio.Event
-    woken: asyncio.Event
     clock: ProcessClock
     metrics: Metrics
     objects: KubeObjects

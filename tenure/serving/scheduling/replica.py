@@ -115,7 +115,7 @@ async def _lead(process: Process, standing: Standing, pods: Reflector) -> None:
         standing.keep_head(process)
         Snapshots(process.options.ledger, process.begun.snapshot_position).keep(process)
         process.tasks.start()
-        process.woken.set()  # what the last leader left is recorded at once
+        process.live.inventory.wake()  # what the last leader left is recorded at once
         where = {"epoch": process.recorder.epoch, "position": process.recorder.position}
         _log.info("leading", extra=where)
     await asyncio.Event().wait()
@@ -158,15 +158,15 @@ def record_what_changes(process: Process) -> None:
 
 
 def _settling(process: Process) -> Callable[[], Awaitable[None]]:
-    inventory, freshness, woken = process.live.inventory, process.freshness, process.woken
+    inventory, freshness = process.live.inventory, process.freshness
 
     async def settle() -> None:
         try:
             async with asyncio.timeout(_LOOK_SECONDS):
-                await woken.wait()
+                await inventory.woken.wait()
         except TimeoutError:
             pass
-        woken.clear()
+        inventory.woken.clear()
         await inventory.settle()
         freshness.settled = inventory.settled
 

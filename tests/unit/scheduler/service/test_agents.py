@@ -428,7 +428,7 @@ def test_kubelet_is_ready_as_its_node_says(status: str) -> None:
     """And the node is looked at again when that changes."""
     scene = Scene()
     changed: list[str] = []
-    scene.agents.ready.changed = changed.append
+    scene.live.wakeups.kubelet_ready_changed.subscribe(changed.append)
     told = node("a") | {"status": {"conditions": [{"type": "Ready", "status": status}]}}
     for _ in range(2):
         scene.agents.ready.put("uid-a", told)
@@ -442,10 +442,9 @@ def test_that_an_agent_reported_is_recorded_with_the_inventory_and_stays() -> No
     """From then on what ends there waits for its word, after a restart too."""
     scene = Scene()
     live = scene.live
-    live.inventory.reported = scene.agents.reported
-    scene.agents.first = lambda name: live.view.nodes.note((name,))
     before = types(live.ledger.log).count("node.inventoried")
     scene.get("holdings")
+    live.reported.update(scene.agents.reported)
     live.settle()
     state = live.view.recorded("uid-a")
     assert state is not None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from ledger.domain.annotations.checkpoints import DeviceCheckpoint
 from ledger.domain.log.events import PodBound, PodObserved
+from ledger.domain.log.state import NodeState
 from scheduler.cluster.objects import SEEN_BY_AGENT
 from scheduler.service.agents import (
     DIFFERENT,
@@ -20,6 +22,7 @@ from scheduler.service.agents import (
     SeenPod,
 )
 from scheduler.service.api.agents import DEVICES_MAX, read_confirmation
+from scheduler.service.ending import NodeWord
 from tests.support import objects
 from tests.support.live import types
 from tests.unit.scheduler.service.test_releasing import Scene as Releasing
@@ -33,17 +36,22 @@ class Scene(Releasing):
 
     def __init__(self) -> None:
         super().__init__()
-        releasing = self.releasing
         self.agents = Agents(
             self.live.view,
-            releasing._books,
+            self.releasing._books,
             self.live.ledger,
             self.live.clock,
             actor="scheduler/test",
         )
-        releasing._word, releasing._seen = self.agents.word, self.agents.seen
-        self.agents.confirmed = releasing.look_at
         self.agents.heard("a", "uid-a")
+
+    def word(self, state: NodeState) -> NodeWord:
+        """Return what the agent of a node says."""
+        return self.agents.word(state)
+
+    def seen(self, node_uid: str) -> Mapping[str, SeenPod]:
+        """Return what the agent of a node sees."""
+        return self.agents.seen(node_uid)
 
     def plain(self, name: str, **metadata: Any) -> dict[str, Any]:  # noqa: ANN401
         """Let a Pod run that asked a plain device plugin for a card, which says not which."""

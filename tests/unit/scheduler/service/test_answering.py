@@ -287,7 +287,9 @@ class TestPreempt:
         """One node was left for it, and another extender refused that one."""
         scene = self._scene()
         view = scene.live.view
-        holds = Holds(view.engine, scene.live.clock.monotonic, view.directory.number)
+        holds = Holds(
+            view.engine, scene.live.clock.monotonic, view.directory.number, scene.live.wakeups
+        )
         extender = Extender(view, scene.told, why_not=str, groups=scene.live.groups, holds=holds)
         asks = _pod("p", priority=7)
         extender.filter(json.dumps({"Pod": asks, "NodeNames": ["b"]}).encode())

@@ -12,7 +12,7 @@ from ledger.domain.log.events import (
 )
 from ledger.domain.log.recorded import NewEvent
 from scheduler.record.so_far import InForce
-from scheduler.service.books import LATE_SECONDS, LiveBooks
+from scheduler.service.books import LATE_SECONDS
 from scheduler.service.ports import BindCall, Chosen, NotChosen
 from tests.support.live import WORDS, Live, MemoryLedger, types
 from tests.support.objects import container, pod
@@ -30,14 +30,7 @@ class Scene:
         self.live.settle()
         self.why = ""
         begun = self.live.ledger.beginning()
-        self.books = LiveBooks(
-            self.live.view,
-            self.live.clock,
-            WORDS,
-            begun,
-            self.live.groups,
-            why_not=lambda: self.why,
-        )
+        self.books = self.live.books(begun, why_not=lambda: self.why)
 
     def choose(self, name: str = "p", attempt: int = 1, node: str = "a") -> Chosen | NotChosen:
         """Choose for a Pod on the node."""

@@ -38,7 +38,7 @@ class Machine:
         for kind, item in zip(("nodes", "topologies"), objects, strict=False):
             self.live.tell(kind, item, uid=f"{kind}-x")
         self.live.settle()
-        self.slices = SliceBook((CPU_DRIVER,), lambda _: None)
+        self.slices = SliceBook((CPU_DRIVER,), self.live.wakeups)
         self.slices.put("s", resource_slice([device], node=NODE, driver=CPU_DRIVER))
         self.cpus = LiveCpus(self.slices, self.live.view)
 

@@ -97,7 +97,7 @@ def test_an_agent_is_asked_what_waits_and_its_word_ends_it(guarded: Guarded) -> 
     assert guarded.changes()["claims"] == {"version": NONE, "ends": []}
     assert guarded.why() == "ReleaseNotConfirmed"
     told: list[str] = []
-    guarded.ends.answered = told.append
+    guarded.live.wakeups.claim_end_answered.subscribe(told.append)
     guarded.ask()
 
     asked = guarded.changes()["claims"]
@@ -117,7 +117,6 @@ def test_an_agent_is_asked_what_waits_and_its_word_ends_it(guarded: Guarded) -> 
 @pytest.mark.parametrize("said", [True, False], ids=["its word came", "its word is on its way"])
 def test_a_word_of_before_its_pod_ran_counts_no_more(guarded: Guarded, *, said: bool) -> None:
     """Our watch may tell late that a Pod was bound: its node was asked before kubelet heard."""
-    guarded.live.view.pods.ran = guarded.ends.ran
     guarded.ask()
     if said:
         guarded.scene.confirm(claims=[WORD])

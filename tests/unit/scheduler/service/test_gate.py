@@ -33,6 +33,7 @@ from scheduler.service.claims import CLAIMS, ClaimBook, claim_path
 from scheduler.service.gate import OPEN_SECONDS, Gate, GateWorks
 from scheduler.service.slices import SLICES, SliceBook
 from scheduler.service.telling import Telling
+from scheduler.service.wakeups import Wakeups
 from tests.support.dra import card, resource_slice
 from tests.support.fake_api import ApiClient, ApiServer
 from tests.support.gated import (
@@ -67,8 +68,9 @@ class World:
 
     def start(self, opened: Sequence[Any] = ()) -> None:
         """Let a process begin, which has heard of no claim."""
-        self.book = ClaimBook(DRIVERS, opened, guarded=DRIVERS)
-        self.slices = SliceBook(DRIVERS, lambda _: None)
+        wakeups = Wakeups()
+        self.book = ClaimBook(DRIVERS, wakeups, opened, guarded=DRIVERS)
+        self.slices = SliceBook(DRIVERS, wakeups)
         self.api = ApiClient(self.server, self.clock.sleep)
         self.telling = Telling(api=self.api, clock=self.clock, reporter="test")
         works = GateWorks(
@@ -90,6 +92,8 @@ class World:
             pod=self.pods.get,
             giver=lambda: GIVER,
             mode=lambda _: self.mode,
+            node_name=str,
+            wakeups=wakeups,
         )
         self.gate = Gate(works, drivers=DRIVERS, words=lambda: WORDS)
 
@@ -469,7 +473,7 @@ def test_what_no_gate_had_to_let_through_is_no_drift(world: World) -> None:
     world.show(claim("a", 7, result(0)))
     assert world.book.past_gate("claim-a") == drift.UNGATED
 
-    world.book = ClaimBook(DRIVERS)
+    world.book = ClaimBook(DRIVERS, Wakeups())
     for event in world.accounts.events:
         world.book.take(event)
     assert world.book.past_gate("claim-a") == ""

@@ -239,7 +239,7 @@ def test_the_end_of_a_plan_tells_of_the_nodes_of_its_places() -> None:
     """Whether the ledger has it or only memory had; not of places that were taken."""
     scene = Scene("a", "b")
     freed: list[str] = []
-    scene.groups.plans.freed = freed.append
+    scene.live.wakeups.room_freed.subscribe(freed.append)
     scene.job(3)
     [where] = scene.passing("job-0")
     assert freed == []

@@ -13,6 +13,7 @@ from scheduler.decide.outcome import Placement
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.service import holds
 from scheduler.service.holds import HOLD_SECONDS, HOLD_WITH_VOLUMES_SECONDS, Holds
+from scheduler.service.wakeups import Wakeups
 from tests.support.clusters import gpu_node, pod, share
 
 NOTHING: Object = {}
@@ -31,8 +32,9 @@ class Scene:
     def __post_init__(self) -> None:
         settings = SchedulingSettings(node_policy="binpack")
         self.engine = Engine([gpu_node("n-0"), gpu_node("n-1")], settings)
-        self.holds = Holds(self.engine, lambda: self.now, {"n-0": 0, "n-1": 1}.get, most=self.most)
-        self.holds.freed = self.freed.append
+        wakeups, numbers = Wakeups(), {"n-0": 0, "n-1": 1}
+        wakeups.room_freed.subscribe(self.freed.append)
+        self.holds = Holds(self.engine, lambda: self.now, numbers.get, wakeups, most=self.most)
 
     def ask(self, request: PodRequest, pod: Object = NOTHING) -> str:
         """Answer a filter as the extender does; return the node that is expected, if any."""

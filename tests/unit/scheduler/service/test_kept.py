@@ -6,6 +6,7 @@ import pytest
 
 from certs.ports import Object
 from scheduler.service.kept import NodeBook
+from scheduler.service.wakeups import Wakeups
 
 
 def topology(version: str = "1", **said: object) -> Object:
@@ -25,7 +26,7 @@ def topology(version: str = "1", **said: object) -> Object:
 )
 def test_an_object_is_kept_as_it_is(said: dict[str, object]) -> None:
     """Whatever JSON says in it, beside another that says something else."""
-    book = NodeBook()
+    book = NodeBook(Wakeups())
     book.topologies.put("t", topology())
     book.topologies.put("u", {"metadata": {"name": "b", "uid": "u"}, "words": said})
     body = book.topologies.body("b")
@@ -36,7 +37,7 @@ def test_an_object_is_kept_as_it_is(said: dict[str, object]) -> None:
 
 def test_a_node_has_changed_where_what_is_kept_is_other() -> None:
     """A heartbeat, which says nothing else, changes nothing."""
-    book = NodeBook()
+    book = NodeBook(Wakeups())
     for item, changed in (
         (topology(), ["a"]),
         (topology("2"), []),

@@ -8,6 +8,7 @@ import pytest
 
 from ledger.domain.resources import ANNOTATION_TENURE_PROOF
 from scheduler.service.kept import PackedTexts, PodBook
+from scheduler.service.wakeups import Wakeups
 
 
 def _pod(number: int, proof: str) -> dict[str, Any]:
@@ -24,7 +25,7 @@ def _pod(number: int, proof: str) -> dict[str, Any]:
 
 def test_a_proof_is_read_once_as_it_was_told() -> None:
     """Whatever it says, as long as its Pod is there."""
-    book = PodBook(frozenset())
+    book = PodBook(frozenset(), Wakeups())
     proofs = [f'{{"proof":{{"pod_uid":"uid-{number}","text":"é"}}}}' * 50 for number in range(3)]
     for number, proof in enumerate(proofs):
         book.put(f"uid-{number}", _pod(number, proof))

@@ -16,7 +16,6 @@ from scheduler.record.refusing import REFUSALS_PER_POD_MAX, Told
 from scheduler.service import refusing
 from scheduler.service.answering import Extender
 from scheduler.service.binding import Binder
-from scheduler.service.books import LiveBooks
 from scheduler.service.refusing import (
     AGAIN_SECONDS,
     FILTERED_SECONDS,
@@ -26,7 +25,7 @@ from scheduler.service.refusing import (
 )
 from scheduler.service.telling import Telling
 from scheduler.service.view import STRANGERS
-from tests.support.binding import Tasks, Unsigned
+from tests.support.binding import Tasks, Unsigned, always, at_once
 from tests.support.fake_api import ApiClient, ApiServer
 from tests.support.live import WORDS, Live, MemoryLedger
 from tests.support.objects import container, node, pod
@@ -48,7 +47,7 @@ class Scene:
         self.history: dict[str, Told] = {}
         self.meanwhile: Callable[[], None] = lambda: None
         begun = self.live.ledger.beginning()
-        books = LiveBooks(self.live.view, self.live.clock, WORDS, begun, self.live.groups)
+        books = self.live.books(begun)
         api = ApiClient(ApiServer(), self.live.clock.sleep)
         binder = Binder(
             recorder=self.live.ledger,
@@ -59,6 +58,9 @@ class Scene:
             telling=Telling(api=api, clock=self.live.clock, reporter="scheduler/test"),
             actor="scheduler/test",
             start=Tasks().start,
+            wakeups=self.live.wakeups,
+            ready=at_once,
+            is_gone=always,
         )
         self.refusing = Refusing(
             self.live.view, books, binder, WORDS, told=self._told, why_not=lambda: self.why

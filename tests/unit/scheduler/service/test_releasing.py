@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -12,16 +13,16 @@ from ledger.domain.errors import LedgerError, UnknownOutcomeError
 from ledger.domain.log.events import PodBound, PodObserved, PodReleased
 from ledger.domain.log.state import NodeState
 from ledger.store.writing.commands import Command, Outcome, Recorded
+from scheduler.service.agents import SeenPod
 from scheduler.service.binding import Binder
-from scheduler.service.books import LiveBooks
 from scheduler.service.ending import NodeWord
-from scheduler.service.releasing import TOGETHER, Releasing
+from scheduler.service.releasing import TOGETHER, Releasing, gone_by
 from scheduler.service.telling import Telling
 from scheduler.service.view import STRANGERS
 from tests.support import fake_api, objects
-from tests.support.binding import Tasks, Unsigned
+from tests.support.binding import Tasks, Unsigned, at_once
 from tests.support.fake_api import ApiClient, ApiServer
-from tests.support.live import WORDS, Live, MemoryLedger, types
+from tests.support.live import Live, MemoryLedger, types
 from tests.support.reachable import texts_in
 
 NODE = "/api/v1/nodes/a"
@@ -39,8 +40,9 @@ class Scene:
         self.fates: deque[str | int] = deque()
         self.why_not = ""
         self.tasks = Tasks()
+        self.why_evicted: Callable[[str], str] = lambda _: ""
         begun = self.live.ledger.beginning()
-        books = LiveBooks(self.live.view, self.live.clock, WORDS, begun, self.live.groups)
+        books = self.live.books(begun)
         self.api = ApiClient(
             self.server,
             self.live.clock.sleep,
@@ -55,6 +57,9 @@ class Scene:
             telling=Telling(api=self.api, clock=self.live.clock, reporter="scheduler/test"),
             actor="scheduler/test",
             start=self.tasks.start,
+            wakeups=self.live.wakeups,
+            ready=at_once,
+            is_gone=gone_by(self.live.view, self.word),
         )
         self.releasing = Releasing(
             self.live.view,
@@ -63,10 +68,21 @@ class Scene:
             begun,
             why_not=lambda: self.why_not,
             attempts=self.live.ledger.attempts,
+            word=self.word,
+            seen=self.seen,
+            why_deleted=lambda uid: self.why_evicted(uid),  # noqa: PLW0108 - another later
         )
         self.live.add_node("a", 2)
         self.server.put(NODE, objects.node("a") | {"metadata": {"name": "a", "uid": "uid-a"}})
         self.live.settle()
+
+    def word(self, state: NodeState) -> NodeWord:
+        """Return what a node says: nothing yet."""
+        return NodeWord(has_agent=state.by_agent)
+
+    def seen(self, _node_uid: str) -> Mapping[str, SeenPod]:
+        """Return what an agent sees: nothing."""
+        return {}
 
     def run(self, name: str, percent: int = 100, **metadata: Any) -> dict[str, Any]:  # noqa: ANN401
         """Let a Pod be bound to the node, by whomever."""
@@ -176,7 +192,9 @@ def test_a_pod_that_no_watch_told_of_is_gone_only_if_the_api_says_so() -> None:
     """kube-scheduler may hear of a Pod, and have it bound, before we do."""
     scene = Scene()
     pod = scene.bind("p")
-    scene.live.view.pods = type(scene.live.view.pods)(frozenset())  # our watch is late
+    scene.live.view.pods = type(scene.live.view.pods)(
+        frozenset(), scene.live.wakeups
+    )  # our watch is late
     scene.settle()
     assert scene.released == []
     assert ("read", fake_api.path_of(pod)) in scene.api.calls
@@ -226,7 +244,7 @@ def test_what_fails_on_one_node_as_nobody_foresaw_holds_up_no_other() -> None:
     def broken(_: str) -> str:
         raise AssertionError("unforeseen")
 
-    scene.releasing.why_deleted = broken
+    scene.why_evicted = broken
     scene.live.ledger.away = LedgerError("down")
     with pytest.raises(AssertionError, match="unforeseen"):
         scene.settle()
@@ -239,7 +257,7 @@ def test_what_fails_on_one_node_as_nobody_foresaw_holds_up_no_other() -> None:
 def test_a_pod_that_was_evicted_by_us_is_released_with_that_reason() -> None:
     """The ledger says why it ended; of any other that is gone it says that it was deleted."""
     scene = Scene()
-    scene.releasing.why_deleted = {"pod-p": "GangDeadlinePassed"}.get  # type: ignore[assignment]
+    scene.why_evicted = lambda uid: {"pod-p": "GangDeadlinePassed"}.get(uid, "")
     for name in ("p", "q"):
         scene.delete(scene.bind(name))
     scene.settle()

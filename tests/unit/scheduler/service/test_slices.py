@@ -13,6 +13,7 @@ from ledger.domain.log.state import NodeState
 from scheduler.gate.claims import Allocated
 from scheduler.gate.decide import Accounted, Unaccounted
 from scheduler.service.slices import LiveAccounts, SliceBook
+from scheduler.service.wakeups import Wakeups
 from tests.support.dra import DRIVER, card, resource_slice
 
 
@@ -21,7 +22,9 @@ class Told:
 
     def __init__(self) -> None:
         self.nodes: list[str] = []
-        self.book = SliceBook((DRIVER,), self._changed)
+        wakeups = Wakeups()
+        wakeups.pools_changed.subscribe(self._changed)
+        self.book = SliceBook((DRIVER,), wakeups)
 
     def _changed(self, nodes: Collection[str]) -> None:
         self.nodes += sorted(nodes)
@@ -143,8 +146,8 @@ def test_an_older_slice_is_passed_over(told: Told) -> None:
 def test_devices_without_a_sign_are_recorded_by_name_where_that_is_wished() -> None:
     """Else a claim for one is refused with that reason."""
     nameless = resource_slice([{"name": "card-0"}])
-    refused = SliceBook((DRIVER,), lambda _: None)
-    kept = SliceBook((DRIVER,), lambda _: None, untold="record")
+    refused = SliceBook((DRIVER,), Wakeups())
+    kept = SliceBook((DRIVER,), Wakeups(), untold="record")
     for book in (refused, kept):
         book.put("a", nameless)
     assert refused.accounts("n-1", ()).untold

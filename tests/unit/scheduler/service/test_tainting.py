@@ -17,6 +17,7 @@ from scheduler.gate.exchange import Device
 from scheduler.gate.taints import read_rule, rule_name, rule_of
 from scheduler.service.slices import LiveAccounts, SliceBook
 from scheduler.service.tainting import ABSENT_SECONDS, RuleBook, Tainting, rules_path
+from scheduler.service.wakeups import Wakeups
 from tests.support.dra import DRIVER, card, resource_claim, resource_slice
 from tests.support.dra import result as of
 from tests.support.fake_api import ApiClient, ApiServer, Json
@@ -67,7 +68,7 @@ class World:
         self.held: list[Holding] = []
         self.shown: set[str] = set()
         self.why = ""
-        self.slices = SliceBook([DRIVER], lambda _: None)
+        self.slices = SliceBook([DRIVER], Wakeups())
         devices = [card(f"gpu-{each}", f"GPU-{each}") for each in range(2)]
         self.slices.put("s", resource_slice(devices, node=NODE))
         self.accounts = LiveAccounts(self.slices, self._node, self.book.bars)
@@ -80,6 +81,7 @@ class World:
             self.accounts,
             self.api,
             self.clock,
+            Wakeups(),
             node_of=self.slices.node_of,
             is_shown=self.shown.__contains__,
             why_not=lambda: self.why,

@@ -15,6 +15,7 @@ from ledger.domain.log.events import (
 )
 from ledger.domain.request.requests import PodRequest
 from scheduler.service.view import STRANGERS, UNKNOWN_POD, UNREADABLE, UNRECORDED
+from tests.support.dra import DRIVER, card, resource_slice
 from tests.support.live import Live, MemoryLedger, types
 from tests.support.objects import container, device, gpu_device, node, nrt, pod
 from tests.support.stores import claim, claim_ended, share
@@ -461,17 +462,15 @@ def test_a_card_that_claims_alone_are_given_is_none_to_place_on_and_closes_none(
 
 def test_a_node_whose_cards_claims_give_takes_no_pod_and_keeps_what_it_holds() -> None:
     """As soon as its mode is another one, whatever else is told of it, and until it is back."""
-    live = Live()
+    live = Live(drivers=[DRIVER])
     live.add_node("a", 2)
     live.settle()
     live.reserve(live.placement(_pod("p"), "a"))
-    modes = {"a": "NodeGivesByClaims"}
-    live.view.mode_fault = lambda facts: modes.get(facts.name, "")
-    live.view.modes_changed(["a", "nobody"])
+    live.view.modes.slices.put("s", resource_slice([card("gpu-0", "GPU-0")], node="a"))
+    live.view.modes_changed(["nobody"])
 
     assert live.passing(_pod("q"), "a") == []
     assert live.view.directory.closed("a") == "NodeGivesByClaims"
     assert set(live.view.holdings("uid-a")) == {"pod-p/1"}
-    modes.clear()
-    live.view.modes_changed(["a"])
+    live.view.modes.slices.drop("s")
     assert live.passing(_pod("q"), "a") == ["a"]

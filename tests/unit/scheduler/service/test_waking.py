@@ -6,6 +6,7 @@ import asyncio
 
 from certs.ports import ApiError, Object
 from scheduler.service.slices import CLASSES
+from scheduler.service.wakeups import Wakeups
 from scheduler.service.waking import WAVES, Waking
 from tests.support.fake_api import ApiClient, ApiServer, Json
 from tests.support.live import StillClock
@@ -37,6 +38,7 @@ class World:
         self.waking = Waking(
             ApiClient(self.server, StillClock().sleep),
             self.clock,
+            Wakeups(),
             waiting=lambda: self.waits,
             why_not=lambda: self.why,
         )
