@@ -33,13 +33,13 @@ from typing import Final
 import yaml
 
 from benchmarks.measure import say, say_machine
-from scheduler.service.manifests import configuration
 from tests.live import TEAM, make_cluster
 from tests.support.kube.binaries import programs
 from tests.support.kube.bursts import DIALECTS, burst
 from tests.support.kube.control_plane import ADMIN, ControlPlane, control_plane
 from tests.support.kube.pods import pods_in
 from tests.support.kube.schedulers import KUBE_SCHEDULER, Identities, extender, issue
+from tests.support.manifests import kube_scheduler
 from tests.support.process import tenure
 
 SECONDS_MAX: Final = 600.0
@@ -134,11 +134,10 @@ def _asking(
         port = stack.enter_context(extender(plane, ledger, identities)).port
     elif who == PEER:
         port = stack.enter_context(_peer(plane, identities, program))
-    config = configuration(
+    config = kube_scheduler(
         f"https://127.0.0.1:{port}",
         str(identities.client),
-        namespace="tenure-system",
-        kubeconfig=str(plane.kubeconfig(KUBE_SCHEDULER)),
+        str(plane.kubeconfig(KUBE_SCHEDULER)),
     )
     if who == NOBODY:
         del config["extenders"]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import re
-import sys
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -70,26 +71,20 @@ def webhook(
 
     Example: tenure manifests webhook | kubectl apply -f -
     """
+    values = {**locals()}
     from tenure.admission_config import admission_settings
-    from webhook.manifests.hooks import HookOptions, webhook_configurations
+    from webhook.manifests.hooks import expressions, never_sent
 
     if cert_manager and not re.fullmatch(r"[^/\s]+/[^/\s]+", cert_manager):
         raise InputError(f"expected NAMESPACE/NAME: value={cert_manager!r}", field="--cert-manager")
-    if url and not url.startswith("https://"):
-        fact = f"the API server calls webhooks by https alone: value={url!r}"
-        raise with_next(InputError(fact, field="--url"), "give a URL such as https://10.0.0.1:8443")
-    options = HookOptions(
-        name=name,
-        url=url.rstrip("/"),
-        namespace=namespace,
-        service=service,
-        settings=admission_settings(config),
-    )
-    things = webhook_configurations(options)
-    if cert_manager:
-        for thing in things:
-            thing["metadata"]["annotations"]["cert-manager.io/inject-ca-from"] = cert_manager
-    _print(things)
+    base, settings = _base(url, "8443"), admission_settings(config)
+    more = {
+        "url": base,
+        "never_sent": never_sent(namespace),
+        "vocabulary": settings.vocabulary.digest,
+        **expressions(settings),
+    }
+    _print("webhook", values | more)
 
 
 def policies(
@@ -105,13 +100,14 @@ def policies(
     Example: tenure manifests policies --action warn | kubectl apply -f -
     """
     from tenure.admission_config import admission_settings
+    from tenure.serving.rendering import dump
     from webhook.manifests.policies import policies
     from webhook.manifests.policy import PolicyOptions
 
     actions = ("Warn", "Audit") if action is Action.WARN else ("Deny",)
     settings = admission_settings(config)
     options = PolicyOptions(name=name, namespace=namespace, actions=actions, settings=settings)
-    _print(policies(options))
+    typer.echo(dump(policies(options)), nl=False)
 
 
 def rbac(
@@ -127,10 +123,7 @@ def rbac(
 
     Example: tenure manifests rbac | kubectl apply -f -
     """
-    from webhook.manifests.hooks import HookOptions
-    from webhook.manifests.rights import rights
-
-    _print(rights(HookOptions(name=name, namespace=namespace), secret=secret))
+    _print("webhook-rights", locals())
 
 
 def scheduler(
@@ -179,10 +172,11 @@ def scheduler(
             "--api-ca", metavar="FILE", help="With --api-service: the listener's authority."
         ),
     ] = None,
-    driver: Annotated[
+    drivers: Annotated[
         list[str] | None,
         typer.Option(
-            help="DRA driver whose claims it guards (`manifests dra`); may be given again."
+            "--driver",
+            help="DRA driver whose claims it guards (`manifests dra`); may be given again.",
         ),
     ] = None,
     gate_port: Annotated[
@@ -225,8 +219,7 @@ def scheduler(
 
     Example: tenure manifests scheduler --kube-version v1.36.3 | kubectl apply -f -
     """
-    from scheduler.service.deployment import Deployed
-    from scheduler.service.manifests import ApiManifests, SchedulerManifests, manifests
+    values = {**locals()}
     from tenure.sources.text import content_of
 
     if not re.fullmatch(r"v1\.[0-9]+\.[0-9]+", version):
@@ -247,45 +240,25 @@ def scheduler(
     option = next((name for name, is_given in of_image.items() if is_given), "")
     if option and not image:
         raise with_next(InputError("nothing is run without an image", field=option), "give --image")
-    if gate_client_ca and not driver:
+    if gate_client_ca and not drivers:
         error = InputError("nobody asks a gate without drivers", field="--gate-client-ca")
         raise with_next(error, "give --driver")
     if api_service != (api_ca is not None):
         fact = "an APIService goes with the authority that it believes"
         option = "--api-ca" if api_service else "--api-service"
         raise InputError(fact, field=option)
-    options = SchedulerManifests(
-        name=name,
-        namespace=namespace,
-        service=service,
-        version=version,
-        secret=secret,
-        api=ApiManifests(authority=content_of(api_ca) if api_ca else b"")
-        if api or api_service
-        else None,
-        deployed=Deployed(
-            image=image,
-            replicas=replicas,
-            ledger=ledger_secret,
-            config=config_map,
-            gate_clients=gate_client_ca,
-            host_network=host_network,
-        )
-        if image
-        else None,
-        evict_partial_gangs=evict_partial_gangs,
-        drivers=tuple(driver or ()),
-        gate_port=gate_port,
-        untold=untold_devices,
-    )
-    _print(manifests(options))
+    more = {"api": api or api_service, "api_ca": _encoded(content_of(api_ca)) if api_ca else ""}
+    _print("scheduler", values | more)
 
 
 def dra(
     *,
-    driver: Annotated[
+    drivers: Annotated[
         list[str],
-        typer.Option(help="DRA driver whose devices are guarded; may be given again."),
+        typer.Option(
+            "--driver",
+            help="DRA driver whose devices are guarded; may be given again.",
+        ),
     ],
     ca: Annotated[
         Path,
@@ -302,9 +275,10 @@ def dra(
     url: Annotated[
         str, typer.Option(help="Base URL of a server outside the cluster, instead of the Service.")
     ] = "",
-    releaser: Annotated[
+    releasers: Annotated[
         list[str],
         typer.Option(
+            "--releaser",
             metavar="USER",
             help="Another kube-scheduler's user, who may let go of allocated claims too; may be"
             " given again.",
@@ -320,23 +294,16 @@ def dra(
 
     Example: tenure manifests dra --driver gpu.nvidia.com --ca tls/ca.crt | kubectl apply -f -
     """
-    from scheduler.gate.configuration import GateOptions, configuration, policies
+    values = {**locals()}
+    from scheduler.gate.configuration import listed
     from tenure.sources.text import content_of
 
-    if url and not url.startswith("https://"):
-        fact = f"the API server calls webhooks by https alone: value={url!r}"
-        raise with_next(InputError(fact, field="--url"), "give a URL such as https://10.0.0.1:8445")
-    options = GateOptions(
-        drivers=driver,
-        name=name,
-        namespace=namespace,
-        service=service,
-        port=port,
-        url=url.rstrip("/"),
-        authority=content_of(ca),
-        releasers=releaser,
-    )
-    _print([configuration(options), *policies(options)])
+    more = {
+        "url": _base(url, "8445"),
+        "ca": _encoded(content_of(ca)),
+        "drivers": listed(drivers),
+    }
+    _print("dra", values | more)
 
 
 def agent(
@@ -345,16 +312,18 @@ def agent(
     api_ca: Annotated[
         Path, typer.Option("--api-ca", metavar="FILE", help="The authority of the service's API.")
     ],
-    proof_key: Annotated[
+    proof_keys: Annotated[
         list[str],
         typer.Option(
+            "--proof-key",
             metavar="VKEY",
             help="Public key of proofs, or the file that holds one; may be given again.",
         ),
     ],
-    ledger_key: Annotated[
+    ledger_keys: Annotated[
         list[str] | None,
         typer.Option(
+            "--ledger-key",
             metavar="VKEY",
             help="Likewise of the ledger's checkpoints, of which each node keeps the last.",
         ),
@@ -384,7 +353,7 @@ def agent(
         bool,
         typer.Option("--claims", help="Confirm the ends of claims, by kubelet's own folder."),
     ] = False,
-    by_environment: Annotated[
+    env: Annotated[
         bool, typer.Option("--env", help="The mode env, and what it needs: a Pod that proves it.")
     ] = False,
     probe_runtime_class: Annotated[
@@ -402,8 +371,8 @@ def agent(
 
     Example: tenure manifests agent --image registry/tenure:1 --api-ca ca.crt --proof-key proof.vkey
     """
+    values = {**locals()}
     from agent.decide.isolation import Provider
-    from agent.manifests import AgentManifests, manifests
     from ledger.domain.vocabulary import DEFAULT_VOCABULARY
     from ledger.signing import published
     from tenure.keys import public_key
@@ -413,31 +382,23 @@ def agent(
         raise InputError(f"a token is sent by https alone: value={service!r}", field="--service")
     if not cards.startswith("/var/run/cdi/"):
         raise InputError(f"not in /var/run/cdi: value={cards!r}", field="--cards")
-    if by_environment and gpushare:
+    if env and gpushare:
         raise InputError("a cluster has one mode: --gpushare is another", field="--env")
-    if by_environment and Provider.named(isolation) is not Provider.NONE:
+    if env and Provider.named(isolation) is not Provider.NONE:
         fact = "the mode env can't bring a library into containers"
         raise InputError(fact, field="--isolation")
-    options = AgentManifests(
-        image=image,
-        authority=content_of(api_ca).decode(),
-        keys=published(map(public_key, proof_key)),
-        ledger_keys=tuple(str(public_key(key)) for key in ledger_key or ()),
-        namespace=namespace,
-        service=service,
-        cards=cards,
-        kubelet_authority=kubelet_ca,
-        runtime_class=runtime_class,
-        marks_pods=gpushare,
-        reads_claims=claims,
-        isolation=Provider.named(isolation),
-        by_environment=by_environment,
-        probe_runtime_class=probe_runtime_class,
-    )
-    if options.mode != DEFAULT_VOCABULARY.slot_mode:
-        mode = f"slotMode: {options.mode}"
-        warn(f"the services refuse these agents without {mode} in the settings of both")
-    _print(manifests(options))
+    mode = "env" if env else "gpushare" if gpushare else "plugin"
+    more = {
+        "api_ca": content_of(api_ca).decode(),
+        "proof_keys": published(map(public_key, proof_keys)),
+        "ledger_keys": [str(public_key(key)) for key in ledger_keys or ()],
+        "isolation": Provider.named(isolation),
+        "mode": mode,
+    }
+    if mode != DEFAULT_VOCABULARY.slot_mode:
+        fact = f"slotMode: {mode}"
+        warn(f"the services refuse these agents without {fact} in the settings of both")
+    _print("agent", values | more)
 
 
 def crds() -> None:
@@ -446,12 +407,22 @@ def crds() -> None:
 
     Example: tenure manifests crds | kubectl apply -f -
     """
-    from agent.report.kinds import kinds
-
-    _print(kinds())
+    _print("crds", {})
 
 
-def _print(things: list[dict[str, Any]]) -> None:
-    import yaml
+def _base(url: str, port: str) -> str:
+    if url and not url.startswith("https://"):
+        fact = f"the API server calls webhooks by https alone: value={url!r}"
+        step = f"give a URL such as https://10.0.0.1:{port}"
+        raise with_next(InputError(fact, field="--url"), step)
+    return url.rstrip("/")
 
-    yaml.safe_dump_all(things, sys.stdout, sort_keys=False, width=100, explicit_start=True)
+
+def _encoded(authority: bytes) -> str:
+    return base64.b64encode(authority).decode()
+
+
+def _print(name: str, values: Mapping[str, object]) -> None:
+    from tenure.serving.rendering import render
+
+    typer.echo(render(name, values), nl=False)

@@ -10,28 +10,24 @@ from typing import Any, Final
 import pytest
 
 from agent.decide.env_proof import ProbePod
-from agent.manifests import ACCOUNT, AgentManifests, manifests
-from ledger.signing import published
 from tests.support.kube.agents import agent_token
 from tests.support.kube.api import Api, Reply
 from tests.support.kube.bursts import eventually
 from tests.support.kube.control_plane import ControlPlane
 from tests.support.kube.pods import pod, pods_in
 from tests.support.kube.webhooks import apply, expect_taken, remove
-from tests.support.proofs import KEY
+from tests.support.manifests import AGENT_ACCOUNT, printed_agent
 
 OURS: Final = "tenure-probing"
-OPTIONS: Final = AgentManifests(
-    image="registry.test/tenure:1",
-    authority="PEM",
-    keys=published([KEY.public]),
-    namespace=OURS,
-    by_environment=True,
-    probe_runtime_class="",
-)
+IMAGE: Final = "registry.test/tenure:1"
 PODS: Final = pods_in(OURS)
 
 Json = dict[str, Any]
+
+
+def things() -> list[Json]:
+    """Return all that is printed for the mode."""
+    return printed_agent("--namespace", OURS, "--env", image=IMAGE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,20 +54,18 @@ def mine(plane: ControlPlane) -> Iterator[Mine]:
         plane.api().create("/api/v1/namespaces", {"metadata": {"name": name}})
     kind = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass"}
     runtime = {**kind, "metadata": {"name": "other"}, "handler": "other"}
-    made = manifests(OPTIONS)
+    made = things()
     reply = plane.api().create("/apis/node.k8s.io/v1/runtimeclasses", runtime)
     assert reply.ok, reply.message
     apply(plane, made)
-    words = pod("agent", {"cpu": "1m"}, nodeName="agent-a", serviceAccountName=ACCOUNT)
+    words = pod("agent", {"cpu": "1m"}, nodeName="agent-a", serviceAccountName=AGENT_ACCOUNT)
     running = plane.api().create(PODS, words)
     assert running.ok, running.message
     token = agent_token(plane, OURS, running.body)
     api = Api(plane.url, ca_file=plane.ca_file, token=token)
     other = Api(plane.url, ca_file=plane.ca_file, token=agent_token(plane, OURS, None))
     meta = running.body["metadata"]
-    own = ProbePod(
-        node="agent-a", namespace=OURS, image=OPTIONS.image, owner=(meta["name"], meta["uid"])
-    )
+    own = ProbePod(node="agent-a", namespace=OURS, image=IMAGE, owner=(meta["name"], meta["uid"]))
     tried = f"{PODS}?dryRun=All"
     eventually(lambda: "bound to no Pod" in other.create(tried, own.made()).message)
     yield Mine(api=api, probe=own)
@@ -91,7 +85,7 @@ def made_by(probe: ProbePod, change: Callable[[Json], object]) -> Json:
 def test_the_api_server_takes_all_that_is_printed(plane: ControlPlane, mine: Mine) -> None:
     """The policies compile without a warning."""
     assert mine
-    expect_taken(plane, manifests(OPTIONS))
+    expect_taken(plane, things())
 
 
 def test_an_agent_makes_binds_and_deletes_its_own_probe(plane: ControlPlane, mine: Mine) -> None:
@@ -207,7 +201,7 @@ FILES: Final = {"name": "host", "hostPath": {"path": "/"}}
             ),
             id="a third container",
         ),
-        pytest.param(_spec(serviceAccountName=ACCOUNT), id="an account with rights"),
+        pytest.param(_spec(serviceAccountName=AGENT_ACCOUNT), id="an account with rights"),
         pytest.param(_spec(automountServiceAccountToken=True), id="a token"),
         pytest.param(_spec(runtimeClassName="other"), id="another runtime"),
         pytest.param(_spec(priorityClassName="system-node-critical"), id="that others give way to"),
@@ -281,7 +275,7 @@ def test_an_agent_makes_none_elsewhere_and_binds_and_deletes_no_other(
 
 def test_agents_of_one_node_have_probes_of_their_own(plane: ControlPlane, mine: Mine) -> None:
     """At an upgrade there are two: neither makes, binds or deletes the other's."""
-    words = pod("agent-new", {"cpu": "1m"}, nodeName="agent-a", serviceAccountName=ACCOUNT)
+    words = pod("agent-new", {"cpu": "1m"}, nodeName="agent-a", serviceAccountName=AGENT_ACCOUNT)
     running = plane.api().create(PODS, words)
     assert running.ok, running.message
     newer = Api(plane.url, ca_file=plane.ca_file, token=agent_token(plane, OURS, running.body))

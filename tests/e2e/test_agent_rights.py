@@ -8,9 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from agent.manifests import ACCOUNT, AgentManifests, manifests
 from ledger.domain.dialects.gpushare.words import ANNOTATION_GPUSHARE_ASSIGNED as MARK
-from ledger.signing import published
 from tests.support.kube.agents import agent_token
 from tests.support.kube.api import Api
 from tests.support.kube.bursts import eventually
@@ -18,19 +16,13 @@ from tests.support.kube.control_plane import ControlPlane
 from tests.support.kube.inventory import DEVICES, know
 from tests.support.kube.pods import pod, pods_in
 from tests.support.kube.webhooks import apply, expect_taken, remove
-from tests.support.proofs import KEY
+from tests.support.manifests import AGENT_ACCOUNT, printed_agent
 
 OURS: Final = "tenure-agents"
 NODES: Final = "/api/v1/nodes"
 APPLY: Final = "application/apply-patch+yaml"
 AGENT: Final = "?fieldManager=tenure-agent"
-OPTIONS: Final = AgentManifests(
-    image="registry.test/tenure:1",
-    authority="PEM",
-    keys=published([KEY.public]),
-    namespace=OURS,
-    marks_pods=True,
-)
+OPTIONS: Final = ("--namespace", OURS, "--gpushare")
 REFUSED: Final = "own node alone"
 
 
@@ -47,14 +39,14 @@ def agents(plane: ControlPlane) -> Iterator[Agents]:
     """Everything that is printed, applied, and in force."""
     know(plane, DEVICES, "Device")
     plane.api().create("/api/v1/namespaces", {"metadata": {"name": OURS}})
-    made = manifests(OPTIONS)
+    made = printed_agent(*OPTIONS)
     apply(plane, made)
     nodes = [
         {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
         for name in ("agent-a", "agent-b")
     ]
     apply(plane, nodes)
-    words = pod("agent", {"cpu": "1m"}, nodeName="agent-a", serviceAccountName=ACCOUNT)
+    words = pod("agent", {"cpu": "1m"}, nodeName="agent-a", serviceAccountName=AGENT_ACCOUNT)
     running = plane.api().create(pods_in(OURS), words)
     assert running.ok, running.message
     for name in ("agent-a", "agent-b"):
@@ -106,7 +98,7 @@ def writes(name: str) -> list[tuple[str, dict[str, Any]]]:
 def test_the_api_server_takes_all_that_is_printed(plane: ControlPlane, agents: Agents) -> None:
     """The policy compiles without a warning; the DaemonSet is what it takes for one."""
     assert agents
-    expect_taken(plane, manifests(OPTIONS))
+    expect_taken(plane, printed_agent(*OPTIONS))
 
 
 def test_an_agent_writes_what_is_of_its_own_node(agents: Agents) -> None:

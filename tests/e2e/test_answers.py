@@ -17,7 +17,6 @@ import yaml
 
 from certs.material import KeyPair
 from scheduler.service.freshness import AWAY
-from scheduler.service.manifests import ApiManifests, SchedulerManifests, manifests
 from tests.support.kube.bursts import eventually, remove_pods
 from tests.support.kube.control_plane import ADMIN, ControlPlane, free_port
 from tests.support.kube.inventory import DEVICES, TOPOLOGIES, know
@@ -33,6 +32,7 @@ from tests.support.kube.schedulers import (
     remove_node,
 )
 from tests.support.kube.webhooks import apply, collection_of, remove
+from tests.support.manifests import printed_scheduler
 from tests.support.postgres import own_server
 from tests.support.process import tenure
 from tests.support.stores import PostgresStore
@@ -135,8 +135,8 @@ def answered(
 
 def registered(authority: bytes, port: int) -> list[dict[str, Any]]:
     """Return the APIService of the manifests, over a Service that leads to this machine."""
-    options = SchedulerManifests(version="v1.36.3", api=ApiManifests(authority=authority))
-    [thing] = [one for one in manifests(options) if one["kind"] == "APIService"]
+    made = printed_scheduler(authority=authority)
+    [thing] = [one for one in made if one["kind"] == "APIService"]
     thing["spec"]["service"]["port"] = port
     service = {
         "apiVersion": "v1",

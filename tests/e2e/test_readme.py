@@ -17,11 +17,11 @@ import yaml
 
 from ledger.domain.log.events import PodObserved
 from ledger.store.open import open_ledger
-from scheduler.service.manifests import configuration
 from tests.support.kube.binaries import SCHEDULER, programs
 from tests.support.kube.control_plane import ControlPlane, control_plane, free_port
 from tests.support.kube.pods import pods_in
 from tests.support.kube.schedulers import add_plugin_node
+from tests.support.manifests import kube_scheduler
 
 ROOT = Path(__file__).parents[2]
 SECONDS_MAX = 300.0
@@ -115,9 +115,7 @@ def test_what_readme_says_for_a_cluster_works_as_typed(tmp_path: Path) -> None:
 
 def test_the_kube_scheduler_of_the_example_is_the_one_that_we_print() -> None:
     """But for where it runs: one machine, with its files in a folder."""
-    expected = configuration(
-        "https://127.0.0.1:9443", "here", namespace="tenure-system", kubeconfig="here/kubeconfig"
-    )
+    expected = kube_scheduler("https://127.0.0.1:9443", "here", "here/kubeconfig")
     assert yaml.safe_load((ROOT / CONFIG).read_text()) == expected
 
 

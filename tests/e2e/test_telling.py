@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from scheduler.service.manifests import SchedulerManifests, manifests
 from scheduler.service.telling import AGAIN_SECONDS, Telling, about_node, about_pod
 from tenure.kube.objects import connected
 from tests.support.kube.control_plane import SCHEDULER_ACCOUNT, ControlPlane
 from tests.support.kube.pods import pod, pods_in
 from tests.support.kube.webhooks import apply
 from tests.support.live import StillClock
+from tests.support.manifests import printed_scheduler
 
 NODE = "told-of"
 RIGHTS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
@@ -29,7 +29,7 @@ def test_events_about_pods_and_nodes_are_taken_and_counted_on(
 ) -> None:
     """One each, and what is said again is a series."""
     team, api = namespace(managed=False), plane.api()
-    rights = [one for one in manifests(SchedulerManifests()) if one["kind"] in RIGHTS]
+    rights = [one for one in printed_scheduler() if one["kind"] in RIGHTS]
     apply(plane, rights)
     made = api.create(pods_in(team), pod("waits", amounts={}, schedulerName="nobody"))
     assert made.ok, made.message

@@ -36,10 +36,10 @@ REGISTRIES: Final = frozenset(
 
 NAMED_FOR_A_REASON: Final = {
     "agent/decide/gpushare.py": "the device plugin of its proposal, on a node",
-    "agent/manifests.py": "the agent's mode that serves it",
     "agent/plugin/sharing.py": "the device plugin of its proposal, on a node",
     "ledger/domain/vocabulary.py": "the mode that serves it",
     "tenure/serving/agent_options.py": "the agent's mode that serves it",
+    "tenure/serving/manifests.py": "the agent's mode that serves it",
     "tenure/shared_config.py": "the mode that serves it",
     "tenure/simulate/trace/week.py": "the demo week has nodes and users of several dialects",
 }

@@ -115,6 +115,26 @@ def test_the_wheel_carries_every_migration_inside_the_ledger(shipped: list[PureP
     assert expected <= carried
 
 
+def test_an_installed_wheel_prints_manifests(wheel: Path, tmp_path: Path) -> None:
+    """The files of `deploy/` are inside, and it prints the same with them as the checkout."""
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    carried = {path.name: path.read_bytes() for path in (tmp_path / "tenure/_deploy").iterdir()}
+    assert carried == {path.name: path.read_bytes() for path in (ROOT / "deploy").iterdir()}
+
+    program = "import sys, tenure.cli as cli; print(cli.__file__, file=sys.stderr); cli.main()"
+    command = [sys.executable, "-c", program, "manifests", "scheduler", "--kube-version", "v1.36.3"]
+    printed = [
+        subprocess.run(
+            command, env={"PYTHONPATH": str(place)}, cwd=tmp_path, check=True, capture_output=True
+        )
+        for place in (tmp_path, ROOT)
+    ]
+
+    assert printed[0].stderr.decode().strip() == str(tmp_path / "tenure" / "cli.py")
+    assert printed[0].stdout == printed[1].stdout
+
+
 def test_the_command_is_tenure() -> None:
     """The installed distribution offers one command, under its own name."""
     scripts = [e for e in entry_points(group="console_scripts") if e.name == "tenure"]

@@ -1,5 +1,5 @@
 """
-What the API server is told of us: webhook configurations, policies and rights, as plain objects.
+What the API server is told of us in CEL: policies, and for which requests webhooks are called.
 
 It may not read a file, call an API, or spell a resource, label or annotation by itself.
 """

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from ledger.domain.resources import ANNOTATION_TENURE_VOCABULARY
 from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings
 from webhook.manifests.cel import PATH, texts
-from webhook.manifests.hooks import EXCLUDED_NAMESPACES, OWN_NAMESPACE, metadata
+from webhook.manifests.hooks import OWN_NAMESPACE, never_sent
 
 GROUP: Final = "admissionregistration.k8s.io/v1"
 
@@ -27,7 +28,6 @@ class PolicyOptions:
     actions: tuple[str, ...] = ("Deny",)
     settings: AdmissionSettings = DEFAULT_ADMISSION
     namespace: str = OWN_NAMESPACE
-    excluded_namespaces: tuple[str, ...] = EXCLUDED_NAMESPACES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ def combined(name: str, parts: Sequence[Policy], options: PolicyOptions) -> Poli
         paths = texts(each.partition("/")[2] for each in only["resources"])
         when = [f"request.operation in {texts(only['operations'])} && {PATH} in {paths}"]
         if not part.everywhere:
-            when.append(f"!(request.namespace in {texts(_excluded(options))})")
+            when.append(f"!(request.namespace in {texts(never_sent(options.namespace))})")
         looks = [f"({each})" for each in (*part.conditions.values(), part.gate)]
         gates[f"({' && '.join([*when, *looks])})"] = None
         named = {
@@ -133,12 +133,9 @@ def objects(policy: Policy, options: PolicyOptions) -> list[dict[str, Any]]:
 def _namespaces(policy: Policy, options: PolicyOptions) -> dict[str, Any]:
     if policy.everywhere:
         return {}
-    name = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": _excluded(options)}
+    excluded = never_sent(options.namespace)
+    name = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": excluded}
     return {"matchExpressions": [name]}
-
-
-def _excluded(options: PolicyOptions) -> list[str]:
-    return sorted({*options.excluded_namespaces, options.namespace})
 
 
 def _object(
@@ -147,7 +144,11 @@ def _object(
     return {
         "apiVersion": GROUP,
         "kind": kind,
-        "metadata": metadata(name, options.settings),
+        "metadata": {
+            "name": name,
+            "labels": {"app.kubernetes.io/name": "tenure", "app.kubernetes.io/part-of": "tenure"},
+            "annotations": {ANNOTATION_TENURE_VOCABULARY: options.settings.vocabulary.digest},
+        },
         "spec": {key: value for key, value in spec.items() if value != []},
     }
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from agent.manifests import ACCOUNT
 from tests.support.kube.control_plane import ControlPlane
+from tests.support.manifests import AGENT_ACCOUNT
 
 
 def agent_token(plane: ControlPlane, namespace: str, bound: Mapping[str, Any] | None) -> str:
@@ -16,7 +16,7 @@ def agent_token(plane: ControlPlane, namespace: str, bound: Mapping[str, Any] | 
         named = {"name": bound["metadata"]["name"], "uid": bound["metadata"]["uid"]}
         spec["boundObjectRef"] = {"apiVersion": "v1", "kind": "Pod", **named}
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
-    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{ACCOUNT}/token"
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{AGENT_ACCOUNT}/token"
     made = plane.api().create(path, body)
     assert made.ok, made.message
     return str(made.body["status"]["token"])

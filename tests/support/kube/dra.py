@@ -16,12 +16,12 @@ import yaml
 
 from ledger.store.open import open_ledger
 from ledger.store.reading.timetravel import load_state
-from scheduler.gate.configuration import GateOptions, configuration, policies
 from tests.support.kube.api import Api, Reply
 from tests.support.kube.control_plane import ControlPlane, Program
 from tests.support.kube.pods import pod, pods_in
 from tests.support.kube.schedulers import KUBE_SCHEDULER, Identities
 from tests.support.kube.webhooks import apply, remove
+from tests.support.manifests import printed
 
 GROUP: Final = "/apis/resource.k8s.io/v1"
 DRIVER: Final = "gpu.example.com"
@@ -237,12 +237,8 @@ def asked(
     Args:
         exempt: namespaces that it asks nobody about, as platforms write into every configuration.
     """
-    options = GateOptions(
-        drivers=drivers,
-        url=f"https://127.0.0.1:{port}",
-        authority=(identities.server / "ca.crt").read_bytes(),
-    )
-    objects = [configuration(options), *policies(options)]
+    where = ("--url", f"https://127.0.0.1:{port}", "--ca", str(identities.server / "ca.crt"))
+    objects = printed("dra", *where, *(f"--driver={one}" for one in drivers))
     if exempt:
         named = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": [*exempt]}
         objects[0]["webhooks"][0]["namespaceSelector"] = {"matchExpressions": [named]}

@@ -24,12 +24,12 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from certs.material import KeyPair, issue_authority, issue_leaf
 from ledger.signing import PrivateKey
-from scheduler.service.manifests import ApiManifests, SchedulerManifests, configuration, manifests
 from scheduler.service.witnesses import config_map_path
 from tests.support.forked import Forked, Point
 from tests.support.kube.control_plane import SCHEDULER_ACCOUNT, ControlPlane, free_port
 from tests.support.kube.inventory import DEVICES, TOPOLOGIES, know
 from tests.support.kube.webhooks import apply, remove
+from tests.support.manifests import kube_scheduler, printed_scheduler
 
 READY_SECONDS: Final = 300.0
 KUBE_SCHEDULER: Final = "system:kube-scheduler"
@@ -200,9 +200,7 @@ def extender(
     know(plane, TOPOLOGIES, "NodeResourceTopology")
     rights = [
         thing
-        for thing in manifests(
-            SchedulerManifests(version="v1.36.3", api=ApiManifests(), drivers=drivers)
-        )
+        for thing in printed_scheduler("--api", *(f"--driver={one}" for one in drivers))
         if thing["kind"] not in ("Deployment", "Service", "ConfigMap")
     ]
     if drivers:  # what a test before made lacks them
@@ -266,11 +264,10 @@ def asking(
         kubeconfig: how it reaches the API server, where that is another way than others have.
         impatient: it tries again after a second, however often it was refused or not answered.
     """
-    config = configuration(
+    config = kube_scheduler(
         f"https://127.0.0.1:{served.port}",
         str(identities.client),
-        namespace="tenure-system",
-        kubeconfig=str(kubeconfig or plane.kubeconfig(KUBE_SCHEDULER)),
+        str(kubeconfig or plane.kubeconfig(KUBE_SCHEDULER)),
     )
     if impatient:
         config["podMaxBackoffSeconds"] = 1

@@ -13,8 +13,7 @@ from typing import Any, Final
 
 from tests.support.kube.balancer import Backend, Balancer, balancing
 from tests.support.kube.control_plane import WEBHOOK_ACCOUNT, ControlPlane, free_port
-from webhook.manifests.hooks import HookOptions, webhook_configurations
-from webhook.manifests.rights import rights
+from tests.support.manifests import printed
 
 NAMESPACE: Final = "tenure-system"
 READY_SECONDS: Final = 300.0
@@ -127,11 +126,10 @@ def serving(
     plane: ControlPlane, *, replicas: int = 1, arguments: tuple[str, ...] = ()
 ) -> Iterator[Webhooks]:
     """Register the webhooks and run replicas of them until the block ends."""
-    apply(plane, rights(HookOptions()))
+    apply(plane, printed("rbac"))
     backends: list[Backend] = []
     with balancing(backends) as balancer:
-        options = HookOptions(url=f"https://127.0.0.1:{balancer.port}")
-        configurations = webhook_configurations(options)
+        configurations = printed("webhook", "--url", f"https://127.0.0.1:{balancer.port}")
         hooks = Webhooks(plane=plane, balancer=balancer, backends=backends, arguments=arguments)
         try:
             for _ in range(replicas):

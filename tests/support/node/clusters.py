@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent.discover.machine import Card, Discovery
-from agent.manifests import ACCOUNT, AgentManifests, manifests
 from ledger.signing import PrivateKey, published
 from tests.support.forked import forked
 from tests.support.kube.agents import agent_token
@@ -17,6 +16,7 @@ from tests.support.kube.pods import pods_in
 from tests.support.kube.schedulers import HasPort, Identities, asking, extender, issue
 from tests.support.kube.webhooks import apply
 from tests.support.machines_found import write_machine
+from tests.support.manifests import AGENT_ACCOUNT, printed_agent
 from tests.support.node.agents import CARDS
 from tests.support.node.node import NODE_NAME, Node
 
@@ -51,14 +51,11 @@ class Cluster:
         for name, text in published([key.public]).items():
             (self.folder / "keys" / name).write_text(text)
         ledger = PrivateKey.parse((self.identities.keys / "ledger.key").read_text())
-        options = AgentManifests(
-            image=probe or "none",
-            authority="",
-            namespace=OURS,
-            by_environment=bool(probe),
-            probe_runtime_class=runtime,
-        )
-        rights = [one for one in manifests(options) if one["kind"] != "DaemonSet"]
+        options = ["--namespace", OURS]
+        if probe:
+            options += ["--env", "--probe-runtime-class", runtime]
+        things = printed_agent(*options, image=probe or "none")
+        rights = [one for one in things if one["kind"] != "DaemonSet"]
         apply(self.plane, rights)
         (self.folder / "token").write_text(self._token())
         cards = tuple(
@@ -110,7 +107,7 @@ class Cluster:
         return path
 
     def _token(self) -> str:
-        words = plain_pod("agent", {}, nodeName=NODE_NAME, serviceAccountName=ACCOUNT)
+        words = plain_pod("agent", {}, nodeName=NODE_NAME, serviceAccountName=AGENT_ACCOUNT)
         reply = self.plane.api().create(pods_in(OURS), words)
         assert reply.ok, reply.message
         return agent_token(self.plane, OURS, reply.body)

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import pytest
 
 from scheduler.gate import examine
-from scheduler.gate.configuration import GateOptions, configuration
+from tests.support.manifests import printed
 
 DRIVER = "gpu.example.com"
-GOOD = configuration(GateOptions(drivers=[DRIVER], authority=b"-----BEGIN CERTIFICATE-----\nx"))
+
+
+def printed_for(*drivers: str) -> dict[str, Any]:
+    """Return the configuration that is printed for these drivers."""
+    with NamedTemporaryFile() as file:
+        file.write(b"-----BEGIN CERTIFICATE-----\nx")
+        file.flush()
+        return printed("dra", "--ca", file.name, *(f"--driver={one}" for one in drivers))[0]
+
+
+GOOD = printed_for(DRIVER)
 
 
 def changed(**hook: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
@@ -42,7 +53,7 @@ def test_the_configuration_is_looked_at(
 
 def test_the_drivers_are_those_that_it_was_printed_for() -> None:
     """Read back out of its expression."""
-    two = configuration(GateOptions(drivers=["b.example.com", "a.example.com"]))
+    two = printed_for("b.example.com", "a.example.com")
     assert examine.of_configurations([two], [])[1] == ("a.example.com", "b.example.com")
 
 

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY
-from webhook.decide.settings import DEFAULT_ADMISSION, Profile
-from webhook.manifests.hooks import HookOptions, webhook_configurations
+from tests.support.manifests import printed
 
 OPERATIONS_DOC = Path(__file__).parents[4] / "docs" / "operations.md"
 
 
-def hooks(options: HookOptions | None = None) -> list[dict[str, Any]]:
+def hooks(*options: str) -> list[dict[str, Any]]:
     """Return every hook of both configurations."""
-    made = webhook_configurations(options or HookOptions())
+    made = printed("webhook", *options)
     return [hook for configuration in made for hook in configuration["webhooks"]]
 
 
@@ -82,17 +80,18 @@ def test_there_are_as_many_conditions_as_the_api_server_takes() -> None:
     assert all(len(hook.get("matchConditions", ())) <= 64 for hook in hooks())
 
 
-def test_a_profile_brings_its_pods_to_us() -> None:
+def test_a_profile_brings_its_pods_to_us(tmp_path: Path) -> None:
     """They may ask for nothing of ours and get defaults all the same."""
-    profiles = (Profile(name="batch", pod_labels={"app": "batch", "tier": "low"}),)
-    settings = replace(DEFAULT_ADMISSION, profiles=profiles)
-    mutate, cpus, *others = hooks(HookOptions(settings=settings))
+    config = tmp_path / "admission.yaml"
+    kind = "apiVersion: tenure.sh/v1alpha1\nkind: AdmissionConfiguration\n"
+    config.write_text(f"{kind}profiles: [{{name: batch, podLabels: {{app: batch, tier: low}}}}]")
+    mutate, cpus, *others = hooks("--config", str(config))
     wanted = '"app" in object.metadata.labels && object.metadata.labels["app"] == "batch"'
     assert wanted in conditions(mutate)
     assert conditions(cpus) == f"!({conditions(mutate)})"
     assert not any(wanted in conditions(hook) for hook in others)
-    everybody = replace(DEFAULT_ADMISSION, profiles=(Profile(name="all"),))
-    assert conditions(hooks(HookOptions(settings=everybody))[0]).endswith(" || true")
+    config.write_text(f"{kind}profiles: [{{name: all}}]")
+    assert conditions(hooks("--config", str(config))[0]).endswith(" || true")
 
 
 def test_our_own_binding_and_wake_up_call_nobody() -> None:
@@ -103,9 +102,9 @@ def test_our_own_binding_and_wake_up_call_nobody() -> None:
 
 def test_a_server_outside_the_cluster_is_called_by_its_url() -> None:
     """And one inside by its Service, under the port that it has."""
-    (mutate, *_) = hooks(HookOptions(url="https://10.0.0.1:8443"))
+    (mutate, *_) = hooks("--url", "https://10.0.0.1:8443")
     assert mutate["clientConfig"] == {"url": "https://10.0.0.1:8443/mutate"}
-    (mutate, *_) = hooks(HookOptions(namespace="b", service="other"))
+    (mutate, *_) = hooks("--namespace", "b", "--service", "other")
     place = {"namespace": "b", "name": "other", "path": "/mutate", "port": 443}
     assert mutate["clientConfig"] == {"service": place}
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from webhook.manifests.hooks import HookOptions
-from webhook.manifests.rights import rights
+from tests.support.manifests import printed
 
 
 def test_there_is_no_wildcard_and_no_secret_but_one() -> None:
     """Reading all Secrets of a namespace would be reading its other tokens."""
-    made = rights(HookOptions(), secret="certs")
+    made = printed("rbac", "--secret", "certs")
     rules = [rule for one in made if "rules" in one for rule in one["rules"]]
     assert "*" not in str(rules)
     secrets = [rule for rule in rules if "secrets" in rule["resources"]]
@@ -28,8 +27,8 @@ def test_there_is_no_wildcard_and_no_secret_but_one() -> None:
 
 def test_two_releases_do_not_take_each_others_rights() -> None:
     """Applying the second leaves the first one's bindings alone."""
-    first = rights(HookOptions())
-    second = rights(HookOptions(name="b", namespace="b-system"))
+    first = printed("rbac")
+    second = printed("rbac", "--name", "b", "--namespace", "b-system")
     cluster_wide = [
         {one["metadata"]["name"] for one in made if one["kind"].startswith("Cluster")}
         for made in (first, second)

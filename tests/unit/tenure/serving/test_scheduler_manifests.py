@@ -1,39 +1,45 @@
 from __future__ import annotations
 
-import json
-from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
-import pytest
+import yaml
 
-from agent.manifests import AgentManifests
-from agent.manifests import manifests as agent_manifests
-from scheduler.service.api.words import AGENT_ACCOUNT
-from scheduler.service.deployment import Deployed
-from scheduler.service.manifests import (
-    ApiManifests,
-    SchedulerManifests,
-    configuration,
-    manifests,
+from ledger.domain.resources import GPU_TEMPLATES_NAME, LABEL_TENURE_LEADER, WAKING_CLASS
+from scheduler.service.api.words import (
+    AGENT_ACCOUNT,
+    FORCE,
+    GROUP,
+    HOLDINGS,
+    RESOURCE,
+    VERSION,
 )
+from scheduler.service.witnesses import CONFIG_MAP
 from tenure.serving.options import declared
 from tenure.serving.scheduling.cluster import PATHS
 from tenure.serving.scheduling.options import SchedulerOptions
+from tests.support.manifests import kube_scheduler, printed_agent, printed_scheduler
 
-OPTIONS = SchedulerManifests(version="v1.36.3")
+DRIVER: Final = ("--driver", "gpu.nvidia.com")
+IMAGE: Final = ("--image", "tenure:1")
+
+Thing = dict[str, Any]
+
+
+def by_name(things: list[Thing]) -> dict[str, Thing]:
+    """Return objects by kind and name."""
+    return {f"{one['kind']}/{one['metadata']['name']}": one for one in things}
 
 
 def test_the_right_to_evict_comes_with_its_option_alone() -> None:
     """And the Deployment is told of it."""
-    wanted = SchedulerManifests(deployed=Deployed(image="i"), evict_partial_gangs=True)
-    for options, times in ((OPTIONS, 0), (wanted, 1)):
-        text = str(manifests(options))
+    for options, times in (((), 0), ((*IMAGE, "--evict-partial-gangs"), 1)):
+        text = str(printed_scheduler(*options))
         assert (text.count("pods/eviction"), text.count("--evict-partial-gangs")) == (times, times)
 
 
 def test_the_second_kube_scheduler_has_one_profile_and_asks_for_every_pod_of_it() -> None:
     """GPU-sharing contract C.1, "Ours": names only, ten seconds, no managedResources."""
-    config = configuration("https://x", "/certs", namespace="tenure-system")
+    config = kube_scheduler("https://x", "/certs", "")
     assert [profile["schedulerName"] for profile in config["profiles"]] == ["tenure"]
     [entry] = config["extenders"]
     assert entry["nodeCacheCapable"] is True
@@ -47,18 +53,20 @@ def test_the_second_kube_scheduler_has_one_profile_and_asks_for_every_pod_of_it(
 
 def test_the_configuration_of_the_manifests_is_that_of_its_deployment() -> None:
     """The ConfigMap has it as text, and the Deployment mounts it with the certificates."""
-    things = {(thing["kind"], thing["metadata"]["name"]): thing for thing in manifests(OPTIONS)}
-    text = things["ConfigMap", "tenure-kube-scheduler"]["data"]["config.yaml"]
+    things = by_name(printed_scheduler())
+    config = yaml.safe_load(things["ConfigMap/tenure-kube-scheduler"]["data"]["config.yaml"])
     url = "https://tenure-scheduler.tenure-system.svc"
-    assert json.loads(text)["extenders"][0]["urlPrefix"] == url
-    spec = things["Deployment", "tenure-kube-scheduler"]["spec"]["template"]["spec"]
+    assert config["extenders"][0]["urlPrefix"] == url
+    assert config["clientConnection"]["kubeconfig"] == ""
+    assert config["leaderElection"]["leaderElect"] is True
+    spec = things["Deployment/tenure-kube-scheduler"]["spec"]["template"]["spec"]
     assert spec["containers"][0]["image"] == "registry.k8s.io/kube-scheduler:v1.36.3"
     assert {volume["name"] for volume in spec["volumes"]} == {"config", "certs"}
 
 
 def test_who_guards_claims_may_ask_whether_one_is_there() -> None:
     """A claim whose deletion no watch showed is released once the API server says so."""
-    things = manifests(replace(OPTIONS, drivers=("gpu.example.com",)))
+    things = printed_scheduler(*DRIVER)
     [verbs] = [
         rule["verbs"]
         for thing in things
@@ -70,16 +78,11 @@ def test_who_guards_claims_may_ask_whether_one_is_there() -> None:
 
 def test_the_gate_listens_where_the_control_plane_reaches_it() -> None:
     """A private control plane opens few ports, and may see nodes alone."""
-    options = replace(
-        OPTIONS,
-        drivers=("gpu.example.com",),
-        gate_port=9443,
-        deployed=Deployed(image="tenure", host_network=True),
-    )
-    things = {(thing["kind"], thing["metadata"]["name"]): thing for thing in manifests(options)}
-    ports = things["Service", "tenure-scheduler"]["spec"]["ports"]
+    options = (*IMAGE, *DRIVER, "--gate-port", "9443", "--host-network")
+    things = by_name(printed_scheduler(*options))
+    ports = things["Service/tenure-scheduler"]["spec"]["ports"]
     assert {"name": "gate", "port": 9443, "targetPort": 9443} in ports
-    spec = things["Deployment", "tenure-scheduler"]["spec"]["template"]["spec"]
+    spec = things["Deployment/tenure-scheduler"]["spec"]["template"]["spec"]
     assert (spec["hostNetwork"], spec["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
     assert "0.0.0.0:9443" in spec["containers"][0]["args"]
 
@@ -87,8 +90,8 @@ def test_the_gate_listens_where_the_control_plane_reaches_it() -> None:
 def test_our_own_pods_use_no_claim() -> None:
     """Who answers the gate must not wait for it."""
     own = [
-        *manifests(replace(OPTIONS, drivers=("gpu.nvidia.com",), deployed=Deployed(image="t"))),
-        *agent_manifests(AgentManifests(image="t", authority="PEM")),
+        *printed_scheduler(*IMAGE, *DRIVER),
+        *printed_agent(),
     ]
     pods = [
         thing["spec"]["template"]["spec"]
@@ -106,7 +109,7 @@ def test_our_own_pods_use_no_claim() -> None:
 
 def test_no_right_has_a_wildcard_and_none_reads_secrets() -> None:
     """Each right is one that `tenure serve scheduler` or kube-scheduler uses."""
-    for thing in manifests(replace(OPTIONS, api=ApiManifests(authority=b"PEM"))):
+    for thing in printed_scheduler(authority=b"PEM"):
         for rule in thing.get("rules", ()):
             assert "*" not in [*rule["verbs"], *rule["apiGroups"], *rule["resources"]]
             assert "secrets" not in rule["resources"]
@@ -116,7 +119,7 @@ def test_every_collection_that_is_followed_may_be_listed_and_watched() -> None:
     """One that may not would leave the view stale for good."""
     granted = {
         (group, resource)
-        for thing in manifests(OPTIONS)
+        for thing in printed_scheduler()
         if thing["metadata"]["name"] == "tenure-scheduler"
         for rule in thing.get("rules", ())
         if {"list", "watch"} <= set(rule["verbs"])
@@ -130,46 +133,42 @@ def test_every_collection_that_is_followed_may_be_listed_and_watched() -> None:
 
 def test_nobody_is_answered_and_nothing_registered_unless_it_is_asked_for() -> None:
     """An APIService that is unavailable stalls the deletion of every namespace."""
-    kinds = [thing["kind"] for thing in manifests(OPTIONS)]
-    assert "APIService" not in kinds
-    assert not any("reviews" in str(thing.get("rules")) for thing in manifests(OPTIONS))
-    with_api = manifests(replace(OPTIONS, api=ApiManifests()))
-    assert "APIService" not in [thing["kind"] for thing in with_api]
+    things = printed_scheduler()
+    assert "APIService" not in [thing["kind"] for thing in things]
+    assert not any("reviews" in str(thing.get("rules")) for thing in things)
+    assert "APIService" not in [thing["kind"] for thing in printed_scheduler("--api")]
 
 
 def test_the_api_service_leads_to_the_listener_of_every_replica() -> None:
     """By a Service of its own, whose Pods need neither lead nor have a ledger."""
-    made = manifests(replace(OPTIONS, api=ApiManifests(authority=b"PEM")))
-    things = {(thing["kind"], thing["metadata"]["name"]): thing for thing in made}
-    spec = things["APIService", "v1alpha1.audit.tenure.sh"]["spec"]
+    things = by_name(printed_scheduler(authority=b"PEM"))
+    spec = things["APIService/v1alpha1.audit.tenure.sh"]["spec"]
     assert spec["service"] == {"name": "tenure-api", "namespace": "tenure-system", "port": 443}
     assert spec["caBundle"] == "UEVN"
-    service = things["Service", "tenure-api"]["spec"]
+    service = things["Service/tenure-api"]["spec"]
     assert service["selector"] == {"app.kubernetes.io/name": "tenure-scheduler"}
     assert service["publishNotReadyAddresses"] is True
     assert service["ports"] == [{"name": "api", "port": 443, "targetPort": 8444}]
 
 
-def _running(deployed: Deployed, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - any option
-    options = replace(OPTIONS, deployed=deployed, api=ApiManifests(), **more)
-    return {f"{one['kind']}/{one['metadata']['name']}": one for one in manifests(options)}
+def running(*options: str) -> dict[str, Thing]:
+    """Return what is printed with an image and the API."""
+    return by_name(printed_scheduler(*IMAGE, "--api", *options))
 
 
 def test_on_sqlite_one_replica_runs_on_a_disk_of_its_own() -> None:
     """The old one has ended before the new one starts: one file, one writer."""
-    made = _running(Deployed(image="tenure:1"))
+    made = running()
     spec = made["Deployment/tenure-scheduler"]["spec"]
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
     claim = made["PersistentVolumeClaim/tenure-scheduler-ledger"]["metadata"]["name"]
     pod = spec["template"]["spec"]
     assert {"name": "ledger", "persistentVolumeClaim": {"claimName": claim}} in pod["volumes"]
-    with pytest.raises(AssertionError):
-        Deployed(image="tenure:1", replicas=2)
 
 
 def test_on_postgres_as_many_run_as_are_wanted_and_a_rollout_goes_on() -> None:
     """The URL has a password: it is in a Secret, and on no command line."""
-    made = _running(Deployed(image="tenure:1", replicas=3, ledger="ledger"))
+    made = running("--replicas", "3", "--ledger-secret", "ledger")
     spec = made["Deployment/tenure-scheduler"]["spec"]
     assert spec["replicas"] == 3
     assert "strategy" not in spec
@@ -182,28 +181,57 @@ def test_on_postgres_as_many_run_as_are_wanted_and_a_rollout_goes_on() -> None:
 
 def test_the_extender_is_whoever_leads_and_its_pods_can_be_told_by_it() -> None:
     """The Service selects the leader's label beside the Deployment's own."""
-    made = _running(Deployed(image="tenure:1"))
+    made = running()
     labels = made["Deployment/tenure-scheduler"]["spec"]["template"]["metadata"]["labels"]
     selector = made["Service/tenure-scheduler"]["spec"]["selector"]
-    assert selector == {**labels, "tenure.sh/leader": "true"}
+    assert selector.pop("tenure.sh/leader") == "true"
+    assert selector.items() <= labels.items()
+    assert selector == made["Deployment/tenure-scheduler"]["spec"]["selector"]["matchLabels"]
 
 
 def test_the_command_takes_all_that_it_is_given() -> None:
     """Every option is one of `tenure serve scheduler`, and the ports are those of the Services."""
-    running = Deployed(image="tenure:1", config="c", gate_clients="s")
-    made = _running(running, drivers=("gpu.nvidia.com",), untold="record")
+    more = ("--config-map", "c", "--gate-client-ca", "s", "--untold-devices", "record")
+    made = running(*DRIVER, *more)
     [container] = made["Deployment/tenure-scheduler"]["spec"]["template"]["spec"]["containers"]
     known = {each.flag for each in declared(SchedulerOptions)}
     options = [arg for arg in container["args"] if arg.startswith("--")]
     assert set(options) <= known
     api = made["Service/tenure-api"]["spec"]["ports"][0]["targetPort"]
     assert f"0.0.0.0:{api}" in container["args"]
+    ports = {one["name"]: one["containerPort"] for one in container["ports"]}
+    assert ports == {"extender": 8443, "probes": 8080, "api": api, "gate": 8445}
+    probes = [container[f"{name}Probe"]["httpGet"]["port"] for name in ("liveness", "readiness")]
+    assert probes == ["probes", "probes"]
+
+
+def test_names_that_the_service_has_in_code_are_those_of_the_files() -> None:
+    """What it may read, write and answer is called so in both."""
+    things = by_name(printed_scheduler(*DRIVER, authority=b"PEM"))
+    rights = [
+        (resource, name)
+        for thing in things.values()
+        for rule in thing.get("rules", ())
+        for resource in rule["resources"]
+        for name in rule.get("resourceNames", ())
+    ]
+    for right in (
+        ("configmaps", GPU_TEMPLATES_NAME),
+        ("configmaps", CONFIG_MAP),
+        ("deviceclasses", WAKING_CLASS),
+    ):
+        assert right in rights
+    answers, force = (things[f"ClusterRole/tenure-{name}"] for name in ("answers", "force-release"))
+    assert answers["rules"] == [{"apiGroups": [GROUP], "resources": [RESOURCE], "verbs": ["get"]}]
+    assert force["rules"] == [{"apiGroups": [GROUP], "resources": [HOLDINGS], "verbs": [FORCE]}]
+    assert f"APIService/{VERSION}.{GROUP}" in things
+    assert LABEL_TENURE_LEADER in things["Service/tenure-scheduler"]["spec"]["selector"]
 
 
 def test_a_settings_file_is_mounted_where_the_command_reads_it() -> None:
     """From a ConfigMap of yours; without one the command has none."""
     for config in ("", "settings"):
-        made = _running(Deployed(image="tenure:1", config=config))
+        made = running("--config-map", config)
         pod = made["Deployment/tenure-scheduler"]["spec"]["template"]["spec"]
         [container] = pod["containers"]
         named = {"name": "config", "configMap": {"name": "settings"}}
@@ -217,23 +245,20 @@ def test_a_settings_file_is_mounted_where_the_command_reads_it() -> None:
 
 def test_agents_and_those_who_may_force_a_release_are_there_with_the_api() -> None:
     """An account whose token says whose node it is, and a role that you bind."""
-    made = _running(Deployed(image="tenure:1"))
+    made = running()
     account = made[f"ServiceAccount/{AGENT_ACCOUNT}"]["metadata"]
     assert (account["namespace"], account["name"]) == ("tenure-system", AGENT_ACCOUNT)
     [rule] = made["ClusterRole/tenure-force-release"]["rules"]
     assert (rule["verbs"], rule["resources"]) == (["force-release"], ["holdings"])
-    assert not any("force" in key or AGENT_ACCOUNT in key for key in _names(manifests(OPTIONS)))
-
-
-def _names(things: list[dict[str, Any]]) -> list[str]:
-    return [f"{one['kind']}/{one['metadata']['name']}" for one in things]
+    without = by_name(printed_scheduler())
+    assert not any("force" in key or AGENT_ACCOUNT in key for key in without)
 
 
 def test_only_its_own_lease_can_be_changed() -> None:
     """Creating one can't be kept to a name."""
     [role] = [
         one
-        for one in manifests(OPTIONS)
+        for one in printed_scheduler()
         if one["kind"] == "Role"
         and (one["metadata"]["name"], one["metadata"]["namespace"])
         == ("tenure-scheduler", "tenure-system")

@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from typer.testing import CliRunner
 
-from agent.decide.isolation import Provider
-from agent.manifests import AgentManifests, manifests
+from agent.decide.env_proof import COMMAND, MEMORY, NAME, SCHEDULER, SECONDS_MAX
+from agent.decide.isolation import LIBRARY
+from ledger.domain.annotations.tenure import visible_key
+from ledger.domain.dialects.gpushare.words import ANNOTATION_GPUSHARE_ASSIGNED
+from ledger.domain.resources import (
+    ANNOTATION_TENURE_VISIBLE_PREFIX,
+    CALLER_NODE_NAME,
+    CALLER_POD_UID,
+    ENV_NVIDIA_VISIBLE,
+    LABEL_TENURE_OWNED,
+    TAINT_TENURE_OWNED,
+)
 from ledger.signing import published
 from tenure.cli import app
+from tests.support.manifests import printed_agent
 from tests.support.process import ROOT
 from tests.support.proofs import KEY, OTHER_KEY
 
-OPTIONS: Final = AgentManifests(image="i", authority="PEM", keys=published([KEY.public]))
 
-
-def of_kind(kind: str, options: AgentManifests = OPTIONS) -> dict[str, Any]:
+def of_kind(kind: str, *options: str) -> dict[str, Any]:
     """Return the one object of a kind."""
-    [found] = (one for one in manifests(options) if one["kind"] == kind)
+    [found] = (one for one in printed_agent(*options) if one["kind"] == kind)
     return found
 
 
-def container(options: AgentManifests = OPTIONS) -> dict[str, Any]:
+def container(*options: str) -> dict[str, Any]:
     """Return the agent's container."""
-    [found] = of_kind("DaemonSet", options)["spec"]["template"]["spec"]["containers"]
+    [found] = of_kind("DaemonSet", *options)["spec"]["template"]["spec"]["containers"]
     return dict(found)
 
 
@@ -44,27 +52,24 @@ def test_it_has_no_privilege_and_writes_to_three_folders_alone() -> None:
     assert written == {"/var/lib/kubelet/device-plugins", "/var/run/cdi", "/var/lib/tenure"}
 
 
-ISOLATED: Final = replace(OPTIONS, isolation=Provider.HAMI_CORE)
+ISOLATED: Final = ("--isolation", "HAMi-core")
 
 
 def test_the_library_of_isolation_is_looked_at_where_the_node_has_it() -> None:
     """For reading alone, at the place that the agent has for the node's own root."""
     assert "--isolation" not in container()["args"]
-    args = container(ISOLATED)["args"]
+    args = container(*ISOLATED)["args"]
     assert args[args.index("--isolation") + 1] == "HAMi-core"
-    mounts = {one["mountPath"]: one for one in container(ISOLATED)["volumeMounts"]}
+    mounts = {one["mountPath"]: one for one in container(*ISOLATED)["volumeMounts"]}
     assert mounts["/host/usr/local/vgpu"]["readOnly"]
-
-
-READING: Final = replace(OPTIONS, reads_claims=True)
 
 
 def test_kubelets_own_folder_is_mounted_only_where_claims_are_confirmed() -> None:
     """For reading alone, and so that no volume of a Pod's stays mounted because of it."""
     assert "--kubelet-root" not in container()["args"]
-    args = container(READING)["args"]
+    args = container("--claims")["args"]
     root = args[args.index("--kubelet-root") + 1]
-    [mount] = (one for one in container(READING)["volumeMounts"] if one["mountPath"] == root)
+    [mount] = (one for one in container("--claims")["volumeMounts"] if one["mountPath"] == root)
     assert mount["readOnly"]
     assert mount["mountPropagation"] == "HostToContainer"
 
@@ -72,22 +77,21 @@ def test_kubelets_own_folder_is_mounted_only_where_claims_are_confirmed() -> Non
 def test_every_mount_and_every_right_has_its_reason_in_the_docs() -> None:
     """Whoever installs it reads what it gets."""
     words = (ROOT / "docs" / "agent.md").read_text()
-    all_of_it = replace(ISOLATED, reads_claims=True)
-    sources = of_kind("DaemonSet", all_of_it)["spec"]["template"]["spec"]["volumes"]
+    sources = of_kind("DaemonSet", *ISOLATED, "--claims")["spec"]["template"]["spec"]["volumes"]
     hosts = [one["hostPath"]["path"] for one in sources if "hostPath" in one]
     rights = [one["resources"][0] for one in of_kind("ClusterRole")["rules"]]
     missing = [one for one in (*hosts, *rights) if f"`{one}`" not in words]
     assert not missing
 
 
-PROBING: Final = replace(OPTIONS, by_environment=True, probe_runtime_class="nvidia")
+PROBING: Final = ("--env", "--probe-runtime-class", "nvidia")
 
 
 def test_a_binding_gives_a_probe_no_label_but_those_of_its_nodes_place() -> None:
     """The API server's own plugin writes these, and whatever a Binding has goes into its Pod."""
     [policy] = [
         one
-        for one in manifests(PROBING)
+        for one in printed_agent(*PROBING)
         if one["kind"] == "ValidatingAdmissionPolicy"
         and one["metadata"]["name"].endswith("binding")
     ]
@@ -100,15 +104,15 @@ def test_a_binding_gives_a_probe_no_label_but_those_of_its_nodes_place() -> None
 
 def test_pods_are_made_where_a_probe_is_needed_and_in_no_other_mode() -> None:
     """In its own namespace alone; the agent is told of whom it makes one, and policies hold it."""
-    kinds = [one["kind"] for one in manifests(OPTIONS)]
+    kinds = [one["kind"] for one in printed_agent()]
     assert "Role" not in kinds
-    [role] = (one for one in manifests(PROBING) if one["kind"] == "Role")
-    assert role["metadata"]["namespace"] == PROBING.namespace
+    [role] = (one for one in printed_agent(*PROBING) if one["kind"] == "Role")
+    assert role["metadata"]["namespace"] == "tenure-system"
     assert [(one["resources"], one["verbs"]) for one in role["rules"]] == [
         (["pods"], ["create", "delete"]),
         (["pods/binding"], ["create"]),
     ]
-    args = container(PROBING)["args"]
+    args = container(*PROBING)["args"]
     named = ("--mode", "--probe-image", "--probe-namespace", "--probe-runtime-class")
     assert [args[args.index(one) + 1] for one in named] == ["env", "i", "tenure-system", "nvidia"]
     assert "--probe-image" not in container()["args"]
@@ -125,13 +129,57 @@ def test_it_may_list_nothing() -> None:
     """Pods come from kubelet; marks of Pods are for the mode that has them."""
     verbs = {verb for rule in of_kind("ClusterRole")["rules"] for verb in rule["verbs"]}
     assert verbs == {"get", "patch", "create"}
-    marking = replace(OPTIONS, marks_pods=True)
     added = [
         rule
-        for rule in of_kind("ClusterRole", marking)["rules"]
+        for rule in of_kind("ClusterRole", "--gpushare")["rules"]
         if rule not in of_kind("ClusterRole")["rules"]
     ]
     assert added == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["patch"]}]
+
+
+def test_names_that_the_agent_has_in_code_are_those_of_the_files() -> None:
+    """What a policy compares, and what a node is chosen by, is called so in both."""
+    pod = of_kind("DaemonSet", *ISOLATED)["spec"]["template"]["spec"]
+    assert pod["nodeSelector"] == {LABEL_TENURE_OWNED: "true"}
+    assert pod["tolerations"] == [{"key": TAINT_TENURE_OWNED, "operator": "Exists"}]
+    [isolation] = (one for one in pod["volumes"] if one["name"] == "isolation")
+    assert isolation["hostPath"]["path"] == LIBRARY.rpartition("/")[0]
+
+    marking, probing = (
+        " ".join(
+            rule["expression"]
+            for one in printed_agent(*options)
+            for part in ("variables", "validations")
+            for rule in one.get("spec", {}).get(part, ())
+        )
+        for options in (("--gpushare",), PROBING)
+    )
+    assert f"k == '{ANNOTATION_GPUSHARE_ASSIGNED}'" in marking
+    for words in (
+        f"extra[?'{CALLER_NODE_NAME}']",
+        f"request.name == '{NAME}' + request.userInfo.extra[?'{CALLER_POD_UID}']",
+        f"c.command == {[*COMMAND]}",
+        f"orValue('') == '{MEMORY}'",
+        f"schedulerName == '{SCHEDULER}'",
+        f"orValue(0) == {SECONDS_MAX}",
+        f"e.name == '{ENV_NVIDIA_VISIBLE}'",
+        f'startsWith("metadata.annotations[\'{ANNOTATION_TENURE_VISIBLE_PREFIX}")',
+        f"k == '{visible_key('0')}'",
+    ):
+        assert words in probing, words
+
+
+def test_the_agent_is_given_the_keys_by_the_names_that_it_reads_them_by() -> None:
+    """As `ledger.signing.published` calls them, and the authority as it was."""
+    data = {
+        one["metadata"]["name"]: one["data"]
+        for one in printed_agent()
+        if one["kind"] == "ConfigMap"
+    }
+    assert data == {
+        "tenure-agent-ca": {"ca.crt": "PEM"},
+        "tenure-agent-proof-keys": published([KEY.public]),
+    }
 
 
 def test_the_command_prints_what_it_was_told(tmp_path: Path) -> None:

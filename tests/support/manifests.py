@@ -1,0 +1,60 @@
+"""What `tenure manifests` prints, as objects."""
+
+from __future__ import annotations
+
+from contextlib import redirect_stdout
+from io import StringIO
+from tempfile import NamedTemporaryFile
+from typing import Any, Final
+
+import yaml
+
+from tenure.cli import app
+from tenure.exits import run
+from tests.support.proofs import KEY
+
+AGENT_ACCOUNT: Final = "tenure-agent"
+
+
+def printed(*arguments: str) -> list[dict[str, Any]]:
+    """Return the objects that `tenure manifests` prints."""
+    out = StringIO()
+    with redirect_stdout(out):
+        code = run(app, ["manifests", *arguments])
+    assert code == 0, arguments
+    return list(yaml.safe_load_all(out.getvalue()))
+
+
+def printed_scheduler(*options: str, authority: bytes = b"") -> list[dict[str, Any]]:
+    """Return what is printed of the service; with an authority also the APIService."""
+    if not authority:
+        return printed("scheduler", "--kube-version", "v1.36.3", *options)
+    with NamedTemporaryFile() as file:
+        file.write(authority)
+        file.flush()
+        return printed_scheduler(*options, "--api-service", "--api-ca", file.name)
+
+
+def printed_agent(*options: str, image: str = "i") -> list[dict[str, Any]]:
+    """Return what is printed of the agents, who trust the key of the tests."""
+    with NamedTemporaryFile() as authority:
+        authority.write(b"PEM")
+        authority.flush()
+        files = ("--api-ca", authority.name, "--proof-key", str(KEY.public))
+        return printed("agent", "--image", image, *files, *options)
+
+
+def kube_scheduler(url: str, folder: str, kubeconfig: str) -> dict[str, Any]:
+    """
+    Return the printed configuration of kube-scheduler for one that runs outside of the cluster.
+
+    Args:
+        url: of the extender.
+        folder: with its `tls.crt`, `tls.key` and `ca.crt`.
+    """
+    [text] = (one["data"]["config.yaml"] for one in printed_scheduler() if "data" in one)
+    config: dict[str, Any] = yaml.safe_load(text.replace("/etc/tenure/certs", folder))
+    config["clientConnection"]["kubeconfig"] = kubeconfig
+    config["leaderElection"]["leaderElect"] = False
+    config["extenders"][0]["urlPrefix"] = url
+    return config
