@@ -278,4 +278,4 @@ def test_a_tile_without_hashes_is_no_traceback(archive: SqliteStore) -> None:
         raw.execute("UPDATE ledger_tiles SET hashes = x'' WHERE number = 0")
     with archive.open("read") as ledger:
         texts = [each.text for each in verify(ledger).findings]
-    assert "ledger_tiles: key=(0, 0), it must be so: length(hashes) = 8192" in texts
+    assert "ledger_tiles: key=(0, 0), it breaks the rule length(hashes) = 8192" in texts

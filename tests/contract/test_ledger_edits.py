@@ -285,7 +285,7 @@ def test_verify_finds_every_single_edit_of_a_row(
 
 
 NAMED: Final = {
-    ("ledger_tree", "id"): r"ledger_tree: key=\(-?\d+,\), it must be so: id = 1",
+    ("ledger_tree", "id"): r"ledger_tree: key=\(-?\d+,\), it breaks the rule id = 1",
     ("ledger_segments", "at_us"): r"ledger_segments: key=\(256,\), at_us is another",
     ("ledger_segments", "file_name"): r"ledger_segments: key=\(256,\), file_name=",
     ("ledger_segments", "state"): r"state at a segment's end is damaged: file=segment-000000000001",
@@ -328,4 +328,4 @@ def test_an_unknown_id_of_the_one_tree_is_found(recorded: Recorded) -> None:
             assert store is not None
             with store.open("read") as ledger:
                 texts = [each.text for each in verify(ledger).findings]
-    assert "ledger_tree: key=(None,), it must be so: id = 1" in texts
+    assert "ledger_tree: key=(None,), it breaks the rule id = 1" in texts

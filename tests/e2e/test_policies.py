@@ -212,6 +212,7 @@ COUNTED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "none": (pod("a", {"memory": "1Gi"}, labels=LSR), "0"),
     "in millionths": (pod("a", {"cpu": "1500000u"}, labels=LSR), "1500m"),
+    "less than one": (pod("a", {"cpu": "500m"}, labels=LSR), "500m"),
     "each part is rounded": (starting("999999u", ("Always", "1000001u")), "2001m"),
     "with an exponent": (pod("a", {"cpu": "2e0"}, labels=LSR), ""),
     "more than any machine has": (pod("a", {"cpu": "1e30"}, labels=LSR), ""),

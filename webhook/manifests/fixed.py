@@ -94,8 +94,9 @@ def whole_cpus() -> str:
 def whole_cpus_words(start: str) -> Mapping[str, str]:
     """Return the text of a refusal for CPUs that are not whole, in the webhook's own words."""
     total, field = "variables.cpu_milli", f"spec.containers[0].resources.requests[{CPU}]"
-    near = f"string([1, {total} / 1000].max()) + ' and ' + string({total} / 1000 + 1)"
-    part = f"string({total}) + 'm\": {WHOLE_CPUS} (nearest legal values ' + {near} + ')'"
+    both = f"'values ' + string({total} / 1000) + ' and ' + string({total} / 1000 + 1)"
+    near = f"({total} < 1000 ? 'value 1' : {both})"
+    part = f"string({total}) + 'm\": {WHOLE_CPUS} (nearest legal ' + {near} + ')'"
     facts = f"({total} == 0 ? '0\": {WHOLE_CPUS} and more than 0' : {part})"
     return {"messageExpression": f"'{start}: {field}: Invalid value: \"' + {facts}"}
 

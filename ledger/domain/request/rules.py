@@ -296,8 +296,8 @@ def check_whole_cpus(field: str, cpu_milli: int) -> Iterator[FieldError]:
         yield invalid(field, "0", f"{WHOLE_CPUS} and more than 0")
     elif cpu_milli % 1000:
         below = cpu_milli // 1000
-        nearest = f"nearest legal values {max(1, below)} and {below + 1}"
-        yield invalid(field, f"{cpu_milli}m", f"{WHOLE_CPUS} ({nearest})")
+        nearest = f"values {below} and {below + 1}" if below else "value 1"
+        yield invalid(field, f"{cpu_milli}m", f"{WHOLE_CPUS} (nearest legal {nearest})")
 
 
 @of_rule(Rule.ARM_CPU_POLICY)

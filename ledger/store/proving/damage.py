@@ -71,7 +71,7 @@ def broken_checks(connection: Connection) -> Iterator[str]:
         try:
             options = {"no_parameters": True}
             for broken, *key in connection.exec_driver_sql(query, execution_options=options):
-                yield f"{table.name}: key={tuple(key)}, it must be so: {checks[broken]}"
+                yield f"{table.name}: key={tuple(key)}, it breaks the rule {checks[broken]}"
         except DAMAGE as error:
             yield f"{table.name} is unreadable: {fact_of(error)}"
 

@@ -216,13 +216,21 @@ def test_qos_and_priority_go_together_as_the_matrix_says(
     assert allowed is not bool(list(check_qos("f", qos, priority_class)))
 
 
-@pytest.mark.parametrize(("milli", "fine"), [(0, False), (1000, True), (1500, False), (999, False)])
-def test_own_cpus_are_whole(milli: int, *, fine: bool) -> None:
+@pytest.mark.parametrize(
+    ("milli", "ends"),
+    [
+        (0, ["and more than 0"]),
+        (1000, []),
+        (1500, ["(nearest legal values 1 and 2)"]),
+        (999, ["(nearest legal value 1)"]),
+    ],
+)
+def test_own_cpus_are_whole(milli: int, ends: list[str]) -> None:
     """Koordinator contract 5.3: non-zero and a whole number of CPUs."""
     found = messages(check_whole_cpus("f", milli))
 
-    assert fine is not bool(found)
     assert all("the requested CPUs must be integer" in text for text in found)
+    assert [text.endswith(end) for text, end in zip(found, ends, strict=True)] == [True] * len(ends)
 
 
 def test_batch_resources_need_best_effort() -> None:
