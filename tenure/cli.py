@@ -16,21 +16,21 @@ from tenure.exits import run, with_next
 from tenure.version import tenure_version
 
 VERBS: Final = {
-    "simulate": "tenure.simulate.options",
-    "check": "tenure.check.options",
-    "who": "tenure.query.who",
-    "why": "tenure.query.why",
-    "pods": "tenure.query.pods",
-    "usage": "tenure.query.usage",
-    "verify": "tenure.admin.verify",
-    "status": "tenure.query.status",
-    "top": "tenure.query.top",
-    "drift": "tenure.query.drift",
-    "doctor": "tenure.check.doctor",
-    "release": "tenure.live.release",
-    "map": "tenure.report.map",
-    "report": "tenure.report.report",
-    "demo": "tenure.demo",
+    "simulate": "tenure.simulate.options:simulate",
+    "check": "tenure.check.options:check",
+    "who": "tenure.query.who:who",
+    "why": "tenure.query.why:why",
+    "pods": "tenure.query.pods:pods",
+    "usage": "tenure.query.usage:usage",
+    "verify": "tenure.admin.verify:verify",
+    "status": "tenure.query.status:status",
+    "top": "tenure.query.top:top",
+    "drift": "tenure.query.drift:drift",
+    "doctor": "tenure.check.doctor:doctor",
+    "release": "tenure.live.release:release",
+    "map": "tenure.report.map:draw",
+    "report": "tenure.report.report:report",
+    "demo": "tenure.demo:demo",
     "help": "",
     "defrag": "tenure.whatif.defrag",
     "ledger": "tenure.admin.ledger",
@@ -40,7 +40,11 @@ VERBS: Final = {
     "manifests": "tenure.serving.manifests",
     "certs": "tenure.serving.certs",
 }
-"""Every verb in the order of the help, and the module that registers it; our own have none."""
+"""
+Every verb in the order of the help, and its function; of a group the module that registers it.
+
+Our own have none.
+"""
 
 FIRST: Final = """\b
 To begin with:

@@ -36,7 +36,7 @@ class Verbs(MutableMapping[str, "Command"]):
     Commands by name, each imported and made when somebody looks: a command line has one.
 
     Args:
-        modules: name -> the module whose `register` adds it.
+        modules: name -> the module whose `register` adds it, or `module:function`.
         own: what is made already; listed where `modules` has its name, with no module.
     """
 
@@ -49,7 +49,12 @@ class Verbs(MutableMapping[str, "Command"]):
         if name not in self._made:
             one = typer.Typer(rich_markup_mode=None)
             one.callback()(lambda: None)
-            import_module(self._modules[name]).register(one)
+            module, _, function = self._modules[name].partition(":")
+            found = import_module(module)
+            if function:
+                one.command(name)(getattr(found, function))
+            else:
+                found.register(one)
             self._made[name] = get_group(one).commands[name]
         return self._made[name]
 

@@ -35,11 +35,6 @@ class Size(StrEnum):
     FULL = "full"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command("demo")(demo)
-
-
 def demo(
     size: Annotated[Size, typer.Option(help="small: seconds; full: about a minute.")] = Size.FULL,
     out: Annotated[

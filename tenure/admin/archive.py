@@ -24,11 +24,6 @@ if TYPE_CHECKING:
 _HOLDER: Final = "tenure ledger archive"
 
 
-def register(group: typer.Typer) -> None:
-    """Add the command to `tenure ledger`."""
-    group.command("archive")(archive)
-
-
 def archive(
     *,
     to: Annotated[

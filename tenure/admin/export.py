@@ -24,11 +24,6 @@ if TYPE_CHECKING:
     from tenure.offline import Export
 
 
-def register(group: typer.Typer) -> None:
-    """Add the command to `tenure ledger`."""
-    group.command("export")(export)
-
-
 def export(
     *,
     out: Annotated[

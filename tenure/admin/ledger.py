@@ -10,18 +10,13 @@ from typing import Annotated, Final
 import typer
 
 from ledger.domain.errors import InputError
-from tenure.admin import (
-    archive,
-    checkpoint,
-    clear,
-    correct_time,
-    export,
-    recover,
-    replay,
-    state,
-    void,
-    withdraw,
-)
+from tenure.admin import checkpoint
+from tenure.admin.archive import archive
+from tenure.admin.export import export
+from tenure.admin.mending import clear, correct_time, void, withdraw
+from tenure.admin.recover import recover
+from tenure.admin.replay import replay
+from tenure.admin.state import snapshot, state
 from tenure.admin.verify import FINDINGS_SHOWN
 from tenure.commands import Commands
 from tenure.exits import AnswerIsNo, with_next
@@ -37,23 +32,11 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(
         cls=Commands, help="Make, upgrade, rebuild and query a ledger.", no_args_is_help=True
     )
-    group.command("init")(init)
-    group.command("upgrade")(upgrade)
-    group.command("rebuild")(rebuild)
-    group.command("sql")(sql)
-    for verb in (
-        recover,
-        checkpoint,
-        export,
-        state,
-        replay,
-        archive,
-        void,
-        withdraw,
-        correct_time,
-        clear,
-    ):
-        verb.register(group)
+    for verb in (init, upgrade, rebuild, sql, recover):
+        group.command()(verb)
+    checkpoint.register(group)
+    for more in (export, state, snapshot, replay, archive, void, withdraw, correct_time, clear):
+        group.command()(more)
     app.add_typer(group, name="ledger")
 
 

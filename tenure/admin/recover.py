@@ -38,11 +38,6 @@ _COLUMNS: Final = (
 )
 
 
-def register(group: typer.Typer) -> None:
-    """Add the command to `tenure ledger`."""
-    group.command("recover")(recover)
-
-
 def recover(
     *,
     pods: Annotated[

@@ -52,11 +52,6 @@ _TOLD_WHOLE: Final = (
 )
 
 
-def register(group: typer.Typer) -> None:
-    """Add the command to `tenure ledger`."""
-    group.command("replay")(replay)
-
-
 def replay(
     position: Annotated[
         int | None,

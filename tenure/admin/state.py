@@ -36,12 +36,6 @@ _TAKEN_COLUMNS: Final = (
 )
 
 
-def register(group: typer.Typer) -> None:
-    """Add the commands to `tenure ledger`."""
-    group.command("state")(state)
-    group.command("snapshot")(snapshot)
-
-
 def state(
     *,
     at: Annotated[

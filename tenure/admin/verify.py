@@ -37,11 +37,6 @@ _FINDING_COLUMNS: Final = (
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command("verify")(verify)
-
-
 def verify(
     *,
     checkpoint: Annotated[

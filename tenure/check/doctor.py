@@ -28,11 +28,6 @@ _COLUMNS: Final = (
 _HOOKS: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command("doctor")(doctor)
-
-
 def doctor(
     *,
     driver: Annotated[

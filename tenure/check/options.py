@@ -20,11 +20,6 @@ class Operation(StrEnum):
     UPDATE = "UPDATE"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command("check")(check)
-
-
 def check(
     files: Annotated[
         list[str] | None,

@@ -13,11 +13,6 @@ from tenure.live.place import Place, asks, service_of
 from tenure.names import PodName, parse_name
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command("release")(release)
-
-
 @asks(but=("ledger", "namespace"))
 def release(
     holder: Annotated[

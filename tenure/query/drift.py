@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import typer
-
 from ledger.domain.log.drift import repair_of
 from ledger.domain.log.events import CLAIM
 from tenure.asking import Answer, Sight
@@ -33,11 +31,6 @@ _COLUMNS: Final = (
     Column(key="pod_uid", title="POD UID", wide=True),
     Column(key="position", title="POSITION", right=True, wide=True),
 )
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command("drift")(drift)
 
 
 @asks()

@@ -30,11 +30,6 @@ LIMIT: Final = 1000
 _ORDER: Final = (WAITING, FITS, PLACED, REFUSED, ENDED)
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command("pods")(pods)
-
-
 @asks()
 def pods(
     files: Files = None,

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-import typer
-
 from tenure.opening import opened
 from tenure.options import LedgerUrl, Output
 from tenure.output import Column, OutputFormat, one_line, write_answer
@@ -16,11 +14,6 @@ if TYPE_CHECKING:
     from ledger.store.open import Ledger
 
 _COLUMNS: Final = (Column(key="what", title="WHAT"), Column(key="value", title="VALUE"))
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command("status")(status)
 
 
 def status(*, ledger: LedgerUrl = None, output: Output = OutputFormat.TABLE) -> None:

@@ -41,11 +41,6 @@ class TopGroup(StrEnum):
     NODE = "node"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command("top")(top)
-
-
 @asks()
 def top(
     files: Files = None,

@@ -43,11 +43,6 @@ _COLUMNS: Final = (
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command("usage")(usage)
-
-
 @asks()
 def usage(
     files: Files = None,

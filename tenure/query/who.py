@@ -53,11 +53,6 @@ if TYPE_CHECKING:
 _MIB: Final = 1 << 20
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command("who")(who)
-
-
 @asks()
 def who(
     name: Annotated[

@@ -74,11 +74,6 @@ POD_CSV: Final = tuple(
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command("why")(why)
-
-
 @asks()
 def why(
     name: Annotated[

@@ -102,11 +102,6 @@ Namespaces = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command("map")(draw)
-
-
 @asks(but=("namespace",))
 def draw(
     files: Files = None,

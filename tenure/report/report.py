@@ -17,11 +17,6 @@ from tenure.simulate.dump import ledger_of_files
 STDOUT: Final = "-"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command("report")(report)
-
-
 def report(
     files: Files = None,
     *,

@@ -17,11 +17,6 @@ _recording = partial(typer.Option, rich_help_panel="Recording and output")
 SEED = 42
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command("simulate")(simulate)
-
-
 def simulate(
     files: Annotated[
         list[str] | None,
