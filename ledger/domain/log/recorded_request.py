@@ -2,77 +2,34 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Final
 
 from msgspec import Meta
 
-from ledger.domain.annotations.cpu import NumaTopologySpec
-from ledger.domain.annotations.device_hints import JointAllocation, PartitionSpec
-from ledger.domain.bounds import Count
-from ledger.domain.dialects.names import Dialect
 from ledger.domain.log.codec import encode_value
-from ledger.domain.request.requests import (
-    CardFilter,
-    ContainerCpus,
-    ContainerNeed,
-    CpuSetDemand,
-    DeviceDemand,
-    GangRef,
-    GroupRef,
-    PlacementRules,
-    PodRequest,
-    PodSnapshot,
-)
+from ledger.domain.request.requests import PodRequest, PodSnapshot, RequestTerms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedRequest:
+class RecordedRequest(RequestTerms):
     """
     The normalised request of a Pod, without what its event says beside it.
 
-    Rule: design section 8, what can't be asked later. Every field is that of `PodRequest`; who the
-    Pod is, its cpu and memory and its snapshot stand in the event of its decision, so that Pods of
-    one kind share one value. What is at its default is left out.
+    Rule: design section 8, what can't be asked later. Who the Pod is, its cpu and memory and its
+    snapshot stand in the event of its decision, so that Pods of one kind share one value. What is
+    at its default is left out.
     """
 
     newest_version: ClassVar[int] = 1
     version: Annotated[int, Meta(ge=1, le=1)]
-    dialect: Dialect | None = None
-    devices: tuple[DeviceDemand, ...] = ()
-    containers: tuple[ContainerNeed, ...] = ()
-    cpuset: CpuSetDemand | None = None
-    joint: JointAllocation | None = None
-    partition: PartitionSpec | None = None
-    placement: PlacementRules = field(default_factory=PlacementRules)
-    group: GroupRef | None = None
-    gang: GangRef | None = None
-    numa: NumaTopologySpec | None = None
-    burst_milli: Count = 0
-    bound_cpus: Count = 0
-    kubelet_cpus: tuple[ContainerCpus, ...] = ()
-    mgpu_policy: str = ""
-    mgpu_multi: bool = False
-    gpushare_units: Count = 0
-    card_filter: CardFilter | None = None
-    node_policy: str = ""
-    card_scoring: str = ""
-    extended: tuple[tuple[str, Count], ...] = ()
-    stored: tuple[str, ...] = ()
-    by_plugin: bool = False
 
 
-BESIDE_IT: Final = frozenset({"uid", "namespace", "name", "cpu_milli", "memory_bytes", "snapshot"})
-"""The fields of a request that the event has for itself."""
-
-_NAMES: Final = tuple(
-    field.name for field in dataclasses.fields(PodRequest) if field.name not in BESIDE_IT
-)
+_NAMES: Final = tuple(field.name for field in fields(RequestTerms))
 _values_of: Final = attrgetter(*_NAMES)
 
 

@@ -228,14 +228,12 @@ class PodSnapshot(Recorded, frozen=True, kw_only=True, gc=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodRequest:
+class RequestTerms:
     """
-    One Pod's whole request, decoded and normalised.
+    What Pods of one kind ask for alike: all of a request but who it is, its cpu and its memory.
 
     Attributes:
         dialect: the GPU dialect it spoke; None when it asks for no GPU.
-        cpu_milli, memory_bytes: the standard Pod request: max(sum of app containers and
-            sidecars, max over init containers) + overhead.
         devices: gpu demands first, in container order, then other types by name.
         joint: the device types to be chosen side by side; None = each on its own.
         partition: the Pod's wish about GPU partitions; not None (even empty) makes the node's
@@ -259,11 +257,6 @@ class PodRequest:
         by_plugin: its whole cards are given by NVIDIA's device plugin, which picks them.
     """
 
-    uid: str
-    namespace: str
-    name: str
-    cpu_milli: int
-    memory_bytes: int
     dialect: Dialect | None = None
     devices: tuple[DeviceDemand, ...] = ()
     containers: tuple[ContainerNeed, ...] = ()
@@ -274,18 +267,35 @@ class PodRequest:
     group: GroupRef | None = None
     gang: GangRef | None = None
     numa: NumaTopologySpec | None = None
-    burst_milli: int = 0
-    bound_cpus: int = 0
+    burst_milli: Count = 0
+    bound_cpus: Count = 0
     kubelet_cpus: tuple[ContainerCpus, ...] = ()
     mgpu_policy: str = ""
     mgpu_multi: bool = False
-    gpushare_units: int = 0
+    gpushare_units: Count = 0
     card_filter: CardFilter | None = None
     node_policy: str = ""
     card_scoring: str = ""
     extended: tuple[tuple[str, Count], ...] = ()
     stored: tuple[str, ...] = ()
     by_plugin: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodRequest(RequestTerms):
+    """
+    One Pod's whole request, decoded and normalised.
+
+    Attributes:
+        cpu_milli, memory_bytes: the standard Pod request: max(sum of app containers and
+            sidecars, max over init containers) + overhead.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    cpu_milli: int
+    memory_bytes: int
     snapshot: PodSnapshot = field(default_factory=PodSnapshot)
 
     @property
