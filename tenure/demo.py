@@ -83,18 +83,20 @@ def run_demo(*, size: str, directory: Path, seed: int) -> None:
     _announce(chosen, paths)
     paths.clear()
     summary = write_week(paths.trace, nodes=chosen.nodes, pods=chosen.pods, seed=seed)
-    _say(f"  made      {summary['nodes']} nodes, {summary['cards']} cards, {summary['pods']} Pods")
+    typer.echo(
+        f"  made      {summary['nodes']} nodes, {summary['cards']} cards, {summary['pods']} Pods"
+    )
     result = _decide(paths, seed)
     with open_ledger(str(paths.ledger), mode="read") as ledger:
         with progress_bar("proving") as progress:
             proof = verify(ledger, progress)
-        _say(f"  proved    {proof.events} events in {proof.seconds:.1f} s")
+        typer.echo(f"  proved    {proof.events} events in {proof.seconds:.1f} s")
         write_report(ledger, paths.report, proof=proof, command="make demo", seed=str(seed))
-        _say(f"  drawn     {paths.report}")
+        typer.echo(f"  drawn     {paths.report}")
         hints = _hints(ledger, paths)
-    _say("")
-    _say(_headline(result, proof))
-    _say(hints)
+    typer.echo("")
+    typer.echo(_headline(result, proof))
+    typer.echo(hints)
     if not proof.ok:
         raise AnswerIsNo
 
@@ -125,7 +127,7 @@ class _Paths:
 
 
 def _announce(size: Week, paths: _Paths) -> None:
-    _say(
+    typer.echo(
         f"A virtual week of a GPU cluster: {size.nodes} nodes, {size.pods:,} Pods of seven teams "
         "in every dialect, a dying card.\n"
         f"Every decision goes through the ledger. About {size.seconds} s and 60 MB, all of it in "
@@ -151,7 +153,7 @@ def _decide(paths: _Paths, seed: int) -> Result:
             progress=progress,
         )
     rate = result.tally.decisions / result.seconds
-    _say(
+    typer.echo(
         f"  decided   {result.tally.decisions:,} times in {result.seconds:.1f} s "
         f"({rate:,.0f}/s, waiting Pods are tried again), ledger {paths.ledger}"
     )
@@ -217,7 +219,3 @@ def _sql(paths: _Paths, statement: str) -> str:
         f""".execute(\\"{statement}\\")"
 """
     ).rstrip("\n")
-
-
-def _say(text: str) -> None:
-    typer.echo(text)

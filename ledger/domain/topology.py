@@ -93,11 +93,6 @@ class CpuTopology:
         return len(self.cpus) // max(1, len(self.cores))
 
     @property
-    def cpus_per_numa(self) -> int:
-        """CPUs per NUMA node (integer mean; 0 without CPUs)."""
-        return len(self.cpus) // max(1, len(self.numa_nodes))
-
-    @property
     def cpus_per_socket(self) -> int:
         """CPUs per socket (integer mean; 0 without CPUs)."""
         return len(self.cpus) // max(1, len(self.sockets))

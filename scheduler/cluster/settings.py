@@ -40,11 +40,6 @@ def settings_hash(settings: SchedulingSettings, *, seed: int) -> str:
     return hashlib.sha256(settings_json(settings, seed=seed).encode()).hexdigest()
 
 
-def with_policy(settings: SchedulingSettings, policy: str) -> SchedulingSettings:
-    """Return the settings with another node policy."""
-    return replace(settings, node_policy=policy)
-
-
 def simulated(settings: SchedulingSettings) -> SchedulingSettings:
     """Return the settings as a simulation decides by: every node grants CPUs of a Pod's own."""
     return replace(settings, cpu=replace(settings.cpu, bound_by="koordlet"))

@@ -26,7 +26,7 @@ from ledger.domain.annotations.device_hints import (
 )
 from ledger.domain.devices import GPU
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.request.requests import CpuSetDemand, PodRequest, Toleration, is_whole
+from ledger.domain.request.requests import PodRequest, Toleration, is_whole
 from ledger.domain.resources import TAINT_UNSCHEDULABLE
 from scheduler.decide.dialects.registry import chooser_of
 from scheduler.decide.outcome import Placement
@@ -387,7 +387,7 @@ def _of_cpus(request: PodRequest) -> Iterator[Alternative]:
         turned = replace(cpuset, bind_policy=str(policy))
         yield Alternative(
             text=f"use the CPU bind policy {policy} instead of {cpuset.bind_policy}",
-            apply=partial(_with_cpus, turned),
+            apply=partial(replace, cpuset=turned),
         )
     yield Alternative(
         text="ask for no CPUs of its own (QoS LS)",
@@ -425,10 +425,6 @@ def _of_placement(request: PodRequest, nodes: Sequence[NodeFacts]) -> Iterator[A
             text="uncordon a node" if cordon else f"tolerate the taint {named}",
             apply=partial(_tolerating, toleration),
         )
-
-
-def _with_cpus(demand: CpuSetDemand, request: PodRequest) -> PodRequest:
-    return replace(request, cpuset=demand)
 
 
 def _without_label(pair: tuple[str, str], request: PodRequest) -> PodRequest:

@@ -16,7 +16,6 @@ from ledger.domain.request.requests import PodRequest
 from ledger.store.open import open_ledger
 from scheduler.cluster.constraints import in_sum
 from scheduler.cluster.rebuilt import requests_seen
-from scheduler.cluster.settings import with_policy
 from scheduler.decide.settings import DEFAULT_SCHEDULING, POLICIES, SchedulingSettings
 from tenure.config import read_settings
 from tenure.exits import AnswerIsNo, note, warn, with_next
@@ -77,11 +76,13 @@ def simulate_command(options: Options) -> None:
     for warning in (*run.warnings, *in_sum(run.unread)):
         warn(warning)
     if options.compare is None:
-        result = _simulate(options, run, with_policy(settings, policies[0]))
+        result = _simulate(options, run, replace(settings, node_policy=policies[0]))
         write_result(result, options.output, sys.stdout)
         failed = result.tally.failed
     else:
-        results = [_simulate(options, run, with_policy(settings, policy)) for policy in policies]
+        results = [
+            _simulate(options, run, replace(settings, node_policy=policy)) for policy in policies
+        ]
         write_comparison([row_of(result) for result in results], options.output, sys.stdout)
         failed = max(result.tally.failed for result in results)
     if options.strict and failed:

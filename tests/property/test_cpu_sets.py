@@ -250,7 +250,7 @@ def test_spread_cpus_avoid_cores_held_alone_when_a_numa_node_has_enough_others(
     """SpreadByPCPUs and PCPULevel: as many clean cores as CPUs in one NUMA node are enough."""
     demand, answer, machine = situation.demand, chosen_in(situation), situation.machine
     whole = machine.threads_per_core == 1  # where a core is a CPU, stage 1 takes it as it is
-    if answer is None or whole or demand.cpus > machine.cpus_per_numa:
+    if answer is None or whole or demand.cpus > cpus_per_numa(machine):
         return
     alone = situation.cores_of(situation.held_alone("PCPULevel"))
     clean = {situation.host.core[cpu]: machine.cpu(cpu).numa for cpu in situation.free}
@@ -269,8 +269,13 @@ def test_a_numa_node_held_alone_is_avoided_when_another_has_enough(situation: Si
         return
     alone = situation.numas_of(situation.held_alone("NUMANodeLevel"))
     enough = numas_with_enough(situation, free) - set(alone)
-    if enough and demand.cpus <= machine.cpus_per_numa:
+    if enough and demand.cpus <= cpus_per_numa(machine):
         assert set(situation.numas_of(answer)) <= enough
+
+
+def cpus_per_numa(machine: CpuTopology) -> int:
+    """Return the CPUs of a NUMA node, in the mean."""
+    return len(machine.cpus) // max(1, len(machine.numa_nodes))
 
 
 def numas_with_enough(situation: Situation, free: CpuSet) -> set[int]:

@@ -186,7 +186,6 @@ class DialectReader:
         takes_wishes: scopes, exclusive parts and partitions can be wished for.
         bounded_search: the search for cards may be cut short, of which the Pod then tells.
         by_plugin: a device plugin chooses the cards of whoever runs, and nobody tells which.
-        sources: the names of what `adopted` reads, in the order asked.
         adopted: what a running Pod holds by the dialect's annotations; None without one.
         unread: what annotations say although they name no card, where no source names any.
         with_containers: a Pod's holding, found elsewhere, with who of its containers is on each
@@ -216,7 +215,6 @@ class DialectReader:
     takes_wishes: bool = True
     bounded_search: bool = False
     by_plugin: bool = False
-    sources: tuple[str, ...] = ()
     adopted: Callable[[Asker], Found | None] = nothing_adopted
     unread: Callable[[Asker], Sequence[str]] = nothing_unread
     with_containers: Callable[[Found, Asker], Found] = as_found

@@ -123,16 +123,6 @@ class Behind:
     lost: tuple[Lost, ...]
     epoch: int
 
-    @property
-    def lost_from(self) -> int:
-        """Return the lowest lost position."""
-        return min(lost.first for lost in self.lost)
-
-    @property
-    def lost_to(self) -> int:
-        """Return the highest lost position."""
-        return max(lost.last for lost in self.lost)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forked:

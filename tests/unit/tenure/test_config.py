@@ -8,7 +8,7 @@ import pytest
 from ledger.domain.device_types import DeviceType, Unit
 from ledger.domain.errors import InputError
 from ledger.domain.vocabulary import Vocabulary
-from scheduler.cluster.settings import recorded_settings, settings_hash, settings_json, with_policy
+from scheduler.cluster.settings import recorded_settings, settings_hash, settings_json
 from scheduler.decide.engine import Engine
 from scheduler.decide.settings import (
     DEFAULT_SCHEDULING,
@@ -200,7 +200,7 @@ def test_the_hash_tells_settings_apart() -> None:
     base = SchedulingSettings()
 
     assert settings_hash(base, seed=1) == settings_hash(SchedulingSettings(), seed=1)
-    assert settings_hash(base, seed=1) != settings_hash(with_policy(base, "fgd"), seed=1)
+    assert settings_hash(base, seed=1) != settings_hash(replace(base, node_policy="fgd"), seed=1)
     assert settings_hash(base, seed=1) != settings_hash(base, seed=2)
     assert len(settings_hash(base, seed=1)) == 64
 

@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from ledger.domain.dialects.gpushare.adopted import (
-    GPUSHARE_V1,
-    GPUSHARE_V2,
     from_gpushare,
     unread_words,
     with_containers,
@@ -61,7 +59,6 @@ READER: Final = DialectReader(
     demands=_demands,
     amounts=_amounts,
     takes_wishes=False,
-    sources=(GPUSHARE_V2, GPUSHARE_V1),
     adopted=from_gpushare,
     unread=unread_words,
     with_containers=with_containers,

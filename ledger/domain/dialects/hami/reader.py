@@ -7,7 +7,7 @@ from typing import Final
 
 from ledger.domain.annotations.wire import annotation_path
 from ledger.domain.devices import WHOLE_PERCENT, DeviceRecord
-from ledger.domain.dialects.hami.adopted import SOURCE, from_hami, with_containers
+from ledger.domain.dialects.hami.adopted import from_hami, with_containers
 from ledger.domain.dialects.hami.annotations import (
     CORE_MODE,
     MIG_MODE,
@@ -222,7 +222,6 @@ READER: Final = DialectReader(
     rewritten=_rewritten,
     sums={MEMORY: (GPU_MEMORY, MIB), MEMORY_PERCENT: (GPU_MEMORY_RATIO, 1), CORES: (GPU_CORE, 1)},
     takes_wishes=False,
-    sources=(SOURCE,),
     adopted=from_hami,
     with_containers=with_containers,
     listed=registered,

@@ -9,7 +9,6 @@ from typing import Final
 from ledger.domain.annotations.wire import TRUE, annotation_path
 from ledger.domain.devices import WHOLE_PERCENT, DeviceRecord
 from ledger.domain.dialects.mgpu.adopted import (
-    GPU_INDEX_CONTAINER,
     from_gpu_index,
     unread_words,
     with_containers,
@@ -137,7 +136,6 @@ READER: Final = DialectReader(
     amounts=_amounts,
     takes_wishes=False,
     bounded_search=True,
-    sources=(GPU_INDEX_CONTAINER,),
     adopted=from_gpu_index,
     unread=unread_words,
     with_containers=with_containers,

@@ -264,7 +264,7 @@ def alternatives(
     mine = request.mgpu_policy
     for policy in sorted({node.mgpu_policy for node in nodes} - {mine, ""}):
         text = f"use the mGPU compute policy {policy}" + (f" instead of {mine}" if mine else "")
-        yield text, partial(_with_policy, policy)
+        yield text, partial(replace, mgpu_policy=policy)
 
 
 def conversions(
@@ -277,10 +277,6 @@ def conversions(
     most = mgpu.max_containers_per_card
     more = replace(settings, mgpu=replace(mgpu, max_containers_per_card=1024))
     yield f"raise mgpu.maxContainersPerCard above {most}", nodes, more
-
-
-def _with_policy(policy: str, request: PodRequest) -> PodRequest:
-    return replace(request, mgpu_policy=policy)
 
 
 def _choose(

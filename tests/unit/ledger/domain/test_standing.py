@@ -134,14 +134,6 @@ def test_a_second_loss_of_a_life_that_this_copy_never_had_goes_on_from_the_first
     assert standing(own, [seen(45, "i9"), seen(75, "i9")]) == behind("i9", 71, 75)
 
 
-def test_the_range_of_a_loss_is_from_its_lowest_to_its_highest_position() -> None:
-    """For people: one range over all incarnations."""
-    found = standing(RECOVERED, [seen(105), seen(90, "i2")])
-
-    assert isinstance(found, Behind)
-    assert (found.lost_from, found.lost_to) == (81, 105)
-
-
 def test_incarnations_are_those_of_the_recorded_recoveries() -> None:
     """Two losses of one recovery are one incarnation."""
 
