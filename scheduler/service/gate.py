@@ -73,6 +73,7 @@ from scheduler.service.binding import pod_path
 from scheduler.service.claims import CLAIMS, ClaimBook, claim_path
 from scheduler.service.ending import life_of
 from scheduler.service.ports import Api, Clock, Recorder
+from scheduler.service.recording import gravest
 from scheduler.service.refusing import namespace_budgets
 from scheduler.service.releasing import FORCED
 from scheduler.service.slices import SLICES
@@ -592,7 +593,7 @@ class Gate:
                 failed = [one for one in done if isinstance(one, BaseException)]
                 if failed:
                     self._book.changed.update(dict.fromkeys(uids[start:]))
-                    raise next((one for one in failed if isinstance(one, FencedError)), failed[0])
+                    raise gravest(failed)
 
     async def _settle(self, uid: str) -> None:
         async with self._alone(uid):

@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec import structs
 
-from ledger.domain.errors import FencedError, InputError, LedgerError
+from ledger.domain.errors import InputError, LedgerError
 from ledger.domain.log.events import (
     LedgerEvent,
     NodeDescribed,
@@ -27,6 +27,7 @@ from ledger.store.writing.commands import Command, Recorded
 from scheduler.record import events
 from scheduler.service.beginning import Beginning, Said, as_told
 from scheduler.service.ports import Clock, Recorder
+from scheduler.service.recording import gravest
 from scheduler.service.view import UNREADABLE, UNRECORDED, ClusterView
 
 ACTOR: Final = "scheduler"
@@ -200,7 +201,7 @@ class Inventory:
                 elif isinstance(outcome, BaseException):
                     raise outcome
         if failures:
-            raise next((one for one in failures if isinstance(one, FencedError)), failures[0])
+            raise gravest(failures)
         for name in names:
             if name not in facts and name not in self.faults:
                 await self._gone(name)

@@ -34,7 +34,6 @@ from ledger.domain.log.machines import (
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.log.state import Holding
 from ledger.domain.resources import ANNOTATION_TENURE_ALLOCATION, ANNOTATION_TENURE_PROOF
-from ledger.store.writing.commands import Command, Recorded
 from scheduler.record import events
 from scheduler.service.agents import Agents
 from scheduler.service.beginning import Beginning
@@ -53,6 +52,7 @@ from scheduler.service.drift import (
 )
 from scheduler.service.inventory import Inventory
 from scheduler.service.kept import PodSeen, given_digest, pod_seen
+from scheduler.service.recording import RecordUntilKnown
 from scheduler.service.releasing import Releasing
 from scheduler.service.telling import Telling, about_node, about_pod
 from scheduler.service.view import ClusterView
@@ -149,7 +149,7 @@ class Reconciling:
         self._sweep_at = 0.0
         self._cluster_at = 0.0
         self._proven: dict[str, Proven] = {}  # by Pod UID
-        self._unsure: dict[str, NewEvent] = {}  # by id: asked for, and not answered
+        self._records = RecordUntilKnown(binder.recorder, books.recorded)  # by id
         self._scopes: dict[str, str] = {}  # id -> where it is looked for, of what is open
         self._number = 0
         self.lasting = Lasting()
@@ -218,7 +218,7 @@ class Reconciling:
         """
         if self._why_not():
             return
-        for drift_id, new in list(self._unsure.items()):
+        for drift_id, (new,) in list(self._records.unsure.items()):
             await self._append(drift_id, new)
         now = self._now()
         room, proofs = RECORDS_TOGETHER, PROOFS_TOGETHER
@@ -375,16 +375,11 @@ class Reconciling:
         return events.by(self._binder.actor, new)
 
     async def _append(self, drift_id: str, new: NewEvent) -> None:
-        """Record an event; what gets no answer is asked for in the same words again."""
-        self._unsure[drift_id] = new
-        outcome = await self._binder.recorder.record(Command(events=(new,)))
-        del self._unsure[drift_id]
-        if not isinstance(outcome, Recorded):
-            words = {"drift_id": drift_id, "reason": str(outcome.error)}
+        error = await self._records.record(drift_id, (new,))
+        if error is not None:
+            words = {"drift_id": drift_id, "reason": str(error)}
             _log.error("drift can't be recorded", extra=words)
-            return
-        self._view.take(outcome.last, new.event)
-        if isinstance(new.event, DriftFound):
+        elif isinstance(new.event, DriftFound):
             words = {"drift_id": drift_id, "reason": new.event.detail}
             _log.warning("drift was found", extra=words)
         else:

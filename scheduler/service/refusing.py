@@ -31,7 +31,7 @@ from ledger.domain.log.recorded_request import recorded_request, request_digest
 from ledger.domain.log.state import Holding
 from ledger.domain.request.requests import PodRequest
 from ledger.domain.resources import SCHEDULER_NAME
-from ledger.store.writing.commands import Command, Recorded
+from ledger.store.writing.commands import Command
 from scheduler.cluster.model import RefusedPod
 from scheduler.decide.engine import Limits
 from scheduler.decide.nodes.arrays import IntArray
@@ -45,6 +45,7 @@ from scheduler.service.binding import Binder
 from scheduler.service.books import LiveBooks
 from scheduler.service.budgets import Budgets
 from scheduler.service.ports import Clock, Recorder
+from scheduler.service.recording import RecordUntilKnown
 from scheduler.service.view import ClusterView
 
 TOGETHER: Final = 20
@@ -129,7 +130,7 @@ class Refusing:
         self._told = ToldRefusals()
         self._filtered: dict[str, float] = {}  # UID -> when it was noted last
         self._looked: dict[str, float] = {}  # UID -> when it was explained last
-        self._unsure: dict[str, tuple[NewEvent, ...]] = {}  # UID -> asked for, and not answered
+        self._records = RecordUntilKnown(binder.recorder, books.recorded)  # by UID
         self._recorded_waits: set[str] | None = None  # UIDs, as a start reads them; None = not yet
         self._gone: dict[str, None] = {}  # UIDs of deleted Pods whose wait may not have ended
         self._deleted: dict[str, float] = {}  # UID -> when it was deleted, by that
@@ -265,7 +266,7 @@ class Refusing:
                 continue
             due = self._due.pop(uid)
             if not self._waits(uid):
-                self._unsure.pop(uid, None)
+                self._records.forget(uid)
                 continue
             pods[uid] = due
             self._looked[uid] = now
@@ -294,7 +295,7 @@ class Refusing:
             self._looked.pop(uid, None)
 
     async def _explain(self, uid: str, due: _Due) -> None:
-        unsure = self._unsure.get(uid)
+        unsure = self._records.unsure.get(uid)
         if unsure is not None:
             await self._record(uid, unsure)
             return
@@ -347,22 +348,15 @@ class Refusing:
         return (*ours, events.by(actor, new, key=key))
 
     async def _record(self, uid: str, new: tuple[NewEvent, ...]) -> None:
-        """Record a refusal; what got no answer is asked for in the same words again."""
-        self._unsure[uid] = new
         try:
-            outcome = await self._recorder.record(Command(events=new))
+            error = await self._records.record(uid, new)
         except (UnknownOutcomeError, *_LOST):
             raise
         except LedgerError:
-            del self._unsure[uid]  # nothing was recorded: it is explained anew
+            self._records.forget(uid)  # nothing was recorded: it is explained anew
             self._told.pods.pop(uid, None)
             raise
-        del self._unsure[uid]
-        if isinstance(outcome, Recorded):
-            self.counts[RECORDED] += 1
-            self._books.recorded(new, outcome.first)
-        else:
-            self.counts[REFUSED] += 1
+        self.counts[RECORDED if error is None else REFUSED] += 1
 
 
 def namespace_budgets(now: Callable[[], float]) -> Budgets:

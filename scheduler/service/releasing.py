@@ -23,7 +23,7 @@ from certs.ports import ApiError, ConflictError, Object
 from ledger.domain.annotations.checkpoints import DeviceCheckpoint
 from ledger.domain.annotations.tenure import encode_released_at
 from ledger.domain.annotations.wire import TRUE
-from ledger.domain.errors import FencedError, InputError, LedgerError
+from ledger.domain.errors import InputError, LedgerError
 from ledger.domain.log.events import (
     LedgerEvent,
     NodeInventoried,
@@ -35,7 +35,6 @@ from ledger.domain.log.events import (
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.log.state import OBSERVED, Holding, NodeState, node_uid_of
 from ledger.domain.resources import ANNOTATION_TENURE_RELEASED_AT, LABEL_TENURE_HOLDING
-from ledger.store.writing.commands import Command, Recorded
 from scheduler.cluster.documents import Document
 from scheduler.cluster.objects import observed_on, stranger
 from scheduler.record import events
@@ -56,7 +55,8 @@ from scheduler.service.ending import (
     namespace_labels,
 )
 from scheduler.service.kept import Namespaces
-from scheduler.service.ports import Api, Clock, Recorder
+from scheduler.service.ports import Api, Clock
+from scheduler.service.recording import RecordUntilKnown, gravest
 from scheduler.service.view import ClusterView
 
 TOGETHER: Final = 50
@@ -121,7 +121,6 @@ class Releasing:
         self._view = view
         self._books = books
         self._binder = binder
-        self._recorder: Recorder = binder.recorder
         self._api: Api = binder.api
         self._clock: Clock = binder.clock
         self._why_not = why_not
@@ -132,7 +131,7 @@ class Releasing:
         self._names: dict[str, str] = {}  # UID -> name of every node that the ledger knows
         self._uids: dict[str, tuple[str, ...]] = {}  # name -> UIDs of the Nodes that had it
         self._due: dict[str, None] = {}  # names of nodes to look at
-        self._unsure: dict[str, tuple[NewEvent, ...]] = {}  # by `_about`: asked for, not answered
+        self._records = RecordUntilKnown(binder.recorder, books.recorded)  # by `_about`
         self._missed: dict[str, float] = {}  # UID -> since when a mirror was gone
         self._wakes = Wakes(binder.clock.monotonic)
         self._sweep: list[str] = []  # names of nodes to look at as well
@@ -185,7 +184,7 @@ class Releasing:
         if uid is None:
             return
         if isinstance(event, PodReleased | PodObserved):  # also where our own got no answer
-            self._unsure.pop(_about(event), None)
+            self._records.forget(_about(event))
         if (
             isinstance(event, NodeInventoried | PodReserved | PodObserved)
             and uid not in self._names
@@ -242,7 +241,7 @@ class Releasing:
             if isinstance(outcome, LedgerError | ApiError):
                 self.look_at(name)  # of any other failure nobody knows that it passes
         if failures:
-            raise min(failures, key=_gravity)
+            raise gravest(failures)
 
     async def _look(self, name: str, holders: Callable[[], Collection[str]]) -> None:
         found, uid = self._ends(name), self._view.nodes.uid(name)
@@ -478,18 +477,14 @@ class Releasing:
         )
 
     async def _record(self, pod_uid: str, new: Sequence[NewEvent], *, actor: str = "") -> None:
-        """Record events of a Pod; what got no answer is asked for in the same words again."""
-        key = _about(new[-1].event)
         whose = actor or self._binder.actor
-        ours = self._unsure.setdefault(key, tuple(events.by(whose, one) for one in new))
-        outcome = await self._recorder.record(Command(events=ours))
-        self._unsure.pop(key, None)  # another one may have asked in the same words meanwhile
-        if isinstance(outcome, Recorded):
-            self.faults.pop(pod_uid, None)
-            self._missed.pop(pod_uid, None)
-            self._books.recorded(ours, outcome.first)
-        else:
-            self._fault(pod_uid, str(outcome.error))
+        ours = [events.by(whose, one) for one in new]
+        error = await self._records.record(_about(new[-1].event), ours)
+        if error is not None:
+            self._fault(pod_uid, str(error))
+            return
+        self.faults.pop(pod_uid, None)
+        self._missed.pop(pod_uid, None)
 
     def _fault(self, pod_uid: str, words: str) -> None:
         if self.faults.get(pod_uid) != words:
@@ -547,13 +542,6 @@ class Releasing:
             self.mislabelled[name] = f"must {'have' if has else 'lose'} its label: {error}"
             raise
         self.mislabelled.pop(name, None)
-
-
-def _gravity(failure: BaseException) -> int:
-    """Return 0 for what ends us, 1 for what nobody foresaw, 2 for what is away."""
-    if isinstance(failure, FencedError):
-        return 0
-    return 2 if isinstance(failure, LedgerError | ApiError) else 1
 
 
 def _about(event: LedgerEvent) -> str:

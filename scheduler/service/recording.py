@@ -1,0 +1,62 @@
+"""Recording events whose outcome may stay unknown for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from certs.ports import ApiError
+from ledger.domain.errors import FencedError, LedgerError
+from ledger.domain.log.recorded import NewEvent
+from ledger.store.writing.commands import Command, Recorded
+from scheduler.service.ports import Recorder
+
+
+class RecordUntilKnown:
+    """
+    Records events, and asks for them in the same words again until their outcome is known.
+
+    A command without an answer may be recorded or not. The same command again is known by its
+    keys; one in other words would be a second event.
+
+    Args:
+        recorded: takes events that are durable, the first at that position.
+
+    Attributes:
+        unsure: events whose outcome is not known, by what they are about.
+    """
+
+    def __init__(
+        self, recorder: Recorder, recorded: Callable[[Sequence[NewEvent], int], None]
+    ) -> None:
+        self._recorder = recorder
+        self._recorded = recorded
+        self.unsure: dict[str, tuple[NewEvent, ...]] = {}
+
+    def forget(self, about: str) -> None:
+        """Ask no more: the outcome is known by another way, or matters no more."""
+        self.unsure.pop(about, None)
+
+    async def record(self, about: str, new: Sequence[NewEvent]) -> LedgerError | None:
+        """
+        Record events; return why the ledger refused them, None once they are durable.
+
+        Args:
+            about: events about the same whose outcome is not known are recorded instead.
+
+        Raises:
+            FencedError: another writer took over.
+            LedgerError: it is not known whether they are recorded, or nothing is.
+        """
+        command = Command(events=self.unsure.setdefault(about, tuple(new)))
+        outcome = await self._recorder.record(command)
+        self.forget(about)  # another task may have asked in the same words meanwhile
+        if not isinstance(outcome, Recorded):
+            return outcome.error
+        self._recorded(command.events, outcome.first)
+        return None
+
+
+def gravest(failures: Iterable[BaseException]) -> BaseException:
+    """Return the failure to raise: what ends the process, our mistake, else what is away."""
+    ends, is_away = FencedError, (LedgerError, ApiError)
+    return min(failures, key=lambda one: (not isinstance(one, ends), isinstance(one, is_away)))
