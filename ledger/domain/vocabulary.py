@@ -12,9 +12,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
-from ledger.domain.device_types import BUILT_IN, DeviceType
+from ledger.domain.device_types import BUILT_IN, DeviceType, read_device_types
 from ledger.domain.log.codec import encode_value
 from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.domain.resources import (
@@ -29,6 +29,7 @@ from ledger.domain.resources import (
     SHARED_GPU_NAMES,
     TYPE_GPU,
 )
+from ledger.domain.setting import Setting
 
 T = TypeVar("T")
 
@@ -57,14 +58,28 @@ class Vocabulary:
         slot_mode: how containers are shown their cards, `env`, `plugin` or `gpushare`.
     """
 
-    device_types: tuple[DeviceType, ...] = ()
-    gpushare_unit: str = "MiB"
-    mgpu_multi_min_memory_mib: int = 256
-    mgpu_max_memory_mib: int = 1 << 20
-    default_bind_policy: str = "FullPCPUs"
-    default_exclusive_policy: str = "None"
-    whole_cards: str = "ours"
-    slot_mode: str = "env"
+    gpushare_unit: Annotated[str, Setting(key="gpushare.unit", words=("MiB", "GiB"))] = "MiB"
+    mgpu_multi_min_memory_mib: Annotated[
+        int, Setting(key="mgpu.multiMinMemoryMiB", least=1, most=1 << 20)
+    ] = 256
+    mgpu_max_memory_mib: Annotated[
+        int, Setting(key="mgpu.maxMemoryMiB", least=256, most=1 << 33)
+    ] = 1 << 20
+    default_bind_policy: Annotated[
+        str,
+        Setting(
+            key="cpu.defaultBindPolicy", words=("FullPCPUs", "SpreadByPCPUs", "ConstrainedBurst")
+        ),
+    ] = "FullPCPUs"
+    default_exclusive_policy: Annotated[
+        str,
+        Setting(key="cpu.defaultExclusivePolicy", words=("None", "PCPULevel", "NUMANodeLevel")),
+    ] = "None"
+    whole_cards: Annotated[str, Setting(words=("ours", "nvidia"))] = "ours"
+    slot_mode: Annotated[str, Setting(words=("env", "plugin", "gpushare"))] = "env"
+    device_types: Annotated[
+        tuple[DeviceType, ...], Setting(given=dict[Any, Any], read=read_device_types)
+    ] = ()
 
     def __hash__(self) -> int:
         """Return a hash that is worked out once: what remembers words is keyed by it."""

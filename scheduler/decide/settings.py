@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Any, Final
 
 from ledger.domain.annotations.wire import TRUE
-from ledger.domain.kube.shared_templates import SharedTemplate
+from ledger.domain.kube.shared_templates import SharedTemplate, read_shared_templates
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.resources import LABEL_TENURE_CPU_MANAGED
+from ledger.domain.setting import Setting
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 
 
@@ -26,6 +28,12 @@ class PolicyName(StrEnum):
 
 POLICIES: Final = tuple(str(policy) for policy in PolicyName)
 """What `node.policy` may be."""
+_AS_PROPOSED: Final = "cpu.asProposed"
+
+
+def _models(by_vendor: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
+    pairs = ((vendor, model) for vendor, models in by_vendor.items() for model in models)
+    return tuple(sorted(f"{vendor}-{model}" for vendor, model in pairs))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +47,16 @@ class DeviceSettings:
         shared_templates: the parts that cards can be cut into (8.7).
     """
 
-    scoring: str = "MostAllocated"
-    partition_score_order: str = "highest"
-    unshared_models: tuple[str, ...] = ()
-    shared_templates: tuple[SharedTemplate, ...] = ()
+    scoring: Annotated[str, Setting(words=("MostAllocated", "LeastAllocated"))] = "MostAllocated"
+    partition_score_order: Annotated[str, Setting(words=("highest", "release"))] = "highest"
+    unshared_models: Annotated[
+        tuple[str, ...],
+        Setting(key="gpuShareUnsupportedModels", given=dict[str, list[str]], read=_models),
+    ] = ()
+    shared_templates: Annotated[
+        tuple[SharedTemplate, ...],
+        Setting(key="gpuSharedResourceTemplates", given=dict[Any, Any], read=read_shared_templates),
+    ] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +69,11 @@ class MGPUSettings:
     """
 
     enabled: bool = True
-    policy: str = "binpack"
-    weight_of_core: int = 20
-    schedule_mode: str = "index"
-    max_containers_per_card: int = 16
-    search_levels: int = 5
+    policy: Annotated[str, Setting(words=("binpack", "spread"), any_case=True)] = "binpack"
+    weight_of_core: Annotated[int, Setting(least=0, most=100)] = 20
+    schedule_mode: Annotated[str, Setting(words=("index", "id"))] = "index"
+    max_containers_per_card: Annotated[int, Setting(least=1, most=1024)] = 16
+    search_levels: Annotated[int, Setting(least=0, most=64)] = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,14 +94,26 @@ class CpuSettings:
         arm_full_pcpus_only: ARM nodes know FullPCPUs and NUMANodeLevel only.
     """
 
-    numa_allocate_strategy: str = "LeastAllocated"
-    default_numa_topology_policy: str = "None"
-    max_ref_count: int = 1
-    bound_by: str = "koordlet"
-    numa_level_downgrades: bool = False
-    spread_over_numa_nodes: bool = False
-    spread_avoids_whole_cores: bool = False
-    arm_full_pcpus_only: bool = False
+    bound_by: Annotated[str, Setting(words=("agent", "koordlet"))] = "koordlet"
+    numa_allocate_strategy: Annotated[
+        str, Setting(words=("LeastAllocated", "MostAllocated", "DistributeEvenly"))
+    ] = "LeastAllocated"
+    default_numa_topology_policy: Annotated[
+        str,
+        Setting(
+            key="defaultNUMATopologyPolicy",
+            words=("None", "BestEffort", "Restricted", "SingleNUMANode"),
+        ),
+    ] = "None"
+    max_ref_count: Annotated[int, Setting(least=1, most=1024)] = 1
+    numa_level_downgrades: Annotated[bool, Setting(unless=_AS_PROPOSED)] = False
+    spread_over_numa_nodes: Annotated[
+        bool, Setting(key="spreadOverNUMANodes", unless=_AS_PROPOSED)
+    ] = False
+    spread_avoids_whole_cores: Annotated[bool, Setting(unless=_AS_PROPOSED)] = False
+    arm_full_pcpus_only: Annotated[bool, Setting(key="armFullPCPUsOnly", unless=_AS_PROPOSED)] = (
+        False
+    )
 
     def leaves_unbound(self, node: NodeFacts) -> bool:
         """Tell whether nothing binds containers to CPUs of their own on a node."""
@@ -107,14 +133,14 @@ class SchedulingSettings:
         vocabulary: what requests mean, which admission has to be told alike.
     """
 
-    node_policy: str = "scarcity"
-    bottleneck_first: bool = True
-    owned_nodes_only: bool = False
+    vocabulary: Vocabulary = DEFAULT_VOCABULARY
+    node_policy: Annotated[str, Setting(key="node.policy", words=POLICIES)] = "scarcity"
+    bottleneck_first: Annotated[bool, Setting(key="node.bottleneckFirst")] = True
+    owned_nodes_only: Annotated[bool, Setting(key="node.ownedOnly")] = False
     devices: DeviceSettings = field(default_factory=DeviceSettings)
     mgpu: MGPUSettings = field(default_factory=MGPUSettings)
     cpu: CpuSettings = field(default_factory=CpuSettings)
-    proposal_domain: bool = False
-    vocabulary: Vocabulary = DEFAULT_VOCABULARY
+    proposal_domain: Annotated[bool, Setting(key="compat.proposalDomain")] = False
 
 
 DEFAULT_SCHEDULING: Final = SchedulingSettings(cpu=CpuSettings(bound_by="agent"))

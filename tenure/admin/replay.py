@@ -138,7 +138,7 @@ def _settings(source: Ledger, config: Path) -> InForce:
     from ledger.domain.log.events import SettingsChanged
     from scheduler.cluster.settings import settings_hash, settings_json, simulated
     from scheduler.record.so_far import InForce
-    from tenure.config import read_settings
+    from tenure.settings import read_settings
 
     settings = read_settings(config)
     settings = simulated(settings) if source.is_simulation else settings

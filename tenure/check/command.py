@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from ledger.domain.errors import InputError
-from tenure.admission_config import admission_settings
 from tenure.check.checker import Checked, Checker
 from tenure.check.facts import facts_of, priorities_of, user_of, written
 from tenure.exits import AnswerIsNo, note, printable, with_next
 from tenure.manifests import Document, Manifests, read_manifests
 from tenure.output import CheckFormat, Column, OutputFormat, fitted, one_line, write_answer
+from tenure.settings import admission_settings
 from webhook.decide.review import CREATE, UPDATE
 from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings
 

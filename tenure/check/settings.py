@@ -10,11 +10,9 @@ from typing import Final, TextIO
 
 from ledger.domain.errors import InputError
 from ledger.domain.vocabulary import Vocabulary
-from tenure.admission_config import read_admission
-from tenure.config import read_scheduling
 from tenure.exits import AnswerIsNo, with_next
 from tenure.output import Column, OutputFormat, write_answer
-from tenure.shared_config import ADMISSION, SCHEDULER, read_one
+from tenure.settings import ADMISSION, SCHEDULER, keys_of, read_admission, read_one, read_scheduling
 from tenure.sources.text import InputFile, read_source
 
 DIGEST: Final = "vocabulary"
@@ -53,15 +51,8 @@ class SettingDifference:
 
 def told_by(name: str, vocabulary: Vocabulary) -> StatedVocabulary:
     """Return what a vocabulary says, by the keys of the settings files."""
-    keys = {
-        "gpushare.unit": vocabulary.gpushare_unit,
-        "mgpu.multiMinMemoryMiB": str(vocabulary.mgpu_multi_min_memory_mib),
-        "mgpu.maxMemoryMiB": str(vocabulary.mgpu_max_memory_mib),
-        "cpu.defaultBindPolicy": vocabulary.default_bind_policy,
-        "cpu.defaultExclusivePolicy": vocabulary.default_exclusive_policy,
-        "wholeCards": vocabulary.whole_cards,
-        "slotMode": vocabulary.slot_mode,
-    }
+    keys = {key.path: str(getattr(vocabulary, key.fields[0])) for key in keys_of(Vocabulary)}
+    del keys["deviceTypes"]
     for kind in vocabulary.unit_types:
         said = {
             "resource": kind.resource,

@@ -72,7 +72,7 @@ def webhook(
     Example: tenure manifests webhook | kubectl apply -f -
     """
     values = {**locals()}
-    from tenure.admission_config import admission_settings
+    from tenure.settings import admission_settings
     from webhook.manifests.hooks import expressions, never_sent
 
     if cert_manager and not re.fullmatch(r"[^/\s]+/[^/\s]+", cert_manager):
@@ -99,8 +99,8 @@ def policies(
 
     Example: tenure manifests policies --action warn | kubectl apply -f -
     """
-    from tenure.admission_config import admission_settings
     from tenure.serving.rendering import dump
+    from tenure.settings import admission_settings
     from webhook.manifests.policies import policies
     from webhook.manifests.policy import PolicyOptions
 

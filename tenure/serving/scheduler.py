@@ -101,7 +101,7 @@ async def serve_scheduler(options: SchedulerOptions) -> None:
 def _settings_of(options: SchedulerOptions) -> tuple[SchedulingSettings, frozenset[str]]:
     if options.config is None:
         return DEFAULT_SCHEDULING, SERVICE_ACCOUNTS
-    from tenure.config import read_service_accounts, read_settings
+    from tenure.settings import read_service_accounts, read_settings
 
     return read_settings(options.config), read_service_accounts(options.config)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ledger.domain.errors import InputError
-from tenure.admission_config import read_admission_file
+from tenure.settings import read_admission_file
 from tenure.sources.text import content_of
 from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings
 

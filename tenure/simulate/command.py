@@ -17,11 +17,11 @@ from ledger.store.open import open_ledger
 from scheduler.cluster.constraints import in_sum
 from scheduler.cluster.rebuilt import requests_seen
 from scheduler.decide.settings import DEFAULT_SCHEDULING, POLICIES, SchedulingSettings
-from tenure.config import read_settings
 from tenure.exits import AnswerIsNo, note, warn, with_next
 from tenure.opening import clock_us, moment_of
 from tenure.output import Column, OutputFormat, write_answer
 from tenure.progress import counting_bar
+from tenure.settings import read_settings
 from tenure.simulate.model import Run
 from tenure.simulate.render import write_result
 from tenure.simulate.results import Result

@@ -12,7 +12,7 @@ import pytest
 
 from ledger.domain.log.events import PodObserved, PodReleased, PodReserved
 from ledger.store.open import open_ledger
-from tenure.admission_config import read_admission_file
+from tenure.settings import read_admission_file
 from tests.support.kube.bursts import eventually, remove_pods, settled
 from tests.support.kube.control_plane import ControlPlane
 from tests.support.kube.inventory import DEVICES, TOPOLOGIES, know

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from scheduler.decide.settings import DEFAULT_SCHEDULING, CpuSettings
-from tenure.config import read_settings
+from tenure.settings import read_settings
 from tests.support.cli import CommandLine
 from tests.support.cpu_objects import NUMA_POLICY, cpu_node, cpu_pod, simulated, zone
 

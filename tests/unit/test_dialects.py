@@ -40,7 +40,6 @@ NAMED_FOR_A_REASON: Final = {
     "ledger/domain/vocabulary.py": "the mode that serves it",
     "tenure/serving/agent_options.py": "the agent's mode that serves it",
     "tenure/serving/manifests.py": "the agent's mode that serves it",
-    "tenure/shared_config.py": "the mode that serves it",
     "tenure/simulate/trace/week.py": "the demo week has nodes and users of several dialects",
 }
 """Modules that name a single dialect outside its folders and the registries."""
@@ -53,9 +52,6 @@ MGPU_WORDS: Final = {
     "ledger/domain/request/rule_names.py": "one list of stable names for all rules",
     "ledger/domain/vocabulary.py": "one value holds all settings of reading",
     "scheduler/decide/settings.py": "one value holds all settings of deciding",
-    "tenure/check/settings.py": "the keys of all settings, as they are compared",
-    "tenure/config.py": "one file holds all settings",
-    "tenure/shared_config.py": "one schema of what both files say of requests",
     "tenure/simulate/trace/week.py": "the demo week has nodes and users of several dialects",
 }
 """Modules whose code says mGPU outside its folders, of 49 before it had any."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Final
 
 from ledger.domain.dialects.names import FOREIGN_WORDS
 from ledger.domain.resources import HAMI_CORE, SCHEDULER_NAME
+from ledger.domain.setting import Setting
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 
 DEFAULT_SCHEDULER: Final = "default-scheduler"
@@ -65,7 +66,9 @@ class Takeover:
     """
 
     rule: TakeoverRule = TakeoverRule.DEVICES
-    foreign_schedulers: frozenset[str] = DIALECT_SCHEDULERS
+    foreign_schedulers: Annotated[frozenset[str], Setting(read=DIALECT_SCHEDULERS.union)] = (
+        DIALECT_SCHEDULERS
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +89,7 @@ class Profile:
         labels, annotations: added to the Pod.
     """
 
-    name: str
+    name: Annotated[str, Setting(least=1)]
     pod_labels: Mapping[str, str] = field(default_factory=dict)
     namespace_labels: Mapping[str, str] = field(default_factory=dict)
     qos: str = ""
@@ -96,6 +99,11 @@ class Profile:
     scheduler_name: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse a class without its number, and a number without its class."""
+        if bool(self.priority_class_name) != (self.priority is not None):
+            raise ValueError("priorityClassName and priority go together")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,17 +137,19 @@ class AdmissionSettings:
         vocabulary: what requests mean, which the scheduler has to be told alike.
     """
 
+    vocabulary: Vocabulary = DEFAULT_VOCABULARY
     domain: DomainSetting = DomainSetting.KEPT
     takeover: Takeover = Takeover()
-    scheduler_name: str = SCHEDULER_NAME
+    scheduler_name: Annotated[str, Setting(least=1)] = SCHEDULER_NAME
     mode: RuleMode = RuleMode.ENFORCE
     modes: Mapping[str, RuleMode] = field(default_factory=dict)
     defaults: PodDefaults = PodDefaults()
     profiles: tuple[Profile, ...] = ()
-    service_accounts: frozenset[str] = SERVICE_ACCOUNTS
+    service_accounts: Annotated[frozenset[str], Setting(least=1)] = SERVICE_ACCOUNTS
     isolation_providers: frozenset[str] = ISOLATION_PROVIDERS
-    koordlet_binds_cpus: bool = False
-    vocabulary: Vocabulary = DEFAULT_VOCABULARY
+    koordlet_binds_cpus: Annotated[
+        bool, Setting(key="cpu.boundBy", words=("agent", "koordlet"), read="koordlet".__eq__)
+    ] = False
 
     def mode_of(self, rule: str) -> RuleMode:
         """Return what a violation of the rule does."""

@@ -18,7 +18,7 @@ from scheduler.decide.settings import (
     PolicyName,
     SchedulingSettings,
 )
-from tenure.config import read_settings
+from tenure.settings import read_settings
 from tenure.simulate.options import simulate
 
 HEAD = "apiVersion: tenure.sh/v1alpha1\nkind: SchedulerConfiguration\n"

@@ -10,7 +10,6 @@ import pytest
 from ledger.domain.device_types import DeviceType, Unit
 from ledger.domain.errors import InputError
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
-from tenure.admission_config import read_admission
 from tenure.check.settings import (
     SettingDifference,
     compare_command,
@@ -18,10 +17,9 @@ from tenure.check.settings import (
     told_by,
     vocabulary_of_file,
 )
-from tenure.config import read_settings
 from tenure.exits import AnswerIsNo
 from tenure.output import OutputFormat
-from tenure.shared_config import ADMISSION, BOTH, SCHEDULER
+from tenure.settings import ADMISSION, BOTH, SCHEDULER, read_admission, read_settings
 from tenure.sources.text import read_source
 
 NPU: Final = DeviceType(name="npu", resource="example.com/npu", unit=Unit.COUNT)

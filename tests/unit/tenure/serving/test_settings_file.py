@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ledger.domain.errors import InputError
-from tenure.admission_config import admission_settings
 from tenure.serving.settings_file import SettingsFile
+from tenure.settings import admission_settings
 from webhook.decide.settings import DEFAULT_ADMISSION
 from webhook.server.metrics import Metrics
 
