@@ -19,20 +19,12 @@ from ledger.domain.annotations.device_allocated import (
     encode_device_allocated,
 )
 from ledger.domain.annotations.gpu_topology import GpuTopologyAllocation, encode_gpu_topology
-from ledger.domain.annotations.tenure import (
-    ContainerDevices,
-    encode_container_devices,
-)
+from ledger.domain.annotations.tenure import ContainerDevices, encode_container_devices
 from ledger.domain.device_types import DeviceType, Unit
 from ledger.domain.devices import GPU, WHOLE_PERCENT, DeviceShare
 from ledger.domain.kube.shared_templates import Amounts, matched_template, template_amounts
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.quantity import (
-    Quantity,
-    QuantityStyle,
-    quantity_from_int,
-    quantity_from_milli,
-)
+from ledger.domain.quantity import Quantity, QuantityStyle, quantity_from_int, quantity_from_milli
 from ledger.domain.request.requests import PodRequest, is_whole
 from ledger.domain.resources import (
     ANNOTATION_DEVICE_ALLOCATED,

@@ -16,14 +16,7 @@ from ledger.domain.devices import WHOLE_PERCENT, level_percent
 from ledger.domain.log.events import PodObserved
 from ledger.domain.request import extended
 from ledger.domain.resources import TYPE_GPU
-from ledger.domain.systems import (
-    DRA,
-    UNHEALTHY,
-    VOLCANO,
-    DeviceSystems,
-    SystemCard,
-    SystemPart,
-)
+from ledger.domain.systems import DRA, UNHEALTHY, VOLCANO, DeviceSystems, SystemCard, SystemPart
 from scheduler.usage.picture import (
     NONE,
     CardGroup,

@@ -8,14 +8,7 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from ledger.domain.resources import TYPE_GPU
-from ledger.store.reading.report_rows import (
-    Device,
-    HealthRow,
-    HoldingRow,
-    Node,
-    Span,
-    UnplacedRow,
-)
+from ledger.store.reading.report_rows import Device, HealthRow, HoldingRow, Node, Span, UnplacedRow
 from scheduler.usage.machines import GONE, DeviceKey, once_per_machine
 from scheduler.usage.model import (
     WHOLE,

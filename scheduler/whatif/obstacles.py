@@ -11,12 +11,7 @@ from ledger.domain.cpuset import CpuSet, cpuset_of
 from ledger.domain.log.events import PodObserved
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request import extended
-from ledger.domain.request.requests import (
-    DeviceDemand,
-    MatchExpression,
-    PlacementRules,
-    PodRequest,
-)
+from ledger.domain.request.requests import DeviceDemand, MatchExpression, PlacementRules, PodRequest
 from scheduler.decide.cards.fit import asked_bytes, fits, root_of
 from scheduler.decide.cards.view import NodeView
 from scheduler.decide.cpusets.choose import demand_on

@@ -36,14 +36,7 @@ from ledger.store.archives.segment_files import (
     line_of,
     signed_text,
 )
-from ledger.store.archives.segments import (
-    TILE_EVENTS,
-    End,
-    Segment,
-    add_keys,
-    packed,
-    segments_of,
-)
+from ledger.store.archives.segments import TILE_EVENTS, End, Segment, add_keys, packed, segments_of
 from ledger.store.failures import fact_of, refused_by_rule, unavailable
 from ledger.store.mending.acts import first_corrected
 from ledger.store.open import Ledger

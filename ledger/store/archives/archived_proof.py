@@ -18,12 +18,7 @@ from msgspec import structs
 from sqlalchemy import Connection, literal_column, select
 
 from ledger.domain.errors import CorruptLedgerError, InputError
-from ledger.domain.log.events import (
-    PositionVoided,
-    SegmentArchived,
-    TimeCorrected,
-    decode_event,
-)
+from ledger.domain.log.events import PositionVoided, SegmentArchived, TimeCorrected, decode_event
 from ledger.domain.log.state import NodeState
 from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.domain.proofs.hashing import GENESIS, chain_hash, row_leaf

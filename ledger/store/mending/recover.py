@@ -15,10 +15,7 @@ from sqlalchemy import select
 
 from ledger.domain.annotations.proof import SignedHolding, decode_proof
 from ledger.domain.annotations.signed import Checker
-from ledger.domain.annotations.signed_allocation import (
-    Allocation,
-    decode_signed_allocation,
-)
+from ledger.domain.annotations.signed_allocation import Allocation, decode_signed_allocation
 from ledger.domain.errors import InputError
 from ledger.domain.log.events import (
     LedgerRecovered,

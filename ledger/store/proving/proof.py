@@ -21,12 +21,7 @@ from ledger.domain.log.events import LedgerEvent
 from ledger.domain.log.state import GRANTED
 from ledger.store import schema
 from ledger.store.projections.project import Projection
-from ledger.store.reading.tables import (
-    UnreadableError,
-    in_key_order,
-    row_pages,
-    typed_pages,
-)
+from ledger.store.reading.tables import UnreadableError, in_key_order, row_pages, typed_pages
 from ledger.store.writing import statements
 from ledger.store.writing.statements import Row, Statement
 

@@ -16,13 +16,7 @@ from ledger.domain.proofs.merkle import CompactRange
 from ledger.signing import Checkpoint, Note, PublicKey
 from ledger.store import schema
 from ledger.store.failures import DAMAGE, fact_of
-from ledger.store.mending.acts import (
-    NO_WITHDRAWALS,
-    Withdrawal,
-    Withdrawals,
-    kept_notes,
-    note_hash,
-)
+from ledger.store.mending.acts import NO_WITHDRAWALS, Withdrawal, Withdrawals, kept_notes, note_hash
 from ledger.store.proving.tree import TILE_LEVELS, TileGrower, stored_range
 from ledger.store.reading.tables import (
     UnreadableError,

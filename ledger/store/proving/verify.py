@@ -21,12 +21,7 @@ from typing import Final, TypeVar
 from sqlalchemy import Connection
 
 from ledger.domain.bounds import AT, WALL
-from ledger.domain.errors import (
-    CorruptLedgerError,
-    InputError,
-    LedgerError,
-    UnknownEventError,
-)
+from ledger.domain.errors import CorruptLedgerError, InputError, LedgerError, UnknownEventError
 from ledger.domain.log.events import (
     CheckpointStored,
     CheckpointWithdrawn,

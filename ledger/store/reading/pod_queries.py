@@ -21,13 +21,7 @@ from sqlalchemy import (
 )
 
 from ledger.domain.log.events import BY_COUNT, STAGE_GONE
-from ledger.store.reading.report_rows import (
-    Counts,
-    PlacingRow,
-    PodLifeRow,
-    PodSummary,
-    RefusalRow,
-)
+from ledger.store.reading.report_rows import Counts, PlacingRow, PodLifeRow, PodSummary, RefusalRow
 from ledger.store.reading.views import (
     EVENTS,
     REFUSALS,
@@ -37,12 +31,7 @@ from ledger.store.reading.views import (
     of_pod,
     rows_of,
 )
-from ledger.store.schema import (
-    ledger_events,
-    ledger_nodes,
-    ledger_refusals,
-    ledger_reservations,
-)
+from ledger.store.schema import ledger_events, ledger_nodes, ledger_refusals, ledger_reservations
 
 _BY_COUNT: Final = f'%"source":"{BY_COUNT}"%'
 """In the canonical text of an event: nothing that a stranger writes has such a name."""

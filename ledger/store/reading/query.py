@@ -49,9 +49,7 @@ def run_sql(
         InputError: not one query, the database can't make sense of it, or it runs too long.
     """
     if ledger.connection.dialect.name == "postgresql":
-        from ledger.store.reading.query_postgres import (  # noqa: PLC0415 - SQLite needs none of it
-            run_sql_on_postgres,
-        )
+        from ledger.store.reading.query_postgres import run_sql_on_postgres  # noqa: PLC0415 - SQLite needs none of it
 
         columns, rows = run_sql_on_postgres(ledger.engine, text, seconds=seconds)
         return columns, [tuple(map(_plain, row)) for row in rows]

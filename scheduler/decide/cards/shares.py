@@ -6,13 +6,7 @@ from collections.abc import Sequence
 
 from msgspec import structs
 
-from ledger.domain.devices import (
-    GPU,
-    WHOLE_PERCENT,
-    ContainerShare,
-    DeviceShare,
-    bytes_to_ratio,
-)
+from ledger.domain.devices import GPU, WHOLE_PERCENT, ContainerShare, DeviceShare, bytes_to_ratio
 from ledger.domain.kube.pod_spec import INIT
 from ledger.domain.request.containers import containers_on
 from ledger.domain.request.requests import ContainerNeed, DeviceDemand, PodRequest

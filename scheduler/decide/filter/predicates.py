@@ -15,12 +15,7 @@ from ledger.domain.request.card_names import product_of
 from ledger.domain.request.extended import whatever_the_vendor
 from ledger.domain.request.isolation import whatever_isolates
 from ledger.domain.request.requests import PlacementRules, Toleration
-from ledger.domain.resources import (
-    CLAIMED_BY_CLASS,
-    LABEL_TENURE_CPU_MANAGED,
-    NVIDIA_GPU,
-    TYPE_GPU,
-)
+from ledger.domain.resources import CLAIMED_BY_CLASS, LABEL_TENURE_CPU_MANAGED, NVIDIA_GPU, TYPE_GPU
 from scheduler.decide.dialects.registry import OWN_FIELDS, chooser_of, node_own_of
 from scheduler.decide.nodes.arrays import BoolArray, IntArray, with_rows
 from scheduler.decide.nodes.labels import (

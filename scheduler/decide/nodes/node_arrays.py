@@ -11,12 +11,7 @@ from ledger.domain.devices import GPU, DeviceRecord
 from ledger.domain.log.machines import in_order_of_registration
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.resources import CLAIMED_BY_CLASS
-from scheduler.decide.nodes.accounts import (
-    DeviceId,
-    ListedCard,
-    Machines,
-    UniqueIds,
-)
+from scheduler.decide.nodes.accounts import DeviceId, ListedCard, Machines, UniqueIds
 from scheduler.decide.nodes.arrays import UNLIMITED, BoolArray, IntArray, with_rows
 from scheduler.decide.nodes.devices import DeviceArrays
 

@@ -29,12 +29,7 @@ from scheduler.decide.numa.merge import (
     masks_of,
     merge,
 )
-from scheduler.decide.numa.state import (
-    NUMA_NODES_MAX,
-    NumaLoad,
-    NumaNode,
-    numa_nodes_of,
-)
+from scheduler.decide.numa.state import NUMA_NODES_MAX, NumaLoad, NumaNode, numa_nodes_of
 from scheduler.decide.outcome import CardView, NumaPart, Unfit
 from scheduler.decide.refusal import reasons
 from scheduler.decide.settings import CpuSettings

@@ -13,12 +13,7 @@ from ledger.domain.kube.pod_spec import ContainerSpec, PodSpec
 from ledger.domain.quantity import Quantity
 from ledger.domain.request.rule_names import Rule
 from ledger.domain.request.rules import forbidden, invalid, of_rule
-from ledger.domain.resources import (
-    ANNOTATION_RESOURCE_STATUS,
-    CPU,
-    LABEL_PRIORITY,
-    LABEL_QOS_CLASS,
-)
+from ledger.domain.resources import ANNOTATION_RESOURCE_STATUS, CPU, LABEL_PRIORITY, LABEL_QOS_CLASS
 from webhook.decide.facts import NamespaceFacts
 from webhook.decide.review import AdmissionRequest
 from webhook.decide.settings import AdmissionSettings

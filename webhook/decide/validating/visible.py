@@ -12,12 +12,7 @@ from ledger.domain.kube.object_fields import text_at
 from ledger.domain.kube.pod_spec import PodSpec
 from ledger.domain.request.rule_names import Rule
 from ledger.domain.request.rules import forbidden, invalid, of_rule
-from ledger.domain.resources import (
-    DOMAIN_CDI,
-    ENV_NVIDIA_VISIBLE,
-    NVIDIA_DEVICE_MOUNTS,
-    SLOT,
-)
+from ledger.domain.resources import DOMAIN_CDI, ENV_NVIDIA_VISIBLE, NVIDIA_DEVICE_MOUNTS, SLOT
 from webhook.decide.validating.findings import (
     Advice,
     Json,

@@ -11,13 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from ledger.store import schema
-from ledger.store.ddl.rules.rule import (
-    Case,
-    event_is,
-    never_changes,
-    rule,
-    said,
-)
+from ledger.store.ddl.rules.rule import Case, event_is, never_changes, rule, said
 
 _KEPT: Final = ", ".join(f"'{name}'" for name in schema.KEPT)
 _HEAD: Final = "(SELECT position FROM ledger_head)"

@@ -6,15 +6,7 @@ from typing import Final
 
 from ledger.domain.log.events import EVENT_TYPES, PodReleased, PodReserved
 from ledger.domain.log.upcasts import UPCASTS
-from ledger.store.ddl.rules.rule import (
-    ALWAYS,
-    Case,
-    RefusalWords,
-    event_is,
-    no_event,
-    rule,
-    said,
-)
+from ledger.store.ddl.rules.rule import ALWAYS, Case, RefusalWords, event_is, no_event, rule, said
 
 _NO_UPDATE: Final = said("events are append-only: position {OLD.position} cannot be changed")
 _NO_DELETE: Final = said("events are append-only: position {OLD.position} cannot be deleted")

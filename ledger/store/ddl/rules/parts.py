@@ -6,11 +6,7 @@ from typing import Final
 
 from ledger.domain.annotations.qos import QosClass
 from ledger.store.ddl.rules.holdings import only_closes, share_of
-from ledger.store.ddl.rules.rule import (
-    Case,
-    rule,
-    said,
-)
+from ledger.store.ddl.rules.rule import Case, rule, said
 
 _HOLDERS_NODE: Final = """(
       SELECT n.node_name FROM ledger_reservations AS r

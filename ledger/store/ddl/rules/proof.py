@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ledger.store.ddl.rules.rule import (
-    ALWAYS,
-    Case,
-    event_is,
-    no_event,
-    rule,
-    said,
-)
+from ledger.store.ddl.rules.rule import ALWAYS, Case, event_is, no_event, rule, said
 
 _HEAD: Final = "(SELECT position FROM ledger_head)"
 RULES: Final = (

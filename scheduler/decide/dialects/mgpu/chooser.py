@@ -8,13 +8,7 @@ from functools import partial
 from typing import Final
 
 from ledger.domain.annotations.tenure import encode_search_cut
-from ledger.domain.devices import (
-    GPU,
-    WHOLE_PERCENT,
-    ContainerShare,
-    DeviceShare,
-    bytes_to_ratio,
-)
+from ledger.domain.devices import GPU, WHOLE_PERCENT, ContainerShare, DeviceShare, bytes_to_ratio
 from ledger.domain.dialects.mgpu.annotations import (
     CardRef,
     MgpuAllocation,
