@@ -2,9 +2,8 @@
 Options of a process: each is declared once, as a field of the dataclass of its process.
 
 The field has the type, the default and an `Option`. Command line and environment are made from it
-(`tenure/serving/serve.py`), and so is what a Deployment runs: `arguments(SchedulerOptions(...))`
-returns the `args` of the container, without whatever is as by default. Its environment may have
-`variable` of an option instead, as `env`.
+(`tenure/serving/serve.py`). What a Deployment runs stands in `deploy/`, and a test reads it by
+these fields.
 
 The process itself imports this: nothing here may import what reads a command line.
 """
@@ -149,19 +148,3 @@ def read(options: type[Options], given: Mapping[str, Any]) -> Options:
         if value or not (value is None or each.is_made):
             values[each.field.name] = each.read(value)
     return options(**values)
-
-
-def arguments(options: DataclassInstance) -> list[str]:
-    """Return the words of a command line that gives these options; defaults are left out."""
-    words = []
-    for each in declared(type(options)):
-        value = getattr(options, each.field.name)
-        if value == each.default():
-            continue
-        if value is True:
-            words.append(each.flag)
-            continue
-        several = isinstance(value, tuple) and not isinstance(value, Address)
-        for one in value if several else (value,):
-            words += [each.flag, "" if one is None else str(one)]
-    return words

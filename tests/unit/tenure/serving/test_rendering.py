@@ -49,6 +49,21 @@ def test_a_value_is_an_option_of_the_command(name: str) -> None:
     assert named <= {*signature(command).parameters, *more}
 
 
+def test_a_file_has_what_a_chart_can_have_and_nothing_else() -> None:
+    """docs/adr/0040: values, conditions, lists and other files; no call, no sum, no macro."""
+    environment = Environment(autoescape=False)
+    found = [
+        one
+        for path in folder().iterdir()
+        for one in environment.parse(path.read_text()).find_all(nodes.Node)
+    ]
+    kinds = {type(one).__name__ for one in found}
+    assert kinds - {"TemplateData", "Output", "Name", "Const"} == {
+        *("If", "Not", "And", "Compare", "Operand", "For", "Filter", "Include", "Assign"),
+    }
+    assert {one.name for one in found if isinstance(one, nodes.Filter)} == {"join"}
+
+
 def test_every_file_is_printed() -> None:
     """By itself, or as a part of one that is."""
     environment = Environment(autoescape=False)
