@@ -228,7 +228,7 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
             skew=ports.skew,
             why_not=ports.freshness.why_not,
             past_gate=guard.claims.past_gate,
-            claims_end=guard.gate.waiting,
+            claims_end=guard.gate.ends.waiting,
             is_claim_gone=guard.claims.is_gone,
         ),
         templates=templates,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import hashlib
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping, Sequence
@@ -20,8 +19,8 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec import Struct, structs
 
-from certs.ports import ApiError, ConflictError, Object
-from ledger.domain.bounds import NAME_MAX, Name
+from certs.ports import ApiError, Object
+from ledger.domain.bounds import Name
 from ledger.domain.dialects.dra.asking import Asking, Giver
 from ledger.domain.errors import FencedError, InputError, LedgerError
 from ledger.domain.log.drift import DRIFT_KINDS, TWO_MODES
@@ -31,11 +30,8 @@ from ledger.domain.log.events import (
     ClaimReleased,
     ClaimReserved,
     ClaimVoided,
-    RefusalReason,
-    RequestRefused,
 )
 from ledger.domain.log.recorded import NewEvent
-from ledger.domain.resources import ANNOTATION_TENURE_CONFIRMED, ANNOTATION_TENURE_FENCED
 from ledger.domain.systems import Claimant
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 from ledger.store.writing.commands import Command, Recorded
@@ -55,7 +51,7 @@ from scheduler.gate.decide import (
 )
 from scheduler.gate.exchange import Place, is_exchanged
 from scheduler.gate.follow import follow, gone
-from scheduler.gate.leaving import ON_LOST_NODE, STILL_USED, Stays
+from scheduler.gate.leaving import Stays
 from scheduler.gate.modes import Mode
 from scheduler.gate.own import (
     TEMPLATE_NOT_OURS,
@@ -70,14 +66,15 @@ from scheduler.record import events
 from scheduler.record.events import DecidedBy
 from scheduler.service.answering import NotNowError
 from scheduler.service.binding import pod_path
+from scheduler.service.claim_refusals import ClaimRefusals
+from scheduler.service.claim_waits import ClaimNotes, Leaves, WaitingEnds
 from scheduler.service.claims import CLAIMS, ClaimBook, claim_path
 from scheduler.service.ending import life_of
 from scheduler.service.ports import Api, Clock, Recorder
 from scheduler.service.recording import gravest
-from scheduler.service.refusing import namespace_budgets
 from scheduler.service.releasing import FORCED
 from scheduler.service.slices import SLICES
-from scheduler.service.telling import Telling, about_pod
+from scheduler.service.telling import Telling
 from scheduler.service.wakeups import Wakeups
 
 NOT_YET: Final = "ClaimsNotListed"
@@ -120,40 +117,6 @@ class Listing(Protocol):
 
     def take_list(self, listed: Object) -> None:
         """Take a list."""
-        ...
-
-
-class Leaves(Protocol):
-    """Who says that what a claim has may go; see `scheduler.service.guard`."""
-
-    def runs(self, pod_uid: str) -> bool:
-        """Tell whether a Pod has a node and has not ended."""
-        ...
-
-    def kept(
-        self, name: str, standing: Standing | None, consumers: Sequence[Claimant]
-    ) -> Stays | None:
-        """Return why what a claim has stays, given who uses it or did so last."""
-        ...
-
-    def ask(self, standing: Standing, consumers: Sequence[Claimant]) -> None:
-        """Ask the node of a claim whether nothing of it is left."""
-        ...
-
-    def is_asked(self, claim_uid: str) -> bool:
-        """Tell whether the node of a claim is asked whether nothing of it is left."""
-        ...
-
-    def vouch(self, claim_uid: str, consumers: Sequence[Claimant]) -> bool:
-        """Take somebody's word that nothing is left of a claim whose node is asked; tell if so."""
-        ...
-
-    def forget(self, claim_uid: str) -> None:
-        """Ask no more of a claim."""
-        ...
-
-    def deny(self, claim_uid: str) -> None:
-        """Let no word about a claim count: one of its Pods runs."""
         ...
 
 
@@ -215,46 +178,36 @@ class Gate:
 
     Attributes:
         counts: what was answered, by a word.
-        refused: UID of a claim -> how often it was refused since it was let through.
+        refusals: what is said of claims that wait.
+        ends: claims that wait for the word of their nodes.
     """
 
     def __init__(
         self, works: GateWorks, *, drivers: Container[str], words: Callable[[], DecidedBy]
     ) -> None:
         self._book = works.book
-        self._slices = works.slices
         self._accounts = works.accounts
-        self._record_at = works.recorded
         self._recorder = works.recorder
         self._api = works.api
-        self._clock = works.clock
-        self._telling = works.telling
-        self._attempts = works.attempts
         self._leaving = works.leaving
         self._why_not = works.why_not
-        self._actor = works.actor
-        self._classes = works.classes
-        self._place = works.place
         self._works = works
-        self._wakeups = works.wakeups
         self._drivers = drivers
         self._words = words
-        self._budgets = namespace_budgets(works.clock.monotonic)
         self._locks: dict[str, asyncio.Lock] = {}
         self._waiting: Counter[str] = Counter()
         self._on_their_way: dict[str, ClaimReserved | ClaimObserved] = {}
-        self._told: dict[str, str] = {}  # UID of a claim -> why it was refused last
         self._listing, self._settling = asyncio.Lock(), asyncio.Lock()
         self._listed = False
         self._epoch = 0  # in which we have looked at all that is held
         self._again: dict[str, dict[str, None]] = {}  # name of a node -> claims to look at again
-        self._held_back: set[str] = set()  # UIDs of claims whose release was refused
-        self._unlooked: set[str] = set()  # UIDs of claims that held something as we began
         self._open: dict[str, tuple[str, float]] = {}  # claim -> holding, since when it is not seen
-        self._waits: dict[str, tuple[str, str, float]] = {}  # claim -> node, holding, since when
-        self._forced: dict[str, tuple[str, str, str]] = {}  # claim -> holding, why, by whom
         self.counts: Counter[str] = Counter()
-        self.refused: Counter[str] = Counter()
+        self.refusals = ClaimRefusals(
+            works.book, works.recorder, works.clock, works.telling, actor=works.actor
+        )
+        self.ends = WaitingEnds(works.book, works.api, works.clock, works.leaving)
+        self._notes = ClaimNotes(works.api)
         for topic in (works.wakeups.pod_moved, works.wakeups.kubelet_ready_changed):
             topic.subscribe(self.look_again)
         works.wakeups.claim_end_answered.subscribe(self.node_answered)
@@ -279,13 +232,13 @@ class Gate:
         given = () if new.allocated is None or old.is_allocated else new.allocated.results
         is_ours = bool(given) and all(self._book.is_guarded((one,)) for one in given)
         spec = request.object.get("spec") or {}
-        free = exchangeable(spec, self._classes) if is_ours else frozenset[str]()
+        free = exchangeable(spec, self._works.classes) if is_ours else frozenset[str]()
         write = Write(old=old, new=new, free=free)
         self._check_now()
         await self._list_claims()
         asked = await self._asked(request.object, write)
         if isinstance(asked, Asking) and is_ours:
-            write = replace(write, free=exchangeable(spec, self._classes, is_ours=True))
+            write = replace(write, free=exchangeable(spec, self._works.classes, is_ours=True))
         if write.new.allocated is not None:
             self.look_again(write.new.allocated.node_name)
         if self._has_news() and (
@@ -391,7 +344,7 @@ class Gate:
             consumers=self._book.consumers(claim.uid),
             on_their_way=list(self._on_their_way.values()),
             kept=kept,
-            place=self._place,
+            place=self._works.place,
             cpus=self._works.cpus,
             settings_hash=self._words().settings_hash,
             tenure_version=self._words().tenure_version,
@@ -410,15 +363,15 @@ class Gate:
             if error is not None:
                 answer = Barred(reason=LEDGER_REFUSED, message=str(error))
         if isinstance(answer, Barred):
-            await self._refuse(claim, answer, is_free=bool(write.free))
+            await self._refuse(claim, answer)
+            await self.refusals.refuse(claim, answer, is_free=bool(write.free))
         else:
             self.counts["granted" if answer.events else "let through"] += 1
             written = () if claim.allocated is None else claim.allocated.results
             if answer.events and is_exchanged(written, answer.results or written):
                 self.counts["granted on another device"] += 1
-                self._wakeups.device_exchanged.publish()
-            self.refused.pop(claim.uid, None)
-            self._told.pop(claim.uid, None)
+                self._works.wakeups.device_exchanged.publish()
+            self.refusals.forget(claim.uid)
             if answer.events and claim.allocated is not None:
                 self._look_again_at(claim.uid, claim.allocated.node_name)
         return answer
@@ -433,7 +386,7 @@ class Gate:
         try:
             outcome = await self._recorder.record(Command(events=new))
             if isinstance(outcome, Recorded):
-                self._record_at(new, outcome.first)
+                self._works.recorded(new, outcome.first)
                 return None
             if isinstance(outcome.error, FencedError):
                 raise outcome.error
@@ -444,81 +397,24 @@ class Gate:
 
     def _signed(self, event: ClaimEvent, version: int) -> NewEvent:
         """Return an event as it is recorded: an end that somebody ordered is that one's doing."""
-        key, reason, actor = self._forced.get(event.claim_uid, ("", "", ""))
+        key, reason, actor = self.ends.forced.get(event.claim_uid, ("", "", ""))
         is_end = isinstance(event, ClaimReleased | ClaimVoided)
         if not is_end or key != f"{event.claim_uid}/{event.attempt}":
-            actor = self._actor
+            actor = self._works.actor
         else:
             event = structs.replace(event, reason=f"{FORCED}: {reason}")
-        return events.by(actor, events.of_claim(event, self._clock.wall_us(), version))
+        return events.by(actor, events.of_claim(event, self._works.clock.wall_us(), version))
 
-    def most_refused(self) -> Mapping[str, int]:
-        """Return how often the claims were refused that were so most often and wait still."""
-        return {
-            seen.full_name: times
-            for uid, times in self.refused.most_common(SHOWN_MAX)
-            if (seen := self._book.seen.get(uid)) is not None and not seen.is_allocated
-        }
-
-    async def _refuse(self, claim: ClaimSeen, answer: Barred, *, is_free: bool) -> None:
-        """Say why a claim was refused: to the ledger once for the same words, and to its Pods."""
+    async def _refuse(self, claim: ClaimSeen, answer: Barred) -> None:
+        """Do what a refusal entails."""
         self.counts[f"refused {answer.reason}"] += 1
-        self.refused[claim.uid] += 1
-        if len(self.refused) > _TOLD_MAX:
-            del self.refused[next(iter(self.refused))]
         if answer.fence:
-            await self._fence(claim)
+            await self._notes.fence(claim)
         if answer.reason in {DEVICE_CLOSED, DEVICE_TAKEN} and claim.allocated is not None:
-            self._wakeups.allocation_refused.publish(claim.allocated)
+            self._works.wakeups.allocation_refused.publish(claim.allocated)
         if answer.asks:  # it is asked for again once the node has confirmed
-            self._held_back.add(claim.uid)
+            self.ends.hold_back(claim.uid)
             self._book.changed[claim.uid] = None
-        for pod in claim.consumers:
-            subject = about_pod(claim.namespace, pod.name, pod.uid)
-            times = self.refused[claim.uid]
-            note = f"claim {claim.name}: {answer.message}. {_way_out(answer, is_free=is_free)}"
-            self._telling.tell(subject, REFUSED, f"{note} (refused {times} times)", action="Gate")
-        if self._told.get(claim.uid) == answer.message or not self._budgets.take(claim.namespace):
-            return
-        self._told.pop(claim.uid, None)
-        self._told[claim.uid] = answer.message
-        if len(self._told) > _TOLD_MAX:
-            del self._told[next(iter(self._told))]
-        event = _refusal(claim, answer)
-        digest = hashlib.sha256(answer.message.encode()).hexdigest()[:16]
-        key = f"refuse:{claim.uid}:{claim.version}:{digest}"
-        new = events.by(self._actor, events.refused_request(event, key, self._clock.wall_us()))
-        try:
-            await self._recorder.record(Command(events=(new,)))
-        except FencedError:
-            raise
-        except LedgerError as error:  # it is refused all the same
-            _log.warning("not recorded", extra={"claim": claim.full_name, "reason": str(error)})
-
-    async def _fence(self, claim: ClaimSeen) -> None:
-        """Move the claim's version, so that a write on the one before is stored nowhere."""
-        version = str(claim.version)
-        same: Object = {"op": "test", "path": "/metadata/resourceVersion", "value": version}
-        await self._annotate(claim, ANNOTATION_TENURE_FENCED, version, same)
-
-    async def _annotate(self, claim: ClaimSeen, key: str, value: str, only: Object) -> bool:
-        """Write an annotation of a claim that is as is said; tell whether it needs no more."""
-        where = claim_path(claim.namespace, claim.name)
-        place = f"/metadata/annotations/{key.replace('/', '~1')}"
-        note: Object = {"op": "add", "path": place, "value": value}
-        first: Object = {"op": "add", "path": "/metadata/annotations", "value": {}}
-        for operations in ([only, note], [only, first, note]):  # it may have no annotations
-            try:
-                await self._api.patch(where, operations)
-            except ConflictError:
-                continue  # it has no annotations, or has moved by itself
-            except ApiError as error:
-                words = {"claim": claim.full_name, "reason": str(error), "annotation": key}
-                _log.warning("not annotated", extra=words)
-                return False
-            else:
-                break
-        return True
 
     @asynccontextmanager
     async def _alone(self, uid: str) -> AsyncIterator[None]:
@@ -547,7 +443,7 @@ class Gate:
         async with self._listing:
             if self._listed:
                 return
-            for path, book in ((SLICES, self._slices), (CLAIMS, self._book)):
+            for path, book in ((SLICES, self._works.slices), (CLAIMS, self._book)):
                 await self._list(path, book)
             await self._learn()
             await self.settle()
@@ -568,7 +464,7 @@ class Gate:
     async def _learn(self) -> None:
         """Learn what claims held before this process began; those that come later held nothing."""
         unknown = list(self._book.without_attempts())
-        self._book.learn(dict.fromkeys(unknown, 0) | dict(await self._attempts(unknown)))
+        self._book.learn(dict.fromkeys(unknown, 0) | dict(await self._works.attempts(unknown)))
 
     async def settle(self) -> None:
         """
@@ -584,8 +480,7 @@ class Gate:
             await self._learn()
             if self._epoch != self._recorder.epoch:
                 self._epoch = self._recorder.epoch
-                self._unlooked = set(self._book.standing_uids())
-                self._book.changed.update(dict.fromkeys(self._unlooked))
+                self._book.changed.update(dict.fromkeys(self.ends.begin()))
             uids = self._book.take_changed()
             for start in range(0, len(uids), TOGETHER):
                 part = uids[start : start + TOGETHER]
@@ -599,23 +494,11 @@ class Gate:
         async with self._alone(uid):
             await self._record_news(uid)
 
-    async def _is_gone(self, standing: Standing) -> bool:
-        """Tell whether the API server itself has no such claim; what it has is taken for seen."""
-        opening = standing.opening
-        try:
-            found = await self._api.read(claim_path(opening.namespace, opening.claim_name))
-        except ApiError:
-            return False
-        if found is None or found["metadata"]["uid"] != opening.claim_uid:
-            return True
-        self._book.put(opening.claim_uid, found)
-        return False
-
     async def _record_news(self, uid: str) -> None:
         book = self._book
         seen, standing = book.seen.get(uid), book.standing(uid)
         if standing is None:
-            self._end_wait(uid)
+            self.ends.over(uid)
             if seen is None:
                 return
         consumers = book.consumers(uid)
@@ -634,13 +517,13 @@ class Gate:
         else:
             assert standing is not None, "else there is nothing to look at"
             found = gone(standing, kept)
-            if found and not await self._is_gone(standing):
+            if found and not await self.ends.is_gone(standing):
                 self._look_again_at(uid, standing.opening.node_name)
                 return
         error = await self._record(found, book.version(uid)) if found else None
         if error is not None:
             _log.error("not recorded", extra={"claim": uid, "reason": str(error)})
-        waits = await self._ask_node(uid, seen, users, kept)
+        waits = await self.ends.ask(uid, seen, users, kept)
         waits = await self._let_open(uid, seen) or waits
         if error is not None or waits or book.is_open(uid):
             self._look_again_at(uid, _node_name(seen, standing))
@@ -658,89 +541,13 @@ class Gate:
             return False
         key, since = self._open.get(uid, ("", 0.0))
         if key != standing.key:
-            key, since = standing.key, self._clock.monotonic()
+            key, since = standing.key, self._works.clock.monotonic()
         self._open[uid] = key, since
-        if self._clock.monotonic() - since >= OPEN_SECONDS and self._book.is_guarded(
+        if self._works.clock.monotonic() - since >= OPEN_SECONDS and self._book.is_guarded(
             standing.opening.results
         ):
-            await self._fence(seen)
+            await self._notes.fence(seen)
         return True
-
-    async def _ask_node(
-        self, uid: str, seen: ClaimSeen | None, users: Sequence[Claimant], kept: Stays | None
-    ) -> bool:
-        """
-        Ask a claim's node where its end waits for that; tell whether it is to be looked at again.
-
-        Its controller tries again at ever longer delays, so it is woken once the node has answered.
-        What was refused before we began nobody remembers: whatever could wait so is asked about.
-        """
-        standing = self._book.standing(uid)
-        if standing is None:
-            self._unlooked.discard(uid)
-            self._end_wait(uid)
-            return False
-        if kept is not None:
-            self._forced.pop(uid, None)  # a word of before it stayed counts no more
-        is_stored = seen is not None and seen.allocated is not None
-        asks = kept is not None and kept.asks
-        if asks and not is_stored and not await self._is_taken(standing, seen):
-            return True  # its Pods may start yet: a word of now would say nothing of them
-        is_new = is_stored and uid in self._unlooked
-        is_new = is_new and self._book.is_guarded(standing.opening.results)
-        if is_stored:
-            self._unlooked.discard(uid)
-        if asks and (is_new or not is_stored or uid in self._held_back):
-            if is_stored:
-                self._held_back.add(uid)
-            self._leaving.ask(standing, users)
-            _, before, since = self._waits.get(uid, ("", "", 0.0))
-            if before != standing.key:
-                since = self._clock.monotonic()
-            self._waits[uid] = standing.opening.node_name, standing.key, since
-            return True
-        self._wait_no_more(uid)
-        if kept is not None and kept.reason == STILL_USED:
-            self._leaving.deny(uid)  # it may have been asked of before that was known
-        if seen is None:
-            return True
-        if uid in self._held_back:
-            self._held_back.discard(uid)
-            may_go = kept is None or kept.reason == ON_LOST_NODE
-            if may_go and is_stored and not await self._wake_controller(seen):
-                self._held_back.add(uid)
-                return True
-        return False
-
-    async def _is_taken(self, standing: Standing, seen: ClaimSeen | None) -> bool:
-        """Tell whether what a claim had was taken away for good, not only unseen so far."""
-        if seen is not None:
-            return standing.stored and seen.version > standing.fence
-        _, waits, _ = self._waits.get(standing.opening.claim_uid, ("", "", 0.0))
-        return waits == standing.key or await self._is_gone(standing)
-
-    async def _wake_controller(self, seen: ClaimSeen) -> bool:
-        same: Object = {"op": "test", "path": "/metadata/uid", "value": seen.uid}
-        version = str(seen.version)
-        return await self._annotate(seen, ANNOTATION_TENURE_CONFIRMED, version, same)
-
-    def _wait_no_more(self, uid: str) -> None:
-        self._waits.pop(uid, None)
-        self._leaving.forget(uid)
-
-    def _end_wait(self, uid: str) -> None:
-        self._held_back.discard(uid)
-        self._forced.pop(uid, None)
-        self._wait_no_more(uid)
-
-    def waiting(self, node: str = "") -> dict[str, float]:
-        """
-        Return the keys of what is to end and waits for its node, and since when, by our clock.
-
-        Args:
-            node: whose; empty = of all.
-        """
-        return {key: since for name, key, since in self._waits.values() if node in {"", name}}
 
     async def force(
         self, namespace: str, name: str, uid: str, *, reason: str, actor: str, dry_run: bool = False
@@ -765,7 +572,7 @@ class Gate:
             ApiError: whether a Pod of it runs is not known.
         """
         forced = []
-        for each in list(self._waits):
+        for each in self.ends.uids():
             async with self._alone(each):
                 standing, seen = self._book.standing(each), self._book.seen.get(each)
                 if standing is None or standing.full_name != f"{namespace}/{name}":
@@ -773,12 +580,12 @@ class Gate:
                 users = (*self._book.consumers(each), *(() if seen is None else seen.consumers))
                 if uid not in {"", each} or await self._runs(namespace, users):
                     continue
-                if self._waits.get(each, ("", ""))[1] != standing.key:
+                if self.ends.key_of(each) != standing.key:
                     continue
                 if dry_run and self._leaving.is_asked(each):
                     forced.append(each)
                 elif not dry_run and self._leaving.vouch(each, users):
-                    self._forced[each] = standing.key, reason, actor
+                    self.ends.forced[each] = standing.key, reason, actor
                     forced.append(each)
         if dry_run:
             return dict.fromkeys(forced, False)
@@ -824,27 +631,6 @@ def _node_name(seen: ClaimSeen | None, standing: Standing | None) -> str:
     if seen is not None and seen.allocated is not None:
         return seen.allocated.node_name
     return "" if standing is None else standing.opening.node_name
-
-
-def _way_out(answer: Barred, *, is_free: bool) -> str:
-    if answer.reason not in {DEVICE_CLOSED, DEVICE_TAKEN}:
-        return "It is asked again"
-    words = "once its holder ends" if answer.taken else "once it is open again"
-    if is_free:
-        return f"It is to be had {words}, or another one like it is free"
-    return f"It is to be had {words}; the claim may name this very device, so no other is tried"
-
-
-def _refusal(claim: ClaimSeen, answer: Barred) -> RequestRefused:
-    pod = claim.consumers[0] if claim.consumers else None
-    return RequestRefused(
-        pod_uid=claim.uid if pod is None else pod.uid,
-        namespace=claim.namespace,
-        pod_name=(claim.name if pod is None else pod.name)[:NAME_MAX],
-        stage=STAGE,
-        message=f"claim {claim.full_name}: {answer.message}"[:TEXT_MAX],
-        reasons=(RefusalReason(reason=answer.reason, nodes=1, detail=answer.message[:TEXT_MAX]),),
-    )
 
 
 def _response(uid: str, answer: Through | Barred, patch: Sequence[Object]) -> bytes:

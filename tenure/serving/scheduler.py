@@ -268,7 +268,7 @@ def _show(process: Process) -> None:
         position=lambda: live.view.position,
         holds=lambda: len(live.holds),
         unconfirmed=lambda: (
-            sum(map(len, live.releasing.waiting.values())) + len(live.guard.gate.waiting())
+            sum(map(len, live.releasing.waiting.values())) + len(live.guard.gate.ends.waiting())
         ),
         quarantined=lambda: bool(process.freshness.quarantine),
         broken_templates=lambda: bool(live.templates.fault),
@@ -300,7 +300,7 @@ def _show(process: Process) -> None:
             "tenure_claim_refusals",
             "Refusals of claims that wait, of those refused most.",
             "claim",
-            live.guard.gate.most_refused,
+            live.guard.gate.refusals.most,
         ),
         ("tenure_kubernetes_events", "Events for people, by fate.", "what", live.telling.counts),
     ):
@@ -309,7 +309,7 @@ def _show(process: Process) -> None:
 
 def _oldest_seconds(process: Process) -> float:
     live, now = process.live, process.clock.monotonic()
-    claims = (now - since for since in live.guard.gate.waiting().values())
+    claims = (now - since for since in live.guard.gate.ends.waiting().values())
     return max((live.releasing.oldest_seconds(), *claims))
 
 

@@ -238,7 +238,7 @@ def test_a_refusal_is_a_conflict_that_names_the_holder(world: World) -> None:
     assert "held by claim ml/a of Pod train" in response["status"]["message"]
     refused = [each for each in world.ledger.log if isinstance(each, RequestRefused)]
     assert [(each.pod_name, each.stage) for each in refused] == [("late", "claim")]
-    assert world.gate.refused["claim-b"] == 3
+    assert world.gate.refusals.times["claim-b"] == 3
     assert world.gate.counts["refused DeviceTaken"] == 3
     asyncio.run(world.telling.send())
     [event] = [
@@ -257,10 +257,10 @@ def test_refusals_are_counted_claim_by_claim_while_it_waits(world: World) -> Non
     for name in ("b", "c"):
         world.show(world.now(name))
 
-    assert world.gate.most_refused() == {"ml/b": 2, "ml/c": 1}
+    assert world.gate.refusals.most() == {"ml/b": 2, "ml/c": 1}
     world.write("b", result(1), pods=["late"])
     world.delete("c")
-    assert world.gate.most_refused() == {}
+    assert world.gate.refusals.most() == {}
 
 
 @pytest.mark.parametrize(
@@ -299,7 +299,7 @@ def test_a_dry_run_is_answered_and_leaves_nothing(world: World) -> None:
     assert not world.write("b", result(0), dry_run=True)["allowed"]
 
     assert len(world.ledger.log) == before
-    assert not world.gate.refused
+    assert not world.gate.refusals.times
 
 
 def test_two_writes_at_once_get_one_card_once(world: World) -> None:
@@ -567,7 +567,7 @@ def test_a_release_waits_for_the_node_and_then_for_nobody(world: World) -> None:
 
     assert refused["status"]["message"].startswith("ReleaseNotConfirmed: node n1 has not confirmed")
     assert world.leaving.asked == {"claim-a": {"uid-train"}}
-    assert list(world.gate.waiting("n1")) == ["claim-a/1"]
+    assert list(world.gate.ends.waiting("n1")) == ["claim-a/1"]
     assert not world.write("b", result(0))["allowed"]
     assert world.now("a")["metadata"]["resourceVersion"] == before
 
@@ -581,7 +581,7 @@ def test_a_release_waits_for_the_node_and_then_for_nobody(world: World) -> None:
     assert world.now("a")["metadata"] == woken, "it is woken once"
     assert goes(world)["allowed"]
     assert kinds(world)[-1] == "claim.released"
-    assert not world.gate.waiting()
+    assert not world.gate.ends.waiting()
     assert world.write("b", result(0))["allowed"]
 
 
@@ -701,7 +701,7 @@ def test_a_claim_in_use_is_asked_of_nobody(world: World) -> None:
     world.show(world.store(claim("a", 0, result(0), pods=["train", "more"])))
 
     assert world.leaving.asked == {}
-    assert not world.gate.waiting()
+    assert not world.gate.ends.waiting()
 
 
 def test_what_a_lost_node_holds_stays_while_its_claim_goes(world: World) -> None:

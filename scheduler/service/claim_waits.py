@@ -1,0 +1,211 @@
+"""Ends of claims that wait for the word of their nodes, and what is written on claims meanwhile."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from typing import Final, Protocol
+
+from certs.ports import ApiError, ConflictError, Object
+from ledger.domain.resources import ANNOTATION_TENURE_CONFIRMED, ANNOTATION_TENURE_FENCED
+from ledger.domain.systems import Claimant
+from scheduler.gate.claims import ClaimSeen
+from scheduler.gate.decide import Standing
+from scheduler.gate.leaving import ON_LOST_NODE, STILL_USED, Stays
+from scheduler.service.claims import ClaimBook, claim_path
+from scheduler.service.ports import Api, Clock
+
+_log: Final = logging.getLogger("tenure.scheduler.gate")
+
+
+class Leaves(Protocol):
+    """Who says that what a claim has may go; see `scheduler.service.guard`."""
+
+    def runs(self, pod_uid: str) -> bool:
+        """Tell whether a Pod has a node and has not ended."""
+        ...
+
+    def kept(
+        self, name: str, standing: Standing | None, consumers: Sequence[Claimant]
+    ) -> Stays | None:
+        """Return why what a claim has stays, given who uses it or did so last."""
+        ...
+
+    def ask(self, standing: Standing, consumers: Sequence[Claimant]) -> None:
+        """Ask the node of a claim whether nothing of it is left."""
+        ...
+
+    def is_asked(self, claim_uid: str) -> bool:
+        """Tell whether the node of a claim is asked whether nothing of it is left."""
+        ...
+
+    def vouch(self, claim_uid: str, consumers: Sequence[Claimant]) -> bool:
+        """Take somebody's word that nothing is left of a claim whose node is asked; tell if so."""
+        ...
+
+    def forget(self, claim_uid: str) -> None:
+        """Ask no more of a claim."""
+        ...
+
+    def deny(self, claim_uid: str) -> None:
+        """Let no word about a claim count: one of its Pods runs."""
+        ...
+
+
+class ClaimNotes:
+    """Writes annotations of claims."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    async def fence(self, claim: ClaimSeen) -> None:
+        """Move the claim's version, so that a write on the one before is stored nowhere."""
+        version = str(claim.version)
+        same: Object = {"op": "test", "path": "/metadata/resourceVersion", "value": version}
+        await self._write(claim, ANNOTATION_TENURE_FENCED, version, same)
+
+    async def wake_controller(self, seen: ClaimSeen) -> bool:
+        """Let a claim's controller try again; tell whether it was written."""
+        same: Object = {"op": "test", "path": "/metadata/uid", "value": seen.uid}
+        version = str(seen.version)
+        return await self._write(seen, ANNOTATION_TENURE_CONFIRMED, version, same)
+
+    async def _write(self, claim: ClaimSeen, key: str, value: str, only: Object) -> bool:
+        """Write an annotation of a claim that is as is said; tell whether it needs no more."""
+        where = claim_path(claim.namespace, claim.name)
+        place = f"/metadata/annotations/{key.replace('/', '~1')}"
+        note: Object = {"op": "add", "path": place, "value": value}
+        first: Object = {"op": "add", "path": "/metadata/annotations", "value": {}}
+        for operations in ([only, note], [only, first, note]):  # it may have no annotations
+            try:
+                await self._api.patch(where, operations)
+            except ConflictError:
+                continue  # it has no annotations, or has moved by itself
+            except ApiError as error:
+                words = {"claim": claim.full_name, "reason": str(error), "annotation": key}
+                _log.warning("not annotated", extra=words)
+                return False
+            else:
+                break
+        return True
+
+
+class WaitingEnds:
+    """
+    Claims that are to go, and stay until their node says that nothing of them is left.
+
+    Attributes:
+        forced: UID of a claim -> key of the holding that somebody let go, why, and by whom.
+    """
+
+    def __init__(self, book: ClaimBook, api: Api, clock: Clock, leaving: Leaves) -> None:
+        self._book = book
+        self._api = api
+        self._clock = clock
+        self._leaving = leaving
+        self._notes = ClaimNotes(api)
+        self._held_back: set[str] = set()  # UIDs of claims whose release was refused
+        self._unlooked: set[str] = set()  # UIDs of claims that held something as we began
+        self._waits: dict[str, tuple[str, str, float]] = {}  # claim -> node, holding, since when
+        self.forced: dict[str, tuple[str, str, str]] = {}
+
+    def begin(self) -> Collection[str]:
+        """Take every claim that holds something for one not looked at yet; return their UIDs."""
+        self._unlooked = set(self._book.standing_uids())
+        return self._unlooked
+
+    def hold_back(self, uid: str) -> None:
+        """Take note that a claim's release was refused until its node has confirmed it."""
+        self._held_back.add(uid)
+
+    def key_of(self, uid: str) -> str:
+        """Return the key of what of a claim waits for its node, empty where nothing does."""
+        return self._waits.get(uid, ("", ""))[1]
+
+    def uids(self) -> list[str]:
+        """Return the UIDs of the claims whose end waits."""
+        return list(self._waits)
+
+    def waiting(self, node: str = "") -> dict[str, float]:
+        """
+        Return the keys of what is to end and waits for its node, and since when, by our clock.
+
+        Args:
+            node: whose; empty = of all.
+        """
+        return {key: since for name, key, since in self._waits.values() if node in {"", name}}
+
+    async def is_gone(self, standing: Standing) -> bool:
+        """Tell whether the API server itself has no such claim; what it has is taken for seen."""
+        opening = standing.opening
+        try:
+            found = await self._api.read(claim_path(opening.namespace, opening.claim_name))
+        except ApiError:
+            return False
+        if found is None or found["metadata"]["uid"] != opening.claim_uid:
+            return True
+        self._book.put(opening.claim_uid, found)
+        return False
+
+    async def ask(
+        self, uid: str, seen: ClaimSeen | None, users: Sequence[Claimant], kept: Stays | None
+    ) -> bool:
+        """
+        Ask a claim's node where its end waits for that; tell whether it is to be looked at again.
+
+        Its controller tries again at ever longer delays, so it is woken once the node has answered.
+        What was refused before we began nobody remembers: whatever could wait so is asked about.
+        """
+        standing = self._book.standing(uid)
+        if standing is None:
+            self._unlooked.discard(uid)
+            self.over(uid)
+            return False
+        if kept is not None:
+            self.forced.pop(uid, None)  # a word of before it stayed counts no more
+        is_stored = seen is not None and seen.allocated is not None
+        asks = kept is not None and kept.asks
+        if asks and not is_stored and not await self._is_taken(standing, seen):
+            return True  # its Pods may start yet: a word of now would say nothing of them
+        is_new = is_stored and uid in self._unlooked
+        is_new = is_new and self._book.is_guarded(standing.opening.results)
+        if is_stored:
+            self._unlooked.discard(uid)
+        if asks and (is_new or not is_stored or uid in self._held_back):
+            if is_stored:
+                self._held_back.add(uid)
+            self._leaving.ask(standing, users)
+            _, before, since = self._waits.get(uid, ("", "", 0.0))
+            if before != standing.key:
+                since = self._clock.monotonic()
+            self._waits[uid] = standing.opening.node_name, standing.key, since
+            return True
+        self._wait_no_more(uid)
+        if kept is not None and kept.reason == STILL_USED:
+            self._leaving.deny(uid)  # it may have been asked of before that was known
+        if seen is None:
+            return True
+        if uid in self._held_back:
+            self._held_back.discard(uid)
+            may_go = kept is None or kept.reason == ON_LOST_NODE
+            if may_go and is_stored and not await self._notes.wake_controller(seen):
+                self._held_back.add(uid)
+                return True
+        return False
+
+    async def _is_taken(self, standing: Standing, seen: ClaimSeen | None) -> bool:
+        """Tell whether what a claim had was taken away for good, not only unseen so far."""
+        if seen is not None:
+            return standing.stored and seen.version > standing.fence
+        _, waits, _ = self._waits.get(standing.opening.claim_uid, ("", "", 0.0))
+        return waits == standing.key or await self.is_gone(standing)
+
+    def _wait_no_more(self, uid: str) -> None:
+        self._waits.pop(uid, None)
+        self._leaving.forget(uid)
+
+    def over(self, uid: str) -> None:
+        """Forget that the end of a claim waits: it goes on, or has ended."""
+        self._held_back.discard(uid)
+        self.forced.pop(uid, None)
+        self._wait_no_more(uid)
