@@ -1,5 +1,5 @@
 """
-What the nodes' agents say, and what they are told: who holds what, and what changed since.
+What the nodes' agents say; what they are told of their nodes is in `node_log`.
 
 Rule: design sections 5.4, 5.5 and 8, "When parts are down". One node's agent may ask and say
 nothing of another node; whose word it is, is found by whoever calls. What an agent confirms counts
@@ -8,8 +8,7 @@ only beside what the ledger has: a wrong word releases nothing that runs by the 
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -24,13 +23,9 @@ from ledger.domain.log.events import (
     EpochStarted,
     LedgerEvent,
     NodeCleared,
-    NodeInventoried,
     NodeLost,
     PodAssigned,
-    PodBound,
-    PodObserved,
     PodReleased,
-    PodReserved,
     PodVoided,
 )
 from ledger.domain.log.state import GRANTED, LOST, OBSERVED, Holding, NodeState, node_uid_of
@@ -39,6 +34,7 @@ from scheduler.record import events
 from scheduler.service.books import LiveBooks
 from scheduler.service.claim_ends import ClaimEnds
 from scheduler.service.ending import NodeWord
+from scheduler.service.node_log import NodeLog
 from scheduler.service.ports import Clock, Recorder
 from scheduler.service.view import ClusterView
 from scheduler.service.wakeups import Wakeups
@@ -47,10 +43,6 @@ SILENT_SECONDS: Final = 120.0
 """An agent asks for changes all the time; who was not heard of for so long is away."""
 PAUSED_SECONDS: Final = 60.0
 """Every node is looked at twice as often: who did not look for so long was not there to hear."""
-TAKEN_SECONDS: Final = 1.0
-"""Who waited and has lost their place is answered so much later: two of a node would race."""
-CHANGES_MAX: Final = 256
-"""Changes that are kept of each node; who lags further behind asks for all again."""
 CONFIRMED_MAX: Final = 512
 """Pods of one message."""
 _OF_EPOCH: Final = 1 << 32
@@ -61,37 +53,6 @@ NOTED, NOTHING = "noted", "nothing"
 HELD, OWN = "observed", "granted"
 NAMED: Final = "named by its node"
 """Why what a Pod holds on cards that nobody could name ends: it holds them by their names."""
-_WORDS: Final[dict[type[LedgerEvent], str]] = {
-    PodReserved: "reserved",
-    PodObserved: "observed",
-    PodBound: "bound",
-    PodAssigned: "assigned",
-    PodReleased: "released",
-    PodVoided: "voided",
-}
-_UPHEAVALS: Final = (NodeLost, NodeCleared)
-"""After these a node's holdings are others, or stand otherwise, all at once."""
-
-
-class TooOldError(Exception):
-    """What changed since then is not known any more: all must be asked for again."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """
-    What happened to one holding of a node.
-
-    Attributes:
-        holding: as it is now; None where it has ended since.
-    """
-
-    position: int
-    what: str
-    pod_uid: str
-    attempt: int
-    reason: str = ""
-    holding: Holding | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +121,7 @@ class Agents:
         ready: a sink of Nodes.
         counts: what became of what agents confirmed.
         claims: what is asked and said of claims that end.
+        log: what nodes hold, and what changed of it.
     """
 
     def __init__(
@@ -183,22 +145,18 @@ class Agents:
         self._gone: dict[str, dict[str, None]] = {}  # UID of the node -> UIDs of Pods
         self._seen: dict[str, dict[str, SeenPod]] = {}  # UID of the node -> by UID of the Pod
         self._otherwise: dict[str, dict[str, str]] = {}  # UID of the node -> by key, in words
-        self._changes: dict[str, deque[tuple[int, str, str, int, str]]] = {}  # by UID of the node
-        self._since: dict[str, int] = {}  # UID of the node -> no change up to there is kept
-        self._start = view.position
         states = ((uid, view.recorded(uid)) for uid in view.holding_nodes())
         self._lost = {
             uid
             for uid, state in states
             if state and any(one.phase == LOST for one in state.everyone())
         }
-        self._waits: dict[str, asyncio.Event] = {}
         self._taken: dict[str, int] = {}  # UID of the node -> the last message that was taken
         self._wakeups = wakeups = view.wakeups
         self.ready = Ready(wakeups)
         self.counts: Counter[str] = Counter()
         self.claims = ClaimEnds(clock.monotonic, lambda: recorder.epoch * _OF_EPOCH, wakeups)
-        wakeups.claim_end_asked.subscribe(self._wake)
+        self.log = NodeLog(view)
         wakeups.event_folded.subscribe(self._take_event)
 
     @property
@@ -242,93 +200,19 @@ class Agents:
         self._looked = now
         return now - (self._began if heard is None else max(self._began, heard))
 
-    # --- what is asked --------------------------------------------------------------------------
-
-    def holdings(self, node_uid: str) -> tuple[int, list[Holding]]:
-        """Return what is held on a node, oldest first, and as of which position."""
-        state = self._view.recorded(node_uid)
-        held = [] if state is None else list(state.holdings.values())
-        return self._view.position, sorted(held, key=lambda each: each.opened_position)
-
-    def changes(self, node_uid: str, after: int) -> tuple[int, list[Change]]:
-        """
-        Return what changed on a node after a position, oldest first, and up to which it is all.
-
-        Raises:
-            TooOldError: nobody knows any more.
-        """
-        if after > self._view.position or after < self._since.get(node_uid, self._start):
-            raise TooOldError
-        state = self._view.recorded(node_uid)
-        held = {} if state is None else state.holdings
-        found = [
-            Change(
-                position=position,
-                what=what,
-                pod_uid=pod_uid,
-                attempt=attempt,
-                reason=reason,
-                holding=held.get(f"{pod_uid}/{attempt}"),
-            )
-            for position, what, pod_uid, attempt, reason in self._changes.get(node_uid, ())
-            if position > after
-        ]
-        return self._view.position, sorted(found, key=lambda each: each.position)
-
-    async def wait(self, node_uid: str, seconds: float) -> None:
-        """Wait until something changes on a node, or so long; who asked before soon goes on."""
-        before = self._waits.get(node_uid)
-        if before is not None:
-            before.set()
-        mine = self._waits[node_uid] = asyncio.Event()
-        try:
-            async with asyncio.timeout(seconds):
-                await mine.wait()
-                if self._waits.get(node_uid) is not mine:
-                    await asyncio.sleep(TAKEN_SECONDS)
-        except TimeoutError:
-            pass
-        finally:
-            if self._waits.get(node_uid) is mine:
-                del self._waits[node_uid]
-
-    def _wake(self, node_uid: str) -> None:
-        waits = self._waits.get(node_uid)
-        if waits is not None:
-            waits.set()
-
-    def _take_event(self, position: int, event: LedgerEvent, _holding: Holding | None) -> None:
+    def _take_event(self, _position: int, event: LedgerEvent, _holding: Holding | None) -> None:
         self.claims.take(event)
         if isinstance(event, EpochStarted):  # agents have spoken to another replica so far
             self._began = self._clock.monotonic()
             self._gone.clear()  # and may have told that one who is here again
         uid = node_uid_of(event)
-        if uid is None or isinstance(event, NodeInventoried):
+        if uid is None:
             return
-        what = _WORDS.get(type(event))
-        if what is None:
-            if isinstance(event, _UPHEAVALS):
-                (self._lost.add if isinstance(event, NodeLost) else self._lost.discard)(uid)
-                for known in (
-                    *(self._heard, self._gone, self._changes),
-                    *(self._seen, self._otherwise),
-                ):
-                    known.pop(uid, None)
-                self._since[uid] = position
-        else:
-            self._note(uid, position, what, event)
-        self._wake(uid)
-
-    def _note(self, uid: str, position: int, what: str, event: LedgerEvent) -> None:
-        kept = self._changes.setdefault(uid, deque())
-        assert isinstance(
-            event, PodReserved | PodObserved | PodBound | PodAssigned | PodReleased | PodVoided
-        )
-        reason = event.reason if isinstance(event, PodReleased | PodVoided) else ""
-        kept.append((position, what, event.pod_uid, event.attempt, reason))
-        if len(kept) > CHANGES_MAX:
-            self._since[uid] = max(self._since.get(uid, 0), kept.popleft()[0])
-        if isinstance(event, PodReleased | PodVoided):
+        if isinstance(event, NodeLost | NodeCleared):
+            (self._lost.add if isinstance(event, NodeLost) else self._lost.discard)(uid)
+            for known in (self._heard, self._gone, self._seen, self._otherwise):
+                known.pop(uid, None)
+        elif isinstance(event, PodReleased | PodVoided):
             self._otherwise.get(uid, {}).pop(f"{event.pod_uid}/{event.attempt}", None)
             if event.reason != NAMED:
                 self._seen.get(uid, {}).pop(event.pod_uid, None)

@@ -77,6 +77,7 @@ class Wakeups:
             subscribers=(
                 "LiveGroups._take_event",
                 "Agents._take_event",
+                "NodeLog._take_event",
                 "Releasing._take_event",
                 "Refusing._take_event",
                 "Saying._take_event",
@@ -185,7 +186,7 @@ class Wakeups:
             "a node is asked whether nothing of a claim is left",
             "UID of the node",
             publishers=("ClaimEnds",),
-            subscribers=("Agents._wake",),
+            subscribers=("NodeLog._wake",),
         )
         self.claim_end_answered: Topic[str] = Topic(
             "a node has confirmed the end of a claim, or its agent can't",

@@ -17,7 +17,8 @@ from ledger.domain.annotations.proof import ProvenContainer, containers_of
 from ledger.domain.errors import LedgerError
 from ledger.domain.log.state import GRANTED
 from scheduler.service import agents
-from scheduler.service.agents import Given, TooOldError
+from scheduler.service.agents import Given
+from scheduler.service.node_log import TooOldError
 from tests.support import fake_api
 
 if TYPE_CHECKING:
@@ -110,12 +111,12 @@ class Machine:
         self._start()
         if self._asked is service:
             try:
-                self._after, _ = said.changes(uid, self._after)
+                self._after, _ = said.log.changes(uid, self._after)
             except TooOldError:
                 self._asked = None
         if self._asked is not service:
             self._asked = service
-        self._after, held = said.holdings(uid)
+        self._after, held = said.log.holdings(uid)
         if self.world.faults.hits("agent lies"):
             await self._lie(service, uid)
         there = {pod["metadata"]["uid"]: pod for pod in self.world.pods()}
@@ -138,13 +139,13 @@ class Machine:
         """Say of another node's Pods that they are gone, and of own ones that they got others."""
         others = [uids[-1] for name, uids in self.world.uids.items() if name != self.name]
         for uid in others:
-            _, held = service.agents.holdings(uid)
+            _, held = service.agents.log.holdings(uid)
             answers = service.agents.gone(own_uid, [each.pod_uid for each in held])
-            mine = {each.pod_uid for each in service.agents.holdings(own_uid)[1]}
+            mine = {each.pod_uid for each in service.agents.log.holdings(own_uid)[1]}
             assert all(
                 answer == agents.NOTHING for pod, answer in answers.items() if pod not in mine
             )
-        for holding in service.agents.holdings(own_uid)[1]:
+        for holding in service.agents.log.holdings(own_uid)[1]:
             if holding.kind == GRANTED and holding.shares:
                 answer, _ = await service.agents.assigned(
                     own_uid, _given(holding.pod_uid, holding.attempt, ())

@@ -121,7 +121,7 @@ DELAYS: Final = (0.0, 0.0, 0.01, 0.5, 5.0)
 
 
 REMEMBERED: Final = (
-    *("agents._changes", "view._asked", "view._judged", "telling._due", "telling._said"),
+    *("agents.log._changes", "view._asked", "view._judged", "telling._due", "telling._said"),
     *("groups._left", "refusing._told", "_shapes._by_identity", "view._reader._known"),
     "refusing._deleted",
 )

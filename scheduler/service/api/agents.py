@@ -25,14 +25,13 @@ from scheduler.service.agents import (
     CONFIRMED_MAX,
     LATER,
     Agents,
-    Change,
     Given,
     SeenPod,
-    TooOldError,
 )
 from scheduler.service.api.callers import Caller
 from scheduler.service.api.http import RefusedError, Route, json_answer
 from scheduler.service.claim_ends import EndingClaim
+from scheduler.service.node_log import Change, TooOldError
 from scheduler.service.view import ClusterView
 
 FORMAT: Final = 1
@@ -164,7 +163,7 @@ class AgentRoutes:
         """Say who holds what on the caller's node."""
         self._compare(request)
         name, uid = self._node(caller)
-        position, held = self._agents.holdings(uid)
+        position, held = self._agents.log.holdings(uid)
         return self._answer(
             name, uid, position, holdings=[self._holding(each, uid) for each in held]
         )
@@ -179,7 +178,7 @@ class AgentRoutes:
         self._agents.claims.heard(uid, reads=known is not None)
         position, found = self._changed(uid, after)
         if not found and seconds and known in {None, self._agents.claims.told(uid)[0]}:
-            await self._agents.wait(uid, seconds)
+            await self._agents.log.wait(uid, seconds)
             if self._node(caller) != (name, uid):
                 raise RefusedError(410, "Expired", "the Node is another one now: ask for holdings")
             position, found = self._changed(uid, after)
@@ -260,7 +259,7 @@ class AgentRoutes:
 
     def _changed(self, uid: str, after: int) -> tuple[int, list[Change]]:
         try:
-            return self._agents.changes(uid, after)
+            return self._agents.log.changes(uid, after)
         except TooOldError as error:
             fact = f"what changed since is not known any more: ask for holdings: after={after}"
             raise RefusedError(410, "Expired", fact) from error

@@ -24,8 +24,9 @@ from ledger.domain.log.events import (
 )
 from ledger.signing import published, trusting
 from ledger.store.writing.commands import Command, Outcome
-from scheduler.service.agents import CHANGES_MAX, CONFIRMED_MAX, SILENT_SECONDS
+from scheduler.service.agents import CONFIRMED_MAX, SILENT_SECONDS
 from scheduler.service.api.callers import Caller
+from scheduler.service.node_log import CHANGES_MAX
 from scheduler.service.ports import Recorder
 from tests.support.agent_scene import PROOF_KEY, Scene, agent_of
 from tests.support.live import Live, types
@@ -145,7 +146,7 @@ def test_who_waits_for_changes_is_woken_by_one_of_its_own_node() -> None:
 
     async def waiting() -> None:
         first, second = (
-            asyncio.create_task(scene.agents.wait("uid-a", seconds)) for seconds in (3600, 3600)
+            asyncio.create_task(scene.agents.log.wait("uid-a", seconds)) for seconds in (3600, 3600)
         )
         await asyncio.sleep(0)
         await first
@@ -167,7 +168,7 @@ def test_two_agents_of_one_node_do_not_race() -> None:
     async def agent() -> None:
         nonlocal asked
         while asked < 1000:
-            await scene.agents.wait("uid-a", 25.0)
+            await scene.agents.log.wait("uid-a", 25.0)
             asked += 1
 
     async def waiting() -> None:

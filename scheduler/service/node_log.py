@@ -1,0 +1,151 @@
+"""
+What is held on each node and what changed of it since, for the node's agent.
+
+Rule: design section 5.4.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+from ledger.domain.log.events import (
+    LedgerEvent,
+    NodeCleared,
+    NodeInventoried,
+    NodeLost,
+    PodAssigned,
+    PodBound,
+    PodObserved,
+    PodReleased,
+    PodReserved,
+    PodVoided,
+)
+from ledger.domain.log.state import Holding, node_uid_of
+from scheduler.service.view import ClusterView
+
+TAKEN_SECONDS: Final = 1.0
+"""Who waited and has lost their place is answered so much later: two of a node would race."""
+CHANGES_MAX: Final = 256
+"""Changes that are kept of each node; who lags further behind asks for all again."""
+_WORDS: Final[dict[type[LedgerEvent], str]] = {
+    PodReserved: "reserved",
+    PodObserved: "observed",
+    PodBound: "bound",
+    PodAssigned: "assigned",
+    PodReleased: "released",
+    PodVoided: "voided",
+}
+_UPHEAVALS: Final = (NodeLost, NodeCleared)
+"""After these a node's holdings are others, or stand otherwise, all at once."""
+
+
+class TooOldError(Exception):
+    """What changed since then is not known any more: all must be asked for again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """
+    What happened to one holding of a node.
+
+    Attributes:
+        holding: as it is now; None where it has ended since.
+    """
+
+    position: int
+    what: str
+    pod_uid: str
+    attempt: int
+    reason: str = ""
+    holding: Holding | None = None
+
+
+class NodeLog:
+    """The newest changes of every node, as the view folds them in."""
+
+    def __init__(self, view: ClusterView) -> None:
+        self._view = view
+        self._changes: dict[str, deque[tuple[int, str, str, int, str]]] = {}  # by UID of the node
+        self._since: dict[str, int] = {}  # UID of the node -> no change up to there is kept
+        self._start = view.position
+        self._waits: dict[str, asyncio.Event] = {}
+        view.wakeups.claim_end_asked.subscribe(self._wake)
+        view.wakeups.event_folded.subscribe(self._take_event)
+
+    def holdings(self, node_uid: str) -> tuple[int, list[Holding]]:
+        """Return what is held on a node, oldest first, and as of which position."""
+        state = self._view.recorded(node_uid)
+        held = [] if state is None else list(state.holdings.values())
+        return self._view.position, sorted(held, key=lambda each: each.opened_position)
+
+    def changes(self, node_uid: str, after: int) -> tuple[int, list[Change]]:
+        """
+        Return what changed on a node after a position, oldest first, and up to which it is all.
+
+        Raises:
+            TooOldError: nobody knows any more.
+        """
+        if after > self._view.position or after < self._since.get(node_uid, self._start):
+            raise TooOldError
+        state = self._view.recorded(node_uid)
+        held = {} if state is None else state.holdings
+        found = [
+            Change(
+                position=position,
+                what=what,
+                pod_uid=pod_uid,
+                attempt=attempt,
+                reason=reason,
+                holding=held.get(f"{pod_uid}/{attempt}"),
+            )
+            for position, what, pod_uid, attempt, reason in self._changes.get(node_uid, ())
+            if position > after
+        ]
+        return self._view.position, sorted(found, key=lambda each: each.position)
+
+    async def wait(self, node_uid: str, seconds: float) -> None:
+        """Wait until something changes on a node, or so long; who asked before soon goes on."""
+        before = self._waits.get(node_uid)
+        if before is not None:
+            before.set()
+        mine = self._waits[node_uid] = asyncio.Event()
+        try:
+            async with asyncio.timeout(seconds):
+                await mine.wait()
+                if self._waits.get(node_uid) is not mine:
+                    await asyncio.sleep(TAKEN_SECONDS)
+        except TimeoutError:
+            pass
+        finally:
+            if self._waits.get(node_uid) is mine:
+                del self._waits[node_uid]
+
+    def _wake(self, node_uid: str) -> None:
+        waits = self._waits.get(node_uid)
+        if waits is not None:
+            waits.set()
+
+    def _take_event(self, position: int, event: LedgerEvent, _holding: Holding | None) -> None:
+        uid = node_uid_of(event)
+        if uid is None or isinstance(event, NodeInventoried):
+            return
+        what = _WORDS.get(type(event))
+        if what is not None:
+            self._note(uid, position, what, event)
+        elif isinstance(event, _UPHEAVALS):
+            self._changes.pop(uid, None)
+            self._since[uid] = position
+        self._wake(uid)
+
+    def _note(self, uid: str, position: int, what: str, event: LedgerEvent) -> None:
+        kept = self._changes.setdefault(uid, deque())
+        assert isinstance(
+            event, PodReserved | PodObserved | PodBound | PodAssigned | PodReleased | PodVoided
+        )
+        reason = event.reason if isinstance(event, PodReleased | PodVoided) else ""
+        kept.append((position, what, event.pod_uid, event.attempt, reason))
+        if len(kept) > CHANGES_MAX:
+            self._since[uid] = max(self._since.get(uid, 0), kept.popleft()[0])
