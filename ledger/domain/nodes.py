@@ -63,24 +63,14 @@ class KubeletPolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeFacts:
+class NodeTerms:
     """
-    One node as deciding sees it.
-
-    Rule: cli.md, Predicates and Inventory without a Device object.
+    What deciding reads of a node beside its inventory, where a ledger keeps it in the same form.
 
     Attributes:
-        system_uuid, machine_id: the machine is both of them (`machines.machine_of`).
-        boot_id: another one means that the machine was started again.
         created: when the Node object was made, as it says (RFC 3339, UTC); empty = not known.
-        lost: out of service: no grants, and what its Pods hold stays held.
         cpu_milli, memory_bytes: None = no limits at all (neither allocatable nor capacity given).
         pods_max: None = unlimited.
-        devices: ordered by (device_type, minor).
-        dialects: GPU dialects that the cards serve; None = every one (there is a Device object).
-        card_amounts: GPU minor -> what the card has beside core percent and memory, by resource
-            name (`CARD_AMOUNT_NAMES`); only cards that have something of it.
-        cpu_topology: None when no NodeResourceTopology reports one.
         reserved_cpus: never handed out (kubelet's, the node reservation's, the system set).
         unpooled_cpus: those of them that are in no shared pool; kubelet's own reserve is in one.
         cpu_bind_policy: what every CPU set on the node must follow, in a Pod's words (`FullPCPUs`,
@@ -94,10 +84,8 @@ class NodeFacts:
         mgpu_policy: the node's mGPU compute policy; `mgpu_invalid` when the schedule label has a
             value that makes the node serve no mGPU at all (GPU-sharing contract A.1).
         links: measured GPU bandwidth matrix of the Device object, row and column = minor.
-        derived_links: nominal matrix out of places and partitions, for what `links` does not say.
-        partitions: number of GPUs -> groups of GPUs handed out together; None = no table.
-        honors_partitions: whole GPUs are handed out by that table only (Koordinator contract 8.5).
-        extended: resource name -> how many, of resources that are no device of ours.
+        honors_partitions: whole GPUs are handed out by the table of partitions only (Koordinator
+            contract 8.5).
         by_claims: resources that it may give by claims of dynamic resource allocation.
         advertised: the names of devices, and of our slot, in its allocatable, sorted, as it spells
             them; None where that is not known.
@@ -106,26 +94,14 @@ class NodeFacts:
         faults: what its objects say that can't be read or be so, in words; likewise.
     """
 
-    uid: str
-    name: str
-    system_uuid: str = ""
-    machine_id: str = ""
-    boot_id: str = ""
     created: str = ""
-    lost: bool = False
-    labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     unschedulable: bool = False
-    cpu_milli: int | None = None
-    memory_bytes: int | None = None
-    pods_max: int | None = None
-    devices: tuple[DeviceRecord, ...] = ()
-    dialects: frozenset[Dialect] | None = None
-    card_amounts: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
-    cpu_topology: CpuTopology | None = None
+    cpu_milli: Milli | None = None
+    memory_bytes: Count | None = None
+    pods_max: Count | None = None
     reserved_cpus: CpuSet = field(default_factory=CpuSet)
     unpooled_cpus: CpuSet = field(default_factory=CpuSet)
-    cpu_ref_count_max: int = 1
     cpu_bind_policy: str = ""
     numa_strategy: str = ""
     numa_policy: NumaPolicy = NumaPolicy.NONE
@@ -135,15 +111,50 @@ class NodeFacts:
     mgpu_policy: str = ""
     mgpu_invalid: bool = False
     links: LinkMatrix | None = None
-    derived_links: LinkMatrix | None = None
-    partitions: Mapping[int, tuple[GpuPartition, ...]] | None = None
     honors_partitions: bool = False
-    extended: Mapping[str, int] = field(default_factory=dict)
     by_claims: tuple[str, ...] = ()
     advertised: tuple[str, ...] | None = None
     systems: DeviceSystems = NO_SYSTEMS
     other_scheduler: str = ""
     faults: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts(NodeTerms):
+    """
+    One node as deciding sees it.
+
+    Rule: cli.md, Predicates and Inventory without a Device object.
+
+    Attributes:
+        system_uuid, machine_id: the machine is both of them (`machines.machine_of`).
+        boot_id: another one means that the machine was started again.
+        lost: out of service: no grants, and what its Pods hold stays held.
+        devices: ordered by (device_type, minor).
+        dialects: GPU dialects that the cards serve; None = every one (there is a Device object).
+        card_amounts: GPU minor -> what the card has beside core percent and memory, by resource
+            name (`CARD_AMOUNT_NAMES`); only cards that have something of it.
+        cpu_topology: None when no NodeResourceTopology reports one.
+        derived_links: nominal matrix out of places and partitions, for what `links` does not say.
+        partitions: number of GPUs -> groups of GPUs handed out together; None = no table.
+        extended: resource name -> how many, of resources that are no device of ours.
+    """
+
+    uid: str
+    name: str
+    system_uuid: str = ""
+    machine_id: str = ""
+    boot_id: str = ""
+    lost: bool = False
+    labels: Mapping[str, str] = field(default_factory=dict)
+    devices: tuple[DeviceRecord, ...] = ()
+    dialects: frozenset[Dialect] | None = None
+    card_amounts: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    cpu_topology: CpuTopology | None = None
+    cpu_ref_count_max: int = 1
+    derived_links: LinkMatrix | None = None
+    partitions: Mapping[int, tuple[GpuPartition, ...]] | None = None
+    extended: Mapping[str, int] = field(default_factory=dict)
 
     def with_health(self, device_type: str, minor: int, *, healthy: bool) -> NodeFacts:
         """Return the node with this device healthy, or not."""

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, field
-from fractions import Fraction
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final
 
 from msgspec import Meta
 
-from ledger.domain.annotations.cpu import NumaPolicy
 from ledger.domain.annotations.partitions import GpuPartition
-from ledger.domain.bounds import Count, Index, Milli
-from ledger.domain.cpuset import CpuSet
+from ledger.domain.bounds import Count, Index
 from ledger.domain.devices import DeviceRecord
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.kube.derived_links import derive_links
-from ledger.domain.nodes import KubeletPolicy, NodeFacts, NumaZone, Taint
-from ledger.domain.systems import NO_SYSTEMS, DeviceSystems
-from ledger.domain.topology import LinkMatrix
+from ledger.domain.nodes import NodeFacts, NodeTerms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +33,7 @@ class PartitionGroups:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedNode:
+class RecordedNode(NodeTerms):
     """
     The facts of a node that its inventory does not have.
 
@@ -48,50 +43,13 @@ class RecordedNode:
 
     newest_version: ClassVar[int] = 1
     version: Annotated[int, Meta(ge=1, le=1)]
-    created: str = ""
-    taints: tuple[Taint, ...] = ()
-    unschedulable: bool = False
-    cpu_milli: Milli | None = None
-    memory_bytes: Count | None = None
-    pods_max: Count | None = None
     dialects: tuple[Dialect, ...] | None = None
     card_amounts: tuple[CardAmounts, ...] = ()
-    reserved_cpus: CpuSet = field(default_factory=CpuSet)
-    unpooled_cpus: CpuSet = field(default_factory=CpuSet)
-    cpu_bind_policy: str = ""
-    numa_strategy: str = ""
-    numa_policy: NumaPolicy = NumaPolicy.NONE
-    kubelet: KubeletPolicy | None = None
-    numa_zones: tuple[NumaZone, ...] = ()
-    cpu_amplification: Fraction = Fraction(1)
-    mgpu_policy: str = ""
-    mgpu_invalid: bool = False
-    links: LinkMatrix | None = None
     partitions: tuple[PartitionGroups, ...] | None = None
-    honors_partitions: bool = False
     extended: tuple[tuple[str, Count], ...] = ()
-    by_claims: tuple[str, ...] = ()
-    advertised: tuple[str, ...] | None = None
-    systems: DeviceSystems = NO_SYSTEMS
-    other_scheduler: str = ""
-    faults: tuple[str, ...] = ()
 
 
-BY_INVENTORY: Final = frozenset(
-    {
-        *("uid", "name", "system_uuid", "machine_id", "boot_id", "labels", "devices"),
-        *("cpu_topology", "cpu_ref_count_max"),
-    }
-)
-"""The fields of a node that its inventory has."""
-BY_OTHERS: Final = frozenset({"lost", "derived_links"})
-"""What an event of its own says, and what follows from the others."""
-_TABLES: Final = frozenset({"dialects", "card_amounts", "partitions", "extended"})
-_SAME: Final = tuple(
-    item.name
-    for item in dataclasses.fields(NodeFacts)
-    if item.name not in BY_INVENTORY | BY_OTHERS | _TABLES
-)
+_SAME: Final = tuple(item.name for item in dataclasses.fields(NodeTerms))
 
 
 def recorded_node(node: NodeFacts) -> RecordedNode:

@@ -12,13 +12,7 @@ from ledger.domain.annotations.partitions import GpuPartition
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.errors import InputError, UnknownEventError
 from ledger.domain.log.events import NodeDescribed, decode_event, encode_event
-from ledger.domain.log.recorded_node import (
-    BY_INVENTORY,
-    BY_OTHERS,
-    RecordedNode,
-    node_from,
-    recorded_node,
-)
+from ledger.domain.log.recorded_node import RecordedNode, node_from, recorded_node
 from ledger.domain.nodes import KubeletPolicy, NodeFacts, NumaZone, Taint
 from ledger.domain.proofs.canonical import canonical_json
 from ledger.domain.quantity import parse_quantity
@@ -42,6 +36,17 @@ NODE = NodeFacts(
         1: (),
     },
 )
+
+
+BY_INVENTORY = frozenset(
+    {
+        *("uid", "name", "system_uuid", "machine_id", "boot_id", "labels", "devices"),
+        *("cpu_topology", "cpu_ref_count_max"),
+    }
+)
+"""The fields of a node that its inventory has."""
+BY_OTHERS = frozenset({"lost", "derived_links"})
+"""What an event of its own says, and what follows from the others."""
 
 
 def test_every_field_of_a_node_is_recorded() -> None:
