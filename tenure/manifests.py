@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from ledger.domain.annotations.tenure import as_namespace_says
 from ledger.domain.errors import InputError
+from ledger.domain.kube.object_fields import section, text_in
 from ledger.domain.kube.runtime_classes import with_runtime_class
 from scheduler.cluster import documents
-from scheduler.cluster.documents import section
 from tenure.exits import warn, with_next
 from tenure.sources.text import InputFile, read_source, read_stream
 from tenure.sources.yaml_text import yaml_documents
@@ -116,14 +116,16 @@ def as_admitted(manifests: Manifests) -> Manifests:
     A Pod whose Namespace is not there keeps what it says itself; one with a UID has been admitted
     and keeps what its class gave it then.
     """
-    namespaces = {one.name: one.metadata.get("labels") for one in manifests.of_kind("Namespace")}
+    namespaces = {
+        one.name: section(one.metadata, "labels") for one in manifests.of_kind("Namespace")
+    }
     classes = {one.name: one.body for one in manifests.of_kind("RuntimeClass")}
 
     def told(document: Document) -> Document:
         if not document.ours or document.kind != "Pod":
             return document
-        name = section(document.body, "spec").get("runtimeClassName")
-        if isinstance(name, str) and name in classes and "uid" not in document.metadata:
+        name = text_in(document.body, "spec", "runtimeClassName")
+        if name in classes and "uid" not in document.metadata:
             with contextlib.suppress(InputError):  # decoding says what can't be read
                 body, errors = with_runtime_class(document.body, classes)
                 document = replace(document, body=dict(body), errors=errors)
@@ -131,8 +133,7 @@ def as_admitted(manifests: Manifests) -> Manifests:
         before = metadata.get("annotations") or {}
         if document.namespace not in namespaces or not isinstance(before, dict):
             return document
-        labels = namespaces[document.namespace]
-        after = as_namespace_says(before, labels if isinstance(labels, dict) else {})
+        after = as_namespace_says(before, namespaces[document.namespace])
         if after == before:
             return document
         body = {**document.body, "metadata": metadata | {"annotations": after}}
@@ -254,7 +255,7 @@ def _document(spot: _Spot, body: dict[str, Any], index: int) -> Document:
         name=metadata["name"],
         uid=metadata["uid"],
         body=body,
-        metadata=written if isinstance(written, dict) else {},
+        metadata=dict(section(written)),
         index=index,
         source=spot.source,
         number=spot.number,
@@ -272,14 +273,9 @@ def _kind(body: dict[str, Any]) -> tuple[str, bool]:
 
 def _others_metadata(body: dict[str, Any]) -> tuple[dict[str, Any], str]:
     """Return what can be told of an object that is not ours: it is named, and not checked."""
-    written = body.get("metadata")
-    metadata = written if isinstance(written, dict) else {}
-    texts = {
-        key: value if isinstance(value, str) else ""
-        for key in ("name", "namespace", "uid")
-        for value in (metadata.get(key),)
-    }
-    return metadata | texts, texts["namespace"]
+    metadata = section(body, "metadata")
+    texts = {key: text_in(metadata, key) for key in ("name", "namespace", "uid")}
+    return {**metadata, **texts}, texts["namespace"]
 
 
 def _metadata(kind: str, body: dict[str, Any], index: int) -> tuple[dict[str, Any], str]:

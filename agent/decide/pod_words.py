@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ledger.domain.errors import InputError
+from ledger.domain.kube.object_fields import section, text_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,16 +40,12 @@ def pod_words(pod: Mapping[str, Any]) -> PodWords:
         listed = spec.get(field)
         for number, container in enumerate(listed if isinstance(listed, list) else ()):
             place = f"spec.{field}[{number}].name"
-            name = container.get("name") if isinstance(container, Mapping) else None
-            if not isinstance(name, str) or not name:
+            name = text_in(container, "name")
+            if not name:
                 raise InputError("expected a name", field=place)
             if name in places:
                 raise InputError(f"the name is there twice: name={name}", field=place)
             places[name] = f"{prefix}{number}"
-    said = pod["metadata"].get("annotations")
-    annotations = {
-        key: value
-        for key, value in (said.items() if isinstance(said, Mapping) else ())
-        if isinstance(value, str)
-    }
+    written = section(pod, "metadata", "annotations")
+    annotations = {key: value for key, value in written.items() if isinstance(value, str)}
     return PodWords(pod_uid=pod["metadata"]["uid"], places=places, annotations=annotations)

@@ -18,6 +18,7 @@ import msgspec
 from agent.decide.pod_words import PodWords, pod_words
 from agent.https import Caller, NoAnswerError
 from ledger.domain.errors import InputError
+from ledger.domain.kube.object_fields import found_in
 
 PATH: Final = "/pods"
 CALL_SECONDS: Final = 5.0
@@ -70,10 +71,8 @@ def read_pods(body: bytes) -> Sequence[Pod]:
 
 
 def _is_pod(thing: object) -> bool:
-    if not isinstance(thing, dict) or not isinstance(thing.get("spec"), dict):
-        return False
-    metadata = thing.get("metadata")
-    return isinstance(metadata, dict) and isinstance(metadata.get("uid"), str)
+    is_whole = isinstance(found_in(thing, "spec"), dict)
+    return is_whole and isinstance(found_in(thing, "metadata", "uid"), str)
 
 
 class PodSource(Protocol):

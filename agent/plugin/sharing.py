@@ -41,6 +41,7 @@ from agent.plugin.messages import Allocated, NotYetError
 from agent.plugin.preparing import Holdings, SlotPlugin, Slots
 from ledger.domain.dialects.gpushare.words import GPUSHARE_MEMORY
 from ledger.domain.errors import InputError, TenureError
+from ledger.domain.kube.object_fields import found_in
 from ledger.domain.resources import ENV_NVIDIA_VISIBLE, SLOT
 
 ALLOCATE_SECONDS: Final = 10.0
@@ -292,8 +293,7 @@ async def _read(pods: PodsOfKubelet) -> dict[str, SharePod | None]:
         raise NotYetError(str(error)) from error
     result: dict[str, SharePod | None] = {}
     for pod in found:
-        metadata = pod.get("metadata")
-        uid = str(metadata.get("uid")) if isinstance(metadata, Mapping) else ""
+        uid = str(found_in(pod, "metadata", "uid") or "")
         try:
             result[uid] = read_share_pod(pod)
         except InputError as error:

@@ -28,6 +28,7 @@ from ledger.domain.bounds import NAME_MAX
 from ledger.domain.device_types import Unit
 from ledger.domain.devices import WHOLE_PERCENT, VirtualFunction
 from ledger.domain.errors import InputError
+from ledger.domain.kube.object_fields import items_in, section, text_in
 from ledger.domain.quantity import quantity_of
 from ledger.domain.request.card_names import SHARED, SLICE
 from ledger.domain.resources import (
@@ -116,7 +117,11 @@ def wanted(
     kept = _out_of_sight(found, before, declared, MIG_NOT_SERVED if mixed else UNSEEN)
     labels = _gpu_labels(found.cards, found.driver_version)
     if Kind.GPU in found.unknown and not found.cards:
-        labels = {key: text for key, text in _labels(there).items() if key in _GPU_LABELS}
+        labels = {
+            key: text
+            for key, text in section(there, "metadata", "labels").items()
+            if key in _GPU_LABELS
+        }
     entries = [
         *map(_card_entry, found.cards),
         *(_other_entry(one, vocabulary) for one in found.others),
@@ -172,10 +177,10 @@ def _device(
         "apiVersion": API_VERSION,
         "kind": KIND,
         "metadata": {
-            "name": _metadata(node)["name"],
+            "name": node["metadata"]["name"],
             "labels": labels,
             "annotations": _annotations(found),
-            "ownerReferences": [_owner(_metadata(node))],
+            "ownerReferences": [_owner(node["metadata"])],
         },
         # Always with a list: a spec that an apply takes the last field of is null.
         "spec": {
@@ -247,7 +252,7 @@ def _is_some(amount: object) -> bool:
 
 
 def _is_mixed(node: Object) -> bool:
-    return _labels(node).get(LABEL_MIG_STRATEGY) == _MIXED
+    return section(node, "metadata", "labels").get(LABEL_MIG_STRATEGY) == _MIXED
 
 
 def allocations(pods: Iterable[HeldByPod]) -> list[dict[str, object]]:
@@ -280,16 +285,14 @@ def recoveries(there: Object | None) -> tuple[str, ...]:
     condition does, so that an annotation that stays there opens nothing that closes later. What is
     written next has another time, even where the card is still closed: a word counts once.
     """
-    annotations = _metadata(there).get("annotations")
-    text = annotations.get(ANNOTATION_TENURE_RECOVERED) if isinstance(annotations, dict) else None
-    said = {word.strip() for word in text.split(",")} if isinstance(text, str) else set()
+    text = text_in(there, "metadata", "annotations", ANNOTATION_TENURE_RECOVERED)
+    said = {word.strip() for word in text.split(",")}
     return tuple(
         sorted(
             str(entry.get("id"))
             for entry in _entries(there)
-            for condition in entry.get("conditions") or ()
-            if isinstance(condition, dict)
-            and condition.get("status") == "False"
+            for condition in items_in(entry, "conditions")
+            if condition.get("status") == "False"
             and f"{entry.get('id')}@{condition.get('lastTransitionTime')}" in said
         )
     )
@@ -319,9 +322,7 @@ def _faults_said(entry: Object) -> tuple[Fault, ...]:
     a condition of its own.
     """
     found: dict[str, Fault] = {}
-    for condition in entry.get("conditions") or ():
-        if not isinstance(condition, dict):
-            continue
+    for condition in items_in(entry, "conditions"):
         reason, message = condition.get("reason"), condition.get("message", "")
         if not (isinstance(reason, str) and isinstance(message, str)):
             continue
@@ -471,8 +472,7 @@ def _since(
         said.get("type"): said
         for one in before
         if (one.get("type"), one.get("id")) == (entry["type"], entry["id"])
-        for said in one.get("conditions") or ()
-        if isinstance(said, dict)
+        for said in items_in(one, "conditions")
     }
 
     def since(condition: dict[str, Any]) -> str:
@@ -488,11 +488,7 @@ def _since(
 
 
 def _entries(there: Object | None) -> Iterator[Object]:
-    spec = (there or {}).get("spec")
-    listed = spec.get("devices") if isinstance(spec, dict) else None
-    for one in listed if isinstance(listed, list) else ():
-        if isinstance(one, dict) and isinstance(one.get("type"), str):
-            yield one
+    return (one for one in items_in(there, "spec", "devices") if isinstance(one.get("type"), str))
 
 
 def _other_machine(identity: Identity, node: Object) -> Iterator[Fault]:
@@ -523,13 +519,3 @@ def _owner(metadata: Object) -> dict[str, Any]:
         "controller": True,
         "blockOwnerDeletion": True,
     }
-
-
-def _metadata(thing: Object | None) -> Object:
-    metadata = (thing or {}).get("metadata")
-    return metadata if isinstance(metadata, dict) else {}
-
-
-def _labels(thing: Object | None) -> Mapping[str, str]:
-    labels = _metadata(thing).get("labels")
-    return labels if isinstance(labels, dict) else {}

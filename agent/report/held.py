@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 
 from agent.decide.node_holdings import HeldByPod
 from ledger.domain.annotations.proof import EVERY
+from ledger.domain.kube.object_fields import text_in
 from ledger.domain.kube.pod_spec import pod_total, read_pod
 from ledger.domain.vocabulary import Vocabulary
 
@@ -63,8 +64,7 @@ def asked_by_living(pods: Iterable[Mapping[str, Any]], vocabulary: Vocabulary) -
     amounts: dict[str, int] = {}
     uids = []
     for pod in pods:
-        status = pod.get("status")
-        if isinstance(status, Mapping) and status.get("phase") in _ENDED:
+        if text_in(pod, "status", "phase") in _ENDED:
             continue
         spec = read_pod(pod, vocabulary)
         uids.append(spec.uid)

@@ -22,9 +22,10 @@ from agent.report.device import (
 )
 from agent.report.held import Asked
 from agent.report.offers import node_offers
-from agent.report.settle import MANAGER, Path, Settled, Step, at, settle
+from agent.report.settle import MANAGER, Path, Settled, Step, settle
 from certs.ports import ApiError, ConflictError
 from ledger.domain.dialects.names import OUR_DIALECT, Dialect
+from ledger.domain.kube.object_fields import found_in
 from ledger.domain.resources import LABEL_GPU_ISOLATION_PROVIDER
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 
@@ -216,7 +217,7 @@ class Reporter:
         try:
             answer = await self._apply(part, want, there, force=force)
         except ApiError as error:
-            if _NOT_IN_SCHEMA not in str(error) or at(want, _TOPOLOGIES) is None:
+            if _NOT_IN_SCHEMA not in str(error) or found_in(want, *_TOPOLOGIES) is None:
                 raise
             # The released kind has no such field: the rest is worth having without it.
             self._unknown.add(_TOPOLOGIES)
@@ -232,7 +233,7 @@ class Reporter:
         self, part: _Part, want: Object, there: Object | None, *, force: bool
     ) -> Object:
         """Apply it to what was read, and to nothing newer."""
-        version = at(there or {}, ("metadata", "resourceVersion"))
+        version = found_in(there, "metadata", "resourceVersion")
         metadata = {**want["metadata"], **({"resourceVersion": version} if version else {})}
         body = {**want, "metadata": metadata}
         return await self.objects.apply(part.where, body, manager=MANAGER, force=force)

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from ledger.domain.errors import InputError
+from ledger.domain.kube.object_fields import found_in
 from ledger.domain.quantity import quantity_of
 
 Object = Mapping[str, Any]
@@ -79,7 +80,9 @@ def settle(
     managed = _managed(there, subresource)
     ours = managed.pop((MANAGER, _APPLY), None)
     wanted = tuple(leaves(want))
-    differing = [path for path in wanted if not _same(path, at(want, path), at(there, path))]
+    differing = [
+        path for path in wanted if not _same(path, found_in(want, *path), found_in(there, *path))
+    ]
     dropped = [path for path in leaves(there) if path not in wanted and _owns(ours, path)]
     paths = tuple(sorted({*differing, *dropped}))
     if not paths:
@@ -91,7 +94,7 @@ def settle(
         held = [path for path in differing if _owns(fields, path)]
         forced = forced or bool(held)
         if manager == KUBELET:
-            held = [path for path in held if _is_kubelets(path, at(there, path))]
+            held = [path for path in held if _is_kubelets(path, found_in(there, *path))]
         if held:
             rivals.add(manager)
             before_us = ours is None and not wrote
@@ -117,14 +120,6 @@ def leaves(thing: Object) -> Iterator[Path]:
                 yield from ((*path, key) for key in sorted(value or {}))
             elif top != "metadata":
                 yield path
-
-
-def at(thing: Object, path: Path) -> Any:  # noqa: ANN401 - JSON
-    """Return a field, None where there is none."""
-    value: Any = thing
-    for key in path:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value
 
 
 def _same(path: Path, want: Any, there: Any) -> bool:  # noqa: ANN401 - JSON

@@ -36,6 +36,7 @@ from agent.witness.visible import shown as cards_shown
 from ledger.domain.annotations.checkpoints import DeviceCheckpoint as GivenDevices
 from ledger.domain.annotations.proof import ProvenDevice
 from ledger.domain.errors import InputError, TenureError
+from ledger.domain.kube.object_fields import found_in, items_in, section, text_in
 from ledger.domain.resources import NVIDIA_GPU, SLOT, TYPE_GPU
 from ledger.signing import PublicKey
 
@@ -48,6 +49,7 @@ GONE_FILE: Final = "gone.json"
 NOTE_FILE: Final = "ledger.checkpoint"
 CHECKPOINT_CORRUPT: Final = "CheckpointCorrupt"
 UNHEARD: Final = "ServiceUnheard"
+_SOURCE: Final = "kubernetes.io/config.source"
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 _STATIC: Final = frozenset({"file", "http"})
 
@@ -341,18 +343,23 @@ class Confirmer:
         """Tell whether the runtime does not list our Pod, of which kubelet says that it runs."""
         own = (pod for pod in self._sources.pods.pods if pod["metadata"]["uid"] == self._own_pod)
         runs = any(
-            _in(one, "state", "running") is not None
+            found_in(one, "state", "running") is not None
             for pod in own
-            for one in _list(_in(pod, "status", "containerStatuses"))
+            for one in items_in(pod, "status", "containerStatuses")
         )
         return runs and all(one.pod_uid != self._own_pod for one in read.containers or ())
 
     def _look(self, known: NodeHoldings, read: Read, found: Seen) -> Look:
         pods = self._sources.pods
-        runs = [pod for pod in pods.pods if _phase(pod) not in _ENDED]
+        runs = [pod for pod in pods.pods if text_in(pod, "status", "phase") not in _ENDED]
         uids = [str(pod["metadata"]["uid"]) for pod in runs]
         words = {uid: pods.words(uid) for uid in uids}
-        names = {_name(pod) for pod in runs if _source(pod) in _STATIC}
+        static = [
+            section(pod, "metadata")
+            for pod in runs
+            if text_in(pod, "metadata", "annotations", _SOURCE) in _STATIC
+        ]
+        names = {(text_in(one, "namespace"), text_in(one, "name")) for one in static}
         mirrors = {one.pod_uid for one in known.pods() if (one.namespace, one.pod_name) in names}
         return Look(
             places=None
@@ -506,29 +513,6 @@ async def _or_none(asked: Awaitable[_T]) -> _T | None:
     except (AwayError, TenureError) as error:
         _log.debug("a source is away", extra={"reason": str(error)})
         return None
-
-
-def _phase(pod: object) -> str:
-    return str(_in(pod, "status", "phase") or "")
-
-
-def _source(pod: object) -> str:
-    return str(_in(pod, "metadata", "annotations", "kubernetes.io/config.source") or "")
-
-
-def _name(pod: object) -> tuple[str, str]:
-    namespace, name = _in(pod, "metadata", "namespace"), _in(pod, "metadata", "name")
-    return str(namespace or ""), str(name or "")
-
-
-def _list(value: object) -> list[object]:
-    return value if isinstance(value, list) else []
-
-
-def _in(value: object, *path: str) -> object:
-    for each in path:
-        value = value.get(each) if isinstance(value, dict) else None
-    return value
 
 
 KEPT_MAX: Final = 8

@@ -108,11 +108,11 @@ def _fields(kind: Any) -> Iterator[_Field]:  # noqa: ANN401 - as above
     is_struct = issubclass(kind, msgspec.Struct)
     for one in msgspec.structs.fields(kind) if is_struct else dataclasses.fields(kind):
         hint, (first, *rest) = hints[one.name], one.name.split("_")
-        said = getattr(hint, "__metadata__", ())
-        if None in said:
+        notes = getattr(hint, "__metadata__", ())
+        if None in notes:
             continue
         own = first + "".join(_WORDS.get(word, word.capitalize()) for word in rest)
-        keys = tuple(key for key in said if isinstance(key, str))
+        keys = tuple(key for key in notes if isinstance(key, str))
         is_needed = one.default is one.default_factory  # of two that are missing
         reader = _reader(hint)
         if isinstance(one.default, StrEnum) and hint is type(one.default):
@@ -128,12 +128,12 @@ def _choice(
 
 
 def _whole(kind: Callable[..., T], fields: tuple[_Field, ...], value: object, path: str) -> T:
-    said = an_object(value, path)
+    body = an_object(value, path)
     prefix = f"{path}." if path else ""
     found = {}
     for name, keys, plain, reader, is_needed in fields:
         for key in keys:
-            item = said.get(key)
+            item = body.get(key)
             if item is not None:
                 break
         if type(item) is plain:

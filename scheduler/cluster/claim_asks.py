@@ -16,13 +16,13 @@ from ledger.domain.dialects.dra.accounts import Listed, NodeAccounts, accounts_o
 from ledger.domain.dialects.dra.objects import Pool, pools_of, read_slice
 from ledger.domain.dialects.dra.shares import Shares, shares_of
 from ledger.domain.errors import InputError
-from ledger.domain.kube.object_fields import default_uid
+from ledger.domain.kube.object_fields import default_uid, found_in, items_in, section
 from ledger.domain.log.events import ClaimObserved
 from ledger.domain.log.state import NodeState
 from ledger.domain.nodes import NodeFacts
 from scheduler.cluster.claimed import DRIVERS, READ, holders_of_own, seen_in
 from scheduler.cluster.claims import Dra
-from scheduler.cluster.documents import Document, Documents, is_ended, node_of, section
+from scheduler.cluster.documents import Document, Documents, is_ended, node_of
 from scheduler.cluster.dra import dra_of, is_of_dra, with_rules
 from scheduler.gate.allocate import (
     Asked,
@@ -233,7 +233,7 @@ def _untold(objects: Documents, told: set[str]) -> Iterator[tuple[str, str]]:
 
 
 def _made_for(pod: Document) -> dict[object, object]:
-    statuses = section(pod.body, "status").get("resourceClaimStatuses")
+    statuses = found_in(pod.body, "status", "resourceClaimStatuses")
     read = each(statuses, "status.resourceClaimStatuses", an_object)
     return {
         a_text(one.get("name"), "name"): a_text(one.get("resourceClaimName"), "resourceClaimName")
@@ -242,8 +242,7 @@ def _made_for(pod: Document) -> dict[object, object]:
 
 
 def _entries(pod: Document) -> Sequence[Mapping[str, Any]]:
-    entries = section(pod.body, "spec").get("resourceClaims")
-    return [one for one in entries if isinstance(one, dict)] if isinstance(entries, list) else []
+    return items_in(pod.body, "spec", "resourceClaims")
 
 
 class _Reader:
@@ -290,7 +289,7 @@ class _Reader:
                 uid = default_uid("ResourceClaim", pod.namespace, f"{pod.uid}/{of}")
                 name, spec = f"{pod.name}-{of}-{uid[:8]}", section(spec, "spec")
                 path = f"{pod.namespace}/{name}"
-            elif section(document.body, "metadata").get("deletionTimestamp"):
+            elif found_in(document.body, "metadata", "deletionTimestamp"):
                 return AskedByPod(missing=f'resourceclaim "{name}" is being deleted')
             else:
                 uid = document.uid or default_uid("ResourceClaim", pod.namespace, str(name))
@@ -321,7 +320,7 @@ class _Reader:
         for one in each(devices.get("requests"), "requests", an_object):
             if "exactly" not in one:
                 continue
-            name = a_text(section(one, "exactly").get("deviceClassName"), "deviceClassName")
+            name = a_text(found_in(one, "exactly", "deviceClassName"), "deviceClassName")
             if name not in self._classes:
                 return f"request {one.get('name')}: device class {name} does not exist"
         return ""

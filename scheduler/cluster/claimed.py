@@ -16,12 +16,12 @@ from ledger.domain.dialects.dra.drivers import LookedAt
 from ledger.domain.dialects.dra.objects import pools_of, read_slice
 from ledger.domain.dialects.dra.shares import Shares, shares_of
 from ledger.domain.errors import InputError
-from ledger.domain.kube.object_fields import default_uid
+from ledger.domain.kube.object_fields import default_uid, section
 from ledger.domain.log.events import ClaimObserved
 from ledger.domain.log.state import NodeState
 from ledger.domain.nodes import NodeFacts
 from scheduler.cluster.claims import Dra
-from scheduler.cluster.documents import Document, Documents, section
+from scheduler.cluster.documents import Document, Documents
 from scheduler.cluster.dra import is_of_dra
 from scheduler.gate.claims import Allocated, ClaimSeen, claim_seen
 from scheduler.gate.decide import Accounted, Unaccounted

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ledger.domain.errors import FieldError
+from ledger.domain.kube.object_fields import found_in, items_in, section
 from ledger.domain.request.rules import forbidden
 from ledger.domain.resources import GATE_TENURE_GANG
-from scheduler.cluster.documents import is_ended, items_in, section
+from scheduler.cluster.documents import is_ended
 
 _ANYWHERE: Final = frozenset(
     {"configMap", "downwardAPI", "emptyDir", "hostPath", "image", "name", "projected", "secret"}
@@ -39,9 +40,8 @@ def not_looked_at(body: Mapping[str, Any]) -> tuple[str, ...]:
 
 def keeps_others_off(body: Mapping[str, Any]) -> bool:
     """Tell whether a Pod that runs keeps others away, as kube-scheduler reads anti-affinity."""
-    affinity = section(section(body, "spec"), "affinity")
-    required = section(affinity, "podAntiAffinity").get(_REQUIRED)
-    return bool(required) and not is_ended(body) and bool(section(body, "spec").get("nodeName"))
+    required = found_in(body, "spec", "affinity", "podAntiAffinity", _REQUIRED)
+    return bool(required) and not is_ended(body) and bool(found_in(body, "spec", "nodeName"))
 
 
 def gate_errors(body: Mapping[str, Any]) -> tuple[FieldError, ...]:
@@ -55,7 +55,7 @@ def gate_errors(body: Mapping[str, Any]) -> tuple[FieldError, ...]:
             f"spec.schedulingGates[{number}]",
             f"scheduling is blocked until the gate is lifted: {gate.get('name', '')}",
         )
-        for number, gate in enumerate(items_in(section(body, "spec").get("schedulingGates")))
+        for number, gate in enumerate(items_in(body, "spec", "schedulingGates"))
         if gate.get("name") != GATE_TENURE_GANG
     )
 
@@ -83,15 +83,15 @@ def _found(spec: Mapping[str, Any]) -> Iterator[str]:
     for key, words in (("podAffinity", "pod affinity"), ("podAntiAffinity", "pod anti-affinity")):
         if any(section(affinity, key).values()):
             yield words
-    if items_in(spec.get("topologySpreadConstraints")):
+    if items_in(spec, "topologySpreadConstraints"):
         yield "topology spread"
-    if items_in(spec.get("resourceClaims")):
+    if items_in(spec, "resourceClaims"):
         yield CLAIMS
-    for volume in items_in(spec.get("volumes")):
+    for volume in items_in(spec, "volumes"):
         yield from (f"volume {kind}" for kind in volume if kind not in _ANYWHERE)
-    containers = [each for key in _CONTAINERS for each in items_in(spec.get(key))]
+    containers = [each for key in _CONTAINERS for each in items_in(spec, key)]
     for container in containers:
-        if any("hostPort" in port for port in items_in(container.get("ports"))):
+        if any("hostPort" in port for port in items_in(container, "ports")):
             yield "host ports"
         resources = section(container, "resources")
         names = {*section(resources, "requests"), *section(resources, "limits")}

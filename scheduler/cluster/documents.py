@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 from ledger.domain.annotations.volcano_vgpu import VGPU_GIVEN_NODE
 from ledger.domain.dialects.names import FOREIGN_WORDS
 from ledger.domain.errors import FieldError, InputError
+from ledger.domain.kube.object_fields import found_in, section, text_in
 from ledger.domain.resources import SCHEDULER_NAME
 
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
@@ -75,21 +76,9 @@ class Documents(Protocol):
         ...
 
 
-def section(body: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """Return an object inside of an object; empty where there is none."""
-    value = body.get(key)
-    return value if isinstance(value, dict) else {}  # what is no object is refused when decoded
-
-
-def items_in(value: object) -> list[Mapping[str, Any]]:
-    """Return the objects of a list, such as conditions; none where it is no list."""
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
-
-
 def is_ended(body: Mapping[str, Any]) -> bool:
     """Tell whether a Pod has ended, in whichever phase."""
-    phase = section(body, "status").get("phase")
-    return isinstance(phase, str) and phase in _ENDED
+    return text_in(body, "status", "phase") in _ENDED
 
 
 def node_of(body: Mapping[str, Any]) -> str:
@@ -103,14 +92,14 @@ def node_of(body: Mapping[str, Any]) -> str:
     Raises:
         InputError: its node is no text.
     """
-    bound = section(body, "spec").get("nodeName")
+    bound = found_in(body, "spec", "nodeName")
     if bound:
         if not isinstance(bound, str):
             raise InputError("must be text", field="spec.nodeName")
         return bound
-    if section(body, "spec").get("schedulerName") == SCHEDULER_NAME:
+    if found_in(body, "spec", "schedulerName") == SCHEDULER_NAME:
         return ""
-    annotations = section(section(body, "metadata"), "annotations")
+    annotations = section(body, "metadata", "annotations")
     keys = (*(words.given_node for words in FOREIGN_WORDS if words.given_node), VGPU_GIVEN_NODE)
     given = map(annotations.get, keys)
     return next((name for name in given if isinstance(name, str) and name), "")
@@ -118,4 +107,4 @@ def node_of(body: Mapping[str, Any]) -> str:
 
 def is_pending(body: Mapping[str, Any]) -> bool:
     """Tell whether a Pod is not bound to a node yet and has not ended."""
-    return not section(body, "spec").get("nodeName") and not is_ended(body)
+    return not found_in(body, "spec", "nodeName") and not is_ended(body)

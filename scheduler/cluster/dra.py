@@ -9,10 +9,11 @@ from typing import Any, Final
 
 from ledger.domain.annotations.wire import a_quantity
 from ledger.domain.errors import InputError
+from ledger.domain.kube.object_fields import found_in, items_in, section, text_in
 from ledger.domain.quantity import NANO
 from ledger.domain.resources import CLAIMED_BY_CLASS
 from scheduler.cluster.claims import NO_DRA, Dra, DraClaim, DraDevice, DraPart
-from scheduler.cluster.documents import Document, Documents, is_ended, items_in, section
+from scheduler.cluster.documents import Document, Documents, is_ended
 
 GROUP: Final = "resource.k8s.io"
 _KINDS: Final = ("ResourceSlice", "ResourceClaim", "ResourceClaimTemplate", "DeviceClass")
@@ -37,7 +38,7 @@ def is_taint_rule(document: Document) -> bool:
 
 def selects_otherwise(rule: Document) -> bool:
     """Tell whether a DeviceTaintRule selects by more than is looked at here."""
-    selector = section(section(rule.body, "spec"), "deviceSelector")
+    selector = section(rule.body, "spec", "deviceSelector")
     return any(
         name not in _SELECTED or not isinstance(value, str)
         for name, value in selector.items()
@@ -66,18 +67,18 @@ def _tainted(
     document: Document, rules: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
 ) -> Document:
     spec = section(document.body, "spec")
-    key = (_text(spec, "driver"), _text(section(spec, "pool"), "name"))
+    key = (text_in(spec, "driver"), text_in(spec, "pool", "name"))
     devices = spec.get("devices")
     if not isinstance(devices, list):
         return document
     told: list[object] = []
     for item in devices:
         if isinstance(item, dict):
-            names = dict(zip(_SELECTED, (*key, _text(item, "name")), strict=True))
+            names = dict(zip(_SELECTED, (*key, text_in(item, "name")), strict=True))
             taints = [
-                {name: _text(taint, name) for name in ("key", "value", "effect")}
+                {name: text_in(taint, name) for name in ("key", "value", "effect")}
                 for selector, taint in rules
-                if all(_text(selector, name) in {"", names[name]} for name in _SELECTED)
+                if all(text_in(selector, name) in {"", names[name]} for name in _SELECTED)
             ]
             own = items_in({**section(item, "basic"), **item}.get("taints"))
             told.append({**item, "taints": [*own, *taints]} if taints else item)
@@ -102,14 +103,13 @@ def dra_of(objects: Documents) -> Dra:
         return NO_DRA
     slices = found.get("ResourceSlice", [])
     names = (
-        section(each.body, "spec").get("extendedResourceName")
-        for each in found.get("DeviceClass", ())
+        text_in(each.body, "spec", "extendedResourceName") for each in found.get("DeviceClass", ())
     )
     devices = tuple(_devices(with_rules(slices, objects)))
     return Dra(
         devices=devices,
         claims=claims,
-        names=frozenset(name for name in names if isinstance(name, str) and name),
+        names=frozenset(filter(None, names)),
         served=served,
         claimed=claimed,
         nodes=frozenset(device.node for device in devices),
@@ -123,14 +123,14 @@ def _devices(slices: Sequence[Document]) -> Iterator[DraDevice]:
     for document in slices:
         spec = section(document.body, "spec")
         pool = section(spec, "pool")
-        key = (_text(spec, "driver"), _text(pool, "name"))
+        key = (text_in(spec, "driver"), text_in(pool, "name"))
         generation = pool.get("generation")
         generation = generation if isinstance(generation, int) else 0
         newest[key] = max(newest.get(key, 0), generation)
         told.append((spec, key, generation))
     for spec, key, generation in told:
         if generation == newest[key]:
-            for item in items_in(spec.get("devices")):
+            for item in items_in(spec, "devices"):
                 yield from _device(item, spec, *key)
 
 
@@ -138,8 +138,8 @@ def _device(
     item: Mapping[str, Any], spec: Mapping[str, Any], driver: str, pool: str
 ) -> Iterator[DraDevice]:
     body = {**section(item, "basic"), **item}  # v1beta1 has all but the name inside
-    node = _text(body, "nodeName") or _text(spec, "nodeName")
-    name = _text(body, "name")
+    node = text_in(body, "nodeName") or text_in(spec, "nodeName")
+    name = text_in(body, "name")
     if not (node and name):
         return
     said = {
@@ -148,29 +148,29 @@ def _device(
         if isinstance(value, dict) and value
     }
     number = _NUMBER.search(name)
-    sets = [_text(each, "counterSet") for each in items_in(body.get("consumesCounters"))]
+    sets = [text_in(each, "counterSet") for each in items_in(body, "consumesCounters")]
     yield DraDevice(
         node=node,
         driver=driver,
         pool=pool,
         name=name,
         card=f"{pool}/{sets[0] if sets else name}",
-        kind=_text(said, "type"),
-        id=_text(said, "uuid"),
-        parent=_text(said, "parentUUID"),
-        minor=int(number[1]) if number and not _text(said, "parentUUID") else None,
-        model=_text(said, "productName") or _text(said, "model"),
-        memory_mib=_mib(section(section(body, "capacity"), "memory").get("value")),
+        kind=text_in(said, "type"),
+        id=text_in(said, "uuid"),
+        parent=text_in(said, "parentUUID"),
+        minor=int(number[1]) if number and not text_in(said, "parentUUID") else None,
+        model=text_in(said, "productName") or text_in(said, "model"),
+        memory_mib=_mib(found_in(body, "capacity", "memory", "value")),
         closed=_taint(body),
         is_shared=body.get("allowMultipleAllocations") is True,
     )
 
 
 def _taint(device: Mapping[str, Any]) -> str | None:
-    for taint in items_in(device.get("taints")):
+    for taint in items_in(device, "taints"):
         if taint.get("effect") in _CLOSING:
-            value = f"={_text(taint, 'value')}" if _text(taint, "value") else ""
-            return f"taint {_text(taint, 'key')}{value}:{taint['effect']}"
+            value = f"={text_in(taint, 'value')}" if text_in(taint, "value") else ""
+            return f"taint {text_in(taint, 'key')}{value}:{taint['effect']}"
     return None
 
 
@@ -178,18 +178,18 @@ def _claims(claims: Sequence[Document]) -> Iterator[DraClaim]:
     for document in claims:
         status = section(document.body, "status")
         allocation = section(status, "allocation")
-        results = items_in(section(allocation, "devices").get("results"))
+        results = items_in(allocation, "devices", "results")
         parts = tuple(_part(each) for each in results if each.get("adminAccess") is not True)
         if not parts:
             continue
         yield DraClaim(
             namespace=document.namespace,
             name=document.name,
-            node=_node_of(section(allocation, "nodeSelector")),
+            node=_node_of(allocation),
             parts=parts,
             pods=tuple(
-                (_text(each, "name"), _text(each, "uid"))
-                for each in items_in(status.get("reservedFor"))
+                (text_in(each, "name"), text_in(each, "uid"))
+                for each in items_in(status, "reservedFor")
                 if each.get("resource") == "pods"
             ),
         )
@@ -198,19 +198,19 @@ def _claims(claims: Sequence[Document]) -> Iterator[DraClaim]:
 def _part(result: Mapping[str, Any]) -> DraPart:
     consumed = section(result, "consumedCapacity")
     return DraPart(
-        driver=_text(result, "driver"),
-        pool=_text(result, "pool"),
-        device=_text(result, "device"),
+        driver=text_in(result, "driver"),
+        pool=text_in(result, "pool"),
+        device=text_in(result, "device"),
         core_percent=_units(consumed.get("cores")),
         memory_mib=_mib(consumed.get("memory")),
         is_part=bool(consumed),
     )
 
 
-def _node_of(selector: Mapping[str, Any]) -> str:
+def _node_of(allocation: Mapping[str, Any]) -> str:
     """Return the node that an allocation is tied to by its name; empty where it is to none."""
-    for term in items_in(selector.get("nodeSelectorTerms")):
-        for each in items_in(term.get("matchFields")):
+    for term in items_in(allocation, "nodeSelector", "nodeSelectorTerms"):
+        for each in items_in(term, "matchFields"):
             values = each.get("values")
             if each.get("key") == "metadata.name" and isinstance(values, list) and values:
                 return str(values[0])
@@ -224,21 +224,16 @@ def _by_pods(
     served: dict[str, frozenset[str]] = {}
     claimed = set()
     for pod in objects.of_kind("Pod"):
-        status = section(section(pod.body, "status"), "extendedResourceClaimStatus")
-        node = section(pod.body, "spec").get("nodeName")
-        if not status or not isinstance(node, str) or is_ended(pod.body):
+        status = section(pod.body, "status", "extendedResourceClaimStatus")
+        node = text_in(pod.body, "spec", "nodeName")
+        if not status or not node or is_ended(pod.body):
             continue
-        names = {_text(each, "resourceName") for each in items_in(status.get("requestMappings"))}
+        names = {text_in(each, "resourceName") for each in items_in(status, "requestMappings")}
         plain = {name for name in names if name and not name.startswith(CLAIMED_BY_CLASS)}
         served[node] = served.get(node, frozenset()) | plain
-        if f"{pod.namespace}/{_text(status, 'resourceClaimName')}" in claims:
+        if f"{pod.namespace}/{text_in(status, 'resourceClaimName')}" in claims:
             claimed.add(pod.uid)
     return served, frozenset(claimed)
-
-
-def _text(parent: Mapping[str, Any], key: str) -> str:
-    value = parent.get(key)
-    return value if isinstance(value, str) else ""
 
 
 def _mib(value: object) -> int | None:

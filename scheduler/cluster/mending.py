@@ -11,10 +11,11 @@ from typing import Any, Final
 from msgspec import structs
 
 from ledger.domain.errors import FieldError, InputError
+from ledger.domain.kube.object_fields import section, text_in
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.resources import TYPE_GPU
 from ledger.domain.vocabulary import Vocabulary
-from scheduler.cluster.documents import Document, Documents, is_ended, node_of, section
+from scheduler.cluster.documents import Document, Documents, is_ended, node_of
 from scheduler.cluster.model import Cluster, Pod, RefusedPod, Unreadable
 from scheduler.cluster.objects import asked_by, by_node, cluster_of, observed_on
 from scheduler.cluster.one_node import NodeDocuments, read_node, read_witnesses
@@ -182,8 +183,7 @@ class _Mending:
     def _say(self, document: Document, error: InputError, node: str) -> None:
         text = ": ".join(filter(None, (error.field, error.message)))
         if document.kind == "Pod":
-            on = section(document.body, "spec").get("nodeName")
-            node = on if isinstance(on, str) else ""
+            node = text_in(document.body, "spec", "nodeName")
         self._unreadable.append(Unreadable(object=document.title, node=node, text=text))
 
     def _put(self, document: Document, instead: Document | None) -> None:
@@ -219,9 +219,6 @@ def _bare_node(document: Document) -> Document:
 def _bare_pod(document: Document) -> Document:
     metadata = section(document.body, "metadata")
     who = {key: metadata[key] for key in ("name", "namespace", "uid") if key in metadata}
-    on = section(document.body, "spec").get("nodeName")
-    spec = {
-        "containers": [{"name": "unknown"}],
-        **({"nodeName": on} if isinstance(on, str) else {}),
-    }
+    on = text_in(document.body, "spec", "nodeName")
+    spec = {"containers": [{"name": "unknown"}], **({"nodeName": on} if on else {})}
     return dataclasses.replace(document, body={"kind": "Pod", "metadata": who, "spec": spec})

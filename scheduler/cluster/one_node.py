@@ -10,6 +10,7 @@ from ledger.domain.devices import DeviceRecord
 from ledger.domain.errors import InputError
 from ledger.domain.kube.alike_nodes import NodeReader
 from ledger.domain.kube.node_objects import KubeletReports, decode_node, decode_witnesses
+from ledger.domain.kube.object_fields import section
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.resources import UNHEALTHY_GPU_KEY
 from scheduler.cluster.documents import Document
@@ -103,8 +104,7 @@ def _fails(decode: Callable[[], object]) -> bool:
 
 
 def _unhealthy_text(document: Document) -> str:
-    data = document.body.get("data")
-    text = data.get(UNHEALTHY_GPU_KEY, "") if isinstance(data, dict) else ""
+    text = section(document.body, "data").get(UNHEALTHY_GPU_KEY, "")
     if not isinstance(text, str):
         raise document.blame(InputError("must be text", field=f"data[{UNHEALTHY_GPU_KEY}]"))
     return text

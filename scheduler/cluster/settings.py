@@ -9,11 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 from ledger.domain.errors import InputError
+from ledger.domain.kube.object_fields import section
 from ledger.domain.kube.shared_templates import SharedTemplate, read_shared_templates
 from ledger.domain.log.codec import decode_value, plain_value
 from ledger.domain.proofs.canonical import canonical_json
 from ledger.domain.resources import GPU_TEMPLATES_KEY, GPU_TEMPLATES_NAME, GPU_TEMPLATES_NAMESPACE
-from scheduler.cluster.documents import Document, section
+from scheduler.cluster.documents import Document
 from scheduler.decide.settings import SchedulingSettings
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 from msgspec import structs
 
 from ledger.domain.adopted.pods import DEVICE_ALLOCATED
 from ledger.domain.devices import GPU, DeviceRecord, DeviceShare
 from ledger.domain.errors import FieldError, InputError
+from ledger.domain.kube.object_fields import section
 from ledger.domain.kube.original import stored_names
 from ledger.domain.kube.shared_templates import SharedTemplate
 from ledger.domain.log.claims import claim_as_observed
@@ -404,7 +405,7 @@ def names_a_node(request: PodRequest) -> bool:
 
 
 def _is_managed(document: Document) -> bool:
-    annotations: Any = document.body["metadata"].get("annotations")
-    return isinstance(annotations, dict) and bool(
-        annotations.keys() & {ANNOTATION_TENURE_ADMITTED, ANNOTATION_RESOURCE_STATUS}
+    annotations = section(document.body, "metadata", "annotations")
+    return not annotations.keys().isdisjoint(
+        {ANNOTATION_TENURE_ADMITTED, ANNOTATION_RESOURCE_STATUS}
     )

@@ -14,7 +14,7 @@ import numpy as np
 from certs.ports import Object
 from ledger.domain.annotations.wire import a_list, an_object
 from ledger.domain.errors import FieldError, InputError
-from ledger.domain.kube.object_fields import text_at
+from ledger.domain.kube.object_fields import found_in, text_at
 from ledger.domain.request.requests import PodRequest, group_name
 from scheduler.cluster.model import RefusedPod
 from scheduler.decide.extender import (
@@ -209,10 +209,9 @@ class Extender:
         if last.changes != self._view.directory.changes:
             return None
         try:
-            value = read_json(cut[0])
+            pod = found_in(read_json(cut[0]), "Pod")
         except InputError:
             return None
-        pod = value.get("Pod") if isinstance(value, dict) else None
         if not isinstance(pod, dict):
             return None
         self._check_now()
@@ -284,16 +283,13 @@ class Extender:
 
 
 def _is_nominated(arguments: ExtenderArguments) -> bool:
-    status = arguments.pod.get("status")
-    nominated = status.get("nominatedNodeName") if isinstance(status, dict) else None
+    nominated = found_in(arguments.pod, "status", "nominatedNodeName")
     return bool(nominated) and list(arguments.node_names) == [nominated]
 
 
 def _unread(pod: Mapping[str, object], error: InputError) -> RefusedPod | None:
     """Return a Pod that can't be read as one that is refused; None where it has no name even."""
-    metadata = pod.get("metadata")
-    metadata = metadata if isinstance(metadata, dict) else {}
-    uid, namespace, name = (metadata.get(key) for key in ("uid", "namespace", "name"))
+    uid, namespace, name = (found_in(pod, "metadata", key) for key in ("uid", "namespace", "name"))
     if not (isinstance(uid, str) and isinstance(namespace, str) and isinstance(name, str) and uid):
         return None
     why = FieldError(field=error.field, reason="FieldValueInvalid", message=error.message)

@@ -24,6 +24,7 @@ from ledger.domain.dialects.dra.objects import (
 )
 from ledger.domain.dialects.dra.shares import UNLISTED, Untold, shares_of
 from ledger.domain.errors import InputError
+from ledger.domain.kube.object_fields import text_in, version_number
 from ledger.domain.log.state import NodeState
 from ledger.domain.nodes import NodeFacts
 from scheduler.gate.claims import Allocated
@@ -374,5 +375,4 @@ class ClassBook:
 
 def _version(item: Object) -> int:
     """Return an object's or a list's resourceVersion; 0 of one that is no number."""
-    text = item.get("metadata", {}).get("resourceVersion", "")
-    return int(text) if isinstance(text, str) and text.isascii() and text.isdigit() else 0
+    return version_number(text_in(item, "metadata", "resourceVersion")) or 0

@@ -25,6 +25,7 @@ from ledger.domain.devices import DeviceRecord
 from ledger.domain.dialects.dra.cpus import CPU
 from ledger.domain.errors import FieldError, InputError
 from ledger.domain.kube.alike_nodes import NodeReader
+from ledger.domain.kube.object_fields import found_in, text_in
 from ledger.domain.kube.original import stored_names
 from ledger.domain.kube.shared_templates import kind_of_cards
 from ledger.domain.log import drift
@@ -422,10 +423,8 @@ class ClusterView:
         Raises:
             InputError: it can't be read.
         """
-        metadata = pod.get("metadata")
-        metadata = metadata if isinstance(metadata, dict) else {}
-        uid, version = metadata.get("uid"), metadata.get("resourceVersion")
-        known = self._asked.get(uid) if isinstance(uid, str) and version else None
+        version = found_in(pod, "metadata", "resourceVersion")
+        known = self._asked.get(text_in(pod, "metadata", "uid")) if version else None
         if known is not None and known[0] == version:
             return known[1]
         asked = asking(*self._compared(pod, *self._reader.examine(pod)))

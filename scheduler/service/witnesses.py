@@ -21,7 +21,7 @@ from ledger.domain.annotations.signed import Checker
 from ledger.domain.annotations.wire import load
 from ledger.domain.bounds import Position
 from ledger.domain.errors import InputError
-from ledger.domain.kube.object_fields import version_number
+from ledger.domain.kube.object_fields import found_in, version_number
 from ledger.domain.log.codec import decode_value, encode_value
 from ledger.domain.log.events import LedgerEvent, PodReleased, PodReserved, PodVoided
 from ledger.domain.log.standing import (
@@ -319,8 +319,7 @@ def kept_witness(item: Object, origin: str | None = None) -> Witness:
     Raises:
         InputError: it says nothing that can be read, or speaks of another ledger.
     """
-    data = item.get("data")
-    text = data.get(_KEY) if isinstance(data, Mapping) else None
+    text = found_in(item, "data", _KEY)
     if not isinstance(text, str):
         raise InputError("missing", field=f"data[{_KEY}]")
     path = f"data[{_KEY}]"

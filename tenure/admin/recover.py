@@ -11,6 +11,7 @@ from urllib.parse import quote
 import typer
 
 from ledger.domain.errors import InputError
+from ledger.domain.kube.object_fields import text_in
 from ledger.domain.resources import ANNOTATION_TENURE_ALLOCATION, ANNOTATION_TENURE_PROOF
 from tenure.exits import AnswerIsNo, with_next
 from tenure.keys import public_key as read_key
@@ -174,16 +175,14 @@ def _asked(kubeconfig: str | None, namespace: str) -> tuple[list[SeenPod], list[
 def _pod(body: Mapping[str, Any], uid: str) -> SeenPod:
     from ledger.store.mending.recover import SeenPod
 
-    metadata, spec, status = body["metadata"], body.get("spec"), body.get("status")
-    node = spec.get("nodeName") if isinstance(spec, dict) else None
-    phase = status.get("phase") if isinstance(status, dict) else None
+    metadata = body["metadata"]
     annotations = metadata.get("annotations") or {}
     return SeenPod(
         uid=uid,
         namespace=metadata.get("namespace") or "default",
         name=metadata["name"],
-        node_name=node if isinstance(node, str) else "",
-        running=phase not in _ENDED,
+        node_name=text_in(body, "spec", "nodeName"),
+        running=text_in(body, "status", "phase") not in _ENDED,
         allocation=annotations.get(ANNOTATION_TENURE_ALLOCATION),
         proof=annotations.get(ANNOTATION_TENURE_PROOF),
     )

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from ledger.domain.annotations.wire import an_object
 from ledger.domain.errors import FieldError, InputError
+from ledger.domain.kube.object_fields import found_in, spec_of
 from ledger.domain.kube.pod_spec import DEFAULT_NAMESPACE
 from ledger.domain.kube.runtime_classes import with_runtime_class
 from ledger.domain.request.rules import one_of_each
 from ledger.domain.resources import ANNOTATION_TENURE_VOCABULARY
-from scheduler.cluster.documents import section
 from tenure.check.api_rules import Priorities, check_amounts, with_api_defaults
 from tenure.check.facts import UNNAMED, written
 from tenure.exits import with_next
@@ -30,7 +30,6 @@ from webhook.decide.mutating.pod import EPHEMERAL, mutate_pod, mutated, with_bli
 from webhook.decide.patch import diff
 from webhook.decide.review import CREATE, UPDATE, AdmissionRequest, User
 from webhook.decide.settings import AdmissionSettings
-from webhook.decide.validating.findings import spec_of
 from webhook.decide.validating.validate import validate
 from webhook.decide.validating.workloads import workload_advice
 
@@ -127,10 +126,7 @@ class Checker:
 
     def _made_for(self, document: Document) -> tuple[str, ...]:
         """Say of a policy or a webhook that it was made for other words than those of our own."""
-        annotations = document.metadata.get("annotations")
-        digest = section({"annotations": annotations}, "annotations").get(
-            ANNOTATION_TENURE_VOCABULARY
-        )
+        digest = found_in(document.metadata, "annotations", ANNOTATION_TENURE_VOCABULARY)
         own = self.settings.vocabulary.digest
         if digest in {None, own}:
             return ()
@@ -435,8 +431,7 @@ def _found(value: object, steps: Steps) -> Iterator[tuple[Steps, Mapping[str, An
 
 
 def _makes_pods(value: object) -> bool:
-    spec = value.get("spec") if isinstance(value, dict) else None
-    return isinstance(spec, dict) and isinstance(spec.get("containers"), list)
+    return isinstance(found_in(value, "spec", "containers"), list)
 
 
 def _template(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from ledger.domain.errors import InputError
+from ledger.domain.kube.object_fields import found_in
 from ledger.domain.vocabulary import Vocabulary
 from tenure.exits import AnswerIsNo, with_next
 from tenure.output import Column, OutputFormat, write_answer
@@ -134,7 +135,7 @@ def compare_command(
 
 def _kind_of(source: InputFile) -> object:
     first = next((document for document in source.documents if document is not None), None)
-    return first.get("kind") if isinstance(first, dict) else None
+    return found_in(first, "kind")
 
 
 def _of_ledger(url: str) -> StatedVocabulary:

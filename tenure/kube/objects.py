@@ -21,6 +21,7 @@ from multidict import CIMultiDictProxy
 from yaml import YAMLError
 
 from certs.ports import ApiError, ConflictError, Object
+from ledger.domain.kube.object_fields import found_in
 from tenure.kube.library import (
     ConfigException,
     Configuration,
@@ -390,7 +391,9 @@ def _answered(
     # What is said of a Secret may repeat what was sent, so it is not repeated here.
     secret = "/secrets" in path
     message = "" if secret else str((body or {}).get("message", ""))[:_MESSAGE_MAX]
-    if status == _CONFLICT or (method == "PATCH" and status == _INVALID and not _causes(body)):
+    if status == _CONFLICT or (
+        method == "PATCH" and status == _INVALID and not found_in(body, "details", "causes")
+    ):
         raise ConflictError(f"{method} {path}: {message}")
     raise ApiError(
         f"the API refused: {method} {path}, status={status}: {message}",
@@ -402,11 +405,6 @@ def _answered(
 def _seconds(text: str) -> float | None:
     """Return the seconds of a `Retry-After`; a date in it is not what an API server writes."""
     return float(text) if text.isascii() and text.isdigit() else None
-
-
-def _causes(body: Mapping[str, Any] | None) -> object:
-    details = (body or {}).get("details")
-    return details.get("causes") if isinstance(details, dict) else None
 
 
 def _object(raw: bytes) -> dict[str, Any] | None:

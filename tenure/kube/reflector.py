@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from certs.ports import ApiError, Object
 from ledger.domain.errors import TenureError
-from ledger.domain.kube.object_fields import version_number
+from ledger.domain.kube.object_fields import section, version_number
 
 PAGE: Final = 500
 OBJECTS_MAX: Final = 1_000_000
@@ -317,7 +317,7 @@ def _place(item: Object) -> tuple[str, str]:
 
 
 def _metadata(item: Object) -> Mapping[str, Any]:
-    metadata = item.get("metadata") if isinstance(item, Mapping) else None
-    if not isinstance(metadata, Mapping) or not metadata.get("name"):
+    metadata = section(item, "metadata")
+    if not metadata.get("name"):
         raise ApiError("the API's answer has an object without a name")
     return metadata

@@ -14,10 +14,11 @@ from typing import Any, Final
 from msgspec.structs import asdict
 
 from ledger.domain.errors import InputError
+from ledger.domain.kube.object_fields import found_in, items_in, section, text_in
 from ledger.domain.log.events import PodObserved, RefusalReason
 from ledger.domain.request.requests import PodRequest, group_name
 from scheduler.cluster.constraints import not_looked_at
-from scheduler.cluster.documents import Document, is_ended, items_in, section
+from scheduler.cluster.documents import Document, is_ended
 from scheduler.cluster.model import RefusedPod
 from scheduler.cluster.rebuilt import held_as_placed
 from scheduler.cluster.settings import with_templates
@@ -209,18 +210,16 @@ class _InObjects:
         kind, name = _controller(pod.body)
         owners = [f"{kind}/{name}"] if kind else []
         above = self._above.get((kind, pod.namespace, name), ("", ""))
-        labels = section(section(pod.body, "metadata"), "labels")
-        template = labels.get("pod-template-hash")
-        if not above[0] and kind == "replicaset" and isinstance(template, str):
+        template = text_in(pod.body, "metadata", "labels", "pod-template-hash")
+        if not above[0] and kind == "replicaset" and template:
             deployment = name.removesuffix(f"-{template}")
             above = ("deployment", deployment) if deployment != name else above
         return (*owners, f"{above[0]}/{above[1]}") if above[0] else tuple(owners)
 
 
 def _controller(body: Mapping[str, Any]) -> tuple[str, str]:
-    references = section(body, "metadata").get("ownerReferences")
-    for each in references if isinstance(references, list) else ():
-        if isinstance(each, dict) and each.get("controller") is True:
+    for each in items_in(body, "metadata", "ownerReferences"):
+        if each.get("controller") is True:
             return str(each.get("kind", "")).lower(), str(each.get("name", ""))
     return "", ""
 
@@ -352,22 +351,21 @@ def _with_prospects(
 
 
 def _end_of(body: Mapping[str, Any]) -> str:
-    status = section(body, "status")
-    told = [status.get(key) for key in ("phase", "reason", "message")]
-    return ": ".join(text for text in told if isinstance(text, str) and text)
+    told = (text_in(body, "status", key) for key in ("phase", "reason", "message"))
+    return ": ".join(filter(None, told))
 
 
 def _said(body: Mapping[str, Any]) -> str:
     """Return what the Pod's status says of its waiting: kube-scheduler's word, or a container's."""
     status = section(body, "status")
-    for each in items_in(status.get("conditions")):
+    for each in items_in(status, "conditions"):
         if each.get("type") == "PodScheduled" and each.get("status") == "False":
             return f"kube-scheduler said: {each.get('message') or each.get('reason') or 'no'}"
     for each in (
-        *items_in(status.get("initContainerStatuses")),
-        *items_in(status.get("containerStatuses")),
+        *items_in(status, "initContainerStatuses"),
+        *items_in(status, "containerStatuses"),
     ):
-        reason = section(section(each, "state"), "waiting").get("reason")
+        reason = found_in(each, "state", "waiting", "reason")
         if reason:
             return f"container {each.get('name')} waits: {reason}"
     return ""
@@ -446,7 +444,7 @@ def _before(story: _Story) -> str:
 
 
 def _running(story: _Story) -> str:
-    phase = section(story.document.body, "status").get("phase")
+    phase = found_in(story.document.body, "status", "phase")
     runs = "is bound to" if phase == "Pending" else "runs on"
     held = _held(story).removeprefix(story.node).strip()
     return f"{story.path} {runs} {story.node}{f', holds {held}' if held else ''}"

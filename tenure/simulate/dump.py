@@ -82,8 +82,7 @@ def ledger_of_files(files: Sequence[str], *, decide: bool = False) -> Iterator[L
 
 def _moments(body: Mapping[str, Any]) -> tuple[int, int]:
     """Return since when a Pod has its node, or waits, and the newest moment told; 0 = none."""
-    from ledger.domain.kube.object_fields import time_us
-    from scheduler.cluster.documents import items_in, section
+    from ledger.domain.kube.object_fields import items_in, section, time_us
 
     def moment(parent: Mapping[str, Any], key: str) -> int:
         try:
@@ -94,7 +93,7 @@ def _moments(body: Mapping[str, Any]) -> tuple[int, int]:
     status, spec = section(body, "status"), section(body, "spec")
     created = moment(section(body, "metadata"), "creationTimestamp")
     began, newest = moment(status, "startTime") if spec.get("nodeName") else created, created
-    for each in items_in(status.get("conditions")):
+    for each in items_in(status, "conditions"):
         changed = moment(each, "lastTransitionTime")
         newest = max(newest, changed, moment(each, "lastHeartbeatTime"))
         if (each.get("type"), each.get("status")) == ("PodScheduled", "True"):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from ledger.domain.errors import InputError
+from ledger.domain.kube.object_fields import section
 from ledger.domain.nodes import NodeFacts
 from scheduler.cluster.model import Clearing, HealthChange, NodeChange
 from scheduler.cluster.model import Pod as AskingPod
@@ -238,12 +239,10 @@ class _Reading:
 
 def with_labels(body: Mapping[str, object], labels: Labels) -> dict[str, object]:
     """Return an object of Kubernetes with these labels changed."""
-    metadata = body.get("metadata")
-    kept = dict(metadata) if isinstance(metadata, Mapping) else {}
-    before = kept.get("labels")
-    merged = {**(before if isinstance(before, Mapping) else {}), **labels}
-    kept["labels"] = {key: text for key, text in merged.items() if text is not None}
-    return {**body, "metadata": kept}
+    metadata = section(body, "metadata")
+    merged = {**section(metadata, "labels"), **labels}
+    kept = {key: text for key, text in merged.items() if text is not None}
+    return {**body, "metadata": {**metadata, "labels": kept}}
 
 
 def _whole(text: str, field: str) -> int:

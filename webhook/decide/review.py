@@ -14,7 +14,7 @@ from typing import Final, Never
 
 from ledger.domain.annotations.wire import a_flag, a_text, an_object, each
 from ledger.domain.errors import InputError
-from ledger.domain.kube.object_fields import text_at
+from ledger.domain.kube.object_fields import found_in, text_at, text_in
 from webhook.decide.answers import FORBIDDEN, AdmissionAnswer, PatchOperation, warning
 
 API_VERSION: Final = "admission.k8s.io/v1"
@@ -100,12 +100,8 @@ class AdmissionRequest:
     @property
     def shown_name(self) -> str:
         """Return the object's name as messages show it: `generateName` while it has no other."""
-        if self.name or self.obj is None:
-            return self.name
-        metadata = self.obj.get("metadata")
-        metadata = metadata if isinstance(metadata, Mapping) else {}
-        name = metadata.get("name") or metadata.get("generateName")
-        return name if isinstance(name, str) else ""
+        written = (text_in(self.obj, "metadata", key) for key in ("name", "generateName"))
+        return self.name or next(filter(None, written), "")
 
 
 DEFAULT_LIMITS: Final = ReviewLimits()
@@ -361,8 +357,7 @@ def _whole(request: Mapping[str, object], key: str, *, needed: bool) -> Mapping[
 
 def lists_of_containers(pod: Mapping[str, object]) -> dict[str, list[object]]:
     """Return the lists of a Pod's containers that are lists, by name."""
-    spec = pod.get("spec")
-    found = {name: spec.get(name) for name in _POD_LISTS} if isinstance(spec, dict) else {}
+    found = {name: found_in(pod, "spec", name) for name in _POD_LISTS}
     return {name: items for name, items in found.items() if isinstance(items, list)}
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from ledger.domain.kube.object_fields import items_in, section
 from ledger.domain.resources import LABEL_TENURE_MANAGED
 from webhook.decide.counting import is_card_name
 from webhook.decide.facts import NamespaceFacts, QuotaFact
@@ -72,27 +73,11 @@ async def _bound(namespace: str, name: str, lookups: Lookups) -> Mapping[str, ob
 def _asks_cards(request: AdmissionRequest) -> bool:
     if request.kind != _POD or request.operation != CREATE:
         return False
-    spec = (request.obj or {}).get("spec")
-    if not isinstance(spec, dict):
-        return False
-    return any(
-        _names_cards(container)
-        for section in _SECTIONS
-        if isinstance(containers := spec.get(section), list)
-        for container in containers
-    )
+    containers = (one for key in _SECTIONS for one in items_in(request.obj, "spec", key))
+    return any(map(_names_cards, containers))
 
 
-def _names_cards(container: object) -> bool:
+def _names_cards(container: Mapping[str, object]) -> bool:
     """Tell whether requests or limits name cards in any dialect, whatever else they may be."""
-    resources = container.get("resources") if isinstance(container, dict) else None
-    if not isinstance(resources, dict):
-        return False
-    sections = (resources.get("requests"), resources.get("limits"))
-    return any(
-        is_card_name(name)
-        for section in sections
-        if isinstance(section, dict)
-        for name in section
-        if isinstance(name, str)
-    )
+    amounts = (section(container, "resources", key) for key in ("requests", "limits"))
+    return any(is_card_name(name) for some in amounts for name in some if isinstance(name, str))

@@ -12,7 +12,7 @@ is decided and worded anew each time.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -20,6 +20,7 @@ from typing import Any, Final
 import orjson
 
 from ledger.domain.errors import InputError
+from ledger.domain.kube.object_fields import found_in, items_in
 from webhook.decide.answers import AdmissionAnswer
 from webhook.decide.facts import NamespaceFacts
 from webhook.decide.review import CREATE, AdmissionRequest, ReviewLimits, encode_review, patch_text
@@ -262,8 +263,7 @@ def _is_plain(request: AdmissionRequest, decided: Remembered, cut: Cut) -> bool:
         "",
     ):
         return False
-    metadata = (request.obj or {}).get("metadata")
-    pod_uid = metadata.get("uid") if isinstance(metadata, dict) else None
+    pod_uid = found_in(request.obj, "metadata", "uid")
     shown = "\n".join((patch_text(answer.patch), *answer.warnings))
     own = (cut.uid, cut.name, cut.token.decode(), pod_uid)
     return not any(isinstance(text, str) and text and text in shown for text in own)
@@ -291,7 +291,7 @@ def _other(cut: Cut, request: AdmissionRequest) -> AdmissionRequest:
     for place, key in (("name", "name"), ("pod_uid", "uid"), ("created", "creationTimestamp")):
         if place in cut.places:
             metadata[key] = _OTHER[place]
-    for entry in _entries(metadata.get("managedFields")):
+    for entry in items_in(metadata, "managedFields"):
         if "time" in entry:
             entry["time"] = _OTHER["time"]
     twice = cut.places.count("name") == 2
@@ -301,7 +301,3 @@ def _other(cut: Cut, request: AdmissionRequest) -> AdmissionRequest:
         name=_OTHER["name"] if twice else request.name,
         obj=pod,
     )
-
-
-def _entries(value: object) -> Sequence[dict[str, Any]]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else ()

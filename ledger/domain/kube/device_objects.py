@@ -28,7 +28,7 @@ from ledger.domain.dialects.names import Dialect
 from ledger.domain.dialects.protocol import Adverts, Listed
 from ledger.domain.dialects.registry import READERS
 from ledger.domain.errors import InputError
-from ledger.domain.kube.object_fields import named, text_map
+from ledger.domain.kube.object_fields import labels_of, named, spec_of, text_map
 from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.domain.quantity import ZERO, Quantity
 from ledger.domain.resources import (
@@ -83,8 +83,7 @@ def inventory_of_device(
     Raises:
         InputError: a wrong type, a bad quantity, two devices with one minor or one id.
     """
-    spec = an_object(device.get("spec"), "spec")
-    labels = _labels(device)
+    spec, labels = spec_of(device), labels_of(device)
 
     def record(item: object, path: str) -> DeviceRecord:
         like = _like(item, model, labels, vocabulary)
@@ -123,8 +122,7 @@ def device_faults(
     Rule: Koordinator contract 3.1, and there: a PCIe root belongs to one NUMA node.
     """
     try:
-        labels = _labels(device)
-        spec = an_object(device.get("spec"), "spec")
+        labels, spec = labels_of(device), spec_of(device)
         items = a_list(spec.get("devices"), "spec.devices")
     except InputError as error:
         yield error
@@ -343,11 +341,6 @@ def _card_amounts(devices: object) -> dict[int, dict[str, int]]:
             minor = item.get("minor")
             found[0 if minor is None else an_integer(minor, f"{path}.minor", least=0)] = kept
     return found
-
-
-def _labels(device: Mapping[str, object]) -> Mapping[str, str]:
-    metadata = an_object(device.get("metadata"), "metadata")
-    return text_map(metadata.get("labels"), "metadata.labels")
 
 
 def _gpu_capacity(resources: Amounts, path: str) -> int:

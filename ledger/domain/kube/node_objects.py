@@ -48,13 +48,21 @@ from ledger.domain.kube.device_objects import (
 )
 from ledger.domain.kube.nrt_objects import (
     NodeTopology,
-    annotations_of,
     kubelet_allocs,
     read_node_reservation,
     read_node_reserve,
     read_topology,
 )
-from ledger.domain.kube.object_fields import default_uid, name_of, named, text_at, text_map
+from ledger.domain.kube.object_fields import (
+    annotations_of,
+    default_uid,
+    labels_of,
+    metadata_of,
+    name_of,
+    named,
+    spec_of,
+    text_at,
+)
 from ledger.domain.nodes import NodeFacts, Taint
 from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.domain.quantity import NANO, ZERO, Quantity
@@ -140,15 +148,14 @@ def decode_node(
         InputError: a wrong type, a missing name, a bad or negative quantity, JSON that does not
             parse. `place` names the object when it is not the Node: `Device n-17`.
     """
-    metadata = an_object(node.get("metadata"), "metadata")
-    name = name_of(metadata)
-    annotations = text_map(metadata.get("annotations"), "metadata.annotations")
-    device_labels = _within(f"Device {name}", lambda: _labels_of(device))
+    metadata = metadata_of(node)
+    name, annotations = name_of(metadata), annotations_of(node)
+    device_labels = _within(f"Device {name}", lambda: labels_of(device))
     labels = {
         **{key: device_labels[key] for key in _COPIED_LABELS if key in device_labels},
-        **_labels_of(node),
+        **labels_of(node),
     }
-    spec, status = an_object(node.get("spec"), "spec"), an_object(node.get("status"), "status")
+    spec, status = spec_of(node), an_object(node.get("status"), "status")
     quantities = _quantities(status, vocabulary)
     found = (reader.listed(annotations, labels, quantities or {}) for reader in READERS)
     listed = next((one for one in found if one is not None), None)
@@ -235,13 +242,6 @@ def decode_witnesses(
     for alloc in kubelet_allocs(annotations_of(nrt)):
         cpus[alloc.uid] = cpus.get(alloc.uid, EMPTY) | alloc.cpus
     return KubeletReports(checkpoints=checkpoints, cpus=cpus)
-
-
-def _labels_of(item: Mapping[str, object] | None) -> Mapping[str, str]:
-    if item is None:
-        return {}
-    metadata = an_object(item.get("metadata"), "metadata")
-    return text_map(metadata.get("labels"), "metadata.labels")
 
 
 def _within(place: str, read: Callable[[], T]) -> T:

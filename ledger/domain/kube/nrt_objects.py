@@ -23,7 +23,7 @@ from ledger.domain.annotations.node_cpu import (
 from ledger.domain.annotations.wire import a_list, a_quantity, a_text, an_object, each
 from ledger.domain.cpuset import EMPTY, CpuSet, cpuset_of
 from ledger.domain.errors import InputError
-from ledger.domain.kube.object_fields import text_map
+from ledger.domain.kube.object_fields import annotations_of
 from ledger.domain.nodes import KubeletPolicy, NumaZone
 from ledger.domain.quantity import NANO
 from ledger.domain.resources import (
@@ -135,14 +135,6 @@ def read_topology(
         zones=_by_id(_zones(item)),
         copies={key: annotations[key] for key in _COPIED_ANNOTATIONS if key in annotations},
     )
-
-
-def annotations_of(nrt: Mapping[str, object] | None) -> Mapping[str, str]:
-    """Return the object's annotations, none without an object."""
-    if nrt is None:
-        return {}
-    metadata = an_object(nrt.get("metadata"), "metadata")
-    return text_map(metadata.get("annotations"), "metadata.annotations")
 
 
 def kubelet_allocs(annotations: Mapping[str, str]) -> Iterator[PodCpuAlloc]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from ledger.domain.annotations.wire import an_object, each, wrong
 from ledger.domain.bounds import bounds_of
 from ledger.domain.errors import InputError
+
+Object = Mapping[str, object]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -37,6 +39,51 @@ def name_of(metadata: Mapping[str, object]) -> str:
     if "/" in name:
         raise InputError(f"a name holds no slash: value={name!r}", field="metadata.name")
     return name
+
+
+def metadata_of(thing: Object | None) -> dict[str, object]:
+    """Return an object's metadata, empty when it has none. Raises InputError: it is no object."""
+    return {} if thing is None else an_object(thing.get("metadata"), "metadata")
+
+
+def annotations_of(thing: Object | None) -> Mapping[str, str]:
+    """Return an object's annotations, empty when it has none. Raises InputError as `text_map`."""
+    return text_map(metadata_of(thing).get("annotations"), "metadata.annotations")
+
+
+def labels_of(thing: Object | None) -> Mapping[str, str]:
+    """Return an object's labels, empty when it has none. Raises InputError as `text_map`."""
+    return text_map(metadata_of(thing).get("labels"), "metadata.labels")
+
+
+def spec_of(thing: Object | None) -> dict[str, object]:
+    """Return an object's spec, empty when it has none. Raises InputError: it is no object."""
+    return {} if thing is None else an_object(thing.get("spec"), "spec")
+
+
+def found_in(thing: object, *path: str) -> Any:  # noqa: ANN401 - JSON
+    """Return what is at a path inside of an object; None where nothing is, or something else."""
+    for key in path:
+        thing = thing.get(key) if isinstance(thing, Mapping) else None
+    return thing
+
+
+def section(thing: object, *path: str) -> dict[str, Any]:
+    """Return an object inside of an object, empty where there is none: decoding refuses others."""
+    value = found_in(thing, *path)
+    return value if isinstance(value, dict) else {}
+
+
+def items_in(thing: object, *path: str) -> list[dict[str, Any]]:
+    """Return the objects of a list, such as conditions; none where it is no list."""
+    value = found_in(thing, *path)
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def text_in(thing: object, *path: str) -> str:
+    """Return a text inside of an object, empty where there is none, or something else."""
+    value = found_in(thing, *path)
+    return value if isinstance(value, str) else ""
 
 
 def text_at(parent: Mapping[str, object], key: str, path: str) -> str:

@@ -9,7 +9,7 @@ from ledger.domain.annotations.tenure import OriginalContainer, read_original
 from ledger.domain.annotations.wire import a_list, a_quantity, an_object
 from ledger.domain.dialects.registry import rewritten
 from ledger.domain.errors import InputError
-from ledger.domain.kube.object_fields import text_map
+from ledger.domain.kube.object_fields import annotations_of, metadata_of, spec_of
 from ledger.domain.resources import ANNOTATION_TENURE_ORIGINAL, SLOT
 from ledger.domain.vocabulary import Vocabulary
 
@@ -27,12 +27,10 @@ def as_written(pod: Mapping[str, object], vocabulary: Vocabulary) -> Mapping[str
     Raises:
         InputError: the annotation does not parse.
     """
-    metadata = an_object(pod.get("metadata"), "metadata")
-    annotations = an_object(metadata.get("annotations"), "metadata.annotations")
+    annotations = an_object(metadata_of(pod).get("annotations"), "metadata.annotations")
     if ANNOTATION_TENURE_ORIGINAL not in annotations:
         return pod
-    original = read_original(text_map(annotations, "metadata.annotations"))
-    spec = an_object(pod.get("spec"), "spec")
+    original, spec = read_original(annotations_of(pod)), spec_of(pod)
     lists: dict[str, object] = {
         key: [
             _restored(item, original.containers, vocabulary)
@@ -67,7 +65,7 @@ def device_units(resources: Mapping[str, object], vocabulary: Vocabulary) -> dic
 def stored_names(pod: Mapping[str, object], vocabulary: Vocabulary) -> tuple[str, ...]:
     """Return the names of devices that a Pod asks for as it is, and of our slot; sorted."""
     names = {*vocabulary.device_names, SLOT}
-    spec = an_object(pod.get("spec"), "spec")
+    spec = spec_of(pod)
     containers = [
         an_object(one, key) for key in _LISTS for one in a_list(spec.get(key), f"spec.{key}")
     ]

@@ -14,10 +14,14 @@ from ledger.domain.annotations.wire import a_list, a_quantity, an_integer, an_ob
 from ledger.domain.bounds import bounds_of
 from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import (
+    annotations_of,
     default_uid,
+    labels_of,
+    metadata_of,
     name_of,
     named,
     owner_of,
+    spec_of,
     text_at,
     text_map,
     time_us,
@@ -167,8 +171,7 @@ def read_pod(pod: Mapping[str, object], vocabulary: Vocabulary = DEFAULT_VOCABUL
     Raises:
         InputError: a wrong type, a missing name, a bad or negative quantity, with its field path.
     """
-    metadata = an_object(pod.get("metadata"), "metadata")
-    spec = an_object(pod.get("spec"), "spec")
+    metadata, spec = metadata_of(pod), spec_of(pod)
     status = an_object(pod.get("status"), "status")
     namespace = text_at(metadata, "namespace", "metadata") or DEFAULT_NAMESPACE
     name = name_of(metadata)
@@ -186,8 +189,8 @@ def read_pod(pod: Mapping[str, object], vocabulary: Vocabulary = DEFAULT_VOCABUL
         uid=text_at(metadata, "uid", "metadata") or default_uid("Pod", namespace, name),
         namespace=namespace,
         name=name,
-        labels=text_map(metadata.get("labels"), "metadata.labels"),
-        annotations=text_map(metadata.get("annotations"), "metadata.annotations"),
+        labels=labels_of(pod),
+        annotations=annotations_of(pod),
         containers=containers,
         overhead=overhead,
         pod_requests=pod_requests,
@@ -247,8 +250,7 @@ def decode_quota(quota: Mapping[str, object]) -> Amounts:
     Raises:
         InputError: a wrong type, a bad or negative quantity, with its field path.
     """
-    spec = an_object(quota.get("spec"), "spec")
-    items = named(spec.get("hard"), "spec.hard")
+    items = named(spec_of(quota).get("hard"), "spec.hard")
     return {name: a_quantity(value, f"spec.hard[{name}]") for name, value in items.items()}
 
 
@@ -461,9 +463,9 @@ def _field_expression(value: object, path: str) -> MatchExpression:
 
 
 def _expression(value: object, path: str, *, is_field: bool) -> MatchExpression:
-    said = read(MatchExpression, value, path)
-    operator, values = said.operator, said.values
-    if not said.key:
+    item = read(MatchExpression, value, path)
+    operator, values = item.operator, item.values
+    if not item.key:
         raise InputError("missing; expected a label key", field=f"{path}.key")
     if operator in _SET_OPERATORS:
         proper = bool(values)
@@ -480,7 +482,7 @@ def _expression(value: object, path: str, *, is_field: bool) -> MatchExpression:
         raise InputError(
             f"operator {operator} does not take these: value={list(values)}", field=f"{path}.values"
         )
-    return replace(said, is_field=True) if is_field else said
+    return replace(item, is_field=True) if is_field else item
 
 
 def _is_integer(text: str) -> bool:
@@ -488,8 +490,8 @@ def _is_integer(text: str) -> bool:
 
 
 def _toleration(value: object, path: str) -> Toleration:
-    said = read(Toleration, value, path)
-    operator, effect = said.operator or "Equal", said.effect
+    toleration = read(Toleration, value, path)
+    operator, effect = toleration.operator or "Equal", toleration.effect
     if operator not in _TOLERATION_OPERATORS:
         raise InputError(f"not one of Equal, Exists: value={operator!r}", field=f"{path}.operator")
     if effect not in _TOLERATION_EFFECTS:
@@ -497,9 +499,9 @@ def _toleration(value: object, path: str) -> Toleration:
             f"not one of NoSchedule, PreferNoSchedule, NoExecute: value={effect!r}",
             field=f"{path}.effect",
         )
-    if not said.key and operator != "Exists":
+    if not toleration.key and operator != "Exists":
         raise InputError("operator Equal needs a key", field=f"{path}.key")
-    if operator == "Exists" and said.value:
-        fact = f"operator Exists takes no value: value={said.value!r}"
+    if operator == "Exists" and toleration.value:
+        fact = f"operator Exists takes no value: value={toleration.value!r}"
         raise InputError(fact, field=f"{path}.value")
-    return said if said.operator else replace(said, operator=operator)
+    return toleration if toleration.operator else replace(toleration, operator=operator)

@@ -7,7 +7,7 @@ from typing import Any
 
 from ledger.domain.annotations.wire import a_list, a_quantity, an_object
 from ledger.domain.errors import FieldError
-from ledger.domain.kube.object_fields import named, text_at, text_map
+from ledger.domain.kube.object_fields import named, spec_of, text_at, text_map
 from ledger.domain.request.rules import forbidden
 
 
@@ -23,7 +23,7 @@ def with_runtime_class(
     Raises:
         InputError: what is needed of Pod or class can't be read.
     """
-    spec = an_object(pod.get("spec"), "spec")
+    spec = spec_of(pod)
     name, own = text_at(spec, "runtimeClassName", "spec"), spec.get("overhead")
     if name not in classes and (name or not own):
         return pod, ()

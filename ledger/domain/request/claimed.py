@@ -19,7 +19,7 @@ from ledger.domain.annotations.tenure import (
 from ledger.domain.annotations.wire import a_list, an_object
 from ledger.domain.dialects.dra.asking import CLAIM, Asking, asking_of, template_name
 from ledger.domain.errors import InputError
-from ledger.domain.kube.object_fields import text_at, text_map
+from ledger.domain.kube.object_fields import annotations_of, metadata_of, spec_of, text_at
 from ledger.domain.request.isolation import provider_of
 from ledger.domain.request.normalise import examine_pod
 from ledger.domain.request.requests import PlacementRules
@@ -40,8 +40,7 @@ Body = Mapping[str, object]
 
 def is_claimed(pod: Body) -> bool:
     """Tell whether admission wrote a Pod's request as a claim, or somebody says so."""
-    metadata = an_object(pod.get("metadata"), "metadata")
-    annotations = an_object(metadata.get("annotations"), "metadata.annotations")
+    annotations = an_object(metadata_of(pod).get("annotations"), "metadata.annotations")
     return ANNOTATION_TENURE_CLAIMED in annotations
 
 
@@ -52,8 +51,7 @@ def as_asked(pod: Body) -> Body:
     Raises:
         InputError: the Pod or our annotation can't be read.
     """
-    metadata = an_object(pod.get("metadata"), "metadata")
-    annotations = text_map(metadata.get("annotations"), "metadata.annotations")
+    metadata, annotations = metadata_of(pod), annotations_of(pod)
     if ANNOTATION_TENURE_CLAIMED not in annotations:
         return pod
     original = read_original(annotations, ANNOTATION_TENURE_CLAIMED).containers
@@ -119,10 +117,9 @@ def with_claim(pod: Body, asking: Asking, rules: PlacementRules, vocabulary: Voc
     if provider:
         selector = an_object(spec.get("nodeSelector"), "spec.nodeSelector")
         spec["nodeSelector"] = {**selector, LABEL_GPU_ISOLATION_PROVIDER: provider}
-    metadata = an_object(pod.get("metadata"), "metadata")
     words = encode_original(OriginalRequest(containers=replaced), ANNOTATION_TENURE_CLAIMED)
-    annotations = {**text_map(metadata.get("annotations"), "metadata.annotations"), **words}
-    return {**pod, "metadata": {**metadata, "annotations": annotations}, "spec": spec}
+    metadata = {**metadata_of(pod), "annotations": {**annotations_of(pod), **words}}
+    return {**pod, "metadata": metadata, "spec": spec}
 
 
 def asked_by_claim(pod: Body, vocabulary: Vocabulary = DEFAULT_VOCABULARY) -> Asking | None:
@@ -146,8 +143,7 @@ def asked_by_claim(pod: Body, vocabulary: Vocabulary = DEFAULT_VOCABULARY) -> As
 
 def template_named(pod: Body) -> str:
     """Return the template that a Pod names for a claim of ours, empty for none."""
-    spec = an_object(pod.get("spec"), "spec")
-    for one in _claims(spec.get(_CLAIMS)):
+    for one in _claims(spec_of(pod).get(_CLAIMS)):
         if one.get("name") == CLAIM:
             return text_at(one, "resourceClaimTemplateName", f"spec.{_CLAIMS}")
     return ""
@@ -164,7 +160,7 @@ def _claims(value: object) -> list[dict[str, object]]:
 def _changed(
     pod: Body, change: Callable[[dict[str, object], str], dict[str, object]]
 ) -> dict[str, object]:
-    spec = {**an_object(pod.get("spec"), "spec")}
+    spec = {**spec_of(pod)}
     for key in _LISTS:
         if key not in spec:
             continue

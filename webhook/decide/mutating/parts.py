@@ -8,7 +8,7 @@ from typing import Final
 from ledger.domain.annotations.tenure import container_index
 from ledger.domain.annotations.wire import a_list, an_object
 from ledger.domain.errors import InputError
-from webhook.decide.validating.findings import annotations_of, labels_of, metadata_of, spec_of
+from ledger.domain.kube.object_fields import annotations_of, labels_of, metadata_of, spec_of
 
 Pod = Mapping[str, object]
 Container = Mapping[str, object]

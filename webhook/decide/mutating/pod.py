@@ -19,7 +19,7 @@ from ledger.domain.annotations.tenure import (
 )
 from ledger.domain.annotations.wire import a_list, an_object
 from ledger.domain.errors import InputError
-from ledger.domain.kube.object_fields import text_at
+from ledger.domain.kube.object_fields import annotations_of, labels_of, spec_of, text_at, text_in
 from ledger.domain.kube.original import is_original_of
 from ledger.domain.kube.pod_spec import PodSpec, read_pod
 from ledger.domain.quantity import quantity_of
@@ -75,7 +75,7 @@ from webhook.decide.settings import (
     Profile,
     RuleMode,
 )
-from webhook.decide.validating.findings import annotations_of, labels_of, scheduler_of, spec_of
+from webhook.decide.validating.findings import scheduler_of
 
 EPHEMERAL: Final = "ephemeralcontainers"
 
@@ -500,10 +500,7 @@ def with_slot(container: Container, vocabulary: Vocabulary) -> Container:
 
 def is_ours(entry: Mapping[str, object]) -> bool:
     """Tell whether an entry of an environment reads an annotation of ours."""
-    source = entry.get("valueFrom")
-    reference = source.get("fieldRef") if isinstance(source, dict) else None
-    path = reference.get("fieldPath") if isinstance(reference, dict) else None
-    return isinstance(path, str) and path.startswith(_OURS)
+    return text_in(entry, "valueFrom", "fieldRef", "fieldPath").startswith(_OURS)
 
 
 def _with_own(container: Container, wanted: dict[str, object]) -> Container:

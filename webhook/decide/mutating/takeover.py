@@ -9,18 +9,13 @@ from ledger.domain.annotations.qos import read_qos_class
 from ledger.domain.annotations.tenure import gives_claims
 from ledger.domain.annotations.wire import FALSE, TRUE, a_list, an_object
 from ledger.domain.dialects.names import FOREIGN_WORDS
+from ledger.domain.kube.object_fields import annotations_of, labels_of, metadata_of, spec_of
 from ledger.domain.kube.pod_spec import PodSpec
 from ledger.domain.request.cpus import OWN_CPUS
 from ledger.domain.resources import LABEL_TENURE_CPUS, LABEL_TENURE_TAKEOVER
 from webhook.decide.mutating.parts import Pod
 from webhook.decide.settings import AdmissionSettings, TakeoverRule
-from webhook.decide.validating.findings import (
-    annotations_of,
-    labels_of,
-    metadata_of,
-    scheduler_of,
-    spec_of,
-)
+from webhook.decide.validating.findings import scheduler_of
 
 _GIVEN: Final = frozenset(key for words in FOREIGN_WORDS for key in words.given_annotations)
 _AFFINITY: Final = "spec.affinity.nodeAffinity"

@@ -8,6 +8,7 @@ from ledger.domain.annotations.checkpoints import read_devices_checkpoints
 from ledger.domain.annotations.partitions import decode_gpu_partitions
 from ledger.domain.errors import FieldError, InputError
 from ledger.domain.kube.device_objects import device_faults
+from ledger.domain.kube.object_fields import annotations_of
 from ledger.domain.request.rule_names import Rule
 from ledger.domain.request.rules import of_rule
 from ledger.domain.resources import ANNOTATION_GPU_PARTITIONS
@@ -16,7 +17,7 @@ from webhook.decide.answers import unreadable
 from webhook.decide.review import AdmissionRequest
 from webhook.decide.settings import AdmissionSettings
 from webhook.decide.validating import forgery
-from webhook.decide.validating.findings import FoundViolations, Json, annotations_of
+from webhook.decide.validating.findings import FoundViolations, Json
 
 
 def check_device(request: AdmissionRequest, settings: AdmissionSettings) -> FoundViolations:

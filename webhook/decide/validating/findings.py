@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from ledger.domain.annotations.wire import an_object
 from ledger.domain.errors import FieldError
-from ledger.domain.kube.object_fields import text_at, text_map
+from ledger.domain.kube.object_fields import spec_of, text_at
 from webhook.decide.answers import warning
 
 _SHOWN_MAX: Final = 60
@@ -77,26 +76,6 @@ def shown(text: str) -> str:
     if not line.isprintable():
         line = line.encode("unicode_escape").decode("ascii")
     return f'"{line}"'
-
-
-def metadata_of(obj: Json) -> dict[str, object]:
-    """Return an object's metadata, empty when it has none."""
-    return an_object(obj.get("metadata"), "metadata")
-
-
-def annotations_of(obj: Json | None) -> Mapping[str, str]:
-    """Return an object's annotations, empty when it has none."""
-    return EMPTY if obj is None else text_map(metadata_of(obj).get("annotations"), _ANNOTATIONS)
-
-
-def labels_of(obj: Json | None) -> Mapping[str, str]:
-    """Return an object's labels, empty when it has none."""
-    return EMPTY if obj is None else text_map(metadata_of(obj).get("labels"), _LABELS)
-
-
-def spec_of(obj: Json | None) -> dict[str, object]:
-    """Return an object's spec, empty when it has none."""
-    return {} if obj is None else an_object(obj.get("spec"), "spec")
 
 
 def scheduler_of(obj: Json | None) -> str:

@@ -13,6 +13,7 @@ from ledger.domain.annotations.guarded import (
 )
 from ledger.domain.annotations.wire import an_object, annotation_path, label_path
 from ledger.domain.errors import FieldError
+from ledger.domain.kube.object_fields import annotations_of, labels_of
 from ledger.domain.kube.pod_spec import PodSpec
 from ledger.domain.request.rule_names import Rule
 from ledger.domain.request.rules import forbidden, of_rule
@@ -24,7 +25,7 @@ from ledger.domain.resources import (
 )
 from webhook.decide.review import CREATE, AdmissionRequest, User
 from webhook.decide.settings import AdmissionSettings
-from webhook.decide.validating.findings import Json, annotations_of, labels_of, shown
+from webhook.decide.validating.findings import Json, shown
 
 NODES_GROUP: Final = "system:nodes"
 ANNOTATION_MIRROR: Final = "kubernetes.io/config.mirror"

@@ -14,6 +14,7 @@ from ledger.domain.annotations.guarded import is_allocation
 from ledger.domain.annotations.qos import PriorityClass, QosClass
 from ledger.domain.annotations.wire import annotation_path, label_path, load
 from ledger.domain.errors import InputError
+from ledger.domain.kube.object_fields import annotations_of, labels_of, section
 from ledger.domain.kube.pod_spec import PodSpec
 from ledger.domain.resources import (
     ANNOTATION_DEVICE_ALLOCATE_HINT,
@@ -33,15 +34,7 @@ from ledger.domain.resources import (
 from ledger.domain.vocabulary import Vocabulary
 from webhook.decide.dialects.registry import ADMISSIONS
 from webhook.decide.settings import AdmissionSettings
-from webhook.decide.validating.findings import (
-    Advice,
-    Json,
-    Said,
-    annotations_of,
-    labels_of,
-    say,
-    shown,
-)
+from webhook.decide.validating.findings import Advice, Json, Said, say, shown
 from webhook.decide.validating.words import POD_ANNOTATIONS, POD_LABELS
 
 _KEYS: Final = tuple(sorted({*POD_LABELS, *POD_ANNOTATIONS}))
@@ -237,7 +230,6 @@ def _first(names: Iterable[str]) -> Iterator[str]:
 def _object(text: str) -> dict[str, object]:
     """Return the JSON object of an annotation; what is none has been refused elsewhere."""
     try:
-        value = load(text, "") if text else {}
+        return section(load(text, "") if text else {})
     except InputError:
         return {}
-    return value if isinstance(value, dict) else {}

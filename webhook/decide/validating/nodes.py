@@ -13,6 +13,7 @@ from ledger.domain.annotations.node_cpu import (
 )
 from ledger.domain.annotations.wire import FALSE, TRUE, label_path
 from ledger.domain.errors import FieldError, InputError
+from ledger.domain.kube.object_fields import annotations_of, labels_of
 from ledger.domain.request.rule_names import Rule
 from ledger.domain.request.rules import of_rule, unknown_value
 from ledger.domain.resources import (
@@ -29,14 +30,7 @@ from webhook.decide.dialects.registry import ADMISSIONS
 from webhook.decide.review import CREATE, AdmissionRequest
 from webhook.decide.settings import AdmissionSettings
 from webhook.decide.validating import forgery
-from webhook.decide.validating.findings import (
-    Advice,
-    FoundViolations,
-    Json,
-    annotations_of,
-    labels_of,
-    say,
-)
+from webhook.decide.validating.findings import Advice, FoundViolations, Json, say
 from webhook.decide.validating.topology import NODE_READERS
 
 _NONE: Final = "None"

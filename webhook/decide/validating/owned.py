@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from ledger.domain.annotations.wire import TRUE, a_list
 from ledger.domain.errors import FieldError
+from ledger.domain.kube.object_fields import spec_of
 from ledger.domain.kube.pod_spec import PodSpec
 from ledger.domain.request.requests import MatchExpression, PlacementRules, Toleration
 from ledger.domain.request.rule_names import Rule
@@ -17,7 +18,7 @@ from ledger.domain.resources import (
     TAINT_TENURE_OWNED,
 )
 from webhook.decide.settings import AdmissionSettings
-from webhook.decide.validating.findings import Json, scheduler_of, shown, spec_of
+from webhook.decide.validating.findings import Json, scheduler_of, shown
 
 
 @of_rule(Rule.OWNED_NODE)

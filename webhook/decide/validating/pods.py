@@ -10,6 +10,7 @@ from ledger.domain.annotations.tenure import is_admitted
 from ledger.domain.annotations.wire import annotation_path, label_path
 from ledger.domain.devices import WHOLE_PERCENT
 from ledger.domain.errors import FieldError, InputError
+from ledger.domain.kube.object_fields import annotations_of, labels_of
 from ledger.domain.request.claimed import as_asked, is_claimed
 from ledger.domain.request.isolation import provider_of
 from ledger.domain.request.requests import DeviceDemand, PodRequest
@@ -42,8 +43,6 @@ from webhook.decide.validating.findings import (
     FoundViolations,
     Json,
     Said,
-    annotations_of,
-    labels_of,
     say,
     scheduler_of,
     shown,

@@ -18,6 +18,7 @@ from ledger.domain.annotations.node_cpu import (
 from ledger.domain.annotations.wire import annotation_path
 from ledger.domain.cpuset import EMPTY, CpuSet
 from ledger.domain.errors import FieldError, InputError
+from ledger.domain.kube.object_fields import annotations_of
 from ledger.domain.request.rule_names import Rule
 from ledger.domain.request.rules import of_rule
 from ledger.domain.resources import (
@@ -35,15 +36,7 @@ from webhook.decide.answers import unreadable
 from webhook.decide.review import AdmissionRequest
 from webhook.decide.settings import AdmissionSettings
 from webhook.decide.validating import forgery
-from webhook.decide.validating.findings import (
-    Advice,
-    FoundViolations,
-    Json,
-    Said,
-    annotations_of,
-    say,
-    shown,
-)
+from webhook.decide.validating.findings import Advice, FoundViolations, Json, Said, say, shown
 
 Reader = Callable[[str], CpuSet]
 """An annotation's text to the CPUs that it names."""

@@ -9,6 +9,7 @@ from ledger.domain.annotations.qos import PriorityClass, read_priority_class
 from ledger.domain.annotations.wire import annotation_path, label_path
 from ledger.domain.cpuset import format_cpuset
 from ledger.domain.errors import FieldError, InputError
+from ledger.domain.kube.object_fields import annotations_of, found_in, labels_of
 from ledger.domain.kube.pod_spec import ContainerSpec, PodSpec
 from ledger.domain.quantity import Quantity
 from ledger.domain.request.rule_names import Rule
@@ -18,14 +19,7 @@ from webhook.decide.facts import NamespaceFacts
 from webhook.decide.review import AdmissionRequest
 from webhook.decide.settings import AdmissionSettings
 from webhook.decide.validating import forgery, owned, visible
-from webhook.decide.validating.findings import (
-    FoundViolations,
-    Json,
-    annotations_of,
-    labels_of,
-    node_of,
-    shown,
-)
+from webhook.decide.validating.findings import FoundViolations, Json, node_of, shown
 from webhook.decide.validating.pods import applicable, errors_of, is_managed
 from webhook.decide.validating.requests import Examined, examine
 from webhook.decide.validating.words import PLACED_ANNOTATIONS, PLACED_LABELS
@@ -106,8 +100,7 @@ def _check_priority(
 
 
 def _class_of(labels: Mapping[str, str], pod: Json) -> PriorityClass:
-    spec = pod.get("spec")
-    priority = spec.get("priority") if isinstance(spec, Mapping) else None
+    priority = found_in(pod, "spec", "priority")
     return read_priority_class(labels, priority if isinstance(priority, int) else None)
 
 

@@ -8,20 +8,12 @@ from typing import Final
 from ledger.domain.annotations.tenure import container_index, visible_key
 from ledger.domain.annotations.wire import a_list, an_object, annotation_path
 from ledger.domain.errors import FieldError
-from ledger.domain.kube.object_fields import text_at
+from ledger.domain.kube.object_fields import annotations_of, found_in, spec_of, text_at
 from ledger.domain.kube.pod_spec import PodSpec
 from ledger.domain.request.rule_names import Rule
 from ledger.domain.request.rules import forbidden, invalid, of_rule
 from ledger.domain.resources import DOMAIN_CDI, ENV_NVIDIA_VISIBLE, NVIDIA_DEVICE_MOUNTS, SLOT
-from webhook.decide.validating.findings import (
-    Advice,
-    Json,
-    Said,
-    annotations_of,
-    say,
-    shown,
-    spec_of,
-)
+from webhook.decide.validating.findings import Advice, Json, Said, say, shown
 
 NO_DEVICES: Final = ("void", "none")
 _MOUNTS: Final = NVIDIA_DEVICE_MOUNTS.rpartition("/")[2]
@@ -150,9 +142,7 @@ def _is_none(entry: Json) -> bool:
 
 
 def _field_path(entry: Json) -> object:
-    source = entry.get("valueFrom")
-    reference = source.get("fieldRef") if isinstance(source, Mapping) else None
-    return reference.get("fieldPath") if isinstance(reference, Mapping) else None
+    return found_in(entry, "valueFrom", "fieldRef", "fieldPath")
 
 
 def _text(entry: Json) -> str:

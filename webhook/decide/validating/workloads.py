@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ledger.domain.annotations.wire import an_object, annotation_path, label_path
+from ledger.domain.kube.object_fields import annotations_of, labels_of
 from ledger.domain.resources import (
     ANNOTATION_GANG_MIN_AVAILABLE,
     LABEL_GPU_GROUP_REPLICA,
@@ -14,15 +15,7 @@ from ledger.domain.resources import (
     LABEL_PRIORITY_CLASS,
     LABEL_QOS_CLASS,
 )
-from webhook.decide.validating.findings import (
-    Advice,
-    Json,
-    Said,
-    annotations_of,
-    labels_of,
-    say,
-    shown,
-)
+from webhook.decide.validating.findings import Advice, Json, Said, say, shown
 from webhook.decide.validating.words import PLACED_ANNOTATIONS, PLACED_LABELS
 
 _SHARED_LABELS: Final = frozenset({LABEL_POD_GROUP, LABEL_POD_GROUP_NAME})

@@ -15,7 +15,7 @@ beside `distinctAttribute <driver>/uuid`, since parts of one claim may be of one
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import groupby
@@ -28,6 +28,7 @@ from ledger.domain.devices import GPU, WHOLE_PERCENT, ratio_to_bytes
 from ledger.domain.dialects.dra.objects import CORES, MEMORY
 from ledger.domain.dialects.registry import reader_of
 from ledger.domain.errors import FieldError, InputError
+from ledger.domain.kube.object_fields import items_in
 from ledger.domain.quantity import parse_quantity
 from ledger.domain.request.containers import containers_on
 from ledger.domain.request.requests import CardFilter, DeviceDemand, PodRequest
@@ -223,10 +224,8 @@ def claim_spec(asking: Asking, giver: Giver) -> dict[str, object] | None:
 def sizes_in(spec: Mapping[str, object]) -> tuple[int, ...]:
     """Return the sizes of cards that the alternatives of a claim's spec are for, as named."""
     found = set()
-    devices = spec.get("devices")
-    requests = devices.get("requests") if isinstance(devices, Mapping) else None
-    for one in requests if isinstance(requests, Sequence) else ():
-        for other in (one.get("firstAvailable") or ()) if isinstance(one, Mapping) else ():
+    for one in items_in(spec, "devices", "requests"):
+        for other in items_in(one, "firstAvailable"):
             name = str(other.get("name", ""))
             if name[:1] == "m" and name.isascii() and name[1:].isdigit():
                 found.add(int(name[1:]))

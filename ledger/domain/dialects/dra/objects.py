@@ -175,10 +175,10 @@ class ResourceClaim:
 
 def read_slice(body: Mapping[str, object]) -> ResourceSlice:
     """Return a ResourceSlice. Raises InputError where a field is not as the API has it."""
-    said = an_object(body.get("spec"), "spec")
-    found = read(ResourceSlice, said, "spec")
-    bodies: list[dict[str, object]] = said.get("devices") or []  # type: ignore[assignment]
-    is_known = _SLICE_FIELDS.issuperset(said)
+    spec = an_object(body.get("spec"), "spec")
+    found = read(ResourceSlice, spec, "spec")
+    bodies: list[dict[str, object]] = spec.get("devices") or []  # type: ignore[assignment]
+    is_known = _SLICE_FIELDS.issuperset(spec)
     devices = tuple(
         replace(one, node=one.node or found.node, traits=_traits(item) if is_known else "")
         for one, item in zip(found.devices, bodies, strict=True)

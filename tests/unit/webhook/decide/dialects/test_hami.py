@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from ledger.domain.kube.object_fields import annotations_of
 from ledger.domain.request.isolation import provider_of
 from ledger.domain.request.normalise import decode_pod
 from tests.support.objects import Json, Object, container, gpu_pod, pod
@@ -10,7 +11,6 @@ from webhook.decide.answers import AdmissionAnswer
 from webhook.decide.facts import NamespaceFacts
 from webhook.decide.mutating.pod import mutated
 from webhook.decide.settings import AdmissionSettings
-from webhook.decide.validating.findings import annotations_of
 from webhook.decide.validating.validate import validate
 
 GPU = "nvidia.com/gpu"
