@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from dataclasses import MISSING, fields
 from importlib import import_module
-from typing import TYPE_CHECKING
+from inspect import Parameter, Signature
+from typing import TYPE_CHECKING, TypeVar, get_type_hints
 
 import typer
 from typer.core import TyperGroup
 from typer.main import get_group
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
     from typer._click import Command, Context, HelpFormatter
 
+Options = TypeVar("Options", bound="DataclassInstance")
 _SENTENCE_MAX = 1000
 
 
@@ -29,6 +33,34 @@ class Commands(TyperGroup):
         ]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
+
+
+def command_of(options: type[Options], run: Callable[[Options], None]) -> Callable[..., None]:
+    """Return a command whose parameters are the fields of a dataclass, which `run` is given."""
+    hints = get_type_hints(options, include_extras=True)
+    parameters = (
+        Parameter(
+            each.name,
+            Parameter.KEYWORD_ONLY,
+            default=Parameter.empty if each.default is MISSING else each.default,
+            annotation=hints[each.name],
+        )
+        for each in fields(options)
+    )
+    return with_parameters(parameters, lambda **given: run(options(**given)), run)
+
+
+def with_parameters(
+    parameters: Iterable[Parameter], act: Callable[..., None], described: Callable[..., None]
+) -> Callable[..., None]:
+    """Return a command that acts on these parameters, with the help text of a function."""
+
+    def command(**given: object) -> None:
+        act(**given)
+
+    command.__doc__ = described.__doc__
+    command.__signature__ = Signature([*parameters])  # type: ignore[attr-defined]  # inspect's own
+    return command
 
 
 class Verbs(MutableMapping[str, "Command"]):

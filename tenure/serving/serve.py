@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import MISSING
-from inspect import Parameter, Signature
+from inspect import Parameter
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, get_args, get_origin
 
 import typer
 
-from tenure.commands import Commands
+from tenure.commands import Commands, with_parameters
 from tenure.serving.agent_options import AgentOptions
 from tenure.serving.options import Declared, Options, declared, read
 from tenure.serving.scheduling.options import SchedulerOptions
@@ -33,14 +33,8 @@ def register(app: typer.Typer) -> None:
 
 def command_of(options: type[Options], serve: Callable[[Options], None]) -> Callable[..., None]:
     """Return a command with the options of a process."""
-
-    def command(**given: Any) -> None:  # noqa: ANN401 - of any type
-        serve(read(options, given))
-
-    command.__doc__ = serve.__doc__
-    parameters = [_parameter(each) for each in declared(options)]
-    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]  # as inspect reads it
-    return command
+    parameters = map(_parameter, declared(options))
+    return with_parameters(parameters, lambda **given: serve(read(options, given)), serve)
 
 
 def _parameter(each: Declared) -> Parameter:

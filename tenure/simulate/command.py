@@ -6,9 +6,8 @@ import hashlib
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from decimal import Decimal
-from pathlib import Path
 from typing import Any, Final, TextIO
 
 from ledger.domain.errors import InputError
@@ -23,6 +22,7 @@ from tenure.output import Column, OutputFormat, write_answer
 from tenure.progress import counting_bar
 from tenure.settings import read_settings
 from tenure.simulate.model import Run
+from tenure.simulate.options import Options
 from tenure.simulate.render import write_result
 from tenure.simulate.results import Result
 from tenure.simulate.runner import RunRecord, recorded_start_us, run_simulation
@@ -32,31 +32,6 @@ from tenure.version import tenure_version
 
 OPENB_START_US: Final = 1_672_531_200_000_000
 """2023-01-01T00:00:00Z: the openb trace counts seconds from an undisclosed day."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """The command line of `tenure simulate`, as typed."""
-
-    files: tuple[str, ...] = ()
-    openb_nodes: Path | None = None
-    openb_pods: Path | None = None
-    openb_arrivals: Path | None = None
-    openb_node_rank: Path | None = None
-    inflate: str | None = None
-    trace: Path | None = None
-    schedule: Path | None = None
-    config: Path | None = None
-    policy: str | None = None
-    compare: str | None = None
-    seed: int = 42
-    now: str | None = None
-    learn: str | None = None
-    ledger: str | None = None
-    resume: bool = False
-    batch: int | None = None
-    strict: bool = False
-    output: OutputFormat = OutputFormat.TABLE
 
 
 def simulate_command(options: Options) -> None:
@@ -125,7 +100,7 @@ def _check_usage(options: Options) -> None:
 
 def _policies(options: Options, settings: SchedulingSettings) -> tuple[str, ...]:
     if options.compare is None:
-        return (options.policy or settings.node_policy,)
+        return (str(options.policy or settings.node_policy),)
     policies = tuple(policy.strip() for policy in options.compare.split(","))
     for policy in policies:
         if policy not in POLICIES:
@@ -160,7 +135,7 @@ def _read(options: Options, settings: SchedulingSettings) -> Run:
     if now_us is None and options.resume and options.ledger is not None:
         now_us = recorded_start_us(options.ledger)
     return read_manifest_run(
-        options.files,
+        options.files or (),
         settings=settings,
         start_us=clock.now_us if now_us is None else now_us,
         schedule=options.schedule,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from scheduler.decide.settings import PolicyName
+from tenure.commands import command_of
 from tenure.output import OutputFormat
 
 _input = partial(typer.Option, rich_help_panel="Input")
@@ -17,41 +19,43 @@ _recording = partial(typer.Option, rich_help_panel="Recording and output")
 SEED = 42
 
 
-def simulate(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The command line of `tenure simulate`, as typed."""
+
     files: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="FILE",
             help="YAML, JSON, lists, directories, or - for stdin: Nodes, Devices, Pods and so on.",
         ),
-    ] = None,
-    *,
-    openb_nodes: Annotated[
-        Path | None, _input(metavar="CSV", help="Nodes of the openb trace.")
-    ] = None,
-    openb_pods: Annotated[
-        Path | None, _input(metavar="CSV", help="Pods of the openb trace.")
-    ] = None,
+    ] = None
+    openb_nodes: Annotated[Path | None, _input(metavar="CSV", help="Nodes of the openb trace.")] = (
+        None
+    )
+    openb_pods: Annotated[Path | None, _input(metavar="CSV", help="Pods of the openb trace.")] = (
+        None
+    )
     openb_arrivals: Annotated[
         Path | None, _input(metavar="CSV", help="An exact order of arrival.")
-    ] = None,
+    ] = None
     openb_node_rank: Annotated[
         Path | None, _input(metavar="CSV", help="An exact order of equal nodes.")
-    ] = None,
+    ] = None
     inflate: Annotated[
         str | None,
         _input(
             metavar="RATIO",
             help="Shuffle, then draw more Pods until they ask for RATIO times the GPUs.",
         ),
-    ] = None,
+    ] = None
     trace: Annotated[
         Path | None,
         _input(
             metavar="DIR",
             help="A trace of `tenure trace generate --like week`: Pods arrive, leave and wait.",
         ),
-    ] = None,
+    ] = None
     schedule: Annotated[
         Path | None,
         _input(
@@ -59,24 +63,24 @@ def simulate(
             help="What happens when to the objects of FILE: Pods arrive and go, Nodes are lost, "
             "labels change, GPUs die.",
         ),
-    ] = None,
+    ] = None
     config: Annotated[
         Path | None,
         _deciding(metavar="FILE", help="Settings of scheduling, kind: SchedulerConfiguration."),
-    ] = None,
+    ] = None
     policy: Annotated[
         PolicyName | None, _deciding(help="Node policy; default: the settings', else scarcity.")
-    ] = None,
+    ] = None
     compare: Annotated[
         str | None,
         _deciding(
             metavar="P,P,...",
             help="Run several policies over the same arrivals and print one table.",
         ),
-    ] = None,
+    ] = None
     seed: Annotated[
         int, _deciding(min=0, max=2**53 - 1, help="Of --inflate and the policy random.")
-    ] = SEED,
+    ] = SEED
     now: Annotated[
         str | None,
         _deciding(
@@ -84,14 +88,14 @@ def simulate(
             help="Time of the events and annotations, with zone, or a date. Default: the present "
             "for manifests, 2023-01-01T00:00:00Z for openb, a trace's own time.",
         ),
-    ] = None,
+    ] = None
     learn: Annotated[
         str | None,
         _deciding(
             metavar="URL",
             help="Learn what Pods are typical from this ledger, not from the arrivals.",
         ),
-    ] = None,
+    ] = None
     ledger: Annotated[
         str | None,
         _recording(
@@ -99,10 +103,10 @@ def simulate(
             help="Keep the ledger here; must be new or empty. Default: temporary. TENURE_LEDGER is "
             "not read.",
         ),
-    ] = None,
+    ] = None
     resume: Annotated[
         bool, _recording("--resume", help="Go on with an interrupted run of the same inputs.")
-    ] = False,
+    ] = False
     batch: Annotated[
         int | None,
         _recording(
@@ -110,12 +114,14 @@ def simulate(
             max=1_000_000,
             help="Decisions per durable commit. Default: 1; 1000 in a temporary ledger.",
         ),
-    ] = None,
-    strict: Annotated[bool, _recording("--strict", help="Exit 1 if a Pod has no place.")] = False,
-    output: Annotated[
-        OutputFormat, _recording("--output", "-o", help="Form of the answer.")
-    ] = OutputFormat.TABLE,
-) -> None:
+    ] = None
+    strict: Annotated[bool, _recording("--strict", help="Exit 1 if a Pod has no place.")] = False
+    output: Annotated[OutputFormat, _recording("--output", "-o", help="Form of the answer.")] = (
+        OutputFormat.TABLE
+    )
+
+
+def _simulate(options: Options) -> None:
     """
     Decide where Pods go, as the live scheduler would, and record it in a ledger.
 
@@ -130,28 +136,9 @@ def simulate(
 
     A ledger to ask: tenure simulate examples/ --ledger run.db; tenure map --ledger run.db
     """
-    from tenure.simulate.command import Options, simulate_command
+    from tenure.simulate.command import simulate_command
 
-    simulate_command(
-        Options(
-            files=tuple(files or ()),
-            openb_nodes=openb_nodes,
-            openb_pods=openb_pods,
-            openb_arrivals=openb_arrivals,
-            openb_node_rank=openb_node_rank,
-            inflate=inflate,
-            trace=trace,
-            schedule=schedule,
-            config=config,
-            policy=None if policy is None else policy.value,
-            compare=compare,
-            seed=seed,
-            now=now,
-            learn=learn,
-            ledger=ledger,
-            resume=resume,
-            batch=batch,
-            strict=strict,
-            output=output,
-        )
-    )
+    simulate_command(options)
+
+
+simulate: Final = command_of(Options, _simulate)

@@ -19,7 +19,7 @@ from scheduler.decide.settings import (
     SchedulingSettings,
 )
 from tenure.settings import read_settings
-from tenure.simulate.options import simulate
+from tenure.simulate.options import Options
 
 HEAD = "apiVersion: tenure.sh/v1alpha1\nkind: SchedulerConfiguration\n"
 WHOLE = f"""{HEAD}
@@ -190,7 +190,7 @@ def test_every_policy_can_be_set_and_asked_for(tmp_path: Path) -> None:
         settings = settings_of(tmp_path, f"{HEAD}node: {{policy: {policy}}}\n")
         assert (settings.node_policy, type(settings.node_policy)) == (policy, str)
         Engine((), settings)
-    option = get_type_hints(simulate, include_extras=True)["policy"]
+    option = get_type_hints(Options, include_extras=True)["policy"]
     assert get_args(get_args(option)[0]) == (PolicyName, NoneType)
     assert set(POLICIES) == set(PolicyName)
 
