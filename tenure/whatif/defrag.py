@@ -7,22 +7,18 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from enum import StrEnum
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
 from ledger.domain.cpuset import CpuSet
-from ledger.domain.dialects.names import OUR_DIALECT, Dialect
 from ledger.domain.errors import InputError
-from tenure.commands import Commands
+from tenure.commands import Commands, command_of
 from tenure.exits import AnswerIsNo, warn, with_next
 from tenure.names import PodName, parse_name
 from tenure.opening import LEDGER_VARIABLE, opened
-from tenure.options import LedgerUrl, ObjectFiles, Output
 from tenure.output import Column, OutputFormat, fitted, one_line, write_answer, write_table
+from tenure.whatif.options import Options
 
 if TYPE_CHECKING:
     from ledger.domain.devices import DeviceShare
@@ -31,10 +27,7 @@ if TYPE_CHECKING:
     from scheduler.cluster.snapshot import FileObjects
     from scheduler.whatif.defrag import DefragPlan, Move, NoPlan
     from scheduler.whatif.what_if import WhatIf
-    from tenure.whatif.wanted import Wanted
 
-_of_request = partial(typer.Option, rich_help_panel="The request")
-_of_search = partial(typer.Option, rich_help_panel="The search")
 
 MOVE_COLUMNS: Final = (
     Column(key="step", title="STEP", right=True),
@@ -51,13 +44,6 @@ MOVE_CSV: Final = tuple(
 )
 
 
-class CpuScope(StrEnum):
-    """Where CPUs of its own must be together."""
-
-    NUMA = "numa"
-    SOCKET = "socket"
-
-
 def register(app: typer.Typer) -> None:
     """Add the `defrag` group to the command line."""
     group = typer.Typer(
@@ -66,7 +52,7 @@ def register(app: typer.Typer) -> None:
         no_args_is_help=True,
     )
     group.callback()(_group)
-    group.command("plan")(plan)
+    group.command("plan")(command_of(Options, _plan))
     app.add_typer(group, name="defrag")
 
 
@@ -74,50 +60,7 @@ def _group() -> None:
     """Make room by moving Pods."""
 
 
-def plan(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="NAMESPACE/POD", help="A Pod that waits, of the ledger or of --objects."
-        ),
-    ] = None,
-    *,
-    file: Annotated[
-        Path | None, _of_request("--file", "-f", metavar="FILE", help="A Pod manifest.")
-    ] = None,
-    dialect: Annotated[Dialect, _of_request(help="The words of the options below.")] = OUR_DIALECT,
-    gpus: Annotated[
-        str | None, _of_request(metavar="N", help="GPUs: whole ones, or a part of one such as 0.5.")
-    ] = None,
-    gpu_memory: Annotated[
-        str | None, _of_request(metavar="SIZE", help="GPU memory in all, such as 20Gi.")
-    ] = None,
-    gpu_model: Annotated[
-        str | None, _of_request(metavar="MODEL", help="Only GPUs of this model.")
-    ] = None,
-    cpu: Annotated[str | None, _of_request(metavar="N", help="CPUs.")] = None,
-    memory: Annotated[str | None, _of_request(metavar="SIZE", help="Memory, such as 8Gi.")] = None,
-    own_cpus: Annotated[bool, _of_request("--own-cpus", help="The CPUs for itself (LSR).")] = False,
-    cpu_scope: Annotated[
-        CpuScope | None, _of_request(help="Its own CPUs on one NUMA node or socket.")
-    ] = None,
-    keep: Annotated[
-        list[str] | None,
-        _of_search(
-            metavar="NAMESPACE/POD", help="A Pod that may not be moved. May be given several times."
-        ),
-    ] = None,
-    decisions: Annotated[
-        int | None,
-        _of_search(min=1, max=10_000_000, help="Bound of the exact search. Default: 20000."),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Accepted as with every act: a plan never acts.")
-    ] = True,
-    objects: ObjectFiles = None,
-    ledger: LedgerUrl = None,
-    output: Output = OutputFormat.TABLE,
-) -> None:
+def _plan(options: Options) -> None:
     """
     Propose the fewest moves that make room for a request. Nothing is moved, nothing is written.
 
@@ -132,40 +75,10 @@ def plan(
     A live cluster without a ledger: kubectl get nodes,pods -A -o json | tenure defrag plan
     -f pod.yaml --objects -
     """
-    from tenure.whatif.wanted import Wanted
-
-    del dry_run
-    wanted = Wanted(
-        name=name,
-        file=file,
-        dialect=dialect,
-        gpus=gpus,
-        gpu_memory=gpu_memory,
-        gpu_model=gpu_model,
-        cpu=cpu,
-        memory=memory,
-        own_cpus=own_cpus,
-        cpu_scope=None if cpu_scope is None else cpu_scope.value,
-    )
-    answer_defrag(
-        wanted,
-        keep=keep or (),
-        decisions=decisions,
-        objects=objects or (),
-        ledger=ledger,
-        output=output,
-    )
+    answer_defrag(options)
 
 
-def answer_defrag(
-    wanted: Wanted,
-    *,
-    keep: Sequence[str],
-    decisions: int | None,
-    objects: Sequence[str],
-    ledger: str | None,
-    output: OutputFormat,
-) -> None:
+def answer_defrag(options: Options) -> None:
     """
     Print the fewest moves that make room. Nothing is moved, and nothing is written.
 
@@ -181,18 +94,18 @@ def answer_defrag(
     from scheduler.whatif.defrag import DECISIONS_MAX, NoPlan, plan_moves
     from tenure.whatif.wanted import check_wanted
 
-    check_wanted(wanted)
-    kept = frozenset(str(_pod_name(name, "--keep")) for name in keep)
-    cluster = _scene(objects, ledger)
-    request = _request(wanted, cluster)
-    what_if = _what_if(cluster, request, kept, wanted.cpu_scope)
-    answer = plan_moves(request, what_if, decisions_max=decisions or DECISIONS_MAX)
+    check_wanted(options)
+    kept = frozenset(str(_pod_name(name, "--keep")) for name in options.keep or ())
+    cluster = _scene(options.objects or (), options.ledger)
+    request = _request(options, cluster)
+    what_if = _what_if(cluster, request, kept, options.cpu_scope)
+    answer = plan_moves(request, what_if, decisions_max=options.decisions or DECISIONS_MAX)
     document = _document(request, answer, what_if, cluster)
-    if output.is_table:
-        _write(request, answer, document, output)
+    if options.output.is_table:
+        _write(request, answer, document, options.output)
     else:
         rows = [] if isinstance(answer, NoPlan) else document["plan"]["moves"]
-        write_answer(output, rows, MOVE_CSV, document=document)
+        write_answer(options.output, rows, MOVE_CSV, document=document)
     if isinstance(answer, NoPlan):
         raise AnswerIsNo
 
@@ -226,7 +139,7 @@ def _named(objects: FileObjects) -> FileObjects:
     return objects
 
 
-def _request(wanted: Wanted, cluster: ClusterSnapshot) -> PodRequest:
+def _request(wanted: Options, cluster: ClusterSnapshot) -> PodRequest:
     from tenure.whatif.wanted import request_of_file, request_of_options
 
     vocabulary = cluster.settings.vocabulary

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from ledger.domain.devices import GPU
-from ledger.domain.dialects.names import OUR_DIALECT, Dialect
 from ledger.domain.dialects.registry import reader_of
 from ledger.domain.errors import InputError
 from ledger.domain.quantity import parse_quantity
@@ -26,34 +25,13 @@ from ledger.domain.vocabulary import Vocabulary
 from tenure.exits import with_next
 from tenure.manifests import as_admitted, read_manifests
 from tenure.units import parse_decimal
+from tenure.whatif.options import Options
 
 UID: Final = "wanted"
 _GPUS_MAX: Final = 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What was typed: exactly one of `name`, `file` and the options about amounts."""
-
-    name: str | None = None
-    file: Path | None = None
-    dialect: Dialect = OUR_DIALECT
-    gpus: str | None = None
-    gpu_memory: str | None = None
-    gpu_model: str | None = None
-    cpu: str | None = None
-    memory: str | None = None
-    own_cpus: bool = False
-    cpu_scope: str | None = None
-
-    @property
-    def has_amounts(self) -> bool:
-        """Tell whether the options describe a request."""
-        amounts = (self.gpus, self.gpu_memory, self.gpu_model, self.cpu, self.memory)
-        return self.own_cpus or any(value is not None for value in amounts)
-
-
-def check_wanted(wanted: Wanted) -> None:
+def check_wanted(wanted: Options) -> None:
     """
     Refuse what is no request, or more than one.
 
@@ -86,7 +64,7 @@ def request_of_file(path: Path, vocabulary: Vocabulary) -> PodRequest:
     return request
 
 
-def request_of_options(wanted: Wanted, vocabulary: Vocabulary) -> PodRequest:
+def request_of_options(wanted: Options, vocabulary: Vocabulary) -> PodRequest:
     """
     Return the request that the options describe, read as a Pod written in that dialect would be.
 
@@ -129,7 +107,7 @@ def _on_model(request: PodRequest, model: str) -> PodRequest:
     return replace(request, devices=devices)
 
 
-def _amounts(wanted: Wanted, vocabulary: Vocabulary) -> Mapping[str, str]:
+def _amounts(wanted: Options, vocabulary: Vocabulary) -> Mapping[str, str]:
     amounts: dict[str, str] = {}
     for name, value, option in (
         (CPU, wanted.cpu, "--cpu"),
