@@ -12,6 +12,7 @@ from ledger.domain.dialects.dra.drivers import LookedAt
 from scheduler.decide.outcome import Placement
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.service.agents import Agents
+from scheduler.service.announcing import Announcing
 from scheduler.service.answering import Extender
 from scheduler.service.beginning import Beginning
 from scheduler.service.binding import Binder
@@ -73,6 +74,7 @@ class Assembly:
     inventory: Inventory
     binder: Binder
     releasing: Releasing
+    announcing: Announcing
     agents: Agents
     refusing: Refusing
     groups: LiveGroups
@@ -108,7 +110,7 @@ class Assembly:
                     guard.places,
                 )
             ),
-            "namespaces": self.releasing.namespaces,
+            "namespaces": self.announcing.namespaces,
             "poddisruptionbudgets": self.view.disruptions,
             "templates": self.templates,
         }
@@ -187,6 +189,7 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
         seen=agents.seen,
         why_deleted=gangs.why_evicted,
     )
+    announcing = Announcing(view, ports.api, clock, why_not=ports.freshness.why_not)
     refusing = Refusing(view, books, binder, ports.words, told=ports.told, why_not=why_not)
     Saying(view, telling, why_not=why_not)
     templates = Templates(
@@ -205,6 +208,7 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
         inventory=inventory,
         binder=binder,
         releasing=releasing,
+        announcing=announcing,
         agents=agents,
         refusing=refusing,
         groups=groups,
@@ -220,6 +224,7 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
             binder=binder,
             inventory=inventory,
             releasing=releasing,
+            announcing=announcing,
             telling=telling,
             agents=agents,
             begun=begun,

@@ -36,6 +36,7 @@ from ledger.domain.log.state import Holding
 from ledger.domain.resources import ANNOTATION_TENURE_ALLOCATION, ANNOTATION_TENURE_PROOF
 from scheduler.record import events
 from scheduler.service.agents import Agents
+from scheduler.service.announcing import Announcing
 from scheduler.service.beginning import Beginning
 from scheduler.service.binding import Binder, pod_path
 from scheduler.service.books import LiveBooks
@@ -118,6 +119,7 @@ class Reconciling:
         binder: Binder,
         inventory: Inventory,
         releasing: Releasing,
+        announcing: Announcing,
         telling: Telling,
         agents: Agents,
         begun: Beginning,
@@ -134,6 +136,7 @@ class Reconciling:
         self._binder = binder
         self._inventory = inventory
         self._releasing = releasing
+        self._announcing = announcing
         self._telling = telling
         self._agents = agents
         self._trusted = trusted
@@ -323,7 +326,7 @@ class Reconciling:
         claims = self._view.engine.claimants()
         return [
             *map(contradicted, contradictions(claims)),
-            *mislabelled(self._releasing.mislabelled),
+            *mislabelled(self._announcing.mislabelled),
             *skewed(self._skew(), SKEW_MAX_US / 1e6),
         ]
 

@@ -1,5 +1,5 @@
 """
-Ends what nobody holds any more, takes over what others gave, and tells the cluster of room.
+Ends what nobody holds any more, and takes over what others gave.
 
 Rule: design sections 5 and 8. What is to be done is said by `ending`, node by node; in here it is
 done, again until the ledger has it. A node is looked at when one of its Pods or holdings is another
@@ -11,18 +11,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from functools import cache
 from itertools import islice
 from typing import Final
-from urllib.parse import quote
 
 from msgspec import structs
 
-from certs.ports import ApiError, ConflictError, Object
+from certs.ports import ApiError, Object
 from ledger.domain.annotations.checkpoints import DeviceCheckpoint
-from ledger.domain.annotations.tenure import encode_released_at
-from ledger.domain.annotations.wire import TRUE
 from ledger.domain.errors import InputError, LedgerError
 from ledger.domain.log.events import (
     LedgerEvent,
@@ -34,7 +30,6 @@ from ledger.domain.log.events import (
 )
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.log.state import OBSERVED, Holding, NodeState, node_uid_of
-from ledger.domain.resources import ANNOTATION_TENURE_RELEASED_AT, LABEL_TENURE_HOLDING
 from scheduler.cluster.documents import Document
 from scheduler.cluster.objects import observed_on, stranger
 from scheduler.record import events
@@ -48,13 +43,10 @@ from scheduler.service.ending import (
     Ends,
     NodeWord,
     PodLife,
-    Wakes,
     ends,
     is_confirmed,
     life_of,
-    namespace_labels,
 )
-from scheduler.service.kept import Namespaces
 from scheduler.service.ports import Api, Clock
 from scheduler.service.recording import RecordUntilKnown, gravest
 from scheduler.service.view import ClusterView
@@ -62,12 +54,8 @@ from scheduler.service.view import ClusterView
 TOGETHER: Final = 50
 """Nodes that are looked at without a pause: a filter that comes meanwhile waits for them."""
 SWEEP_SECONDS: Final = 30.0
-LABEL_SECONDS: Final = 1.0
-AGO_SECONDS_MAX: Final = 60.0
-"""A release that is older was told of by whoever recorded it: a Lease lapses much sooner."""
 FORCED: Final = "forced"
 """What the reason of a release begins with that somebody ordered."""
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 _log: Final = logging.getLogger("tenure.scheduler.releasing")
 
@@ -98,11 +86,9 @@ class Releasing:
         why_deleted: tells why somebody of ours let a Pod be deleted, empty where nobody did.
 
     Attributes:
-        namespaces: a sink of Namespaces.
         faults: UID of a Pod -> why it can't be released or adopted, in words.
         waiting: name of a node -> key of what has ended there and is not confirmed -> since when,
             as this process knows it.
-        mislabelled: namespace -> why its label can't be mended, in words.
     """
 
     def __init__(
@@ -133,19 +119,14 @@ class Releasing:
         self._due: dict[str, None] = {}  # names of nodes to look at
         self._records = RecordUntilKnown(binder.recorder, books.recorded)  # by `_about`
         self._missed: dict[str, float] = {}  # UID -> since when a mirror was gone
-        self._wakes = Wakes(binder.clock.monotonic)
         self._sweep: list[str] = []  # names of nodes to look at as well
         self._sweep_at = 0.0
-        self._label_at = 0.0
-        self.namespaces = Namespaces()
         self.faults: dict[str, str] = {}
         self.waiting: dict[str, Mapping[str, float]] = {}
-        self.mislabelled: dict[str, str] = {}
         for uid, node in begun.state.nodes.items():
             self._know(uid, node.name)
         wakeups = self._wakeups = view.wakeups
         wakeups.event_folded.subscribe(self._take_event)
-        wakeups.room_freed.subscribe(self.freed)
         for topic in (
             wakeups.pod_moved,
             wakeups.agent_reported,
@@ -160,10 +141,6 @@ class Releasing:
         uids = self._uids.get(name, ())
         if uid not in uids:
             self._uids[name] = (*uids, uid)
-
-    def freed(self, name: str) -> None:
-        """Take note that room came free on a node that only memory had kept."""
-        self._wakes.released(name)
 
     def look_at(self, name: str) -> None:
         """Look at a node as soon as that may be."""
@@ -191,7 +168,9 @@ class Releasing:
         ):
             self._know(uid, event.node_name)
         elif isinstance(event, NodeInventoried | PodObserved | PodReleased | PodVoided):
-            self._wakes.released(self._names[uid])  # also where more is there, or its node opens
+            self._wakeups.room_freed.publish(
+                self._names[uid]
+            )  # also where more is there, or its node opens
         self.look_at(self._names[uid])
 
     def _taken(self) -> list[str]:
@@ -212,7 +191,6 @@ class Releasing:
         for name in list(islice(self._due, TOGETHER)):
             del self._due[name]
             self._view.pods.forget_gone(name, self._held_on(name))
-        self._wakes.forget(AGO_SECONDS_MAX)
 
     def _held_on(self, name: str) -> set[str]:
         everyone = [one for state in self.states(name) for one in state.everyone()]
@@ -491,58 +469,6 @@ class Releasing:
             self.faults[pod_uid] = words
             _log.error("can't be recorded", extra={"pod_uid": pod_uid, "reason": words})
 
-    # --- the cluster ----------------------------------------------------------------------------
-
-    async def tell(self) -> None:
-        """
-        Wake the Pods that wait for room, and keep the label of the namespaces that hold some.
-
-        Raises:
-            ApiError: the API is away; it is told again.
-        """
-        await _all(*map(self._wake, self._wakes.take()))
-        now = self._clock.monotonic()
-        if now < self._label_at or self._why_not():
-            return
-        self._label_at = now + LABEL_SECONDS
-        wrong = namespace_labels(self.namespaces.labelled, self._view.namespaces())
-        for name in self.mislabelled.keys() - wrong.keys():
-            del self.mislabelled[name]
-        await _all(*(self._label(name, has=has) for name, has in wrong.items()))
-
-    async def _wake(self, name: str) -> None:
-        """
-        Say on a Node that room came free.
-
-        Rule: GPU-sharing contract C.4, "Ours": a changed annotation of a Node makes kube-scheduler
-        look again at Pods that an extender refused.
-        """
-        moment = _EPOCH + timedelta(microseconds=self._clock.wall_us())
-        node = self._view.nodes.nodes.body(name)
-        if node is None:
-            return
-        text = encode_released_at(moment)
-        path = f"/api/v1/nodes/{quote(name, safe='')}"
-        try:
-            await self._api.patch(path, _annotate(ANNOTATION_TENURE_RELEASED_AT, text, node))
-        except (ApiError, ConflictError):
-            self._wakes.again(name)
-            raise
-
-    async def _label(self, name: str, *, has: bool) -> None:
-        key = LABEL_TENURE_HOLDING.replace("/", "~1")
-        path = f"/metadata/labels/{key}"  # every Namespace has one of its name
-        operation = {"op": "add", "path": path, "value": TRUE}
-        try:
-            await self._api.patch(
-                f"/api/v1/namespaces/{quote(name, safe='')}",
-                [operation if has else {"op": "remove", "path": path}],
-            )
-        except ApiError as error:
-            self.mislabelled[name] = f"must {'have' if has else 'lose'} its label: {error}"
-            raise
-        self.mislabelled.pop(name, None)
-
 
 def _about(event: LedgerEvent) -> str:
     """Return by what is kept what is asked for: of what others gave, without its number."""
@@ -555,21 +481,3 @@ def _about(event: LedgerEvent) -> str:
 def _uids_of(pod: Object) -> tuple[str, str]:
     life = life_of(pod)
     return life.uid, life.static_uid
-
-
-def _annotate(key: str, text: str, seen: Object) -> list[Object]:
-    """Return the patch that sets an annotation of an object, which may have none."""
-    path = "/metadata/annotations"
-    uid: Object = {"op": "test", "path": "/metadata/uid", "value": seen["metadata"]["uid"]}
-    if seen["metadata"].get("annotations") is None:
-        none: Object = {"op": "test", "path": path, "value": None}
-        return [uid, none, {"op": "add", "path": path, "value": {key: text}}]
-    return [uid, {"op": "add", "path": f"{path}/{key.replace('/', '~1')}", "value": text}]
-
-
-async def _all(*calls: Awaitable[None]) -> None:
-    """Make all calls; raise what the first of them came to that failed, unless it is a conflict."""
-    outcomes = await asyncio.gather(*calls, return_exceptions=True)
-    for outcome in outcomes:
-        if outcome is not None and not isinstance(outcome, ConflictError):
-            raise outcome

@@ -65,6 +65,7 @@ class Replica:
             if self._live.inventory.synced():
                 self._live.books.compare()
             self._live.releasing.stand_by()
+            self._live.announcing.stand_by()
 
     async def take_over(self, begun: Begun, record: Callable[[], Awaitable[None]]) -> None:
         """

@@ -159,10 +159,10 @@ class Wakeups:
             subscribers=("Releasing.look_at",),
         )
         self.room_freed: Topic[str] = Topic(
-            "room came free that only memory had reserved, or other shares can be cut",
+            "room came free of what was recorded or only in memory, or other shares can be cut",
             "name of the node",
-            publishers=("Holds", "LiveBooks", "Plans", "Templates"),
-            subscribers=("Releasing.freed",),
+            publishers=("Holds", "LiveBooks", "Plans", "Releasing", "Templates"),
+            subscribers=("Announcing.freed",),
         )
         self.member_planned: Topic[str] = Topic(
             "a plan is to be made for a member of a group",

@@ -293,7 +293,7 @@ class Cluster:
                 live.inventory.settle,
                 live.guard.gate.settle,
                 live.releasing.settle,
-                live.releasing.tell,
+                live.announcing.tell,
                 live.reconciling.settle,
                 live.telling.send,
             ):

@@ -157,6 +157,7 @@ class Standby(Service):
         self.view, self.inventory, self.groups = live.view, live.inventory, live.groups
         self.books, self.holds, self.binder = live.books, live.holds, live.binder
         self.gangs, self.refusing, self.releasing = live.gangs, live.refusing, live.releasing
+        self.announcing = live.announcing
         self.extender, self.agents, self.reconciling = live.extender, live.agents, live.reconciling
         self.replica = Replica(live, self.leading)
 
@@ -214,7 +215,7 @@ class Standby(Service):
                     await self.gangs.settle()
                     self.holds.expire()
                     await self.releasing.settle()
-                    await self.releasing.tell()
+                    await self.announcing.tell()
                     await self.refusing.settle()
                     await self.reconciling.settle()
             except FencedError:

@@ -53,6 +53,7 @@ from scheduler.decide.settings import SchedulingSettings
 from scheduler.record.events import DecidedBy
 from scheduler.record.refusing import Told
 from scheduler.service.agents import Agents
+from scheduler.service.announcing import Announcing
 from scheduler.service.answering import Extender
 from scheduler.service.assembly import giving_way
 from scheduler.service.beginning import begin, told_refusals
@@ -294,6 +295,7 @@ class Service:
             seen=self.agents.seen,
             why_deleted=self.gangs.why_evicted,
         )
+        self.announcing = Announcing(self.view, self.api, clock, why_not=self._why_not)
         self.reconciling = Reconciling(
             past_gate=lambda _: "",
             claims_end=lambda _: {},
@@ -303,6 +305,7 @@ class Service:
             binder=self.binder,
             inventory=self.inventory,
             releasing=self.releasing,
+            announcing=self.announcing,
             telling=telling,
             agents=self.agents,
             begun=begun,
@@ -380,7 +383,7 @@ class Service:
                 await self.gangs.settle()
                 self.holds.expire()
                 await self.releasing.settle()
-                await self.releasing.tell()
+                await self.announcing.tell()
                 await self.refusing.settle()
                 await self.reconciling.settle()
             except ApiError:
@@ -410,7 +413,7 @@ class Service:
             "Pod": (self.view.pods, self.holds, self.groups.members, self.books, self.refusing),
             "Node": (nodes.nodes, self.agents.ready),
             "Device": (nodes.devices,),
-            "Namespace": (self.releasing.namespaces,),
+            "Namespace": (self.announcing.namespaces,),
         }
         for sink in sinks[value["kind"]]:
             if kind == "DELETED":

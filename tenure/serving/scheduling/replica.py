@@ -151,7 +151,7 @@ def record_what_changes(process: Process) -> None:
     process.repeat(SETTLE_SECONDS, "templates", process.live.templates.settle, fatal=FATAL)
     process.repeat(SETTLE_SECONDS, "releases", releasing.settle, fatal=FATAL)
     process.repeat(SETTLE_SECONDS, "groups", process.live.gangs.settle, fatal=FATAL)
-    process.repeat(SETTLE_SECONDS, "wakes", releasing.tell)
+    process.repeat(SETTLE_SECONDS, "wakes", process.live.announcing.tell)
     process.repeat(EXPLAIN_SECONDS, "refusals", process.live.refusing.settle, fatal=FATAL)
     process.repeat(PROBE_SECONDS, "events", process.live.telling.send)
     process.repeat(DRIFT_SECONDS, "drift", process.live.reconciling.settle, fatal=FATAL)

@@ -14,6 +14,7 @@ from ledger.domain.log.events import PodBound, PodObserved, PodReleased
 from ledger.domain.log.state import NodeState
 from ledger.store.writing.commands import Command, Outcome, Recorded
 from scheduler.service.agents import SeenPod
+from scheduler.service.announcing import Announcing
 from scheduler.service.binding import Binder
 from scheduler.service.ending import NodeWord
 from scheduler.service.releasing import TOGETHER, Releasing, gone_by
@@ -72,6 +73,9 @@ class Scene:
             seen=self.seen,
             why_deleted=lambda uid: self.why_evicted(uid),  # noqa: PLW0108 - another later
         )
+        self.announcing = Announcing(
+            self.live.view, self.api, self.live.clock, why_not=lambda: self.why_not
+        )
         self.live.add_node("a", 2)
         self.server.put(NODE, objects.node("a") | {"metadata": {"name": "a", "uid": "uid-a"}})
         self.live.settle()
@@ -122,7 +126,7 @@ class Scene:
 
     def tell(self) -> None:
         """Do what is due for the cluster."""
-        asyncio.run(self.releasing.tell())
+        asyncio.run(self.announcing.tell())
 
     @property
     def released(self) -> list[tuple[str, str]]:
@@ -511,7 +515,7 @@ def test_a_namespace_is_labelled_while_a_pod_of_it_holds_something() -> None:
 
     def labels() -> dict[str, str]:
         stored = scene.server.objects[NAMESPACE]
-        scene.releasing.namespaces.put("ns-ml", stored)
+        scene.announcing.namespaces.put("ns-ml", stored)
         found: dict[str, str] = stored["metadata"]["labels"]
         return found
 
@@ -525,8 +529,8 @@ def test_a_namespace_is_labelled_while_a_pod_of_it_holds_something() -> None:
     scene.live.clock.now += 1
     scene.tell()
     assert HOLDING not in labels()
-    scene.releasing.namespaces.drop("ns-ml")
-    assert scene.releasing.namespaces.labelled == {}
+    scene.announcing.namespaces.drop("ns-ml")
+    assert scene.announcing.namespaces.labelled == {}
 
 
 def silent(scene: Scene) -> list[str]:

@@ -1,0 +1,129 @@
+"""
+Announces on Nodes that room came free, and on Namespaces that Pods there hold something.
+
+Rule: design section 5; GPU-sharing contract C.4, "Ours".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Final
+from urllib.parse import quote
+
+from certs.ports import ApiError, ConflictError, Object
+from ledger.domain.annotations.tenure import encode_released_at
+from ledger.domain.annotations.wire import TRUE
+from ledger.domain.resources import ANNOTATION_TENURE_RELEASED_AT, LABEL_TENURE_HOLDING
+from scheduler.service.ending import Wakes, namespace_labels
+from scheduler.service.kept import Namespaces
+from scheduler.service.ports import Api, Clock
+from scheduler.service.view import ClusterView
+
+LABEL_SECONDS: Final = 1.0
+AGO_SECONDS_MAX: Final = 60.0
+"""A release that is older was told of by whoever recorded it: a Lease lapses much sooner."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Announcing:
+    """
+    Keeps Nodes and Namespaces marked, for Pods that wait and for admission.
+
+    Args:
+        why_not: why nothing may be decided now, empty when it may.
+
+    Attributes:
+        namespaces: a sink of Namespaces.
+        mislabelled: namespace -> why its label can't be mended, in words.
+    """
+
+    def __init__(
+        self, view: ClusterView, api: Api, clock: Clock, *, why_not: Callable[[], str]
+    ) -> None:
+        self._view = view
+        self._api = api
+        self._clock = clock
+        self._why_not = why_not
+        self._wakes = Wakes(clock.monotonic)
+        self._label_at = 0.0
+        self.namespaces = Namespaces()
+        self.mislabelled: dict[str, str] = {}
+        view.wakeups.room_freed.subscribe(self.freed)
+
+    def freed(self, name: str) -> None:
+        """Take note that room came free on a node that only memory had kept."""
+        self._wakes.released(name)
+
+    def stand_by(self) -> None:
+        """Forget what whoever records has announced."""
+        self._wakes.forget(AGO_SECONDS_MAX)
+
+    async def tell(self) -> None:
+        """
+        Wake the Pods that wait for room, and keep the label of the namespaces that hold some.
+
+        Raises:
+            ApiError: the API is away; it is told again.
+        """
+        await _all(*map(self._wake, self._wakes.take()))
+        now = self._clock.monotonic()
+        if now < self._label_at or self._why_not():
+            return
+        self._label_at = now + LABEL_SECONDS
+        wrong = namespace_labels(self.namespaces.labelled, self._view.namespaces())
+        for name in self.mislabelled.keys() - wrong.keys():
+            del self.mislabelled[name]
+        await _all(*(self._label(name, has=has) for name, has in wrong.items()))
+
+    async def _wake(self, name: str) -> None:
+        """
+        Say on a Node that room came free.
+
+        Rule: GPU-sharing contract C.4, "Ours": a changed annotation of a Node makes kube-scheduler
+        look again at Pods that an extender refused.
+        """
+        moment = _EPOCH + timedelta(microseconds=self._clock.wall_us())
+        node = self._view.nodes.nodes.body(name)
+        if node is None:
+            return
+        text = encode_released_at(moment)
+        path = f"/api/v1/nodes/{quote(name, safe='')}"
+        try:
+            await self._api.patch(path, _annotate(ANNOTATION_TENURE_RELEASED_AT, text, node))
+        except (ApiError, ConflictError):
+            self._wakes.again(name)
+            raise
+
+    async def _label(self, name: str, *, has: bool) -> None:
+        key = LABEL_TENURE_HOLDING.replace("/", "~1")
+        path = f"/metadata/labels/{key}"  # every Namespace has one of its name
+        operation = {"op": "add", "path": path, "value": TRUE}
+        try:
+            await self._api.patch(
+                f"/api/v1/namespaces/{quote(name, safe='')}",
+                [operation if has else {"op": "remove", "path": path}],
+            )
+        except ApiError as error:
+            self.mislabelled[name] = f"must {'have' if has else 'lose'} its label: {error}"
+            raise
+        self.mislabelled.pop(name, None)
+
+
+def _annotate(key: str, text: str, seen: Object) -> list[Object]:
+    """Return the patch that sets an annotation of an object, which may have none."""
+    path = "/metadata/annotations"
+    uid: Object = {"op": "test", "path": "/metadata/uid", "value": seen["metadata"]["uid"]}
+    if seen["metadata"].get("annotations") is None:
+        none: Object = {"op": "test", "path": path, "value": None}
+        return [uid, none, {"op": "add", "path": path, "value": {key: text}}]
+    return [uid, {"op": "add", "path": f"{path}/{key.replace('/', '~1')}", "value": text}]
+
+
+async def _all(*calls: Awaitable[None]) -> None:
+    """Make all calls; raise what the first of them came to that failed, unless it is a conflict."""
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    for outcome in outcomes:
+        if outcome is not None and not isinstance(outcome, ConflictError):
+            raise outcome
