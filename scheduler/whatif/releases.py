@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
@@ -29,13 +29,7 @@ class Ending:
     exact: bool
 
 
-def fewest_endings(
-    request: PodRequest,
-    what_if: WhatIf,
-    *,
-    may_end: Callable[[Holder], bool] = lambda _: True,
-    decisions_max: int,
-) -> Ending | None:
+def fewest_endings(request: PodRequest, what_if: WhatIf, *, decisions_max: int) -> Ending | None:
     """
     Return the fewest Pods whose end makes room for the request on some node, None for none.
 
@@ -53,7 +47,7 @@ def fewest_endings(
         if what_if.decisions >= end:
             complete = False
             break
-        found = minimal_set(request, what_if, node, may_end)
+        found = minimal_set(request, what_if, node)
         if found is not None and len(found) <= 1:
             return Ending(node=node, holders=tuple(found), exact=True)  # fewer is what there is now
         if found is not None:
@@ -67,7 +61,7 @@ def fewest_endings(
             complete = False
             break
         for node in minimal:
-            there = _by_priority(what_if, node, may_end)
+            there = _by_priority(what_if.on(node))
             for some in combinations(there, count):
                 if what_if.decisions >= end:
                     return Ending(node=best, holders=tuple(fewest), exact=False)
@@ -77,7 +71,10 @@ def fewest_endings(
 
 
 def minimal_set(
-    request: PodRequest, what_if: WhatIf, node: int, may_end: Callable[[Holder], bool]
+    request: PodRequest,
+    what_if: WhatIf,
+    node: int,
+    may_end: Callable[[Holder], bool] = lambda _: True,
 ) -> list[Holder] | None:
     """Return Pods of the node that must all end, none of them in vain; None for a lost cause."""
     lifted = [holder for holder in what_if.on(node) if may_end(holder)]
@@ -118,6 +115,5 @@ def fits_without(
     return fits
 
 
-def _by_priority(what_if: WhatIf, node: int, may_end: Callable[[Holder], bool]) -> list[Holder]:
-    there = [holder for holder in what_if.on(node) if may_end(holder)]
+def _by_priority(there: Iterable[Holder]) -> list[Holder]:
     return sorted(there, key=lambda holder: (holder.held.snapshot.priority, holder.path))

@@ -8,7 +8,7 @@ stand aside, for these rows were appended long ago.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import islice, zip_longest
@@ -78,12 +78,7 @@ class RebuildReport:
     digest: str
 
 
-def rebuild(
-    ledger: Ledger,
-    progress: Callable[[int], None] | None = None,
-    *,
-    segments: Path | None = None,
-) -> RebuildReport:
+def rebuild(ledger: Ledger, *, segments: Path | None = None) -> RebuildReport:
     """
     Replay every event into empty projections; keep them if the ones that were there differ.
 
@@ -104,7 +99,7 @@ def rebuild(
             if connection.dialect.name == "postgresql":
                 take_your_time(connection)  # and no writer moves the head meanwhile
                 connection.exec_driver_sql("SELECT id FROM ledger_head FOR UPDATE")
-            report = _rebuilt(connection, progress or (lambda _done: None), segments)
+            report = _rebuilt(connection, segments)
             if report.equal:
                 transaction.rollback()
     except CorruptLedgerError as error:
@@ -125,9 +120,7 @@ def _with_step(text: str) -> LedgerError:
     return error
 
 
-def _rebuilt(
-    connection: Connection, progress: Callable[[int], None], segments: Path | None
-) -> RebuildReport:
+def _rebuilt(connection: Connection, segments: Path | None) -> RebuildReport:
     for each in _TABLES:
         copy = f"CREATE TEMP TABLE before_{each} AS SELECT * FROM {each}"
         connection.exec_driver_sql(copy)
@@ -136,7 +129,7 @@ def _rebuilt(
         connection.execute(each.delete())
     with whole_log(connection, segments):
         untold: list[str] = []
-        events = _replay(connection, progress, untold)
+        events = _replay(connection, untold)
         _count_streams(connection)
     for text in put_back:
         connection.exec_driver_sql(text)
@@ -176,7 +169,7 @@ def _rules_put_aside(connection: Connection) -> tuple[str, ...]:
     return tuple(f"ALTER TABLE {each} ENABLE ALWAYS TRIGGER {name}" for each, name in inward)
 
 
-def _replay(connection: Connection, progress: Callable[[int], None], untold: list[str]) -> int:
+def _replay(connection: Connection, untold: list[str]) -> int:
     projector, voids, quotes = Projector(connection), voids_of(connection), Quotes()
     head = checked_head(connection)
     position, at_us, previous = 0, 0, GENESIS
@@ -193,7 +186,6 @@ def _replay(connection: Connection, progress: Callable[[int], None], untold: lis
                 raise page.error
             previous = page.chain_hash
             projector.flush()
-            progress(position)
     if (position, previous, at_us) != (head.position, head.chain_hash, head.at_us):
         raise CorruptLedgerError(
             f"the events do not end at the head: head={head.position}", position=position + 1

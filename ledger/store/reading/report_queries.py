@@ -169,14 +169,10 @@ def pod_holders(
 
 
 def devices(
-    connection: Connection,
-    *,
-    node: str | None = None,
-    device_type: str | None = None,
-    minor: int | None = None,
+    connection: Connection, *, node: str | None = None, device_type: str | None = None
 ) -> list[Device]:
     """Return devices as they stand, by node, type and minor."""
-    return _devices(connection, node_name=node, device_type=device_type, minor=minor)
+    return _devices(connection, node_name=node, device_type=device_type)
 
 
 def devices_at(connection: Connection, device_id: str, *, node: str | None = None) -> list[Device]:

@@ -138,7 +138,7 @@ def granted_rows(
             yield UnknownRow._make((*row, ""))
 
 
-def unplaced_rows(connection: Connection, *, namespace: str | None = None) -> Iterator[UnplacedRow]:
+def unplaced_rows(connection: Connection) -> Iterator[UnplacedRow]:
     """Yield the Pods that ever held GPUs which nobody can name, by position."""
     r, s = RESERVATIONS, ledger_slot_holdings
     query = (
@@ -147,7 +147,7 @@ def unplaced_rows(connection: Connection, *, namespace: str | None = None) -> It
         .where(s.c.slot == f"{UNKNOWN}{GPU}", r.c.kind == "observed")
         .order_by(r.c.position)
     )
-    for row in rows_of(connection, matching(query, r, {"namespace": namespace})):
+    for row in rows_of(connection, query):
         yield UnplacedRow._make(row)
 
 

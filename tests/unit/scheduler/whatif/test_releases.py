@@ -52,14 +52,3 @@ def test_a_bound_makes_the_answer_inexact() -> None:
 
     assert found is not None
     assert (len(found.holders), found.exact) == (2, False)
-
-
-def test_pods_that_may_not_end_do_not_count() -> None:
-    """Where one of two cards stays held, two cards are out of reach."""
-    what_if = full_node(2)
-
-    found = fewest_endings(
-        wants(2), what_if, may_end=lambda holder: holder.uid != "p0", decisions_max=DECISIONS
-    )
-
-    assert found is None
