@@ -16,10 +16,7 @@ from functools import cached_property
 from typing import Final, Self
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import (
-    Ed25519PrivateKey,
-    Ed25519PublicKey,
-)
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from ledger.domain.annotations.signed import Checker
 from ledger.domain.errors import InputError

@@ -11,23 +11,10 @@ from typing import Final
 
 from certs.ports import ApiError, ConflictError, Object
 from ledger.domain.annotations.proof import attempt_in
-from ledger.domain.errors import (
-    CorruptLedgerError,
-    FencedError,
-    LedgerError,
-    UnknownOutcomeError,
-)
+from ledger.domain.errors import CorruptLedgerError, FencedError, LedgerError, UnknownOutcomeError
 from ledger.store.writing import commands
 from ledger.store.writing.commands import Outcome, Recorded
-from scheduler.bind.protocol import (
-    Deposed,
-    Done,
-    Effect,
-    NoAnswer,
-    NotThere,
-    PodNow,
-    Rejected,
-)
+from scheduler.bind.protocol import Deposed, Done, Effect, NoAnswer, NotThere, PodNow, Rejected
 
 NOT_FOUND: Final = 404
 REQUEST_TIMEOUT: Final = 408

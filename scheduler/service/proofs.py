@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ledger.domain.annotations.proof import (
-    SignedHolding,
-    containers_of,
-    encode_proof,
-    proof_of,
-)
+from ledger.domain.annotations.proof import SignedHolding, containers_of, encode_proof, proof_of
 from ledger.domain.annotations.signed_allocation import Allocation, encode_signed_allocation
 from ledger.domain.log.events import PodReserved
 from ledger.domain.log.state import GRANTED, LOST, Holding

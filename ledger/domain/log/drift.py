@@ -11,11 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ledger.domain.log.machines import (
-    DEVICE_ID_CLONED,
-    MACHINE_ID_CLONED,
-    MACHINE_REGISTERED_TWICE,
-)
+from ledger.domain.log.machines import DEVICE_ID_CLONED, MACHINE_ID_CLONED, MACHINE_REGISTERED_TWICE
 
 BOUND_ELSEWHERE: Final = "BoundElsewhere"
 UNSETTLED: Final = "ReservationUnsettled"
