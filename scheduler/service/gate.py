@@ -78,18 +78,11 @@ from scheduler.service.telling import Telling
 from scheduler.service.wakeups import Wakeups
 
 NOT_YET: Final = "ClaimsNotListed"
-REFUSED: Final = "DevicesRefused"
 OPEN_SECONDS: Final = 30.0
 """A write that was let through and is not seen by then is lost, or late: its claim is moved on."""
 TOGETHER: Final = 200
 """Claims of which is recorded at once what the watch showed."""
-STAGE: Final = "claim"
 LEDGER_REFUSED: Final = "LedgerRefused"
-TEXT_MAX: Final = 1_024
-SHOWN_MAX: Final = 64
-"""Claims that are shown one by one, of those that were refused most often."""
-_TOLD_MAX: Final = 10_000
-"""Claims of which it is remembered why they were refused last."""
 
 _log: Final = logging.getLogger("tenure.scheduler.gate")
 

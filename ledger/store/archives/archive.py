@@ -49,7 +49,7 @@ from ledger.store.reading.tables import rows_of
 from ledger.store.writing.append import Writer
 from ledger.store.writing.statements import Row
 
-_events, _archived = schema.ledger_events.c, schema.ledger_archived.c
+_events = schema.ledger_events.c
 _PATTERN: Final = "segment-*.jsonl.gz"
 
 

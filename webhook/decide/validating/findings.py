@@ -17,9 +17,6 @@ from webhook.decide.answers import warning
 
 _SHOWN_MAX: Final = 60
 Json = Mapping[str, object]
-EMPTY: Final[Mapping[str, str]] = {}
-_ANNOTATIONS: Final = "metadata.annotations"
-_LABELS: Final = "metadata.labels"
 
 
 class Advice(StrEnum):
