@@ -32,12 +32,7 @@ from ledger.domain.setting import Setting
 from ledger.domain.vocabulary import Vocabulary
 from tenure.exits import with_next
 from tenure.sources.text import InputFile, content_of, parse_source, read_source
-from webhook.decide.settings import (
-    DEFAULT_ADMISSION,
-    SERVICE_ACCOUNTS,
-    AdmissionSettings,
-    Profile,
-)
+from webhook.decide.settings import DEFAULT_ADMISSION, SERVICE_ACCOUNTS, AdmissionSettings, Profile
 from webhook.decide.validating.findings import Advice
 
 if TYPE_CHECKING:

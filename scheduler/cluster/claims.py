@@ -12,14 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ledger.domain.dialects.dra.drivers import names_a_card
-from ledger.domain.systems import (
-    DRA,
-    Claimant,
-    DeviceSystems,
-    KeptClaim,
-    SystemCard,
-    SystemPart,
-)
+from ledger.domain.systems import DRA, Claimant, DeviceSystems, KeptClaim, SystemCard, SystemPart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,20 +21,12 @@ from ledger.domain.log.recorded_request import recorded_request, request_digest
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.normalise import examine_pod
 from ledger.domain.request.requests import PodRequest, group_name
-from ledger.domain.resources import (
-    UNHEALTHY_GPU_NAMESPACE,
-    UNHEALTHY_GPU_PREFIX,
-)
+from ledger.domain.resources import UNHEALTHY_GPU_NAMESPACE, UNHEALTHY_GPU_PREFIX
 from ledger.domain.vocabulary import Vocabulary
 from scheduler.cluster.claimed import holders_of_own
 from scheduler.cluster.claims import Dra, Given, given_by_claims, with_claims
 from scheduler.cluster.constraints import gate_errors
-from scheduler.cluster.documents import (
-    Document,
-    Documents,
-    is_ended,
-    node_of,
-)
+from scheduler.cluster.documents import Document, Documents, is_ended, node_of
 from scheduler.cluster.dra import dra_of, is_of_dra, is_taint_rule, selects_otherwise
 from scheduler.cluster.model import Cluster, Pod, asking
 from scheduler.cluster.one_node import NodeDocuments, read_node, read_witnesses

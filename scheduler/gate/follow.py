@@ -19,13 +19,7 @@ from ledger.domain.log.events import (
 from ledger.domain.systems import Claimant
 from scheduler.gate.claims import ClaimSeen
 from scheduler.gate.cpus import cpus_of, unnamed_in, with_class
-from scheduler.gate.decide import (
-    DEALLOCATED,
-    Accounted,
-    Accounts,
-    Standing,
-    end_of,
-)
+from scheduler.gate.decide import DEALLOCATED, Accounted, Accounts, Standing, end_of
 from scheduler.gate.leaving import Stays
 
 SOURCE: Final = "resourceclaim"

@@ -6,12 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
-from ledger.domain.annotations.wire import (
-    a_text,
-    annotation_path,
-    dump,
-    present,
-)
+from ledger.domain.annotations.wire import a_text, annotation_path, dump, present
 from ledger.domain.errors import InputError
 from ledger.domain.resources import (
     ANNOTATION_DEVICES_CHECKPOINTS,

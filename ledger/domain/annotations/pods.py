@@ -6,10 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from ledger.domain.annotations.wire import (
-    an_object,
-    annotation_path,
-)
+from ledger.domain.annotations.wire import an_object, annotation_path
 from ledger.domain.errors import InputError
 from ledger.domain.resources import (
     ANNOTATION_REPLACE_RESOURCES,

@@ -21,13 +21,7 @@ from ledger.domain.errors import InputError
 from ledger.domain.log.codec import decode_value, plain_value
 from ledger.domain.log.state import Holding
 from ledger.domain.resources import CALLER_NODE_NAME, CALLER_NODE_UID
-from scheduler.service.agents import (
-    CONFIRMED_MAX,
-    LATER,
-    Agents,
-    Given,
-    SeenPod,
-)
+from scheduler.service.agents import CONFIRMED_MAX, LATER, Agents, Given, SeenPod
 from scheduler.service.api.callers import Caller
 from scheduler.service.api.http import RefusedError, Route, json_answer
 from scheduler.service.claim_ends import EndingClaim

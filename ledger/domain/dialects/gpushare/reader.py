@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from ledger.domain.dialects.gpushare.adopted import (
-    from_gpushare,
-    unread_words,
-    with_containers,
-)
+from ledger.domain.dialects.gpushare.adopted import from_gpushare, unread_words, with_containers
 from ledger.domain.dialects.gpushare.demands import UNIT_BYTES, gpushare_demands
 from ledger.domain.dialects.gpushare.words import GPUSHARE_COUNT, GPUSHARE_MEMORY, WORDS
 from ledger.domain.dialects.names import Dialect

@@ -8,11 +8,7 @@ from typing import Final
 
 from ledger.domain.annotations.wire import TRUE, annotation_path
 from ledger.domain.devices import WHOLE_PERCENT, DeviceRecord
-from ledger.domain.dialects.mgpu.adopted import (
-    from_gpu_index,
-    unread_words,
-    with_containers,
-)
+from ledger.domain.dialects.mgpu.adopted import from_gpu_index, unread_words, with_containers
 from ledger.domain.dialects.mgpu.annotations import (
     MgpuNodeKind,
     MgpuPolicy,
