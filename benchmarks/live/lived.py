@@ -163,7 +163,7 @@ def _chosen(view: ClusterView, books: LiveBooks, pod: Json) -> Chosen:
     metadata = pod["metadata"]
     spec = {key: value for key, value in pod["spec"].items() if key != "nodeName"}
     waits = {**pod, "spec": spec, "metadata": {**metadata, "annotations": {}}}
-    view.asks(waits)
+    view.requests.read(waits)
     call = BindCall(
         namespace=NAMESPACE,
         pod_name=metadata["name"],

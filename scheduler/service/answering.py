@@ -146,7 +146,7 @@ class Extender:
             return failed_filter(why)
         view = self._view
         try:
-            request = view.asks(arguments.pod)
+            request = view.requests.read(arguments.pod)
         except InputError as error:
             unread = _unread(arguments.pod, error)
             if unread is not None:
@@ -215,13 +215,13 @@ class Extender:
         if not isinstance(pod, dict):
             return None
         self._check_now()
-        request = self._view.asks(pod)
+        request = self._view.requests.read(pod)
         judged = None if isinstance(request, RefusedPod) else self._view.judged(request.uid)
         return pod if judged is last.judged else None
 
     def _judged(self, arguments: ExtenderArguments) -> Judged:
         view = self._view
-        request = view.asks(arguments.pod)
+        request = view.requests.read(arguments.pod)
         if isinstance(request, RefusedPod):
             raise InputError(request.message, field="Pod")
         judged = view.judged(request.uid)
@@ -325,7 +325,7 @@ def preempt(
     pod = member(value, "Pod")
     if not isinstance(pod, dict):
         raise InputError("expected an object", field="Pod")
-    request = view.asks(pod)
+    request = view.requests.read(pod)
     if isinstance(request, RefusedPod) or group_name(request):
         return {}
     asked_again(request.uid)

@@ -115,10 +115,10 @@ class LiveBooks:
             return NotChosen(message=why)
         if pod is not None:
             try:
-                self._view.asks(pod)
+                self._view.requests.read(pod)
             except InputError as error:
                 return NotChosen(message=str(error))
-        request = self._view.request(call.pod_uid)
+        request = self._view.requests.by_uid(call.pod_uid)
         if isinstance(request, str):
             return NotChosen(message=request)
         with ExitStack() as lifted:
@@ -134,7 +134,7 @@ class LiveBooks:
 
     def by_number(self, call: BindCall) -> tuple[PodObserved, tuple[NewEvent, ...]] | None:
         """Count cards that a node gives by number; see `ports.Books.by_number`."""
-        facts, request = self._view.facts(call.node_name), self._view.request(call.pod_uid)
+        facts, request = self._view.facts(call.node_name), self._view.requests.by_uid(call.pod_uid)
         if facts is None or isinstance(request, str) or not gives_by_number(facts):
             return None
         if self._why_not() or is_member(request):

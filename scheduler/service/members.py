@@ -130,7 +130,7 @@ class Members:
         if not may_be_member(item):
             return None
         try:
-            asked = self._view.asks(item)
+            asked = self._view.requests.read(item)
         except InputError:
             return None
         return asked if isinstance(asked, PodRequest) else None

@@ -185,7 +185,7 @@ class Refusing:
         if is_noted or not _is_unschedulable(item):
             return
         try:
-            asked = self._view.asks(item)
+            asked = self._view.requests.read(item)
         except InputError:
             return  # its filter says so, or its admission
         if isinstance(asked, PodRequest) and not (asked.group or asked.gang):
@@ -304,7 +304,7 @@ class Refusing:
             reasons = frozenset(error.reason for error in asked.errors)
             answer = None
         else:
-            asked = replace(asked, stored=self._view.stored(uid))
+            asked = replace(asked, stored=self._view.requests.stored(uid))
             answer = self._answer(asked, due)
             if answer is None:
                 self.counts[PLACEABLE] += 1

@@ -14,31 +14,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from operator import attrgetter, is_
-from typing import Any, Final
+from typing import Final
 
 from msgspec import structs
 
 from certs.ports import Object
 from ledger.domain.annotations.device_hints import LabelSelector, read_selector
-from ledger.domain.annotations.tenure import is_admitted
 from ledger.domain.devices import DeviceRecord
 from ledger.domain.dialects.dra.cpus import CPU
-from ledger.domain.errors import FieldError, InputError
+from ledger.domain.errors import InputError
 from ledger.domain.kube.alike_nodes import NodeReader
-from ledger.domain.kube.object_fields import found_in, text_in
-from ledger.domain.kube.original import stored_names
 from ledger.domain.kube.shared_templates import kind_of_cards
 from ledger.domain.log import drift
 from ledger.domain.log.events import POD, LedgerEvent, PodObserved, PodReserved
 from ledger.domain.log.state import Folding, Holding, LedgerState, NodeState, node_uid_of
 from ledger.domain.log.workload import NO_WORKLOAD, Workload
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.request.alike import PodReader
 from ledger.domain.request.card_names import followed
 from ledger.domain.request.requests import PodRequest
-from ledger.domain.request.rules import forbidden
-from ledger.domain.resources import SLOT, TENURE_WHOLE_CARDS
-from scheduler.cluster.model import RefusedPod, asking
 from scheduler.cluster.one_node import read_alike
 from scheduler.cluster.rebuilt import as_observed, held_by, opening_of
 from scheduler.decide.engine import Engine
@@ -47,6 +40,7 @@ from scheduler.decide.filter.filtering import Filtered
 from scheduler.decide.outcome import NOT_RATED, Placement, Rated
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.service.kept import NodeBook, PackedTexts, PodBook, PodSeen
+from scheduler.service.requests import PodRequests
 from scheduler.service.slices import NodeModes
 from scheduler.service.wakeups import Wakeups
 
@@ -57,9 +51,6 @@ STRANGERS: Final = drift.UNKNOWN_HOLDERS
 A Pod runs there that asks for devices or CPUs of its own, and the ledger knows nothing of it; or a
 claim has CPUs there, and nobody knows which.
 """
-UNKNOWN_POD: Final = "the Pod is not known here: it was not filtered, and no watch told of it"
-ASKED_MAX: Final = 10_000
-"""Requests that are remembered, of the Pods that were asked about last."""
 
 JUDGED_MAX: Final = 256
 """Filters that are remembered, for prioritize and bind that follow."""
@@ -94,6 +85,7 @@ class ClusterView:
         engine: what decides; soft holds are taken in it by whoever keeps them.
         directory: the names of the nodes that may be asked about.
         device_names: every resource name that asks for a device.
+        requests: what Pods ask for.
         nodes, pods, disruptions: what the API tells; their sinks are handed to reflectors.
         position: every event up to it is folded.
         modes: who gives the devices of nodes.
@@ -118,6 +110,7 @@ class ClusterView:
         self.nodes = NodeBook(wakeups)
         self.pods = PodBook(self.device_names, wakeups)
         self.disruptions = Disruptions()
+        self.requests = PodRequests(self.pods, settings.vocabulary)
         self.position = 0
         self._ahead: set[int] = set()
         self._fold = Folding()
@@ -130,9 +123,7 @@ class ClusterView:
         self._held: dict[str, dict[str, Holding]] = {}  # UID -> holdings in the engine, by key
         self._expected: dict[tuple[str, str], Opened] = {}  # by UID of the node and key
         self._judged: dict[str, Judged] = {}  # by Pod UID
-        self._reader = PodReader(settings.vocabulary)
         self._node_reader = NodeReader(settings.vocabulary, settings.cpu.max_ref_count)
-        self._asked: dict[str, tuple[str, PodRequest | RefusedPod]] = {}  # Pod UID -> version, it
         wakeups.pod_holders_changed.subscribe(self._open_or_close)
         wakeups.pools_changed.subscribe(self.modes_changed)
 
@@ -414,66 +405,6 @@ class ClusterView:
         said = _unpacked(observed.annotations)
         return structs.replace(observed, pod_uid=_name_of(key, uid), annotations=said)
 
-    # --- Pods -----------------------------------------------------------------------------------
-
-    def asks(self, pod: Mapping[str, Any]) -> PodRequest | RefusedPod:
-        """
-        Return what a Pod asks for, or the rules that it breaks; remembered for its bind.
-
-        Raises:
-            InputError: it can't be read.
-        """
-        version = found_in(pod, "metadata", "resourceVersion")
-        known = self._asked.get(text_in(pod, "metadata", "uid")) if version else None
-        if known is not None and known[0] == version:
-            return known[1]
-        asked = asking(*self._compared(pod, *self._reader.examine(pod)))
-        self._asked.pop(asked.uid, None)
-        self._asked[asked.uid] = (str(version), asked)
-        if len(self._asked) > ASKED_MAX:
-            del self._asked[next(iter(self._asked))]
-        return asked
-
-    def _compared(
-        self, pod: Mapping[str, Any], request: PodRequest, errors: tuple[FieldError, ...]
-    ) -> tuple[PodRequest, tuple[FieldError, ...]]:
-        """Refuse a Pod that admission stored by other settings than ours."""
-        words, annotations = self.settings.vocabulary, pod["metadata"].get("annotations") or {}
-        if errors or not is_admitted(annotations) or request.dialect is None:
-            return request, errors
-        if request.by_plugin:
-            if TENURE_WHOLE_CARDS in annotations:
-                return request, errors
-            fact = "wholeCards of admission is ours, that of the scheduler nvidia"
-            return request, (forbidden("spec.containers", f"{fact}: give both one value"),)
-        has_slot = SLOT in stored_names(pod, words)
-        if has_slot == words.by_slots:
-            return request, errors
-        told = "a slot, as in plugin" if has_slot else "no slot, as in env"
-        fact = f"slotMode of admission is another: the Pod has {told}; ours is {words.slot_mode}"
-        return request, (forbidden("spec.containers", f"{fact}: give both one value"),)
-
-    def request(self, pod_uid: str) -> PodRequest | str:
-        """Return what a Pod that was asked about asks for, or why it is not known."""
-        known = self._asked.get(pod_uid)
-        if known is None:
-            pod = self.pods.pending(pod_uid)
-            if pod is None:
-                return UNKNOWN_POD
-            try:
-                asked = self.asks(pod)
-            except InputError as error:
-                return str(error)
-        else:
-            asked = known[1]
-        if isinstance(asked, RefusedPod):
-            return asked.message
-        return asked
-
-    def stored(self, pod_uid: str) -> tuple[str, ...]:
-        """Return the names of devices that a Pod that waits is stored with; none of another."""
-        return stored_names(self.pods.pending(pod_uid) or {}, self.settings.vocabulary)
-
     # --- decisions ------------------------------------------------------------------------------
 
     def judge(self, request: PodRequest, names: Sequence[str]) -> Judged:
@@ -519,7 +450,7 @@ class ClusterView:
         Args:
             held: what is chosen for the request that it was decided for, as nothing has changed.
         """
-        request = self.request(pod_uid)
+        request = self.requests.by_uid(pod_uid)
         if isinstance(request, str):
             return request
         number = self.directory.number(node_name)

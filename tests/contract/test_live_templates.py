@@ -180,7 +180,10 @@ def test_an_engine_told_of_other_templates_answers_as_one_made_with_them() -> No
     """Whatever it remembers of who was asked about before."""
     scene = Scene()
     view = scene.live.view
-    asked = [view.asks(_asking(amounts, f"p{cpu}")) for cpu, amounts in enumerate((SMALL, LARGE))]
+    asked = [
+        view.requests.read(_asking(amounts, f"p{cpu}"))
+        for cpu, amounts in enumerate((SMALL, LARGE))
+    ]
     for templates in ({"vir01": SMALL}, {"vir04": LARGE}, {}, {"vir01": SMALL, "vir04": LARGE}):
         for request in asked:
             view.engine.filter(request, [0, 1])  # type: ignore[arg-type]

@@ -100,7 +100,7 @@ class Scene:
             case _:
                 self.born += 1
                 body = {**one, "metadata": {**one["metadata"], "uid": f"t{self.born}"}}
-                view.asks(body)
+                view.requests.read(body)
                 chosen = view.choose(f"t{self.born}", name)
                 if isinstance(chosen, Placement):
                     self.live.reserve(chosen)

@@ -254,14 +254,14 @@ class Live:
 
     def passing(self, pod: dict[str, Any], *names: str) -> list[str]:
         """Return the names of the nodes that a Pod passes."""
-        asked = self.view.asks(pod)
+        asked = self.view.requests.read(pod)
         assert isinstance(asked, PodRequest), asked
         judged = self.view.judge(asked, names)
         return [names[number] for number in judged.filtered.passing.tolist()]
 
     def placement(self, pod: dict[str, Any], name: str) -> Placement:
         """Return what a Pod gets on a node, which it must."""
-        self.view.asks(pod)
+        self.view.requests.read(pod)
         chosen = self.view.choose(pod["metadata"]["uid"], name)
         assert isinstance(chosen, Placement), chosen
         return chosen

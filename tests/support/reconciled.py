@@ -316,7 +316,7 @@ class Cluster:
         """Let kube-scheduler ask about a Pod and have it bound."""
         pod = self.server.read(f"{NAMESPACE}/pods/{name}")
         assert pod is not None
-        self.live.view.asks(pod)
+        self.live.view.requests.read(pod)
         call = BindCall(namespace="ml", pod_name=name, pod_uid=f"uid-{name}", node_name=node)
 
         async def binding() -> str:

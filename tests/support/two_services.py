@@ -122,8 +122,8 @@ DELAYS: Final = (0.0, 0.0, 0.01, 0.5, 5.0)
 
 
 REMEMBERED: Final = (
-    *("agents.log._changes", "view._asked", "view._judged", "telling._due", "telling._said"),
-    *("groups._left", "refusing._told", "_shapes._by_identity", "view._reader._known"),
+    *("agents.log._changes", "requests._asked", "view._judged", "telling._due", "telling._said"),
+    *("groups._left", "refusing._told", "_shapes._by_identity", "requests._reader._known"),
     "refusing._deleted",
 )
 """What may name Pods that are gone: each of these has a bound of its own."""

@@ -72,7 +72,7 @@ class Machine:
 
     def chosen_for(self, pod: dict[str, Any]) -> Placement | str:
         """Return what a Pod of the extender's gets."""
-        self.live.view.asks(pod)
+        self.live.view.requests.read(pod)
         return self.live.view.choose(pod["metadata"]["uid"], NODE)
 
 

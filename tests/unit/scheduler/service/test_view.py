@@ -14,7 +14,8 @@ from ledger.domain.log.events import (
     PodReserved,
 )
 from ledger.domain.request.requests import PodRequest
-from scheduler.service.view import STRANGERS, UNKNOWN_POD, UNREADABLE, UNRECORDED
+from scheduler.service.requests import UNKNOWN_POD
+from scheduler.service.view import STRANGERS, UNREADABLE, UNRECORDED
 from tests.support.dra import DRIVER, card, resource_slice
 from tests.support.live import Live, MemoryLedger, types
 from tests.support.objects import container, device, gpu_device, node, nrt, pod
@@ -281,7 +282,7 @@ def test_a_choice_is_decided_on_the_named_node_and_changes_nothing() -> None:
     first = live.placement(_pod("p"), "a")
     assert live.placement(_pod("p"), "a") == first
     live.reserve(first)
-    live.view.asks(_pod("q"))
+    live.view.requests.read(_pod("q"))
     assert live.view.choose("pod-q", "a") == "Insufficient gpu devices"
     assert live.view.choose("pod-q", "z") == "NodeNotInInventory"
     assert live.view.choose("pod-z", "a") == UNKNOWN_POD
@@ -405,7 +406,7 @@ def test_what_kubelet_pinned_for_a_pod_without_cpus_in_the_ledger_is_nobody_else
 
 
 def _request(live: Live, body: dict[str, Any]) -> PodRequest:
-    asked = live.view.asks(body)
+    asked = live.view.requests.read(body)
     assert isinstance(asked, PodRequest)
     return asked
 
