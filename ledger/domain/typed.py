@@ -44,7 +44,7 @@ from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 
 T = TypeVar("T")
 Reader = Callable[[object, str], Any]
-_Field = tuple[str, tuple[str, ...], type | None, Reader, bool]
+_Field = tuple[str, str, tuple[str, ...], type | None, Reader, bool]
 
 _WORDS: Final = {"id": "ID", "ids": "IDs", "uid": "UID", "uuid": "UUID", "cpus": "CPUs"}
 _READERS: Final[Mapping[object, Reader]] = {
@@ -103,7 +103,7 @@ def _reader(kind: Any) -> Reader:  # noqa: ANN401 - a type of any form
 
 
 def _fields(kind: Any) -> Iterator[_Field]:  # noqa: ANN401 - as above
-    """Yield a type's fields: name, keys, what is taken as it is, what reads it, has no default."""
+    """Yield a type's fields: name, key and others, what is taken as it is, reader, is needed."""
     hints = typing.get_type_hints(kind, include_extras=True)
     is_struct = issubclass(kind, msgspec.Struct)
     for one in msgspec.structs.fields(kind) if is_struct else dataclasses.fields(kind):
@@ -118,7 +118,8 @@ def _fields(kind: Any) -> Iterator[_Field]:  # noqa: ANN401 - as above
         if isinstance(one.default, StrEnum) and hint is type(one.default):
             reader = partial(_choice, hint, default=one.default)  # what "" means, too
         plain = next((basic for basic in (str, int, bool) if reader is _READERS[basic]), None)
-        yield one.name, keys or (own,), plain, reader, is_needed
+        key, *others = keys or (own,)
+        yield one.name, key, tuple(others), plain, reader, is_needed
 
 
 def _choice(
@@ -131,15 +132,17 @@ def _whole(kind: Callable[..., T], fields: tuple[_Field, ...], value: object, pa
     body = an_object(value, path)
     prefix = f"{path}." if path else ""
     found = {}
-    for name, keys, plain, reader, is_needed in fields:
-        for key in keys:
-            item = body.get(key)
-            if item is not None:
-                break
+    for name, key, others, plain, reader, is_needed in fields:
+        item = body.get(key)
         if type(item) is plain:
             found[name] = item
-        elif item is not None or is_needed:
-            found[name] = reader(item, prefix + key)
+            continue
+        there = key
+        if item is None and others:
+            there = next((other for other in others if body.get(other) is not None), others[-1])
+            item = body.get(there)
+        if item is not None or is_needed:
+            found[name] = reader(item, prefix + there)
     return kind(**found)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from ledger.domain.annotations.wire import an_object, each, wrong
+from ledger.domain.annotations.wire import a_list, an_object, wrong
 from ledger.domain.bounds import bounds_of
 from ledger.domain.errors import InputError
 
@@ -165,10 +165,11 @@ def owner_of(metadata: Mapping[str, object]) -> str:
         InputError: its reference can't be read.
     """
     path = "metadata.ownerReferences"
-    for number, one in enumerate(each(metadata.get("ownerReferences"), path, an_object)):
+    for number, item in enumerate(a_list(metadata.get("ownerReferences"), path)):
+        at = f"{path}[{number}]"
+        one = an_object(item, at)
         if one.get("controller") is True:
-            kind, name = (text_at(one, key, f"{path}[{number}]") for key in ("kind", "name"))
-            return f"{kind.lower()}/{name}"
+            return f"{text_at(one, 'kind', at).lower()}/{text_at(one, 'name', at)}"
     return ""
 
 

@@ -14,9 +14,7 @@ from ledger.domain.annotations.wire import a_list, a_quantity, an_integer, an_ob
 from ledger.domain.bounds import bounds_of
 from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import (
-    annotations_of,
     default_uid,
-    labels_of,
     metadata_of,
     name_of,
     named,
@@ -189,8 +187,8 @@ def read_pod(pod: Mapping[str, object], vocabulary: Vocabulary = DEFAULT_VOCABUL
         uid=text_at(metadata, "uid", "metadata") or default_uid("Pod", namespace, name),
         namespace=namespace,
         name=name,
-        labels=labels_of(pod),
-        annotations=annotations_of(pod),
+        labels=text_map(metadata.get("labels"), "metadata.labels"),
+        annotations=text_map(metadata.get("annotations"), "metadata.annotations"),
         containers=containers,
         overhead=overhead,
         pod_requests=pod_requests,
