@@ -31,7 +31,7 @@ from ledger.domain.dialects.gpushare.words import (
     LABEL_GPUSHARE_NO_ISOLATION,
 )
 from ledger.domain.errors import InputError, TenureError
-from ledger.domain.kube.object_fields import text_at
+from ledger.domain.kube.object_fields import metadata_of, text_at
 from ledger.domain.kube.pod_spec import read_pod
 from ledger.domain.resources import ENV_NVIDIA_VISIBLE
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY
@@ -124,7 +124,7 @@ def read_share_pod(pod: Mapping[str, object]) -> SharePod | None:
     Raises:
         InputError: it can't be read, or what its Binding wrote contradicts itself.
     """
-    metadata = an_object(pod.get("metadata"), "metadata")
+    metadata = metadata_of(pod)
     spec = read_pod(pod, DEFAULT_VOCABULARY)
     containers = tuple(
         (one.name, one.units(GPUSHARE_MEMORY))

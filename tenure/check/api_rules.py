@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ledger.domain.annotations.wire import a_list, an_object
 from ledger.domain.errors import FieldError, InputError
-from ledger.domain.kube.object_fields import named, text_at
+from ledger.domain.kube.object_fields import named, spec_of, text_at
 from ledger.domain.kube.pod_spec import APP, INIT, SIDECAR, PriorityClassObject, pod_total
 from ledger.domain.quantity import ZERO, Quantity, QuantityStyle, quantity_of
 from ledger.domain.request.rules import check_equal_limits, forbidden, invalid, required
@@ -42,7 +42,7 @@ class Priorities:
 
     def fill(self, pod: Pod) -> Pod:
         """Return the Pod with its priority; a class that the input lacks gives 0."""
-        spec = an_object(pod.get("spec"), "spec")
+        spec = spec_of(pod)
         name = text_at(spec, "priorityClassName", "spec") or self.default
         given = spec.get("priority")
         filled = {"priority": self.values.get(name, 0) if given is None else given}
@@ -88,7 +88,7 @@ def check_amounts(pod: Pod, *, filled_in: Collection[str] = ()) -> Iterator[Fiel
     Raises:
         InputError: a quantity that does not parse: the API server could not even read the Pod.
     """
-    spec = an_object(pod.get("spec"), "spec")
+    spec = spec_of(pod)
     whole = an_object(spec.get("resources"), _WHOLE)
     most = _amounts(whole, "limits", _WHOLE)
     yield from _check_resources(whole, _WHOLE, ())
@@ -174,7 +174,7 @@ def _with_pod_level(pod: Pod) -> Pod:
     Rule: Kubernetes API, defaultHugePagePodLimits and defaultPodRequests: huge pages are limited to
     what containers are; CPU and memory request the containers' sum, and without one the limit.
     """
-    spec = an_object(pod.get("spec"), "spec")
+    spec = spec_of(pod)
     resources = an_object(spec.get("resources"), _WHOLE)
     requests, limits = (
         dict(an_object(resources.get(key), f"{_WHOLE}.{key}")) for key in ("requests", "limits")

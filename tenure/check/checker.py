@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ledger.domain.annotations.wire import an_object
 from ledger.domain.errors import FieldError, InputError
-from ledger.domain.kube.object_fields import found_in, spec_of
+from ledger.domain.kube.object_fields import found_in, metadata_of, spec_of
 from ledger.domain.kube.pod_spec import DEFAULT_NAMESPACE
 from ledger.domain.kube.runtime_classes import with_runtime_class
 from ledger.domain.request.rules import one_of_each
@@ -449,7 +449,7 @@ def _template(
 
 
 def _added(template: Template) -> frozenset[str]:
-    written = an_object(template.body.get("metadata"), "metadata")
+    written = metadata_of(template.body)
     return frozenset(template.pod["metadata"].keys() - written.keys())
 
 

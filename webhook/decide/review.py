@@ -10,11 +10,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final, Never
+from typing import Annotated, Final, Never
 
-from ledger.domain.annotations.wire import a_flag, a_text, an_object, each
+from ledger.domain.annotations.wire import a_flag, an_object
 from ledger.domain.errors import InputError
-from ledger.domain.kube.object_fields import found_in, text_at, text_in
+from ledger.domain.kube.object_fields import found_in, metadata_of, text_at, text_in
+from ledger.domain.typed import read
 from webhook.decide.answers import FORBIDDEN, AdmissionAnswer, PatchOperation, warning
 
 API_VERSION: Final = "admission.k8s.io/v1"
@@ -61,7 +62,7 @@ class ReviewLimits:
 class User:
     """Who asks, as the API server has authenticated it."""
 
-    name: str = ""
+    name: Annotated[str, "username"] = ""
     groups: tuple[str, ...] = ()
 
 
@@ -330,19 +331,11 @@ def _request(request: Mapping[str, object]) -> AdmissionRequest:
         subresource=text_at(request, "subResource", path),
         namespace=text_at(request, "namespace", path),
         name=text_at(request, "name", path),
-        user=_user(an_object(request.get("userInfo"), f"{path}.userInfo")),
+        user=read(User, request.get("userInfo"), f"{path}.userInfo"),
         obj=_whole(request, "object", needed=operation in {CREATE, UPDATE}),
         old=_whole(request, "oldObject", needed=operation == UPDATE),
         options=an_object(request.get("options"), f"{path}.options"),
         dry_run=a_flag(request.get("dryRun"), f"{path}.dryRun", default=False),
-    )
-
-
-def _user(info: Mapping[str, object]) -> User:
-    path = "request.userInfo"
-    return User(
-        name=text_at(info, "username", path),
-        groups=each(info.get("groups"), f"{path}.groups", a_text),
     )
 
 
@@ -389,7 +382,7 @@ def readable_pod(pod: Mapping[str, object], namespace: str = "") -> Mapping[str,
     Raises:
         InputError: `metadata` is no object.
     """
-    metadata = an_object(pod.get("metadata"), "metadata")
+    metadata = metadata_of(pod)
     missing: dict[str, object] = {}
     if not metadata.get("name"):
         missing["name"] = metadata.get("generateName") or _UNNAMED

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from ledger.domain.annotations.wire import an_object, annotation_path, label_path
-from ledger.domain.kube.object_fields import annotations_of, labels_of
+from ledger.domain.annotations.wire import annotation_path, label_path
+from ledger.domain.kube.object_fields import annotations_of, labels_of, spec_of
 from ledger.domain.resources import (
     ANNOTATION_GANG_MIN_AVAILABLE,
     LABEL_GPU_GROUP_REPLICA,
@@ -75,7 +75,7 @@ def _sizes(workload: Json, template: Json, template_path: str) -> Iterator[Said]
 
 def _pods_of(workload: Json) -> int | None:
     """Return how many Pods a workload makes at a time; None where its kind does not say."""
-    spec = an_object(workload.get("spec"), "spec")
+    spec = spec_of(workload)
     keys = {
         "Deployment": "replicas",
         "ReplicaSet": "replicas",

@@ -38,7 +38,7 @@ from ledger.domain.annotations.wire import (
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.dialects.dra.cpus import CPU_DRIVER, CpusSaid, cpus_said
 from ledger.domain.errors import InputError
-from ledger.domain.kube.object_fields import owner_of
+from ledger.domain.kube.object_fields import metadata_of, owner_of, spec_of
 from ledger.domain.log.events import ClaimResult
 from ledger.domain.quantity import NANO
 from ledger.domain.systems import Claimant
@@ -175,7 +175,7 @@ class ResourceClaim:
 
 def read_slice(body: Mapping[str, object]) -> ResourceSlice:
     """Return a ResourceSlice. Raises InputError where a field is not as the API has it."""
-    spec = an_object(body.get("spec"), "spec")
+    spec = spec_of(body)
     found = read(ResourceSlice, spec, "spec")
     bodies: list[dict[str, object]] = spec.get("devices") or []  # type: ignore[assignment]
     is_known = _SLICE_FIELDS.issuperset(spec)
@@ -188,12 +188,12 @@ def read_slice(body: Mapping[str, object]) -> ResourceSlice:
 
 def read_claim(body: Mapping[str, object]) -> ResourceClaim:
     """Return a ResourceClaim. Raises InputError where a field is not as the API has it."""
-    metadata = an_object(body.get("metadata"), "metadata")
+    metadata = metadata_of(body)
     status = an_object(body.get("status"), "status")
     path = "status.allocation"
     allocation = an_object(status.get("allocation"), path)
     devices = an_object(allocation.get("devices"), f"{path}.devices")
-    asked = an_object(an_object(body.get("spec"), "spec").get("devices"), "spec.devices")
+    asked = an_object(spec_of(body).get("devices"), "spec.devices")
     users = each(status.get("reservedFor"), "status.reservedFor", _consumer)
     requests = each(asked.get("requests"), "spec.devices.requests", _watching)
     watching = frozenset(name for name in requests if name)
