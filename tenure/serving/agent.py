@@ -104,7 +104,7 @@ async def serve_agent(options: AgentOptions) -> None:
             connecting = connected(None if config is None else str(config))
             objects = await stack.enter_async_context(connecting)
             node = _proven(
-                NodeToTell(held=holdings, sizes=sizes, isolation=options.isolation),
+                NodeToTell(held=holdings, sizes=sizes, isolation=options.provider),
                 options,
                 objects,
                 kubelet,
@@ -198,7 +198,7 @@ def _check(options: AgentOptions) -> None:
     if options.has_slots and not options.cards:
         fact = f"the mode {options.mode} shows cards by their CDI specifications"
         raise with_next(InputError(fact, field="--cards"), "name the file of the vendor's tool")
-    if options.isolation is not Provider.NONE and not options.has_slots:
+    if options.provider is not Provider.NONE and not options.has_slots:
         fact = f"the mode {options.mode} can't bring a library into containers"
         raise with_next(InputError(fact, field="--isolation"), "show cards by slots: --mode plugin")
     if options.node:
@@ -214,7 +214,7 @@ def _check(options: AgentOptions) -> None:
     if options.service:
         fact = "nobody would tell the service what runs here: what Pods held would never end"
         raise with_next(InputError(fact, field="--node"), "name this machine's Node: --node")
-    if options.isolation is not Provider.NONE:
+    if options.provider is not Provider.NONE:
         fact = "nobody tells how large the node's cards are"
         raise with_next(InputError(fact, field="--isolation"), "name the node: --node")
     if options.mode is AgentMode.GPUSHARE:
@@ -245,7 +245,7 @@ def _served(
     if not options.has_slots:
         return GpuShare(pods=kubelet.pods, checkpoint=checkpoint, holdings=holdings)
     isolation = Isolation(
-        provider=options.isolation,
+        provider=options.provider,
         host=HostFiles(root=options.host),
         sizes=lambda: sizes,
         library=PurePosixPath(options.isolation_library),

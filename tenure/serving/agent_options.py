@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from agent.decide.isolation import LIBRARY, Provider
 from tenure.serving.options import DEBUG, PROBES, PROBES_ADDRESS, Address, Option
+
+if TYPE_CHECKING:
+    from agent.decide.isolation import Provider
 
 
 class AgentMode(StrEnum):
@@ -31,6 +33,12 @@ class ShareUnit(StrEnum):
 
 def _path(text: str) -> Path | None:
     return Path(text) if text else None
+
+
+def _provider(text: str) -> Provider:
+    from agent.decide.isolation import Provider  # with what a command line does not need
+
+    return Provider.named(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,16 +116,13 @@ class AgentOptions:
         Option("Verifier key, or its file, of the ledger's checkpoints; may be given again."),
     ] = ()
     isolation: Annotated[
-        Provider,
-        Option(
-            "What keeps containers to their parts of cards: none or hami-core.",
-            read=Provider.named,
-        ),
-    ] = Provider.NONE
+        str,
+        Option("What keeps containers to their parts of cards: none or hami-core.", read=_provider),
+    ] = "none"
     isolation_library: Annotated[
         str,
         Option("With --isolation: the node's path of its library, with a folder locks beside it."),
-    ] = LIBRARY
+    ] = "/usr/local/vgpu/libvgpu.so"
     probe_image: Annotated[
         str,
         Option(
@@ -176,6 +181,11 @@ class AgentOptions:
     ] = 30.0
     probes: Annotated[Address, PROBES] = PROBES_ADDRESS
     debug: Annotated[bool, DEBUG] = False
+
+    @property
+    def provider(self) -> Provider:
+        """Return what keeps containers to their parts of cards."""
+        return _provider(self.isolation)
 
     @property
     def has_slots(self) -> bool:

@@ -59,6 +59,7 @@ def test_a_service_carries_no_command_line_along(module: str, names: tuple[str, 
         pytest.param(["--help"], id="of all commands"),
         pytest.param(["simulate", "--help"], id="of one command"),
         pytest.param(["ledger", "--help"], id="of a group"),
+        pytest.param(["serve", "agent", "--help"], id="of a service"),
     ],
 )
 def test_help_is_light(arguments: list[str]) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
-from ledger.domain.dialects.dra.accounts import UntoldDevices
 from ledger.domain.errors import InputError
 from tenure.opening import LEDGER_HELP, ledger_url
 from tenure.serving.options import DEBUG, PROBES, PROBES_ADDRESS, TLS_ADDRESS, Address, Option
@@ -64,7 +63,7 @@ class SchedulerOptions:
         Option("With --gate: authority whose certificate callers show. Default: anybody calls."),
     ] = None
     untold_devices: Annotated[
-        UntoldDevices,
+        Literal["refuse", "record"],
         Option(
             "Devices of drivers that no UUID, address or counter tells apart: `refuse` claims"
             " for them, or `record` them by name."
