@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -139,37 +139,51 @@ def _loops(path: Path) -> Iterator[tuple[str, str, str]]:
 
 def test_no_callback_is_set_from_outside_and_none_is_born_without_an_effect() -> None:
     """What a part calls it is given when it is made, or it publishes."""
-    trees = {
-        path.relative_to(ROOT): ast.parse(path.read_text())
+    files = {
+        path.relative_to(ROOT): _statements(ast.parse(path.read_text()))
         for part in PROCESSES
         for path in (ROOT / part).rglob("*.py")
     }
-    methods, others = _attributes(trees.values())
+    methods, others = _attributes(files.values())
     found = [
         f"{path}:{line}: {words}"
-        for path, tree in trees.items()
-        for line, words in _callbacks(tree, methods - others)
+        for path, statements in files.items()
+        for line, words in _callbacks(statements, methods - others)
     ]
     assert not found, "\n".join(found)
 
 
-def _attributes(trees: Iterable[ast.AST]) -> tuple[set[str], set[str]]:
+def _statements(tree: ast.AST) -> list[ast.stmt]:
+    """Return what names attributes, methods and functions."""
+    kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.Assign, ast.AnnAssign)
+    return [node for node in ast.walk(tree) if isinstance(node, kinds)]
+
+
+def _attributes(files: Iterable[Sequence[ast.stmt]]) -> tuple[set[str], set[str]]:
     """Return the names of methods, and those of properties and of values."""
     methods: set[str] = set()
     others: set[str] = set()
-    for node in (each for tree in trees for each in ast.walk(tree)):
+    for node in (each for statements in files for each in statements):
         if isinstance(node, ast.ClassDef):
-            for each in node.body:
-                if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
-                    is_value = any("property" in ast.unparse(one) for one in each.decorator_list)
-                    (others if is_value else methods).add(each.name)
-                elif isinstance(each, ast.AnnAssign):
-                    others.add(ast.unparse(each.target))
+            own = _methods(node)
+            methods |= own
+            others |= {each.name for each in node.body if hasattr(each, "name")} - own
+            fields = (each.target for each in node.body if isinstance(each, ast.AnnAssign))
+            others |= set(map(ast.unparse, fields))
         others |= {target.attr for target, _ in _assigned(node)}
     return methods, others
 
 
-def _assigned(node: ast.AST) -> Iterator[tuple[ast.Attribute, ast.expr]]:
+def _methods(of: ast.ClassDef) -> set[str]:
+    return {
+        each.name
+        for each in of.body
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
+        and not any("property" in ast.unparse(one) for one in each.decorator_list)
+    }
+
+
+def _assigned(node: ast.stmt) -> Iterator[tuple[ast.Attribute, ast.expr]]:
     """Yield the attributes that a statement sets, with their values."""
     if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
         return
@@ -180,16 +194,26 @@ def _assigned(node: ast.AST) -> Iterator[tuple[ast.Attribute, ast.expr]]:
         yield from ((one, of) for one, of in pairs if isinstance(one, ast.Attribute))
 
 
-def _callbacks(tree: ast.AST, methods: set[str]) -> Iterator[tuple[int, str]]:
+def _callbacks(statements: Sequence[ast.stmt], methods: set[str]) -> Iterator[tuple[int, str]]:
     functions = {
-        node.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        node.name for node in statements if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
-    for target, value in (pair for node in ast.walk(tree) for pair in _assigned(node)):
+    bound = {
+        id(value)
+        for owner in statements
+        if isinstance(owner, ast.ClassDef)
+        for each in ast.walk(owner)
+        if isinstance(each, ast.Assign)
+        for _, value in _assigned(each)
+        if isinstance(value, ast.Attribute)
+        and ast.unparse(value.value) == "self"
+        and value.attr in _methods(owner)
+    }
+    for target, value in (pair for node in statements for pair in _assigned(node)):
         is_own = isinstance(target.value, ast.Name) and target.value.id in {"self", "cls"}
         is_function = (
             isinstance(value, ast.Lambda)
+            or id(value) in bound
             or (isinstance(value, ast.Name) and value.id in functions)
             or (isinstance(value, ast.Attribute) and value.attr in methods)
         )
