@@ -45,7 +45,6 @@ NAMED_FOR_A_REASON: Final = {
 """Modules that name a single dialect outside its folders and the registries."""
 
 MGPU_WORDS: Final = {
-    "ledger/domain/log/recorded_node.py": "fields of a recorded value keep their names",
     "ledger/domain/nodes.py": "what is recorded of a node, as it is read",
     "ledger/domain/request/requests.py": "what is recorded of a request, as it is read",
     "ledger/domain/request/rule_names.py": "one list of stable names for all rules",
