@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from certs.ports import ApiError
-from ledger.domain.errors import FencedError, LedgerError
+from ledger.domain.errors import CorruptLedgerError, FencedError, LedgerError
 from ledger.domain.log.recorded import NewEvent
 from ledger.store.writing.commands import Command, Recorded
 from scheduler.service.ports import Recorder
@@ -58,5 +58,5 @@ class RecordUntilKnown:
 
 def gravest(failures: Iterable[BaseException]) -> BaseException:
     """Return the failure to raise: what ends the process, our mistake, else what is away."""
-    ends, is_away = FencedError, (LedgerError, ApiError)
+    ends, is_away = (FencedError, CorruptLedgerError), (LedgerError, ApiError)
     return min(failures, key=lambda one: (not isinstance(one, ends), isinstance(one, is_away)))

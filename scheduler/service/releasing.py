@@ -168,9 +168,8 @@ class Releasing:
         ):
             self._know(uid, event.node_name)
         elif isinstance(event, NodeInventoried | PodObserved | PodReleased | PodVoided):
-            self._wakeups.room_freed.publish(
-                self._names[uid]
-            )  # also where more is there, or its node opens
+            # also where more is there, or its node opens
+            self._wakeups.room_freed.publish(self._names[uid])
         self.look_at(self._names[uid])
 
     def _taken(self) -> list[str]:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from certs.ports import ApiError
-from ledger.domain.errors import FencedError, LedgerError, UnknownOutcomeError
+from ledger.domain.errors import CorruptLedgerError, FencedError, LedgerError, UnknownOutcomeError
 from ledger.domain.log.events import LedgerEvent, PodReleased
 from ledger.domain.log.recorded import NewEvent
 from scheduler.record import events
@@ -74,8 +74,10 @@ def test_a_refusal_is_an_outcome() -> None:
 
 
 def test_the_gravest_failure_is_raised() -> None:
-    """Another writer before a mistake of ours, and that before what is away."""
+    """What ends the process before a mistake of ours, and that before what is away."""
     fenced, mistake, away = FencedError("new writer"), KeyError("p"), ApiError("down")
     assert gravest([away, mistake, fenced]) is fenced
+    corrupt = CorruptLedgerError("chain", position=3)
+    assert gravest([away, mistake, corrupt]) is corrupt
     assert gravest([away, mistake]) is mistake
     assert gravest([away, LedgerError("down")]) is away

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[4]
 PAGE = ROOT / "docs" / "ARCHITECTURE.md"
 SERVICE = ROOT / "scheduler" / "service"
 LOOPS = ("tenure/serving/scheduling", "tenure/serving/scheduler.py")
-PROCESSES = ("scheduler", "agent", "webhook", "tenure")
+PROCESSES = ("scheduler", "agent", "webhook", "tenure", "certs")
 THEIRS = ("sni_callback",)
 """Callbacks that the standard library wants set."""
 
