@@ -234,7 +234,9 @@ def read_one(source: InputFile, kind: str, read: Callable[[object], T]) -> T:
 def _with(settings: Settings, values: Values) -> Settings:
     """Return the settings with what a file says."""
     for key in keys_of(type(settings)):
-        value = values.get(key.path, values.get(key.setting.unless))
+        value = values.get(key.path)
+        if value is None:
+            value = values.get(key.setting.unless)
         if value is None or not key.fields:
             continue
         if key.setting.read is not None:

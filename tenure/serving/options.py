@@ -145,6 +145,8 @@ def read(options: type[Options], given: Mapping[str, Any]) -> Options:
     values = {}
     for each in declared(options):
         value = given[each.field.name]
+        if value == "" and each.field.default is None and each.option.read is not None:
+            continue  # an empty text, as of an empty variable, gives none
         if value or not (value is None or each.is_made):
             values[each.field.name] = each.read(value)
     return options(**values)

@@ -102,6 +102,11 @@ AS_PROPOSED = CpuSettings(
             id="as proposed, but for ARM",
         ),
         pytest.param(
+            "{asProposed: true, armFullPCPUsOnly: null, spreadOverNUMANodes: }",
+            AS_PROPOSED,
+            id="nulls say nothing",
+        ),
+        pytest.param(
             "{spreadOverNUMANodes: true}",
             CpuSettings(spread_over_numa_nodes=True),
             id="one of four",

@@ -125,6 +125,14 @@ def test_what_is_no_address_is_refused_with_its_flag(
     assert f"--listen: expected HOST:PORT: value={text!r}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("flag", ["--gate", "--api"])
+def test_an_empty_address_is_none(flag: str) -> None:
+    """As of a variable of a shell that is not set."""
+    options = PROCESSES["scheduler"]
+    found = started(options, REQUIRED["scheduler"] | {flag: ""})
+    assert getattr(found, flag.removeprefix("--")) is None
+
+
 def test_an_address_of_ipv6_is_read_without_its_brackets() -> None:
     """Nobody listens on them; written, it has them again."""
     found = started(WebhookOptions, {"--probes": "[::1]:80"})
