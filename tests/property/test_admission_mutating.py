@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -124,14 +125,20 @@ def pods(draw: st.DrawFn) -> Object:
     return pod(*draw(some("c", 1)), init=init, labels=draw(labels), **more)
 
 
+def profile(priority_class: tuple[str, int | None], **more: Any) -> Profile:  # noqa: ANN401 - its fields
+    """Return a profile with a class and its number, or without both."""
+    name, number = priority_class
+    return Profile(priority_class_name=name, priority=number, **more)
+
+
 profiles = st.lists(
     st.builds(
-        Profile,
+        profile,
         name=st.sampled_from(["a", "b", "c"]),
         pod_labels=st.sampled_from([{}, {"tier": "batch"}, {"x": "1"}]),
         qos=st.sampled_from(["", "LS", "LSR"]),
         scheduler_name=st.sampled_from(["", "y", "volcano"]),
-        priority_class_name=st.sampled_from(["", "koord-batch"]),
+        priority_class=st.sampled_from([("", None), ("koord-batch", 5500)]),
         labels=st.sampled_from([{}, {"x": "1"}, {"tier": "batch"}]),
         annotations=st.sampled_from([{}, {"n": "1"}]),
     ),

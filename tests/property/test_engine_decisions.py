@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,8 +37,7 @@ def _engine(nodes: tuple[NodeFacts, ...], policy: str, steps: list[Step], seed: 
 
 
 def _named(request: PodRequest, number: int) -> PodRequest:
-    fields = {name: getattr(request, name) for name in request.__slots__}
-    return PodRequest(**{**fields, "uid": f"p{number}"})
+    return replace(request, uid=f"p{number}")
 
 
 def _play(

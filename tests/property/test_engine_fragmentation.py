@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -70,8 +71,7 @@ def _filled(
 ) -> Engine:
     engine = Engine(nodes, SchedulingSettings(node_policy="fgd"), workload=workload_of(typical))
     for number, request in enumerate(arrivals):
-        fields = {name: getattr(request, name) for name in request.__slots__}
-        answer = engine.decide(PodRequest(**{**fields, "uid": f"p{number}"}))
+        answer = engine.decide(replace(request, uid=f"p{number}"))
         if isinstance(answer, Placement):
             engine.reserve(answer)
     return engine

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -21,8 +22,7 @@ PODS = st.lists(requests(), max_size=12)
 
 
 def _named(request: PodRequest, number: int) -> PodRequest:
-    fields = {name: getattr(request, name) for name in request.__slots__}
-    return PodRequest(**{**fields, "uid": f"p{number}"})
+    return replace(request, uid=f"p{number}")
 
 
 def _fill(engine: Engine, arrivals: list[PodRequest]) -> list[Placement | Unplaced]:

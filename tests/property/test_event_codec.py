@@ -179,8 +179,10 @@ def bounds_in(declared: Any) -> list[Any]:  # noqa: ANN401 - any type
     if declared is int:
         return [None]
     if typing.get_origin(declared) is typing.Annotated:
-        meta: Meta = declared.__metadata__[0]
-        return [] if typing.get_args(declared)[0] is str else [(meta.ge, meta.le)]
+        metas = [each for each in declared.__metadata__ if isinstance(each, Meta)]
+        if not metas:
+            return bounds_in(typing.get_args(declared)[0])
+        return [] if typing.get_args(declared)[0] is str else [(metas[0].ge, metas[0].le)]
     return [each for argument in typing.get_args(declared) for each in bounds_in(argument)]
 
 
