@@ -16,9 +16,10 @@ from webhook.manifests.policy import PolicyOptions
 _WAIT_SECONDS: Final = 300.0
 _LAST: Final = "made-last"
 _PROBES: Final = (
-    pod("probe", {"cpu": "1"}, annotations={"vke.volcengine.com/assumed": "1"}),
-    pod("probe", {"tenure.sh/other": "1"}),
+    (pods_in("default"), pod("probe", {"tenure.sh/other": "1"})),
+    ("/api/v1/namespaces", {"metadata": {"name": "probe", "labels": {"tenure.sh/holding": "1"}}}),
 )
+"""What the first policy refuses, and the last one: they go in the order in which they were made."""
 
 
 @contextlib.contextmanager
@@ -84,7 +85,7 @@ def let_schedule(plane: ControlPlane) -> None:
 
 def wait_for_the_end(plane: ControlPlane) -> None:
     """Wait until none of the policies is in force."""
-    where, until = pods_in("default"), time.monotonic() + _WAIT_SECONDS
-    while not all(plane.api(MALLORY).create(where, one, dry_run=True).ok for one in _PROBES):
+    mallory, until = plane.api(MALLORY), time.monotonic() + _WAIT_SECONDS
+    while not all(mallory.create(where, one, dry_run=True).ok for where, one in _PROBES):
         assert time.monotonic() < until, "the policies are still in force"
         time.sleep(0.1)
