@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
-from ledger.domain.annotations.wire import a_text, annotation_path, dump, present
-from ledger.domain.errors import InputError
+from ledger.domain.annotations.wire import a_name, annotation_path, dump, present
 from ledger.domain.resources import (
     ANNOTATION_DEVICES_CHECKPOINTS,
     ANNOTATION_DEVICES_CHECKPOINTS_PROPOSAL,
@@ -24,7 +24,7 @@ class DeviceCheckpoint:
         alloc_resp: kubelet's answer as written, base64 or not: nothing is read out of it.
     """
 
-    pod_uid: Annotated[str, _a_pod_uid]
+    pod_uid: Annotated[str, partial(a_name, what="a Pod UID")]
     container_name: str = ""
     resource_name: str = ""
     device_ids: tuple[str, ...] = ()
@@ -75,10 +75,3 @@ def encode_devices_checkpoints(entries: tuple[DeviceCheckpoint, ...]) -> str:
             for entry in entries
         ]
     )
-
-
-def _a_pod_uid(value: object, path: str) -> str:
-    uid = a_text(value, path)
-    if not uid:
-        raise InputError("missing; expected a Pod UID", field=path)
-    return uid

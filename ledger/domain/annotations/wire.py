@@ -95,11 +95,11 @@ def a_text(value: object, path: str) -> str:
     return value
 
 
-def a_name(value: object, path: str) -> str:
+def a_name(value: object, path: str, *, what: str = "a name") -> str:
     """Return a text that is there and not empty."""
     text = a_text(value, path)
     if not text:
-        raise InputError("missing; expected a name", field=path)
+        raise InputError(f"missing; expected {what}", field=path)
     return text
 
 
