@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from tenure.serving.options import DEBUG, PROBES, PROBES_ADDRESS, Address, Option
+from tenure.serving.options import DEBUG, PROBES, PROBES_ADDRESS, Address, Option, if_given
 
 if TYPE_CHECKING:
     from agent.decide.isolation import Provider
@@ -29,10 +29,6 @@ class ShareUnit(StrEnum):
 
     MIB = "MiB"
     GIB = "GiB"
-
-
-def _path(text: str) -> Path | None:
-    return Path(text) if text else None
 
 
 def _provider(text: str) -> Provider:
@@ -102,7 +98,7 @@ class AgentOptions:
             "The container runtime's, asked whether it has CDI and what it runs; empty = it"
             " has, and no Pod is called gone.",
             metavar="SOCKET",
-            read=_path,
+            read=if_given(Path),
         ),
     ] = Path("/run/containerd/containerd.sock")
     slots: Annotated[

@@ -19,6 +19,7 @@ from ledger.domain.errors import InputError
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+T = TypeVar("T")
 Options = TypeVar("Options", bound="DataclassInstance")
 PORT_MAX: Final = 65_535
 
@@ -69,6 +70,11 @@ class Option:
     metavar: str | None = None
     least: float | None = None
     read: Callable[[str], object] | None = None
+
+
+def if_given(read: Callable[[str], T]) -> Callable[[str], T | None]:
+    """Return what reads a text, of which an empty one, as of an empty variable, gives none."""
+    return lambda text: read(text) if text else None
 
 
 DEBUG: Final = Option("Log more.", variable="")
@@ -145,8 +151,6 @@ def read(options: type[Options], given: Mapping[str, Any]) -> Options:
     values = {}
     for each in declared(options):
         value = given[each.field.name]
-        if value == "" and each.field.default is None and each.option.read is not None:
-            continue  # an empty text, as of an empty variable, gives none
         if value or not (value is None or each.is_made):
             values[each.field.name] = each.read(value)
     return options(**values)

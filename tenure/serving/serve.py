@@ -39,14 +39,12 @@ def command_of(options: type[Options], serve: Callable[[Options], None]) -> Call
 
 def _parameter(each: Declared) -> Parameter:
     """Return an option as typer reads it: text where we make a value of it, a list of several."""
-    option, default = each.option, MISSING if each.is_made else each.default()
+    option, default = each.option, None if each.is_made else each.default()
     kind = each.kind if option.read is None else str
     if get_origin(kind) is tuple:
         kind, default = list[get_args(kind)[0]], None  # type: ignore[misc]  # known when it runs
     elif option.read is not None and default not in (MISSING, None):
         default = str(default)
-    if each.is_made:
-        default = None
     asked = typer.Option(
         each.flag,
         envvar=each.variable or None,

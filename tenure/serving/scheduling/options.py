@@ -9,7 +9,15 @@ from typing import Annotated, Literal
 
 from ledger.domain.errors import InputError
 from tenure.opening import LEDGER_HELP, ledger_url
-from tenure.serving.options import DEBUG, PROBES, PROBES_ADDRESS, TLS_ADDRESS, Address, Option
+from tenure.serving.options import (
+    DEBUG,
+    PROBES,
+    PROBES_ADDRESS,
+    TLS_ADDRESS,
+    Address,
+    Option,
+    if_given,
+)
 from tenure.serving.run import default_replica
 
 
@@ -36,7 +44,7 @@ class SchedulerOptions:
         Option(
             "Where people, agents and webhooks ask, TLS. Default: nowhere.",
             metavar="HOST:PORT",
-            read=Address.read,
+            read=if_given(Address.read),
         ),
     ] = None
     api_name: Annotated[
@@ -47,7 +55,7 @@ class SchedulerOptions:
         Option(
             "Where kube-apiserver asks about claims, TLS. Default: nowhere.",
             metavar="HOST:PORT",
-            read=Address.read,
+            read=if_given(Address.read),
         ),
     ] = None
     driver: Annotated[
