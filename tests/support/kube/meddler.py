@@ -103,15 +103,13 @@ class Meddler:
         last, late = b"", b""
         async for line in answer.content:
             await self._while_held(resource, f"{resource} watch")
-            if self._hits(self.gone):
-                self.counts["gone"] += 1
+            if self._hits("gone", self.gone):
                 await response.write(json.dumps(_GONE).encode() + b"\n")
                 break
             told = [line]
             if late:
                 told, late = [line, late], b""
-            elif self._hits(self.mixed_up):
-                self.counts["mixed_up"] += 1
+            elif self._hits("mixed_up", self.mixed_up):
                 if last and self._draw.random() < 0.5:
                     told = [line, last]  # what was told before comes again
                 else:
@@ -128,8 +126,11 @@ class Meddler:
         while self.held.intersection(what):  # noqa: ASYNC110 - another thread ends it
             await asyncio.sleep(_LOOK_SECONDS)
 
-    def _hits(self, percent: int) -> bool:
-        return self._draw.random() * 100 < percent
+    def _hits(self, what: str, percent: int) -> bool:
+        """Draw and count; the first event is always hit, so that a short time has one."""
+        hit = percent > 0 and (not self.counts[what] or self._draw.random() * 100 < percent)
+        self.counts[what] += hit
+        return hit
 
 
 @contextmanager
