@@ -13,16 +13,14 @@ from ledger.domain.dialects.registry import READERS, gpu_dialect_of, reader_of
 from ledger.domain.log.claims import claim_as_observed
 from ledger.domain.log.events import ClaimObserved, PodObserved
 from ledger.domain.log.machines import (
-    Contradiction,
     contradictions,
     granting_nodes,
-    in_order_of_registration,
     machine_of,
     same_device,
 )
 from ledger.domain.log.recorded_node import RecordedNode
 from ledger.domain.log.unnamed import unnamed_cards
-from ledger.domain.nodes import NodeFacts
+from ledger.domain.nodes import NodeFacts, NodeTerms
 from ledger.domain.request import extended
 from ledger.domain.request.card_names import are_parts
 from ledger.domain.resources import (
@@ -78,38 +76,69 @@ _TAINTS_IN_WORDS: Final = {
     TAINT_OUT_OF_SERVICE: "out of service",
 }
 _FOREIGN_CARDS: Final = frozenset({AMD_GPU, DCU_GPU})
+_NOT_DESCRIBED: Final = RecordedNode(version=RecordedNode.newest_version)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class _Grant:
     """One Pod's part of one device, in the figures that tell whether the device has as much."""
 
     holder: HolderNow
-    core_percent: int = 0
-    memory_bytes: int = 0
+    core_percent: int
+    memory_bytes: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _NodeParts:
-    """What is known of one node that lists cards, before it is put together."""
+    """
+    One node before it is put together, in what it says of its machine a `machines.Registered`.
 
-    name: str
+    Attributes:
+        machine: what its devices and those of its other Nodes are claimed by.
+        terms: what was said of it last; `_NOT_DESCRIBED` where that is nothing.
+        devices: each of the machine's is listed by one Node.
+        closed: (type, minor) of devices that take no grants -> the reason.
+        twice: ids that another machine claims too.
+        lost_holders, unlisted: of devices that the node does not list, and the ids of these.
+        is_cut, hides_cards: nobody can say what some Pods hold there, which may be cards.
+    """
+
     uid: str
-    closed_because: tuple[str, ...] = ()
-    dialects: frozenset[Dialect] | None = None
-    devices: Sequence[DeviceRecord] = ()
-    closed: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    name: str
+    system_uuid: str
+    machine_id: str
+    lost: bool
+    machine: Hashable
+    terms: NodeTerms
+    dialects: frozenset[Dialect] | None
+    devices: tuple[DeviceRecord, ...]
+    closed: Mapping[tuple[str, int], str]
+    systems: DeviceSystems
+    labels: Mapping[str, str]
     twice: Container[DeviceId] = ()
-    held: dict[tuple[str, int], list[Held]] = field(default_factory=dict)
-    strangers: list[PodObserved] = field(default_factory=list)
-    lost: list[HolderNow] = field(default_factory=list)
+    held: dict[tuple[str, int], list[_Grant]] = field(default_factory=dict)
+    pods: list[PodObserved] = field(default_factory=list)
+    lost_holders: list[HolderNow] = field(default_factory=list)
     unlisted: set[DeviceId] = field(default_factory=set)
-    systems: DeviceSystems = NO_SYSTEMS
     asked: Counter[str] = field(default_factory=Counter)
-    labels: Mapping[str, str] = field(default_factory=dict)
     is_cut: bool = False
     hides_cards: bool = False
-    is_shaped: bool = False
+
+    def __post_init__(self) -> None:
+        """Add the cards that a node's plugin knows and does not offer."""
+        sick = sick_cards(self.systems.there(), self.offers) if self.is_plugged else 0
+        if not sick:
+            return
+        first = max((each.minor for each in self.devices), default=-1) + 1
+        model, memory = next(((each.model, each.memory_bytes) for each in self.devices), ("", 0))
+        cards = [
+            DeviceRecord(
+                device_type=TYPE_GPU, minor=minor, device_id="", model=model, memory_bytes=memory
+            )
+            for minor in range(first, first + sick)
+        ]
+        self.devices = (*self.devices, *cards)
+        self.closed = {**self.closed, **{card.key: UNHEALTHY for card in cards}}
 
     @property
     def offers(self) -> Mapping[str, int]:
@@ -123,6 +152,32 @@ class _NodeParts:
             return False
         return all(reader_of(dialect).by_plugin for dialect in self.dialects)
 
+    @property
+    def closed_because(self) -> tuple[str, ...]:
+        """Return why no Pod that tolerates nothing gets there; empty where one may."""
+        words = dict.fromkeys([LOST] if self.lost else [])
+        if self.terms.unschedulable:
+            words["cordoned"] = None
+        for taint in self.terms.taints:
+            if taint.effect in _CLOSING:
+                value = f"={taint.value}" if taint.value else ""
+                word = f"taint {taint.key}{value}:{taint.effect}"
+                words[_TAINTS_IN_WORDS.get(taint.key, word)] = None
+        return tuple(words)
+
+    def add_holder(
+        self, holder: HolderNow, share: DeviceShare | HolderRow, key: tuple[str, int] | None
+    ) -> None:
+        """Add who holds a share of the device with this key; None = of one that is not listed."""
+        if key is None:
+            self.lost_holders.append(holder)
+            self.unlisted.add((share.device_type or "", share.device_id))
+        else:
+            grant = _Grant(
+                holder=holder, core_percent=share.core_percent, memory_bytes=share.memory_bytes
+            )
+            self.held.setdefault(key, []).append(grant)
+
 
 def cluster_now_of_objects(
     nodes: Sequence[NodeFacts],
@@ -135,9 +190,6 @@ def cluster_now_of_objects(
     """
     Return the cards of a cluster with what its running Pods hold, nodes in input order.
 
-    Rule: design section 4, "One account per physical device": a machine with two Node objects has
-    its cards once, on the Node that grants.
-
     Args:
         claims: what claims have of cards that nodes list.
         unreadable: object and text of what was left out of it.
@@ -145,54 +197,37 @@ def cluster_now_of_objects(
     users = {one.claim_uid: names_of(one.consumers) for one in claims}
     observed = [*observed, *map(claim_as_observed, claims)]
     accounts = granting_nodes(nodes)
-    number_of = {node.uid: number for number, node in enumerate(nodes)}
     parts = [
         _NodeParts(
-            name=node.name,
             uid=node.uid,
-            closed_because=_closed_because(node, lost=node.lost),
+            name=node.name,
+            system_uuid=node.system_uuid,
+            machine_id=node.machine_id,
+            lost=node.lost,
+            machine=machine_of(node),
+            terms=node,
             dialects=node.dialects,
             devices=_there(node) if accounts[number] == number else (),
             closed=_closed_of(node),
             systems=node.systems if accounts[number] == number else NO_SYSTEMS,
             labels=node.labels,
-            is_shaped=_is_shaped(node),
         )
         for number, node in enumerate(nodes)
     ]
-    for part in parts:
-        _add_sick_cards(part)
+    account_of = {node.uid: parts[accounts[number]] for number, node in enumerate(nodes)}
+    lost = {node.uid for node in nodes if node.lost}
     for event in observed:
-        if event.node_uid not in number_of:
+        if event.node_uid not in account_of:
             continue
-        there = parts[accounts[number_of[event.node_uid]]]
-        there.strangers.append(event)
-        there.asked.update(extended.held(event.snapshot))
-        lost = nodes[number_of[event.node_uid]].lost
+        part = account_of[event.node_uid]
         for share in event.shares:
-            device = same_device(share, there.devices)
-            holder = _holder(event, share, users, lost=lost)
-            if device is None:
-                there.lost.append(holder)
-                there.unlisted.add((share.device_type, share.device_id))
-                continue
-            there.held.setdefault(device.key, []).append(
-                Held(
-                    holder=holder,
-                    core_percent=share.core_percent,
-                    memory_bytes=share.memory_bytes,
-                )
-            )
-    _close_claimed((machine_of(node), part) for node, part in zip(nodes, parts, strict=True))
-    drawn = [
-        replace(node, devices=tuple(part.devices)) for node, part in zip(nodes, parts, strict=True)
-    ]
-    in_order = [drawn[number] for number in in_order_of_registration(nodes)]
+            device = same_device(share, part.devices)
+            holder = _holder(event, share, users, lost=event.node_uid in lost)
+            part.add_holder(holder, share, device.key if device else None)
     left_out = (
         Contradicted(object=about, text=f"can't be read: {text}") for about, text in unreadable
     )
-    told = {node.name: node.faults for node in nodes}
-    return _picture(parts, vocabulary, (*_faults(observed, told), *left_out, *_said(in_order)))
+    return _picture(parts, account_of, observed, left_out, vocabulary)
 
 
 def cluster_now_of_ledger(
@@ -202,8 +237,8 @@ def cluster_now_of_ledger(
     closed: Mapping[int, str],
     pods: Iterable[PodObserved],
     *,
-    described: Mapping[str, RecordedNode] | None = None,
-    labels: Mapping[str, Mapping[str, str]] | None = None,
+    described: Mapping[str, RecordedNode],
+    labels: Mapping[str, Mapping[str, str]],
     cut: Mapping[str, bool] | None = None,
     users: Mapping[str, tuple[str, ...]] | None = None,
     at_us: int | None = None,
@@ -221,7 +256,7 @@ def cluster_now_of_ledger(
         users: UID of a claim -> the names of the Pods that use it.
         at_us: that moment; None = now.
     """
-    nodes, described = list(nodes), described or {}
+    nodes = list(nodes)
     created = {uid: facts.created for uid, facts in described.items()}
     # The view of a lost node says of each card that it is lost, also of one that left before.
     devices = [
@@ -233,16 +268,34 @@ def cluster_now_of_ledger(
     for device in once:
         if device.closed_reason != GONE:
             by_node.setdefault(device.node_uid, []).append(device)
-    parts = _parts_of_ledger(nodes, by_node, closed, described, labels or {})
     machines = {node.node_uid: node.machine_no or node.node_uid for node in nodes}
     granting = {
         machines[node.node_uid]: node.node_uid
         for node in sorted(nodes, key=lambda each: _as_granting(each, by_node, created))
     }
-    for uid in granting.values():
-        if uid in described:
-            parts[uid].systems = described[uid].systems
-            _add_sick_cards(parts[uid])
+    parts: dict[str, _NodeParts] = {}
+    for node in nodes:
+        uid, listed = node.node_uid, by_node.get(node.node_uid, ())
+        terms = described.get(uid, _NOT_DESCRIBED)
+        parts[uid] = _NodeParts(
+            uid=uid,
+            name=node.node_name,
+            system_uuid=node.system_uuid,
+            machine_id=node.machine_id,
+            lost=node.lost_position is not None,
+            machine=machines[uid],
+            terms=terms,
+            dialects=None if terms.dialects is None else frozenset(terms.dialects),
+            devices=tuple(map(_record_of, listed)),
+            closed={
+                (device.device_type, device.minor): closed[device.device_no]
+                for device in listed
+                if device.device_no in closed
+            },
+            systems=terms.systems if granting[machines[uid]] == uid else NO_SYSTEMS,
+            labels=labels.get(uid, {}),
+        )
+    account_of = {uid: parts[granting[machine]] for uid, machine in machines.items()}
     for row in sorted(holders, key=lambda row: row.position):
         if row.device_type is None or row.minor is None or row.node_uid not in parts:
             continue
@@ -252,105 +305,35 @@ def cluster_now_of_ledger(
         lost = ended is not None and (at_us is None or ended <= at_us)
         holder = _holder(row, row, users or {}, lost=lost)
         if place is None or place[0] not in parts:
-            there = parts[granting[machines[row.node_uid]]]
-            there.lost.append(holder)
-            there.unlisted.add((row.device_type, row.device_id))
-            continue
-        parts[place[0]].held.setdefault(place[1:], []).append(
-            Held(holder=holder, core_percent=row.core_percent, memory_bytes=row.memory_bytes)
-        )
-    pods = list(pods)
-    for event in pods:
-        if event.node_uid in machines:
-            there = parts[granting[machines[event.node_uid]]]
-            there.strangers.append(event)
-            there.asked.update(extended.held(event.snapshot))
+            account_of[row.node_uid].add_holder(holder, row, None)
+        else:
+            parts[place[0]].add_holder(holder, row, place[1:])
     for uid, has_cards in (cut or {}).items():
-        if uid in machines:
-            part = parts[granting[machines[uid]]]
+        if uid in account_of:
+            part = account_of[uid]
             part.is_cut, part.hides_cards = True, part.hides_cards or has_cards
-    _close_claimed((machines[uid], part) for uid, part in parts.items())
-    told = {
-        node.node_name: described[node.node_uid].faults
-        for node in nodes
-        if node.node_uid in described
-    }
-    said = (*_faults(pods, told), *_said(_registered(nodes, created, parts)))
-    return _picture(list(parts.values()), DEFAULT_VOCABULARY, said)
+    return _picture(list(parts.values()), account_of, list(pods))
 
 
-def _parts_of_ledger(
-    nodes: Sequence[Node],
-    devices: Mapping[str, Sequence[Device]],
-    closed: Mapping[int, str],
-    described: Mapping[str, RecordedNode],
-    labels: Mapping[str, Mapping[str, str]],
-) -> dict[str, _NodeParts]:
-    """Return by UID what nodes have, before anybody holds something; `devices` by node."""
-    told = {node.node_uid: described.get(node.node_uid) for node in nodes}
-    return {
-        node.node_uid: _NodeParts(
-            name=node.node_name,
-            uid=node.node_uid,
-            closed_because=_closed_because(
-                told[node.node_uid], lost=node.lost_position is not None
-            ),
-            dialects=_dialects_of(told[node.node_uid]),
-            devices=[_record_of(device) for device in devices.get(node.node_uid, ())],
-            closed={
-                (device.device_type, device.minor): closed[device.device_no]
-                for device in devices.get(node.node_uid, ())
-                if device.device_no in closed
-            },
-            labels=labels.get(node.node_uid, {}),
-            is_shaped=_is_shaped(told[node.node_uid]),
-        )
-        for node in nodes
-    }
-
-
-def _close_claimed(parts: Iterable[tuple[Hashable, _NodeParts]]) -> None:
+def _close_claimed(parts: Sequence[_NodeParts]) -> None:
     """
-    Tell each node which ids another machine lists too, or where somebody holds such a device.
+    Set of each node which ids another machine lists too, or where somebody holds such a device.
 
     Rule: design section 4, "One account per physical device": whoever holds on a lost node, or on
     one that lists the device no more, holds; what a lost node lists alone claims nothing.
-
-    Args:
-        parts: each with its machine.
     """
     claims: dict[DeviceId, set[Hashable]] = {}
-    parts = list(parts)
-    for machine, part in parts:
+    for part in parts:
         listed = {
             (device.device_type, device.device_id)
             for device in part.devices
-            if LOST not in part.closed_because or part.held.get(device.key)
+            if not part.lost or part.held.get(device.key)
         }
         for key in listed | part.unlisted:
             if key[1]:
-                claims.setdefault(key, set()).add(machine)
-    for machine, part in parts:
-        part.twice = {key for key, owners in claims.items() if owners - {machine}}
-
-
-def _registered(
-    nodes: Iterable[Node], created: Mapping[str, str], parts: Mapping[str, _NodeParts]
-) -> list[NodeFacts]:
-    """Return what nodes say of their machines, in the order in which they registered."""
-    told = [
-        NodeFacts(
-            uid=node.node_uid,
-            name=node.node_name,
-            system_uuid=node.system_uuid,
-            machine_id=node.machine_id,
-            created=created.get(node.node_uid, ""),
-            lost=node.lost_position is not None,
-            devices=tuple(parts[node.node_uid].devices),
-        )
-        for node in nodes
-    ]
-    return [told[number] for number in in_order_of_registration(told)]
+                claims.setdefault(key, set()).add(part.machine)
+    for part in parts:
+        part.twice = {key for key, owners in claims.items() if owners - {part.machine}}
 
 
 def _as_granting(
@@ -401,19 +384,6 @@ def unplaced_of(event: PodObserved, device_type: str = TYPE_GPU) -> Unplaced | N
 # --- what is known of a node ------------------------------------------------------------------
 
 
-def _closed_because(node: NodeFacts | RecordedNode | None, *, lost: bool) -> tuple[str, ...]:
-    """Return why no Pod that tolerates nothing gets to a node; empty where one may."""
-    words = dict.fromkeys([LOST] if lost else [])
-    if node is not None and node.unschedulable:
-        words["cordoned"] = None
-    for taint in () if node is None else node.taints:
-        if taint.effect in _CLOSING:
-            value = f"={taint.value}" if taint.value else ""
-            word = f"taint {taint.key}{value}:{taint.effect}"
-            words[_TAINTS_IN_WORDS.get(taint.key, word)] = None
-    return tuple(words)
-
-
 def _there(node: NodeFacts) -> tuple[DeviceRecord, ...]:
     """Return what a node lists; where it is lost, without what nobody gives there any more."""
     if not node.lost:
@@ -426,16 +396,6 @@ def _closed_of(node: NodeFacts) -> dict[tuple[str, int], str]:
     if node.lost:
         return {device.key: LOST for device in node.devices}
     return {device.key: UNHEALTHY for device in node.devices if not device.healthy}
-
-
-def _is_shaped(node: NodeFacts | RecordedNode | None) -> bool:
-    return node is not None and bool(node.numa_policy or node.honors_partitions)
-
-
-def _dialects_of(described: RecordedNode | None) -> frozenset[Dialect] | None:
-    if described is None or described.dialects is None:
-        return None
-    return frozenset(described.dialects)
 
 
 def _record_of(device: Device) -> DeviceRecord:
@@ -484,18 +444,46 @@ def _gpus_asked(event: PodObserved) -> dict[str, int]:
 
 
 def _picture(
-    parts: Sequence[_NodeParts], vocabulary: Vocabulary, said: Iterable[Contradicted]
+    parts: Sequence[_NodeParts],
+    account_of: Mapping[str, _NodeParts],
+    pods: Sequence[PodObserved],
+    left_out: Iterable[Contradicted] = (),
+    vocabulary: Vocabulary = DEFAULT_VOCABULARY,
 ) -> Picture:
+    """
+    Return the picture of nodes to which all holders of named devices were added.
+
+    Rule: design section 4, "One account per physical device": a machine with two Node objects has
+    its cards once, on the Node that grants.
+
+    Args:
+        account_of: UID of a node -> the Node of its machine that grants.
+    """
+    for pod in pods:
+        if pod.node_uid in account_of:
+            part = account_of[pod.node_uid]
+            part.pods.append(pod)
+            part.asked.update(extended.held(pod.snapshot))
+    _close_claimed(parts)
+    registered = sorted(parts, key=lambda part: part.terms.created)
     return Picture(
         nodes=tuple(_node(part, vocabulary) for part in parts),
         double=tuple(double for part in parts for double in _doubles(part)),
-        contradictions=(*said, *(each for part in parts for each in _contradicted(part))),
+        contradictions=(
+            *_faults(pods, parts),
+            *left_out,
+            *(
+                Contradicted(object=f"Node {each.node_name}", text=f"{each.kind}: {each.detail}")
+                for each in contradictions(registered)
+            ),
+            *(each for part in parts for each in _contradicted(part)),
+        ),
     )
 
 
 def _node(part: _NodeParts, vocabulary: Vocabulary) -> NodeNow:
     unplaced: dict[str, list[Unplaced]] = {}
-    for event in part.strangers:
+    for event in part.pods:
         for device_type in event.unknown_types:
             if device_type == TYPE_GPU and part.is_plugged and _is_of_others(event):
                 continue
@@ -532,8 +520,8 @@ def _node(part: _NodeParts, vocabulary: Vocabulary) -> NodeNow:
         groups = _plugged(part, groups, is_open=is_open)
     groups = (
         *groups,
-        *dra_groups(part.systems, part.strangers, is_open=is_open),
-        *volcano_groups(part.systems, part.strangers, is_open=is_open),
+        *dra_groups(part.systems, part.pods, is_open=is_open),
+        *volcano_groups(part.systems, part.pods, is_open=is_open),
     )
     if part.is_cut:
         groups = tuple(_at_least(group, part) for group in groups)
@@ -550,7 +538,7 @@ def _node(part: _NodeParts, vocabulary: Vocabulary) -> NodeNow:
             and extended.is_device(name, vocabulary)
             and (amount or part.asked[name])
         }
-        | dict(dra_not_looked_at(part.systems, part.strangers)),
+        | dict(dra_not_looked_at(part.systems, part.pods)),
         sums=_sums(groups, unplaced.get(TYPE_GPU, ()), is_open and TYPE_GPU not in clouded)
         if kinds[TYPE_GPU] > 1
         else None,
@@ -570,7 +558,8 @@ def _is_clouded(
     if any(each == device_type for each, _ in part.unlisted):
         return True
     serves = part.dialects is None or any(reader_of(each).by_plugin for each in part.dialects)
-    by_number = device_type == TYPE_GPU and serves and not part.is_shaped
+    aligns = bool(part.terms.numa_policy or part.terms.honors_partitions)
+    by_number = device_type == TYPE_GPU and serves and not aligns
     return bool(pods) and not (by_number and all(pod.is_counted for pod in pods))
 
 
@@ -589,23 +578,6 @@ def _at_least(group: CardGroup, part: _NodeParts) -> CardGroup:
     )
 
 
-def _add_sick_cards(part: _NodeParts) -> None:
-    """Add the cards that a node's plugin knows and does not offer."""
-    sick = sick_cards(part.systems.there(), part.offers) if part.is_plugged else 0
-    if not sick:
-        return
-    first = max((each.minor for each in part.devices), default=-1) + 1
-    model, memory = next(((each.model, each.memory_bytes) for each in part.devices), ("", 0))
-    cards = [
-        DeviceRecord(
-            device_type=TYPE_GPU, minor=minor, device_id="", model=model, memory_bytes=memory
-        )
-        for minor in range(first, first + sick)
-    ]
-    part.devices = (*part.devices, *cards)
-    part.closed = {**part.closed, **{card.key: UNHEALTHY for card in cards}}
-
-
 def _is_of_others(event: PodObserved) -> bool:
     """Tell whether a Pod asks for GPUs of a vendor whose plugin counts them, and for no others."""
     asked = _gpus_asked(event)
@@ -621,7 +593,7 @@ def _plugged(
         labels=part.labels,
         offers=part.offers,
         capacity=part.systems.there(),
-        pods=part.strangers,
+        pods=part.pods,
     )
     whole = [group for group in groups if group.device_type == TYPE_GPU]
     others = [group for group in groups if group.device_type != TYPE_GPU]
@@ -669,7 +641,7 @@ def _system_of(part: _NodeParts) -> tuple[str, Mode]:
     """
     if part.dialects is None:
         return str(OUR_DIALECT), "shares"
-    spoken = {event.dialect for event in part.strangers if event.dialect}
+    spoken = {event.dialect for event in part.pods if event.dialect}
     for served in (part.dialects, spoken):
         for reader in READERS:
             if reader.dialect in served:
@@ -716,11 +688,11 @@ def _doubles(part: _NodeParts) -> Iterator[Double]:
 
 
 def _contradicted(part: _NodeParts) -> Iterator[Contradicted]:
-    for holder in part.lost:
+    for holder in part.lost_holders:
         text = f"holds a device that node {part.name} does not list"
         yield Contradicted(object=f"Pod {holder.path}", text=text)
     cards = [device for device in part.devices if device.device_type == TYPE_GPU]
-    counted = sum(event.counted.get(TYPE_GPU, 0) for event in part.strangers)
+    counted = sum(event.counted.get(TYPE_GPU, 0) for event in part.pods)
     idle = sum(1 for device in cards if not part.held.get(device.key))
     in_parts = part.is_plugged and are_parts(part.labels, 0)
     if counted > idle and not in_parts:
@@ -731,21 +703,11 @@ def _contradicted(part: _NodeParts) -> Iterator[Contradicted]:
         )
 
 
-def _faults(
-    pods: Iterable[PodObserved], nodes: Mapping[str, Iterable[str]]
-) -> Iterator[Contradicted]:
+def _faults(pods: Iterable[PodObserved], parts: Iterable[_NodeParts]) -> Iterator[Contradicted]:
     for pod in pods:
         for fault in pod.faults:
             yield Contradicted(object=f"Pod {pod.namespace}/{pod.pod_name}", text=fault)
-    for name, faults in nodes.items():
+    described = [part for part in parts if part.terms is not _NOT_DESCRIBED]
+    for name, faults in {part.name: part.terms.faults for part in described}.items():
         for fault in faults:
             yield Contradicted(object=f"Node {name}", text=fault)
-
-
-def _said(nodes: Sequence[NodeFacts]) -> Iterator[Contradicted]:
-    for each in contradictions(nodes):
-        yield Contradicted(object=f"Node {each.node_name}", text=_words(each))
-
-
-def _words(each: Contradiction) -> str:
-    return f"{each.kind}: {each.detail}"

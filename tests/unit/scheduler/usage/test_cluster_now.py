@@ -177,6 +177,8 @@ def test_the_fleet_of_a_ledger_is_its_present_cards_with_their_holders() -> None
         [holder(60, 0), holder(60, 0), holder(50, 1)],
         {2: "Xid79", 3: "gone"},
         [observed({"a.nvidia.com/gpu": "1"})],
+        described={},
+        labels={},
     )
 
     ((group,),) = (node.groups for node in picture.nodes)
