@@ -86,8 +86,17 @@ def annotated_anew(names: Iterable[str], prefixes: Iterable[str]) -> str:
 
 def any_container(pod: str, condition: str) -> str:
     """Return that a condition on `c` holds for a container of a Pod, init containers too."""
-    every = ", ".join(f"{pod}.spec.?{field}.orValue([])" for field in CONTAINERS)
-    return f"[{every}].exists(l, l.exists(c, {condition}))"
+    return f"{_lists(pod)}.exists(l, l.exists(c, {condition}))"
+
+
+def each_container(pod: str, expression: str) -> str:
+    """Return a list of what an expression on `c` is for each container, init containers last."""
+    every = f"{_lists(pod)}.map(l, l.map(c, {expression}))"
+    return f"[{every}].map(l, l[0] + l[1])[0]"
+
+
+def _lists(pod: str) -> str:
+    return "[" + ", ".join(f"{pod}.spec.?{field}.orValue([])" for field in CONTAINERS) + "]"
 
 
 def asks(names: Iterable[str], prefixes: Iterable[str] = ()) -> str:

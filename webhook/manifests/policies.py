@@ -36,7 +36,6 @@ from ledger.domain.resources import (
     LABEL_TENURE_MANAGED,
     MEMORY,
     NVIDIA_DEVICE_MOUNTS,
-    NVIDIA_GPU,
     SLOT,
 )
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY
@@ -76,8 +75,9 @@ from webhook.manifests.policy import Policy, PolicyOptions, combined, objects, r
 from webhook.manifests.sight import (
     chooses_devices,
     every_new_ephemeral,
+    mounts_devices,
     names_cdi,
-    told,
+    sights,
     told_of_none,
 )
 
@@ -125,7 +125,6 @@ def _policies(options: PolicyOptions) -> list[Policy]:
         " || object.spec.nodeName == ''"
     }
     asks = f"{takes('object', devices)} || ({pins_cpus('object')}) || {CLAIMS}"
-    by_us_or_plugin = f"({told()} || {holds('c.resources', {NVIDIA_GPU})})"
     allocations = Policy(
         name="allocations",
         rules=[rule(["CREATE", "UPDATE"], pods)],
@@ -230,12 +229,13 @@ def _policies(options: PolicyOptions) -> list[Policy]:
             rules=[rule(["CREATE"], ["pods"])],
             conditions={"asks-devices": takes("object", devices), **shown_only},
             within={"in-managed": _in_managed()},
+            variables={"sights": sights()},
             validations={
                 "a Pod that asks for devices must pass Tenure's admission, which marks it: is the"
                 " webhook registered and running?": (_marked("object")),
                 "every container of a Pod that Tenure places is told which cards it sees: is the"
                 " webhook registered and running?": (
-                    f"!({is_ours}) || ({_every_container(by_us_or_plugin)})"
+                    f"!({is_ours}) || variables.sights.all(n, n % 10 == 1 || n >= 10)"
                 ),
             },
         ),
@@ -244,6 +244,7 @@ def _policies(options: PolicyOptions) -> list[Policy]:
             rules=[rule(["CREATE"], ["pods"])],
             conditions={"asks-devices": takes("object", devices), **shown_only, **ours_to_judge},
             within=of_managed,
+            variables={"sights": sights()},
             validations={
                 "requests and limits of devices must be equal": _every_container(
                     _equal_devices(devices)
@@ -253,7 +254,8 @@ def _policies(options: PolicyOptions) -> list[Policy]:
                 ),
                 "what a container that holds devices sees is set by Tenure alone:"
                 f" {ENV_NVIDIA_VISIBLE}, or a volume mount below {NVIDIA_DEVICE_MOUNTS}": (
-                    _every_container(f"!({chooses_devices()})")
+                    "!variables.sights.exists(n, n % 10 == 2)"
+                    f" && {_every_container(f'!{mounts_devices()}')}"
                 ),
                 f"the CDI devices of a Pod that holds devices are given by Tenure alone:"
                 f" no annotation in {DOMAIN_CDI}": f"!({names_cdi('variables.noted')})",

@@ -14,22 +14,46 @@ from ledger.domain.resources import (
     DOMAIN_CDI,
     ENV_NVIDIA_VISIBLE,
     NVIDIA_DEVICE_MOUNTS,
+    NVIDIA_GPU,
 )
-from webhook.manifests.cel import AFTER, BEFORE, text, texts
+from webhook.manifests.cel import AFTER, BEFORE, each_container, holds, text, texts
 
 _BLIND: Final = ("none", "void")
 _NAMED: Final = f"e.name == {text(ENV_NVIDIA_VISIBLE)}"
 _TOLD_NONE: Final = f"(has(e.value) && e.value in {texts(_BLIND)})"
+_OURS: Final = f"metadata.annotations['{ANNOTATION_TENURE_VISIBLE_PREFIX}"
+_GOOD: Final = (
+    f"({_TOLD_NONE} || (has(e.valueFrom) && has(e.valueFrom.fieldRef)"
+    f" && e.valueFrom.fieldRef.fieldPath.startsWith({text(_OURS)})))"
+)
+"""The entry `e` says that nothing is seen, or reads what our scheduler wrote."""
 _MOUNTS: Final = NVIDIA_DEVICE_MOUNTS.rpartition("/")[2]
 """Enough of the path: the runtime takes it with any dots and slashes in between."""
 
 
 def chooses_devices(*, may_read: bool = True) -> str:
     """Return that `c` says by hand which devices it sees; it may read what our scheduler wrote."""
-    good = f"{_TOLD_NONE} || ({_refers_to_ours()})" if may_read else _TOLD_NONE
-    mounts = f"c.volumeMounts.exists(m, m.mountPath.contains({text(_MOUNTS)}))"
-    named = f"has(c.env) && c.env.exists(e, {_NAMED} && !({good}))"
-    return f"({named}) || (has(c.volumeMounts) && {mounts})"
+    good = _GOOD if may_read else _TOLD_NONE
+    return f"(has(c.env) && c.env.exists(e, {_NAMED} && !({good}))) || {mounts_devices()}"
+
+
+def mounts_devices() -> str:
+    """Return that `c` has a volume mount by which the NVIDIA runtime takes a list of devices."""
+    found = f"c.volumeMounts.exists(m, m.mountPath.contains({text(_MOUNTS)}))"
+    return f"(has(c.volumeMounts) && {found})"
+
+
+def sights() -> str:
+    """
+    Return a number for each container: 0 its environment names no devices, 1 by us, 2 by hand.
+
+    A container with whole cards of NVIDIA's device plugin has 10 more. The rules for new Pods read
+    this variable, so that the API server goes through each environment once.
+    """
+    named = f"[c.?env.orValue([]).filter(e, {_NAMED})]"
+    number = f"{named}.map(l, l.size() == 0 ? 0 : (l.all(e, {_GOOD}) ? 1 : 2))[0]"
+    plugin = f"({holds('c.resources', {NVIDIA_GPU})} ? 10 : 0)"
+    return each_container("object", f"{number} + {plugin}")
 
 
 def names_cdi(annotations: str = f"'%s'.format([{AFTER}])") -> str:
@@ -44,14 +68,9 @@ def names_cdi(annotations: str = f"'%s'.format([{AFTER}])") -> str:
     return f"({annotations}.contains({name}) && {named})"
 
 
-def told() -> str:
-    """Return that the environment of `c` says what it sees, and nobody but us wrote that."""
-    return _all_entries(f"({_TOLD_NONE} || ({_refers_to_ours()}))")
-
-
 def told_of_none() -> str:
     """Return that the environment of `c` says that it sees nothing."""
-    return _all_entries(_TOLD_NONE)
+    return f"(has(c.env) && c.env.exists(e, {_NAMED}) && c.env.all(e, !({_NAMED}) || {_TOLD_NONE}))"
 
 
 def every_new_ephemeral(condition: str) -> str:
@@ -59,16 +78,3 @@ def every_new_ephemeral(condition: str) -> str:
     before, now = (f"{pod}.spec.ephemeralContainers" for pod in ("oldObject", "object"))
     known = f"(has({before}) && {before}.exists(d, d.name == c.name))"
     return f"!has({now}) || {now}.all(c, {known} || ({condition}))"
-
-
-def _all_entries(good: str) -> str:
-    return f"(has(c.env) && c.env.exists(e, {_NAMED}) && c.env.all(e, !({_NAMED}) || {good}))"
-
-
-def _refers_to_ours() -> str:
-    """Return that the entry `e` of an environment reads what our scheduler wrote."""
-    ours = f"metadata.annotations['{ANNOTATION_TENURE_VISIBLE_PREFIX}"
-    return (
-        "has(e.valueFrom) && has(e.valueFrom.fieldRef)"
-        f" && e.valueFrom.fieldRef.fieldPath.startsWith({text(ours)})"
-    )
