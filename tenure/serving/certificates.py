@@ -19,7 +19,8 @@ from certs.rotator import configuration_paths
 from ledger.domain.errors import InputError
 from tenure.exits import AnswerIsNo, note, with_next
 from tenure.kube.objects import connected
-from tenure.output import Column, OutputFormat, write_answer
+from tenure.output import Column, write_answer
+from tenure.serving.certs import RotateOptions, SecretOptions, StatusOptions
 
 _T = TypeVar("_T")
 
@@ -46,14 +47,7 @@ class Status:
     replicas: tuple[Replica, ...]
 
 
-def print_status(
-    *,
-    kubeconfig: str | None,
-    namespace: str,
-    secret: str,
-    configuration: str,
-    output: OutputFormat,
-) -> None:
+def print_status(options: StatusOptions) -> None:
     """
     Print authority, leaf, configurations and replicas.
 
@@ -62,53 +56,52 @@ def print_status(
             authority, or a certificate that has ended.
         InputError: the cluster or its Secret can't be read.
     """
-    found = _in_cluster(kubeconfig, lambda api: _read(api, namespace, secret, configuration))
+    found = _in_cluster(options, lambda api: _read(api, options))
     now = datetime.now(UTC)
     rows = list(_rows(found, now))
-    write_answer(output, rows, _COLUMNS)
+    write_answer(options.output, rows, _COLUMNS)
     if any(row["bad"] for row in rows):
         raise AnswerIsNo
 
 
-def ask_rotation(*, kubeconfig: str | None, namespace: str, secret: str, dry_run: bool) -> None:
+def ask_rotation(options: RotateOptions) -> None:
     """
     Mark the Secret, so that the leading replica rotates authority and leaf.
 
     Raises:
         InputError: the cluster or its Secret can't be read or written.
     """
-    path = f"/api/v1/namespaces/{namespace}/secrets/{secret}"
 
     async def ask(api: Objects) -> None:
-        found = await api.read(path)
+        found = await api.read(options.path)
         if found is None or read_record(found) is None:
-            raise _missing(namespace, secret)
-        if dry_run:
+            raise _missing(options)
+        if options.dry_run:
             return
         metadata = {**found["metadata"]}
         annotations = metadata.get("annotations") or {}
         asked = datetime.now(UTC).isoformat(timespec="seconds")
         metadata["annotations"] = {**annotations, REQUESTED: asked}
-        await api.replace(path, {**found, "metadata": metadata})
+        await api.replace(options.path, {**found, "metadata": metadata})
 
-    _in_cluster(kubeconfig, ask)
-    verb = "would ask" if dry_run else "asked"
-    sys.stdout.write(f"{verb} for a new authority and leaf: secret={namespace}/{secret}\n")
-    if not dry_run:
+    _in_cluster(options, ask)
+    verb, secret = "would ask" if options.dry_run else "asked", _title(options)
+    sys.stdout.write(f"{verb} for a new authority and leaf: {secret}\n")
+    if not options.dry_run:
         note("watch it: tenure certs status")
 
 
-async def _read(api: Objects, namespace: str, secret: str, configuration: str) -> Status:
-    found = await api.read(f"/api/v1/namespaces/{namespace}/secrets/{secret}")
+async def _read(api: Objects, options: StatusOptions) -> Status:
+    found = await api.read(options.path)
     record = None if found is None else read_record(found)
     if record is None:
-        raise _missing(namespace, secret)
+        raise _missing(options)
     trusted: dict[str, frozenset[str] | None] = {}
-    for path in configuration_paths(configuration):
+    for path in configuration_paths(options.configuration):
         one = await api.read(path)
         shown = "/".join(path.rsplit("/", 2)[1:])
         trusted[shown] = None if one is None else _trusted(one)
-    replicas = await Reports(api, namespace, secret).all()
+    replicas = await Reports(api, options.namespace, options.secret).all()
     return Status(recorded=record.facts(), trusted=trusted, replicas=replicas)
 
 
@@ -161,14 +154,18 @@ def _row(
     }
 
 
-def _missing(namespace: str, secret: str) -> InputError:
-    fact = f"no certificates are there: secret={namespace}/{secret}"
+def _title(options: SecretOptions) -> str:
+    return f"secret={options.namespace}/{options.secret}"
+
+
+def _missing(options: SecretOptions) -> InputError:
+    fact = f"no certificates are there: {_title(options)}"
     return with_next(InputError(fact), "is the webhook running, and with which --secret?")
 
 
-def _in_cluster(kubeconfig: str | None, act: Callable[[Objects], Coroutine[Any, Any, _T]]) -> _T:
+def _in_cluster(options: SecretOptions, act: Callable[[Objects], Coroutine[Any, Any, _T]]) -> _T:
     async def run() -> _T:
-        async with connected(kubeconfig) as api:
+        async with connected(options.kubeconfig) as api:
             return await act(api)
 
     try:

@@ -24,14 +24,14 @@ SERVE = typer.Typer(
 
 def register(app: typer.Typer) -> None:
     """Add the commands to `tenure`."""
-    SERVE.command("webhook")(command_of(WebhookOptions, webhook))
-    SERVE.command("scheduler")(command_of(SchedulerOptions, scheduler))
-    SERVE.command("agent")(command_of(AgentOptions, agent))
+    SERVE.command("webhook")(serve_command(WebhookOptions, webhook))
+    SERVE.command("scheduler")(serve_command(SchedulerOptions, scheduler))
+    SERVE.command("agent")(serve_command(AgentOptions, agent))
     SERVE.command("inside", hidden=True)(inside)
     app.add_typer(SERVE)
 
 
-def command_of(options: type[Options], serve: Callable[[Options], None]) -> Callable[..., None]:
+def serve_command(options: type[Options], serve: Callable[[Options], None]) -> Callable[..., None]:
     """Return a command with the options of a process."""
     parameters = map(_parameter, declared(options))
     return with_parameters(parameters, lambda **given: serve(read(options, given)), serve)

@@ -15,7 +15,7 @@ from tenure.exits import run
 from tenure.serving.agent_options import AgentOptions
 from tenure.serving.options import Declared, Option, declared
 from tenure.serving.scheduling.options import SchedulerOptions
-from tenure.serving.serve import command_of
+from tenure.serving.serve import serve_command
 from tenure.serving.webhook_options import WebhookOptions
 from tests.support.process import ROOT
 from tests.support.proofs import KEY
@@ -50,7 +50,7 @@ def started(options: type[Any], given: dict[str, str], *words: str) -> Any:  # n
     taken: list[Any] = []
     group = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
     group.callback()(lambda: None)
-    group.command("it")(command_of(options, taken.append))
+    group.command("it")(serve_command(options, taken.append))
     flags = [word for flag, value in given.items() for word in (flag, value)]
     assert run(group, ["it", *flags, *words]) == 0
     [found] = taken
