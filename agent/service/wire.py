@@ -45,6 +45,7 @@ class _Changes(_Answer, kw_only=True):
     claims: AskedClaims = NOTHING_ASKED
 
 
+_D = TypeVar("_D")
 _T = TypeVar("_T", bound=_Answer)
 
 
@@ -124,18 +125,12 @@ def read_changes(body: bytes) -> tuple[Origin, int, tuple[Change, ...], AskedCla
 
 def read_verdicts(body: bytes) -> Verdicts:
     """Return what came of a confirmation. Raises InputError: as `read_holdings`."""
-    try:
-        return _VERDICTS.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"not an answer to a confirmation: {error}") from error
+    return _decoded(_VERDICTS, body, "not an answer to a confirmation")
 
 
 def read_sequence(body: bytes) -> int | None:
     """Return the number of the last message that was taken; None = the service does not number."""
-    try:
-        return _NUMBERED.decode(body).sequence
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"not an answer of the service: {error}") from error
+    return _decoded(_NUMBERED, body).sequence
 
 
 def read_reason(body: bytes) -> str:
@@ -201,10 +196,7 @@ def _observed(pod: Observed) -> dict[str, Any]:
 
 def read_checkpoint(body: bytes) -> Shown:
     """Return the checkpoint that the service shows. Raises InputError: as `read_holdings`."""
-    try:
-        said = _CHECKPOINT.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"not an answer with a checkpoint: {error}") from error
+    said = _decoded(_CHECKPOINT, body, "not an answer with a checkpoint")
     return Shown(checkpoint=said.checkpoint, consistency=said.consistency)
 
 
@@ -229,11 +221,17 @@ def _given(container: ProvenContainer) -> dict[str, Any]:
     return {"index": container.index, "devices": devices}
 
 
-def _read(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
+def _decoded(
+    decoder: msgspec.json.Decoder[_D], body: bytes, fact: str = "not an answer of the service"
+) -> _D:
     try:
-        answer = decoder.decode(body)
+        return decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, InputError) as error:
-        raise InputError(f"not an answer of the service: {error}") from error
+        raise InputError(f"{fact}: {error}") from error
+
+
+def _read(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
+    answer = _decoded(decoder, body)
     if answer.format != FORMAT:
         raise InputError(f"an answer of an unknown format: value={answer.format}")
     return answer

@@ -41,8 +41,8 @@ from tenure.kube.objects import KubeObjects, connected
 from tenure.serving.agent_environment import FILE_NAME as FILE_NAME_OF_PROOF
 from tenure.serving.agent_environment import Prover, proving, stamp_of
 from tenure.serving.agent_options import AgentMode, AgentOptions
-from tenure.serving.agent_reporting import NodeToTell, cards_probe, reporting
-from tenure.serving.agent_witness import Node, witness
+from tenure.serving.agent_reporting import NodeToTell, reporting
+from tenure.serving.agent_witness import witness
 from tenure.serving.agent_words import words_of
 from tenure.serving.background import Tasks, every, tasks_of_process, told_to_stop
 from tenure.serving.listening import Connections, announced
@@ -117,18 +117,8 @@ async def serve_agent(options: AgentOptions) -> None:
                 _mark(objects, options.node, served, registry, tasks)
             await reporting(options, node, objects, registry, tasks)
             if told is not None and gate is not None:
-                here = Node(
-                    name=options.node,
-                    told=told,
-                    plugins=options.plugins,
-                    specifications=SpecFolder(options.cdi),
-                    host=HostFiles(root=options.host),
-                    probe=cards_probe(options),
-                    state=options.state,
-                    objects=objects,
-                    gated=served is not None,
-                )
-                witness(options, here, gate, registry, tasks)
+                gated = served is not None
+                witness(options, told, objects, gate, gated=gated, registry=registry, tasks=tasks)
         tasks.start()
         await stopping.wait()
 

@@ -16,10 +16,11 @@ from agent.checkpoint import FILE_NAME
 from agent.claim_checkpoint import FILE_NAME as CLAIMS_FILE_NAME
 from agent.decide.believing import Source
 from agent.discover.host_files import HostFiles
-from agent.discover.machine import Card, Kind, Probe
+from agent.discover.machine import Card, Kind
 from agent.plugin.files import CheckpointFile, SpecFolder, claims_in
 from agent.report.condition import Condition, NodeCondition
 from agent.report.reporter import DEVICES, Applier
+from agent.service.keeping import Words
 from agent.witness.asking import PodResources, Runtime
 from agent.witness.confirmer import (
     ENDING_SECONDS,
@@ -38,7 +39,7 @@ from ledger.domain.annotations.checkpoints import encode_devices_checkpoints
 from ledger.domain.resources import ANNOTATION_DEVICES_CHECKPOINTS
 from tenure.keys import public_key
 from tenure.serving.agent_options import AgentOptions
-from tenure.serving.agent_reporting import Looks, now_text
+from tenure.serving.agent_reporting import Looks, cards_probe, now_text
 from tenure.serving.agent_words import Told
 from tenure.serving.background import Tasks, every
 
@@ -69,60 +70,47 @@ class ProbedCards:
         return found.cards, Kind.GPU not in found.unknown
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
-    """
-    The node that is looked at, and what of it others made.
-
-    Attributes:
-        plugins: kubelet's folder of device plugins.
-        gated: no container with devices starts without us.
-    """
-
-    name: str
-    told: Told
-    plugins: Path
-    specifications: SpecFolder
-    host: HostFiles
-    probe: Probe
-    state: Path
-    objects: Applier
-    gated: bool
-
-
 def witness(
     options: AgentOptions,
-    node: Node,
+    told: Told,
+    objects: Applier,
     gate: Gate,
+    *,
+    gated: bool,
     registry: CollectorRegistry,
     tasks: Tasks,
 ) -> None:
-    """Add the tasks that look, confirm, and watch the ledger."""
+    """
+    Add the tasks that look, confirm, and watch the ledger.
+
+    Args:
+        gated: no container with devices starts without us.
+    """
     root = options.kubelet_root
     claims = Path("/nowhere") if root is None else root / CLAIMS_FILE_NAME
     sources = Sources(
-        cards=ProbedCards(looks=Looks(probe=node.probe)),
-        checkpoint=CheckpointFile(node.plugins / FILE_NAME).read,
-        checkpoint_path=node.plugins / FILE_NAME,
+        cards=ProbedCards(looks=Looks(probe=cards_probe(options))),
+        checkpoint=CheckpointFile(options.plugins / FILE_NAME).read,
+        checkpoint_path=options.plugins / FILE_NAME,
         kubelet=PodResources(options.pod_resources),
         runtime=None if options.runtime is None else Runtime(options.runtime),
-        pods=node.told.pods,
-        host=node.host,
-        specifications=node.specifications,
-        aside=Quarantine(node.state / ASIDE),
+        pods=told.pods,
+        host=HostFiles(root=options.host),
+        specifications=SpecFolder(options.cdi),
+        aside=Quarantine(options.state / ASIDE),
         claims=None if root is None else partial(claims_in, claims),
         claims_path=claims,
     )
-    link = node.told.link
+    link = told.link
     link.reads_claims = root is not None
     confirmer = Confirmer(
         link,
         sources,
         gate,
-        node.state,
+        options.state,
         time.monotonic,
-        gated=node.gated,
-        own_pod=node.told.own_pod[1],
+        gated=gated,
+        own_pod=told.own_pod[1],
     )
     failures = Counter(
         "tenure_agent_witness_failures",
@@ -136,12 +124,11 @@ def witness(
         ["reason"],
         registry=registry,
     )
-
-    told = GivenOnDevice(node=node)
+    given = GivenOnDevice(objects=objects, node=options.node)
 
     async def look() -> None:
         await confirmer.round()
-        await told.tell(confirmer.given)
+        await given.tell(confirmer.given)
         problems.clear()
         for one in confirmer.problems:
             problems.labels(one.reason).inc()
@@ -152,12 +139,16 @@ def witness(
         except TimeoutError:
             return
 
+    condition = partial(
+        NodeCondition, objects=objects, node=options.node, clock=time.monotonic, now=now_text
+    )
+    away = condition(kind=AWAY_CONDITION, manager=AWAY_MANAGER)
     tasks.append(every(0, "look", look, failures))
-    tasks.append(every(AWAY_LOOK_SECONDS, "words", _whose_word(node), failures))
+    tasks.append(every(AWAY_LOOK_SECONDS, "words", _whose_word(told.words, away), failures))
     if options.ledger_key:
         keys = tuple(map(public_key, options.ledger_key))
-        keeper = Historian(link, node.state / NOTE_FILE, keys)
-        ask = _watched(keeper, node, registry)
+        keeper = Historian(link, options.state / NOTE_FILE, keys)
+        ask = _watched(keeper, condition(kind=CONDITION, manager=MANAGER), registry)
         tasks.append(every(HISTORY_SECONDS, "ledger", ask, failures))
 
 
@@ -170,7 +161,8 @@ class GivenOnDevice:
     while: the object may have been made anew.
     """
 
-    node: Node
+    objects: Applier
+    node: str
     clock: Callable[[], float] = time.monotonic
     _said: str = ""
     _looked: float = float("-inf")
@@ -185,8 +177,8 @@ class GivenOnDevice:
             text == self._said and now - self._looked < GIVEN_SECONDS
         ):
             return
-        path = f"{DEVICES}/{self.node.name}"
-        there = await self.node.objects.read(path)
+        path = f"{DEVICES}/{self.node}"
+        there = await self.objects.read(path)
         if there is None:
             return
         annotations = there["metadata"].get("annotations") or {}
@@ -194,25 +186,16 @@ class GivenOnDevice:
             body = {
                 **{key: there[key] for key in ("apiVersion", "kind")},
                 "metadata": {
-                    "name": self.node.name,
+                    "name": self.node,
                     "annotations": {ANNOTATION_DEVICES_CHECKPOINTS: text},
                 },
             }
-            await self.node.objects.apply(path, body, manager=MANAGER, force=True)
+            await self.objects.apply(path, body, manager=MANAGER, force=True)
         self._said, self._looked = text, now
 
 
-def _whose_word(node: Node) -> Callable[[], Awaitable[None]]:
+def _whose_word(words: Words, kept: NodeCondition) -> Callable[[], Awaitable[None]]:
     """Return what tells on the Node whose word counts while it is not the service's."""
-    words = node.told.words
-    kept = NodeCondition(
-        objects=node.objects,
-        node=node.name,
-        kind=AWAY_CONDITION,
-        manager=AWAY_MANAGER,
-        clock=time.monotonic,
-        now=now_text,
-    )
     since: float | None = None
 
     async def look() -> None:
@@ -233,7 +216,7 @@ def _whose_word(node: Node) -> Callable[[], Awaitable[None]]:
 
 
 def _watched(
-    keeper: Historian, node: Node, registry: CollectorRegistry
+    keeper: Historian, kept: NodeCondition, registry: CollectorRegistry
 ) -> Callable[[], Awaitable[None]]:
     """Return what asks for a checkpoint, and tells by metric and condition what it was."""
     verdicts = Gauge(
@@ -244,14 +227,6 @@ def _watched(
     )
     for each in Verdict:
         verdicts.labels(each).set(0)
-    kept = NodeCondition(
-        objects=node.objects,
-        node=node.name,
-        kind=CONDITION,
-        manager=MANAGER,
-        clock=time.monotonic,
-        now=now_text,
-    )
 
     async def ask() -> None:
         await keeper.round()

@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from agent.discover.host_files import HostFiles
-from agent.plugin.files import SpecFolder
 from agent.report.reporter import DEVICES
 from ledger.domain.annotations.checkpoints import DeviceCheckpoint, read_devices_checkpoints
 from tenure.serving.agent_witness import (
@@ -17,7 +14,6 @@ from tenure.serving.agent_witness import (
     HISTORY_SECONDS,
     MANAGER,
     GivenOnDevice,
-    Node,
 )
 
 Json = dict[str, Any]
@@ -50,29 +46,16 @@ class Objects:
         return self.there
 
 
-def told_to(objects: Objects, folder: Path, clock: list[float]) -> GivenOnDevice:
+def told_to(objects: Objects, clock: list[float]) -> GivenOnDevice:
     """Return what tells node `a`."""
-    node = Node(
-        name="a",
-        told=cast("Any", None),
-        plugins=folder,
-        specifications=SpecFolder(folder),
-        host=HostFiles(root=folder),
-        probe=cast("Any", None),
-        state=folder,
-        objects=objects,
-        gated=True,
-    )
-    return GivenOnDevice(node=node, clock=lambda: clock[0])
+    return GivenOnDevice(objects=objects, node="a", clock=lambda: clock[0])
 
 
-def test_what_kubelet_gave_is_on_the_device_object_and_written_where_it_differs(
-    tmp_path: Path,
-) -> None:
+def test_what_kubelet_gave_is_on_the_device_object_and_written_where_it_differs() -> None:
     """Nothing is written where nothing was given, nor twice, nor where there is no object."""
     device: Json = {"apiVersion": "x/v1", "kind": "Device", "metadata": {"name": "a"}}
     objects, clock = Objects(device), [0.0]
-    told = told_to(objects, tmp_path, clock)
+    told = told_to(objects, clock)
     for given in (None, (), (GIVEN,), (GIVEN,)):
         asyncio.run(told.tell(given))
     [(path, _, manager)] = objects.written
@@ -88,7 +71,7 @@ def test_what_kubelet_gave_is_on_the_device_object_and_written_where_it_differs(
     asyncio.run(told.tell(()))
     assert read_devices_checkpoints(device["metadata"]["annotations"]) == ()
     absent = Objects(None)
-    asyncio.run(told_to(absent, tmp_path, clock).tell((GIVEN,)))
+    asyncio.run(told_to(absent, clock).tell((GIVEN,)))
     assert absent.written == []
 
 
