@@ -60,14 +60,7 @@ class Screen:
 
 
 class Answer:
-    """
-    What is said to a question, and what is noted beside it.
-
-    Attributes:
-        out: the answer alone, as it goes to stdout.
-        notes: for stderr.
-        is_no: the answer is no, which is how a command then ends.
-    """
+    """An answer for stdout, its notes for stderr, and whether it is no, as the exit code says."""
 
     def __init__(self, *, is_no: bool = False) -> None:
         self.is_no = is_no
@@ -82,6 +75,10 @@ class Answer:
     def note(self, text: str) -> None:
         """Note something beside the answer."""
         self.notes.append(text)
+
+    def warn(self, what: object) -> None:
+        """Note a warning, on one line."""
+        self.note(f"warning: {what}".replace("\n", " "))
 
     def draw(self, picture: Any, screen: Screen) -> None:  # noqa: ANN401 - what rich can print
         """Draw a picture of rich's as this screen shows it."""
@@ -126,12 +123,7 @@ def lines_here() -> Lines:
 
 
 def lines_of(params: Iterable[tuple[str, str]]) -> Lines:
-    """
-    Return how long they may be by parameters of their own.
-
-    Raises:
-        InputError: as `question_of`; it is no width that is taken.
-    """
+    """Return the line length that parameters give. Raises InputError: no width that is allowed."""
     lines = question_of(Lines, params)
     if lines.columns is not None and not WIDTH_MIN <= lines.columns <= WIDTH_MAX:
         fact = f"a line has {WIDTH_MIN} to {WIDTH_MAX} columns: value={lines.columns}"

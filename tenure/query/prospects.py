@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TextIO
 
 from ledger.domain.amounts import format_bytes, format_cores
@@ -10,7 +10,7 @@ from scheduler.whatif.nearest import Nearest
 from scheduler.whatif.prospects import Prospects
 from scheduler.whatif.releases import Ending
 from scheduler.whatif.smaller import Smaller
-from tenure.output import Column, one_line, write_table
+from tenure.output import Column, OutputFormat, one_line, write_table
 
 NODE_COLUMNS: Final = (
     Column(key="node", title="NODE"),
@@ -30,6 +30,21 @@ _NO_REQUEST: Final = (
     "the ledger has no request of it (it broke rules, or its events are in the archive): name the"
     " Pod's file by --objects to see what would help"
 )
+
+
+def write_prospects(
+    prospects: Prospects,
+    output: OutputFormat,
+    out: TextIO,
+    nodes: Callable[[TextIO], None],
+    told: str = "",
+) -> None:
+    """Write what would help, and with `-o wide` first `nodes`; `told` as `lines_of`."""
+    if output is OutputFormat.WIDE and prospects.findings:
+        out.write("\n")
+        nodes(out)
+    out.write("\n")
+    out.writelines(f"{one_line(line)}\n" for line in lines_of(prospects, told))
 
 
 def write_nodes(prospects: Prospects, out: TextIO) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
 
@@ -154,7 +155,8 @@ def answer_why(
         meant = first_known(source, readings, sight)
         match meant:
             case PodName(namespace=namespace, name=pod):
-                stories = _meant(_stories(source, pod=(namespace, pod)))
+                found = pod_queries.pods(source.connection, pod=(namespace, pod))
+                stories = _meant([_story(source, each) for each in found])
             case OwnerName(kind=kind, name=owner, namespace=namespace):
                 within = namespace or sight.namespace or None
                 found = pod_queries.pods(
@@ -245,15 +247,9 @@ def _prospects(
     settings = settings_of(source)
     objects = None if manifests is None else read_objects(manifests, settings)
     for each in objects.unreadable if objects else ():
-        answer.note(f"warning: {each}".replace("\n", " "))
+        answer.warn(each)
     cluster = snapshot_of_ledger(source, objects, settings)
     return prospects_of(stories[0].pod.pod_uid, cluster, stories[0].reasons)
-
-
-def _stories(source: Ledger, *, pod: tuple[str, str]) -> list[PodStory]:
-    from ledger.store.reading import pod_queries
-
-    return [_story(source, found) for found in pod_queries.pods(source.connection, pod=pod)]
 
 
 def _meant(stories: Sequence[PodStory]) -> list[PodStory]:
@@ -323,29 +319,29 @@ def _write_stories(
             out.write(f"never as it is: {one_line(prospects.never)}\n")
         _write_story(stories[0], now_us, out)
         if prospects is not None:
-            _write_prospects(prospects, output, out)
+            from tenure.query.prospects import NODE_COLUMNS, node_rows, write_prospects
+
+            nodes = partial(write_table, node_rows(prospects), NODE_COLUMNS, wide=True)
+            write_prospects(prospects, output, out, nodes)
         return
     if prospects is not None:
         from tenure.query.prospects import record_of
 
         records[0] |= record_of(prospects)
-    rows = [
-        {**record, **_story_texts(story)} for record, story in zip(records, stories, strict=True)
-    ]
+    write_records(records, map(_story_texts, stories), output, (POD_COLUMNS, POD_CSV), out)
+
+
+def write_records(
+    records: Sequence[dict[str, Any]],
+    texts: Iterable[dict[str, Any]],
+    output: OutputFormat,
+    columns: tuple[Sequence[Column], Sequence[Column]],
+    out: TextIO,
+) -> None:
+    """Write Pods as a table or as data; `texts` has more cells, `columns` the table's and CSV's."""
+    rows = [record | more for record, more in zip(records, texts, strict=True)]
     document = records[0] if len(records) == 1 else records
-    columns = POD_COLUMNS if output.is_table else POD_CSV
-    write_answer(output, rows, columns, document=document, out=out)
-
-
-def _write_prospects(prospects: Prospects, output: OutputFormat, out: TextIO) -> None:
-    """Write what would help below the story; with `-o wide` every node's reasons too."""
-    from tenure.query.prospects import NODE_COLUMNS, lines_of, node_rows
-
-    if output is OutputFormat.WIDE and prospects.findings:
-        out.write("\n")
-        write_table(node_rows(prospects), NODE_COLUMNS, out, wide=True)
-    out.write("\n")
-    out.writelines(one_line(line) + "\n" for line in lines_of(prospects))
+    write_answer(output, rows, columns[not output.is_table], document=document, out=out)
 
 
 def _story_record(story: PodStory, now_us: int) -> dict[str, Any]:
@@ -430,12 +426,18 @@ def _write_story(story: PodStory, now_us: int, out: TextIO) -> None:
             )
         if story.note:
             out.write(f"{one_line(story.note)}\n")
-    rows = [shown(holder_record(holder, now_us=now_us)) for holder in story.holders]
-    columns = [c for c in HOLDER_COLUMNS if not c.wide and any(row.get(c.key) for row in rows)]
     from ledger.domain.log.events import CLAIM
 
-    if all(holder.holder == CLAIM for holder in story.holders):
-        columns = [replace(c, title="CLAIM") if c.title == "POD" else c for c in columns]
+    only_claims = all(holder.holder == CLAIM for holder in story.holders)
+    _write_holders(story.holders, now_us, out, "CLAIM" if only_claims else "POD")
+
+
+def _write_holders(
+    holders: Sequence[HolderRow], now_us: int, out: TextIO, title: str = "POD"
+) -> None:
+    rows = [shown(holder_record(holder, now_us=now_us)) for holder in holders]
+    columns = [c for c in HOLDER_COLUMNS if not c.wide and any(row.get(c.key) for row in rows)]
+    columns = [replace(c, title=title) if c.title == "POD" else c for c in columns]
     write_table(rows, columns, out)
 
 
@@ -502,9 +504,7 @@ def _why_devices(
         return
     if holders:
         out.write("\n")
-        texts = [shown(holder_record(holder, now_us=now_us)) for holder in holders]
-        columns = [c for c in HOLDER_COLUMNS if not c.wide and any(t.get(c.key) for t in texts)]
-        write_table(texts, columns, out)
+        _write_holders(holders, now_us, out)
     card = CardName(node=node, device_type=device_type, minor=minor)
     lines = unknown_lines(source, card, When(), holders)
     write_lines(lines or counted_lines(source, card, None), out)

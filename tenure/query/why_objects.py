@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 from msgspec.structs import asdict
@@ -47,11 +48,11 @@ from tenure.names import (
     Reading,
     parse_name,
 )
-from tenure.output import Column, OutputFormat, one_line, write_answer
+from tenure.output import Column, OutputFormat, one_line
 from tenure.query.meant import first_of, owner_text
-from tenure.query.prospects import lines_of, record_of, write_nodes
+from tenure.query.prospects import record_of, write_nodes, write_prospects
 from tenure.query.standing import ENDED, FITS, PLACED, REFUSED, WAITING
-from tenure.query.why import write_reasons
+from tenure.query.why import write_reasons, write_records
 from tenure.simulate.inputs import as_stored, manifest_run
 from tenure.simulate.model import Run
 from tenure.simulate.render import devices_of
@@ -162,12 +163,7 @@ class _InObjects:
                 return (reading,)
 
     def knows(self, name: Name) -> bool:
-        """
-        Tell whether there is such a Pod, or a Pod of such an owner.
-
-        Raises:
-            InputError: there is, and it is no Pod.
-        """
+        """Tell whether there is such a Pod or owner. Raises InputError: it is no Pod."""
         match name:
             case NodeName(node=node) | CardName(node=node) | CpuName(node=node):
                 if node in self._nodes:
@@ -250,9 +246,9 @@ def _stories(
         manifests, settings=settings, start_us=time.time_ns() // 1000, as_far_as_read=True
     )
     for warning in run.warnings:
-        answer.note(_warning(warning))
+        answer.warn(warning)
     for each in run.unreadable:
-        answer.note(_warning(str(each)))
+        answer.warn(each)
     run = as_stored(run, manifests, settings)
     held = {event.pod_uid: event for event in run.adopted}
     unread = {each.object: each.text for each in run.unreadable}
@@ -263,7 +259,7 @@ def _stories(
     settings = with_templates(settings, run.shared_templates)
     decided = _decide(run, waiting, settings) if waiting else _Decided()
     for warning in unlike_service([decided.outcomes[uid] for uid in waiting], run.nodes):
-        answer.note(_warning(warning))
+        answer.warn(warning)
     stories = []
     for pod in pods:
         owner = next(iter(reversed(known.owners_of(pod))), "")
@@ -374,36 +370,22 @@ def _said(body: Mapping[str, Any]) -> str:
 # --- words ------------------------------------------------------------------------------------
 
 
-def _warning(text: str) -> str:
-    return f"warning: {text}".replace("\n", " ")
-
-
 def _write(stories: Sequence[_Story], output: OutputFormat, answer: Answer) -> None:
     for story in stories:
         if story.unread:
             listed = ", ".join(story.unread)
-            answer.note(_warning(f"{story.path}: not looked at: {listed}"))
+            answer.warn(f"{story.path}: not looked at: {listed}")
     if output.is_table and len(stories) == 1:
         story = stories[0]
         answer.out.writelines(f"{one_line(line)}\n" for line in _head(story))
         if story.reasons:
             write_reasons([*map(asdict, story.reasons)], answer.out)
         if story.prospects is not None:
-            if output is OutputFormat.WIDE and story.prospects.findings:
-                answer.out.write("\n")
-                write_nodes(story.prospects, answer.out)
-            answer.out.write("\n")
-            lines = lines_of(story.prospects, told=story.message)
-            answer.out.writelines(f"{one_line(line)}\n" for line in lines)
+            nodes = partial(write_nodes, story.prospects)
+            write_prospects(story.prospects, output, answer.out, nodes, story.message)
         return
-    records = [_record(story) for story in stories]
-    rows = [
-        {**record, "held": _held(story), "why": _why(story)}
-        for record, story in zip(records, stories, strict=True)
-    ]
-    document = records[0] if len(records) == 1 else records
-    shown = _COLUMNS if output.is_table else _CSV
-    write_answer(output, rows, shown, document=document, out=answer.out)
+    texts = ({"held": _held(story), "why": _why(story)} for story in stories)
+    write_records([*map(_record, stories)], texts, output, (_COLUMNS, _CSV), answer.out)
 
 
 def _head(story: _Story) -> Iterator[str]:

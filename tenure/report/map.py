@@ -222,7 +222,7 @@ def _answer_cpus(source: Ledger, question: MapQuestion, sight: Sight) -> Answer:
     described, holdings = _told_of_cpus(source, loaded)
     answer.note(f"at {format_time(at_us or now.now_us)}")
     for finding in loaded.findings:
-        answer.note(f"warning: {finding}".replace("\n", " "))
+        answer.warn(finding)
     nodes = cpus_of_states(loaded.state.nodes.values(), described, holdings)
     _show_cpus(nodes, question, answer)
     return answer
@@ -571,12 +571,7 @@ def chosen(picture: Picture, choice: Choice) -> Picture:
 
 
 def chosen_cpus(nodes: Sequence[CpusNow], choice: Choice) -> Sequence[CpusNow]:
-    """
-    Return the nodes that are asked for.
-
-    Raises:
-        InputError: there is none, or a model is asked for.
-    """
+    """Return the nodes that are asked for. Raises InputError: none, or a model is asked for."""
     if choice.models:
         error = InputError("CPUs are told without a model", field="--model")
         raise with_next(error, "leave it out, or leave --cpus out")
