@@ -68,12 +68,7 @@ class DeviceEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceCheckpoint:
-    """
-    All that kubelet has given, and what its plugins called healthy.
-
-    An entry is no proof that somebody uses its ids: those of a Pod that is gone stay until the next
-    container with devices is admitted.
-    """
+    """What kubelet has given. Entries of a Pod that is gone stay until the next admission."""
 
     entries: tuple[DeviceEntry, ...]
     registered: Mapping[str, tuple[str, ...]]
@@ -105,12 +100,7 @@ _DECODER: Final = msgspec.json.Decoder(_File)
 
 
 def read_device_checkpoint(content: bytes) -> DeviceCheckpoint:
-    """
-    Return what a checkpoint of either format says, V2 by NUMA node or V1 without.
-
-    Raises:
-        CheckpointError: it is not exactly what kubelet wrote; with the reason.
-    """
+    """Return what a checkpoint says, V2 or V1. Raises CheckpointError: kubelet did not write it."""
     if len(content) > BYTES_MAX:
         raise CheckpointError(CheckpointFault.TOO_LARGE, f"bytes={len(content)}, max={BYTES_MAX}")
     try:

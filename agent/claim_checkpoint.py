@@ -24,12 +24,7 @@ VERSION: Final = "checkpoint.dra.kubelet.k8s.io/v1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedClaim:
-    """
-    A claim that kubelet has prepared, or begun to.
-
-    Attributes:
-        pods: UIDs of the Pods that it is prepared for.
-    """
+    """A claim that kubelet has prepared, or begun to, for the Pods of these UIDs."""
 
     claim_uid: str
     namespace: str
@@ -61,12 +56,7 @@ _DATA: Final = msgspec.json.Decoder(_Data)
 
 
 def read_claim_checkpoint(content: bytes) -> tuple[PreparedClaim, ...]:
-    """
-    Return the claims that a checkpoint has.
-
-    Raises:
-        CheckpointError: it is not what kubelet wrote, or of a version that nobody knows.
-    """
+    """Return the claims of a checkpoint. Raises CheckpointError: unknown, or not kubelet's."""
     if len(content) > BYTES_MAX:
         raise _error(CheckpointFault.TOO_LARGE, f"bytes={len(content)}, max={BYTES_MAX}")
     file = _read(_FILE, content)

@@ -23,8 +23,7 @@ def json_document(raw: bytes) -> object:
     Return the value of a JSON text.
 
     Raises:
-        InputError: a key stands twice in one object; with the path of it.
-        ValueError, RecursionError: it is no JSON.
+        InputError: a key twice in one object, with its path; ValueError, RecursionError: no JSON.
     """
     return _once(json.loads(raw, object_pairs_hook=_Pairs, parse_constant=_no_constant), "")
 

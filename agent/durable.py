@@ -7,12 +7,7 @@ from pathlib import Path
 
 
 def write_durably(path: Path, content: bytes) -> None:
-    """
-    Write a file of our own.
-
-    Raises:
-        OSError: it is not written; the file is as it was.
-    """
+    """Write a file of our own. Raises OSError: the file is as it was."""
     fresh = path.with_name(path.name + ".new")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     with os.fdopen(os.open(fresh, flags, 0o600), "wb") as file:

@@ -22,12 +22,7 @@ class NoAnswerError(TenureError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """
-    An answer of whatever status.
-
-    Attributes:
-        retry_after: seconds, 0 where none is said.
-    """
+    """An answer of whatever status; `retry_after` in seconds, 0 where none is given."""
 
     status: int
     body: bytes
@@ -42,12 +37,7 @@ class Authority:
         self._made: tuple[tuple[int, int, int], ssl.SSLContext] | None = None
 
     def context(self) -> ssl.SSLContext:
-        """
-        Return what checks certificates now.
-
-        Raises:
-            InputError: the file can't be read, or there is no certificate in it.
-        """
+        """Return what checks certificates now. Raises InputError: no certificate can be read."""
         try:
             now = self._path.stat()
             version = (now.st_ino, now.st_mtime_ns, now.st_size)

@@ -28,12 +28,7 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnNode:
-    """
-    What a node knows of itself.
-
-    Attributes:
-        machine: system UUID and machine id; what is empty is not compared.
-    """
+    """What a node knows of itself; `machine`: system UUID and machine id, empty = not compared."""
 
     name: str
     uid: str
@@ -52,12 +47,7 @@ class Believing:
     """What one node believes."""
 
     def __init__(self, own: OwnNode, check: Checker) -> None:
-        """
-        Begin.
-
-        Args:
-            check: tells whether one of the keys that this node trusts now signed something.
-        """
+        """Begin; `check` tells whether a key that this node trusts now signed something."""
         self.own = own
         self._check = check
 
@@ -99,12 +89,7 @@ class Believing:
         return Believed(proof=self.holding(holding, known), source=Source.COPY)
 
     def holding(self, holding: HeldByPod, known: NodeHoldings) -> SignedHolding:
-        """
-        Return the proof of a holding that was told of, which says the same.
-
-        Raises:
-            InputError: it has none, it is for another one, or it says something else.
-        """
+        """Return a holding's proof. Raises InputError: none, another node's, or it differs."""
         place = f"holdings[{holding.pod_uid}/{holding.attempt}].proof"
         if not holding.proof:
             raise InputError("missing", field=place)
@@ -122,12 +107,7 @@ class Believing:
         return proof
 
     def copy(self, known: NodeHoldings) -> None:
-        """
-        Look whether a copy of the service's word is ours and of this node.
-
-        Raises:
-            InputError: it is of another node, or a holding in it is not proved.
-        """
+        """Refuse a copy that is not this node's, or has a holding without proof, by InputError."""
         origin = known.origin
         if (origin.node_name, origin.node_uid) != (self.own.name, self.own.uid):
             raise InputError(f"of another node: name={origin.node_name}, uid={origin.node_uid}")

@@ -49,13 +49,7 @@ NOTHING_ASKED: Final = AskedClaims()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimsHere:
-    """
-    What kubelet has of claims.
-
-    Attributes:
-        prepared: by its record.
-        listed: namespaces and names of those that containers have something of, by its answer.
-    """
+    """What kubelet has of claims: by its record, and by its answer as (namespace, name)."""
 
     prepared: tuple[PreparedClaim, ...]
     listed: AbstractSet[tuple[str, str]] = frozenset()

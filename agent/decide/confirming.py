@@ -206,11 +206,7 @@ def _there(look: Look) -> frozenset[str]:
 
 
 def _is_hidden(one: HeldByPod, look: Look) -> bool:
-    """
-    Tell whether a process on what a Pod holds could be there unseen.
-
-    What others gave may be more than anybody could name.
-    """
+    """Tell whether an unseen process could be there; what others gave may be unknown cards."""
     if one.kind != GRANTED:
         return look.blind
     return any(each.device_id in look.hidden for each in one.devices)

@@ -35,13 +35,7 @@ class CpuSource(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binding:
-    """
-    What to bind a container to.
-
-    Attributes:
-        cpus: empty = write nothing: the parent's CPUs count, or kubelet's.
-        quota: whether the CFS quota stays; a Pod with CPUs of its own has none.
-    """
+    """What to bind a container to; empty CPUs = write nothing: the parent's or kubelet's count."""
 
     source: CpuSource
     cpus: CpuSet = EMPTY
@@ -54,12 +48,7 @@ class Binding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodOnNode:
-    """
-    What deciding about one container of a Pod needs: the Pod's status, label, Kubernetes' class.
-
-    Attributes:
-        whole_cpus: the container asks for whole CPUs.
-    """
+    """What deciding about one container needs; `whole_cpus`: it asks for whole CPUs."""
 
     status: ResourceStatus
     qos: QosClass

@@ -37,11 +37,9 @@ OTHER_NODE: Final = 409
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
     """
-    What is asked next.
+    What is asked next: all holdings, or changes `after` a position.
 
-    Attributes:
-        after: changes after this position; None = all holdings.
-        pause_seconds: wait at most so long before, and at least half of it.
+    At most `pause_seconds` are waited before, and at least half of them.
     """
 
     after: int | None

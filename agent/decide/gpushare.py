@@ -221,11 +221,7 @@ def environment(one: Wanting, uuid: str, node_labels: Mapping[str, str]) -> dict
 
 
 def preferred(uuid: str, available: Sequence[str], must: Sequence[str], size: int) -> list[str]:
-    """
-    Return so many ids, those of the reserved card first.
-
-    Rule: contract D.2, ours. What kubelet demands is always among them.
-    """
+    """Return ids, those of the reserved card first (contract D.2); `must` is always included."""
     others = sorted(set(available) - set(must), key=_by_number)
     of_card = [one for one in others if card_of_id(one) == uuid]
     rest = [one for one in others if card_of_id(one) != uuid]
@@ -282,12 +278,7 @@ def marking(pod: SharePod) -> list[dict[str, str]]:
 
 
 def check_card(pod: SharePod, uuid: str, cards: Iterable[Card]) -> None:
-    """
-    Refuse a Pod whose Binding names another card than the ledger.
-
-    Raises:
-        InputError: with both.
-    """
+    """Raise InputError for a Pod whose Binding names another card than the ledger."""
     minor = {card.uuid: card.minor for card in cards}.get(uuid)
     if minor != pod.minor:
         fact = f"pod_uid={pod.uid}, card={uuid}, minor={minor}, annotation={pod.minor}"

@@ -41,12 +41,7 @@ class Provider(StrEnum):
 
     @classmethod
     def named(cls, text: str) -> Provider:
-        """
-        Return the provider that somebody means, whatever the case.
-
-        Raises:
-            InputError: there is no such one.
-        """
+        """Return the provider of this name, in any case. Raises InputError: there is none."""
         for one in cls:
             if one.lower() == text.lower():
                 return one

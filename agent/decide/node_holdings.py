@@ -76,12 +76,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """
-    What happened to one holding.
-
-    Attributes:
-        holding: as it is now; None where it has ended.
-    """
+    """What happened to one holding, and how it is now; None = it has ended."""
 
     position: int
     what: str

@@ -30,12 +30,7 @@ class NodeCpus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodCpus:
-    """
-    CPUs that one Pod has to itself.
-
-    Attributes:
-        by_kubelet: kubelet's CPU manager gave them, to a Guaranteed Pod.
-    """
+    """CPUs that one Pod has to itself; `by_kubelet`: from its CPU manager, if Guaranteed."""
 
     cpus: CpuSet
     qos: QosClass = QosClass.LSR

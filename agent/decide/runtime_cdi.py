@@ -23,12 +23,7 @@ _ALWAYS: Final = (2, 0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeSaid:
-    """
-    What a runtime says of itself.
-
-    Attributes:
-        config: its configuration as JSON, where a verbose Status has it; empty = it has none.
-    """
+    """What a runtime says of itself; `config` is JSON of a verbose Status, empty = none."""
 
     name: str
     version: str

@@ -33,13 +33,7 @@ class SharedNameError(TenureError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """
-    A name, and the one container that kubelet keeps it for.
-
-    Attributes:
-        name: the CDI device, without its kind.
-        slots: what the container was given it for.
-    """
+    """A CDI device's name without its kind, and the one container that kubelet has it for."""
 
     name: str
     pod_uid: str

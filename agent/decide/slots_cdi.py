@@ -44,12 +44,7 @@ class CardEdits:
 
 
 def read_cards(specification: object) -> dict[str, CardEdits]:
-    """
-    Return how each device of a vendor's CDI specification is shown, by its name.
-
-    Raises:
-        InputError: it is none, or edits what can't be added up; with the place inside.
-    """
+    """Return each device's edits by its name. Raises InputError: unusable; with the place."""
     if not isinstance(specification, Mapping):
         raise InputError("expected an object")
     version = _version(specification.get("cdiVersion"))
@@ -109,12 +104,7 @@ def specification_of(
 
 
 def devices_shown(content: str) -> frozenset[str]:
-    """
-    Return the ids of what one of our specifications shows.
-
-    Raises:
-        InputError: it is none of ours.
-    """
+    """Return the ids that a specification of ours shows. Raises InputError: it is not ours."""
     try:
         [device] = json.loads(content)["devices"]
         ids = device["annotations"][_DEVICES]

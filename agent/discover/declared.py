@@ -42,12 +42,7 @@ class FileProbe:
     path: Path
 
     def look(self) -> Discovery:
-        """
-        Return the machine of the file.
-
-        Raises:
-            InputError: it can't be read, or says something else than a machine; with its place.
-        """
+        """Return the machine of the file. Raises InputError: it describes none; with its place."""
         return read_machine(self.path)
 
 

@@ -49,10 +49,5 @@ def read_faults(path: Path) -> tuple[Faults, tuple[Fault, ...]]:
 
 
 def write_faults(path: Path, faults: Faults) -> None:
-    """
-    Keep these faults, durably.
-
-    Raises:
-        OSError: they are not kept; the file is as it was.
-    """
+    """Write these faults durably. Raises OSError: the file is as it was."""
     write_durably(path, encode_value(faults).encode())

@@ -81,12 +81,7 @@ def recovered(faults: Faults, uuid: str) -> Faults:
 
 
 def marked(found: Discovery, faults: Faults, on_all: Iterable[Fault] = ()) -> Discovery:
-    """
-    Return what was found, each card with everything that counts against it.
-
-    Args:
-        on_all: what is wrong with the node's way to show any card.
-    """
+    """Return the devices with all that counts against them; `on_all` counts against each card."""
     everywhere = tuple(on_all)
 
     def with_faults(card: Card) -> Card:

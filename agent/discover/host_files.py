@@ -27,12 +27,7 @@ class HostFiles:
     root: Path
 
     def real(self, path: str) -> tuple[str, ...]:
-        """
-        Return the names from the root to what `path` is in the end, every link followed.
-
-        Raises:
-            OSError: there is nothing, or the links go in a circle.
-        """
+        """Return the names from the root to `path`, links followed. Raises OSError: none, loop."""
         todo = list(reversed(path.split("/")))
         done: list[str] = []
         links = 0

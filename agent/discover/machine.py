@@ -40,13 +40,7 @@ NOWHERE: Final = Place()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """
-    Why a device takes no new holders.
-
-    Attributes:
-        reason: a CamelCase word such as `Xid79` or `MIGNotServed`.
-        message: for people.
-    """
+    """Why a device takes no new holders: a CamelCase word such as `Xid79`, and words for people."""
 
     reason: Name
     message: str = ""
@@ -239,12 +233,7 @@ class Probe(Protocol):
 
 
 def checked(found: Discovery) -> Discovery:
-    """
-    Return what was found, in its order.
-
-    Raises:
-        InputError: two devices of a type with one id or minor, or a link without its GPUs.
-    """
+    """Return it in order. Raises InputError: an id or minor twice, or a link without its GPUs."""
     _check_ids("cards", [("", card.uuid, card.minor) for card in found.cards])
     _check_ids("nics", [("", nic.place.bus_id, nic.minor) for nic in found.nics])
     _check_ids("others", [(one.device_type, one.device_id, one.minor) for one in found.others])

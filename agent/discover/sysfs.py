@@ -26,12 +26,7 @@ _FABRICS: Final = {"InfiniBand": "ib", "Ethernet": "roce"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SysfsProbe:
-    """
-    Finds RDMA NICs, and the machine's ids, in the host's own files.
-
-    Attributes:
-        host: the host's `/`, of which `sys`, `proc` and `etc/machine-id` are read.
-    """
+    """Finds RDMA NICs and the machine's ids in the host's `sys`, `proc` and `etc/machine-id`."""
 
     host: HostFiles
 
@@ -136,12 +131,7 @@ def _nic(host: HostFiles, name: str) -> Nic | None:
 
 
 def virtual_functions(host: HostFiles, bus_id: str) -> tuple[VirtualFunction, ...]:
-    """
-    Return the virtual functions of the PCI device with this address, by number.
-
-    Raises:
-        OSError, ValueError: the kernel's links lead nowhere, or to something else.
-    """
+    """Return virtual functions by number. Raises OSError, ValueError: links lead nowhere."""
     folder = f"{_PCI}/{bus_id}"
     found = []
     for name in host.names(folder):

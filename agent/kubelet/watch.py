@@ -84,13 +84,7 @@ class PodSource(Protocol):
 
 
 class PodsHere:
-    """
-    The Pods that kubelet told of, with their words.
-
-    Attributes:
-        problem: why it did not, the last time; empty when it did.
-        pods: the objects as kubelet told them.
-    """
+    """The Pods that kubelet returned; `problem` is why it did not the last time, else empty."""
 
     def __init__(self, source: PodSource) -> None:
         self._source = source

@@ -115,12 +115,7 @@ class CardFiles:
         self._read: dict[Path, tuple[tuple[int, int, int], dict[str, CardEdits]]] = {}
 
     def cards(self) -> Mapping[str, CardEdits]:
-        """
-        Return how each device is shown, by its id.
-
-        Raises:
-            InputError: a file can't be read or is none, or two of them show one device.
-        """
+        """Return each device's edits by its id. Raises InputError: a bad file or device twice."""
         result: dict[str, CardEdits] = {}
         for path in self._paths:
             for name, edits in self._of(path).items():
@@ -150,13 +145,7 @@ class CheckpointFile:
         self._last: tuple[bytes, DeviceCheckpoint] | None = None
 
     def read(self) -> DeviceCheckpoint:
-        """
-        Return what it says now.
-
-        Raises:
-            CheckpointError: it can't be trusted.
-            OSError: there is none, or it can't be read.
-        """
+        """Return what it says now. Raises CheckpointError: untrusted; OSError: unreadable."""
         content = read_file(self._path)
         if self._last is None or self._last[0] != content:
             self._last = (content, read_device_checkpoint(content))
@@ -164,13 +153,7 @@ class CheckpointFile:
 
 
 def claims_in(path: Path) -> tuple[PreparedClaim, ...]:
-    """
-    Return what kubelet's record of claims says now.
-
-    Raises:
-        CheckpointError: it can't be trusted.
-        OSError: there is none, or it can't be read.
-    """
+    """Return kubelet's claims. Raises CheckpointError: not to be trusted; OSError: unreadable."""
     return read_claim_checkpoint(read_file(path))
 
 

@@ -40,13 +40,7 @@ _log: Final = logging.getLogger("tenure.agent.held")
 
 
 class HeldHere:
-    """
-    The holdings of this node as the device plugin and the report ask for them.
-
-    Attributes:
-        used: how often whose word was taken.
-        last: whose word was taken last; None = none yet.
-    """
+    """The node's holdings for plugin and report; `used` counts sources, `last` may be None yet."""
 
     def __init__(self, known: HoldingsOfNode, pods: PodsHere, believing: Believing) -> None:
         self._known = known
@@ -90,12 +84,7 @@ class HeldHere:
         return None if known is None else known.held, self.asked()
 
     def devices_of(self, pod_uid: str, container: str) -> Sequence[ProvenDevice] | None:
-        """
-        Return a container's devices; None where they are not known.
-
-        Raises:
-            InputError: what is said of the Pod can't be believed.
-        """
+        """Return devices, None = unknown. Raises InputError: the Pod's proof can't be believed."""
         words = self._pods.words(pod_uid)
         place = None if words is None else words.places.get(container)
         if words is None or place is None:
@@ -114,12 +103,7 @@ class HeldHere:
         return tuple(found.values())
 
     def is_held(self, pod_uid: str) -> bool:
-        """
-        Tell whether a Pod is believed to hold something, whatever its containers are called.
-
-        Raises:
-            InputError: what is said of the Pod can't be believed.
-        """
+        """Tell whether a Pod holds anything. Raises InputError: its proof can't be believed."""
         return self._believed(pod_uid) is not None
 
     def _believed(self, pod_uid: str) -> Believed | None:
@@ -175,12 +159,7 @@ class HoldingsFile:
         self._path = path
 
     def devices_of(self, pod_uid: str, container: str) -> Sequence[ProvenDevice] | None:
-        """
-        Return a container's devices; None where the file does not name it.
-
-        Raises:
-            InputError: the file can't be read.
-        """
+        """Return devices; None = not in the file. Raises InputError: the file can't be read."""
         found = [
             [device.proven() for device in one.devices]
             for holding in self._read().holdings
@@ -193,12 +172,7 @@ class HoldingsFile:
         return found[0] if found else None
 
     def pods(self) -> Sequence[HeldByPod]:
-        """
-        Return what every Pod holds.
-
-        Raises:
-            InputError: the file can't be read.
-        """
+        """Return what every Pod holds. Raises InputError: the file can't be read."""
         return [
             HeldByPod(
                 pod_uid=holding.pod_uid,

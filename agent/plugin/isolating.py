@@ -20,14 +20,7 @@ _LOCKS: Final = "locks"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Isolation:
-    """
-    The node's provider of isolation.
-
-    Attributes:
-        host: the node's files.
-        sizes: the bytes of every card by id, as far as it is known.
-        library: the node's own path of the provider's library.
-    """
+    """The node's provider of isolation; `sizes`: known cards' bytes by id, `library`: its path."""
 
     provider: Provider
     host: HostFiles

@@ -90,22 +90,12 @@ MESSAGE_MAX: Final = 4 * 2**20
 
 
 def devices_in(response: bytes) -> Iterable[str]:
-    """
-    Return the CDI devices that an answer of a plugin names, in its order.
-
-    Raises:
-        InputError: it is no such answer.
-    """
+    """Return an answer's CDI devices, in its order. Raises InputError: it is no such answer."""
     return tuple(device.name for device in _answer(response).cdi_devices)
 
 
 def envs_in(response: bytes) -> Mapping[str, str]:
-    """
-    Return the environment that an answer of a plugin gives.
-
-    Raises:
-        InputError: it is no such answer.
-    """
+    """Return an answer's environment. Raises InputError: it is no such answer."""
     return dict(_answer(response).envs)
 
 
@@ -122,13 +112,7 @@ class NotYetError(TenureError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocated:
-    """
-    The answer to one container.
-
-    Attributes:
-        answer: the fields of a ContainerAllocateResponse.
-        told: what is logged of it.
-    """
+    """The fields of a ContainerAllocateResponse, and what is logged of it."""
 
     answer: Mapping[str, Any]
     told: Mapping[str, object]

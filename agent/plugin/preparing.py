@@ -73,12 +73,7 @@ class Slots:
         self._isolated = isolated
 
     def name_for(self, slots: Iterable[str]) -> str:
-        """
-        Return a new name for a container that is given these slots, whosever it is.
-
-        Raises:
-            InputError: they are not ours.
-        """
+        """Return a new name for a container with these slots. Raises InputError: not ours."""
         wanted = frozenset(slots)
         if not wanted or not wanted <= self._known:
             raise InputError(f"not a slot of this node: ids={','.join(sorted(wanted))}")

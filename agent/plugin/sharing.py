@@ -59,12 +59,7 @@ class OtherCardError(TenureError):
 
 
 class GpuShare:
-    """
-    The GiB of a node's cards. What changes them comes by `saw` and `labelled`.
-
-    Attributes:
-        started: set when a container was let start, whose Pod may have to be marked.
-    """
+    """The GiB of a node's cards; `started` is set when a Pod may have to be marked."""
 
     resource = GPUSHARE_MEMORY
     allocate_seconds = ALLOCATE_SECONDS
@@ -183,12 +178,7 @@ class GpuShare:
         return {"of": known}
 
     async def to_mark(self) -> tuple[SharePod, ...]:
-        """
-        Return the Pods that kubelet has recorded and whose mark still says that it has not.
-
-        Raises:
-            NotYetError: kubelet or its record can't be asked now.
-        """
+        """Return recorded Pods without a mark. Raises NotYetError: kubelet can't tell now."""
         return to_mark(await self._share_pods(), self._record(), GPUSHARE_MEMORY)
 
     def sweep(self) -> int:
@@ -214,11 +204,7 @@ class GpuShare:
 
 
 class ShareSlots(SlotPlugin):
-    """
-    Slots of a node whose memory is counted in MiB, which are too many for ids.
-
-    A container is known by its slot, and told of its share beside its card.
-    """
+    """Slots where memory is counted in MiB, too many for ids: a slot tells the container."""
 
     def __init__(
         self,

@@ -23,13 +23,7 @@ DeviceKey = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """
-    What the Pods that live on this node ask for, in their own words, as kubelet counts it.
-
-    Attributes:
-        amounts: in sum, by resource.
-        pod_uids: of the Pods that are counted.
-    """
+    """What the Pods that live on this node ask for in sum, by resource, as kubelet counts it."""
 
     amounts: Mapping[str, int]
     pod_uids: frozenset[str]

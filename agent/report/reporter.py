@@ -52,11 +52,7 @@ _PROBLEMS_MAX: Final = 64
 
 
 class Applier(Protocol):
-    """
-    API objects by path, as much of them as reporting needs. Every call has a time limit.
-
-    Both raise ApiError; `apply` also ConflictError.
-    """
+    """The API as reporting needs it, each call bounded. Raises ApiError, `apply` ConflictError."""
 
     async def read(self, path: str) -> Object | None:
         """Return an object as the API server has it now; None if there is none."""
@@ -167,12 +163,7 @@ class Reporter:
         )
 
     async def closed(self) -> tuple[CardFault, ...]:
-        """
-        Return what the Device object says against cards.
-
-        Raises:
-            ApiError: it can't be read.
-        """
+        """Return what the Device object says against cards. Raises ApiError: it can't be read."""
         return closed_cards(await self.objects.read(f"{DEVICES}/{self.node_name}"))
 
     def _parts(self, want: Wanted, quantities: Mapping[str, str]) -> list[_Part]:

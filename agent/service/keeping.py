@@ -58,13 +58,7 @@ class _Beside(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copy:
-    """
-    An earlier word of the service.
-
-    Attributes:
-        at: when the service said so, in seconds since the epoch by this node's clock.
-        boot_id: of the start of the machine in which it was heard.
-    """
+    """An earlier answer: at which epoch second by our clock, and during which boot."""
 
     known: NodeHoldings
     at: int

@@ -53,12 +53,7 @@ def node_of_token(path: Path) -> tuple[str, str]:
 
 
 def pod_of_token(path: Path) -> tuple[str, str]:
-    """
-    Return name and UID of the Pod that a token was mounted into; empty where it says none.
-
-    Raises:
-        InputError: no token.
-    """
+    """Return name and UID of the token's Pod, empty = in none. Raises InputError: no token."""
     pod = _bound(path).pod
     return pod.name, pod.uid
 
@@ -82,12 +77,7 @@ class ProofKeys:
         self._made: tuple[tuple[int, int, int], Checker] | None = None
 
     def check(self, key: str, message: bytes, signature: bytes) -> bool:
-        """
-        Tell whether a key that is published now signed something.
-
-        Raises:
-            InputError: the folder can't be read, has no key, or one that is none.
-        """
+        """Tell whether a published key signed it. Raises InputError: no readable key there."""
         return self._checker()(key, message, signature)
 
     def _checker(self) -> Checker:

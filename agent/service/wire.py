@@ -102,23 +102,13 @@ _REASON: Final = msgspec.json.Decoder(_Reason)
 
 
 def read_holdings(body: bytes) -> tuple[Origin, int, tuple[HeldByPod, ...]]:
-    """
-    Return whose holdings an answer says, up to which position, and which.
-
-    Raises:
-        InputError: it is not of this contract, or of another format.
-    """
+    """Return origin, position and holdings. Raises InputError: not of this contract or format."""
     answer = _read(_HOLDINGS, body)
     return _origin(answer), answer.position, answer.holdings
 
 
 def read_changes(body: bytes) -> tuple[Origin, int, tuple[Change, ...], AskedClaims]:
-    """
-    Return whose changes an answer says, up to which position they are all, which, and what it asks.
-
-    Raises:
-        InputError: as `read_holdings`.
-    """
+    """Return origin, position, changes and questions. Raises InputError: as `read_holdings`."""
     answer = _read(_CHANGES, body)
     return _origin(answer), answer.position, answer.changes, answer.claims
 

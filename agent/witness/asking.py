@@ -35,12 +35,7 @@ class PodResources:
         self._socket = socket
 
     async def answer(self) -> KubeletSaid:
-        """
-        Return what the containers of this node were given, and of which claims.
-
-        Raises:
-            AwayError: kubelet does not answer.
-        """
+        """Return containers' devices and claims. Raises AwayError: kubelet does not answer."""
         call = f"/{said.POD_RESOURCES}.PodResourcesLister/List"
         async with _channel(self._socket) as channel:
             answer = await _answer(
@@ -50,11 +45,7 @@ class PodResources:
 
 
 class Runtime:
-    """
-    The container runtime, by CRI.
-
-    What a container was made with never changes, so each is asked about once.
-    """
+    """The container runtime, by CRI. A container's spec never changes, so it is read once."""
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket
@@ -85,12 +76,7 @@ class Runtime:
         return found, dict(self._inside)
 
     async def itself(self) -> RuntimeSaid:
-        """
-        Return what the runtime says of itself.
-
-        Raises:
-            AwayError: it does not answer.
-        """
+        """Return what the runtime says of itself. Raises AwayError: it does not answer."""
         async with _channel(self._socket) as channel:
             of = f"/{said.RUNTIME}.RuntimeService"
             asked = said.VersionRequest()
@@ -115,12 +101,7 @@ class Runtime:
 
 
 def places(host: HostFiles, pids: Iterable[int]) -> dict[int, Place | None]:
-    """
-    Return whose processes are, by the host's own numbers; one that can't be read is missing.
-
-    Args:
-        host: the host's files, whose `proc` is that of the host's pid namespace.
-    """
+    """Return whose processes are, by host pids; one that can't be read is missing."""
     found: dict[int, Place | None] = {}
     for pid in dict.fromkeys(pids):
         try:

@@ -67,13 +67,7 @@ class Discoveries(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """
-    What is asked of the node.
-
-    Attributes:
-        claims: reads kubelet's record of claims; None = that is not looked at.
-        aside: where files are kept that can't be trusted.
-    """
+    """What is asked of the node: `claims` None = not looked at, `aside` is for damaged files."""
 
     cards: Discoveries
     checkpoint: Callable[[], DeviceCheckpoint]
@@ -184,12 +178,7 @@ class Confirmer:
         return bool(self._link.state.asked.ends)
 
     async def round(self) -> None:
-        """
-        Look once, and say what is to be said.
-
-        Raises:
-            OSError: whom we call gone can't be kept, so nobody was called so.
-        """
+        """Look and confirm once. Raises OSError: gone Pods can't be written; none is named."""
         before = self._link.sequence  # what is said of this look follows nothing newer
         self._gate.soon.clear()
         self._gate.passed.clear()
@@ -445,12 +434,7 @@ def _outside(found: Seen, read: Read) -> Iterable[tuple[str, str]]:
 
 
 class Historian:
-    """
-    Keeps the last checkpoint of the ledger, and demands that each one grew out of it.
-
-    Attributes:
-        last: what the last answer was; None before there was one.
-    """
+    """Keeps the ledger's last checkpoint, out of which each one must grow; `last` may be None."""
 
     def __init__(self, link: ServiceLink, path: Path, keys: Sequence[PublicKey]) -> None:
         self._link = link
@@ -460,13 +444,7 @@ class Historian:
         self._kept = _note_in(path)
 
     async def round(self) -> None:
-        """
-        Ask once, and judge.
-
-        Raises:
-            NoAnswerError, RefusedError, InputError: there was no answer.
-            OSError: what is to be kept is not; it is asked again.
-        """
+        """Ask and judge once. Raises NoAnswerError, RefusedError, InputError, OSError: again."""
         shown = await self._link.checkpoint(self._kept)
         found = judged(self._kept, shown, self._keys)
         if found.keep != self._kept:
@@ -523,22 +501,13 @@ _SUFFIX: Final = ".corrupt"
 
 
 class Quarantine:
-    """
-    A folder of our own with copies of what could not be trusted; no content is kept twice.
-
-    Kubelet's own file stays where it is, and is written anew.
-    """
+    """Copies of what could not be trusted, no content twice. Kubelet's own file stays there."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def keep(self, name: str, content: bytes) -> Path | None:
-        """
-        Keep a copy of a file; return where it is, None where that content is there already.
-
-        Raises:
-            OSError: it can't be written.
-        """
+        """Copy a file; return its path, None = it is there already. Raises OSError."""
         digest = hashlib.sha256(content).hexdigest()[:16]
         path = self._folder / f"{name}.{digest}{_SUFFIX}"
         if path.exists():

@@ -43,12 +43,7 @@ BAD: frozenset[Verdict] = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """
-    What the service answered.
-
-    Attributes:
-        consistency: hashes in hex; None = it has no proof.
-    """
+    """What the service answered; `consistency`: hashes in hex, None = no proof."""
 
     checkpoint: str
     consistency: Sequence[str] | None = None
@@ -56,13 +51,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """
-    What is known of the ledger now.
-
-    Attributes:
-        keep: the note to keep.
-        words: the fact, for people.
-    """
+    """What is known of the ledger now, the note to keep, and the fact for people."""
 
     verdict: Verdict
     keep: str

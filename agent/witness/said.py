@@ -80,12 +80,7 @@ StatusResponse: Final = _runtimes("StatusResponse")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """
-    What kubelet says that a container was given of one resource.
-
-    Attributes:
-        pod: namespace and name: kubelet's answer has no UID.
-    """
+    """What kubelet gave a container of one resource; it names a Pod without its UID."""
 
     pod: tuple[str, str]
     container: str
@@ -95,12 +90,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeletSaid:
-    """
-    Kubelet's answer about the containers of its Pods.
-
-    Attributes:
-        claims: namespaces and names of the claims that containers have something of.
-    """
+    """What kubelet answers: devices, and claims by namespace and name."""
 
     given: tuple[Given, ...] = ()
     claims: frozenset[tuple[str, str]] = frozenset()
@@ -215,12 +205,7 @@ def listed(answer: Any) -> tuple[Listed, ...]:  # noqa: ANN401 - a message
 
 
 def inside(answer: Any) -> Inside:  # noqa: ANN401 - a message
-    """
-    Return what a verbose ContainerStatusResponse says that the container was made with.
-
-    Raises:
-        InputError: the runtime says it in words that nobody knows.
-    """
+    """Return what a container was made with. Raises InputError: unknown words of the runtime."""
     text = answer.info.get(INFO, "")
     if not text:
         raise InputError(f"the runtime tells nothing of a container: id={answer.status.id}")

@@ -52,13 +52,7 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whose:
-    """
-    A container of a Pod.
-
-    Attributes:
-        pod_uid: empty where nothing tells it.
-        container: its name; empty where nothing tells it.
-    """
+    """A container of a Pod; UID and container are empty where nothing tells them."""
 
     pod_uid: str
     container: str = ""
@@ -68,13 +62,7 @@ class Whose:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnCard:
-    """
-    Who is on one card.
-
-    Attributes:
-        holders: each with who says so, in their order.
-        outside: processes that are in no Pod's container, or nobody can tell whose they are.
-    """
+    """Who is on one card: holders with their sources, and processes of no known container."""
 
     uuid: str
     holders: tuple[tuple[Whose, frozenset[Source]], ...] = ()
@@ -148,12 +136,7 @@ class Seen:
 
 
 def seen(cards: Sequence[Card], read: Read, *, is_card: Callable[[str], bool]) -> Seen:
-    """
-    Put together what was read.
-
-    Args:
-        is_card: whether a resource's ids are those of cards.
-    """
+    """Combine what was read; `is_card` tells whether a resource's ids are those of cards."""
     return _Look(cards, read, is_card).result()
 
 
