@@ -79,12 +79,7 @@ class Follower:
         return True
 
     async def leave(self) -> None:
-        """
-        Say that this replica serves no more.
-
-        Raises:
-            ApiError: the API fails; the report grows old by itself then.
-        """
+        """Say that this replica serves no more. Raises ApiError: the report grows old by itself."""
         await self._reports.leave(self._replica)
 
     async def _first(self, record: SecretRecord) -> SecretRecord:

@@ -96,22 +96,12 @@ def issue_leaf(
 
 
 def facts_of(certificate: bytes) -> CertificateFacts:
-    """
-    Return what the first certificate of a PEM says.
-
-    Raises:
-        CertificateError: there is none that can be read.
-    """
+    """Return what a PEM's first certificate says. Raises CertificateError: it can't be read."""
     return _facts(_certificate(certificate))
 
 
 def bundle_facts(bundle: bytes) -> tuple[CertificateFacts, ...]:
-    """
-    Return what every certificate of a bundle says, in order; an empty bundle has none.
-
-    Raises:
-        CertificateError: it can't be read.
-    """
+    """Return what each certificate of a bundle says, in order. Raises CertificateError."""
     if not bundle.strip():
         return ()
     try:
@@ -122,12 +112,7 @@ def bundle_facts(bundle: bytes) -> tuple[CertificateFacts, ...]:
 
 
 def belongs_together(pair: KeyPair) -> bool:
-    """
-    Tell whether the key is the certificate's.
-
-    Raises:
-        CertificateError: one of them can't be read.
-    """
+    """Tell whether the key is the certificate's. Raises CertificateError: one can't be read."""
     return _private(pair.key).public_key() == _certificate(pair.certificate).public_key()
 
 

@@ -35,11 +35,7 @@ class ApiError(Exception):
 
 
 class Objects(Protocol):
-    """
-    API objects by path. Every call has a time limit.
-
-    Every method raises ApiError; those that write also ConflictError.
-    """
+    """API objects by path, each call bounded. Raises ApiError; those that write ConflictError."""
 
     async def read(self, path: str) -> Object | None:
         """Return an object as the API server has it now; None if there is none."""

@@ -73,12 +73,7 @@ class SecretRecord:
 
 
 def read_record(secret: Object) -> SecretRecord | None:
-    """
-    Return what a Secret records; None if it is one without certificates yet.
-
-    Raises:
-        CertificateError: it can't be read; with the Secret and the field.
-    """
+    """Return a Secret's record, None = it has none yet. Raises CertificateError: with the field."""
     data = secret.get("data") or {}
     if not any(data.get(key) for key in ("tls.crt", "authority.crt")):
         return None

@@ -31,24 +31,14 @@ class Reports:
         self._secret = secret
 
     async def all(self) -> tuple[Replica, ...]:
-        """
-        Return what every replica said last, by name.
-
-        Raises:
-            ApiError: the API fails.
-        """
+        """Return what every replica said last, by name. Raises ApiError."""
         query = f"{self._path}?labelSelector=tenure.sh%2Fserving%3D{self._secret}"
         found = await self._objects.read(query)
         replicas = [_replica(item) for item in (found or {}).get("items", ())]
         return tuple(sorted(replicas, key=lambda replica: replica.name))
 
     async def say(self, replica: str, leaf: str, now: datetime) -> None:
-        """
-        Record what a replica serves from now on.
-
-        Raises:
-            ApiError: the API fails.
-        """
+        """Record what a replica serves from now on. Raises ApiError."""
         path = f"{self._path}/{self._name(replica)}"
         for _ in range(3):
             known = await self._objects.read(path)
@@ -66,25 +56,13 @@ class Reports:
         raise ConflictError(f"the report of a replica keeps changing: lease={path}")
 
     async def forget(self, before: datetime) -> None:
-        """
-        Remove what was said before then: processes that were killed said no goodbye.
-
-        One that lives all the same says it anew.
-
-        Raises:
-            ApiError: the API fails.
-        """
+        """Remove older reports: of killed processes. A live one reports again. Raises ApiError."""
         for replica in await self.all():
             if replica.at < before:
                 await self.leave(replica.name)
 
     async def leave(self, replica: str) -> None:
-        """
-        Remove a replica's report: it serves no more.
-
-        Raises:
-            ApiError: the API fails.
-        """
+        """Remove a replica's report: it serves no more. Raises ApiError."""
         await self._objects.remove(f"{self._path}/{self._name(replica)}")
 
     def _name(self, replica: str) -> str:

@@ -43,12 +43,7 @@ def configuration_paths(name: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RotationObjects:
-    """
-    Where certificates are kept and published.
-
-    Attributes:
-        configurations: API paths of the webhook configurations whose caBundle is ours.
-    """
+    """Where certificates are published; `configurations` are API paths of webhooks' own."""
 
     namespace: str
     secret: str

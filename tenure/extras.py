@@ -11,12 +11,7 @@ from tenure.exits import with_next
 
 @contextmanager
 def needs(extra: str) -> Iterator[None]:
-    """
-    Import inside of this block what the extra brings.
-
-    Raises:
-        InputError: it is not installed; with what to install.
-    """
+    """Import what an extra brings. Raises InputError: it is missing; with what to install."""
     try:
         yield
     except ModuleNotFoundError as error:

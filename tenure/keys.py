@@ -12,12 +12,7 @@ if TYPE_CHECKING:
 
 
 def private_key(path: Path) -> PrivateKey:
-    """
-    Read a signer key from its file.
-
-    Raises:
-        InputError: it holds none; the message never tells what it holds.
-    """
+    """Read a signer key's file. Raises InputError: it has none; the message never quotes it."""
     from ledger.signing import PrivateKey
 
     try:
@@ -29,12 +24,7 @@ def private_key(path: Path) -> PrivateKey:
 
 
 def public_key(text: str) -> PublicKey:
-    """
-    Read a verifier key, or the file that holds one.
-
-    Raises:
-        InputError: it is none.
-    """
+    """Read a verifier key, or the file that has one. Raises InputError: it is none."""
     from ledger.signing import PublicKey
 
     path = Path(text)

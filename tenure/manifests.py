@@ -86,12 +86,7 @@ class Manifests:
         )
 
     def documents_in(self, name: str, text: str) -> tuple[Any, ...]:
-        """
-        Return the YAML documents of a text inside an object, such as a ConfigMap's.
-
-        Raises:
-            InputError: broken YAML; with its line.
-        """
+        """Return YAML documents inside an object. Raises InputError: broken YAML; with its line."""
         return yaml_documents(name, text)
 
 
@@ -143,12 +138,7 @@ def as_admitted(manifests: Manifests) -> Manifests:
 
 
 def warn_of(cluster: Cluster, files: Sequence[str]) -> None:
-    """
-    Say what objects leave unsaid, and what of them can't be read.
-
-    Raises:
-        InputError: there is no Node.
-    """
+    """Warn of what objects leave unsaid or unreadable. Raises InputError: there is no Node."""
     for text in (*cluster.warnings, *map(str, cluster.unreadable)):
         warn(text)
     if not cluster.nodes:

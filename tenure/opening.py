@@ -32,11 +32,7 @@ _NO_LEDGER: Final = (
 
 
 def ledger_url(option: str | None) -> str:
-    """
-    Return the ledger that is meant.
-
-    Rule: cli.md, Commands: --ledger, else TENURE_LEDGER, else ./tenure.db.
-    """
+    """Return the ledger that is meant: --ledger, else TENURE_LEDGER, else ./tenure.db (cli.md)."""
     return option or os.environ.get(LEDGER_VARIABLE) or DEFAULT_LEDGER
 
 

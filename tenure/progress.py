@@ -14,11 +14,7 @@ Progress = Callable[[int, int], None]
 
 @contextmanager
 def progress_bar(what: str, total: int | None = None) -> Iterator[Progress | None]:
-    """
-    Give a function that moves a bar on stderr; None off a terminal.
-
-    Rule: cli.md, Commands, "Common": no progress bar off a terminal.
-    """
+    """Yield what moves a bar on stderr; None off a terminal (cli.md, Commands, "Common")."""
     console = stderr()
     if not console.is_terminal:
         yield None

@@ -176,22 +176,12 @@ def read_service_accounts(path: Path) -> frozenset[str]:
 
 
 def read_admission_file(path: Path, content: bytes) -> AdmissionSettings:
-    """
-    Return the settings that a file's bytes say.
-
-    Raises:
-        InputError: with file, line and field.
-    """
+    """Return the settings of a file's bytes. Raises InputError: with file, line and field."""
     return read_one(parse_source(str(path), content), ADMISSION, read_admission)
 
 
 def admission_settings(path: Path | None) -> AdmissionSettings:
-    """
-    Return the settings of a file, or the defaults without one.
-
-    Raises:
-        InputError: with file, line and field.
-    """
+    """Return a file's settings, or defaults without one. Raises InputError: with file and field."""
     return DEFAULT_ADMISSION if path is None else read_admission_file(path, content_of(path))
 
 
@@ -214,12 +204,7 @@ def read_admission(document: object) -> AdmissionSettings:
 
 
 def read_one(source: InputFile, kind: str, read: Callable[[object], T]) -> T:
-    """
-    Return what `read` makes of the one document of a settings file.
-
-    Raises:
-        InputError: not one document, or what `read` raises; with file, line and field.
-    """
+    """Return what `read` makes of a file's one document. Raises InputError: with line and field."""
     documents = [document for document in source.documents if document is not None]
     if len(documents) != 1:
         raise InputError(f"one {kind} is needed: documents={len(documents)}", place=source.name)

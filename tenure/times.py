@@ -53,12 +53,7 @@ def ledger_time(*, origin: str, head_at_us: int, clock_us: int) -> LedgerTime:
 
 
 def read_moment(text: str, time: LedgerTime, *, option: str) -> int:
-    """
-    Return the moment an option names, in microseconds since the epoch.
-
-    Raises:
-        InputError: not a time, or one without a zone.
-    """
+    """Return a moment in epoch microseconds. Raises InputError: no time, or one without a zone."""
     try:
         return parse_time(text, now_us=time.now_us, field=option)
     except InputError as error:

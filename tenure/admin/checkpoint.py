@@ -229,12 +229,7 @@ def _words(source: Ledger, position: int) -> dict[str, Any]:
 
 
 def expect_events(source: Ledger) -> None:
-    """
-    Refuse a ledger that nobody ever wrote to: there is nothing to sign, prove or export.
-
-    Raises:
-        InputError: it is one.
-    """
+    """Raise InputError for an empty ledger: there is nothing to sign, prove or export."""
     if not source.head().origin:
         raise nothing_recorded(source)
 
@@ -270,12 +265,7 @@ def checkpoint_of(source: Ledger, text: str, key: PublicKey, *, place: str) -> C
 
 
 def parsed_checkpoint(text: str, *, place: str) -> Checkpoint:
-    """
-    Return what a signed note says, whoever signed it.
-
-    Raises:
-        InputError: it is no checkpoint.
-    """
+    """Return what a signed note says, whoever signed it. Raises InputError: no checkpoint."""
     from ledger.signing import Checkpoint, Note
 
     try:

@@ -114,12 +114,7 @@ def answer_export(
 
 
 def proved_export(path: Path, key: PublicKey) -> Export:
-    """
-    Read an export that its own signature proves.
-
-    Raises:
-        NotSignedError: it does not prove itself.
-    """
+    """Read an export that its own signature proves. Raises NotSignedError: it does not."""
     from tenure.offline import NotProvedError, check
 
     try:

@@ -110,12 +110,7 @@ def answer_proof(
 
 
 def read_proof(path: Path) -> Proof:
-    """
-    Read a proof, strictly: nothing twice, nothing that is not looked at.
-
-    Raises:
-        InputError: it is none.
-    """
+    """Read a proof strictly: no key twice, none unknown. Raises InputError: it is none."""
     from tenure.sources.json_text import NotJsonError, json_documents
 
     try:
@@ -137,12 +132,7 @@ def read_proof(path: Path) -> Proof:
 
 
 def checked(proof: Proof, notes: Sequence[tuple[str, str]], key: PublicKey) -> Checked:
-    """
-    Check a proof against checkpoints, each with where it was read.
-
-    Raises:
-        InputError: what should be a checkpoint is none.
-    """
+    """Check a proof against checkpoints, each with its place. Raises InputError: one is none."""
     from ledger.signing import Note
 
     faults, signed = [], frozenset[int]()

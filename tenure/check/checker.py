@@ -59,12 +59,7 @@ _CHECKED: Final = frozenset({"Pod", "Device", "NodeResourceTopology", "Node", "B
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """
-    What becomes of one object (cli.md, tenure check).
-
-    Attributes:
-        body: the object after the patch.
-    """
+    """What becomes of one object (cli.md, tenure check); `body` is the object after the patch."""
 
     kind: str
     namespace: str
@@ -104,12 +99,7 @@ class Checker:
     runtime_classes: Mapping[str, Mapping[str, Any]]
 
     def check(self, document: Document) -> Checked:
-        """
-        Return what becomes of one object.
-
-        Raises:
-            InputError: the object can't be read at all, or is not among the old ones.
-        """
+        """Return what becomes of an object. Raises InputError: unreadable, or not an old one."""
         body = written(document)
         try:
             if document.kind in _CHECKED:

@@ -69,10 +69,9 @@ def facts_of(manifests: Manifests) -> dict[str, NamespaceFacts]:
 
 def priorities_of(manifests: Manifests) -> Priorities:
     """
-    Return what the PriorityClasses of the input give; of several defaults the least counts.
+    Return what PriorityClasses give; of several defaults the least counts.
 
-    Raises:
-        InputError: one of them can't be read, with file and line.
+    Raises InputError: one can't be read, with file and line.
     """
     values: dict[str, int | None] = {**dict.fromkeys(filter(None, PriorityClass)), **_BUILT_IN}
     policies = dict.fromkeys(_BUILT_IN, PriorityClassObject.PREEMPTS)

@@ -23,12 +23,7 @@ _DIGEST_LENGTH: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatedVocabulary:
-    """
-    What one place says requests mean; of a webhook only the digest is known.
-
-    Attributes:
-        is_path: the name is a file's, and is written as it is.
-    """
+    """What one place says requests mean; of a webhook its digest. `is_path`: the name is a file."""
 
     name: str
     digest: str

@@ -217,12 +217,7 @@ def _quota(item: Object) -> QuotaFact | InputError:
 
 
 def _readable(found: Iterable[QuotaFact | InputError]) -> tuple[QuotaFact, ...]:
-    """
-    Return quotas, by name.
-
-    Raises:
-        InputError: one of them can't be read, so what counts is not known.
-    """
+    """Return quotas by name. Raises InputError: one can't be read, so the sum is unknown."""
     quotas = []
     for one in found:
         if isinstance(one, InputError):
@@ -254,12 +249,7 @@ class Watched(Generic[_T]):
         self.reflector = Reflector(source, path, self, monotonic=monotonic, objects_max=OBJECTS_MAX)
 
     async def follow(self) -> None:
-        """
-        Follow the collection; see `Reflector.follow`.
-
-        Raises:
-            ApiError: the API could not be asked; call it again.
-        """
+        """Follow the collection; see `Reflector.follow`. Raises ApiError: call it again."""
         await self.reflector.follow()
 
     def of(self, namespace: str) -> Mapping[str, _T]:

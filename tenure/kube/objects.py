@@ -54,12 +54,7 @@ _MISSHAPEN: Final = (AttributeError, KeyError, TypeError, ValueError)
 async def connected(
     kubeconfig: str | None = None, *, timeout_seconds: float = TIMEOUT_SECONDS
 ) -> AsyncIterator[KubeObjects]:
-    """
-    Connect as this kubeconfig's user; without one as the Pod that we run in, else as `kubectl`.
-
-    Raises:
-        ApiError: no credentials are found or they can't be read.
-    """
+    """Connect by kubeconfig, else as our Pod or `kubectl`. Raises ApiError: no credentials."""
     settings = Configuration()
     _check_there(kubeconfig)
     try:
@@ -106,12 +101,7 @@ def _check_there(kubeconfig: str | None) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextAnswer:
-    """
-    What was answered in text.
-
-    Attributes:
-        message: why there is no answer, where the status is no 200.
-    """
+    """A text that was answered; `message` is why there is none, where the status is not 200."""
 
     status: int
     text: str
@@ -165,15 +155,7 @@ class KubeObjects:
         return None if status == _NOT_FOUND else body
 
     async def text(self, path: str, order: Object | None = None) -> TextAnswer:
-        """
-        Return what is answered in text, refused or not.
-
-        Args:
-            order: what is posted; None = it is only read.
-
-        Raises:
-            ApiError: nothing is answered.
-        """
+        """Post an order, or read where it is None; return the text. Raises ApiError: no answer."""
         method = "GET" if order is None else "POST"
         with _as_api_errors(method, path, self._timeout_seconds):
             async with asyncio.timeout(self._timeout_seconds):

@@ -65,12 +65,7 @@ class Place:
         return self.dump() if self.dump is not None else opened(self.ledger)
 
     def ask(self, name: str, answers: Answers[_Q], question: _Q) -> Answer:
-        """
-        Return the answer to a question, wherever it goes.
-
-        Raises:
-            InputError: it can't be answered.
-        """
+        """Return the answer to a question, wherever it goes. Raises InputError: it has none."""
         if self.service is not None:
             params = [*params_of(question), *params_of(lines_here())]
             answer: Answer = self.service.ask(name, params)
@@ -100,12 +95,7 @@ def expect_now(files: Sequence[str] | None, **given: object) -> None:
 
 
 def service_of(place: Place) -> Service:
-    """
-    Return the service that is meant.
-
-    Raises:
-        InputError: none is.
-    """
+    """Return the service that is meant. Raises InputError: none is."""
     if place.service is None:
         error = InputError("only the service that runs can do it", field="--live")
         raise with_next(error, "give --live, or --server URL")
@@ -168,12 +158,7 @@ def place_of(
     server_name: ServerName = None,
     namespace: Namespace = None,
 ) -> Place:
-    """
-    Return where a question goes, by the options that `asks` gives to commands.
-
-    Raises:
-        InputError: the options do not go together.
-    """
+    """Return the place that options of `asks` name. Raises InputError: they do not go together."""
     direct = {"--token-file": token_file, "--server-ca": server_ca, "--server-name": server_name}
     if not live and server is None:
         for option, value in {**direct, "--namespace": namespace}.items():

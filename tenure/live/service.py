@@ -56,12 +56,7 @@ class Service:
     namespace: str = ""
 
     def ask(self, question: str, params: list[tuple[str, str]]) -> Answer:
-        """
-        Return the answer, with the notes beside it.
-
-        Raises:
-            InputError: it can't be asked, or it refuses; in its own words.
-        """
+        """Return the answer and its notes. Raises InputError: not reached, or it refuses."""
         within = f"/namespaces/{quote(self.namespace, safe='')}" if self.namespace else ""
         path = f"{ROOT}{within}/{RESOURCE}/{question}"
         path += f"?{urlencode(params)}" if params else ""

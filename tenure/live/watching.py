@@ -24,13 +24,9 @@ def watch(
     place: Place, name: str, answers: Answers[_Q], question: Callable[[int], _Q], interval: float
 ) -> None:
     """
-    Draw the answer again and again, until Ctrl-C.
+    Draw the answer again and again, until Ctrl-C; `question` is given the screen's width.
 
-    Args:
-        question: asked each time, given the width of the screen.
-
-    Raises:
-        InputError: stdout is no terminal.
+    Raises InputError: stdout is no terminal.
     """
     from rich.live import Live
     from rich.text import Text

@@ -57,12 +57,7 @@ class DriftQuestion:
 
 
 def answer_drift(source: Ledger, question: DriftQuestion, sight: Sight) -> Answer:
-    """
-    Answer what is said differently now; its words name Pods of all namespaces.
-
-    Raises:
-        InputError: not all of them are seen.
-    """
+    """Answer what differs now, for whoever sees all Pods. Raises InputError: the asker does not."""
     from ledger.store.reading.kept import consumers_of
     from ledger.store.reading.report_queries import open_drifts, span
 
@@ -84,12 +79,7 @@ def answer_drift(source: Ledger, question: DriftQuestion, sight: Sight) -> Answe
 def drift_records(
     rows: Iterable[DriftRow], consumers: Mapping[int, Sequence[Claimant]]
 ) -> list[dict[str, Any]]:
-    """
-    Return drift that is open as people and programs read it.
-
-    Args:
-        consumers: who uses claims, by the position of the event that gave them something.
-    """
+    """Return open drift as records; `consumers` use claims, by the giving event's position."""
     return [
         {
             "kind": one_line(row.kind),

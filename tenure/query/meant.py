@@ -86,12 +86,7 @@ def first_known(
 
 
 def first_of(readings: Sequence[Reading], known: Known) -> Name:
-    """
-    Return the first reading of a name that is known.
-
-    Raises:
-        InputError: none is, or more than one thing is called so.
-    """
+    """Return the first known reading. Raises InputError: none is known, or the name is shared."""
     for reading in readings:
         found = [name for name in known.names(reading) if known.knows(name)]
         if len(found) > 1:

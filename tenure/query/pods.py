@@ -71,12 +71,7 @@ class PodsQuestion:
 
 
 def answer_pods(source: Ledger, question: PodsQuestion, sight: Sight) -> Answer:
-    """
-    Answer which Pods there are.
-
-    Raises:
-        InputError: more rows than a service reads for a question.
-    """
+    """Answer which Pods there are. Raises InputError: more rows than a service reads."""
     now = time_of(source)
     with source.connection.begin():
         found = [*_records(source, sight, now)]

@@ -30,12 +30,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """
-    One question that can be answered.
-
-    Attributes:
-        lines: how long they may be where the asker is.
-    """
+    """One question that can be answered, with the line length of the asker."""
 
     kind: Kind
     question: Any
@@ -59,12 +54,7 @@ QUESTIONS: Final[Mapping[str, Kind]] = {
 
 
 def asked(name: str, params: Iterable[tuple[str, str]]) -> Asked:
-    """
-    Return the question that a name of `QUESTIONS` and parameters ask.
-
-    Raises:
-        InputError: a parameter is unknown, missing or no value of its kind.
-    """
+    """Return a question of `QUESTIONS`. Raises InputError: a parameter is unknown or wrong."""
     kind = QUESTIONS[name]
     own, lines = list[tuple[str, str]](), list[tuple[str, str]]()
     for each in params:

@@ -17,14 +17,7 @@ FITS: Final = "fits"
 
 
 def state_of(pod: PodSummary, refusal: RefusalRow | None, *, held: bool) -> str:
-    """
-    Return where a Pod stands.
-
-    Args:
-        pod: its newest reservation and its newest refusal.
-        refusal: that refusal, if there is one.
-        held: that reservation is open.
-    """
+    """Return where a Pod stands; `held`: its newest reservation is open, `refusal`: its newest."""
     from ledger.domain.log.events import STAGE_GONE
     from scheduler.service.api.words import WEBHOOK_ACTOR
 

@@ -110,12 +110,7 @@ class _Used:
 
 
 def answer_usage(source: Ledger, question: UsageQuestion, sight: Sight) -> Answer:
-    """
-    Answer who used how much.
-
-    Raises:
-        InputError: the group or the window can't be read.
-    """
+    """Answer who used how much. Raises InputError: the group or the window can't be read."""
     answer = Answer()
     used = _used(source, question, sight, answer)
     document = {

@@ -128,12 +128,7 @@ class _Found:
 
 
 def answer_who(source: Ledger, question: WhoQuestion, sight: Sight) -> Answer:
-    """
-    Answer who holds what.
-
-    Raises:
-        InputError: the ledger knows no such name, or the question can't be read.
-    """
+    """Answer who holds what. Raises InputError: an unknown name, or an unreadable question."""
     answer = Answer()
     found = _find(source, question, sight, answer)
     meant, form = found.meant, question.output

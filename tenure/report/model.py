@@ -91,13 +91,7 @@ class Report:
 
 @dataclass(slots=True, kw_only=True)
 class ModelRow:
-    """
-    The cards of one model.
-
-    Attributes:
-        full, partly: cards that are held whole, or in part.
-        level_percent: what is held of all of them; of one that nobody can name all of it.
-    """
+    """One model's cards: `full` and `partly` are held; an unnamed card counts as held in whole."""
 
     model: str
     is_gpu: bool

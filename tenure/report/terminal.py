@@ -55,13 +55,7 @@ _QUIET: Final = "dim"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cell:
-    """
-    One card as it is drawn.
-
-    Attributes:
-        unknown: it stands for a card that is held, of which nobody knows which it is.
-        shut: it is free, and on a node that is closed.
-    """
+    """A card as drawn: `unknown` stands for a held one without a name, `shut` for a closed node."""
 
     card: DeviceNow
     unknown: bool = False

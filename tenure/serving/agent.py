@@ -299,13 +299,7 @@ class Marker:
         self._marked: set[str] = set()
 
     async def round(self) -> None:
-        """
-        Do once what there is to do, then wait for a start of a container, not for ever.
-
-        Raises:
-            ApiError: the API does not answer.
-            NotYetError: kubelet does not.
-        """
+        """Mark what waits, then wait for a start, not for ever. Raises ApiError, NotYetError."""
         self._served.started.clear()
         try:
             node = await self._objects.read(f"/api/v1/nodes/{_of(self._node)}")

@@ -143,12 +143,7 @@ class Prover:
         return self.now().reason is reason
 
     async def round(self) -> None:
-        """
-        Prove it if that is due, and tell the Node where it changed; then wait a little.
-
-        Raises:
-            ApiError, ConflictError: the Node could not be told; what counts here counts.
-        """
+        """Prove it if due, tell the Node of a change, then wait. Raises ApiError, ConflictError."""
         try:
             await self._prove()
             proof = self.now()

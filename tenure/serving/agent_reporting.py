@@ -72,12 +72,7 @@ class NodeToTell:
 
 
 def offered(names: Iterable[str], option: str) -> frozenset[Dialect]:
-    """
-    Return the dialects of these names.
-
-    Raises:
-        InputError: no such one, or its amounts are a device plugin's and not a Node's.
-    """
+    """Return these dialects. Raises InputError: unknown, or its amounts are no Node's."""
     served = {str(one.dialect): one.dialect for one in READERS if one.offers is not no_offers}
     found = set()
     for name in names:
@@ -135,12 +130,7 @@ class KeptFaults:
 
 @dataclass(slots=True, kw_only=True)
 class Looks:
-    """
-    Looks in a thread, which a driver that hangs keeps: nothing is known of its devices then.
-
-    Attributes:
-        seconds: how long a look is waited for. The next one waits for the same.
-    """
+    """Looks in a thread; when a driver hangs for so many seconds, its devices are unknown."""
 
     probe: Probe
     seconds: float = LOOK_SECONDS
@@ -169,12 +159,7 @@ async def reporting(
     registry: CollectorRegistry,
     tasks: Tasks,
 ) -> None:
-    """
-    Add the tasks that report this node to those of the process.
-
-    Raises:
-        InputError: the folder of what outlives us is missing, or its file can't be opened.
-    """
+    """Add the tasks that report this node. Raises InputError: its --state can't be read."""
     if not options.state.is_dir():
         missing = InputError(f"no such folder: {options.state}", field="--state")
         raise with_next(missing, "mount a folder of the node's own there")

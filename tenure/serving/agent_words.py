@@ -30,9 +30,7 @@ class Told:
     What is known of this node's holdings.
 
     Attributes:
-        words: whose word it is, for people.
         own_pod: name and UID of the Pod that we run in; empty = in none.
-        node: name of the Node that our token is of.
     """
 
     held: HeldHere

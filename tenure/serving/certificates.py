@@ -35,12 +35,7 @@ _COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """
-    The certificates of a cluster.
-
-    Attributes:
-        trusted: webhook configuration -> fingerprints that it trusts; None for one that is absent.
-    """
+    """A cluster's certificates; `trusted`: configuration -> fingerprints, None = it is absent."""
 
     recorded: RotationRecord
     trusted: dict[str, frozenset[str] | None]
@@ -65,12 +60,7 @@ def print_status(options: StatusOptions) -> None:
 
 
 def ask_rotation(options: RotateOptions) -> None:
-    """
-    Mark the Secret, so that the leading replica rotates authority and leaf.
-
-    Raises:
-        InputError: the cluster or its Secret can't be read or written.
-    """
+    """Have the leader issue authority and leaf anew. Raises InputError: no Secret to write."""
 
     async def ask(api: Objects) -> None:
         found = await api.read(options.path)

@@ -107,13 +107,7 @@ class _Refused(asyncio.Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Http2:
-    """
-    What is answered to callers that choose HTTP/2.
-
-    Attributes:
-        body_bytes_max: of one call.
-        is_silent: callers should look for another replica: their connections are closed.
-    """
+    """What HTTP/2 callers are answered; `is_silent` closes them: they find another replica."""
 
     answer: Answer
     body_bytes_max: int

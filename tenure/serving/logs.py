@@ -16,11 +16,7 @@ _OF_EVERY_RECORD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"mess
 
 
 class JsonLines(logging.Formatter):
-    """
-    Writes event, level, logger, the record's own fields and the time.
-
-    A field that is no plain value is written as Python shows it.
-    """
+    """Writes event, level, logger, fields and time; a field that is no plain value by its repr."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""

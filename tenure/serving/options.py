@@ -32,12 +32,7 @@ class Address(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> Address:
-        """
-        Return host and port of `HOST:PORT`.
-
-        Raises:
-            InputError: it is something else.
-        """
+        """Return host and port of `HOST:PORT`. Raises InputError: it is something else."""
         host, colon, port = text.rpartition(":")
         if not (colon and host and port.isascii() and port.isdigit() and int(port) <= PORT_MAX):
             raise InputError(f"expected HOST:PORT: value={text!r}")

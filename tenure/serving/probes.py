@@ -14,12 +14,7 @@ def probes_app(
     why_not_ready: Callable[[], str],
     beside: Callable[[], Sequence[str]] = tuple,
 ) -> web.Application:
-    """
-    Return the application for kubelet and Prometheus: `/livez`, `/readyz`, `/metrics`.
-
-    Args:
-        beside: lines for people, after the word whether it is ready.
-    """
+    """Return `/livez`, `/readyz` and `/metrics`; `beside` has lines for people, after readiness."""
 
     async def livez(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")

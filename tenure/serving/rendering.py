@@ -58,12 +58,7 @@ def folder() -> Path:
 
 
 def render(name: str, values: Mapping[str, Any]) -> str:
-    """
-    Return a file of `deploy/` with these values, each written as YAML writes it at its place.
-
-    Args:
-        name: of the file, without its ending.
-    """
+    """Return the file `name`.yaml of `deploy/` with these values, each written as YAML."""
     environment = Environment(
         loader=FileSystemLoader(folder()),
         undefined=StrictUndefined,

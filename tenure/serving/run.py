@@ -14,10 +14,9 @@ from tenure.exits import with_next
 
 def run_service(serve: Coroutine[Any, Any, None]) -> None:
     """
-    Run a service until it ends, on libuv's loop: TLS in a burst costs it half as much.
+    Run a service until it ends, on libuv's loop, on which TLS costs half.
 
-    Raises:
-        InputError: it can't start with what it was given.
+    Raises InputError: it can't start with what it was given.
     """
     import uvloop  # none of it to read a command line, which is left behind
 

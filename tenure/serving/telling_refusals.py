@@ -53,13 +53,7 @@ class RefusalSender:
         self._unsent: list[dict[str, Any]] = []
 
     async def send(self) -> None:
-        """
-        Send what waits, a message after the other.
-
-        Raises:
-            ApiError: it was not taken; it is sent again.
-            InputError: there is no token to send it with.
-        """
+        """Send what waits, one by one. Raises ApiError: it is sent again; InputError: no token."""
         while True:
             if not self._unsent:
                 self._unsent = grouped(self._queue.take(REFUSALS_MAX))
@@ -97,12 +91,7 @@ def _message(refusals: Sequence[dict[str, Any]]) -> bytes:
 
 @asynccontextmanager
 async def sending(queue: RefusalQueue, target: RefusalTarget) -> AsyncIterator[RefusalSender]:
-    """
-    Yield who sends a queue's refusals.
-
-    Raises:
-        InputError: the authority can't be read.
-    """
+    """Yield the sender of a queue's refusals. Raises InputError: the authority can't be read."""
     try:
         context = await asyncio.to_thread(ssl.create_default_context, cafile=target.authority)
     except (OSError, ssl.SSLError) as error:

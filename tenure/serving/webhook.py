@@ -51,12 +51,7 @@ _log: Final = logging.getLogger("tenure.webhook")
 
 
 def check_names(options: WebhookOptions) -> None:
-    """
-    Refuse names that no object can have.
-
-    Raises:
-        InputError: with the option.
-    """
+    """Refuse names that no object can have, by InputError with the option."""
     named = {
         "--namespace": options.namespace,
         "--secret": options.secret,
@@ -137,12 +132,7 @@ async def serve_webhook(options: WebhookOptions) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class Keeper:
-    """
-    Whatever keeps the leaf current.
-
-    Attributes:
-        confirmed_at, phase: for one that must ask the API.
-    """
+    """Whatever keeps the leaf current; `confirmed_at` and `phase` are for one that asks the API."""
 
     look: Callable[[], Awaitable[None]]
     keeps_one: asyncio.Event

@@ -262,11 +262,6 @@ def with_learned(run: Run, url: str) -> Run:
 
 
 def learned_from(url: str) -> tuple[tuple[PodRequest, ...], int]:
-    """
-    Return the requests that a ledger recorded, and of how many Pods it does not tell them.
-
-    Raises:
-        InputError: no such ledger.
-    """
+    """Return a ledger's requests, and how many Pods have none. Raises InputError: no ledger."""
     with open_ledger(url, mode="read") as ledger:
         return requests_seen(ledger.read_events())

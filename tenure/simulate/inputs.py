@@ -31,12 +31,7 @@ def read_manifest_run(
     start_us: int,
     schedule: Path | None = None,
 ) -> Run:
-    """
-    Read the files and return the run they describe; with a schedule one with times.
-
-    Raises:
-        InputError: as `manifest_run` and `read_schedule`.
-    """
+    """Read files as a run. Raises InputError: as `manifest_run` and `read_schedule`."""
     manifests = as_admitted(read_manifests(paths))
     run = manifest_run(
         manifests, settings=settings, start_us=start_us, may_ask_by_claims=schedule is None

@@ -30,13 +30,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodChange:
-    """
-    A Pod is deleted, or gets other labels. `arrival` is an index into the arrivals.
-
-    Attributes:
-        pod: the Pod from then on, under its UID; None = it is gone.
-        reason: of its end.
-    """
+    """A Pod gets other labels under its UID or, with `pod` None, ends. `arrival` is an index."""
 
     at_us: int
     arrival: int

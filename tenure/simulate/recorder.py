@@ -47,12 +47,7 @@ class ResumedEvents:
 
 
 class Recorder:
-    """
-    Collects the events of decisions and appends them together.
-
-    Attributes:
-        appended: events appended by this process; what a resumed run finds is not counted.
-    """
+    """Appends events of decisions together; `appended` counts those of this process alone."""
 
     def __init__(self, writer: Writer, *, batch: int, replay: ResumedEvents | None = None) -> None:
         assert batch >= 1, batch

@@ -206,11 +206,7 @@ PROGRESS_EVERY = 64
 
 
 def decide_all(simulator: Simulator, progress: Progress | None = None) -> None:
-    """
-    Decide every arrival in order; a group or gang at its first member.
-
-    Rule: cli.md, Order.
-    """
+    """Decide every arrival in order, a group or gang at its first member (cli.md, Order)."""
     arrivals = simulator.run.arrivals
     groups = _groups(simulator)
     tally, engine = simulator.tally, simulator.engine

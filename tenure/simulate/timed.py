@@ -174,11 +174,7 @@ class VirtualClock:
         return ended.nodes
 
     def _arrive(self, indices: Sequence[int], now_us: int) -> None:
-        """
-        Decide the Pods of one moment in their order; a group at the first of its members.
-
-        Rule: cli.md, Order.
-        """
+        """Decide one moment's Pods in order, a group at its first member (cli.md, Order)."""
         for group, members in self._members_of(indices).items():
             self._waiting[group] = [*self._waiting.get(group, []), *members]
         tried: set[str] = set()

@@ -47,12 +47,7 @@ class InputFile:
 
 
 def read_source(path: Path) -> InputFile:
-    """
-    Read and parse one file.
-
-    Raises:
-        InputError: it is not there, not text, or not YAML or JSON; with file and line.
-    """
+    """Read and parse one file. Raises InputError: no YAML or JSON text; with file and line."""
     try:
         with path.open("rb") as file:
             content = _bytes_of(file, str(path))

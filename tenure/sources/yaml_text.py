@@ -38,12 +38,7 @@ _FLOATS: Final = (
 
 
 def yaml_documents(name: str, text: str) -> tuple[Any, ...]:
-    """
-    Return every document of a YAML stream; an empty one is None.
-
-    Raises:
-        InputError: broken YAML or one of its traps, with `file:line`.
-    """
+    """Return each document; an empty one is None. Raises InputError: bad YAML; with its line."""
     try:
         _refuse_deep(text)
         return tuple(_constructed(text))

@@ -32,12 +32,7 @@ _GPUS_MAX: Final = 1024
 
 
 def check_wanted(wanted: Options) -> None:
-    """
-    Refuse what is no request, or more than one.
-
-    Raises:
-        InputError: none or several of a name, a file and options.
-    """
+    """Raise InputError unless there is just one of a name, a file and options."""
     given = [wanted.name is not None, wanted.file is not None, wanted.has_amounts]
     if sum(given) != 1:
         error = InputError("one request is needed: NAMESPACE/POD, --file, or --gpus and the like")
@@ -45,12 +40,7 @@ def check_wanted(wanted: Options) -> None:
 
 
 def request_of_file(path: Path, vocabulary: Vocabulary) -> PodRequest:
-    """
-    Return the request of the one Pod in a file.
-
-    Raises:
-        InputError: it can't be read, holds not one Pod, or breaks rules of ours.
-    """
+    """Return the request of a file's one Pod. Raises InputError: unreadable, or it breaks rules."""
     pods = as_admitted(read_manifests([str(path)])).of_kind("Pod")
     if len(pods) != 1:
         raise InputError(f"one Pod is needed: pods={len(pods)}", field="--file", place=str(path))
@@ -65,12 +55,7 @@ def request_of_file(path: Path, vocabulary: Vocabulary) -> PodRequest:
 
 
 def request_of_options(wanted: Options, vocabulary: Vocabulary) -> PodRequest:
-    """
-    Return the request that the options describe, read as a Pod written in that dialect would be.
-
-    Raises:
-        InputError: an amount that is none, or that the dialect refuses.
-    """
+    """Return the options' request, as a Pod of that dialect. Raises InputError: a wrong amount."""
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     if wanted.own_cpus:

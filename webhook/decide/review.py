@@ -141,12 +141,7 @@ def request_of(review: object, limits: ReviewLimits = DEFAULT_LIMITS) -> Admissi
 
 
 def request_within(review: object) -> AdmissionRequest:
-    """
-    Return the request of an AdmissionReview that is known not to be nested too deep.
-
-    Raises:
-        InputError: as `request_of`.
-    """
+    """Return the request of a review that is not nested too deep. Raises as `request_of`."""
     if not isinstance(review, dict):
         raise InputError("expected an AdmissionReview")
     for key, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
@@ -355,12 +350,7 @@ def lists_of_containers(pod: Mapping[str, object]) -> dict[str, list[object]]:
 
 
 def expect_few(pod: Mapping[str, object], old: Mapping[str, object] = MappingProxyType({})) -> None:
-    """
-    Look how many containers a Pod has; as many as before the change may stay.
-
-    Raises:
-        InputError: more in one list than are decided on.
-    """
+    """Raise InputError for more containers in a list than are decided on and were there before."""
     before = lists_of_containers(old)
     for section, items in lists_of_containers(pod).items():
         if len(items) > max(CONTAINERS_MAX, len(before.get(section, ()))):

@@ -60,8 +60,7 @@ def names_cdi(annotations: str = f"'%s'.format([{AFTER}])") -> str:
     """
     Return that a Pod's annotations name CDI devices, and did not say so before.
 
-    Args:
-        annotations: at least all of them as one text; without the name in it no key is looked at.
+    `annotations` is their text: without the name in it no key is looked at.
     """
     name, same = text(DOMAIN_CDI), f"k in {BEFORE} && {BEFORE}[k] == {AFTER}[k]"
     named = f"{AFTER}.exists(k, k.contains({name}) && !({same}))"

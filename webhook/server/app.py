@@ -91,11 +91,7 @@ class ServerLimits:
 
 
 class Gates:
-    """
-    The places of one hook: for bodies that arrive, and for requests that are answered.
-
-    Who finds none free waits for one, in order, for as long as its caller does.
-    """
+    """Places of one hook, for bodies and for requests; callers wait for one in order."""
 
     def __init__(self, limits: ServerLimits) -> None:
         self._large_bytes = limits.large_bytes
@@ -129,11 +125,7 @@ def budget_of_query(query: str, limits: ServerLimits) -> float:
 
 
 def budget_seconds(timeout: str | None, limits: ServerLimits) -> float:
-    """
-    Return how long a request may take, given the API server's own `timeout` parameter.
-
-    A timeout that can't be read counts as none.
-    """
+    """Return a request's seconds by the API server's `timeout`; unreadable counts as none."""
     try:
         given = parse_duration(timeout or "") / SECOND_NS
     except InputError:

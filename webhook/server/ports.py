@@ -19,11 +19,7 @@ class LookupFailedError(Exception):
 
 
 class Lookups(Protocol):
-    """
-    What is looked up in the API, with a time limit on every call.
-
-    Every method raises LookupFailedError.
-    """
+    """Lookups in the API, with a time limit on every call. Each raises LookupFailedError."""
 
     async def namespace_labels(self, namespace: str) -> Mapping[str, str]:
         """Return the labels of a namespace; none for one that does not exist."""

@@ -31,14 +31,7 @@ END_SECONDS: Final = 1.0
 
 @dataclass(slots=True)
 class _Work:
-    """
-    A question on its way to the thread.
-
-    Attributes:
-        source: what it reads from, while it is being answered.
-        is_late: nobody waits for it any more.
-        over: it is answered, or failed.
-    """
+    """A question on its way to the thread; `is_late`: it has timed out, `over`: it is answered."""
 
     question: Asked
     sight: Sight

@@ -73,12 +73,7 @@ class _Lists:
 
 
 async def origin_of(objects: KubeObjects) -> str:
-    """
-    Return whose ledger is ours: that of the cluster.
-
-    Raises:
-        ApiError: the API can't be asked.
-    """
+    """Return the origin of our ledger: the cluster's. Raises ApiError: it can't be asked."""
     cluster = await objects.read(_CLUSTER)
     if cluster is None:
         raise ApiError(f"there is no such namespace: path={_CLUSTER}")
@@ -86,12 +81,7 @@ async def origin_of(objects: KubeObjects) -> str:
 
 
 async def why_not_expected(objects: KubeObjects, expected: AbstractSet[str]) -> str:
-    """
-    Return that this process is none of the expected users; empty where it is, or none can tell.
-
-    Raises:
-        ApiError: the API can't be asked.
-    """
+    """Return why this process is no expected user; empty = it is, or unknown. Raises ApiError."""
     review = {"apiVersion": _GROUP, "kind": "SelfSubjectReview"}
     try:
         answer = await objects.create(f"/apis/{_GROUP}/selfsubjectreviews", review)

@@ -22,12 +22,7 @@ SIZE_BYTES: Final = 8
 
 
 def fold(asked: BinaryIO, answer: BinaryIO) -> None:
-    """
-    Fold to the head; then, once a position is asked for, up to it.
-
-    Raises:
-        LedgerError: the ledger can't be read.
-    """
+    """Fold to the head, then to a position once it is asked for. Raises LedgerError."""
     url = asked.readline().decode().rstrip("\n")
     with open_ledger(url, mode="read") as ledger:
         loaded = load_state(ledger)

@@ -22,15 +22,7 @@ PROBE_SECONDS: Final = 1.0
 
 
 class ProbedLane:
-    """
-    The lane, once the ledger is ours, and whether the ledger behind it answers.
-
-    Args:
-        now: seconds that never run backwards.
-
-    Attributes:
-        lane: None before we take the ledger over.
-    """
+    """The lane, None before the takeover, and whether its ledger answers; `now` is monotonic."""
 
     def __init__(
         self,
@@ -107,12 +99,7 @@ class ProbedLane:
 
 
 def beginning_of(url: str, origin: str) -> Beginning:
-    """
-    Return what the ledger tells at its head.
-
-    Raises:
-        InputError: it is the ledger of another cluster.
-    """
+    """Return what the ledger tells at its head. Raises InputError: another cluster's."""
     with open_ledger(url, mode="read") as ledger:
         theirs = ledger.head().origin
         if theirs not in ("", origin):

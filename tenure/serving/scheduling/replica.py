@@ -188,12 +188,7 @@ class LeaderLabel:
         self._pod = pod
 
     async def take(self) -> None:
-        """
-        Label our Pod, and no other of the namespace.
-
-        Raises:
-            ApiError, ConflictError: not all of it was done; do it again.
-        """
+        """Label our Pod and no other one. Raises ApiError, ConflictError: do it again."""
         selector = quote(f"{LABEL_TENURE_LEADER}={TRUE}", safe="")
         found = await self._objects.read(f"{self._path}?labelSelector={selector}")
         names = [str(one["metadata"]["name"]) for one in (found or {}).get("items") or ()]

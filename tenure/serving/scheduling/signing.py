@@ -17,12 +17,7 @@ from tenure.sources.text import content_of
 
 
 def proof_key_of(options: SchedulerOptions) -> OwnKey:
-    """
-    Return the key that proofs are signed with, which knows those again that come back on Pods.
-
-    Raises:
-        InputError: no such key.
-    """
+    """Return the signing key of proofs, which checks returning ones. Raises InputError: no key."""
     return OwnKey(private_key(options.proof_key), older=map(public_key, options.trusted_proof_key))
 
 

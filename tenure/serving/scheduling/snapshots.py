@@ -30,13 +30,7 @@ FOLD_SECONDS: Final = 600.0
 
 
 class Snapshots:
-    """
-    Takes a snapshot wherever so many events have come since the last one.
-
-    Args:
-        url: of the ledger.
-        last: the position of the last one.
-    """
+    """Takes a snapshot after every so many events; `last` is the position of the last one."""
 
     def __init__(self, url: str, last: int, *, events: int = EVENTS) -> None:
         self._url = url
@@ -51,12 +45,7 @@ class Snapshots:
         process.repeat(LOOK_SECONDS, "snapshots", look)
 
     async def look(self, lane: Lane, wall_us: Callable[[], int]) -> None:
-        """
-        Take one if it is time.
-
-        Raises:
-            LedgerError: it can't be taken now; call it again.
-        """
+        """Take a snapshot if it is time. Raises LedgerError: call it again."""
         if lane.position - self._last < self._events:
             return
         command = [sys.executable, "-P", "-m", folding.__name__]

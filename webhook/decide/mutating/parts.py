@@ -43,12 +43,7 @@ def with_spec(pod: Pod, fields: dict[str, object]) -> Pod:
 
 
 def with_containers(pod: Pod, change: Change) -> Pod:
-    """
-    Return the Pod with every container and init container changed.
-
-    Raises:
-        InputError: a list that is none, or an entry that is no object.
-    """
+    """Return the Pod with each container changed. Raises InputError: no list, or no object."""
     spec = spec_of(pod)
     fields: dict[str, object] = {}
     for key in _LISTS:

@@ -47,13 +47,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundViolations:
-    """
-    Everything found in one request.
-
-    Attributes:
-        errors: every violation, each with its rule.
-        said: what is only a warning, whatever the settings.
-    """
+    """Every violation of one request, each with its rule, and what is only ever a warning."""
 
     errors: tuple[FieldError, ...] = ()
     said: tuple[Said, ...] = ()

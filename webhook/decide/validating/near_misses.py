@@ -93,12 +93,7 @@ def meant_resource(name: str, vocabulary: Vocabulary) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Words:
-    """
-    The resources that are read.
-
-    Attributes:
-        names: what to suggest: those that are spelt as they should be.
-    """
+    """The resources that are read; `names` are the canonical spellings, to suggest."""
 
     read: frozenset[str]
     names: tuple[str, ...]
