@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Final
 
@@ -126,6 +126,24 @@ class DeviceShare(Recorded, frozen=True, kw_only=True, gc=False):
     def key(self) -> tuple[str, int]:
         """Return (type, minor), the name of the device inside its node."""
         return (self.device_type, self.minor)
+
+
+def device_in(
+    devices: Iterable[DeviceRecord], device_type: str, *, minor: int, device_id: str
+) -> DeviceRecord | None:
+    """
+    Return the device of this id, or of this minor where either side has no id.
+
+    Rule: design section 8: a device is its id; another one at the same minor is not it.
+    """
+    of_type = [device for device in devices if device.device_type == device_type]
+    for device in of_type if device_id else ():
+        if device.device_id == device_id:
+            return device
+    for device in of_type:
+        if device.minor == minor and not (device_id and device.device_id):
+            return device
+    return None
 
 
 def cores_to_percent(cores: int, total_cores: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from msgspec import structs
 
-from ledger.domain.adopted.pods import Adopted, adopt
+from ledger.domain.adopted.pods import adopt
 from ledger.domain.annotations.checkpoints import DeviceCheckpoint
 from ledger.domain.errors import FieldError, InputError
 from ledger.domain.kube.node_objects import NO_WITNESSES, KubeletReports
@@ -333,10 +333,9 @@ def _adopt(
         held = adopt(document.body, node, vocabulary, witnesses)
     except InputError as error:
         raise document.blame(error) from None
-    observed = structs.replace(_observed(held, node), group=group_name(request))
-    if not broken:
-        observed = structs.replace(observed, request=request_digest(recorded_request(request)))
-    return structs.replace(observed, faults=held.faults if node.uid else ())
+    faults = held.faults if node.uid else ()
+    digest = None if broken else request_digest(recorded_request(request))
+    return structs.replace(held, group=group_name(request), faults=faults, request=digest)
 
 
 def stranger(uid: str, node_name: str, *, namespace: str = "", name: str = "") -> dict[str, Any]:
@@ -371,31 +370,7 @@ def _strangers(
             seen.add(own)
             fact = "devices-checkpoints names a Pod that is not in the input"
             warning = f"node {node_name}: {fact}, it holds as an unknown one: pod_uid={uid}"
-            yield structs.replace(_observed(held, node), pod_uid=own), warning
-
-
-def _observed(held: Adopted, node: NodeFacts) -> PodObserved:
-    models = {device.key: device.model for device in node.devices}
-    return PodObserved(
-        pod_uid=held.uid,
-        attempt=1,
-        namespace=held.namespace,
-        pod_name=held.name,
-        node_uid=node.uid,
-        node_name=node.name,
-        source=held.source,
-        cpu_milli=held.cpu_milli,
-        memory_bytes=held.memory_bytes,
-        shares=held.shares,
-        cpuset=held.cpuset,
-        device_models=tuple(models.get(share.key, "") for share in held.shares),
-        unknown_types=held.unknown_types,
-        counted=held.counted,
-        dialect=held.dialect,
-        snapshot=held.snapshot,
-        annotations=held.annotations,
-        parts=held.parts,
-    )
+            yield structs.replace(held, pod_uid=own, faults=()), warning
 
 
 def _examined(

@@ -13,6 +13,7 @@ from ledger.domain.devices import GPU, DeviceRecord
 from ledger.domain.errors import InputError
 from ledger.domain.kube.derived_links import derive_links
 from ledger.domain.kube.node_objects import decode_node
+from ledger.domain.log.codec import common_fields
 from ledger.domain.log.events import (
     BY_CLAIM,
     CLAIM,
@@ -152,18 +153,10 @@ def held_by(holding: Holding, node_uid: str, node_name: str) -> PodObserved:
     What a claim holds is told so too: to who decides it is a holder that others brought.
     """
     return PodObserved(
-        pod_uid=holding.pod_uid,
-        attempt=holding.attempt,
-        namespace=holding.namespace,
-        pod_name=holding.pod_name,
         node_uid=node_uid,
         node_name=node_name,
         source=BY_CLAIM if holding.holder == CLAIM else holding.kind,
-        cpu_milli=holding.cpu_milli,
-        memory_bytes=holding.memory_bytes,
-        shares=holding.shares,
-        cpuset=holding.cpuset,
-        unknown_types=holding.unknown_types,
+        **common_fields(holding, PodObserved),
     )
 
 

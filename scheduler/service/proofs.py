@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ledger.domain.annotations.proof import SignedHolding, containers_of, encode_proof, proof_of
 from ledger.domain.annotations.signed_allocation import Allocation, encode_signed_allocation
+from ledger.domain.log.codec import common_fields
 from ledger.domain.log.events import PodReserved
 from ledger.domain.log.state import GRANTED, LOST, Holding
 from ledger.domain.resources import ANNOTATION_TENURE_PROOF
@@ -52,24 +53,7 @@ class Signing:
             epoch=epoch,
             position=position,
             at_us=at_us,
-            pod_uid=event.pod_uid,
-            attempt=event.attempt,
-            namespace=event.namespace,
-            pod_name=event.pod_name,
-            node_uid=event.node_uid,
-            node_name=event.node_name,
-            cpu_milli=event.cpu_milli,
-            memory_bytes=event.memory_bytes,
-            shares=event.shares,
-            device_models=event.device_models,
-            cpuset=event.cpuset,
-            dialect=event.dialect,
-            policy=event.policy,
-            settings_hash=event.settings_hash,
-            group=event.group,
-            resource_version=event.resource_version,
-            tenure_version=event.tenure_version,
-            snapshot=event.snapshot,
+            **common_fields(event, Allocation),
         )
         return {
             **encode_proof(proof, key=self.proof_key.public.key_id, sign=self.proof_key.sign),

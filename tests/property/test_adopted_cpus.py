@@ -90,22 +90,7 @@ def found_running(pod: Object, placement: Placement, node: NodeFacts, words: Any
     held = adopt(running, node)
     assert held.cpuset == placement.cpuset
     assert not held.faults
-    return PodObserved(
-        pod_uid=held.uid,
-        attempt=1,
-        namespace=held.namespace,
-        pod_name=held.name,
-        node_uid=node.uid,
-        node_name=node.name,
-        source=held.source,
-        cpu_milli=held.cpu_milli,
-        memory_bytes=held.memory_bytes,
-        shares=held.shares,
-        cpuset=held.cpuset,
-        unknown_types=held.unknown_types,
-        snapshot=held.snapshot,
-        annotations=held.annotations,
-    )
+    return held
 
 
 def decide_alike(

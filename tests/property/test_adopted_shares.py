@@ -5,9 +5,10 @@ from typing import Final
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ledger.domain.adopted.pods import Adopted, adopt
+from ledger.domain.adopted.pods import adopt
 from ledger.domain.devices import DeviceShare
 from ledger.domain.kube.node_objects import decode_node
+from ledger.domain.log.events import PodObserved
 from ledger.domain.request.normalise import decode_pod
 from ledger.domain.vocabulary import Vocabulary
 from scheduler.decide.answers import encode
@@ -62,7 +63,9 @@ def share_pods(draw: st.DrawFn) -> Object:
     )
 
 
-def placed_and_adopted(body: Object, *, by_id: bool, canonical: bool) -> tuple[Placement, Adopted]:
+def placed_and_adopted(
+    body: Object, *, by_id: bool, canonical: bool
+) -> tuple[Placement, PodObserved]:
     """Return the placement of a Pod, and what is read back from the Pod as it then runs."""
     mode = "id" if by_id else "index"
     settings = SchedulingSettings(mgpu=MGPUSettings(schedule_mode=mode))

@@ -27,6 +27,7 @@ from ledger.domain.dialects.gpushare import annotations as gpushare
 from ledger.domain.dialects.mgpu import annotations as mgpu
 from ledger.domain.errors import InputError
 from ledger.domain.quantity import NANO, QUANTITY_MAX, Quantity
+from ledger.domain.request.requests import GroupRef
 from ledger.domain.resources import FPGA, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, RDMA
 from ledger.domain.topology import Cpu, LinkMatrix, cpu_topology_of
 from tests.support import wishes
@@ -283,7 +284,7 @@ def test_gpushare_values_round_trip(
         ),
         visible=st.lists(minors, unique=True).map(tuple),
     ),
-    group=st.builds(gpu_topology.GpuGroup, name=names, replica=st.integers(1, 10_000)),
+    group=st.builds(GroupRef, name=names, replica=st.integers(1, 10_000)),
     rows=st.integers(0, 5).flatmap(
         lambda size: st.lists(
             st.lists(
@@ -296,7 +297,7 @@ def test_gpushare_values_round_trip(
 )
 def test_gpu_topology_values_round_trip(
     value: gpu_topology.GpuTopologyAllocation,
-    group: gpu_topology.GpuGroup,
+    group: GroupRef,
     rows: tuple[tuple[float, ...], ...],
 ) -> None:
     """Group, answer and matrix survive; a float's shortest text is exact."""

@@ -90,20 +90,7 @@ def as_running(body: Object, facts: NodeFacts, annotations: Mapping[str, str]) -
     bound["status"] = {"phase": "Running"}
     seen = adopt(bound, facts)
     assert seen.unknown_types == (), seen
-    return PodObserved(
-        pod_uid=seen.uid,
-        attempt=1,
-        namespace=seen.namespace,
-        pod_name=seen.name,
-        node_uid=facts.uid,
-        node_name=facts.name,
-        source=seen.source,
-        cpu_milli=seen.cpu_milli,
-        memory_bytes=seen.memory_bytes,
-        shares=seen.shares,
-        cpuset=seen.cpuset,
-        unknown_types=seen.unknown_types,
-    )
+    return seen
 
 
 # --- Strategies -------------------------------------------------------------------------------

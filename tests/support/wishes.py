@@ -19,7 +19,6 @@ from ledger.domain.annotations.device_hints import (
     PartitionSpec,
 )
 from ledger.domain.annotations.gang import SECOND_NS, Gang
-from ledger.domain.annotations.gpu_topology import GpuGroup
 from ledger.domain.annotations.node_cpu import (
     KubeletCpuPolicy,
     NodeReservation,
@@ -32,6 +31,7 @@ from ledger.domain.annotations.wire import Amounts, amounts_json, dump, present
 from ledger.domain.cpuset import format_cpuset
 from ledger.domain.dialects.gpushare.annotations import CardUnits
 from ledger.domain.quantity import format_quantity
+from ledger.domain.request.requests import GroupRef
 from ledger.domain.resources import (
     ANNOTATION_GANG_GROUPS,
     ANNOTATION_GANG_MATCH_POLICY,
@@ -206,7 +206,7 @@ def _two_decimals(ratio: Fraction) -> str:
     return f"{hundredths // 100}.{hundredths % 100:02d}"
 
 
-def encode_gpu_group(group: GpuGroup) -> dict[str, str]:
+def encode_gpu_group(group: GroupRef) -> dict[str, str]:
     """Write the two labels of a group."""
     return {LABEL_GPU_GROUP_NAME: group.name, LABEL_GPU_GROUP_REPLICA: str(group.replica)}
 

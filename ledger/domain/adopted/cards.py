@@ -20,6 +20,7 @@ from ledger.domain.devices import (
     DeviceRecord,
     DeviceShare,
     bytes_to_ratio,
+    device_in,
 )
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.kube.pod_spec import APP, ContainerSpec, PodSpec
@@ -68,20 +69,8 @@ class Asker:
     def card(
         self, device_type: str, *, minor: int = -1, device_id: str = ""
     ) -> DeviceRecord | None:
-        """
-        Return the node's device of this id, or of this minor where either side has no id.
-
-        Rule: design section 8: a device is its id; another one at the same minor is not it.
-        """
-        of_type = [item for item in self.node.devices if item.device_type == device_type]
-        if device_id:
-            for item in of_type:
-                if item.device_id == device_id:
-                    return item
-        for item in of_type:
-            if item.minor == minor and not (device_id and item.device_id):
-                return item
-        return None
+        """Return the node's device as `device_in` finds it."""
+        return device_in(self.node.devices, device_type, minor=minor, device_id=device_id)
 
     def apps(self) -> list[ContainerSpec]:
         """Return the entries of `spec.containers`, which annotations count from 0."""

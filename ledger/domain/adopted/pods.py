@@ -53,9 +53,10 @@ from ledger.domain.dialects.registry import READERS, reader_of
 from ledger.domain.errors import InputError
 from ledger.domain.kube.node_objects import NO_WITNESSES, KubeletReports
 from ledger.domain.kube.pod_spec import ContainerSpec, PodSpec, read_pod
+from ledger.domain.log.events import PodObserved
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.normalise import gpu_demands, snapshot_of
-from ledger.domain.request.requests import DeviceDemand, PodSnapshot, is_whole
+from ledger.domain.request.requests import DeviceDemand, is_whole
 from ledger.domain.resources import (
     ANNOTATION_DEVICE_ALLOCATED,
     ANNOTATION_GPU_TOPOLOGY,
@@ -88,43 +89,6 @@ _FAULT_MAX: Final = 237
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Adopted:
-    """
-    What one running Pod holds on its node.
-
-    Attributes:
-        source: where its holding was read (cli.md, Running Pods); of a Pod without devices where
-            its CPUs are written down, `resource-status` or `pod-cpu-allocs`; empty when nobody
-            wrote anything down.
-        shares: ordered by (device_type, minor).
-        unknown_types: device types it holds on a card that can't be named.
-        counted: how many whole devices of those types it holds on such cards, by type, as far as
-            its request says it.
-        dialect: the GPU dialect it asked in, empty when it asks for no GPU.
-        annotations: its `resource-status` in our own spelling, where it has one.
-        faults: what the source says wrongly, or against the Pod's own request; for people.
-        parts: what Volcano gave it of the cards that its node registers.
-    """
-
-    uid: str
-    namespace: str
-    name: str
-    node_name: str
-    cpu_milli: int
-    memory_bytes: int
-    source: str = NO_SOURCE
-    shares: tuple[DeviceShare, ...] = ()
-    cpuset: CpuSet = EMPTY
-    unknown_types: tuple[str, ...] = ()
-    counted: Mapping[str, int] = field(default_factory=dict)
-    dialect: str = ""
-    snapshot: PodSnapshot = field(default_factory=PodSnapshot)
-    annotations: Mapping[str, str] = field(default_factory=dict)
-    faults: tuple[str, ...] = ()
-    parts: tuple[SystemPart, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Cpus:
     """What a running Pod has of CPUs and NUMA nodes, and who says so."""
 
@@ -139,13 +103,14 @@ def adopt(
     node: NodeFacts,
     vocabulary: Vocabulary = DEFAULT_VOCABULARY,
     witnesses: KubeletReports = NO_WITNESSES,
-) -> Adopted:
+) -> PodObserved:
     """
-    Return what a running Pod holds; the first source that exists counts.
+    Return what a running Pod holds, as its first attempt; the first source that exists counts.
 
     Rule: cli.md, Running Pods: `device-allocated`; `gpu-index-container-*`; GPU share v2, then v1;
     the topology annotation; the Device's checkpoints. CPUs: `resource-status`, else kubelet's. CPU,
     memory and the Pod itself always count. Plain text that can't be read leaves the card unknown.
+    A Pod without devices has the source of its CPUs, an empty one where nobody wrote any down.
 
     Args:
         witnesses: what the node's Device and NodeResourceTopology say (`decode_witnesses`).
@@ -167,16 +132,20 @@ def adopt(
     parts, of_parts = _vgpus(spec, node)
     known = {share.device_type for share in found.shares}
     unknown = (_asked_types(spec) - known - found.unlisted_types) | found.lost_types
-    return Adopted(
-        uid=spec.uid,
+    models = {device.key: device.model for device in node.devices}
+    return PodObserved(
+        pod_uid=spec.uid,
+        attempt=1,
         namespace=spec.namespace,
-        name=spec.name,
+        pod_name=spec.name,
+        node_uid=node.uid,
         node_name=node.name,
         cpu_milli=spec.cpu_milli,
         memory_bytes=spec.memory_bytes,
         source=found.source or ("" if unknown else cpus.source),
         shares=found.shares,
         cpuset=cpus.cpuset,
+        device_models=tuple(models.get(share.key, "") for share in found.shares),
         unknown_types=tuple(sorted(map(_short, unknown))),
         counted=_counted(found, asker) if TYPE_GPU in unknown else {},
         dialect="" if gpu.dialect is None else str(gpu.dialect),

@@ -18,6 +18,7 @@ from ledger.domain.annotations.wire import (
     within,
 )
 from ledger.domain.errors import InputError
+from ledger.domain.request.requests import GroupRef
 from ledger.domain.resources import (
     ANNOTATION_GPU_TOPOLOGY,
     LABEL_GPU_GROUP_NAME,
@@ -28,14 +29,6 @@ from ledger.domain.topology import LinkMatrix, format_link_matrix, parse_link_ma
 
 _PATH: Final = annotation_path(ANNOTATION_GPU_TOPOLOGY)
 _BANDWIDTH: Final = "bandwidth"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuGroup:
-    """A group of Pods that wants its GPUs together; `replica` is its number of Pods."""
-
-    name: str
-    replica: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +49,7 @@ class GpuTopologyAllocation:
 # gputopology.scheduling.koordinator.sh/replica: "3"
 
 
-def read_gpu_group(labels: Mapping[str, str]) -> GpuGroup | None:
+def read_gpu_group(labels: Mapping[str, str]) -> GroupRef | None:
     """
     Return the group a Pod belongs to, None without the labels.
 
@@ -73,7 +66,7 @@ def read_gpu_group(labels: Mapping[str, str]) -> GpuGroup | None:
     path = label_path(LABEL_GPU_GROUP_REPLICA)
     if replica is None:
         raise InputError("missing beside the name", field=path)
-    return GpuGroup(name=name, replica=a_decimal(replica, path, least=1))
+    return GroupRef(name=name, replica=a_decimal(replica, path, least=1))
 
 
 # {"allocatedGPUs": {"0": ["4", "5"]}, "visibleGPUs": ["4", "5", "6", "7"]}

@@ -6,7 +6,7 @@ A hook that a dialect leaves out is one that it has nothing to say to.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -108,65 +108,9 @@ class Uncounted:
     least: int
 
 
-def nothing_unclaimable(_request: PodRequest) -> Iterator[FieldError]:
-    """Say all that the dialect asks for by a claim."""
-    yield from ()
-
-
-def no_adverts(_units: Callable[[str], int], _vocabulary: Vocabulary) -> Adverts | None:
-    """Take no quantity of a Node for cards."""
-    return None
-
-
 def no_offers(_card: CardLeft, _vocabulary: Vocabulary) -> Mapping[str, int]:
     """Leave what a Node offers to others."""
     return {}
-
-
-def nothing_listed(
-    _annotations: Mapping[str, str], _labels: Labels, _quantities: Quantities
-) -> Listed | None:
-    """Find no card in a Node's annotations."""
-    return None
-
-
-def no_witness(
-    _annotations: Mapping[str, str], _devices: Sequence[DeviceRecord]
-) -> tuple[frozenset[str], Sequence[str]]:
-    """Say nothing of the cards that a Device object lists."""
-    return frozenset(), ()
-
-
-def nothing_adopted(_asker: Asker) -> Found | None:
-    """Find no annotation of the dialect's own."""
-    return None
-
-
-def nothing_unread(_asker: Asker) -> Sequence[str]:
-    """Find nothing to say of annotations that name no card."""
-    return ()
-
-
-def as_found(found: Found, _asker: Asker) -> Found:
-    """Know no more of a Pod than the source that named its cards."""
-    return found
-
-
-def not_by_unit(_resource: str, _vocabulary: Vocabulary) -> int:
-    """Take what kubelet hands out under every name for a card or a replica of one."""
-    return 0
-
-
-def as_it_is(node: NodeFacts) -> NodeFacts:
-    """Read nothing of a Node."""
-    return node
-
-
-def no_warnings(
-    _labels: Labels, _quantities: Quantities, _devices: Sequence[DeviceRecord] | None
-) -> Iterator[str]:
-    """Say nothing of a Node."""
-    yield from ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,19 +159,19 @@ class DialectReader:
     takes_wishes: bool = True
     bounded_search: bool = False
     by_plugin: bool = False
-    adopted: Callable[[Asker], Found | None] = nothing_adopted
-    unread: Callable[[Asker], Sequence[str]] = nothing_unread
-    with_containers: Callable[[Found, Asker], Found] = as_found
-    unit_bytes: Callable[[str, Vocabulary], int] = not_by_unit
-    adverts: Callable[[Callable[[str], int], Vocabulary], Adverts | None] = no_adverts
+    adopted: Callable[[Asker], Found | None] = lambda _: None
+    unread: Callable[[Asker], Sequence[str]] = lambda _: ()
+    with_containers: Callable[[Found, Asker], Found] = lambda found, _: found
+    unit_bytes: Callable[[str, Vocabulary], int] = lambda *_: 0
+    adverts: Callable[[Callable[[str], int], Vocabulary], Adverts | None] = lambda *_: None
     offers: Callable[[CardLeft, Vocabulary], Mapping[str, int]] = no_offers
-    listed: Callable[[Mapping[str, str], Labels, Quantities], Listed | None] = nothing_listed
+    listed: Callable[[Mapping[str, str], Labels, Quantities], Listed | None] = lambda *_: None
     beside_device: Callable[
         [Mapping[str, str], Sequence[DeviceRecord]], tuple[frozenset[str], Sequence[str]]
-    ] = no_witness
+    ] = lambda *_: (frozenset(), ())
     uncounted: tuple[Uncounted, ...] = ()
-    on_node: Callable[[NodeFacts], NodeFacts] = as_it_is
-    node_warnings: Callable[[Labels, Quantities, Sequence[DeviceRecord] | None], Iterator[str]] = (
-        no_warnings
+    on_node: Callable[[NodeFacts], NodeFacts] = lambda node: node
+    node_warnings: Callable[[Labels, Quantities, Sequence[DeviceRecord] | None], Iterable[str]] = (
+        lambda *_: ()
     )
-    unclaimable: Callable[[PodRequest], Iterator[FieldError]] = nothing_unclaimable
+    unclaimable: Callable[[PodRequest], Iterable[FieldError]] = lambda _: ()

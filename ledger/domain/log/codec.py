@@ -142,6 +142,23 @@ def newest_version_of(kind: Declared) -> int:
     return version
 
 
+def common_fields(value: object, kind: Declared) -> dict[str, Any]:
+    """Return the fields of a value that a `kind` has too, by name: what one is made of."""
+    own: Declared = type(value)
+    return {name: getattr(value, name) for name in _common_names(own, kind)}
+
+
+@functools.cache
+def _common_names(one: Declared, other: Declared) -> tuple[str, ...]:
+    names = [
+        [field.name for field in dataclasses.fields(kind)]
+        if dataclasses.is_dataclass(kind)
+        else kind.__struct_fields__
+        for kind in (one, other)
+    ]
+    return tuple(name for name in names[0] if name in names[1])
+
+
 def _as_far_as_said(written: bytes, said: bytes) -> bytes:
     """
     Return what is written of a value without the fields that another text of it does not have.

@@ -432,11 +432,13 @@ class PodObserved(Recorded, frozen=True, kw_only=True, gc=False):
     Lives outside the capacity constraint; a card it fills or over-fills is closed to grants.
 
     Attributes:
-        source: where the holding was read, such as `device-allocated` or `checkpoint`.
+        source: where the holding was read, such as `device-allocated` or `checkpoint`; empty
+            where nobody wrote it down.
+        shares: ordered by (device_type, minor).
         unknown_types: device types it holds on cards that nobody can name; the node is closed
             for them, where they are not counted.
-        counted: how many whole devices it holds on such cards, by type; nothing said of a type
-            where that is not known either.
+        counted: how many whole devices it holds on such cards, by type; a type is missing where
+            that is not known either.
         annotations: what the Pod says beside numbers of what it holds: its `resource-status`, and
             its `device-allocated` where that names templates or AI cores.
         request: as of a reservation; None where its own object was not read, or breaks rules.

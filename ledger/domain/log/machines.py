@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
-from ledger.domain.devices import DeviceRecord, DeviceShare
+from ledger.domain.devices import DeviceRecord, DeviceShare, device_in
 from ledger.domain.nodes import NodeFacts
 
 MACHINE_ID_CLONED: Final = "MachineIdCloned"
@@ -110,15 +110,7 @@ def granting_nodes(nodes: Sequence[NodeFacts]) -> list[int]:
 
 def same_device(share: DeviceShare, devices: Iterable[DeviceRecord]) -> DeviceRecord | None:
     """Return the device of a share among those another Node of its machine lists."""
-    listed = [device for device in devices if device.device_type == share.device_type]
-    if share.device_id:
-        for device in listed:
-            if device.device_id == share.device_id:
-                return device
-    for device in listed:
-        if device.minor == share.minor and not (share.device_id and device.device_id):
-            return device
-    return None
+    return device_in(devices, share.device_type, minor=share.minor, device_id=share.device_id)
 
 
 def contradictions(nodes: Sequence[Registered]) -> list[Contradiction]:

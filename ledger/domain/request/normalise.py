@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Final
 
 from ledger.domain.annotations.gang import SECOND_NS, Gang, GangMode, read_gang
-from ledger.domain.annotations.gpu_topology import GpuGroup, read_gpu_group
+from ledger.domain.annotations.gpu_topology import read_gpu_group
 from ledger.domain.annotations.qos import read_qos_class
 from ledger.domain.annotations.tenure import read_original, whole_cards_by
 from ledger.domain.annotations.wire import annotation_path, label_path
@@ -366,13 +366,10 @@ def groups_of(spec: PodSpec) -> GroupsAsked:
         )
     if errors:
         return GroupsAsked(errors=tuple(errors))
-    return GroupsAsked(
-        group=GroupRef(name=group.name, replica=group.replica) if group else None,
-        gang=_gang_ref(gang) if gang else None,
-    )
+    return GroupsAsked(group=group, gang=_gang_ref(gang) if gang else None)
 
 
-def _group(spec: PodSpec) -> tuple[GpuGroup | None, list[FieldError]]:
+def _group(spec: PodSpec) -> tuple[GroupRef | None, list[FieldError]]:
     try:
         return read_gpu_group(spec.labels), []
     except InputError as error:

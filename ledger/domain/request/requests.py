@@ -180,7 +180,7 @@ class PlacementRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRef:
-    """A GPU topology group: same name and replica labels, same namespace."""
+    """A GPU topology group: same name and replica (its number of Pods), same namespace."""
 
     name: str
     replica: Exact

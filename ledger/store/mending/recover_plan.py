@@ -13,6 +13,7 @@ from typing import Final
 
 from ledger.domain.annotations.signed_allocation import Allocation
 from ledger.domain.errors import CapacityError
+from ledger.domain.log.codec import common_fields
 from ledger.domain.log.drift import OVER_HELD
 from ledger.domain.log.events import (
     DriftFound,
@@ -184,49 +185,12 @@ class Attempt:
 
 
 def _reserved(said: Allocation, text: str, asked: str | None) -> PodReserved:
-    return PodReserved(
-        pod_uid=said.pod_uid,
-        attempt=said.attempt,
-        namespace=said.namespace,
-        pod_name=said.pod_name,
-        node_uid=said.node_uid,
-        node_name=said.node_name,
-        cpu_milli=said.cpu_milli,
-        memory_bytes=said.memory_bytes,
-        shares=said.shares,
-        cpuset=said.cpuset,
-        annotations={ANNOTATION_TENURE_ALLOCATION: text},
-        device_models=said.device_models,
-        dialect=said.dialect,
-        policy=said.policy,
-        settings_hash=said.settings_hash,
-        tenure_version=said.tenure_version,
-        resource_version=said.resource_version,
-        group=said.group,
-        snapshot=said.snapshot,
-        request=asked,
-    )
+    annotations = {ANNOTATION_TENURE_ALLOCATION: text}
+    return PodReserved(**common_fields(said, PodReserved), annotations=annotations, request=asked)
 
 
 def _observed(said: Allocation, asked: str | None) -> PodObserved:
-    return PodObserved(
-        pod_uid=said.pod_uid,
-        attempt=said.attempt,
-        namespace=said.namespace,
-        pod_name=said.pod_name,
-        node_uid=said.node_uid,
-        node_name=said.node_name,
-        source=SOURCE,
-        cpu_milli=said.cpu_milli,
-        memory_bytes=said.memory_bytes,
-        shares=said.shares,
-        cpuset=said.cpuset,
-        device_models=said.device_models,
-        dialect=said.dialect,
-        snapshot=said.snapshot,
-        request=asked,
-        group=said.group,
-    )
+    return PodObserved(**common_fields(said, PodObserved), source=SOURCE, request=asked)
 
 
 def _drift(said: Allocation, fact: str) -> DriftFound:

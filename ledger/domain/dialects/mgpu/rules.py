@@ -49,11 +49,8 @@ class MgpuAsk:
     @property
     def field(self) -> str:
         """Return the path of the core, or of the memory when only that is set."""
-        return (
-            self.core_field
-            if self.core is not None or self.memory_mib is None
-            else (self.memory_field)
-        )
+        only_memory = self.core is None and self.memory_mib is not None
+        return self.memory_field if only_memory else self.core_field
 
 
 def normal_rule(core: int | None, memory: int | None, *, memory_max_mib: int) -> str | None:

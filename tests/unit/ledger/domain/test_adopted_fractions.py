@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from ledger.domain.adopted.pods import Adopted, adopt
+from ledger.domain.adopted.pods import adopt
 from ledger.domain.kube.node_objects import decode_node
+from ledger.domain.log.events import PodObserved
 from tests.support.objects import Object, container, device, gpu_device, node, pod
 
 GIB = 2**30
@@ -24,7 +25,7 @@ FOUR_CARDS = decode_node(node(), device(*(gpu_device(minor) for minor in range(4
 """Cards GPU-0 to GPU-3 of 24 GiB."""
 
 
-def held(*containers: Object, annotations: Object | None = None) -> Adopted:
+def held(*containers: Object, annotations: Object | None = None) -> PodObserved:
     """Return what a running Pod of these containers holds."""
     fields: Object = {"uid": "u1", "nodeName": "n1", "phase": "Running"}
     body = pod(*containers, annotations=annotations, **fields)
@@ -42,7 +43,7 @@ def shares_memory(name: str, units: int, **more: object) -> Object:
     return container(name, limits={GPU_MEM: units, **more})
 
 
-def numbers(adopted: Adopted) -> list[tuple[int, int, int, int, bool]]:
+def numbers(adopted: PodObserved) -> list[tuple[int, int, int, int, bool]]:
     """Return minor, core, MiB, instances and exclusive of every share."""
     return [
         (

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from ledger.domain.adopted.pods import Adopted, adopt
+from ledger.domain.adopted.pods import adopt
 from ledger.domain.cpuset import parse_cpuset
 from ledger.domain.devices import ContainerShare, DeviceShare
 from ledger.domain.errors import InputError
 from ledger.domain.kube.node_objects import decode_node, decode_witnesses
+from ledger.domain.log.events import PodObserved
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.vocabulary import Vocabulary
 from tests.support.objects import Object, container, device, gpu_device, node, nrt, pod, sidecar
@@ -54,7 +55,7 @@ def adopted(
     facts: NodeFacts = FOUR_CARDS,
     devices: Object | None = None,
     topology: Object | None = None,
-) -> Adopted:
+) -> PodObserved:
     """Return what a Pod of one container holds."""
     return adopt(
         running(container(limits=limits), annotations=annotations),
@@ -156,7 +157,7 @@ def test_device_allocated_gives_its_own_numbers() -> None:
     )
     assert held.unknown_types == ()
     assert (held.cpu_milli, held.memory_bytes, held.dialect) == (2000, 4 * GIB, "koordinator")
-    assert (held.uid, held.namespace, held.name, held.node_name) == ("u1", "ml", "p", "n1")
+    assert (held.pod_uid, held.namespace, held.pod_name, held.node_name) == ("u1", "ml", "p", "n1")
 
 
 @pytest.mark.parametrize(

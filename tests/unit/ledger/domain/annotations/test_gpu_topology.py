@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 
 from ledger.domain.annotations.gpu_topology import (
-    GpuGroup,
     GpuTopologyAllocation,
     decode_gpu_links,
     decode_gpu_topology,
@@ -12,6 +11,7 @@ from ledger.domain.annotations.gpu_topology import (
     read_gpu_group,
 )
 from ledger.domain.errors import InputError
+from ledger.domain.request.requests import GroupRef
 from ledger.domain.topology import parse_link_matrix
 from tests.support.topologies import EIGHT_GPU_DEVICE_TEXT, EIGHT_GPU_NVLINK
 from tests.support.wishes import encode_gpu_group
@@ -22,7 +22,7 @@ REPLICA = "gputopology.scheduling.koordinator.sh/replica"
 
 def test_group_labels_round_trip() -> None:
     """Koordinator GPU-topology proposal, "How to identify pods are in the same group"."""
-    group = GpuGroup(name="job-7", replica=3)
+    group = GroupRef(name="job-7", replica=3)
 
     assert read_gpu_group({NAME: "job-7", REPLICA: "3"}) == group
     assert encode_gpu_group(group) == {NAME: "job-7", REPLICA: "3"}

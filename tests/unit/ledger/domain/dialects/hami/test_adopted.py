@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from ledger.domain.adopted.pods import Adopted, adopt
+from ledger.domain.adopted.pods import adopt
 from ledger.domain.annotations.checkpoints import DeviceCheckpoint
 from ledger.domain.kube.node_objects import KubeletReports, decode_node
+from ledger.domain.log.events import PodObserved
 from tests.support.hami import ALLOCATED
 from tests.support.hami import allocated as written
 from tests.support.objects import Object, container, device, gpu_device, node, pod, sidecar
@@ -25,7 +26,7 @@ def held(
     allocated: str,
     init: list[Object] | None = None,
     annotations: dict[str, str] | None = None,
-) -> Adopted:
+) -> PodObserved:
     """Return what a running Pod of these containers holds; `allocated` is HAMi's annotation."""
     texts = {ALLOCATED: allocated, **(annotations or {})}
     fields: Object = {"uid": "u1", "nodeName": "n1", "phase": "Running"}
@@ -38,7 +39,7 @@ def asks(name: str, cards: int = 1, mib: int = 3000, cores: int = 30) -> Object:
     return container(name, limits={GPU: cards, MEM: mib, CORES: cores})
 
 
-def numbers(adopted: Adopted) -> list[tuple[int, int, int, int, bool]]:
+def numbers(adopted: PodObserved) -> list[tuple[int, int, int, int, bool]]:
     """Return minor, core, MiB, instances and exclusive of every share."""
     return [
         (
