@@ -48,12 +48,7 @@ class PublicKey:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """
-        Read a verifier key.
-
-        Raises:
-            InputError: it is none, or its hash is not that of its name and key.
-        """
+        """Read a verifier key. Raises InputError: it is none, or has another hash than it says."""
         name, _, rest = text.strip().partition("+")
         digest, _, encoded = rest.partition("+")
         data = _decoded(encoded)
@@ -96,22 +91,12 @@ class PrivateKey:
 
     @classmethod
     def new(cls, name: str) -> Self:
-        """
-        Make a key.
-
-        Raises:
-            InputError: a name with spaces or plus signs, or none.
-        """
+        """Make a key. Raises InputError: a name with spaces or plus signs, or none."""
         return cls(name=_key_name(name), _key=Ed25519PrivateKey.generate())
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """
-        Read a signer key. What is wrong is told without the key.
-
-        Raises:
-            InputError: it is none, or its hash is not that of its name and key.
-        """
+        """Read a signer key. Raises InputError as `PublicKey.parse`, without the key in it."""
         text = text.strip()
         name, _, rest = text.removeprefix(_PRIVATE).partition("+")
         digest, _, encoded = rest.partition("+")
@@ -163,12 +148,7 @@ class Note:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """
-        Read a signed note.
-
-        Raises:
-            InputError: it is none; C2SP signed-note says what one looks like.
-        """
+        """Read a signed note. Raises InputError: it is none by C2SP signed-note."""
         if len(text.encode(errors="replace")) > NOTE_BYTES_MAX or any(
             (each < " " and each != "\n") or each == "\x7f" for each in text
         ):
@@ -194,11 +174,7 @@ class Note:
 
 
 def sign_note(text: str, *keys: PrivateKey) -> str:
-    """
-    Return `text`, which ends in a newline, as a note signed by every key.
-
-    Rule: C2SP signed-note.
-    """
+    """Return `text`, which ends in a newline, as a note signed by every key (C2SP signed-note)."""
     assert text.endswith("\n"), text
     assert keys, "a signed note has a signature"
     lines = [
@@ -223,12 +199,7 @@ class Checkpoint:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """
-        Read the text of a checkpoint; lines after the third are another's extension.
-
-        Raises:
-            InputError: it is no checkpoint.
-        """
+        """Read a checkpoint; further lines are extensions. Raises InputError: it is none."""
         lines = text.split("\n")
         if len(lines) < 4 or lines[-1] != "" or not lines[0] or "" in lines[:-1]:
             raise InputError("not a checkpoint: expected origin, size and root, a line each")
@@ -288,12 +259,7 @@ def published(keys: Iterable[PublicKey]) -> dict[str, str]:
 
 
 def trusting(data: Mapping[str, str]) -> Checker:
-    """
-    Return who tells whether one of the published keys signed something.
-
-    Raises:
-        InputError: a value that is no verifier key.
-    """
+    """Return a check by these published keys. Raises InputError: a value that is no key."""
     keys: dict[str, PublicKey] = {}
     for name, text in sorted(data.items()):
         try:

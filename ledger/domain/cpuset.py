@@ -75,12 +75,7 @@ EMPTY: Final = CpuSet()
 
 
 def cpuset_of(cpu_ids: Iterable[int]) -> CpuSet:
-    """
-    Return the set of these ids.
-
-    Raises:
-        InputError: an id below 0 or above 4096.
-    """
+    """Return the set of these ids. Raises InputError: an id below 0 or above 4096."""
     mask = 0
     for cpu_id in cpu_ids:
         if not 0 <= cpu_id <= CPU_ID_MAX:
@@ -94,9 +89,7 @@ def parse_cpuset(text: str) -> CpuSet:
     """
     Read a Linux CPU list; the empty text is the empty set.
 
-    Rule: Koordinator contract 6.7, "OURS".
-
-    Parts may come unsorted and may overlap (joined share pools do).
+    Rule: Koordinator contract 6.7, "OURS". Parts may be unsorted and overlap (share pools do).
 
     Raises:
         InputError: blanks, empty parts (a trailing comma), negative numbers, `1-2-3`, an id above

@@ -323,9 +323,5 @@ def unhealthy_gpu_config_map(node_name: str) -> str:
 
 
 def is_kept_label(key: str) -> bool:
-    """
-    Tell whether a Pod's label is stored with its reservation.
-
-    Rule: design section 8, queue and team labels.
-    """
+    """Tell whether a Pod's label is stored with its reservation (design section 8)."""
     return key in KEPT_LABELS or key.startswith(KEPT_LABEL_PREFIX)

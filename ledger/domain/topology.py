@@ -192,12 +192,7 @@ def parse_link_matrix(text: str) -> LinkMatrix:
 
 
 def link_matrix_of(value: Iterable[object]) -> LinkMatrix:
-    """
-    Return the matrix of these rows; the same rules as `parse_link_matrix`.
-
-    Raises:
-        InputError: as there.
-    """
+    """Return the matrix of these rows, by the rules of `parse_link_matrix`."""
     rows = tuple(_row_of(row, number) for number, row in enumerate(value))
     for number, row in enumerate(rows):
         if len(row) != len(rows):

@@ -162,11 +162,7 @@ class Vocabulary:
         return {**types, **spelt}
 
     def canonical(self, name: str) -> str:
-        """
-        Return the released name of a resource; a name without an alias is returned as it is.
-
-        Rule: Koordinator contract 1.1.
-        """
+        """Return the released name of a resource, itself without one (Koordinator contract 1.1)."""
         return self.released.get(name, name)
 
     def canonical_resources(self, amounts: Mapping[str, T]) -> dict[str, T]:
@@ -188,20 +184,11 @@ class Vocabulary:
         return self._proposal.get(name, name)
 
     def device_type_of(self, name: str) -> str | None:
-        """
-        Return the device type a resource belongs to, under any of its spellings, else None.
-
-        Rule: Koordinator contract 1.1.
-        """
+        """Return the device type of a resource in any spelling (Koordinator contract 1.1)."""
         return self._type_by_spelling.get(name)
 
     def type_named(self, name: str) -> DeviceType:
-        """
-        Return the type of this name.
-
-        A type that only an inventory or an old event knows counts percent of
-        `koordinator.sh/<name>`.
-        """
+        """Return the type of a name; an unknown one counts percent of `koordinator.sh/<name>`."""
         return self._types.get(name) or DeviceType(
             name=name, resource=f"{DOMAIN_KOORDINATOR}{name}"
         )

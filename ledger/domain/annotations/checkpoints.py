@@ -40,10 +40,8 @@ def read_devices_checkpoints(annotations: Mapping[str, str]) -> tuple[DeviceChec
     """
     Return the entries of a Device object, none without the annotation.
 
-    Rule: Koordinator contract 2.7: both keys are read, `devices-checkpoints` wins.
-
-    Raises:
-        InputError: broken JSON or an entry without `podUID`.
+    Rule: Koordinator contract 2.7: both keys are read, `devices-checkpoints` wins. Raises
+    InputError: broken JSON or an entry without `podUID`.
     """
     for key in (ANNOTATION_DEVICES_CHECKPOINTS, ANNOTATION_DEVICES_CHECKPOINTS_PROPOSAL):
         if key in annotations:

@@ -1,4 +1,8 @@
-"""CPU annotations of Pods: what they ask for (`resource-spec`) and got (`resource-status`)."""
+"""
+CPU annotations of Pods: what they ask for and what they got (Koordinator contract 2.1, 2.2).
+
+Every `decode_` raises InputError, with its path, for JSON, a type or a text that is wrong.
+"""
 
 from __future__ import annotations
 
@@ -121,9 +125,7 @@ class ResourceStatus:
 
 def decode_resource_spec(text: str) -> ResourceSpec:
     """
-    Read a Pod's CPU policies.
-
-    Rule: Koordinator contract 2.1 and 6.1.
+    Read a Pod's CPU policies (contract 2.1, 6.1).
 
     A bind policy of any other text is UNKNOWN. An exclusive policy that is absent, `Default`
     (proposal) or any other text is NONE.
@@ -137,11 +139,7 @@ def rewrite_resource_spec(
     required: CpuBindPolicy | None = None,
     preferred: CpuBindPolicy | None = None,
 ) -> str:
-    """
-    Return the user's own text with the effective policies put in; unknown fields are kept.
-
-    Rule: Koordinator contract 2.2, "resource-spec is rewritten at pre-bind"; 14, item 1.
-    """
+    """Return the user's own text with the effective policies put in (contract 2.2; 14, item 1)."""
     spec = dict(an_object(load(text, _SPEC_PATH), _SPEC_PATH))
     if required is not None:
         spec["requiredCPUBindPolicy"] = str(required)
@@ -154,11 +152,7 @@ def effective_resource_spec(text: str, policy: CpuBindPolicy, *, by_node: bool) 
     """
     Return the user's own text with the policy that counted, None where it says so already.
 
-    Rule: Koordinator contract 2.2, "resource-spec is rewritten at pre-bind".
-
-    Args:
-        text: the annotation; `{}` where the Pod has none.
-        by_node: the node makes the policy mandatory.
+    `text` is `{}` where the Pod has no annotation; `by_node` makes the policy mandatory.
     """
     spec = decode_resource_spec(text)
     unset = {CpuBindPolicy.UNSET, CpuBindPolicy.DEFAULT}
@@ -176,14 +170,7 @@ def effective_resource_spec(text: str, policy: CpuBindPolicy, *, by_node: bool) 
 
 
 def decode_numa_topology_spec(text: str) -> NumaTopologySpec:
-    """
-    Read a Pod's own NUMA policy.
-
-    Rule: Koordinator contract 2.1; 7: a policy without exclusivity means `Required`.
-
-    Raises:
-        InputError: a policy or exclusivity that is none of the known texts.
-    """
+    """Read a Pod's own NUMA policy; one without exclusivity means `Required` (contract 2.1, 7)."""
     spec = read_json(NumaTopologySpec, text, _NUMA_PATH)
     if spec.policy is not NumaPolicy.NONE and spec.exclusive is NumaExclusive.UNSET:
         return replace(spec, exclusive=NumaExclusive.REQUIRED)
@@ -196,23 +183,12 @@ def decode_numa_topology_spec(text: str) -> NumaTopologySpec:
 
 
 def decode_resource_status(text: str) -> ResourceStatus:
-    """
-    Read the CPUs a Pod got, in the release's fields and the proposal's.
-
-    Rule: Koordinator contract 2.2.
-
-    Raises:
-        InputError: broken JSON, a bad CPU list, a bad or negative quantity.
-    """
+    """Read the CPUs a Pod got, in the release's fields and the proposal's (contract 2.2)."""
     return read_json(ResourceStatus, text, _STATUS_PATH)
 
 
 def encode_resource_status(status: ResourceStatus) -> str:
-    """
-    Write the CPUs a Pod got; empty fields are left out, quantities are canonical.
-
-    Rule: Koordinator contract 2.2, "OURS": `cpuSharedPools` beside `numaNodeResources`.
-    """
+    """Write the CPUs a Pod got: no empty field, canonical quantities (contract 2.2, "OURS")."""
     fields = {
         "cpuset": format_cpuset(status.cpuset),
         "cpuSharedPools": [encode_pool(pool) for pool in status.cpu_shared_pools],

@@ -76,10 +76,8 @@ def decode_device_allocated(
     """
     Read the allocations by device type, each in the order written (which carries no meaning).
 
-    Rule: Koordinator contract 2.2.
-
-    Takes `resouurces` for `resources`, both domains, the typo keys, numbers for quantities, and a
-    VF without `minor` as minor 0.
+    Rule: Koordinator contract 2.2. Takes `resouurces` for `resources`, both domains, the typo keys,
+    numbers for quantities, and a VF without `minor` as minor 0.
 
     Raises:
         InputError: broken JSON, a missing or negative device minor, a bad or negative quantity.
@@ -104,10 +102,8 @@ def encode_device_allocated(
     """
     Write the release's shape: entries by minor, quantities as decimal strings in base units.
 
-    Rule: Koordinator contract 2.2 and 11.
-
-    Types without entries are left out. `proposal_domain` writes `kubernetes.io/` names, for nodes
-    that advertise that domain.
+    Rule: Koordinator contract 2.2 and 11. Types without entries are left out. `proposal_domain`
+    writes `kubernetes.io/` names, for nodes that advertise that domain.
     """
     names = vocabulary if proposal_domain else None
     return dump(

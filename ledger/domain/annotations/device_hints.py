@@ -1,4 +1,9 @@
-"""What a Pod asks of device choice: hints per type, joint allocation, the partition wish."""
+"""
+What a Pod asks of device choice: hints per type, joint allocation, the partition wish.
+
+Rule: Koordinator contract 2.1. Every `decode_` raises InputError, with its path, for JSON, a type
+or a text that is wrong.
+"""
 
 from __future__ import annotations
 
@@ -153,15 +158,7 @@ class PartitionSpec:
 
 
 def decode_device_hints(text: str) -> dict[str, DeviceHint]:
-    """
-    Read device type -> hint.
-
-    Rule: Koordinator contract 2.1.
-
-    Raises:
-        InputError: broken JSON, or a strategy, scope, policy or operator that is none of the
-            known texts.
-    """
+    """Read device type -> hint."""
     by_type = an_object(load(text, _HINT_PATH), _HINT_PATH)
     return {
         device_type: read(DeviceHint, value, f"{_HINT_PATH}.{device_type}")
@@ -173,11 +170,7 @@ def decode_device_hints(text: str) -> dict[str, DeviceHint]:
 
 
 def decode_joint_allocation(text: str) -> JointAllocation:
-    """
-    Read which device types belong together.
-
-    Rule: Koordinator contract 2.1.
-    """
+    """Read which device types belong together."""
     return read_json(JointAllocation, text, _JOINT_PATH)
 
 
@@ -185,21 +178,12 @@ def decode_joint_allocation(text: str) -> JointAllocation:
 
 
 def decode_partition_spec(text: str) -> PartitionSpec:
-    """
-    Read a Pod's wish about partitions.
-
-    Rule: Koordinator contract 2.1: `BestEffort` by default; `{}` is a wish too.
-    """
+    """Read a Pod's wish about partitions; `{}` is a wish too."""
     return read_json(PartitionSpec, text, _PARTITION_PATH)
 
 
 def read_selector(value: object, path: str) -> LabelSelector | None:
-    """
-    Return a Kubernetes label selector, None where there is none.
-
-    Raises:
-        InputError: another shape, or an operator that does not go with its values.
-    """
+    """Return a label selector, None without one. Raises InputError as `read` does."""
     return None if value is None else read(LabelSelector, value, path)
 
 

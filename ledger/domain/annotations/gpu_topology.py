@@ -76,8 +76,7 @@ def decode_gpu_topology(text: str) -> GpuTopologyAllocation:
     """
     Read the GPUs of a Pod of a group; containers ascending, GPUs in the order written.
 
-    Rule: Koordinator GPU-topology proposal, "Record the allocation information to the pod
-    annotation".
+    Rule: the proposal, "Record the allocation information to the pod annotation".
 
     Raises:
         InputError: broken JSON, or an index that is not decimal text.

@@ -1,4 +1,8 @@
-"""CPU labels and annotations of Nodes and NodeResourceTopologies."""
+"""
+CPU labels and annotations of Nodes (Koordinator contract 2.3) and NodeResourceTopologies (2.4).
+
+Every `decode_` raises InputError, with its path, for JSON, a type or an amount that is wrong.
+"""
 
 from __future__ import annotations
 
@@ -133,9 +137,7 @@ def read_node_cpu_policies(labels: Mapping[str, str]) -> NodeCpuPolicies:
     """
     Read a node's CPU policies; the release's key wins over the proposal's.
 
-    Rule: Koordinator contract 2.3.
-
-    `PCPUOnly` reads as `FullPCPUsOnly`; any other text is no policy.
+    `PCPUOnly` reads as `FullPCPUsOnly`; any other text is no policy (contract 2.3).
     """
     bind = labels.get(LABEL_CPU_BIND_POLICY, "")
     bind = NodeCpuBindPolicy.FULL_PCPUS_ONLY if bind == "PCPUOnly" else bind
@@ -177,14 +179,7 @@ class _Topology(Struct):
 
 @lru_cache(maxsize=256)  # machines of one model say the same, in thousands of bytes each
 def decode_cpu_topology(text: str) -> CpuTopology:
-    """
-    Read a node's CPU topology; a core is told apart by (socket, core).
-
-    Rule: Koordinator contract 2.4.
-
-    Raises:
-        InputError: broken JSON, a missing number, two CPUs with one id, an id above 4096.
-    """
+    """Read a node's CPU topology: ids are unique and at most 4096; a core is (socket, core)."""
     found = read_json(_Topology, text, _TOPOLOGY_PATH)
     try:
         return cpu_topology_of(found.detail)
@@ -199,11 +194,7 @@ def decode_cpu_topology(text: str) -> CpuTopology:
 
 
 def decode_pod_cpu_allocs(text: str) -> tuple[PodCpuAlloc, ...]:
-    """
-    Read the CPUs that others gave to Pods, in the release's spelling and the proposal's.
-
-    Rule: Koordinator contract 2.4. Entries that do not count are returned too: ask `counts`.
-    """
+    """Read the CPUs that others gave to Pods. Entries that don't count come too: ask `counts`."""
     return read_json(tuple[PodCpuAlloc, ...], text, _ALLOCS_PATH)
 
 
@@ -211,11 +202,7 @@ def decode_pod_cpu_allocs(text: str) -> tuple[PodCpuAlloc, ...]:
 
 
 def decode_cpu_shared_pools(text: str, *, best_effort: bool = False) -> tuple[CpuSharedPool, ...]:
-    """
-    Read the shared pools of LS Pods, or those of BE Pods.
-
-    Rule: Koordinator contract 2.4.
-    """
+    """Read the shared pools of LS Pods, or those of BE Pods (contract 2.4)."""
     key = ANNOTATION_BE_CPU_SHARED_POOLS if best_effort else ANNOTATION_CPU_SHARED_POOLS
     path = annotation_path(key)
     return read_json(tuple[CpuSharedPool, ...], text, path)
@@ -225,11 +212,7 @@ def decode_cpu_shared_pools(text: str, *, best_effort: bool = False) -> tuple[Cp
 
 
 def decode_kubelet_cpu_policy(text: str) -> KubeletCpuPolicy:
-    """
-    Read kubelet's CPU manager policy.
-
-    Rule: Koordinator contract 2.4.
-    """
+    """Read kubelet's CPU manager policy (contract 2.4)."""
     return read_json(KubeletCpuPolicy, text, _KUBELET_PATH)
 
 
@@ -237,14 +220,7 @@ def decode_kubelet_cpu_policy(text: str) -> KubeletCpuPolicy:
 
 
 def decode_node_reservation(text: str) -> NodeReservation:
-    """
-    Read what a node keeps for itself.
-
-    Rule: Koordinator contract 2.3.
-
-    Raises:
-        InputError: broken JSON, a bad CPU list or quantity, an unknown apply policy.
-    """
+    """Read what a node keeps for itself (contract 2.3)."""
     return read_json(NodeReservation, text, _RESERVATION_PATH)
 
 
@@ -252,11 +228,7 @@ def decode_node_reservation(text: str) -> NodeReservation:
 
 
 def decode_system_qos_resource(text: str) -> SystemQosResource:
-    """
-    Read the CPUs of SYSTEM Pods; exclusive unless it says otherwise.
-
-    Rule: Koordinator contract 2.3.
-    """
+    """Read the CPUs of SYSTEM Pods; exclusive unless it says otherwise (contract 2.3)."""
     return read_json(SystemQosResource, text, _SYSTEM_QOS_PATH)
 
 
@@ -264,11 +236,7 @@ def decode_system_qos_resource(text: str) -> SystemQosResource:
 
 
 def decode_amplification_ratios(text: str) -> dict[str, Fraction]:
-    """
-    Read by how much each resource is amplified; exact, and only ratios above 1 are returned.
-
-    Rule: Koordinator contract 2.3: at most 1 or missing is no amplification.
-    """
+    """Read by how much resources are amplified: exact, and only ratios above 1 (contract 2.3)."""
     value = read_json(Mapping[str, Quantity], text, _RATIO_PATH)
     ratios = {name: ratio.as_fraction() for name, ratio in sorted(value.items())}
     return {name: ratio for name, ratio in ratios.items() if ratio > 1}
@@ -278,11 +246,7 @@ def decode_amplification_ratios(text: str) -> dict[str, Fraction]:
 
 
 def decode_raw_allocatable(text: str) -> Amounts:
-    """
-    Read a node's allocatable before amplification.
-
-    Rule: Koordinator contract 2.3.
-    """
+    """Read a node's allocatable before amplification (contract 2.3)."""
     return released(load(text, _RAW_PATH), _RAW_PATH)
 
 

@@ -1,4 +1,4 @@
-"""The other annotations of Pods: scheduling hint, replaced resources."""
+"""The other annotations of Pods (Koordinator contract 2.1): scheduling hint, replaced resources."""
 
 from __future__ import annotations
 
@@ -32,11 +32,7 @@ class SchedulingHint:
 
 
 def read_scheduling_hint(annotations: Mapping[str, str]) -> SchedulingHint | None:
-    """
-    Return a Pod's scheduling hint, None without one; the deprecated key counts only alone.
-
-    Rule: Koordinator contract 2.1.
-    """
+    """Return a Pod's scheduling hint, None without one; the deprecated key counts only alone."""
     for key in (ANNOTATION_SCHEDULING_HINT, ANNOTATION_SCHEDULING_HINT_DEPRECATED):
         if key in annotations:
             return decode_scheduling_hint(annotations[key], key)
@@ -56,14 +52,7 @@ def _names(value: object, path: str) -> tuple[str, ...]:
 
 
 def decode_replace_resources(text: str) -> tuple[tuple[str, str], ...]:
-    """
-    Read which resource names become which; an empty right side erases.
-
-    Rule: Koordinator contract 2.1.
-
-    Raises:
-        InputError: a pair without a colon or without a left side.
-    """
+    """Read which resource names become which; an empty right side erases, a left one is wrong."""
     pairs = tuple(tuple(part.split(":")) for part in text.split(",")) if text else ()
     if any(len(pair) != 2 or not pair[0] for pair in pairs):
         raise InputError(f"not a list of from:to pairs: value={text!r}", field=_REPLACE_PATH)

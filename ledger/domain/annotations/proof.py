@@ -149,13 +149,7 @@ def encode_proof(proof: SignedHolding, *, key: str, sign: Signer) -> dict[str, s
 
 
 def decode_proof(text: str, *, check: Checker) -> SignedHolding:
-    """
-    Read the annotation of a Pod; nothing of it is looked at before its signature holds.
-
-    Raises:
-        InputError: not JSON, a signature that does not hold or is of no key we trust, or a format
-            of a newer release.
-    """
+    """Read the annotation of a Pod. Raises InputError as `decode_signed` does."""
     words = decode_signed(ANNOTATION_TENURE_PROOF, _WORD, text, check=check, version=FORMAT)
     proof: SignedHolding = decode_value(SignedHolding, words, f"{_PATH}.{_WORD}")
     return proof

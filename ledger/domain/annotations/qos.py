@@ -1,4 +1,4 @@
-"""Quality of service and priority of a Pod: labels that carry plain text."""
+"""Quality of service and priority of a Pod: labels (Koordinator contract 2.1, 5.3)."""
 
 from __future__ import annotations
 
@@ -47,21 +47,13 @@ _CLASS_BY_QOS: Final = {
 
 
 def read_qos_class(labels: Mapping[str, str]) -> QosClass:
-    """
-    Return the QoS class of the Pod's label; any other text is none.
-
-    Rule: Koordinator contract 2.1, labels on pods.
-    """
+    """Return the QoS class of the Pod's label; any other text is none."""
     text = labels.get(LABEL_QOS_CLASS, "")
     return QosClass(text) if text in set(QosClass) else QosClass.NONE
 
 
 def read_priority_class(labels: Mapping[str, str], priority: int | None) -> PriorityClass:
-    """
-    Return the class named by the label, else the one whose range holds `spec.priority`.
-
-    Rule: Koordinator contract 5.3. A label that names no class is as good as none.
-    """
+    """Return the class that the label names, else the one whose range holds `spec.priority`."""
     text = labels.get(LABEL_PRIORITY_CLASS, "")
     if text and text in set(PriorityClass):
         return PriorityClass(text)
@@ -72,22 +64,11 @@ def read_priority_class(labels: Mapping[str, str], priority: int | None) -> Prio
 
 
 def priority_class_of_qos(qos: QosClass) -> PriorityClass:
-    """
-    Return the class a QoS label implies where the Pod names none.
-
-    Rule: Koordinator contract 5.3: SYSTEM, LSE, LSR and LS are prod, BE is batch.
-    """
+    """Return the class that a QoS label implies where the Pod names none (contract 5.3)."""
     return _CLASS_BY_QOS.get(qos, PriorityClass.NONE)
 
 
 def read_sub_priority(labels: Mapping[str, str]) -> int | None:
-    """
-    Return the sub-priority inside the class, None without the label.
-
-    Rule: Koordinator contract 2.1, labels on pods.
-
-    Raises:
-        InputError: not an integer.
-    """
+    """Return the sub-priority inside the class, None without. Raises InputError: no integer."""
     text = labels.get(LABEL_PRIORITY)
     return None if text is None else a_decimal(text, label_path(LABEL_PRIORITY))

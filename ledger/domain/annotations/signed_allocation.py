@@ -79,13 +79,7 @@ def encode_signed_allocation(allocation: Allocation, *, key: str, sign: Signer) 
 
 
 def decode_signed_allocation(text: str, *, check: Checker) -> Allocation:
-    """
-    Read the annotation of a Pod; nothing of it is looked at before its signature holds.
-
-    Raises:
-        InputError: not JSON, longer than an annotation can be, a signature that does not hold or
-            is of no key we trust, or a format of a newer release.
-    """
+    """Read the annotation of a Pod. Raises InputError as `decode_signed` does."""
     name = ANNOTATION_TENURE_ALLOCATION
     words = decode_signed(name, _WORD, text, check=check, version=FORMAT)
     allocation: Allocation = decode_value(Allocation, words, f"{annotation_path(name)}.{_WORD}")

@@ -139,11 +139,7 @@ def is_admitted(annotations: Mapping[str, str]) -> bool:
 def encode_original(
     original: OriginalRequest, key: str = ANNOTATION_TENURE_ORIGINAL
 ) -> dict[str, str]:
-    """
-    Write what admission has replaced; nothing replaced writes no annotation.
-
-    Amounts in the writing that the API server gives them, who may have read them before us or not.
-    """
+    """Write what admission has replaced, if anything; amounts as the API server writes them."""
     if not original:
         return {}
     containers = {
@@ -166,12 +162,7 @@ def _stored(amounts: Mapping[str, str]) -> dict[str, str]:
 def read_original(
     annotations: Mapping[str, str], key: str = ANNOTATION_TENURE_ORIGINAL
 ) -> OriginalRequest:
-    """
-    Return what admission has replaced in a Pod.
-
-    Raises:
-        InputError: not JSON, or of another shape.
-    """
+    """Return what admission has replaced in a Pod. Raises InputError: it can't be read."""
     text = annotations.get(key)
     if text is None:
         return OriginalRequest()
@@ -242,9 +233,7 @@ def encode_released_at(moment: datetime) -> str:
 
 def encode_search_cut(*, containers: int, levels: int, steps: int) -> dict[str, str]:
     """
-    Write why the cards of a placed Pod may not be the best ones.
-
-    Rule: GPU-sharing contract A.5: that the search was cut is recorded in the decision.
+    Write why the cards of a placed Pod may not be the best ones (GPU-sharing contract A.5).
 
     Args:
         containers: how many of the Pod's containers ask for cards.

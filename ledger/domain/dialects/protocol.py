@@ -119,7 +119,6 @@ class DialectReader:
     One dialect as Pods and Nodes are read in it.
 
     Attributes:
-        words: its names.
         demands: what a Pod that speaks the dialect asks for, or every rule that it breaks.
         amounts: what a container writes for so much percent of cards and so many bytes, each None
             where it is not said. Raises `InputError` where the dialect can't say it.

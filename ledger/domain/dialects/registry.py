@@ -51,11 +51,7 @@ def reader_of(dialect: Dialect) -> DialectReader:
 
 
 def gives_by_number(node: NodeFacts) -> bool:
-    """
-    Tell whether a device plugin alone offers a node's cards, and picks them.
-
-    Rule: docs/adr/0033.
-    """
+    """Tell whether a device plugin alone offers a node's cards, and picks them (docs/adr/0033)."""
     return bool(node.dialects) and all(_BY_DIALECT[one].by_plugin for one in node.dialects or ())
 
 

@@ -77,9 +77,6 @@ def inventory_of_device(
     Rule: Koordinator contract 3.1: `deviceType` for `type`, `resource` for `resources`, a missing
     minor is 0, a missing health is false, a missing resource counts 0 (quirk Q3, ours).
 
-    Args:
-        model: the card model, for GPUs.
-
     Raises:
         InputError: a wrong type, a bad quantity, two devices with one minor or one id.
     """

@@ -87,12 +87,7 @@ def text_in(thing: object, *path: str) -> str:
 
 
 def text_at(parent: Mapping[str, object], key: str, path: str) -> str:
-    """
-    Return a text field, empty when it is absent.
-
-    Raises:
-        InputError: another type, or characters that no UTF-8 text can hold.
-    """
+    """Return a text, empty when absent. Raises InputError: no text, or one that no UTF-8 holds."""
     value = parent.get(key)
     if value is None:
         return ""
@@ -158,12 +153,7 @@ def time_us(value: object, path: str) -> int:
 
 
 def owner_of(metadata: Mapping[str, object]) -> str:
-    """
-    Return an object's controller as `<kind>/<name>`, kind in lower case; empty without one.
-
-    Raises:
-        InputError: its reference can't be read.
-    """
+    """Return an object's controller as `<kind>/<name>`, kind in lower case; empty without one."""
     path = "metadata.ownerReferences"
     for number, item in enumerate(a_list(metadata.get("ownerReferences"), path)):
         at = f"{path}[{number}]"
@@ -174,11 +164,7 @@ def owner_of(metadata: Mapping[str, object]) -> str:
 
 
 def version_number(text: str) -> int | None:
-    """
-    Return a resourceVersion as the number that it is in a store of etcd, None for another text.
-
-    Rule: design section 8, "Restore". Numbers of one store only grow; other texts tell nothing.
-    """
+    """Return a resourceVersion as a number, None for another text; in one etcd they only grow."""
     return int(text) if text.isascii() and text.isdigit() else None
 
 

@@ -43,12 +43,7 @@ def as_written(pod: Mapping[str, object], vocabulary: Vocabulary) -> Mapping[str
 
 
 def device_units(resources: Mapping[str, object], vocabulary: Vocabulary) -> dict[str, int]:
-    """
-    Return a container's device amounts in whole units, under released names, without zeros.
-
-    Raises:
-        InputError: a wrong type, a bad or negative quantity.
-    """
+    """Return a container's device amounts in whole units, under released names, without zeros."""
     limits, requests = (an_object(resources.get(key), key) for key in ("limits", "requests"))
     amounts = {
         key: value
@@ -78,11 +73,7 @@ def stored_names(pod: Mapping[str, object], vocabulary: Vocabulary) -> tuple[str
 def is_original_of(
     original: OriginalContainer, container: Mapping[str, object], vocabulary: Vocabulary
 ) -> bool:
-    """
-    Tell whether a container asks for what admission makes of its recorded original.
-
-    That is the same under other names, or rewritten too.
-    """
+    """Tell whether a container asks for what admission makes of its recorded original."""
     resources = container.get("resources")
     if not isinstance(resources, dict):
         return False

@@ -160,11 +160,9 @@ def pod_total(parts: Iterable[tuple[str, Mapping[str, int]]]) -> dict[str, int]:
 
 def read_pod(pod: Mapping[str, object], vocabulary: Vocabulary = DEFAULT_VOCABULARY) -> PodSpec:
     """
-    Read a Pod object.
+    Read a Pod object; namespace, UID, requests and limits are filled in where it has none.
 
     Rule: cli.md, Defaults; design section 3.
-
-    Namespace, UID, requests and limits are filled in where the object leaves them out.
 
     Raises:
         InputError: a wrong type, a missing name, a bad or negative quantity, with its field path.
@@ -240,14 +238,7 @@ class SelfSubjectReviewObject(msgspec.Struct, frozen=True):
 
 
 def decode_quota(quota: Mapping[str, object]) -> Amounts:
-    """
-    Return what a ResourceQuota allows at most, by name as written.
-
-    Rule: Kubernetes API, ResourceQuota, `spec.hard`.
-
-    Raises:
-        InputError: a wrong type, a bad or negative quantity, with its field path.
-    """
+    """Return what a ResourceQuota allows, by name. Raises InputError, with its field path."""
     items = named(spec_of(quota).get("hard"), "spec.hard")
     return {name: a_quantity(value, f"spec.hard[{name}]") for name, value in items.items()}
 

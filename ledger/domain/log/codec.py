@@ -94,22 +94,12 @@ def read_value(kind: Declared, text: str | bytes, path: str) -> Any:  # noqa: AN
 
 
 def read_unchecked(kind: Declared, text: str) -> Any:  # noqa: ANN401 - a `kind`
-    """
-    Return what `read_value` returns of a text that it takes, and something of many others.
-
-    Raises:
-        ValueError: the text is not of that kind.
-    """
+    """Return what `read_value` does of a text that it takes. Raises ValueError for some others."""
     return _reader(kind)(text)
 
 
 def canonical_object(text: str, path: str) -> dict[str, Json]:
-    """
-    Return the JSON object that `text` is the canonical JSON of.
-
-    Raises:
-        InputError: it is not.
-    """
+    """Return the object that `text` is the canonical JSON of. Raises InputError: it is none."""
     value = _json(text, path)
     _check_canonical(text, value, path)
     if not isinstance(value, dict):
@@ -118,12 +108,7 @@ def canonical_object(text: str, path: str) -> dict[str, Json]:
 
 
 def decode_value(kind: Declared, value: Json, path: str) -> Any:  # noqa: ANN401 - a `kind`
-    """
-    Return decoded JSON as the declared type `kind`.
-
-    Raises:
-        UnknownEventError, InputError: as `read_value`.
-    """
+    """Return decoded JSON as the declared type `kind`. Raises as `read_value`."""
     _refuse_newer(kind, value)
     try:
         made = msgspec.convert(value, kind, dec_hook=_parsed)

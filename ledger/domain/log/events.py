@@ -525,12 +525,7 @@ class RequestRefused(Recorded, frozen=True, kw_only=True, gc=False):
 
 
 class GroupMember(Recorded, frozen=True, kw_only=True, gc=False):
-    """
-    One member of a group that a plan was made for.
-
-    Attributes:
-        request: as of a reservation.
-    """
+    """One member of a group that a plan was made for; `request` as of a reservation."""
 
     pod_uid: Name
     namespace: Name
@@ -680,8 +675,7 @@ class KeyRotated(Recorded, frozen=True, kw_only=True, gc=False):
     Checkpoints are signed by another key from here on. Both keys signed that it follows.
 
     Attributes:
-        old_key: a verifier key, `name+hash+base64`.
-        new_key: likewise.
+        old_key, new_key: verifier keys, `name+hash+base64`.
         note: the signed note of both (C2SP signed-note), which alone hands the trust on.
     """
 

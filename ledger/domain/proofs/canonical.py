@@ -52,12 +52,7 @@ def labels_json(labels: Mapping[str, str]) -> str:
 
 
 def exact_integer(digits: str) -> int:
-    """
-    Return the integer of its JSON text.
-
-    Raises:
-        ValueError: it is beyond `INTEGER_MAX`.
-    """
+    """Return the integer of its JSON text. Raises ValueError: it is beyond `INTEGER_MAX`."""
     value = int(digits)
     if abs(value) > INTEGER_MAX:
         raise ValueError(f"integer beyond 2^53 - 1: {digits}")

@@ -57,11 +57,7 @@ NodeReader = Callable[[int, int], bytes]
 
 
 def node_hash(left: bytes, right: bytes) -> bytes:
-    """
-    Return SHA-256(0x01 || left || right): the hash of an inner node.
-
-    Rule: RFC 6962 section 2.1.
-    """
+    """Return SHA-256(0x01 || left || right): the hash of an inner node (RFC 6962 section 2.1)."""
     return _sha256(_NODE + left + right).digest()
 
 
@@ -159,11 +155,7 @@ def compact_range(read: NodeReader, size: int) -> CompactRange:
 
 
 def inclusion_proof(read: NodeReader, index: int, size: int) -> list[bytes]:
-    """
-    Return the audit path of the leaf `index` in the tree of `size` leaves, lowest hash first.
-
-    Rule: RFC 9162 section 2.1.3.1.
-    """
+    """Return the audit path of the leaf `index`, lowest hash first (RFC 9162 section 2.1.3.1)."""
     assert 0 <= index < size, (index, size)
     start, end = 0, size
     path: list[bytes] = []
@@ -202,11 +194,7 @@ def consistency_proof(read: NodeReader, first: int, second: int) -> list[bytes]:
 
 
 def includes(*, leaf: bytes, index: int, size: int, root: bytes, proof: Sequence[bytes]) -> bool:
-    """
-    Tell whether `proof` shows that `leaf` is the leaf `index` of the tree with this size and root.
-
-    Rule: RFC 9162 section 2.1.3.2.
-    """
+    """Tell whether `proof` shows `leaf` to be a tree's `index`th (RFC 9162 section 2.1.3.2)."""
     if not 0 <= index < size:
         return False
     node, last, value = index, size - 1, leaf
@@ -225,11 +213,7 @@ def includes(*, leaf: bytes, index: int, size: int, root: bytes, proof: Sequence
 def is_prefix(
     *, first: int, first_root: bytes, second: int, second_root: bytes, proof: Sequence[bytes]
 ) -> bool:
-    """
-    Tell whether `proof` shows that the tree `second` grew out of the tree `first`.
-
-    Rule: RFC 9162 section 2.1.4.2.
-    """
+    """Tell whether `proof` shows that `second` grew out of `first` (RFC 9162 section 2.1.4.2)."""
     if not 0 <= first <= second:
         return False
     if first == second:

@@ -53,12 +53,7 @@ class PodReader:
         self._known: dict[bytes, PodRequest] = {}
 
     def examine(self, pod: Mapping[str, object]) -> tuple[PodRequest, tuple[FieldError, ...]]:
-        """
-        Return a Pod's request and its violations.
-
-        Raises:
-            InputError: as `examine_pod`.
-        """
+        """Return a Pod's request and its violations. Raises InputError as `examine_pod`."""
         read = _what_is_read(pod)
         key = None if read is None else _key(read)
         if read is None or key is None:
@@ -113,12 +108,7 @@ def _key(read: Mapping[str, Object]) -> bytes | None:
 
 
 def _as_of(known: PodRequest, metadata: Mapping[str, object]) -> PodRequest:
-    """
-    Return what is known to be asked for as the request of another Pod.
-
-    Raises:
-        InputError: who that is can't be read.
-    """
+    """Return a known request as that of another Pod. Raises InputError: who that is."""
     name = name_of(metadata)
     uid = text_at(metadata, "uid", "metadata") or default_uid("Pod", known.namespace, name)
     created = time_us(metadata.get("creationTimestamp"), "metadata.creationTimestamp")

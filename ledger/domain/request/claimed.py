@@ -2,6 +2,7 @@
 A Pod whose request admission wrote as a claim, and the same Pod as its user wrote it.
 
 Rule: docs/adr/0031. Nothing in here grants anything: what a claim may have is asked of its Pod.
+Where a Pod or our annotation can't be read, InputError is raised.
 """
 
 from __future__ import annotations
@@ -45,12 +46,7 @@ def is_claimed(pod: Body) -> bool:
 
 
 def as_asked(pod: Body) -> Body:
-    """
-    Return the Pod as its user wrote it: with its devices' resources, and without our claim.
-
-    Raises:
-        InputError: the Pod or our annotation can't be read.
-    """
+    """Return the Pod as its user wrote it: with its devices' resources, and without our claim."""
     metadata, annotations = metadata_of(pod), annotations_of(pod)
     if ANNOTATION_TENURE_CLAIMED not in annotations:
         return pod
@@ -82,12 +78,7 @@ def as_asked(pod: Body) -> Body:
 
 
 def with_claim(pod: Body, asking: Asking, rules: PlacementRules, vocabulary: Vocabulary) -> Body:
-    """
-    Return a Pod whose devices are a claim's; it runs where what isolates its parts does.
-
-    Raises:
-        InputError: the Pod can't be read.
-    """
+    """Return a Pod whose devices are a claim's; it runs where what isolates its parts does."""
     replaced: dict[str, OriginalContainer] = {}
 
     def claiming(container: dict[str, object], place: str) -> dict[str, object]:
@@ -127,9 +118,6 @@ def asked_by_claim(pod: Body, vocabulary: Vocabulary = DEFAULT_VOCABULARY) -> As
     Return what the claim of a Pod has to ask for; None of one whose claim is not ours.
 
     That is one that names another template than its request has, or asks for what is no claim.
-
-    Raises:
-        InputError: the Pod can't be read.
     """
     name = template_named(pod)
     if not name or not is_claimed(pod):

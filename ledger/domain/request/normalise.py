@@ -110,22 +110,12 @@ def examine_pod(
 
 
 def read_asked(pod: Mapping[str, object], vocabulary: Vocabulary = DEFAULT_VOCABULARY) -> PodSpec:
-    """
-    Read a Pod as its user wrote it, whatever admission has rewritten since.
-
-    Raises:
-        InputError: as `decode_pod`.
-    """
+    """Read a Pod as its user wrote it, before admission. Raises InputError as `decode_pod`."""
     return read_pod(as_written(pod, vocabulary), vocabulary)
 
 
 def examine_spec(spec: PodSpec) -> tuple[PodRequest, tuple[FieldError, ...]]:
-    """
-    Return what `examine_pod` does, for a Pod that has been read.
-
-    Raises:
-        InputError: JSON that does not parse in an annotation of ours.
-    """
+    """Return what `examine_pod` does, for a Pod that has been read. Raises InputError likewise."""
     wishes = read_wishes(spec.annotations)
     cpus = cpu_demand(spec)
     groups = groups_of(spec)

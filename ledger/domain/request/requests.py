@@ -113,7 +113,6 @@ class CpuSetDemand:
     Rule: Koordinator contract 6.1, 6.2.
 
     Attributes:
-        cpus: number of logical CPUs.
         bind_policy: the Pod's effective policy (`FullPCPUs`, `SpreadByPCPUs`).
         required: the policy must hold; otherwise it is preferred.
         exclusive_policy: `None`, `PCPULevel`, `NUMANodeLevel`.

@@ -1,7 +1,8 @@
 """
 The rules a Pod's request must keep, as functions that yield every violation as a field error.
 
-They look at numbers only, whoever read them, so that admission and deciding refuse alike.
+They look at numbers only, so that admission and deciding refuse alike. Sections without another
+source are those of the Koordinator contract.
 """
 
 from __future__ import annotations
@@ -189,11 +190,7 @@ def check_share(field: str, amount: int, cards: int, name: str) -> Iterator[Fiel
 
 @of_rule(Rule.SHARE_DIVIDES)
 def check_memory_split(field: str, memory_bytes: int, cards: int) -> Iterator[FieldError]:
-    """
-    Yield the violation when bytes do not divide over the cards.
-
-    Rule: Koordinator contract 12, Q13, ours: refused, because the remainder would be lost.
-    """
+    """Yield the violation when bytes don't divide: the remainder would be lost (12, Q13, ours)."""
     if memory_bytes % cards:
         rule = f"must be a multiple of shared ({cards} cards; {_nearest(memory_bytes, cards)})"
         yield invalid(field, memory_bytes, rule)
@@ -270,11 +267,7 @@ def check_gpu_combination(
 
 @of_rule(Rule.QOS_PRIORITY)
 def check_qos(field: str, qos: QosClass, priority_class: PriorityClass) -> Iterator[FieldError]:
-    """
-    Yield the violation when a QoS class may not have a priority class.
-
-    Rule: Koordinator contract 5.3, "Matrix used by us".
-    """
+    """Yield the violation when a QoS class may not have a priority class (5.3, our matrix)."""
     allowed = _CLASSES_BY_QOS.get(qos)
     if allowed is not None and priority_class not in allowed:
         named = ", ".join(sorted(allowed))
@@ -287,11 +280,7 @@ def check_qos(field: str, qos: QosClass, priority_class: PriorityClass) -> Itera
 
 @of_rule(Rule.WHOLE_CPUS)
 def check_whole_cpus(field: str, cpu_milli: int) -> Iterator[FieldError]:
-    """
-    Yield the violation when the Pod's CPU request is no number of CPUs.
-
-    Rule: Koordinator contract 5.3 and 13, LSR and LSE cpu.
-    """
+    """Yield the violation when the Pod's CPU request is no number of CPUs (5.3 and 13)."""
     if cpu_milli <= 0:
         yield invalid(field, "0", f"{WHOLE_CPUS} and more than 0")
     elif cpu_milli % 1000:
@@ -307,9 +296,6 @@ def check_arm_policies(path: str, wish: ResourceSpec) -> Iterator[FieldError]:
 
     Rule: Koordinator CPU-orchestration proposal, "Resource spec": on ARM only FullPCPUs, and of
     the exclusive policies only NUMANodeLevel.
-
-    Args:
-        path: of the annotation that holds the wish.
     """
     for name, policy in (
         ("requiredCPUBindPolicy", wish.required_bind_policy),
@@ -332,11 +318,7 @@ def check_burst(
     Yield what keeps a Pod from bursting inside the shared pools of some NUMA nodes.
 
     Rule: Koordinator CPU-orchestration proposal, "Resource spec": for Burstable and LS Pods, which
-    are placed by their limit.
-
-    Args:
-        path: of the policy.
-        limit_milli: the Pod's cpu limit, 0 when one of its containers has none.
+    are placed by their limit; `limit_milli` is 0 when one of its containers has none.
     """
     if qos not in {QosClass.LS, QosClass.NONE}:
         yield invalid(path, str(policy), f"is for LS Pods and those without QoS, not for {qos}")
@@ -346,11 +328,7 @@ def check_burst(
 
 @of_rule(Rule.BATCH_QOS)
 def check_batch_qos(field: str, qos: QosClass) -> Iterator[FieldError]:
-    """
-    Yield the violation when batch resources are asked for outside QoS BE.
-
-    Rule: Koordinator contract 5.3.
-    """
+    """Yield the violation when batch resources are asked for outside QoS BE (5.3)."""
     if qos is not QosClass.BE:
         yield forbidden(field, "batch resources need QoS BE")
 

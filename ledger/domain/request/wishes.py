@@ -60,14 +60,7 @@ NO_WISHES = Wishes()
 
 
 def read_wishes(annotations: Mapping[str, str]) -> Wishes:
-    """
-    Read the wishes of a Pod.
-
-    Rule: Koordinator contract 2.1.
-
-    Raises:
-        InputError: JSON that does not parse or says something unknown, with its field path.
-    """
+    """Read a Pod's wishes (Koordinator contract 2.1). Raises InputError where one can't be read."""
     if not annotations:
         return NO_WISHES
     hints = annotations.get(ANNOTATION_DEVICE_ALLOCATE_HINT)

@@ -115,12 +115,7 @@ def cpu_config(request: str, cpus: CpuSet) -> dict[str, Any]:
 
 
 def cpus_asked(consumed: Mapping[str, str]) -> int:
-    """
-    Return how many CPUs a result consumes.
-
-    Raises:
-        InputError: no whole number of them.
-    """
+    """Return how many CPUs a result consumes. Raises InputError: no whole number of them."""
     text = consumed.get(AMOUNT, "")
     nanos = a_quantity(text, AMOUNT).nanos if text else 0
     if nanos <= 0 or nanos % NANO:

@@ -63,11 +63,7 @@ class Taken:
 
 
 def shares_of(results: Iterable[ClaimResult], accounts: NodeAccounts) -> Shares | Untold:
-    """
-    Return what an allocation holds, results on one account as their sum.
-
-    Rule: docs/contracts/dra.md, 4.
-    """
+    """Return what an allocation holds, results on one account summed (docs/contracts/dra.md, 4)."""
     found: dict[tuple[str, int], tuple[DeviceRecord, DeviceShare]] = {}
 
     def add(record: DeviceRecord, core: int, memory: int, *, exclusive: bool = False) -> None:

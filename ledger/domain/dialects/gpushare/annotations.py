@@ -114,11 +114,7 @@ def unread_v2_allocation(annotations: Mapping[str, str]) -> InputError | None:
 
 
 def encode_gpushare_answer(answer: GpuShareAnswer) -> dict[str, str]:
-    """
-    Write the annotations of a placed Pod, the proposal's name equal to the index.
-
-    Rule: GPU-sharing contract B.1.
-    """
+    """Write a placed Pod's annotations; the proposal's name is the index, too (contract B.1)."""
     return {
         ANNOTATION_GPUSHARE_IDX: str(answer.card),
         ANNOTATION_GPUSHARE_ID_PROPOSAL: str(answer.card),
@@ -206,12 +202,7 @@ def _time(annotations: Mapping[str, str], key: str) -> int | None:
 
 
 def decode_pod_units(text: str) -> int:
-    """
-    Read the units of memory that the whole Pod got, in the node daemon's unit.
-
-    Raises:
-        InputError: no decimal number, or more than any card has.
-    """
+    """Return a Pod's memory in the node daemon's unit. Raises InputError: no such number."""
     path = annotation_path(ANNOTATION_GPUSHARE_POD)
     return _units(a_decimal(text, path), path)
 

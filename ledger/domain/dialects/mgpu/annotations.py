@@ -89,24 +89,13 @@ def decode_card_counts(text: str) -> tuple[int, ...]:
 
 
 def read_compute_policy(annotations: Mapping[str, str]) -> MgpuPolicy:
-    """
-    Return a Pod's compute policy, `fixed-share` when absent.
-
-    Rule: GPU-sharing contract A.1.
-
-    Raises:
-        InputError: a value that is none of the three.
-    """
+    """Return a Pod's compute policy (GPU-sharing contract A.1). Raises InputError: it is none."""
     text = annotations.get(ANNOTATION_MGPU_COMPUTE_POLICY, MgpuPolicy.FIXED_SHARE)
     return a_choice(text, MgpuPolicy, annotation_path(ANNOTATION_MGPU_COMPUTE_POLICY))
 
 
 def read_node_compute_policy(labels: Mapping[str, str]) -> MgpuPolicy | None:
-    """
-    Return a node's compute policy, `fixed-share` when absent, None for a value that is no policy.
-
-    Rule: GPU-sharing contract A.1.
-    """
+    """Return a node's compute policy, None for a text that is none (GPU-sharing contract A.1)."""
     text = labels.get(LABEL_MGPU_COMPUTE_POLICY, MgpuPolicy.FIXED_SHARE)
     return MgpuPolicy(text) if text in set(MgpuPolicy) else None
 
@@ -158,11 +147,7 @@ def read_mgpu_allocation(
 
 
 def encode_mgpu_allocation(allocation: MgpuAllocation) -> dict[str, str]:
-    """
-    Write the annotations of a placed Pod: cards in the order chosen, by container name.
-
-    Rule: GPU-sharing contract A.5, output.
-    """
+    """Write a placed Pod's annotations: cards in the order chosen (GPU-sharing contract A.5)."""
     result = {ANNOTATION_MGPU_ASSUMED: TRUE if allocation.assumed else FALSE}
     for name, cards in allocation.cards:
         assert len(name) <= CONTAINER_NAME_LENGTH_MAX, name

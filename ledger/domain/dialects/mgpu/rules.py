@@ -231,11 +231,7 @@ def check_multi_amounts(ask: MgpuAsk, hint: str = "") -> Iterator[FieldError]:
 
 @of_rule(Rule.MGPU_CONTAINER_NAME)
 def check_name(ask: MgpuAsk, length_max: int) -> Iterator[FieldError]:
-    """
-    Yield the violation when the answer's annotation could not carry the container's name.
-
-    Rule: GPU-sharing contract A.6, key length.
-    """
+    """Yield the violation when no annotation could carry the name (GPU-sharing contract A.6)."""
     if len(ask.container) > length_max:
         yield too_long(
             ask.name_field,
