@@ -131,10 +131,8 @@ def parse_quantity(text: str) -> Quantity:
     """
     Read a quantity as it stands in a manifest: `2`, `500m`, `1.5Gi`, `1e3`, `-.5`.
 
-    Rule: Kubernetes API, resource.Quantity.
-
-    What is finer than a billionth is rounded up in magnitude and what is beyond 2^63-1 is capped
-    there, as its documentation says. `E` alone is exa; `E` or `e` before digits is an exponent.
+    Rule: Kubernetes API, resource.Quantity: what is finer than a billionth is rounded up in
+    magnitude, what is beyond 2^63-1 is capped there. `E` alone is exa, before digits an exponent.
 
     Raises:
         InputError: anything else, with the text. No blanks, no second sign, no second suffix.
@@ -166,12 +164,7 @@ def parse_quantity(text: str) -> Quantity:
 
 
 def quantity_of(value: object) -> Quantity:
-    """
-    Read a quantity from a decoded JSON or YAML scalar: text, integer or float.
-
-    Raises:
-        InputError: a boolean, null, list, map, NaN or infinity, or a text that does not parse.
-    """
+    """Read a text, an integer or a finite float as a quantity. Raises InputError for all else."""
     if isinstance(value, str):
         return parse_quantity(value)
     if isinstance(value, bool):
@@ -189,10 +182,8 @@ def format_quantity(quantity: Quantity, style: QuantityStyle | None = None) -> s
     """
     Write the canonical text: no fraction digits, the largest suffix that keeps the amount exact.
 
-    Rule: Kubernetes API, resource.Quantity, canonical form.
-
-    `style` replaces the quantity's own. As there, binary style gives way to decimal below 1024
-    units and for amounts that are not whole.
+    Rule: Kubernetes API, resource.Quantity, canonical form: binary style gives way to decimal below
+    1024 units and for amounts that are not whole. `style` replaces the quantity's own.
     """
     style = style or quantity.style
     if quantity.nanos == 0:

@@ -159,11 +159,6 @@ def adopt(
 
 
 def _vgpus(spec: PodSpec, node: NodeFacts) -> tuple[tuple[SystemPart, ...], list[str]]:
-    """
-    Return what Volcano gave a Pod, and what is wrong with its words.
-
-    Rule: docs/contracts/volcano-vgpu.md.
-    """
     text = spec.annotations.get(VGPU_GIVEN)
     if text is None or not any(card.system == VOLCANO for card in node.systems.cards):
         return (), []
@@ -381,11 +376,7 @@ def _with_doubtful(
 def _unsaid(
     allocated: Mapping[str, Sequence[DeviceAllocation]], vocabulary: Vocabulary
 ) -> Iterator[str]:
-    """
-    Yield the amounts that entries lack.
-
-    Rule: Koordinator contract 2.2: a GPU's always has memory or ratio.
-    """
+    """Yield amounts that entries lack: a GPU's has memory or ratio (Koordinator contract 2.2)."""
     for device_type, entries in allocated.items():
         for entry in entries:
             name = f"{device_type} {entry.minor}"

@@ -77,9 +77,6 @@ def decode_gpu_topology(text: str) -> GpuTopologyAllocation:
     Read the GPUs of a Pod of a group; containers ascending, GPUs in the order written.
 
     Rule: the proposal, "Record the allocation information to the pod annotation".
-
-    Raises:
-        InputError: broken JSON, or an index that is not decimal text.
     """
     value = an_object(load(text, _PATH), _PATH)
     path = f"{_PATH}.allocatedGPUs"
@@ -111,10 +108,7 @@ def decode_gpu_links(topologies: object) -> LinkMatrix | None:
     """
     Return the GPU bandwidth matrix of a Device's `spec.topologies`, None when it has none.
 
-    Rule: Koordinator GPU-topology proposal, "GPU topology resource reporting".
-
-    Raises:
-        InputError: a matrix that does not parse; the field starts at `spec`.
+    Rule: the proposal, "GPU topology resource reporting". Fields of errors start at `spec`.
     """
     path = f"spec.topologies.{TYPE_GPU}"
     by_type = an_object(topologies, "spec.topologies")

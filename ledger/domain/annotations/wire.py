@@ -142,12 +142,7 @@ def a_quantity(value: object, path: str) -> Quantity:
 
 
 def amounts(value: object, path: str, vocabulary: Vocabulary) -> Amounts:
-    """
-    Return a resource list under released names (Koordinator contract 1.1).
-
-    Args:
-        vocabulary: the default one where no device can stand that settings describe.
-    """
+    """Return a resource list under released names (Koordinator contract 1.1)."""
     items = vocabulary.canonical_resources(an_object(value, path)).items()
     return tuple((name, a_quantity(item, f"{path}[{name}]")) for name, item in items)
 

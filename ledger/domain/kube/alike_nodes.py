@@ -38,12 +38,7 @@ Object = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Who:
-    """
-    What is a node's alone.
-
-    Attributes:
-        ids: of its devices, in the order of the Device object; empty of one without.
-    """
+    """What is a node's alone; `ids` are its devices', as the Device object lists them, or empty."""
 
     name: str
     uid: str
@@ -165,13 +160,10 @@ class NodeReader:
         recorded: tuple[DeviceRecord, ...] = (),
     ) -> NodeFacts:
         """
-        Return what deciding needs to know about a node.
+        Return what deciding needs to know about a node. Raises InputError as `decode_node`.
 
         Args:
             recorded: its devices as they are in memory already, which are returned if it has these.
-
-        Raises:
-            InputError: as `decode_node`.
         """
         found = None if unhealthy_gpus is not None else _told(node, device, nrt)
         known = None

@@ -176,11 +176,7 @@ def _lowest_cores(topology: CpuTopology, count: int) -> CpuSet:
 
 
 def _numa_policy(nrt: Mapping[str, object]) -> NumaPolicy:
-    """
-    Return kubelet's Topology Manager policy.
-
-    Rule: Koordinator contract 3.2. v1alpha2's attribute wins over the deprecated list.
-    """
+    """Return kubelet's policy: v1alpha2's attribute before the list (Koordinator contract 3.2)."""
     text = _attribute(nrt, _POLICY_ATTRIBUTE)
     if text is not None:
         return _KUBELET_POLICIES.get(text, numa_policy_of(text))

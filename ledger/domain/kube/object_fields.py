@@ -27,12 +27,7 @@ def default_uid(kind: str, namespace: str, name: str) -> str:
 
 
 def name_of(metadata: Mapping[str, object]) -> str:
-    """
-    Return `metadata.name`.
-
-    Raises:
-        InputError: it is missing, no text, or holds a slash (names are written `NS/POD`).
-    """
+    """Return `metadata.name`. Raises InputError: missing, no text, or with a slash (`NS/POD`)."""
     name = text_at(metadata, "name", "metadata")
     if not name:
         raise InputError("missing; expected a name", field="metadata.name")

@@ -377,11 +377,7 @@ def _cpu_and_memory(
     requests: Amounts,
     limits: Amounts,
 ) -> tuple[int, int]:
-    """
-    Sum CPU and memory; what `spec.resources` says for the Pod as a whole takes their place.
-
-    The sums are capped as a single amount is.
-    """
+    """Sum CPU and memory, capped; what `spec.resources` says for the Pod takes their place."""
     totals = pod_total(
         (container.kind, {name: q.nanos for name, q in container.requests.items()})
         for container in containers

@@ -50,9 +50,7 @@ class SharedTemplate:
 
 def read_shared_templates(value: object) -> tuple[SharedTemplate, ...]:
     """
-    Read the templates of all cards, by cards and name.
-
-    Rule: Koordinator contract 8.7.
+    Read the templates of all cards, by cards and name (Koordinator contract 8.7).
 
     Raises:
         InputError: another shape, a bad or negative quantity; with its path inside the value.

@@ -51,7 +51,6 @@ class DriftKind:
     One kind of disagreement.
 
     Attributes:
-        meaning: what disagrees.
         repair: what Tenure does about it by itself; empty where that is not safe.
         mend: what people do where it lasts.
     """

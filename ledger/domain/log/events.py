@@ -841,12 +841,9 @@ def decode_event(event_type: str, body: str, steps: Mapping[str, Step] = UPCASTS
 
 def skim_event(event_type: str, body: str) -> LedgerEvent:
     """
-    Return what `decode_event` returns, faster, of a body that somebody else reads by that.
+    Return what `decode_event` returns, faster, of a body that is read by that elsewhere.
 
-    Whether the body is the one text of its event is not looked at.
-
-    Raises:
-        UnknownEventError, InputError: as `decode_event`, unless only the text is another.
+    Raises as `decode_event`, but not for a body that is another text of its event.
     """
     kind: Declared = EVENT_TYPES.get(event_type)
     if kind is not None and kind is not NodeInventoried and event_type not in UPCASTS:

@@ -117,10 +117,8 @@ def contradictions(nodes: Sequence[Registered]) -> list[Contradiction]:
     """
     Return what live Nodes claim and can't both have, of the first claims first.
 
-    Rule: design section 4, "One account per physical device". A lost Node claims nothing.
-
-    Args:
-        nodes: in the order in which they registered.
+    Rule: design section 4, "One account per physical device". A lost Node claims nothing. `nodes`
+    are in the order in which they registered.
     """
     live = [node for node in nodes if not node.lost]
     return [*_registered_twice(live), *_cloned_machines(live), *_cloned_devices(live)]

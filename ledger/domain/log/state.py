@@ -110,7 +110,6 @@ class NodeState:
         caps: what was promised of a device when it shrank or left, where that is more than it has
             now. Falls as holders leave (design section 4, "Facts may contradict capacity").
         lost: since it was lost, until it is inventoried again.
-        boot_id: as last inventoried.
         by_agent: its machine's agent has reported once.
     """
 

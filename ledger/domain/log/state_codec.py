@@ -70,12 +70,7 @@ def encode_state(state: LedgerState) -> str:
 
 
 def decode_state(text: str | bytes) -> LedgerState:
-    """
-    Return the state that `text` records, in UTF-8 where it is bytes.
-
-    Raises:
-        InputError: it is not a state.
-    """
+    """Return the state that `text` records; bytes are UTF-8. Raises InputError: it is no state."""
     read = read_with_cpus(_State, text, _PATH)
     if read is None or len(read[1]) != len(read[0].nodes):
         wire: _State = read_value(_State, text, _PATH)

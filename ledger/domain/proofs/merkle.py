@@ -71,12 +71,7 @@ class CompactRange:
     __slots__ = ("_roots", "size")
 
     def __init__(self, size: int = 0, hashes: bytes = b"") -> None:
-        """
-        Take a range as `to_bytes` gave it.
-
-        Raises:
-            ValueError: these are not the hashes of a tree of that size.
-        """
+        """Take a range as `to_bytes` gave it. Raises ValueError: too few or too many hashes."""
         if size < 0 or len(hashes) != size.bit_count() * HASH_BYTES:
             raise ValueError(f"not a compact range: size={size}, bytes={len(hashes)}")
         self.size = size

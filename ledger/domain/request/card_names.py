@@ -64,14 +64,7 @@ def product_of(labels: Mapping[str, str]) -> str:
 
 
 def followed(systems: DeviceSystems, device_names: Container[str]) -> DeviceSystems:
-    """
-    Return what is said of devices whose holders are followed, and of no others.
-
-    Of what nobody follows it would look as if all of it was free.
-
-    Args:
-        device_names: every resource name that asks for a device of ours.
-    """
+    """Return what is said of devices whose holders are followed: others would look free."""
 
     def known(amounts: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
         return tuple(

@@ -89,9 +89,7 @@ class CpusAsked:
 
 def cpu_demand(spec: PodSpec) -> CpusAsked:
     """
-    Return whether a Pod gets CPUs of its own, and how they are picked.
-
-    Rule: Koordinator contract 5.3, 6.1, 6.2.
+    Return whether a Pod gets CPUs of its own, and how they are picked (contract 5.3, 6.1, 6.2).
 
     Raises:
         InputError: a `resource-spec` that does not parse.

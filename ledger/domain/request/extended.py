@@ -59,12 +59,7 @@ PLAIN_CARDS: Final = frozenset({AMD_GPU, DCU_GPU})
 def offered(
     quantities: Mapping[str, Quantity], vocabulary: Vocabulary, *, plain: bool
 ) -> dict[str, int]:
-    """
-    Return how many of each such resource a node offers, by name.
-
-    Args:
-        plain: no Device object tells of its cards, so that those of `PLAIN_CARDS` are numbers too.
-    """
+    """Return how many of each such resource a node offers; `plain`: it has no Device object."""
     return {
         name: max(0, quantity.ceil())
         for name, quantity in sorted(quantities.items())
@@ -91,10 +86,7 @@ def by_number(request: PodRequest, offers: Container[str]) -> PodRequest:
     Return a request for a vendor's whole cards as one for so many of its resource.
 
     Rule: docs/DIVERGENCES.md, Cards of other vendors' device plugins. Only where nodes offer the
-    cards so, and where nothing is said of which they are.
-
-    Args:
-        offers: the resources that nodes offer by their number alone.
+    cards so (`offers`), and where nothing is said of which they are.
     """
     counts = held(request.snapshot)
     named = [(name, counts[name]) for name in PLAIN_CARDS if counts.get(name) and name in offers]

@@ -79,9 +79,7 @@ def decode_pod(
     pod: Mapping[str, object], vocabulary: Vocabulary = DEFAULT_VOCABULARY
 ) -> PodRequest:
     """
-    Return a Pod's request, decoded and normalised.
-
-    Rule: design section 3.
+    Return a Pod's request, decoded and normalised (design section 3).
 
     Raises:
         InputError: the object can't be read: a wrong type, a bad or negative quantity, JSON that
@@ -101,10 +99,7 @@ def examine_pod(
     Return a Pod's request and its violations, for callers that record a refusal.
 
     With violations the request has identity, CPU, memory, placement rules and snapshot, but no
-    devices, CPU set, group or gang.
-
-    Raises:
-        InputError: as `decode_pod`.
+    devices, CPU set, group or gang. Raises InputError as `decode_pod`.
     """
     return examine_spec(read_asked(pod, vocabulary))
 

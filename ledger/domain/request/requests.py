@@ -128,14 +128,9 @@ class CpuSetDemand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerCpus:
-    """
-    The whole CPUs that kubelet's static CPU manager gives one container of a Guaranteed Pod.
+    """The whole CPUs that kubelet's static CPU manager gives one container of a Guaranteed Pod."""
 
-    Attributes:
-        kind: `app`, `sidecar` or `init`.
-    """
-
-    kind: str
+    kind: str  # as of ContainerNeed
     cpus: Count
 
 

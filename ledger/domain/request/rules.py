@@ -344,11 +344,8 @@ def check_same_group(
     """
     Yield every difference between a Pod's GPU topology group and its gang.
 
-    Rule: Koordinator GPU-topology proposal, "Works with the Gang plugin".
-
-    Args:
-        group: name and replica of the labels.
-        gang: name and min-available of the annotations.
+    Rule: Koordinator GPU-topology proposal, "Works with the Gang plugin". A group is name and
+    replica of the labels, a gang name and min-available of the annotations.
     """
     if group[0] != gang[0]:
         yield invalid(name_field, group[0], f'must be equal to the gang name "{gang[0]}"')

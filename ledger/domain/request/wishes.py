@@ -119,8 +119,6 @@ def check_wishes(
     Args:
         broken: types that are asked for in a way that is no demand; they count as one device, so
             that their wishes are judged all the same.
-        dialect: the words the Pod asks for GPUs in; not all know scopes, exclusive parts and
-            partitions.
     """
     counts = {**dict.fromkeys(broken, 1), **_counts(demands)}
     foreign = not takes_wishes(dialect)

@@ -70,13 +70,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardPart:
-    """
-    What one device is of one card.
-
-    Attributes:
-        whole: all of it.
-        core_percent, memory_bytes: of a part.
-    """
+    """What one device is of one card: all of it, or a part."""
 
     card: DeviceRecord
     whole: bool

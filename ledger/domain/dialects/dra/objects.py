@@ -220,8 +220,7 @@ def pools_of(slices: Iterable[ResourceSlice], before: Iterable[Pool] = ()) -> tu
     """
     Return the whole pools by driver and name, each once.
 
-    One with two devices of one name is none: to the API it is invalid, and which is meant by a
-    claim that names it nobody can tell.
+    One with two devices of one name is none: to the API it is invalid.
 
     Args:
         before: as they were known; one whose newest generation is not whole stays as it was there,

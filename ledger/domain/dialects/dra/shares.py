@@ -142,11 +142,8 @@ def first_taken(node: NodeState, shares: Sequence[DeviceShare]) -> Taken | None:
     """
     Return the first account that has not got what is asked; None where all of it fits.
 
-    Says before an append what its constraint says: who holds what of a node, by the ledger alone.
-
-    Args:
-        node: without what the shares take the place of.
-        shares: ordered as they are recorded.
+    It says before an append what the constraint would say. `node` comes without what the shares
+    take the place of.
     """
     records = {(each.device_type, each.device_id): each for each in node.devices}
     for share in shares:

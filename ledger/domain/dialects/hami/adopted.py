@@ -1,4 +1,4 @@
-"""What running Pods of HAMi hold, by the annotation of its scheduler."""
+"""What running Pods of HAMi hold, by its scheduler's annotation (docs/contracts/hami.md)."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def from_hami(asker: Asker) -> Found | None:
     """
     Return what a Pod that HAMi's scheduler placed holds.
 
-    Rule: docs/contracts/hami.md 1, fact 13, and 3: of each card the larger of the sum of the
-    containers and the largest init container.
+    Rule: 1, fact 13, and 3: of each card the larger of the sum of the containers and the largest
+    init container.
     """
     text = asker.spec.annotations.get(ALLOCATED)
     if text is None:
@@ -99,11 +99,7 @@ def _amounts(share: DeviceShare) -> str:
 def _containers(
     asker: Asker, entries: int
 ) -> tuple[Sequence[ContainerSpec | None], tuple[str, ...]]:
-    """
-    Return whose each entry is: the init containers' first, or since before v2.9.0 none of theirs.
-
-    Rule: docs/contracts/hami.md 3.
-    """
+    """Return whose each entry is: init containers' first, before v2.9.0 none of theirs (3)."""
     apps = asker.apps()
     first = sorted(
         (one for one in asker.spec.containers if one.kind != APP),

@@ -114,9 +114,7 @@ def _without_slot(device_id: str) -> str:
 
 def decode_register(text: str) -> tuple[RegisteredCard, ...]:
     """
-    Return the cards of a Node, in the order of the text.
-
-    Rule: docs/contracts/hami.md 4.
+    Return the cards of a Node, in the order of the text (docs/contracts/hami.md 4).
 
     Raises:
         InputError: neither form, a number that is none, a card without an id or with another's.

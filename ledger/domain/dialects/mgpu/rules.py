@@ -169,11 +169,7 @@ def check_multi(
     Yield the first rule that one container of a multi-card Pod breaks.
 
     Rule: GPU-sharing contract A.3, M3 to M9; Volcano mGPU proposal, "Multiple MGPU Pod". Every hint
-    was run through the same rules.
-
-    Args:
-        count: the container's entry of the list, at least 0.
-        memory_min_mib: the least memory on each card (setting `mgpu.multiMinMemoryMiB`).
+    was run through the same rules. `count` is the container's entry of the list.
     """
     assert count >= 0, count
     legal = partial(multi_rule, memory_min_mib=memory_min_mib, memory_max_mib=memory_max_mib)
