@@ -19,6 +19,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from ledger.domain.annotations.signed import Checker
+from ledger.domain.annotations.wire import is_number
 from ledger.domain.errors import InputError
 from ledger.domain.proofs.merkle import HASH_BYTES
 
@@ -225,16 +226,12 @@ def is_lost(text: str, size: int) -> bool:
     """Tell whether a checkpoint's text says that what stood at this position was lost."""
     for line in text.split("\n")[3:]:
         first, dash, last = line.removeprefix(_LOST).partition("-")
-        numbers = (first, last)
-        if not (line.startswith(_LOST) and dash and all(map(_is_position, numbers))):
+        are_positions = is_number(first, 18) and is_number(last, 18)
+        if not (line.startswith(_LOST) and dash and are_positions):
             continue
         if int(first) <= size <= int(last):
             return True
     return False
-
-
-def _is_position(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= 18
 
 
 def rotation_text(origin: str, old: PublicKey, new: PublicKey) -> str:

@@ -98,11 +98,11 @@ class Quantity:
 
     def ceil(self) -> int:
         """Return whole units, rounded away from zero (resource.Quantity's `Value()`)."""
-        return _divide_up(self.nanos, NANO)
+        return divide_up(self.nanos, NANO)
 
     def milli(self) -> int:
         """Return thousandths, rounded away from zero (resource.Quantity's `MilliValue()`)."""
-        return _divide_up(self.nanos, NANO // 1000)
+        return divide_up(self.nanos, NANO // 1000)
 
     def rounded(self) -> Quantity:
         """Return the amount as the API server stores it: in thousandths, rounded up."""
@@ -158,7 +158,7 @@ def parse_quantity(text: str) -> Quantity:
     if nano_power >= 0:
         magnitude = digits * 10**nano_power
     else:
-        magnitude = _divide_up(digits, 10**-nano_power)
+        magnitude = divide_up(digits, 10**-nano_power)
     magnitude = min(magnitude, QUANTITY_MAX * NANO)
     return Quantity(nanos=-magnitude if match["sign"] == "-" else magnitude, style=style)
 
@@ -210,5 +210,6 @@ def decimal_text(quantity: Quantity) -> str:
     return f"{sign}{whole}.{part:09d}".rstrip("0") if part else f"{sign}{whole}"
 
 
-def _divide_up(number: int, divisor: int) -> int:
+def divide_up(number: int, divisor: int) -> int:
+    """Return the quotient, rounded away from zero."""
     return -(-number // divisor) if number >= 0 else number // divisor

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
-
-_INDEX_DIGITS_MAX: Final = 9
+from ledger.domain.annotations.wire import is_number
 
 # ConfigMap kube-system/unhealthy-gpu-<node>, key gpus: "0,3"
 
@@ -17,10 +15,6 @@ def decode_unhealthy_cards(text: str) -> tuple[frozenset[int], tuple[str, ...]]:
     it never condemns card 0. Blanks around an index are taken.
     """
     tokens = [token.strip() for token in text.split(",") if token.strip()]
-    numbers = [token for token in tokens if _is_index(token)]
-    bad = tuple(token for token in tokens if not _is_index(token))
+    numbers = [token for token in tokens if is_number(token)]
+    bad = tuple(token for token in tokens if not is_number(token))
     return frozenset(map(int, numbers)), bad
-
-
-def _is_index(token: str) -> bool:
-    return token.isascii() and token.isdigit() and len(token) <= _INDEX_DIGITS_MAX

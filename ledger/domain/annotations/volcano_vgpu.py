@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from ledger.domain.annotations.wire import is_number
 from ledger.domain.devices import WHOLE_PERCENT
 from ledger.domain.systems import UNHEALTHY, VOLCANO, SystemCard, SystemPart
 
@@ -34,7 +35,7 @@ def decode_vgpu_register(text: str) -> tuple[SystemCard, ...] | None:
     cards = []
     for place, entry in enumerate(filter(None, text.split(":"))):
         fields = entry.split(",")
-        if len(fields) < _FIELDS_MIN or not _is_number(fields[2]) or place >= _CARDS_MAX:
+        if len(fields) < _FIELDS_MIN or not is_number(fields[2]) or place >= _CARDS_MAX:
             return None
         is_healthy = fields[4].strip().lower() in {"1", "t", "true"}
         in_slices = len(fields) > _FIELDS_MIN and fields[_FIELDS_MIN] == "mig"
@@ -61,7 +62,7 @@ def decode_vgpu_given(text: str) -> tuple[SystemPart, ...] | None:
     """
     found: dict[str, tuple[int, int]] = {}
     for card, memory, core in _entries(text):
-        if not (_is_number(memory) and _is_number(core)) or len(found) > _CARDS_MAX:
+        if not (is_number(memory) and is_number(core)) or len(found) > _CARDS_MAX:
             return None
         before = found.get(card, (0, 0))
         found[card] = (before[0] + int(memory), before[1] + int(core))
@@ -82,7 +83,3 @@ def _entries(text: str) -> Iterator[tuple[str, str, str]]:
         for entry in filter(None, container.split(":")):
             fields = [*entry.split(","), "", "", "", ""]
             yield fields[0].partition("[")[0], fields[2], fields[3]
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < 10

@@ -185,6 +185,17 @@ def a_boolean_text(text: str, path: str) -> bool:
     return text == TRUE
 
 
+def is_number(text: str, digits: int = 9) -> bool:
+    """Tell whether a text is a number of at most so many decimal digits, without a sign."""
+    return text.isascii() and text.isdigit() and len(text) <= digits
+
+
+def decoded(annotations: Mapping[str, str], key: str, decode: Callable[[str], T]) -> T | None:
+    """Return what an annotation says, None without it."""
+    text = annotations.get(key)
+    return None if text is None else decode(text)
+
+
 def within(path: str, read: Callable[[str], T], text: str) -> T:
     """Return `read(text)`, with `path` put before the field of its error."""
     try:

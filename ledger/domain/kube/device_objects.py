@@ -87,7 +87,8 @@ def inventory_of_device(
         return like or _record(item, path, model, labels, vocabulary)
 
     records = each(spec.get("devices"), "spec.devices", record)
-    _check_unique(records)
+    for error in _repeated(enumerate(records)):
+        raise error
     links = decode_gpu_links(spec.get("topologies"))
     gpus = [record.minor for record in records if record.device_type == TYPE_GPU]
     warnings = []
@@ -380,11 +381,6 @@ class _VfGroup(msgspec.Struct):
 def _functions(value: object, path: str) -> Iterator[VirtualFunction]:
     for group in read(tuple[_VfGroup, ...], value, path):
         yield from (replace(function, labels=group.labels) for function in group.vfs)
-
-
-def _check_unique(records: tuple[DeviceRecord, ...]) -> None:
-    for error in _repeated(enumerate(records)):
-        raise error
 
 
 def _repeated(records: Iterable[tuple[int, DeviceRecord]]) -> Iterator[InputError]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final, TypeVar
@@ -31,6 +31,7 @@ from ledger.domain.annotations.wire import (
     a_quantity,
     an_object,
     annotation_path,
+    decoded,
     each,
 )
 from ledger.domain.bounds import bounds_of
@@ -207,12 +208,13 @@ def decode_node(
     )
     for reader in READERS:
         facts = reader.on_node(facts)
+    known = None if device is None else inventory.devices
     warnings = [
         *inventory.warnings,
         *health_warnings,
         *partition_warnings,
         *of_systems,
-        *_dialect_warnings(labels, quantities or {}, None if device is None else inventory.devices),
+        *(word for one in READERS for word in one.node_warnings(labels, quantities or {}, known)),
         *(_uncounted(quantities or {}) if device is None else ()),
     ]
     facts = replace(_with_cpus(facts, topology, own), faults=tuple(warnings))
@@ -476,13 +478,6 @@ def _numa_policy(labels: Mapping[str, str], kubelets: NumaPolicy) -> NumaPolicy:
     return read_node_cpu_policies(labels).numa_policy if named else kubelets
 
 
-def _dialect_warnings(
-    labels: Mapping[str, str], quantities: Quantities, devices: Sequence[DeviceRecord] | None
-) -> Iterator[str]:
-    for reader in READERS:
-        yield from reader.node_warnings(labels, quantities, devices)
-
-
 def _uncounted(quantities: Quantities) -> Iterator[str]:
     """Say which memory a node offers without a number of cards: nobody can share that out."""
     for one in (item for reader in READERS for item in reader.uncounted):
@@ -493,8 +488,8 @@ def _uncounted(quantities: Quantities) -> Iterator[str]:
 
 def _cpu_amplification(annotations: Mapping[str, str]) -> Fraction:
     """Return the ratio of the node's cpu (Koordinator contract 2.3), 1 without one."""
-    text = annotations.get(ANNOTATION_AMPLIFICATION_RATIO)
-    return Fraction(1) if text is None else decode_amplification_ratios(text).get(CPU, Fraction(1))
+    ratios = decoded(annotations, ANNOTATION_AMPLIFICATION_RATIO, decode_amplification_ratios)
+    return (ratios or {}).get(CPU, Fraction(1))
 
 
 def systems_of_node(
@@ -510,8 +505,7 @@ def systems_of_node(
     """
     there = _units(status.get("capacity"), vocabulary)
     offers = _units(status.get("allocatable") or status.get("capacity"), vocabulary)
-    text = annotations.get(VGPU_REGISTER)
-    cards = () if text is None else decode_vgpu_register(text)
+    cards = decode_vgpu_register(annotations.get(VGPU_REGISTER, ""))
     fault = f"{annotation_path(VGPU_REGISTER)} can't be read: not as the plugin writes it"
     return DeviceSystems(
         offers=tuple(sorted(offers.items())),

@@ -20,7 +20,14 @@ from ledger.domain.annotations.node_cpu import (
     decode_system_qos_resource,
     numa_policy_of,
 )
-from ledger.domain.annotations.wire import a_list, a_quantity, a_text, an_object, each
+from ledger.domain.annotations.wire import (
+    a_list,
+    a_quantity,
+    a_text,
+    an_object,
+    decoded,
+    each,
+)
 from ledger.domain.cpuset import EMPTY, CpuSet, cpuset_of
 from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import annotations_of
@@ -117,14 +124,13 @@ def read_topology(
     """
     item = {} if nrt is None else nrt
     annotations = annotations_of(nrt)
-    text = annotations.get(ANNOTATION_CPU_TOPOLOGY)
-    policy = annotations.get(ANNOTATION_KUBELET_CPU_MANAGER_POLICY)
-    kubelet = KubeletCpuPolicy() if policy is None else decode_kubelet_cpu_policy(policy)
+    policy = ANNOTATION_KUBELET_CPU_MANAGER_POLICY
+    kubelet = decoded(annotations, policy, decode_kubelet_cpu_policy) or KubeletCpuPolicy()
     pinned = EMPTY
     for alloc in kubelet_allocs(annotations):
         if alloc.uid not in known_pods:
             pinned |= alloc.cpus
-    cpus = None if text is None else decode_cpu_topology(text) or None
+    cpus = decoded(annotations, ANNOTATION_CPU_TOPOLOGY, decode_cpu_topology) or None
     read_node_reserve(annotations, cpus)  # what does not parse is this object's fault
     return NodeTopology(
         cpus=cpus,
@@ -139,15 +145,14 @@ def read_topology(
 
 def kubelet_allocs(annotations: Mapping[str, str]) -> Iterator[PodCpuAlloc]:
     """Yield the entries of `pod-cpu-allocs` that count (contract 2.4)."""
-    text = annotations.get(ANNOTATION_POD_CPU_ALLOCS)
-    if text is not None:
-        yield from (alloc for alloc in decode_pod_cpu_allocs(text) if alloc.counts)
+    allocs = decoded(annotations, ANNOTATION_POD_CPU_ALLOCS, decode_pod_cpu_allocs) or ()
+    yield from (alloc for alloc in allocs if alloc.counts)
 
 
 def read_node_reservation(annotations: Mapping[str, str]) -> NodeReservation:
     """Return what the node keeps for itself, nothing without the annotation (contract 2.3)."""
-    text = annotations.get(ANNOTATION_NODE_RESERVATION)
-    return NodeReservation() if text is None else decode_node_reservation(text)
+    kept = decoded(annotations, ANNOTATION_NODE_RESERVATION, decode_node_reservation)
+    return kept or NodeReservation()
 
 
 def read_node_reserve(annotations: Mapping[str, str], topology: CpuTopology | None) -> CpuSet:
@@ -163,11 +168,8 @@ def read_node_reserve(annotations: Mapping[str, str], topology: CpuTopology | No
     if not reserved and topology is not None:
         amount = dict(reservation.resources).get(CPU)
         reserved = EMPTY if amount is None else _lowest_cores(topology, amount.ceil())
-    system = annotations.get(ANNOTATION_SYSTEM_QOS_RESOURCE)
-    if system is not None:
-        resource = decode_system_qos_resource(system)
-        reserved |= resource.cpus if resource.exclusive else EMPTY
-    return reserved
+    system = decoded(annotations, ANNOTATION_SYSTEM_QOS_RESOURCE, decode_system_qos_resource)
+    return reserved | system.cpus if system is not None and system.exclusive else reserved
 
 
 def _lowest_cores(topology: CpuTopology, count: int) -> CpuSet:

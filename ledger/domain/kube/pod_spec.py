@@ -431,13 +431,9 @@ def _affinity_terms(
 def _term(value: object, path: str) -> tuple[MatchExpression, ...]:
     term = an_object(value, path)
     return (
-        *each(term.get("matchExpressions"), f"{path}.matchExpressions", _label_expression),
+        *each(term.get("matchExpressions"), f"{path}.matchExpressions", _expression),
         *each(term.get("matchFields"), f"{path}.matchFields", _field_expression),
     )
-
-
-def _label_expression(value: object, path: str) -> MatchExpression:
-    return _expression(value, path, is_field=False)
 
 
 def _field_expression(value: object, path: str) -> MatchExpression:
@@ -447,7 +443,7 @@ def _field_expression(value: object, path: str) -> MatchExpression:
     return expression
 
 
-def _expression(value: object, path: str, *, is_field: bool) -> MatchExpression:
+def _expression(value: object, path: str, *, is_field: bool = False) -> MatchExpression:
     item = read(MatchExpression, value, path)
     operator, values = item.operator, item.values
     if not item.key:

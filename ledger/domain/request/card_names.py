@@ -12,7 +12,9 @@ from dataclasses import replace
 from typing import Final
 
 from ledger.domain.annotations.volcano_vgpu import VGPU_NAMES
-from ledger.domain.resources import NVIDIA_GPU
+from ledger.domain.annotations.wire import is_number
+from ledger.domain.request.requests import MatchExpression
+from ledger.domain.resources import LABEL_GPU_VENDOR, NVIDIA_GPU
 from ledger.domain.systems import DeviceSystems
 
 SHARED: Final = f"{NVIDIA_GPU}.shared"
@@ -28,6 +30,13 @@ CARD: Final = re.compile(
     re.IGNORECASE,
 )
 """The resources of which one unit is one card, by what stands behind the vendor's domain."""
+
+
+NVIDIA_CARDS: Final = (
+    (MatchExpression(key=LABEL_GPU_VENDOR, operator="DoesNotExist", values=()),),
+    (MatchExpression(key=LABEL_GPU_VENDOR, operator="In", values=("", "nvidia")),),
+)
+"""What labels of a node with NVIDIA's cards say, as affinity terms (Koordinator contract 1.2)."""
 
 
 def are_parts(labels: Mapping[str, str], units: int) -> bool:
@@ -49,7 +58,7 @@ def are_parts(labels: Mapping[str, str], units: int) -> bool:
 def number_in(labels: Mapping[str, str], label: str) -> int:
     """Return a label of GPU feature discovery as a number, 0 where it is none."""
     text = labels.get(label, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+    return int(text) if is_number(text) else 0
 
 
 def stands_for_cards(name: str) -> bool:

@@ -20,7 +20,7 @@ from ledger.domain.annotations.qos import (
     read_qos_class,
     read_sub_priority,
 )
-from ledger.domain.annotations.wire import annotation_path, label_path
+from ledger.domain.annotations.wire import annotation_path, decoded, label_path
 from ledger.domain.errors import FieldError, InputError
 from ledger.domain.kube.pod_spec import APP, INIT, ContainerSpec, PodSpec
 from ledger.domain.quantity import ZERO
@@ -94,8 +94,7 @@ def cpu_demand(spec: PodSpec) -> CpusAsked:
     Raises:
         InputError: a `resource-spec` that does not parse.
     """
-    text = spec.annotations.get(ANNOTATION_RESOURCE_SPEC)
-    wish = _NO_SPEC if text is None else decode_resource_spec(text)
+    wish = decoded(spec.annotations, ANNOTATION_RESOURCE_SPEC, decode_resource_spec) or _NO_SPEC
     qos = read_qos_class(spec.labels)
     priority_class = _priority_class(spec, qos)
     errors = (*_check(spec, qos, priority_class), *_check_wish(spec, wish, qos))

@@ -23,7 +23,7 @@ from ledger.domain.annotations.pods import (
     decode_replace_resources,
     read_scheduling_hint,
 )
-from ledger.domain.annotations.wire import annotation_path
+from ledger.domain.annotations.wire import annotation_path, decoded
 from ledger.domain.device_types import DeviceType
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.dialects.registry import takes_wishes
@@ -63,15 +63,11 @@ def read_wishes(annotations: Mapping[str, str]) -> Wishes:
     """Read a Pod's wishes (Koordinator contract 2.1). Raises InputError where one can't be read."""
     if not annotations:
         return NO_WISHES
-    hints = annotations.get(ANNOTATION_DEVICE_ALLOCATE_HINT)
-    joint = annotations.get(ANNOTATION_DEVICE_JOINT_ALLOCATE)
-    partition = annotations.get(ANNOTATION_GPU_PARTITION_SPEC)
-    numa = annotations.get(ANNOTATION_NUMA_TOPOLOGY_SPEC)
     return Wishes(
-        hints={} if hints is None else decode_device_hints(hints),
-        joint=None if joint is None else decode_joint_allocation(joint),
-        partition=None if partition is None else decode_partition_spec(partition),
-        numa=None if numa is None else decode_numa_topology_spec(numa),
+        hints=decoded(annotations, ANNOTATION_DEVICE_ALLOCATE_HINT, decode_device_hints) or {},
+        joint=decoded(annotations, ANNOTATION_DEVICE_JOINT_ALLOCATE, decode_joint_allocation),
+        partition=decoded(annotations, ANNOTATION_GPU_PARTITION_SPEC, decode_partition_spec),
+        numa=decoded(annotations, ANNOTATION_NUMA_TOPOLOGY_SPEC, decode_numa_topology_spec),
         scheduling=read_scheduling_hint(annotations),
         replaced=decode_replace_resources(annotations.get(ANNOTATION_REPLACE_RESOURCES, "")),
     )

@@ -41,6 +41,7 @@ from ledger.domain.dialects.gpushare.words import (
 )
 from ledger.domain.errors import InputError
 from ledger.domain.kube.pod_spec import INIT, pod_total
+from ledger.domain.quantity import divide_up
 from ledger.domain.resources import TYPE_GPU
 
 GPUSHARE_V2: Final = "gpushare-v2"
@@ -60,9 +61,10 @@ def from_gpushare(asker: Asker) -> Found | None:
         allocation = read_gpushare_allocation(annotations)
         if allocation is None:
             return None
-        faults += _gpushare_faults(asker, allocation)
         if allocation.card is None:
+            faults += _v2_faults(asker, allocation)
             return collect(GPUSHARE_V2, _gpushare_v2(asker, allocation), faults)
+        faults += _v1_faults(asker, allocation.card)
         return collect(GPUSHARE_V1, [_gpushare_v1(asker, allocation.card)], faults)
     except InputError as error:  # plain text that names no card or no amount
         return unreadable(GPUSHARE_V1, "; ".join([*faults, str(error)]))
@@ -113,7 +115,8 @@ def _gpushare_v1(asker: Asker, minor: int) -> Part:
 
 
 def _v1_units(asker: Asker) -> int:
-    return _asked(asker, GPUSHARE_MEMORY) or _written_units(asker)
+    written = asker.spec.annotations.get(ANNOTATION_GPUSHARE_POD, "0")
+    return _asked(asker, GPUSHARE_MEMORY) or decode_pod_units(written)
 
 
 def _gpushare_v2(asker: Asker, allocation: GpuShareAllocation) -> Iterator[Part]:
@@ -126,7 +129,7 @@ def _gpushare_v2(asker: Asker, allocation: GpuShareAllocation) -> Iterator[Part]
         core = core_of.get((item.container, item.card))
         if core is None:
             cards = sum(other.container == item.container for other in allocation.shares)
-            core = sum(_divided(one.units(GPUSHARE_CORE), cards) for one in named)
+            core = sum(divide_up(one.units(GPUSHARE_CORE), cards) for one in named)
         yield TYPE_GPU, part_share(card, core, memory, named) if card else None
 
 
@@ -149,10 +152,6 @@ def _asked(asker: Asker, resource: str) -> int:
     )[resource]
 
 
-def _written_units(asker: Asker) -> int:
-    return decode_pod_units(asker.spec.annotations.get(ANNOTATION_GPUSHARE_POD, "0"))
-
-
 def _gpushare_instances(asker: Asker) -> int:
     running = [
         container
@@ -160,13 +159,6 @@ def _gpushare_instances(asker: Asker) -> int:
         if container.kind != INIT and container.units(GPUSHARE_MEMORY)
     ]
     return max(1, len(running))
-
-
-def _gpushare_faults(asker: Asker, allocation: GpuShareAllocation) -> Iterator[str]:
-    if allocation.card is not None:
-        yield from _v1_faults(asker, allocation.card)
-    else:
-        yield from _v2_faults(asker, allocation)
 
 
 def _v1_faults(asker: Asker, minor: int) -> Iterator[str]:
@@ -201,7 +193,3 @@ def _v2_faults(asker: Asker, allocation: GpuShareAllocation) -> Iterator[str]:
     _, fault = _core_percentages(asker)
     if fault:
         yield fault
-
-
-def _divided(amount: int, parts: int) -> int:
-    return -(-amount // parts)

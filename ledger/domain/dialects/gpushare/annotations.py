@@ -198,7 +198,8 @@ def _assigned(annotations: Mapping[str, str], key: str) -> bool:
 
 
 def _time(annotations: Mapping[str, str], key: str) -> int | None:
-    return _number(annotations, key) if key in annotations else None
+    text = annotations.get(key)
+    return None if text is None else a_decimal(text, annotation_path(key), least=0)
 
 
 def decode_pod_units(text: str) -> int:
@@ -212,7 +213,3 @@ def _units(value: object, path: str) -> int:
     if units > UNITS_MAX:
         raise InputError(f"more than {UNITS_MAX}: value={units}", field=path)
     return units
-
-
-def _number(annotations: Mapping[str, str], key: str) -> int:
-    return a_decimal(annotations.get(key, ""), annotation_path(key), least=0)

@@ -35,26 +35,19 @@ from ledger.domain.dialects.names import Dialect
 from ledger.domain.dialects.protocol import DialectReader, GpuAsked, Listed, Quantities
 from ledger.domain.errors import InputError
 from ledger.domain.kube.pod_spec import PodSpec
-from ledger.domain.request.card_names import number_in
-from ledger.domain.request.requests import MatchExpression
+from ledger.domain.request.card_names import NVIDIA_CARDS, number_in
 from ledger.domain.resources import (
     GPU_CORE,
     GPU_MEMORY,
     GPU_MEMORY_RATIO,
     GPU_SHARED,
     HAMI_CORE,
-    LABEL_GPU_VENDOR,
     TYPE_GPU,
 )
 from ledger.domain.vocabulary import Vocabulary
 
 _CORDON: Final = annotation_path(CORDON)
 _MINOR_MAX: Final = 1023
-_NVIDIA_CARDS: Final = (
-    (MatchExpression(key=LABEL_GPU_VENDOR, operator="DoesNotExist", values=()),),
-    (MatchExpression(key=LABEL_GPU_VENDOR, operator="In", values=("", "nvidia")),),
-)
-"""What a node's labels must say (Koordinator contract 1.2), as for `nvidia.com/gpu` alone."""
 _WORDS: Final = WORDS.resources | WORDS.borrowed
 
 
@@ -176,7 +169,7 @@ def _numbered(cards: Sequence[RegisteredCard]) -> Sequence[tuple[int, Registered
 
 def _demands(spec: PodSpec) -> GpuAsked:
     asked = hami_demands(spec)
-    vendors = _NVIDIA_CARDS if asked.demands else ()
+    vendors = NVIDIA_CARDS if asked.demands else ()
     own = {"card_filter": card_filter(spec.annotations), **policies_of(spec.annotations)}
     return GpuAsked(
         dialect=Dialect.HAMI, asked=asked, own=own, vendors=vendors, isolation=HAMI_CORE

@@ -38,6 +38,7 @@ from ledger.domain.dialects.mgpu.words import (
 )
 from ledger.domain.errors import InputError
 from ledger.domain.kube.pod_spec import ContainerSpec
+from ledger.domain.quantity import divide_up
 from ledger.domain.resources import TYPE_GPU
 
 GPU_INDEX_CONTAINER: Final = "gpu-index-container"
@@ -124,8 +125,8 @@ def _card_of_ref(asker: Asker, ref: CardRef) -> DeviceRecord | None:
 
 def _mgpu_share(card: DeviceRecord, container: ContainerSpec, cards: int) -> DeviceShare:
     """Return the container's part of one of its cards; a request beyond a card is all of it."""
-    core = _divided(container.units(MGPU_CORE), cards)
-    memory = _divided(container.units(MGPU_MEMORY) * _MIB, cards)
+    core = divide_up(container.units(MGPU_CORE), cards)
+    memory = divide_up(container.units(MGPU_MEMORY) * _MIB, cards)
     if core >= WHOLE_PERCENT:
         return whole_share(card, (container,))
     return part_share(card, core, memory, (container,))
@@ -165,7 +166,3 @@ def _counts(asker: Asker) -> tuple[Mapping[int, int] | None, str]:
     except InputError as error:
         return None, str(error)
     return dict(enumerate(counts)), ""
-
-
-def _divided(amount: int, parts: int) -> int:
-    return -(-amount // parts)

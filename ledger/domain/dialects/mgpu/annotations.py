@@ -14,6 +14,7 @@ from ledger.domain.annotations.wire import (
     a_choice,
     a_decimal,
     annotation_path,
+    is_number,
 )
 from ledger.domain.dialects.mgpu.words import (
     ANNOTATION_MGPU_ASSUMED,
@@ -31,9 +32,6 @@ _COUNTS_PATH: Final = annotation_path(ANNOTATION_MGPU_CONTAINER_MULTIPLE)
 CONTAINER_NAME_LENGTH_MAX: Final = 63 - len(
     ANNOTATION_MGPU_INDEX_PREFIX.removeprefix(DOMAIN_MGPU)
 )  # 43: an annotation's name part has at most 63 characters
-
-_INDEX_DIGITS_MAX: Final = 9
-"""No node has more cards; a longer text of digits is no index."""
 
 CardRef = int | str
 """A card as a reader finds it: an index (digits) or a device UUID (GPU-sharing contract A.6)."""
@@ -178,5 +176,4 @@ def _decode_cards(text: str, path: str) -> tuple[CardRef, ...]:
 
 def _index(text: str) -> int | None:
     """Return the number that a text of digits means; None for other texts, and for absurd ones."""
-    digits = text.isascii() and text.isdigit() and len(text) <= _INDEX_DIGITS_MAX
-    return int(text) if digits else None
+    return int(text) if is_number(text) else None

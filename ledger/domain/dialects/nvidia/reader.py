@@ -12,6 +12,7 @@ from ledger.domain.dialects.words import DialectWords
 from ledger.domain.errors import InputError
 from ledger.domain.kube.pod_spec import PodSpec, pod_total
 from ledger.domain.request.asked import NOTHING, TypeRequest, asking, first_fields
+from ledger.domain.request.card_names import NVIDIA_CARDS
 from ledger.domain.request.requests import DeviceDemand, MatchExpression
 from ledger.domain.request.rules import check_gpu_combination
 from ledger.domain.resources import (
@@ -30,17 +31,13 @@ from ledger.domain.vocabulary import Vocabulary
 _FOREIGN_CARDS: Final = frozenset({AMD_GPU, DCU_GPU})
 _VENDORS: Final = ("baidu", "cambricon", "huawei", "metax", "nvidia")
 """Vendor labels of Koordinator contract 1.2; cards of amd.com and dcu.com carry none of them."""
-_NVIDIA: Final = (
-    (MatchExpression(key=LABEL_GPU_VENDOR, operator="DoesNotExist", values=()),),
-    (MatchExpression(key=LABEL_GPU_VENDOR, operator="In", values=("", "nvidia")),),
-)
 _OTHER_VENDOR: Final = (
     (
         MatchExpression(key=LABEL_GPU_VENDOR, operator="Exists", values=()),
         MatchExpression(key=LABEL_GPU_VENDOR, operator="NotIn", values=("", *_VENDORS)),
     ),
 )
-"""What a node's labels must say for `nvidia.com/gpu`, and for the cards of other vendors."""
+"""What a node's labels must say for the cards of other vendors."""
 
 
 def whole_card_demands(spec: PodSpec) -> TypeRequest:
@@ -106,7 +103,7 @@ def _demands(spec: PodSpec) -> GpuAsked:
     if foreign:
         vendors = _OTHER_VENDOR
     elif asked.demands:
-        vendors = _NVIDIA
+        vendors = NVIDIA_CARDS
     dialect = Dialect.KOORDINATOR if foreign else Dialect.NVIDIA
     return GpuAsked(dialect=dialect, asked=asked, vendors=vendors)
 
