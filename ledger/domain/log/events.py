@@ -241,45 +241,36 @@ class PodReserved(Recorded, frozen=True, kw_only=True, gc=False):
     decided_on: Position | None = None
 
 
-class PodBound(Recorded, frozen=True, kw_only=True, gc=False):
+class _OfReservation(Recorded, frozen=True, kw_only=True, gc=False):
+    holder: ClassVar[str] = POD
+    pod_uid: Name
+    attempt: Number
+    node_uid: Name
+
+
+class PodBound(_OfReservation, frozen=True, kw_only=True, gc=False):
     """The API server accepted the Binding of this reservation."""
 
     event_type: ClassVar[str] = "pod.bound.v1"
-    holder: ClassVar[str] = POD
-    pod_uid: Name
-    attempt: Number
-    node_uid: Name
 
 
-class PodAssigned(Recorded, frozen=True, kw_only=True, gc=False):
+class PodAssigned(_OfReservation, frozen=True, kw_only=True, gc=False):
     """The node confirmed that the Pod runs on what was reserved."""
 
     event_type: ClassVar[str] = "pod.assigned.v1"
-    holder: ClassVar[str] = POD
-    pod_uid: Name
-    attempt: Number
-    node_uid: Name
 
 
-class PodReleased(Recorded, frozen=True, kw_only=True, gc=False):
+class PodReleased(_OfReservation, frozen=True, kw_only=True, gc=False):
     """The holder is gone: every share and CPU of this reservation is free again."""
 
     event_type: ClassVar[str] = "pod.released.v1"
-    holder: ClassVar[str] = POD
-    pod_uid: Name
-    attempt: Number
-    node_uid: Name
     reason: str
 
 
-class PodVoided(Recorded, frozen=True, kw_only=True, gc=False):
+class PodVoided(_OfReservation, frozen=True, kw_only=True, gc=False):
     """A reservation that never became a bound Pod was taken back, behind a fence."""
 
     event_type: ClassVar[str] = "pod.voided.v1"
-    holder: ClassVar[str] = POD
-    pod_uid: Name
-    attempt: Number
-    node_uid: Name
     reason: str
 
 
