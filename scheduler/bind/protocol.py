@@ -13,12 +13,12 @@ and lets go only of what can't be bound any more:
     ─────────────▶ PatchFence    RecordVoided ──▶ Reserve again, where only the version had moved
 
 A Binding carries the UID and the resourceVersion that its reservation was made with. A Pod's
-version never comes back, so that once it has moved (by `PatchFence`, or by anybody) no Binding of
-that reservation can succeed, however late it is delivered. Only then is a Pod that was read without
-a node one that will not get this one, and its reservation may be voided.
+version never comes back. So once it has moved, by `PatchFence` or otherwise, no Binding of that
+reservation can succeed, however late it arrives. Only then may the reservation of a Pod that was
+read without a node be voided.
 
-Whoever takes over, or starts again, begins with `settle` for every reservation that is neither
-bound nor voided: it has no memory of what was sent.
+A process that takes over, or starts again, does not know what was sent: it begins with `settle` for
+every reservation that is neither bound nor voided.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DEPOSED: Final = "another replica leads"
 MOVED: Final = "the Pod keeps changing"
 GONE: Final = "the Pod is gone"
 GONE_UNSEEN: Final = "the Pod is gone, and nobody knows whether it was bound"
-"""Its containers may run still: who has a word from its node voids nothing before that."""
+"""Its containers may run still: nothing is voided before its node confirms."""
 ELSEWHERE: Final = "the Pod is bound to another node"
 CONTRADICTED: Final = "the ledger contradicts"
 UNSETTLED: Final = "the binding was not confirmed and is taken back"
@@ -163,7 +163,6 @@ class Bind:
 
     Attributes:
         resource_version: of the reservation, and of the Binding that it may be bound by.
-        attempt: number of the Pod's reservation.
         tries: reservations of this call, counting this one.
         fenced: the version has moved since the reservation: no Binding of it can succeed.
         next_version: where the Pod was read unbound, its version then.
@@ -219,8 +218,8 @@ def step(state: Bind, told: Effect) -> Next:
     """
     Return what comes next.
 
-    `NoAnswer` of anything but a Binding means: do it again, as often as it takes, for every other
-    act may be repeated. What holds meanwhile is the reservation.
+    After `NoAnswer` an act is repeated, as often as it takes, but for a Binding. The reservation
+    holds meanwhile.
     """
     if isinstance(told, Deposed):
         return _answer(state, DEPOSED)

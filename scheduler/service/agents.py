@@ -1,15 +1,15 @@
 """
 What the nodes' agents say; what they are told of their nodes is in `node_log`.
 
-Rule: design sections 5.4, 5.5 and 8, "When parts are down". One node's agent may ask and say
-nothing of another node; whose word it is, is found by whoever calls. What an agent confirms counts
-only beside what the ledger has: a wrong word releases nothing that runs by the API.
+Rule: design sections 5.4, 5.5 and 8, "When parts are down". An agent speaks for its own node alone,
+which the caller has verified. What it confirms counts only beside what the ledger has: a wrong word
+releases nothing that runs by the API.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
@@ -29,13 +29,13 @@ from ledger.domain.log.events import (
     PodVoided,
 )
 from ledger.domain.log.state import GRANTED, LOST, OBSERVED, Holding, NodeState, node_uid_of
-from ledger.store.writing.commands import Command, Recorded
 from scheduler.record import events
 from scheduler.service.books import LiveBooks
 from scheduler.service.claim_ends import ClaimEnds
 from scheduler.service.ending import NodeWord
 from scheduler.service.node_log import NodeLog
-from scheduler.service.ports import Clock, Recorder
+from scheduler.service.ports import Clock, Recorder, WhyNot
+from scheduler.service.recording import record
 from scheduler.service.view import ClusterView
 from scheduler.service.wakeups import Wakeups
 
@@ -66,12 +66,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenPod:
-    """
-    What a node's agent sees a Pod have that others gave it.
-
-    Attributes:
-        entries: by container and resource, as kubelet's checkpoint has them.
-    """
+    """What a node's agent sees a Pod have that others gave it, as in kubelet's checkpoint."""
 
     pod_uid: str
     namespace: str
@@ -111,18 +106,7 @@ class Ready:
 
 
 class Agents:
-    """
-    The agents of all nodes.
-
-    Args:
-        why_not: why no agent is heard now, empty where they are.
-
-    Attributes:
-        ready: a sink of Nodes.
-        counts: what became of what agents confirmed.
-        claims: what is asked and said of claims that end.
-        log: what nodes hold, and what changed of it.
-    """
+    """The agents of all nodes; while `why_not` is not empty, none could be heard."""
 
     def __init__(
         self,
@@ -132,7 +116,7 @@ class Agents:
         clock: Clock,
         *,
         actor: str,
-        why_not: Callable[[], str] = str,
+        why_not: WhyNot = str,
     ) -> None:
         self._view = view
         self._books = books
@@ -177,8 +161,8 @@ class Agents:
         """
         Return what a node says of what runs there.
 
-        An agent that could not be heard has some time to report again: it was there before this
-        process, or we answered nobody, or we were paused.
+        An agent that could not be heard has some time to report again: as this process begins,
+        after it answered no agent, and after it was paused.
         """
         heard = self._heard.get(state.uid)
         has_agent = state.by_agent or heard is not None
@@ -231,11 +215,11 @@ class Agents:
         """
         Take a message, and return its number; None = it is late, and nothing of it counts.
 
-        Whoever looked at the node knew the number before it. So what a message says was seen after
-        everything that counts of the messages before it, whichever agent said them.
+        An agent that looks at its node knows the last number that was taken. So each message says
+        what was observed after all that counts of earlier messages, whichever agent sent them.
 
         Args:
-            number: None = of an agent that does not number its messages: it is as late as it is.
+            number: None = of an agent that does not number its messages: it is never late.
         """
         following = self.taken(node_uid) + 1
         if number is not None and number != following:
@@ -264,7 +248,6 @@ class Agents:
         Record that a node gave a Pod exactly what was reserved; return what came of it, and why.
 
         Raises:
-            FencedError: another writer took over.
             LedgerError: the ledger is away; the agent says it again.
         """
         answer, why = await self._assigned(node_uid, given)
@@ -289,14 +272,11 @@ class Agents:
             return LATER, "whether the Pod is bound is not recorded yet"
         event = PodAssigned(pod_uid=given.pod_uid, attempt=given.attempt, node_uid=node_uid)
         new = events.by(self._actor, events.assigned(event, self._clock.wall_us()))
-        outcome = await self._recorder.record(Command(events=(new,)))
-        if not isinstance(outcome, Recorded):
-            return AMISS, str(outcome.error)
-        self._books.recorded((new,), outcome.first)
-        return ASSIGNED, ""
+        error = await record(self._recorder, (new,), self._books.recorded)
+        return (ASSIGNED, "") if error is None else (AMISS, str(error))
 
     def _gave(self, state: NodeState | None, holding: Holding, words: str) -> str:
-        """Keep in which words a node gave something else than was reserved; empty = it did not."""
+        """Remember in which words a node gave something else than reserved; empty = it did not."""
         assert state is not None, "it has the holding"
         said = self._otherwise.setdefault(state.uid, {})
         if said.get(holding.key) != words:
@@ -314,8 +294,7 @@ class Agents:
         """
         Take note of what a node's agent sees a Pod have; return what comes of it, and why.
 
-        It is recorded by whoever takes over what others gave, and counts until the same agent says
-        that the Pod is gone.
+        `Releasing` records it. It counts until an agent of the node says that the Pod is gone.
         """
         answer, why = self._observed(node_uid, pod)
         self.counts[f"observed {answer}"] += 1
@@ -355,15 +334,12 @@ class Agents:
 
     async def runs(self, node_uid: str, pod_uids: AbstractSet[str]) -> list[str]:
         """
-        Take the word of a machine's agent that Pods run on it, and no other ones.
-
-        What Pods held through a Node of this machine that was lost ends where none of them runs.
+        Clear lost Nodes of a machine, once its agent says which Pods run and none of theirs does.
 
         Returns:
             UIDs of the Nodes that were cleared.
 
         Raises:
-            FencedError: another writer took over.
             LedgerError: the ledger is away; the agent says it again.
         """
         state = self._view.recorded(node_uid)
@@ -379,9 +355,8 @@ class Agents:
                 continue
             position = max(one.opened_position for one in lost)
             new = events.cleared_by_agent(other, node_uid, position, self._clock.wall_us())
-            outcome = await self._recorder.record(Command(events=(events.by(self._actor, new),)))
-            if isinstance(outcome, Recorded):
-                self._books.recorded((new,), outcome.first)
+            new = events.by(self._actor, new)
+            if await record(self._recorder, (new,), self._books.recorded) is None:
                 self.counts["cleared"] += 1
                 cleared.append(uid)
             else:

@@ -7,18 +7,18 @@ Rule: design section 5; GPU-sharing contract C.4, "Ours".
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from datetime import UTC, datetime, timedelta
 from typing import Final
 from urllib.parse import quote
 
-from certs.ports import ApiError, ConflictError, Object
+from certs.ports import ApiError, ConflictError, Object, Objects
 from ledger.domain.annotations.tenure import encode_released_at
 from ledger.domain.annotations.wire import TRUE
 from ledger.domain.resources import ANNOTATION_TENURE_RELEASED_AT, LABEL_TENURE_HOLDING
 from scheduler.service.ending import Wakes, namespace_labels
 from scheduler.service.kept import Namespaces
-from scheduler.service.ports import Api, Clock
+from scheduler.service.ports import Clock, WhyNot
 from scheduler.service.view import ClusterView
 
 LABEL_SECONDS: Final = 1.0
@@ -28,20 +28,9 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Announcing:
-    """
-    Keeps Nodes and Namespaces marked, for Pods that wait and for admission.
+    """Marks Nodes and Namespaces; `mislabelled` says why a label can't be mended, in words."""
 
-    Args:
-        why_not: why nothing may be decided now, empty when it may.
-
-    Attributes:
-        namespaces: a sink of Namespaces.
-        mislabelled: namespace -> why its label can't be mended, in words.
-    """
-
-    def __init__(
-        self, view: ClusterView, api: Api, clock: Clock, *, why_not: Callable[[], str]
-    ) -> None:
+    def __init__(self, view: ClusterView, api: Objects, clock: Clock, *, why_not: WhyNot) -> None:
         self._view = view
         self._api = api
         self._clock = clock
@@ -93,7 +82,7 @@ class Announcing:
         try:
             await self._api.patch(path, _annotate(ANNOTATION_TENURE_RELEASED_AT, text, node))
         except (ApiError, ConflictError):
-            self._wakes.again(name)
+            self._wakes.released(name)
             raise
 
     async def _label(self, name: str, *, has: bool) -> None:

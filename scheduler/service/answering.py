@@ -29,7 +29,7 @@ from scheduler.decide.nodes.arrays import IntArray
 from scheduler.decide.outcome import Placement
 from scheduler.service.groups import LiveGroups
 from scheduler.service.kept import PodSeen
-from scheduler.service.ports import BindCall
+from scheduler.service.ports import BindCall, WhyNot
 from scheduler.service.view import ClusterView, Judged
 
 # {"Pod": {...}, "NodeNameToVictims": {"n-1": {"Pods": [{...}], "NumPDBViolations": 0}}}
@@ -60,16 +60,6 @@ class Holds(Protocol):
         ...
 
 
-class NoHolds:
-    """Keeps none."""
-
-    def asked_again(self, pod_uid: str) -> None:
-        """Do nothing."""
-
-    def expected(self, placement: Placement, pod: Object, decided_at: int = -1) -> None:
-        """Do nothing."""
-
-
 class Refusals(Protocol):
     """Who keeps why Pods wait; see `scheduler.service.refusing.Refusing`."""
 
@@ -80,24 +70,9 @@ class Refusals(Protocol):
         ...
 
 
-class NoRefusals:
-    """Keeps none."""
-
-    def noted(
-        self, asked: PodRequest | RefusedPod, offered: IntArray | None = None, why: str = ""
-    ) -> None:
-        """Do nothing."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Answered:
-    """
-    A filter that was answered.
-
-    Attributes:
-        names: the end of the answer: the names of the nodes that pass.
-        changes: those of the directory then.
-    """
+    """A filter that was answered: the end of the answer, and `NodeDirectory.changes` then."""
 
     judged: Judged
     names: bytes
@@ -108,11 +83,12 @@ class Extender:
     """
     Answers filter, prioritize, preempt and bind.
 
-    Rule: GPU-sharing contract C.3 to C.5; design section 5.2. What is expected to win is held once
-    prioritize was answered, or filter with one node, for then kube-scheduler asks no further.
+    Rule: GPU-sharing contract C.3 to C.5; design section 5.2. The expected winner gets a soft hold
+    once prioritize was answered, or filter with one node: then kube-scheduler asks no further.
 
-    Args:
-        why_not: why nothing is answered now, empty when it is.
+    Raises:
+        InputError: from each call, if it can't be read.
+        NotNowError: from prioritize and preempt, if nothing is answered now.
     """
 
     def __init__(
@@ -120,26 +96,21 @@ class Extender:
         view: ClusterView,
         binds: Binds,
         *,
-        why_not: Callable[[], str],
+        why_not: WhyNot,
         groups: LiveGroups,
-        holds: Holds | None = None,
-        refusals: Refusals | None = None,
+        holds: Holds,
+        refusals: Refusals,
     ) -> None:
         self._view = view
         self._groups = groups
         self._binds = binds
         self._why_not = why_not
-        self._holds = NoHolds() if holds is None else holds
-        self._refusals = NoRefusals() if refusals is None else refusals
+        self._holds = holds
+        self._refusals = refusals
         self._answered: _Answered | None = None
 
     def filter(self, body: bytes) -> bytes:
-        """
-        Answer which nodes may take a Pod, with a reason for every other.
-
-        Raises:
-            InputError: the call can't be read.
-        """
+        """Answer which nodes may take a Pod, with a reason for every other."""
         arguments = arguments_of(read_json(body))
         why = self._why_not()
         if why:
@@ -177,8 +148,7 @@ class Extender:
         Answer how good the nodes are that are left, by what the filter before found.
 
         Raises:
-            InputError: the call can't be read, or is about a Pod that no node can take.
-            NotNowError: nothing is answered now.
+            InputError: also of a Pod that no node can take.
         """
         pod = self._pod_of_last(body)
         if pod is not None and self._answered is not None:
@@ -196,12 +166,8 @@ class Extender:
         """
         Return the Pod of a question that ends as the last filter's answer did, which was its.
 
-        Thousands of names are then neither read nor looked up again. None: all has to be read,
-        also where a node has come, gone or closed since.
-
-        Raises:
-            InputError: the Pod can't be read.
-            NotNowError: nothing is answered now.
+        Thousands of names are then neither read nor looked up again. None: all has to be read, as
+        after a node came, went or closed.
         """
         last, cut = self._answered, without_names(body)
         if last is None or cut is None or cut[1] != last.names:
@@ -238,25 +204,14 @@ class Extender:
         return judge(request, names)
 
     def preempt(self, body: bytes) -> bytes:
-        """
-        Answer which Pods would have to go, node by node.
-
-        Raises:
-            InputError: the call can't be read.
-            NotNowError: nothing is answered now.
-        """
+        """Answer which Pods would have to go, node by node."""
         value = an_object(read_json(body), "")
         self._check_now()
         found = preempt(self._view, value, self._groups.together, self._holds.asked_again)
         return json.dumps({"NodeNameToMetaVictims": found}).encode()
 
     async def bind(self, body: bytes) -> bytes:
-        """
-        Bind a Pod, or say why not.
-
-        Raises:
-            InputError: the call can't be read.
-        """
+        """Bind a Pod, or say why not."""
         value = an_object(read_json(body), "")
         words = {
             key: text_at({key: member(value, key)}, key, "")
@@ -305,18 +260,16 @@ def preempt(
     """
     Return the nodes where a Pod fits with these victims gone, or with a few more of them.
 
-    Rule: GPU-sharing contract C.5, "Ours". An entry is kept as it came where the Pod fits. Further
+    Rule: GPU-sharing contract C.5, "Ours". An entry stays as it came where the Pod fits. Further
     victims have a lower priority than the Pod: first those whose end breaks no disruption budget,
-    of these the lowest, of equals those that hold least; one without whom it fits too is spared,
-    the last chosen first. Budgets that they break beside the victims that came are added to the
-    entry's count, by which kube-scheduler picks a node before all else; all of them then come in
-    the order that it expects, the highest priority first. Of a gang all go who have begun, or
-    nobody: where they are not all on the node and of a lower priority, the node is left out if
-    kube-scheduler wants one of them. For a member of a group nobody goes: who would have to for
-    all of it is not looked for.
+    of these the lowest, of equals those that hold least. One that the Pod fits beside is spared,
+    the last chosen first. Budgets that they break besides are added to the entry's count, by which
+    kube-scheduler picks a node before all else. All then come as it expects, the highest priority
+    first. Of a gang all who have begun go, or none: the node is left out if kube-scheduler wants
+    one of them and not all are on it with a lower priority. For a member of a group none goes.
 
     Args:
-        together: the UIDs of all who stand or fall with a Pod, and its own.
+        together: the UIDs of all Pods that go with a Pod, and its own.
         asked_again: takes back what a Pod was expected to get by its filter.
 
     Raises:

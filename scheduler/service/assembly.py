@@ -120,9 +120,10 @@ def giving_way(
     holds: Holds, groups: LiveGroups
 ) -> Callable[[str, str], AbstractContextManager[Placement | None]]:
     """
-    Return what lets soft holds and plans give way to a Pod that is bound; see `LiveBooks`.
+    Return what lets soft holds and plans give way to a Pod on a node for the length of a block.
 
-    What a plan keeps is put back before soft holds, which may take other cards.
+    The value is what is chosen for the Pod there, if that is known. Places of plans are put back
+    before soft holds, which may take other cards.
     """
 
     @contextmanager
@@ -169,7 +170,7 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
         ready=lifting.ready,
         is_gone=gone_by(view, agents.word),
     )
-    gangs = Gangs(view, books, binder, groups, lifting, why_not=why_not)
+    gangs = Gangs(view, binder, groups, lifting, why_not=why_not)
     inventory = Inventory(
         view,
         ports.recorder,
@@ -220,21 +221,18 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
         proofs=ProofBook(ports.origin, begun.state, view.pods.seen),
         reconciling=Reconciling(
             view=view,
-            books=books,
             binder=binder,
             inventory=inventory,
             releasing=releasing,
             announcing=announcing,
-            telling=telling,
             agents=agents,
+            claims=guard.claims,
             begun=begun,
             trusted=ports.trusted,
             cluster=ports.origin,
             skew=ports.skew,
             why_not=ports.freshness.why_not,
-            past_gate=guard.claims.past_gate,
             claims_end=guard.gate.ends.waiting,
-            is_claim_gone=guard.claims.is_gone,
         ),
         templates=templates,
         guard=guard,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from sys import intern
 
 from msgspec import structs
@@ -59,10 +59,10 @@ class Beginning:
     Attributes:
         opened: position -> `opening_of` the event that opened a holding that is there still, unless
             it is archived.
-        claims: what claims hold, by what opened it.
+        claims: what opened each holding of a claim, with the holding.
         said: by UID of the node.
         attempts: Pod UID -> number of its newest reservation, of Pods that may ask again.
-        groups: what made the lives of groups that hold something or have a plan, with its time.
+        groups: the events of groups that hold something or have a plan, with their times.
         snapshot_position: of the snapshot that it was folded from, 0 without one.
         settings: the newest settings that decisions were made by, empty without any.
         drifts: what is found and not resolved, in order.
@@ -81,15 +81,11 @@ class Beginning:
 
     def taken(self) -> Beginning:
         """Return what is left of it once others keep what they need: where it began."""
-        return replace(
-            self,
+        return Beginning(
+            position=self.position,
             state=LedgerState(),
-            opened={},
-            claims=(),
-            said={},
-            attempts={},
-            groups=(),
-            drifts=(),
+            snapshot_position=self.snapshot_position,
+            settings=self.settings,
         )
 
 
@@ -114,7 +110,7 @@ def _sharing(inventory: NodeInventoried, node: NodeState) -> NodeInventoried:
 
 
 def _intern(state: LedgerState) -> None:
-    """Let names be those that who reads the API has: nobody else has the state yet."""
+    """Let names be the interned ones of the API's objects; the state is not shared yet."""
     for node in state.nodes.values():
         object.__setattr__(node, "name", intern(node.name))
         for held in node.everyone():
@@ -147,12 +143,7 @@ def _as_held(
 
 
 def begin(ledger: Ledger) -> Beginning:
-    """
-    Read a ledger at its head.
-
-    Raises:
-        LedgerError: it can't be read.
-    """
+    """Read a ledger at its head. Raises LedgerError: it can't be read."""
     loaded = load_state(ledger)
     _intern(loaded.state)
     held = {

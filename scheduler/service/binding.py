@@ -1,9 +1,8 @@
 """
 Binding: `scheduler.bind.protocol` executed, one task for each Pod on its way to a node.
 
-Rule: design section 5.3. The protocol says what is done and what comes next; in here it is done.
-A call is answered in time whether or not the protocol has ended: what is under way goes on, and a
-repeated call joins it.
+Rule: design section 5.3. A call is answered in time whether or not the protocol has ended: what is
+under way goes on, and a repeated call joins it.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol, assert_never
 from urllib.parse import quote
 
-from certs.ports import ApiError, ConflictError, Object
+from certs.ports import ApiError, ConflictError, Object, Objects
 from ledger.domain.errors import IdempotencyError, LedgerError, StaleStreamError
 from ledger.domain.log.events import PodBound, PodObserved, PodReserved, PodVoided
 from ledger.domain.log.recorded import NewEvent
@@ -50,7 +49,6 @@ from scheduler.bind.protocol import (
 from scheduler.record import events
 from scheduler.service import outcomes
 from scheduler.service.ports import (
-    Api,
     BindCall,
     Books,
     Chosen,
@@ -98,9 +96,8 @@ class _Job:
     One Pod on its way.
 
     Attributes:
-        answer: what kube-scheduler is told in the end.
         chosen: of the attempt that is being reserved, or was in this call.
-        unsure: what was chosen may be recorded, and nobody has said so.
+        unsure: whether what was chosen is recorded is not known.
         position: of the reservation, once it is durable.
         read: the Pod as it was last read.
         failures: of the same act, one after another.
@@ -118,19 +115,12 @@ class _Job:
 
     @property
     def path(self) -> str:
-        """Return the path of the Pod."""
         return pod_path(self.call.namespace, self.call.pod_name)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Ahead:
-    """
-    A reservation that waits for its Pod to be bound: no Binding of it was sent.
-
-    Attributes:
-        position: once it is recorded.
-        known: whether it is recorded has been told.
-    """
+    """A reservation that waits for its Pod's bind; `known` is set once the ledger answered."""
 
     chosen: Chosen
     position: int = 0
@@ -140,21 +130,21 @@ class _Ahead:
 @dataclass(slots=True, kw_only=True)
 class Binder:
     """
-    Binds Pods, and settles what nobody knows to be bound.
+    Binds Pods, and settles reservations that are not known as bound.
 
     Args:
-        actor: whose doing the events are, such as `scheduler/<replica>`.
-        ready: comes back once a Pod may be chosen for: the others of its gang were let go.
-        is_gone: told UIDs of a node and of a Pod whose object is gone; tells whether nothing of it
+        actor: of the events, such as `scheduler/<replica>`.
+        ready: returns once a Pod may be chosen for: the others of its gang were let go.
+        is_gone: given UIDs of a node and of a Pod whose object is gone, tells whether nothing of it
             is left there, as far as the node says anything.
 
     Attributes:
-        counts: what every act came to, as `<act> <told>`.
+        counts: what every act came to, as `<act> <effect>`.
         refusals: Bindings that the API server refused, by HTTP status.
     """
 
     recorder: Recorder
-    api: Api
+    api: Objects
     clock: Clock
     books: Books
     proofs: Proofs
@@ -239,7 +229,6 @@ class Binder:
         return await self._first(call)
 
     async def _first(self, call: BindCall) -> str:
-        """Begin with a Pod that nothing is reserved for and nobody binds."""
         job = self._job(call)  # from here on a second call joins this one
         self.start(self._run(job, None))
         return await asyncio.shield(job.answer)
@@ -347,12 +336,12 @@ class Binder:
         self._end(job, error)
 
     def _must_wait(self, job: _Job, act: Act) -> bool:
-        """Tell whether a reservation can't be voided yet: the Pod may run on a node."""
+        """Tell whether a reservation can't be voided yet, as the Pod may run on a node."""
         is_unseen = isinstance(act, RecordVoided) and act.reason == GONE_UNSEEN
         return is_unseen and not self.is_gone(job.node_uid, job.call.pod_uid)
 
     async def _done(self, job: _Job, act: Act) -> Effect:
-        """Do one act; what got no answer waits before it is done again."""
+        """Do one act; wait after one that got no answer."""
         match act:
             case Reserve(attempt, version):
                 told = await self._reserve(job, attempt, version)
@@ -386,7 +375,7 @@ class Binder:
     # --- the ledger ---------------------------------------------------------------------------
 
     async def _reserve(self, job: _Job, attempt: int, version: str) -> Effect:
-        """Choose and reserve; what was decided on a node that moved on is decided again."""
+        """Choose and reserve, again where the node has changed since it was decided on."""
         for _ in range(TRIES_MAX):
             if not job.unsure:
                 if job.call.pod_uid in self._ahead:
@@ -458,17 +447,10 @@ class Binder:
         Rule: docs/adr/0033. Nothing is reserved: kubelet's device plugin picks the cards. What
         can't be recorded now is adopted once the Pod is seen to run.
         """
-        try:
-            async with self._calls:
-                await self.api.create(f"{job.path}/binding", binding(job.call, version, {}))
-        except (ConflictError, ApiError) as error:
+        error = await self._create(job, binding(job.call, version, {}))
+        if error is not None or not isinstance(await self._record(new), Recorded):
             self.books.unbound(counted)
-            if isinstance(outcomes.of_binding(error), Rejected):
-                self._refused(job.call, error)
-            return str(error)
-        if not isinstance(await self._record(new), Recorded):
-            self.books.unbound(counted)
-        return ""
+        return "" if error is None else str(error)
 
     async def _post(self, job: _Job, attempt: int, version: str) -> Effect:
         assert job.chosen is not None, job.call
@@ -481,19 +463,21 @@ class Binder:
             at_us=job.chosen.events[-1].wall_us,
         )
         body = binding(job.call, version, {**event.annotations, **signed})
+        return outcomes.of_binding(await self._create(job, body))
+
+    async def _create(self, job: _Job, body: Object) -> ConflictError | ApiError | None:
+        """Create a Binding; return what it failed by, after saying so if that is an answer."""
         try:
             async with self._calls:
                 await self.api.create(f"{job.path}/binding", body)
         except (ConflictError, ApiError) as error:
-            told = outcomes.of_binding(error)
-            if isinstance(told, Rejected):
+            if isinstance(outcomes.of_binding(error), Rejected):
                 self._refused(job.call, error)
-            return told
-        return outcomes.of_binding(None)
+            return error
+        return None
 
     def _refused(self, call: BindCall, error: ConflictError | ApiError) -> None:
-        """Say who refused a Binding, and why; a conflict is what the protocol expects."""
-        if isinstance(error, ConflictError):
+        if isinstance(error, ConflictError):  # the protocol expects it
             self.refusals["409"] += 1
             return
         self.refusals[str(error.status)] += 1
@@ -506,9 +490,9 @@ class Binder:
         """
         Move the Pod's version.
 
-        Every attempt has a value of its own: a patch that changes nothing moves no version. A
-        patch that is refused may be of a Pod that is gone, has another UID or no annotations yet,
-        or may have lost a race: reading tells, and only the first two are an end.
+        Every attempt has its own value: a patch that changes nothing moves no version. After a
+        refusal the Pod is read: that it is gone or has another UID is an end. That it has no
+        annotations yet, or that the patch lost a race, is none.
         """
         mark = f"{self.recorder.epoch}/{job.attempt}"
         try:
@@ -554,8 +538,8 @@ def fence(pod_uid: str, mark: str, seen: Object | None) -> list[Object]:
     Return the patch that moves a Pod's version.
 
     Args:
-        seen: the Pod as it was last read. One without annotations gets some at that version, so
-            that none which it gets meanwhile is lost.
+        seen: the Pod as it was last read. One without annotations gets some at that version only,
+            so that annotations of others are not lost.
     """
     uid = {"op": "test", "path": "/metadata/uid", "value": pod_uid}
     metadata = (seen or {}).get("metadata", {})

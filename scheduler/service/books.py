@@ -1,4 +1,4 @@
-"""What is held and what is on its way into the ledger, as whoever binds needs it."""
+"""What is held and what is on its way into the ledger, as binding needs it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from scheduler.record.events import DecidedBy
 from scheduler.service.beginning import Beginning
 from scheduler.service.ending import DELETED
 from scheduler.service.groups import LiveGroups
-from scheduler.service.ports import BindCall, Chosen, Clock, NotChosen, Standing
+from scheduler.service.ports import BindCall, Chosen, Clock, NotChosen, Standing, WhyNot
 from scheduler.service.view import ClusterView
 
 _PODS_END: Final = frozenset({GONE, GONE_UNSEEN, DELETED})
@@ -44,16 +44,7 @@ LATE_SECONDS: Final = 60.0
 
 
 class LiveBooks:
-    """
-    The `Books` of a service, over its view, and a sink of Pods.
-
-    Args:
-        words: what every reservation repeats.
-        groups: plans of groups and gangs.
-        why_not: why nothing may be decided now, empty when it may.
-        lifted: lifts the soft holds in the way of a Pod on a node for the length of a block, and
-            says what is chosen for it there where that is known.
-    """
+    """The `Books` of a service, and a sink of Pods; of `lifted` see `assembly.giving_way`."""
 
     def __init__(
         self,
@@ -64,7 +55,7 @@ class LiveBooks:
         groups: LiveGroups,
         *,
         lifted: Callable[[str, str], AbstractContextManager[Placement | None]],
-        why_not: Callable[[], str] = str,
+        why_not: WhyNot = str,
     ) -> None:
         self._view = view
         self._groups = groups
@@ -263,7 +254,8 @@ class LiveBooks:
         """
         Number Pods on from what was chosen: the ledger has others of these numbers.
 
-        A start is not told of what ended as its node was cleared: whoever waits may have had that.
+        A start does not read what ended as its node was cleared, and a Pod that waits may have had
+        that.
         """
         for reservation in chosen.reservations:
             self._counts(reservation)

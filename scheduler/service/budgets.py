@@ -7,6 +7,17 @@ from typing import Final, Generic, TypeVar
 
 KEPT_MAX: Final = 4_096
 
+_What = TypeVar("_What", bound=Hashable)
+_Value = TypeVar("_Value")
+
+
+def put_newest(newest: dict[_What, _Value], key: _What, value: _Value, most: int) -> None:
+    """Put an entry last, and drop the first ones while there are more than `most`."""
+    newest.pop(key, None)
+    newest[key] = value
+    while len(newest) > most:
+        del newest[next(iter(newest))]
+
 
 class Budgets:
     """
@@ -45,10 +56,7 @@ class Budgets:
         left = self._left(key)
         if left < 1:
             return False
-        self._spent.pop(key, None)
-        while len(self._spent) >= self._kept_max:
-            del self._spent[next(iter(self._spent))]
-        self._spent[key] = (self._burst - left + 1, self._now())
+        put_newest(self._spent, key, (self._burst - left + 1, self._now()), self._kept_max)
         return True
 
     def give_back(self, key: Hashable) -> None:
@@ -67,16 +75,9 @@ class Budgets:
 FIRST_SECONDS: Final = 1.0
 LONGEST_SECONDS: Final = 60.0
 
-_What = TypeVar("_What", bound=Hashable)
-
 
 class Delays(Generic[_What]):
-    """
-    When what failed may be tried again.
-
-    Args:
-        now: seconds of a clock that is never set back.
-    """
+    """When what failed may be tried again, by a clock that is never set back."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now

@@ -2,14 +2,15 @@
 What nodes' agents are asked about claims that end, and what they have said of them.
 
 Rule: docs/adr/0030; docs/contracts/agents.md, "Claims". An agent is asked of a claim once its end
-waits for the node, and its answer counts beside the Pods that it was asked with.
+waits for the node. Its answer counts for the Pods that the question named.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -37,14 +38,18 @@ TOLD_MAX: Final = 256
 _VERSION_LENGTH: Final = 16
 
 
-class EndingClaim(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    A claim whose end waits for its node.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfirmedClaim:
+    """A claim of which nothing is left, beside which Pods that was asked, and by which question."""
 
-    Attributes:
-        pods: UIDs of the Pods that used it last, as far as they had a node.
-        question: its number, which an answer repeats.
-    """
+    claim_uid: Name
+    attempt: Number
+    pods: tuple[Name, ...] = ()
+    question: Count = 0
+
+
+class EndingClaim(msgspec.Struct, frozen=True, kw_only=True):
+    """A claim whose end waits for its node; `pods`: UIDs of its last users that had a node."""
 
     claim_uid: Name
     attempt: Number
@@ -60,9 +65,6 @@ class ClaimEnds:
 
     Args:
         before: a number below those of this epoch's questions, and above those of earlier epochs'.
-
-    Attributes:
-        counts: what became of what agents said.
     """
 
     def __init__(
@@ -143,7 +145,7 @@ class ClaimEnds:
             self._blind.add(node_uid)
             self._wakeups.claim_end_answered.publish(node_uid)
 
-    def said(self, node_uid: str, claims: Collection[EndingClaim]) -> list[str]:
+    def said(self, node_uid: str, claims: Iterable[EndingClaim | ConfirmedClaim]) -> list[str]:
         """Take the word of a node's agent that nothing is left of claims of which it is asked."""
         answers = []
         for one in claims:

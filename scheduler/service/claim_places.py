@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
-from certs.ports import ApiError, ConflictError, Object
+from certs.ports import ApiError, ConflictError, Object, Objects
 from ledger.domain.errors import InputError, RefusedError
 from ledger.domain.log.state import NodeState
 from ledger.domain.nodes import NodeFacts
@@ -23,7 +23,7 @@ from ledger.domain.resources import GATE_TENURE_PLACE
 from scheduler.decide.claimed_nodes import Planned, node_for
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.service.binding import pod_path
-from scheduler.service.ports import Api, Clock
+from scheduler.service.ports import Clock, PendingPod, WhyNot
 
 TOGETHER: Final = 20
 """Pods that are sent without a pause."""
@@ -37,37 +37,28 @@ _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 _log: Final = logging.getLogger("tenure.scheduler.claim_places")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlaceWorks:
+@dataclass(slots=True, kw_only=True)
+class ClaimPlaces:
     """
-    What Pods are sent with.
+    A sink of Pods that lets those go that wait for their place.
 
-    Attributes:
-        pod: a Pod that has no node, by UID; None where none is known.
+    Args:
         names: of the nodes that give by claims.
         node: what is known of the node of a name; None where it is not decided on.
         users: UIDs of the Pods whose claims the ledger has.
-        why_not: why nothing may be done now, empty when it may.
     """
 
-    api: Api
+    api: Objects
     clock: Clock
-    pod: Callable[[str], Mapping[str, Any] | None]
+    pod: PendingPod
     names: Callable[[], Sequence[str]]
     node: Callable[[str], tuple[NodeFacts, NodeState] | None]
     users: Callable[[], frozenset[str]]
-    why_not: Callable[[], str]
+    why_not: WhyNot
     settings: SchedulingSettings
-
-
-class ClaimPlaces:
-    """A sink of Pods that lets those go that wait for their place."""
-
-    def __init__(self, works: PlaceWorks) -> None:
-        self._works = works
-        self._gated: dict[str, None] = {}
-        self._sent: dict[str, tuple[float, Planned]] = {}
-        self._begin = 0
+    _gated: dict[str, None] = field(default_factory=dict)
+    _sent: dict[str, tuple[float, Planned]] = field(default_factory=dict)
+    _begin: int = 0
 
     def put(self, uid: str, item: Object) -> None:
         """Take a Pod that came or changed."""
@@ -83,22 +74,17 @@ class ClaimPlaces:
         self._sent.pop(uid, None)
 
     async def send(self) -> None:
-        """
-        Send the Pods that wait, in the order in which they came.
-
-        Raises:
-            ApiError: the API server does not answer.
-        """
-        if not self._gated or self._works.why_not():
+        """Send the Pods that wait, oldest first. Raises ApiError: the API server is away."""
+        if not self._gated or self.why_not():
             return
-        now, users = self._works.clock.monotonic(), self._works.users()
+        now, users = self.clock.monotonic(), self.users()
         self._sent = {
             uid: (at, planned)
             for uid, (at, planned) in self._sent.items()
             if now - at < PLANNED_SECONDS and uid not in users
         }
         for uid in list(islice(self._gated, TOGETHER)):
-            pod = self._works.pod(uid)
+            pod = self.pod(uid)
             if pod is None:
                 self._gated.pop(uid, None)
                 continue
@@ -107,7 +93,7 @@ class ClaimPlaces:
             metadata = pod["metadata"]
             try:
                 path = pod_path(metadata["namespace"], metadata["name"])
-                await self._works.api.patch(path, sent_to(pod, name))
+                await self.api.patch(path, sent_to(pod, name))
             except ConflictError:
                 self._gated[uid] = self._gated.pop(uid, None)  # it changed: looked at again
                 continue
@@ -123,16 +109,16 @@ class ClaimPlaces:
         if not is_claimed(pod):
             return None
         try:
-            request = decode_pod(as_asked(pod), self._works.settings.vocabulary)
+            request = decode_pod(as_asked(pod), self.settings.vocabulary)
         except (InputError, RefusedError):
             return None  # whoever wrote it: it goes without a wish
-        names = self._works.names()
+        names = self.names()
         begin = self._begin % len(names) if len(names) > NODES_MAX else 0
         self._begin = begin + NODES_MAX
         turn = (*names[begin:], *names[:begin])[:NODES_MAX]
-        nodes = (found for name in turn if (found := self._works.node(name)) is not None)
+        nodes = (found for name in turn if (found := self.node(name)) is not None)
         planned = {uid: one for uid, (_, one) in self._sent.items()}
-        return node_for(request, nodes, planned, self._works.settings)
+        return node_for(request, nodes, planned, self.settings)
 
 
 def sent_to(pod: Mapping[str, Any], node: str) -> list[Object]:

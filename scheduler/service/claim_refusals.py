@@ -15,6 +15,7 @@ from ledger.store.writing.commands import Command
 from scheduler.gate.claims import ClaimSeen
 from scheduler.gate.decide import DEVICE_CLOSED, DEVICE_TAKEN, Barred
 from scheduler.record import events
+from scheduler.service.budgets import put_newest
 from scheduler.service.claims import ClaimBook
 from scheduler.service.ports import Clock, Recorder
 from scheduler.service.refusing import namespace_budgets
@@ -32,12 +33,7 @@ _log: Final = logging.getLogger("tenure.scheduler.gate")
 
 
 class ClaimRefusals:
-    """
-    Refusals of claims that wait.
-
-    Attributes:
-        times: UID of a claim -> how often it was refused since it was let through.
-    """
+    """Refusals of claims that wait; `times` counts them by UID since a claim was let through."""
 
     def __init__(
         self, book: ClaimBook, recorder: Recorder, clock: Clock, telling: Telling, *, actor: str
@@ -76,10 +72,7 @@ class ClaimRefusals:
             self._telling.tell(subject, REFUSED, f"{note} (refused {times} times)", action="Gate")
         if self._told.get(claim.uid) == answer.message or not self._budgets.take(claim.namespace):
             return
-        self._told.pop(claim.uid, None)
-        self._told[claim.uid] = answer.message
-        if len(self._told) > _TOLD_MAX:
-            del self._told[next(iter(self._told))]
+        put_newest(self._told, claim.uid, answer.message, _TOLD_MAX)
         event = _refusal(claim, answer)
         digest = hashlib.sha256(answer.message.encode()).hexdigest()[:16]
         key = f"refuse:{claim.uid}:{claim.version}:{digest}"

@@ -10,11 +10,11 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
 
-from certs.ports import ApiError, ConflictError, Object
+from certs.ports import ApiError, ConflictError, Object, Objects
 from ledger.domain.dialects.dra.asking import (
     CLAIM,
     TEMPLATE_PREFIX,
@@ -25,7 +25,7 @@ from ledger.domain.dialects.dra.asking import (
 from ledger.domain.errors import InputError
 from ledger.domain.request.claimed import asked_by_claim, is_claimed, template_named
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
-from scheduler.service.ports import Api, Clock
+from scheduler.service.ports import Clock, PendingPod, WhyNot
 
 AGAIN_SECONDS: Final = 5.0
 """A template is looked at again while a Pod waits for its claim: somebody may have deleted it."""
@@ -48,35 +48,21 @@ def templates_in(namespace: str) -> str:
     return f"{_GROUP}/namespaces/{namespace}/resourceclaimtemplates"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TemplateWorks:
-    """
-    What templates are kept with.
-
-    Attributes:
-        pod: a Pod that has no node, by UID; None where none is known.
-        giver: whose cards they ask for.
-        why_not: why nothing may be done now, empty when it may.
-    """
-
-    api: Api
-    clock: Clock
-    pod: Callable[[str], Mapping[str, Any] | None]
-    giver: Callable[[], Giver]
-    why_not: Callable[[], str]
-    vocabulary: Vocabulary = DEFAULT_VOCABULARY
-
-
+@dataclass(slots=True, kw_only=True)
 class ClaimTemplates:
-    """A sink of Pods that keeps the templates that they name."""
+    """A sink of Pods that keeps the templates that they name, for the cards of `giver`."""
 
-    def __init__(self, works: TemplateWorks) -> None:
-        self._works = works
-        self._named: dict[str, Place] = {}  # by UID of the Pods that are there
-        self._users: Counter[Place] = Counter()
-        self._waiting: dict[str, float] = {}  # UIDs of those without a claim: not before when
-        self._looked: dict[Place, float] = {}
-        self._unused: dict[Place, float] = {}
+    api: Objects
+    clock: Clock
+    pod: PendingPod
+    giver: Callable[[], Giver]
+    why_not: WhyNot
+    vocabulary: Vocabulary = DEFAULT_VOCABULARY
+    _named: dict[str, Place] = field(default_factory=dict)  # by UID of the Pods that are there
+    _users: Counter[Place] = field(default_factory=Counter)
+    _waiting: dict[str, float] = field(default_factory=dict)  # without a claim: not before when
+    _looked: dict[Place, float] = field(default_factory=dict)
+    _unused: dict[Place, float] = field(default_factory=dict)
 
     def put(self, uid: str, item: Object) -> None:
         """Take a Pod that came or changed."""
@@ -102,16 +88,11 @@ class ClaimTemplates:
                 del self._users[place]
 
     async def make(self) -> None:
-        """
-        Make the templates that Pods wait for.
-
-        Raises:
-            ApiError: the API server does not answer.
-        """
-        now = self._works.clock.monotonic()
+        """Make the templates that Pods wait for. Raises ApiError: the API server is away."""
+        now = self.clock.monotonic()
         for uid, begins in list(self._waiting.items()):
             place = self._named.get(uid)
-            if place is None or now < begins or self._works.why_not():
+            if place is None or now < begins or self.why_not():
                 continue
             if now - self._looked.get(place, now - AGAIN_SECONDS) < AGAIN_SECONDS:
                 continue
@@ -128,12 +109,12 @@ class ClaimTemplates:
 
         A claim keeps what it was made with, so no part is asked for before a card tells of what.
         """
-        pod = self._works.pod(uid)
+        pod = self.pod(uid)
         try:
-            asking = None if pod is None else asked_by_claim(pod, self._works.vocabulary)
+            asking = None if pod is None else asked_by_claim(pod, self.vocabulary)
         except InputError:
             return None
-        giver = self._works.giver()
+        giver = self.giver()
         if asking is None or not (
             giver.sizes or giver.has_cores or all(one.is_whole for one in asking.requests)
         ):
@@ -143,11 +124,11 @@ class ClaimTemplates:
     async def _make(self, place: Place, spec: dict[str, object]) -> None:
         namespace, name = place
         path = templates_in(namespace)
-        there = await self._works.api.read(f"{path}/{name}")
+        there = await self.api.read(f"{path}/{name}")
         if there is not None:
             if says_the_same((there.get("spec") or {}).get("spec") or {}, spec):
                 return
-            await self._works.api.remove(f"{path}/{name}")  # of other cards, or somebody else's
+            await self.api.remove(f"{path}/{name}")  # of other cards, or somebody else's
         body = {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceClaimTemplate",
@@ -155,27 +136,22 @@ class ClaimTemplates:
             "spec": {"spec": spec},
         }
         try:
-            await self._works.api.create(path, body)
+            await self.api.create(path, body)
         except ConflictError:
             return  # it is looked at again
         _log.info("template made", extra={"namespace": namespace, "template": name})
 
     async def clean(self) -> None:
-        """
-        Take away the templates that no Pod has named for a day.
-
-        Raises:
-            ApiError: the API server does not answer.
-        """
-        if self._works.why_not():
+        """Remove templates unused for a day. Raises ApiError: the API server does not answer."""
+        if self.why_not():
             return
-        listed = await self._works.api.read(ALL_TEMPLATES)
+        listed = await self.api.read(ALL_TEMPLATES)
         there = {
             (str(item["metadata"]["namespace"]), str(item["metadata"]["name"]))
             for item in (listed or {}).get("items", ())
             if _NAME.fullmatch(str(item["metadata"]["name"]))
         }
-        now = self._works.clock.monotonic()
+        now = self.clock.monotonic()
         self._looked = {place: at for place, at in self._looked.items() if place in self._users}
         unused = {place for place in there if place not in self._users}
         self._unused = {place: self._unused.get(place, now) for place in unused}
@@ -184,7 +160,7 @@ class ClaimTemplates:
                 continue
             namespace, name = place
             try:
-                await self._works.api.remove(f"{templates_in(namespace)}/{name}")
+                await self.api.remove(f"{templates_in(namespace)}/{name}")
             except (ApiError, ConflictError) as error:
                 _log.warning("template stays", extra={"template": name, "reason": str(error)})
 

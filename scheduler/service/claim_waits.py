@@ -6,14 +6,14 @@ import logging
 from collections.abc import Collection, Sequence
 from typing import Final, Protocol
 
-from certs.ports import ApiError, ConflictError, Object
+from certs.ports import ApiError, ConflictError, Object, Objects
 from ledger.domain.resources import ANNOTATION_TENURE_CONFIRMED, ANNOTATION_TENURE_FENCED
 from ledger.domain.systems import Claimant
 from scheduler.gate.claims import ClaimSeen
 from scheduler.gate.decide import Standing
 from scheduler.gate.leaving import ON_LOST_NODE, STILL_USED, Stays
 from scheduler.service.claims import ClaimBook, claim_path
-from scheduler.service.ports import Api, Clock
+from scheduler.service.ports import Clock
 
 _log: Final = logging.getLogger("tenure.scheduler.gate")
 
@@ -52,62 +52,48 @@ class Leaves(Protocol):
         ...
 
 
-class ClaimNotes:
-    """Writes annotations of claims."""
+async def fence(api: Objects, claim: ClaimSeen) -> None:
+    """Move the claim's version, so that a write on the one before is stored nowhere."""
+    await _annotate(api, claim, ANNOTATION_TENURE_FENCED, "resourceVersion", str(claim.version))
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
 
-    async def fence(self, claim: ClaimSeen) -> None:
-        """Move the claim's version, so that a write on the one before is stored nowhere."""
-        version = str(claim.version)
-        same: Object = {"op": "test", "path": "/metadata/resourceVersion", "value": version}
-        await self._write(claim, ANNOTATION_TENURE_FENCED, version, same)
+async def _wake_controller(api: Objects, claim: ClaimSeen) -> bool:
+    """Let a claim's controller try again; tell whether it was written."""
+    return await _annotate(api, claim, ANNOTATION_TENURE_CONFIRMED, "uid", claim.uid)
 
-    async def wake_controller(self, seen: ClaimSeen) -> bool:
-        """Let a claim's controller try again; tell whether it was written."""
-        same: Object = {"op": "test", "path": "/metadata/uid", "value": seen.uid}
-        version = str(seen.version)
-        return await self._write(seen, ANNOTATION_TENURE_CONFIRMED, version, same)
 
-    async def _write(self, claim: ClaimSeen, key: str, value: str, only: Object) -> bool:
-        """Write an annotation of a claim that is as is said; tell whether it needs no more."""
-        where = claim_path(claim.namespace, claim.name)
-        place = f"/metadata/annotations/{key.replace('/', '~1')}"
-        note: Object = {"op": "add", "path": place, "value": value}
-        first: Object = {"op": "add", "path": "/metadata/annotations", "value": {}}
-        for operations in ([only, note], [only, first, note]):  # it may have no annotations
-            try:
-                await self._api.patch(where, operations)
-            except ConflictError:
-                continue  # it has no annotations, or has moved by itself
-            except ApiError as error:
-                words = {"claim": claim.full_name, "reason": str(error), "annotation": key}
-                _log.warning("not annotated", extra=words)
-                return False
-            else:
-                break
-        return True
+async def _annotate(api: Objects, claim: ClaimSeen, key: str, field: str, same: str) -> bool:
+    """Annotate a claim with its version if a field is the same; tell whether it needs no more."""
+    only: Object = {"op": "test", "path": f"/metadata/{field}", "value": same}
+    place = f"/metadata/annotations/{key.replace('/', '~1')}"
+    note: Object = {"op": "add", "path": place, "value": str(claim.version)}
+    first: Object = {"op": "add", "path": "/metadata/annotations", "value": {}}
+    for operations in ([only, note], [only, first, note]):  # it may have no annotations
+        try:
+            await api.patch(claim_path(claim.namespace, claim.name), operations)
+        except ConflictError:
+            continue  # it has no annotations, or has moved by itself
+        except ApiError as error:
+            words = {"claim": claim.full_name, "reason": str(error), "annotation": key}
+            _log.warning("not annotated", extra=words)
+            return False
+        else:
+            break
+    return True
 
 
 class WaitingEnds:
-    """
-    Claims that are to go, and stay until their node says that nothing of them is left.
+    """Claims that are to go, and stay until their node says that nothing of them is left."""
 
-    Attributes:
-        forced: UID of a claim -> key of the holding that somebody let go, why, and by whom.
-    """
-
-    def __init__(self, book: ClaimBook, api: Api, clock: Clock, leaving: Leaves) -> None:
+    def __init__(self, book: ClaimBook, api: Objects, clock: Clock, leaving: Leaves) -> None:
         self._book = book
         self._api = api
         self._clock = clock
         self._leaving = leaving
-        self._notes = ClaimNotes(api)
         self._held_back: set[str] = set()  # UIDs of claims whose release was refused
         self._unlooked: set[str] = set()  # UIDs of claims that held something as we began
         self._waits: dict[str, tuple[str, str, float]] = {}  # claim -> node, holding, since when
-        self.forced: dict[str, tuple[str, str, str]] = {}
+        self.forced: dict[str, tuple[str, str, str]] = {}  # claim -> holding let go, why, by whom
 
     def begin(self) -> Collection[str]:
         """Take every claim that holds something for one not looked at yet; return their UIDs."""
@@ -127,16 +113,11 @@ class WaitingEnds:
         return list(self._waits)
 
     def waiting(self, node: str = "") -> dict[str, float]:
-        """
-        Return the keys of what is to end and waits for its node, and since when, by our clock.
-
-        Args:
-            node: whose; empty = of all.
-        """
+        """Return the keys of ends that wait, and since when by our clock; no node = of all."""
         return {key: since for name, key, since in self._waits.values() if node in {"", name}}
 
     async def is_gone(self, standing: Standing) -> bool:
-        """Tell whether the API server itself has no such claim; what it has is taken for seen."""
+        """Tell whether the API server itself has no such claim; put what it has into the book."""
         opening = standing.opening
         try:
             found = await self._api.read(claim_path(opening.namespace, opening.claim_name))
@@ -154,7 +135,7 @@ class WaitingEnds:
         Ask a claim's node where its end waits for that; tell whether it is to be looked at again.
 
         Its controller tries again at ever longer delays, so it is woken once the node has answered.
-        What was refused before we began nobody remembers: whatever could wait so is asked about.
+        Refusals from before we began are not known: all claims that could wait so are asked about.
         """
         standing = self._book.standing(uid)
         if standing is None:
@@ -188,7 +169,7 @@ class WaitingEnds:
         if uid in self._held_back:
             self._held_back.discard(uid)
             may_go = kept is None or kept.reason == ON_LOST_NODE
-            if may_go and is_stored and not await self._notes.wake_controller(seen):
+            if may_go and is_stored and not await _wake_controller(self._api, seen):
                 self._held_back.add(uid)
                 return True
         return False

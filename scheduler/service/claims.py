@@ -48,9 +48,8 @@ class ClaimBook:
         guarded: whose of them pass the gate.
 
     Attributes:
-        seen: UID -> the claim as it is.
         unreadable: UID -> why a claim can't be read.
-        changed: UIDs of claims that changed since somebody took them, or are gone.
+        changed: UIDs of claims that changed since `take_changed`, or are gone.
         listing: UIDs of claims that went while a list is being read; None = none is.
     """
 

@@ -1,8 +1,7 @@
 """
 What ledger and API say of one node and can't both be true, as a function of both.
 
-Rule: design section 6; docs/drift.md. Nothing in here waits, remembers or repairs: `reconciling`
-says which of it is no passing lag, and records it.
+Rule: design section 6; docs/drift.md. `reconciling` records what of it lasts.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from ledger.domain.annotations.proof import decode_proof
@@ -35,10 +35,8 @@ class Disagreement:
     Attributes:
         kind: a name of `ledger.domain.log.drift`.
         words: the fact, for people.
-        node_uid: empty where it is about no node.
         about: what tells it from others of its kind on its node.
         pod: namespace and name of the Pod, where it is about one.
-        claim_uid: of the claim, where it is about one.
     """
 
     kind: str
@@ -59,12 +57,7 @@ class Disagreement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proven:
-    """
-    What a proof says that was looked at once.
-
-    Attributes:
-        fault: why it can't be believed; then the rest is empty.
-    """
+    """What a proof says; one that can't be believed has a fault and nothing else."""
 
     fault: str = ""
     cluster: str = ""
@@ -76,26 +69,23 @@ class Proven:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
     """
-    All that is looked at of the Nodes of one name.
+    All that is compared of the Nodes of one name.
 
     Attributes:
-        name: of the Node, or of those that had it.
         node_uid: of the Node that the API has; None = it has none.
         fault: why its objects can't be decided on, empty where they can; its kind, then words.
         states: as the ledger has the Nodes of this name.
-        pods: by UID, who runs there and who holds something there.
-        holds_elsewhere: whether a Pod holds something on another node.
-        given: the digest of the annotations that our Binding came with; None where that can't be
-            told, or others gave it.
+        pods: by UID, those that run there and those that hold something there.
+        given: the digest of the annotations that our Binding came with; None where that is not
+            known, or others gave it.
         otherwise: what a node says that it gave otherwise than a holding has it, by the node's UID;
             None where it has not said anything since we began.
-        proven: by Pod UID; of one without, the proof was not looked at.
+        proven: by Pod UID; one that is missing was not checked yet.
         cluster: the origin of the ledger; empty where Pods carry no proofs.
         waiting: keys of holdings that have ended and wait for their node.
         unread: by UID, why a Pod can't be recorded, in words.
         is_claim_gone: whether a claim, by its UID, is gone or has what it holds no more.
         open: ids of drift that is open: what a recovery found that does not fit stays so.
-        is_under_way: whether a Pod is being bound or settled.
         past_gate: by which kind of drift a claim has what no gate let through, by its UID; empty
             where none had to.
         is_of_two_modes: it is ours, and a listed driver gives its cards by claims.
@@ -235,21 +225,22 @@ def _is_lost(holding: Holding) -> bool:
     return holding.phase == LOST or bool(holding.machine)
 
 
+def _about_holding(state: NodeState, holding: Holding, kind: str, words: str) -> Disagreement:
+    return Disagreement(
+        kind=kind,
+        words=f"{_name(holding)} on {state.name}: {words}",
+        about=holding.key,
+        node_uid=state.uid,
+        pod_uid=holding.pod_uid,
+        pod=(holding.namespace, holding.pod_name),
+    )
+
+
 def _of_holding(
     sight: Sight, use: _Use, holding: Holding, pod: PodSeen | None
 ) -> Iterator[Disagreement]:
     state = use.state
-
-    def found(kind: str, words: str) -> Disagreement:
-        return Disagreement(
-            kind=kind,
-            words=f"{_name(holding)} on {state.name}: {words}",
-            about=holding.key,
-            node_uid=state.uid,
-            pod_uid=holding.pod_uid,
-            pod=(holding.namespace, holding.pod_name),
-        )
-
+    found = partial(_about_holding, state, holding)
     if pod is None or pod.ended:
         why = "gone" if pod is None else f"ended ({pod.ended})"
         if holding.key in sight.waiting:
@@ -361,7 +352,7 @@ def _without_holding(sight: Sight, held: AbstractSet[str]) -> Iterator[Disagreem
 
 
 def _stranger(pod: PodSeen, why: str) -> tuple[str, str]:
-    """Return what a running Pod is that holds nothing by the ledger, in a kind and in words."""
+    """Return kind and words of a running Pod that holds nothing by the ledger."""
     if pod.is_ours:
         return drift.BOUND_PAST_TENURE, "bound by somebody else, and holds nothing"
     if pod.holds:
@@ -501,15 +492,8 @@ def _of_cpus(state: NodeState, held: Sequence[Holding]) -> Iterator[Disagreement
             continue
         gone = sorted(set(holding.cpuset) - listed)
         if gone:
-            yield Disagreement(
-                kind=drift.CPUS_GONE,
-                words=f"{_name(holding)} on {state.name}: not listed any more: CPUs"
-                f" {','.join(map(str, gone))}",
-                about=holding.key,
-                node_uid=state.uid,
-                pod_uid=holding.pod_uid,
-                pod=(holding.namespace, holding.pod_name),
-            )
+            words = f"not listed any more: CPUs {','.join(map(str, gone))}"
+            yield _about_holding(state, holding, drift.CPUS_GONE, words)
 
 
 # --- words ------------------------------------------------------------------------------------

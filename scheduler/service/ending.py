@@ -1,8 +1,7 @@
 """
-What has ended and what nobody recorded: the API's Pods beside the ledger's holdings.
+What has ended and what is not recorded: the API's Pods beside the ledger's holdings.
 
-Rule: design section 5.5 and 8, "When parts are down": hold early, release late. Functions of what
-is known, keyed by UID; who calls them records what they say.
+Rule: design section 5.5 and 8, "When parts are down": hold early, release late.
 """
 
 from __future__ import annotations
@@ -58,9 +57,8 @@ class NodeWord:
     What a node says of what runs there.
 
     Attributes:
-        has_agent: an agent has reported once for it.
+        has_agent: an agent has reported for it, ever.
         agent_ready: its agent reports now.
-        kubelet_ready: its Node is Ready.
         gone: UIDs of Pods of which the agent says that nothing is left.
     """
 
@@ -79,10 +77,9 @@ class Ends:
     What is to be done about holdings.
 
     Attributes:
-        releases: what nobody holds any more.
         waiting: keys of holdings whose Pod has ended, and whose node has not confirmed it.
-        settles: Pods with a reservation of which nobody knows whether it was bound.
-        adopts: Pods that run on a node of ours and hold nothing by the ledger.
+        settles: UIDs of Pods with a reservation that is not known as bound.
+        adopts: UIDs of Pods that run on a node of ours and hold nothing by the ledger.
     """
 
     releases: tuple[PodReleased, ...] = ()
@@ -140,13 +137,13 @@ def ends(
     opens with its machine alone, and is none of this.
 
     Args:
-        pods: by UID, everyone who runs on these nodes or holds something there; the API's list
-            of them must be complete.
+        pods: by UID, all that run on these nodes or hold something there; the API's list of them
+            must be complete.
         words: by UID of the node; one without a word never had an agent.
         is_under_way: the Pod is being bound or settled.
-        last_seen: Pods that are gone, as they were seen last, as far as somebody did.
+        last_seen: Pods that are gone, as the watch showed them last.
         holds_devices: whether a running Pod has what the ledger must know of.
-        gone_seconds: for how long a Pod has been gone that was seen before.
+        gone_seconds: for how long a Pod has been gone.
     """
     known = {**pods, **{pod.static_uid: pod for pod in pods.values() if pod.static_uid}}
     releases: list[PodReleased] = []
@@ -219,8 +216,8 @@ class Wakes:
     """
     When to tell waiting Pods that room came free, by an annotation of the Node.
 
-    Rule: design section 5: at most once a second for each node; what is released meanwhile is told
-    with the next one, so that none is lost.
+    Rule: design section 5: at most once a second for each node. A release meanwhile counts for the
+    next annotation, so that none is lost.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -229,11 +226,11 @@ class Wakes:
         self._told: dict[str, float] = {}
 
     def released(self, node_name: str) -> None:
-        """Take note that something was released on a node."""
+        """Take note that something was released on a node, or that it could not be annotated."""
         self._due[node_name] = self._now()
 
     def forget(self, seconds: float) -> None:
-        """Forget what was released longer ago: somebody else has told of it."""
+        """Forget what was released longer ago: another replica has told of it."""
         now = self._now()
         self._due = {name: at for name, at in self._due.items() if now - at < seconds}
 
@@ -247,10 +244,6 @@ class Wakes:
             self._told[name] = now
         return ready
 
-    def again(self, node_name: str) -> None:
-        """Take note that a node could not be annotated."""
-        self._due[node_name] = self._now()
-
 
 def namespace_labels(labelled: Mapping[str, bool], holding: AbstractSet[str]) -> dict[str, bool]:
     """
@@ -259,8 +252,7 @@ def namespace_labels(labelled: Mapping[str, bool], holding: AbstractSet[str]) ->
     Rule: design section 5.1: a namespace can't leave Tenure while some Pod there holds something.
 
     Args:
-        labelled: every namespace that there is, and whether it has the label.
-        holding: those of the Pods that hold something.
+        labelled: every namespace, and whether it has the label.
     """
     return {
         name: name in holding for name, has in sorted(labelled.items()) if has != (name in holding)

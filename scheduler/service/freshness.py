@@ -33,9 +33,9 @@ class Freshness:
 
     Attributes:
         followed: name -> collection; nothing may be decided without any.
-        away: the ledger is not there.
+        away: the ledger can't be reached.
         settled: what the first lists had is recorded.
-        quarantine: why the ledger is not granted from until somebody acts.
+        quarantine: why nothing is granted from the ledger until an operator acts.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Freshness:
         return self.why_not_known() or ("" if self.settled else UNSETTLED)
 
     def why_not_known(self) -> str:
-        """Return why nobody knows here what there is, empty when it is known; also to a standby."""
+        """Return why the cluster is not known here, empty when it is; also to a standby."""
         return self.quarantine or (AWAY if self.away else self.why_stale())
 
     def why_stale(self) -> str:

@@ -1,5 +1,5 @@
 """
-What groups and gangs need done: ends of plans recorded, gates lifted, members given up.
+What groups and gangs need done: ends of plans recorded, gates lifted, members evicted.
 
 Rule: design section 5, Gangs. An extender has no Permit stage: members of a gang carry a scheduling
 gate, which is lifted for all at once when enough of them are there and a plan has room for them.
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -17,13 +17,13 @@ from certs.ports import ApiError, ConflictError, Object
 from ledger.domain.errors import LedgerError
 from ledger.domain.log.events import PlanDropped
 from ledger.domain.resources import GATE_TENURE_GANG
-from ledger.store.writing.commands import Command, Recorded
 from scheduler.decide.group.life import DEADLINE
 from scheduler.record import events
 from scheduler.service.binding import Binder, pod_path
-from scheduler.service.books import LiveBooks
 from scheduler.service.groups import LiveGroups
 from scheduler.service.members import Members, Waiting
+from scheduler.service.ports import WhyNot
+from scheduler.service.recording import record
 from scheduler.service.view import ClusterView
 
 PLAN_SECONDS: Final = 1.0
@@ -67,15 +67,13 @@ class Gangs:
     def __init__(
         self,
         view: ClusterView,
-        books: LiveBooks,
         binder: Binder,
         groups: LiveGroups,
         lifting: Lifting,
         *,
-        why_not: Callable[[], str],
+        why_not: WhyNot,
     ) -> None:
         self._view = view
-        self._books = books
         self._binder = binder
         self._groups = groups
         self._why_not = why_not
@@ -85,19 +83,13 @@ class Gangs:
         self._evicted: set[str] = set()  # Pods that the API server was asked to end
 
     async def settle(self) -> None:
-        """
-        Record ends of plans, and let gangs go that can start.
-
-        Raises:
-            FencedError: another writer took over.
-            LedgerError, ApiError: one of them is away; it is done again.
-        """
+        """Record ends of plans, and let gangs go. Raises LedgerError, ApiError: call it again."""
         if self._why_not():
             return
         now = self._binder.clock.monotonic()
         if now >= self._plan_at:
             self._plan_at = now + PLAN_SECONDS
-            self._groups.review_all()
+            self._groups.plans.review_all()
             await self._tell()
             refused = await self._evict()
             await self._let_go()
@@ -110,14 +102,12 @@ class Gangs:
             assert isinstance(new.event, PlanDropped), new
             ours = events.by(self._binder.actor, new)
             try:
-                outcome = await self._binder.recorder.record(Command(events=(ours,)))
+                error = await record(self._binder.recorder, (ours,), self._binder.books.recorded)
             except LedgerError:
                 self._groups.plans.drop_failed(new.event.group)
                 raise
-            if isinstance(outcome, Recorded):
-                self._books.recorded((ours,), outcome.first)
-            else:
-                words = {"group": new.event.group, "reason": str(outcome.error)}
+            if error is not None:
+                words = {"group": new.event.group, "reason": str(error)}
                 _log.error("the end of a plan can't be recorded", extra=words)
 
     def why_evicted(self, pod_uid: str) -> str:
@@ -126,13 +116,13 @@ class Gangs:
 
     async def _evict(self) -> ApiError | None:
         """
-        Ask for the end of bound members of gangs that missed their deadline, if they are to go.
+        Evict bound members of gangs that missed their deadline, if they are to go.
 
-        A budget that does not allow it now is asked again. What the API server refuses otherwise
-        is of one Pod: the others are asked for, and the first such answer is returned.
+        A budget that does not allow it now is asked again. Another refusal is about one Pod: the
+        others are evicted, and the first such answer is returned.
         """
         refused: ApiError | None = None
-        partial = self._groups.partials()
+        partial = self._groups.plans.partials()
         self._evicted.intersection_update(partial)
         for uid in partial:
             seen = self._view.pods.seen.get(uid)

@@ -11,15 +11,15 @@ import asyncio
 import base64
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct, structs
 
-from certs.ports import ApiError, Object
+from certs.ports import ApiError, Object, Objects
 from ledger.domain.bounds import Name
 from ledger.domain.dialects.dra.asking import Asking, Giver
 from ledger.domain.errors import FencedError, InputError, LedgerError
@@ -34,7 +34,6 @@ from ledger.domain.log.events import (
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.systems import Claimant
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
-from ledger.store.writing.commands import Command, Recorded
 from scheduler.gate.claims import ClaimSeen, claim_seen
 from scheduler.gate.cpus import ClaimCpus, patch_of
 from scheduler.gate.decide import (
@@ -67,13 +66,13 @@ from scheduler.record.events import DecidedBy
 from scheduler.service.answering import NotNowError
 from scheduler.service.binding import pod_path
 from scheduler.service.claim_refusals import ClaimRefusals
-from scheduler.service.claim_waits import ClaimNotes, Leaves, WaitingEnds
+from scheduler.service.claim_waits import Leaves, WaitingEnds, fence
 from scheduler.service.claims import CLAIMS, ClaimBook, claim_path
 from scheduler.service.ending import life_of
-from scheduler.service.ports import Api, Clock, Recorder
-from scheduler.service.recording import gravest
+from scheduler.service.ports import Attempts, Clock, PendingPod, Recorder, TakeRecorded, WhyNot
+from scheduler.service.recording import gravest, record
 from scheduler.service.releasing import FORCED
-from scheduler.service.slices import SLICES
+from scheduler.service.slices import SLICES, SliceBook
 from scheduler.service.telling import Telling
 from scheduler.service.wakeups import Wakeups
 
@@ -98,58 +97,36 @@ class _Review(Struct):
     request: _Request
 
 
-class Listing(Protocol):
-    """
-    A sink that may be told of all there is at one moment, beside a watch.
-
-    Attributes:
-        listing: UIDs of what went while a list is being read; None = none is.
-    """
-
-    listing: set[str] | None
-
-    def take_list(self, listed: Object) -> None:
-        """Take a list."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateWorks:
     """
     What a gate works with.
 
     Attributes:
-        slices: told of all there are before the first answer.
-        recorded: told of events that are durable, the first at that position.
-        attempts: asks the ledger for the newest holdings of claims, ended or not.
-        leaving: says whether what claims have may go.
-        why_not: why nothing may be given out now, empty when it may.
-        pod: a Pod that has no node, by UID; None where none is known.
+        slices: listed once before the first answer.
         giver: whose cards serve the claims of Pods whose request admission wrote as one.
         mode: who gives the devices of the node of a name.
-        actor: whose doing the events are.
         classes: what DeviceClasses select by.
         place: which of devices that are alike a claim gets.
-        cpus: which CPUs it gets.
         node_name: the name of the Node of a UID, empty of one that the ledger has not.
     """
 
     book: ClaimBook
-    slices: Listing
+    slices: SliceBook
     accounts: Accounts
-    recorded: Callable[[Sequence[NewEvent], int], None]
+    recorded: TakeRecorded
     recorder: Recorder
-    api: Api
+    api: Objects
     clock: Clock
     telling: Telling
-    attempts: Callable[[Sequence[str]], Awaitable[Mapping[str, int]]]
+    attempts: Attempts
     leaving: Leaves
-    why_not: Callable[[], str]
+    why_not: WhyNot
     actor: str
     classes: Selectors
     place: Place
     cpus: ClaimCpus
-    pod: Callable[[str], Mapping[str, Any] | None]
+    pod: PendingPod
     giver: Callable[[], Giver]
     mode: Callable[[str], Mode]
     node_name: Callable[[str], str]
@@ -161,29 +138,17 @@ class Gate:
     """
     Answers writes of claims' allocations, and records what the watch shows of them.
 
-    It answers from when it has been called once, and lists of claims and slices that were read
-    after that call were recorded: whoever is called knows that its configuration is in force, and
-    so what that list lacks will pass here.
+    The first call shows that the API server asks this gate. Claims and slices are listed after it
+    and recorded before the first answer: what is not listed then will pass here.
 
     Args:
         drivers: whose devices are looked at; which of them are guarded, the book of claims knows.
-        words: what every reservation repeats.
-
-    Attributes:
-        counts: what was answered, by a word.
-        refusals: what is said of claims that wait.
-        ends: claims that wait for the word of their nodes.
     """
 
     def __init__(
         self, works: GateWorks, *, drivers: Container[str], words: Callable[[], DecidedBy]
     ) -> None:
         self._book = works.book
-        self._accounts = works.accounts
-        self._recorder = works.recorder
-        self._api = works.api
-        self._leaving = works.leaving
-        self._why_not = works.why_not
         self._works = works
         self._drivers = drivers
         self._words = words
@@ -200,7 +165,6 @@ class Gate:
             works.book, works.recorder, works.clock, works.telling, actor=works.actor
         )
         self.ends = WaitingEnds(works.book, works.api, works.clock, works.leaving)
-        self._notes = ClaimNotes(works.api)
         for topic in (works.wakeups.pod_moved, works.wakeups.kubelet_ready_changed):
             topic.subscribe(self.look_again)
         works.wakeups.claim_end_answered.subscribe(self.node_answered)
@@ -214,7 +178,7 @@ class Gate:
         Raises:
             NotNowError: another replica may answer, or this one later.
             InputError: it is no review of a claim.
-            LedgerError: the ledger is away, or what came of it is not known.
+            LedgerError: the ledger is away, or the outcome is not known.
         """
         try:
             request = msgspec.json.decode(body, type=_Review).request
@@ -248,7 +212,7 @@ class Gate:
         return _response(request.uid, answer, patch)
 
     def _check_now(self) -> None:
-        why = self._why_not()
+        why = self._works.why_not()
         if why:
             self.counts["not now"] += 1
             raise NotNowError(why)
@@ -257,7 +221,7 @@ class Gate:
         """
         Return that a claim is not as a write says that would end what the claim has.
 
-        That is freed by no caller's word alone, for anybody may reach us: the API server is asked.
+        Anybody may call us, so the API server is asked before anything is freed.
 
         Raises:
             NotNowError: it can't be asked.
@@ -267,7 +231,7 @@ class Gate:
             return None
         path = claim_path(standing.opening.namespace, standing.opening.claim_name)
         try:
-            now = await self._api.read(path)
+            now = await self._works.api.read(path)
         except ApiError as error:
             raise NotNowError(str(error)) from error
         if now is not None and now["metadata"]["uid"] == old.uid:
@@ -292,7 +256,7 @@ class Gate:
         pod = self._works.pod(owner.uid)
         if pod is None:
             try:
-                pod = await self._api.read(pod_path(write.new.namespace, owner.name))
+                pod = await self._works.api.read(pod_path(write.new.namespace, owner.name))
             except ApiError as error:
                 raise NotNowError(str(error)) from error
         if pod is None or pod["metadata"]["uid"] != owner.uid:
@@ -326,11 +290,11 @@ class Gate:
         own: dict[str, Any] = {} if asked is None else {"may_be_none": may_be_none(asked)}
 
         def kept(consumers: Sequence[Claimant]) -> Stays | None:
-            return self._leaving.kept(claim.full_name, standing, consumers)
+            return self._works.leaving.kept(claim.full_name, standing, consumers)
 
         return decide(
             write,
-            self._accounts if asked is None else OwnAccounts(self._accounts, asked),
+            self._works.accounts if asked is None else OwnAccounts(self._works.accounts, asked),
             standing,
             seen=self._book.version(claim.uid),
             attempts=self._book.attempts(claim.uid),
@@ -377,19 +341,16 @@ class Gate:
         if opening is not None:
             self._on_their_way[opening.claim_uid] = opening
         try:
-            outcome = await self._recorder.record(Command(events=new))
-            if isinstance(outcome, Recorded):
-                self._works.recorded(new, outcome.first)
-                return None
-            if isinstance(outcome.error, FencedError):
-                raise outcome.error
-            return outcome.error
+            error = await record(self._works.recorder, new, self._works.recorded)
+            if isinstance(error, FencedError):
+                raise error
+            return error
         finally:
             if opening is not None:
                 self._on_their_way.pop(opening.claim_uid, None)
 
     def _signed(self, event: ClaimEvent, version: int) -> NewEvent:
-        """Return an event as it is recorded: an end that somebody ordered is that one's doing."""
+        """Return an event as it is recorded: a forced end has the actor who ordered it."""
         key, reason, actor = self.ends.forced.get(event.claim_uid, ("", "", ""))
         is_end = isinstance(event, ClaimReleased | ClaimVoided)
         if not is_end or key != f"{event.claim_uid}/{event.attempt}":
@@ -399,10 +360,9 @@ class Gate:
         return events.by(actor, events.of_claim(event, self._works.clock.wall_us(), version))
 
     async def _refuse(self, claim: ClaimSeen, answer: Barred) -> None:
-        """Do what a refusal entails."""
         self.counts[f"refused {answer.reason}"] += 1
         if answer.fence:
-            await self._notes.fence(claim)
+            await fence(self._works.api, claim)
         if answer.reason in {DEVICE_CLOSED, DEVICE_TAKEN} and claim.allocated is not None:
             self._works.wakeups.allocation_refused.publish(claim.allocated)
         if answer.asks:  # it is asked for again once the node has confirmed
@@ -411,7 +371,7 @@ class Gate:
 
     @asynccontextmanager
     async def _alone(self, uid: str) -> AsyncIterator[None]:
-        """Decide on one claim by one at a time."""
+        """Let one task at a time decide on a claim."""
         lock = self._locks.setdefault(uid, asyncio.Lock())
         self._waiting[uid] += 1
         try:
@@ -425,12 +385,7 @@ class Gate:
     # --- what the watch shows ---------------------------------------------------------------------
 
     async def _list_claims(self) -> None:
-        """
-        Read all slices and claims once since the first call, and record what claims have.
-
-        Raises:
-            NotNowError: the API server does not list them now.
-        """
+        """List slices and claims once, after the first call. Raises NotNowError: no list came."""
         if self._listed:
             return
         async with self._listing:
@@ -442,11 +397,11 @@ class Gate:
             await self.settle()
             self._listed = True
 
-    async def _list(self, path: str, book: Listing) -> None:
-        """Tell a book of all there is; what its watch tells as gone meanwhile stays gone."""
+    async def _list(self, path: str, book: SliceBook | ClaimBook) -> None:
+        """List a collection; what its watch tells as gone meanwhile stays gone."""
         book.listing = set()
         try:
-            listed = await self._api.read(path)
+            listed = await self._works.api.read(path)
             if listed is not None:
                 book.take_list(listed)
         except ApiError as error:
@@ -460,19 +415,13 @@ class Gate:
         self._book.learn(dict.fromkeys(unknown, 0) | dict(await self._works.attempts(unknown)))
 
     async def settle(self) -> None:
-        """
-        Record what the watch showed since.
-
-        Raises:
-            FencedError: another writer took over.
-            LedgerError: the ledger is away; the claims are looked at when it is called again.
-        """
-        if self._why_not():
+        """Record what the watch showed since. Raises LedgerError: call it again."""
+        if self._works.why_not():
             return
         async with self._settling:
             await self._learn()
-            if self._epoch != self._recorder.epoch:
-                self._epoch = self._recorder.epoch
+            if self._epoch != self._works.recorder.epoch:
+                self._epoch = self._works.recorder.epoch
                 self._book.changed.update(dict.fromkeys(self.ends.begin()))
             uids = self._book.take_changed()
             for start in range(0, len(uids), TOGETHER):
@@ -496,16 +445,20 @@ class Gate:
                 return
         consumers = book.consumers(uid)
         users = consumers if seen is None else (*dict.fromkeys((*consumers, *seen.consumers)),)
-        kept = None if standing is None else self._leaving.kept(standing.full_name, standing, users)
+        kept = (
+            None
+            if standing is None
+            else self._works.leaving.kept(standing.full_name, standing, users)
+        )
         if seen is not None:
             found = follow(
                 seen,
                 standing,
                 consumers,
-                self._accounts,
+                self._works.accounts,
                 attempts=book.attempts(uid),
                 kept=kept,
-                runs=self._leaving.runs,
+                runs=self._works.leaving.runs,
             )
         else:
             assert standing is not None, "else there is nothing to look at"
@@ -523,9 +476,9 @@ class Gate:
 
     async def _let_open(self, uid: str, seen: ClaimSeen | None) -> bool:
         """
-        Move on a claim whose write was let through and is stored nowhere; tell whether it is open.
+        Fence a claim whose write was let through and is stored nowhere; tell whether it is open.
 
-        Else nobody might ever write it again, and what was reserved be held for good.
+        Else it might never be written again, and its reservation never end.
         """
         standing = self._book.standing(uid)
         is_open = standing is not None and not standing.stored and seen is not None
@@ -539,28 +492,27 @@ class Gate:
         if self._works.clock.monotonic() - since >= OPEN_SECONDS and self._book.is_guarded(
             standing.opening.results
         ):
-            await self._notes.fence(seen)
+            await fence(self._works.api, seen)
         return True
 
     async def force(
         self, namespace: str, name: str, uid: str, *, reason: str, actor: str, dry_run: bool = False
     ) -> dict[str, bool]:
         """
-        Let what a claim has go by somebody's act, though its node is silent.
+        Release by somebody's act what a claim has, though its node is silent.
 
-        Rule: design section 8, "When parts are down"; the word counts as the node's own would, for
-        the Pods that use the claim now. Only what waits for its node can be let go of so.
+        Rule: design section 8, "When parts are down". The act counts as the node's own word, for
+        the Pods that use the claim now. It helps only where a release waits for its node.
 
         Args:
-            uid: the claim's; empty = whichever had that name.
-            dry_run: only say which claims would be let go of.
+            uid: the claim's; empty = any of that name.
+            dry_run: only say which claims would be released.
 
         Returns:
-            UIDs of the claims, and whether what they had is released; else it is as soon as their
-            controller takes it away, which it is told to.
+            By UID of the claim whether it is released; else it will be once its controller, which
+            is woken, deallocates it.
 
         Raises:
-            FencedError: another writer took over.
             LedgerError: it is not recorded.
             ApiError: whether a Pod of it runs is not known.
         """
@@ -575,9 +527,9 @@ class Gate:
                     continue
                 if self.ends.key_of(each) != standing.key:
                     continue
-                if dry_run and self._leaving.is_asked(each):
+                if dry_run and self._works.leaving.is_asked(each):
                     forced.append(each)
-                elif not dry_run and self._leaving.vouch(each, users):
+                elif not dry_run and self._works.leaving.vouch(each, users):
                     self.ends.forced[each] = standing.key, reason, actor
                     forced.append(each)
         if dry_run:
@@ -589,7 +541,7 @@ class Gate:
     async def _runs(self, namespace: str, users: Sequence[Claimant]) -> bool:
         """Tell whether one of these Pods runs by the API server itself."""
         for one in dict.fromkeys(users):
-            pod = await self._api.read(pod_path(namespace, one.name))
+            pod = await self._works.api.read(pod_path(namespace, one.name))
             if pod is not None and pod["metadata"]["uid"] == one.uid:
                 life = life_of(pod)
                 if life.node and not life.ended:
@@ -601,11 +553,10 @@ class Gate:
 
     def look_again(self, node: str = "") -> None:
         """
-        Let claims be looked at again that the ledger has otherwise than the watch showed them.
+        Look again at claims of which ledger and watch differ for a reason outside of them.
 
-        Their node or their devices were not known, a Pod runs with what they gave back, their node
-        was asked, or the ledger refused: nothing of the claim itself needs to change until that is
-        over. What ends it calls this, and a clock does so besides.
+        Their node or devices were not known, a Pod runs with what they gave back, their node was
+        asked, or the ledger refused. Whatever may end that calls this, and a clock does.
 
         Args:
             node: whose; empty = of all.

@@ -2,10 +2,9 @@
 Groups and gangs of a live scheduler: what a member is answered and given, and what ends a plan.
 
 Rule: design section 5, Groups; GPU-topology proposal, "main steps". A plan is made in memory when
-kube-scheduler asks about the first member, and takes its places in the engine that filters are
-answered from, so that no soft hold and no other plan gets them. The ledger has it from the first
-member's reservation on; until then it is in `Plans`. Who belongs to whom is in `members`. Nothing
-in here waits; `gangs` does what has to.
+kube-scheduler asks about the first member. It takes its places in the engine that answers filters,
+so that no soft hold and no other plan gets them. The ledger has it from the first member's
+reservation on; until then it is in `Plans`. Nothing in here waits; `gangs` does what has to.
 """
 
 from __future__ import annotations
@@ -61,17 +60,7 @@ MEMBERS_SECONDS: Final = 2.0
 
 
 class LiveGroups:
-    """
-    The groups and gangs beside a view.
-
-    Args:
-        all_or_nothing: of a gang that missed its deadline bound members go, too: see `partial`.
-
-    Attributes:
-        groups: lives and open places.
-        members: their Pods, a sink.
-        plans: what of them is not in the ledger.
-    """
+    """The groups and gangs beside a view; of `all_or_nothing` see `Plans.partial`."""
 
     def __init__(
         self,
@@ -81,15 +70,15 @@ class LiveGroups:
         *,
         all_or_nothing: bool = False,
     ) -> None:
-        self._all_or_nothing = all_or_nothing
         self._view = view
         self._clock = clock
         self.groups = Grouping((), view.engine, {}, runs=self._runs)
         self.groups.follow(view.numbers)
         self.members = Members(view, clock, came=self._came, left=self._left)
-        self.plans = Plans(view, clock, self.groups, self.members, over=self._forget)
+        self.plans = Plans(
+            view, clock, self.groups, self.members, self._forget, all_or_nothing=all_or_nothing
+        )
         self._taken: dict[str, Placement] = {}  # UID -> its place, on its way into the ledger
-        self._leads = False
         view.wakeups.event_folded.subscribe(self._take_event)
         view.wakeups.node_dropped.subscribe(self.node_gone)
         for event, at_us in begun.groups:
@@ -108,7 +97,6 @@ class LiveGroups:
     # --- the ledger -----------------------------------------------------------------------------
 
     def _take_event(self, _position: int, event: LedgerEvent, _holding: Holding | None) -> None:
-        """Fold an event in that is new in the ledger; what was made here is folded already."""
         if self.plans.has_told(event):
             return
         if isinstance(event, PodReserved) and event.group:
@@ -136,8 +124,8 @@ class LiveGroups:
     def _left(self, uid: str, before: str, now: str) -> None:
         self.groups.left(before, uid, now or None)
         self._view.wakeups.member_given_up.publish(uid, GONE)
-        if self._leads and uid in self.groups.lives[before].places:
-            self.review(before)
+        if self.plans.leads and uid in self.groups.lives[before].places:
+            self.plans.review(before)
         self._forget(before)
 
     def _forget(self, name: str) -> None:
@@ -157,7 +145,7 @@ class LiveGroups:
 
     def planned_now(self, name: str) -> dict[str, Waiting]:
         """Return the members of a gang that are gated and have a place, planned if need be."""
-        self.lead()
+        self.plans.lead()
         gated = {uid: one for uid, one in self.members.waiting(name).items() if one.is_gated}
         is_new = name not in self.plans
         if gated:
@@ -176,8 +164,8 @@ class LiveGroups:
         """
         Return why a group is not planned yet, empty where it is or may be.
 
-        Its label says how many Pods it has: the first of them, which kube-scheduler asks about
-        before the last is created, waits a moment for them.
+        Its label says how many Pods it has. kube-scheduler asks about the first before the last is
+        created, so the first waits for them a moment.
         """
         name = group_name(request)
         life = self.groups.lives.get(name)
@@ -191,13 +179,13 @@ class LiveGroups:
 
     def judge(self, request: PodRequest, names: Sequence[str]) -> Judged:
         """
-        Judge these nodes for a member: only that of its place passes, if it has one.
+        Judge these nodes for a member: if it has a place, only the node of it passes.
 
         Raises:
             InputError: a name that is no text.
         """
         view, uid, name = self._view, request.uid, group_name(request)
-        self.lead()
+        self.plans.lead()
         asked = view.directory.ask(names)
         life = self.groups.life_of(request)
         if uid in self._taken:  # on its way into the ledger, with its gang
@@ -205,7 +193,7 @@ class LiveGroups:
         if uid in life.held:
             number = view.numbers.get(life.held[uid].node_uid)
             return view.remember(_only(request, asked, number))
-        self.review(name)
+        self.plans.review(name)
         among = frozenset(asked.nodes.tolist())
         placement = self._place_of(request, among)
         if isinstance(placement, Unfit):
@@ -229,7 +217,7 @@ class LiveGroups:
             placement = None
         if placement is not None:
             return placement
-        if self.partial(name):
+        if self.plans.partial(name):
             return past_deadline(request)
         life = self.groups.life_of(request)
         if next_step(life, request.uid, has_group=request.group is not None) is not (
@@ -265,7 +253,7 @@ class LiveGroups:
     def choose(self, request: PodRequest, node_name: str) -> Placement | str:
         """Return what a member gets on the node that was named, or why it gets nothing there."""
         view = self._view
-        self.lead()
+        self.plans.lead()
         number = view.directory.number(node_name)
         if number is None:
             return view.directory.closed(node_name)
@@ -306,7 +294,7 @@ class LiveGroups:
 
     def others(self, request: PodRequest) -> list[tuple[Placement, str]]:
         """
-        Return what the other members of a gang get that were planned with this one, with versions.
+        Return what the other members of a gang get that are planned, with their Pods' versions.
 
         Rule: design section 5, Gangs: all their reservations are one transaction.
         """
@@ -324,9 +312,9 @@ class LiveGroups:
 
     def _take(self, placement: Placement) -> Placement | None:
         """
-        Give a member its place, chosen again from what is held: its GPUs are the plan's.
+        Give a member its place, on the plan's GPUs, chosen again from what is held.
 
-        None where the node would not take it any more; a review ends the plan.
+        None where the node does not take it any more; a review ends the plan.
         """
         engine, uid = self._view.engine, placement.request.uid
         self.groups.taken(uid)
@@ -357,91 +345,6 @@ class LiveGroups:
             placement = self._taken.pop(event.pod_uid, None)
             if placement is not None and life is not None and event.pod_uid in life.places:
                 self.plans.keep_again(name, placement)
-
-    # --- ends -----------------------------------------------------------------------------------
-
-    def lead(self) -> None:
-        """Take the open places of the ledger's plans, once this process decides."""
-        if self._leads:
-            return
-        self._leads = True
-        engine, lives = self._view.engine, self.groups.lives
-        for name, life in list(lives.items()):
-            members = {uid: one.request for uid, one in self.members.without_node(name).items()}
-            for uid in life.places:
-                if uid not in members:
-                    self.groups.left(name, uid, None)
-            taken = take_again(life, members, self._view.numbers, engine)
-            for placement in (taken or {}).values():
-                engine.undo(placement)
-            for placement in (taken or {}).values():
-                self.groups.keep(name, placement)
-            if taken is None:
-                gone = next((uid for uid in life.places if uid not in members), "")
-                self.plans.drop(name, MEMBER_GONE if gone else NODE_REFUSES, gone)
-            self._forget(name)
-
-    def review_all(self) -> None:
-        """End what is over of every plan and wait."""
-        self.lead()
-        self.plans.expire()
-        for name in list(self.groups.lives):
-            self.review(name)
-
-    def review(self, name: str) -> None:
-        """End a plan that is no longer valid, or the wait of a gang."""
-        life = self.groups.lives.get(name)
-        if life is None or not self.plans.may_drop(name):
-            return
-        if not life.places and (not life.held or self.groups.gang_of(name) is None):
-            return
-        self._end_wait(name, life)
-        for end in self.groups.ends(name, self._clock.wall_us()):
-            if isinstance(end, PodVoided):
-                self._view.wakeups.member_given_up.publish(end.pod_uid, end.reason)
-            elif life.places or not life.gave_up:
-                self.plans.drop(name, end.reason, end.pod_uid)
-
-    def _end_wait(self, name: str, life: GroupLife) -> None:
-        """
-        Give up the members of a gang that are reserved for and not bound at its deadline.
-
-        Rule: design section 5, Gangs. What was reserved together is complete in the ledger at once:
-        here it counts who is bound.
-        """
-        gang = self.groups.gang_of(name)
-        if gang is None or not life.held:
-            return
-        if self._clock.wall_us() < life.waiting_since_us + gang.waiting_seconds * 1_000_000:
-            return
-        late = [uid for uid, held in life.held.items() if not held.bound]
-        for uid in late:
-            self._view.wakeups.member_given_up.publish(uid, DEADLINE)
-        started = len(life.held) - len(late) + self.groups.running(name) >= gang.min_available
-        if late and not started and (not life.gave_up or self.groups.is_complete(name)):
-            self.plans.drop(name, DEADLINE, "")
-
-    def partial(self, name: str) -> tuple[str, ...]:
-        """
-        Return the bound members of a gang that missed its deadline, where nobody is to stay.
-
-        Rule: design section 5, Gangs: evicting bound members is a setting. They go once it is known
-        of every other what became of it; until then, and until they are gone, nobody comes.
-        """
-        life, gang = self.groups.lives.get(name), self.groups.gang_of(name)
-        if not self._all_or_nothing or life is None or gang is None or not life.gave_up:
-            return ()
-        if life.places or self.groups.is_complete(name):
-            return ()
-        is_settled = all(held.bound for held in life.held.values())
-        enough = len(life.held) + self.groups.running(name) >= gang.min_available
-        return tuple(life.held) if is_settled and not enough else ()
-
-    def partials(self) -> list[str]:
-        """Return all such members, in the order of their gangs."""
-        if not self._all_or_nothing:
-            return []
-        return [uid for name in sorted(self.groups.lives) for uid in self.partial(name)]
 
     def node_gone(self, pod_uids: Sequence[str]) -> None:
         """Forget places that the engine gave back when their node went."""
@@ -481,8 +384,7 @@ class _Plan:
     A plan that the ledger does not have.
 
     Attributes:
-        members: whom it was made for.
-        until: it ends then, unless somebody asks.
+        until: it ends then, unless kube-scheduler asks about a member.
         under_way: it is in a command whose answer has not come.
     """
 
@@ -494,10 +396,14 @@ class _Plan:
 
 class Plans:
     """
-    Plans of groups that only memory has, and ends that the ledger is still to be told of.
+    Plans of groups that only memory has; what ends plans and waits; ends that are to be recorded.
 
     Args:
-        over: told the name of a group of which a plan ended.
+        over: called with the name of a group whose plan ended.
+        all_or_nothing: of a gang that missed its deadline bound members go, too.
+
+    Attributes:
+        leads: this process decides, and has the open places of the ledger's plans.
     """
 
     def __init__(
@@ -506,14 +412,17 @@ class Plans:
         clock: Clock,
         groups: Grouping,
         members: Members,
-        *,
         over: Callable[[str], None],
+        *,
+        all_or_nothing: bool,
     ) -> None:
         self._view = view
         self._clock = clock
         self._groups = groups
         self._members = members
         self._over = over
+        self._all_or_nothing = all_or_nothing
+        self.leads = False
         self._plans: dict[str, _Plan] = {}
         self._drops: dict[str, NewEvent] = {}  # group -> what the ledger is to be told
         self._dropping: dict[str, NewEvent] = {}  # likewise, and it is being told
@@ -524,7 +433,7 @@ class Plans:
     # --- what is made ---------------------------------------------------------------------------
 
     def keep(self, name: str, members: Sequence[PodRequest], taken: Sequence[Placement]) -> None:
-        """Take the places of a plan that the ledger is told of with the first reservation."""
+        """Take the places of a plan, which is recorded with the first reservation."""
         at_us = self._clock.wall_us()
         new = events.group_planned(
             name,
@@ -559,9 +468,9 @@ class Plans:
         """
         Let the block choose for a Pod that is bound to this node, without plans of other groups.
 
-        Only what the ledger does not have is lifted, as soft holds are. Where the Pod got what a
-        plan was for, the group is planned again on the same nodes, and else not at all. The value
-        tells whether there was anything to lift.
+        Only what the ledger does not have is lifted, as soft holds are. A group whose cards the Pod
+        took is planned again, on the same nodes or not at all. The value tells whether there was
+        anything to lift.
         """
         own = self._members.name_of(pod_uid)
         lifted = [
@@ -582,7 +491,7 @@ class Plans:
                 self._plan_again(name, [place for each, place in lifted if each == name])
 
     def keep_again(self, name: str, placement: Placement) -> bool:
-        """Take a place again that was given back; tell whether it is there."""
+        """Take a place again that was given back; tell whether it was free."""
         engine = self._view.engine
         minors = frozenset(gpu_minors(placement)) or None
         again = engine.try_place(placement.request, placement.node, minors)
@@ -652,6 +561,88 @@ class Plans:
         self._over(name)
         return [placement.node_name for placement in places]
 
+    def lead(self) -> None:
+        """Take the open places of the ledger's plans, once this process decides."""
+        if self.leads:
+            return
+        self.leads = True
+        engine, lives = self._view.engine, self._groups.lives
+        for name, life in list(lives.items()):
+            members = {uid: one.request for uid, one in self._members.without_node(name).items()}
+            for uid in life.places:
+                if uid not in members:
+                    self._groups.left(name, uid, None)
+            taken = take_again(life, members, self._view.numbers, engine)
+            for placement in (taken or {}).values():
+                engine.undo(placement)
+            for placement in (taken or {}).values():
+                self._groups.keep(name, placement)
+            if taken is None:
+                gone = next((uid for uid in life.places if uid not in members), "")
+                self.drop(name, MEMBER_GONE if gone else NODE_REFUSES, gone)
+            self._over(name)
+
+    def review_all(self) -> None:
+        """End what is over of every plan and wait."""
+        self.lead()
+        self.expire()
+        for name in list(self._groups.lives):
+            self.review(name)
+
+    def review(self, name: str) -> None:
+        """End a plan that is no longer valid, or the wait of a gang."""
+        life = self._groups.lives.get(name)
+        if life is None or not self.may_drop(name):
+            return
+        if not life.places and (not life.held or self._groups.gang_of(name) is None):
+            return
+        self._end_wait(name, life)
+        for end in self._groups.ends(name, self._clock.wall_us()):
+            if isinstance(end, PodVoided):
+                self._view.wakeups.member_given_up.publish(end.pod_uid, end.reason)
+            elif life.places or not life.gave_up:
+                self.drop(name, end.reason, end.pod_uid)
+
+    def _end_wait(self, name: str, life: GroupLife) -> None:
+        """
+        Give up the members of a gang that are reserved for and not bound at its deadline.
+
+        Rule: design section 5, Gangs. The ledger has the whole gang at once; bound members count.
+        """
+        gang = self._groups.gang_of(name)
+        if gang is None or not life.held:
+            return
+        if self._clock.wall_us() < life.waiting_since_us + gang.waiting_seconds * 1_000_000:
+            return
+        late = [uid for uid, held in life.held.items() if not held.bound]
+        for uid in late:
+            self._view.wakeups.member_given_up.publish(uid, DEADLINE)
+        started = len(life.held) - len(late) + self._groups.running(name) >= gang.min_available
+        if late and not started and (not life.gave_up or self._groups.is_complete(name)):
+            self.drop(name, DEADLINE, "")
+
+    def partial(self, name: str) -> tuple[str, ...]:
+        """
+        Return the bound members of a gang that missed its deadline, if they are to go.
+
+        Rule: design section 5, Gangs: evicting bound members is a setting. They go once each other
+        member is bound or given up. Until they are gone, no member is placed.
+        """
+        life, gang = self._groups.lives.get(name), self._groups.gang_of(name)
+        if not self._all_or_nothing or life is None or gang is None or not life.gave_up:
+            return ()
+        if life.places or self._groups.is_complete(name):
+            return ()
+        is_settled = all(held.bound for held in life.held.values())
+        enough = len(life.held) + self._groups.running(name) >= gang.min_available
+        return tuple(life.held) if is_settled and not enough else ()
+
+    def partials(self) -> list[str]:
+        """Return all such members, in the order of their gangs."""
+        if not self._all_or_nothing:
+            return []
+        return [uid for name in sorted(self._groups.lives) for uid in self.partial(name)]
+
     # --- the ledger -----------------------------------------------------------------------------
 
     def before(self, name: str) -> tuple[list[NewEvent], Sequence[PodRequest]]:
@@ -677,14 +668,14 @@ class Plans:
             self._unplan(name)
 
     def begin_drops(self) -> list[NewEvent]:
-        """Return what the ledger is to be told of ends, and take it for being told."""
+        """Return the ends to record, and count them as under way."""
         drops = list(self._drops.values())
         self._dropping.update(self._drops)
         self._drops.clear()
         return drops
 
     def drop_failed(self, name: str) -> None:
-        """Take note that the ledger was not told of an end: it is again."""
+        """Let an end that could not be recorded be recorded again."""
         drop = self._dropping.pop(name, None)
         if drop is not None:
             self._drops[name] = drop

@@ -25,8 +25,8 @@ from scheduler.service.agents import Agents
 from scheduler.service.beginning import Beginning
 from scheduler.service.books import LiveBooks
 from scheduler.service.claim_ends import EndingClaim
-from scheduler.service.claim_places import ClaimPlaces, PlaceWorks
-from scheduler.service.claim_templates import ClaimTemplates, TemplateWorks
+from scheduler.service.claim_places import ClaimPlaces
+from scheduler.service.claim_templates import ClaimTemplates
 from scheduler.service.claims import ClaimBook
 from scheduler.service.gate import Gate, GateWorks
 from scheduler.service.slices import ClassBook, LiveAccounts, SliceBook
@@ -41,14 +41,7 @@ NO_TOPOLOGY: Final = "the ledger knows no CPU of it: its NodeResourceTopology te
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guard:
-    """
-    Claims of devices, as the watch shows them and the ledger has them. Made by `guard_claims`.
-
-    Attributes:
-        rules: DeviceTaintRules; `tainting` writes ours.
-        templates: of claims that Pods of ours name.
-        places: nodes for Pods that wait for one.
-    """
+    """Claims of devices, as watch and ledger have them. Made by `guard_claims`."""
 
     slices: SliceBook
     claims: ClaimBook
@@ -141,24 +134,6 @@ def guard_claims(
         wakeups=wakeups,
         vocabulary=settings.vocabulary,
     )
-    templates = TemplateWorks(
-        api=api,
-        clock=clock,
-        pod=view.pods.pending,
-        giver=giver,
-        why_not=why_not,
-        vocabulary=settings.vocabulary,
-    )
-    places = PlaceWorks(
-        api=api,
-        clock=clock,
-        pod=view.pods.pending,
-        names=nodes.giving,
-        node=nodes.known,
-        users=claims.users,
-        why_not=why_not,
-        settings=settings,
-    )
     return Guard(
         slices=slices,
         claims=claims,
@@ -167,8 +142,24 @@ def guard_claims(
         tainting=tainting,
         waking=waking,
         gate=Gate(works, drivers=drivers, words=lambda: books.words),
-        templates=ClaimTemplates(templates),
-        places=ClaimPlaces(places),
+        templates=ClaimTemplates(
+            api=api,
+            clock=clock,
+            pod=view.pods.pending,
+            giver=giver,
+            why_not=why_not,
+            vocabulary=settings.vocabulary,
+        ),
+        places=ClaimPlaces(
+            api=api,
+            clock=clock,
+            pod=view.pods.pending,
+            names=nodes.giving,
+            node=nodes.known,
+            users=claims.users,
+            why_not=why_not,
+            settings=settings,
+        ),
     )
 
 
@@ -225,12 +216,7 @@ class LiveCpus:
 
 
 class Leaving:
-    """
-    Tells why claims may not go, and asks their nodes.
-
-    Attributes:
-        asks: what agents are asked.
-    """
+    """Tells why claims may not go, and asks their nodes."""
 
     def __init__(self, view: ClusterView, agents: Agents) -> None:
         self._view = view

@@ -2,10 +2,9 @@
 Soft holds: what kube-scheduler was told a Pod would get, until it says where the Pod goes.
 
 Rule: design section 5.2. Kube-scheduler asks for the next Pod before it binds the last one, so that
-a burst would be sent to one card. A hold takes room in the engine that filters are answered from.
-It is never a source of truth: what is bound is chosen from what the ledger holds alone, and nobody
-is refused a place at bind for a hold's sake. A hold that was decided on just that is not chosen
-again, for the same would be chosen.
+a burst would be sent to one card. A hold takes room in the engine that answers filters. A bind is
+decided from what the ledger holds alone, so that no hold refuses it. Where a hold was decided on
+just that, it is not decided again.
 """
 
 from __future__ import annotations
@@ -40,12 +39,7 @@ NO_ROOM: Final = "no room"
 
 @dataclass(frozen=True, slots=True)
 class _Hold:
-    """
-    A place that is taken until a moment, and the Pod's PodScheduled as it was then.
-
-    Attributes:
-        taken_at: the engine's position once it was taken.
-    """
+    """A place that is taken for a while; the other fields are as they were then."""
 
     placement: Placement
     until: float
@@ -59,8 +53,8 @@ class Holds:
 
     Args:
         now: seconds that never run backwards.
-        number_of: the engine's number of a node by its name; None for one that is not there.
-        most: so many at once; who comes then has none.
+        number_of: the engine's number of a node by its name.
+        most: at once; further Pods get none.
 
     Attributes:
         ended: why holds ended, and how often; `TOO_MANY` and `NO_ROOM` of those that never began.
@@ -108,9 +102,7 @@ class Holds:
 
     def expected(self, placement: Placement, pod: Object, decided_at: int = -1) -> None:
         """
-        Hold what a filter found best, on the node that is expected to win.
-
-        Room that somebody took since the filter is not held twice.
+        Hold what a filter found best, on the node that is expected to win, if it is still free.
 
         Args:
             pod: as kube-scheduler sent it.
@@ -132,7 +124,7 @@ class Holds:
         self._holds[uid] = _Hold(taken, until, _condition(pod), self._engine.position)
 
     def end(self, pod_uid: str, why: str) -> None:
-        """End a Pod's hold, if it has one; what it kept is free, and whoever waits may hear so."""
+        """End a Pod's hold, if it has one, and publish that its room is free."""
         node_name = self._end(pod_uid, why)
         if node_name:
             self._wakeups.room_freed.publish(node_name)
@@ -156,9 +148,8 @@ class Holds:
         """
         Take a Pod that came or changed.
 
-        Its hold ends when it is bound, is being deleted, or became unschedulable; a condition that
-        it had when it was asked about says nothing of what came of that. The hold follows the Pod
-        to the node that kube-scheduler nominated it to, and ends where that one has no room.
+        Its hold ends when it is bound, is being deleted, or became unschedulable after the filter.
+        The hold follows it to the node that kube-scheduler nominated, and ends if that has no room.
         """
         hold = self._holds.get(uid)
         if hold is None:
@@ -193,8 +184,8 @@ class Holds:
         The Pod's own hold ends. The other holds on the node are lifted, and put back after the
         block where they still fit, on other cards if need be.
 
-        The value is what the block would choose, where that is known: the Pod's own hold was the
-        only one there, and nothing has changed on the node since it was decided.
+        The value is what the block would choose, if that is known: the Pod's hold was the only one
+        there, and the node has not changed since.
         """
         hold = self._holds.get(pod_uid)
         is_as_held = (

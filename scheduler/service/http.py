@@ -60,12 +60,7 @@ class Answered(NamedTuple):
 
 
 class Calls:
-    """
-    Answers `POST /VERB`, whichever protocol it comes by. Whatever is no answer is no 200.
-
-    Attributes:
-        verbs: what answers each of them.
-    """
+    """Answers `POST /VERB`, by either protocol. A call that is not answered gets no 200."""
 
     def __init__(self, verbs: Mapping[str, Verb], limits: CallLimits, metrics: Metrics) -> None:
         self.verbs = verbs
@@ -107,11 +102,7 @@ class Calls:
 
 
 def extender_calls(extender: Extender, metrics: Metrics) -> Calls:
-    """
-    Return what answers kube-scheduler.
-
-    Rule: GPU-sharing contract C.2 and C.4.
-    """
+    """Return what answers kube-scheduler. Rule: GPU-sharing contract C.2 and C.4."""
 
     def at_once(act: Callable[[bytes], bytes]) -> Verb:
         async def answer(body: bytes) -> bytes:

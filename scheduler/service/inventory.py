@@ -40,17 +40,15 @@ _log: Final = logging.getLogger("tenure.scheduler.inventory")
 
 class Inventory:
     """
-    Keeps ledger and view told of every node of the API.
+    Records every node of the API, and puts it into the view.
 
-    Rule: design section 4, "Events say what was decided on". A node is recorded where it is other
-    than it was recorded last, and the view decides by it once that is durable. One that can't be
-    read or recorded takes nothing, with a reason of its own; the others go on.
+    Rule: design section 4, "Events say what was decided on". A node is recorded where it differs
+    from its last record, and the view decides by it once that is durable. One that can't be read or
+    recorded takes nothing, with a reason of its own; the others go on.
 
-    What the first lists have and the ledger says too is decided by at once, and so is what nodes
-    hold that neither has: until then nothing is decided.
-
-    A replica that stands by writes nothing: it decides by the nodes that are as the ledger says
-    (`stand_by`, `follow`), and leaves what differs for when it takes over.
+    Nodes that are as recorded are put at once, as are the holders of nodes that are gone. Until
+    then nothing is decided. A standby writes nothing: it puts the nodes that are as recorded
+    (`stand_by`, `follow`), and leaves the others until it takes over.
 
     Args:
         synced: every list that describes nodes was read once: before that a node may look as if it
@@ -61,7 +59,7 @@ class Inventory:
     Attributes:
         settled: all nodes that the first lists had were dealt with.
         faults: name of a node -> why it can't be read or recorded, in words.
-        woken: set once a node changed; who calls `settle` waits for it.
+        woken: set once a node changed; the loop of `settle` waits for it.
     """
 
     def __init__(
@@ -96,13 +94,7 @@ class Inventory:
         self.woken.set()
 
     async def settle(self) -> None:
-        """
-        Deal with every node that changed, and with those that could not be recorded before.
-
-        Raises:
-            FencedError: another writer took over.
-            LedgerError: the ledger is away; the nodes are dealt with when it is called again.
-        """
+        """Record nodes that changed, or failed before. Raises LedgerError: call it again."""
         if not self.synced():
             return
         if not self._begun:
@@ -147,7 +139,7 @@ class Inventory:
                 self._left[name] = None
 
     def follow(self, event: LedgerEvent) -> None:
-        """Take note of what another replica recorded of a node, once the view has it."""
+        """Take what another replica recorded of a node, once the view has it."""
         match event:
             case NodeInventoried():
                 self._said.setdefault(event.node_uid, Said()).inventory = event

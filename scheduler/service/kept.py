@@ -140,12 +140,7 @@ class NodeBook:
 
 
 class Packer:
-    """
-    Packs texts that say nearly the same, each as its difference from one of them.
-
-    Args:
-        words: what they have in common; without, it is the first of them, which is then kept.
-    """
+    """Packs texts as differences from `words`; if that is empty, from the first text."""
 
     def __init__(self, words: bytes = b"") -> None:
         self._packing = _packing(words) if words else None
@@ -205,7 +200,7 @@ class Kept:
 
     Args:
         keep: an object -> the name that it is about and what is kept of it; None = nothing.
-        changed: told the name wherever what is kept is another thing now.
+        changed: called with the name where what is kept changed.
     """
 
     def __init__(
@@ -286,10 +281,10 @@ class PodSeen(PodLife):
     Attributes:
         version: its resourceVersion.
         holds: it asks for devices or for CPUs of its own, or was given CPUs or NUMA nodes.
-        is_ours: it is of our profile, so that nobody but us may bind it.
+        is_ours: it is of our profile, so that we alone may bind it.
         given: of one with a node, a digest of what its annotations say that it has, if anything.
         proof: likewise, a digest of its proof.
-        labels: of one that is bound and has not ended, its labels as JSON; empty without any.
+        labels: as JSON, of one that is bound and has not ended; empty without any.
     """
 
     priority: int
@@ -305,13 +300,10 @@ class PodBook:
     """
     Every Pod in short, and those without a node whole: they are asked about again.
 
-    Args:
-        device_names: every resource name that asks for a device.
-
     Attributes:
         seen: by UID.
-        gone: name of a node -> who was there, as seen last, by UID, until somebody forgets them.
-        proofs: by UID, the proofs of Pods with a node that nobody has looked at yet, packed.
+        gone: name of a node -> Pods that are gone from it, as they were last, until `forget_gone`.
+        proofs: by UID, the proofs of Pods with a node that were not taken yet, packed.
     """
 
     def __init__(self, device_names: AbstractSet[str], wakeups: Wakeups) -> None:
@@ -358,7 +350,7 @@ class PodBook:
             self._wakeups.pod_moved.publish(before.node)
 
     def take_proof(self, uid: str) -> str:
-        """Return a proof that nobody has looked at yet, and take it for looked at."""
+        """Return a proof of `proofs`, and take it out."""
         return self._packer.text(self.proofs.pop(uid)).decode()
 
     def forget_gone(self, node: str, but: AbstractSet[str]) -> None:
@@ -409,12 +401,7 @@ class PodBook:
 
 
 class Namespaces:
-    """
-    A sink of Namespaces.
-
-    Attributes:
-        labelled: whether one has the label that says that Pods there hold something, by name.
-    """
+    """A sink of Namespaces; `labelled` tells by name which have the label of holders."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
@@ -427,9 +414,7 @@ class Namespaces:
 
     def drop(self, uid: str) -> None:
         """Forget a Namespace that is gone."""
-        name = self._names.pop(uid, None)
-        if name is not None:
-            self.labelled.pop(name, None)
+        self.labelled.pop(self._names.pop(uid, ""), None)
 
 
 def pod_seen(item: Object, device_names: AbstractSet[str]) -> PodSeen:

@@ -2,10 +2,10 @@
 Which of several replicas answers: the Lease says who should, the ledger's epoch who may.
 
 Rule: design sections 2 and 8: one replica is active, the others are hot standbys; Lease for
-liveness, epoch for safety. Whoever has the epoch records: what it writes is fenced by the ledger
-itself, whatever it believes. Whoever has the Lease besides, and a clock that is right, gives things
-out. So a leader that loses the Lease falls silent at once, before anybody else may take it, and
-goes on where it was if nobody did; one whose epoch is over ends.
+liveness, epoch for safety. The replica with the epoch records, and the ledger fences what it
+writes. With the Lease besides, and a clock that is right, it gives things out. A leader that loses
+the Lease falls silent before another may take it, and goes on if none did. One whose epoch is over
+ends.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ledger.domain.errors import FencedError
+from scheduler.service.ports import WhyNot
 
 NOT_LEADER: Final = "NotLeader"
 CLOCK_SKEW: Final = "ClockSkew"
@@ -27,7 +28,6 @@ class Leading:
         now: seconds that never run backwards.
         lease_until: until when the Lease is ours, by the same clock.
         skewed: our clock is too far off the API server's.
-        fresh: why nothing may be decided now, empty when it may.
         quarantined: why the ledger may not be taken over, empty when it may.
 
     Attributes:
@@ -40,8 +40,8 @@ class Leading:
         now: Callable[[], float],
         lease_until: Callable[[], float],
         skewed: Callable[[], bool],
-        fresh: Callable[[], str],
-        quarantined: Callable[[], str] = str,
+        fresh: WhyNot,
+        quarantined: WhyNot = str,
     ) -> None:
         self._now = now
         self._lease_until = lease_until
@@ -63,12 +63,7 @@ class Leading:
         self._check()
 
     def heard(self, epoch: int) -> None:
-        """
-        Take note of an epoch that started.
-
-        Raises:
-            FencedError: ours is over.
-        """
+        """Take note of an epoch that started. Raises FencedError: ours is over."""
         self._newest = max(self._newest, epoch)
         self._check()
 

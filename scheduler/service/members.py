@@ -34,7 +34,7 @@ class Waiting:
         gates: names of its scheduling gates.
         order: members of a group are planned in this order.
         hold_seconds: how long kube-scheduler may take from its filter to its bind.
-        since: when it was seen first.
+        since: when the watch showed it first, by the monotonic clock.
     """
 
     request: PodRequest
@@ -51,7 +51,7 @@ class Waiting:
 
     @property
     def is_free(self) -> bool:
-        """Tell whether nobody but us keeps it from being scheduled."""
+        """Tell whether no gate but ours keeps it from being scheduled."""
         return all(gate == GATE_TENURE_GANG for gate in self.gates)
 
 
@@ -60,9 +60,9 @@ class Members:
     The Pods of groups and gangs: a sink of Pods.
 
     Args:
-        came: told what a Pod asks for that names a group, before it counts as a member.
-        left: told the UID of a member that is in another group now (empty = in none, or gone), the
-            group that it left, and that other one.
+        came: called with the request of a Pod that names a group, before it counts as a member.
+        left: called with the UID of a member, the group that it left, and the one that it is in
+            now, empty without one.
     """
 
     def __init__(
@@ -126,7 +126,6 @@ class Members:
             self.put(uid, pod)
 
     def _member(self, item: Object) -> PodRequest | None:
-        """Return what a Pod asks for that names a group or a gang, None for any other."""
         if not may_be_member(item):
             return None
         try:
@@ -160,7 +159,7 @@ class Members:
         return dict(sorted(free, key=lambda each: each[1].order))
 
     def gated(self) -> list[str]:
-        """Return the gangs of which somebody waits for the others, in the order of their names."""
+        """Return the gangs with a member that waits for the others, by name."""
         return sorted(
             name
             for name, members in self._waiting.items()

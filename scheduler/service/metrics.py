@@ -86,12 +86,7 @@ class Metrics:
         self.registry.register(_Counted(name, words, label, source))
 
     def count_cards(self, counts: Callable[[], CardCounts], *, each: bool) -> None:
-        """
-        Read what cards have and what is given of them, whenever somebody asks.
-
-        Args:
-            each: card by card too, which is three lines of text for every card of the cluster.
-        """
+        """Read sums of cards when asked; `each`: also every card, three lines of text each."""
         self.registry.register(_Cards(counts))
         if each:
             self.registry.register(_EachCard(counts))

@@ -30,14 +30,7 @@ TAKEN_SECONDS: Final = 1.0
 """Who waited and has lost their place is answered so much later: two of a node would race."""
 CHANGES_MAX: Final = 256
 """Changes that are kept of each node; who lags further behind asks for all again."""
-_WORDS: Final[dict[type[LedgerEvent], str]] = {
-    PodReserved: "reserved",
-    PodObserved: "observed",
-    PodBound: "bound",
-    PodAssigned: "assigned",
-    PodReleased: "released",
-    PodVoided: "voided",
-}
+_OfPod = PodReserved | PodObserved | PodBound | PodAssigned | PodReleased | PodVoided
 _UPHEAVALS: Final = (NodeLost, NodeCleared)
 """After these a node's holdings are others, or stand otherwise, all at once."""
 
@@ -48,12 +41,7 @@ class TooOldError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """
-    What happened to one holding of a node.
-
-    Attributes:
-        holding: as it is now; None where it has ended since.
-    """
+    """What happened to one holding of a node, and the holding now; None where it has ended."""
 
     position: int
     what: str
@@ -132,19 +120,16 @@ class NodeLog:
         uid = node_uid_of(event)
         if uid is None or isinstance(event, NodeInventoried):
             return
-        what = _WORDS.get(type(event))
-        if what is not None:
-            self._note(uid, position, what, event)
+        if isinstance(event, _OfPod):
+            self._note(uid, position, event)
         elif isinstance(event, _UPHEAVALS):
             self._changes.pop(uid, None)
             self._since[uid] = position
         self._wake(uid)
 
-    def _note(self, uid: str, position: int, what: str, event: LedgerEvent) -> None:
+    def _note(self, uid: str, position: int, event: _OfPod) -> None:
         kept = self._changes.setdefault(uid, deque())
-        assert isinstance(
-            event, PodReserved | PodObserved | PodBound | PodAssigned | PodReleased | PodVoided
-        )
+        _, what, _ = event.event_type.split(".")  # such as `pod.reserved.v1`
         reason = event.reason if isinstance(event, PodReleased | PodVoided) else ""
         kept.append((position, what, event.pod_uid, event.attempt, reason))
         if len(kept) > CHANGES_MAX:

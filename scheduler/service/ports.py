@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from certs.ports import Object
 from ledger.domain.log.events import PodObserved, PodReserved
@@ -38,30 +38,6 @@ class Recorder(Protocol):
         ...
 
 
-class Api(Protocol):
-    """
-    API objects by path; see `certs.ports.Objects`. Every call has a time limit.
-
-    Every method raises ApiError; those that write also ConflictError.
-    """
-
-    async def read(self, path: str) -> Object | None:
-        """Return an object as the API server has it now; None if there is none."""
-        ...
-
-    async def create(self, path: str, body: Object) -> Object:
-        """Create an object in the collection at `path`."""
-        ...
-
-    async def patch(self, path: str, operations: Sequence[Object]) -> Object:
-        """Apply a JSON patch whole or not at all; a failing `test` is a conflict."""
-        ...
-
-    async def remove(self, path: str) -> None:
-        """Delete an object; one that is gone already is no error."""
-        ...
-
-
 class Clock(Protocol):
     """Time, and waiting for it."""
 
@@ -80,6 +56,14 @@ class Clock(Protocol):
 
 Start = Callable[[Awaitable[None]], None]
 """Starts a task of the process's own; what it raises ends the process."""
+WhyNot = Callable[[], str]
+"""Returns why nothing may be decided, recorded or given out now; empty when it may."""
+Attempts = Callable[[Sequence[str]], Awaitable[Mapping[str, int]]]
+"""Asks the ledger for the numbers of the newest holdings of Pods or claims, ended or not."""
+PendingPod = Callable[[str], Mapping[str, Any] | None]
+"""Returns a Pod that has no node, by UID; None where none is known."""
+TakeRecorded = Callable[[Sequence[NewEvent], int], None]
+"""Takes events that are durable, the first at that position."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,13 +78,7 @@ class BindCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """
-    The newest reservation of a Pod that has not ended.
-
-    Attributes:
-        resource_version: the Pod's, as it was reserved with.
-        is_bound: the ledger knows that it became a bound Pod.
-    """
+    """The newest reservation of a Pod that has not ended; `resource_version` is the Pod's then."""
 
     namespace: str
     pod_name: str
@@ -119,9 +97,9 @@ class Chosen:
 
     Attributes:
         reservation: its annotations are the Binding's, but for what tells its position.
-        events: the reservation is the last; before it what must be said first.
-        others: reservations among these, of members of its gang who are not bound yet.
-        expected: stream -> version, where somebody else may have written meanwhile.
+        events: the reservation is the last; before it what must be recorded first.
+        others: reservations among these, of members of its gang that are not bound yet.
+        expected: stream -> version, where another writer may have come first.
     """
 
     reservation: PodReserved

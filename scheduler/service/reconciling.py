@@ -1,9 +1,9 @@
 """
 Compares ledger and API all the time, and records what they say differently and when that is over.
 
-Rule: design sections 4, 6 and 8; docs/drift.md. What disagrees is said by `drift`, what lasts by
-`Lasting`; here it is asked for in slices, confirmed by a consistent read where it is about a Pod,
-recorded, told to people, and handed to `releasing` where that can mend it.
+Rule: design sections 4, 6 and 8; docs/drift.md. `drift` finds what disagrees, `Lasting` what lasts.
+Here nodes are compared a few at a time. What is about a Pod is confirmed by a consistent read. It
+is recorded, told in Events, and left to `releasing` where that repairs it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from types import MappingProxyType
 from typing import Final
 
@@ -39,7 +38,7 @@ from scheduler.service.agents import Agents
 from scheduler.service.announcing import Announcing
 from scheduler.service.beginning import Beginning
 from scheduler.service.binding import Binder, pod_path
-from scheduler.service.books import LiveBooks
+from scheduler.service.claims import ClaimBook
 from scheduler.service.drift import (
     Disagreement,
     Proven,
@@ -51,11 +50,13 @@ from scheduler.service.drift import (
     reworded,
     skewed,
 )
+from scheduler.service.due import NodesDue
 from scheduler.service.inventory import Inventory
 from scheduler.service.kept import PodSeen, given_digest, pod_seen
+from scheduler.service.ports import WhyNot
 from scheduler.service.recording import RecordUntilKnown
 from scheduler.service.releasing import Releasing
-from scheduler.service.telling import Telling, about_node, about_pod
+from scheduler.service.telling import about_node, about_pod
 from scheduler.service.view import ClusterView
 
 TOGETHER: Final = 10
@@ -96,63 +97,53 @@ class Reconciling:
     Keeps the ledger told of what disagrees with it.
 
     Args:
-        binder: also whose ledger, API, clock and name are used.
-        agents: what nodes say that they gave.
+        binder: also whose books, ledger, API, Events, clock and name are used.
         trusted: tells whether a key signed a proof, and is one that nodes trust; None = Pods carry
             no proofs.
         cluster: the origin of the ledger, which proofs are for.
         skew: seconds that our clock is ahead of the API server's.
-        why_not: why nothing may be decided now, empty when it may.
-        past_gate: by which kind of drift a claim has what no gate let through, by its UID.
         claims_end: keys of what claims have on a node and what ends once that confirms it.
-        is_claim_gone: whether a claim, by its UID, is gone or has what it holds no more.
-
-    Attributes:
-        lasting: what was seen, and what of it is recorded.
     """
 
     def __init__(
         self,
         *,
         view: ClusterView,
-        books: LiveBooks,
         binder: Binder,
         inventory: Inventory,
         releasing: Releasing,
         announcing: Announcing,
-        telling: Telling,
         agents: Agents,
+        claims: ClaimBook,
         begun: Beginning,
         trusted: Checker | None,
         cluster: str,
         skew: Callable[[], float],
-        why_not: Callable[[], str],
-        past_gate: Callable[[str], str],
+        why_not: WhyNot,
         claims_end: Callable[[str], Mapping[str, float]],
-        is_claim_gone: Callable[[str], bool],
     ) -> None:
         self._view = view
-        self._books = books
         self._binder = binder
         self._inventory = inventory
         self._releasing = releasing
         self._announcing = announcing
-        self._telling = telling
         self._agents = agents
         self._trusted = trusted
         self._cluster = cluster if trusted is not None else ""
         self._skew = skew
         self._why_not = why_not
-        self._past_gate = past_gate
+        self._claims = claims
         self._claims_end = claims_end
-        self._is_claim_gone = is_claim_gone
-        self._soon: dict[str, float] = {}  # name of a node -> when to look at it
-        self._again: dict[str, float] = {}
-        self._sweep: list[str] = []
-        self._sweep_at = 0.0
+        self._due = NodesDue(
+            binder.clock.monotonic,
+            self._names,
+            together=TOGETHER,
+            sweep_seconds=SWEEP_SECONDS,
+            delays=(SOON_SECONDS, AGAIN_SECONDS),
+        )
         self._cluster_at = 0.0
         self._proven: dict[str, Proven] = {}  # by Pod UID
-        self._records = RecordUntilKnown(binder.recorder, books.recorded)  # by id
+        self._records = RecordUntilKnown(binder.recorder, binder.books.recorded)  # by id
         self._scopes: dict[str, str] = {}  # id -> where it is looked for, of what is open
         self._number = 0
         self.lasting = Lasting()
@@ -173,9 +164,6 @@ class Reconciling:
 
     # --- what is to be looked at ----------------------------------------------------------------
 
-    def _now(self) -> float:
-        return self._binder.clock.monotonic()
-
     def _take_event(self, _position: int, event: LedgerEvent, _holding: Holding | None) -> None:
         """Take note of drift that the ledger has, whoever recorded it."""
         if isinstance(event, DriftFound):
@@ -187,27 +175,14 @@ class Reconciling:
             self.lasting.forget(self._scopes.pop(event.drift_id, CLUSTER), event.drift_id)
 
     def _look_soon(self, name: str) -> None:
-        self._soon.setdefault(name, self._now() + SOON_SECONDS)
+        self._due.note(name, SOON_SECONDS)
 
-    def _taken(self, now: float) -> list[str]:
-        """Return the nodes to look at: those that changed, that disagree, whose turn it is."""
-        if now >= self._sweep_at and not self._sweep:
-            self._sweep_at = now + SWEEP_SECONDS
-            known = (*self._releasing.names(), *self._inventory.faults, *self.lasting.scopes())
-            self._sweep = [name for name in dict.fromkeys(known) if name != CLUSTER]
-            self._proven = {
-                uid: one for uid, one in self._proven.items() if uid in self._view.pods.seen
-            }
-        names: dict[str, None] = {}
-        for due in (self._soon, self._again):
-            for name in list(islice(due, TOGETHER - len(names))):
-                if due[name] > now:
-                    break
-                del due[name]
-                names[name] = None
-        while self._sweep and len(names) < TOGETHER:
-            names[self._sweep.pop()] = None
-        return list(names)
+    def _names(self) -> list[str]:
+        """Return the nodes to sweep, and forget the proofs of Pods that are gone."""
+        seen = self._view.pods.seen
+        self._proven = {uid: one for uid, one in self._proven.items() if uid in seen}
+        known = (*self._releasing.names(), *self._inventory.faults, *self.lasting.scopes())
+        return [name for name in dict.fromkeys(known) if name != CLUSTER]
 
     # --- the comparison -------------------------------------------------------------------------
 
@@ -216,16 +191,15 @@ class Reconciling:
         Look at what is due, and record what has lasted and what is over.
 
         Raises:
-            FencedError: another writer took over.
-            LedgerError, ApiError: one of them is away; what was to be recorded is looked at again.
+            LedgerError, ApiError: one of them is away; it is looked at again.
         """
         if self._why_not():
             return
         for drift_id, (new,) in list(self._records.unsure.items()):
             await self._append(drift_id, new)
-        now = self._now()
+        now = self._binder.clock.monotonic()
         room, proofs = RECORDS_TOGETHER, PROOFS_TOGETHER
-        names = self._taken(now)
+        names = self._due.take()
         while names:
             name = names.pop()
             try:
@@ -259,13 +233,13 @@ class Reconciling:
             return await self._record(name, found, now, room)
         finally:
             if self.lasting.is_watched(name):
-                self._again.setdefault(name, now + AGAIN_SECONDS)
+                self._due.note(name, AGAIN_SECONDS)
                 if any(one.kind in _MENDED for one in found):
                     self._releasing.look_at(name)
 
     def _sight(self, name: str, *, read: Mapping[str, Object | None] | None = None) -> Sight:
         """
-        Return all that is to be looked at of a node.
+        Return all that is compared of a node.
 
         Args:
             read: Pods as the API server has them now, by UID; None = it has none.
@@ -289,17 +263,17 @@ class Reconciling:
             fault=(fault, self._inventory.faults.get(name, "")),
             states=states,
             pods=pods,
-            holds_elsewhere=lambda uid: self._books.standing(uid) is not None,
+            holds_elsewhere=lambda uid: self._binder.books.standing(uid) is not None,
             given=self._given,
             otherwise=self._agents.otherwise,
             proven=proofs,
             cluster=self._cluster,
             waiting=waiting.keys() | self._claims_end(name).keys(),
-            is_claim_gone=self._is_claim_gone,
+            is_claim_gone=self._claims.is_gone,
             unread=self._releasing.faults,
             open=self.lasting.open(name),
             is_under_way=self._binder.is_under_way,
-            past_gate=self._past_gate,
+            past_gate=self._claims.past_gate,
             is_of_two_modes=facts is not None and view.modes.why_closed(facts) == drift.TWO_MODES,
         )
 
@@ -333,20 +307,16 @@ class Reconciling:
     # --- the ledger -----------------------------------------------------------------------------
 
     async def _record(self, scope: str, there: list[Disagreement], now: float, room: int) -> int:
-        unsure = frozenset(
-            one.pod_uid for one in self._under_way(scope) if self._binder.is_under_way(one.pod_uid)
-        )
+        states = self._releasing.states(scope) if scope else ()
+        held = {one.pod_uid for state in states for one in state.holdings.values()}
+        unsure = frozenset(filter(self._binder.is_under_way, held))
         changes = self.lasting.look(scope, there, now=now, unsure=unsure)
         for drift_id in changes.over[:room]:
-            await self._resolve(drift_id)
-        room_left = room - len(changes.over[:room])
+            await self._change(DriftResolved(drift_id=drift_id, how=_OVER))
+        room_left = max(room - len(changes.over), 0)
         for one in changes.found[:room_left]:
             await self._find(scope, one)
-        return len(changes.over[:room]) + len(changes.found[:room_left])
-
-    def _under_way(self, scope: str) -> Iterator[Holding]:
-        for state in self._releasing.states(scope) if scope else ():
-            yield from state.holdings.values()
+        return min(room, len(changes.over) + len(changes.found))
 
     async def _find(self, scope: str, one: Disagreement) -> None:
         """Record what has lasted, unless the API server itself says otherwise."""
@@ -365,17 +335,14 @@ class Reconciling:
             minor=one.minor,
             pod_uid=one.pod_uid or one.claim_uid,
         )
-        await self._append(one.drift_id, self._new(event))
+        await self._change(event)
         self._tell(scope, one)
 
-    async def _resolve(self, drift_id: str) -> None:
-        await self._append(drift_id, self._new(DriftResolved(drift_id=drift_id, how=_OVER)))
-
-    def _new(self, event: DriftFound | DriftResolved) -> NewEvent:
+    async def _change(self, event: DriftFound | DriftResolved) -> None:
         self._number += 1
         key = f"drift:{event.drift_id}:{self._binder.recorder.epoch}.{self._number}"
         new = events.of_drift(event, key, self._binder.clock.wall_us())
-        return events.by(self._binder.actor, new)
+        await self._append(event.drift_id, events.by(self._binder.actor, new))
 
     async def _append(self, drift_id: str, new: NewEvent) -> None:
         error = await self._records.record(drift_id, (new,))
@@ -421,7 +388,7 @@ class Reconciling:
             if uid is None:
                 return
             subject = about_node(name, uid)
-        self._telling.tell(subject, one.kind, note, action=_ACTION)
+        self._binder.telling.tell(subject, one.kind, note, action=_ACTION)
 
 
 LOOKS: Final = 2
@@ -442,13 +409,7 @@ SCOPE_MAX: Final = 20
 
 @dataclass(slots=True, kw_only=True)
 class _Seen:
-    """
-    One disagreement that was seen, or was open already at the start.
-
-    Attributes:
-        first: when it was seen first.
-        looks: how often it was seen; `missed`: how often it was not, one after another.
-    """
+    """A disagreement that was found, or open at the start; `missed` counts looks in a row."""
 
     kind: str
     pod_uid: str
@@ -461,13 +422,7 @@ class _Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """
-    What is to be recorded after a look.
-
-    Attributes:
-        found: what has lasted.
-        over: ids of what is open and is no longer so.
-    """
+    """What is to be recorded after a look; `over`: ids of what is open and is no longer so."""
 
     found: tuple[Disagreement, ...] = ()
     over: tuple[str, ...] = ()
@@ -478,9 +433,9 @@ class Lasting:
     """
     Which disagreements last: watches lag and Pods are on their way, and neither is drift.
 
-    Rule: design section 6. One is recorded after it was seen in two looks over a grace, and is over
-    after it was missed in two looks over a while; each once. The caller has the clock. A scope is a
-    node by its name, or the cluster by an empty one.
+    Rule: design section 6. One is recorded after it was found in two looks over a grace, and is
+    over after it was missed in two looks over a while. A scope is the name of a node; empty = the
+    cluster.
     """
 
     _seen: dict[str, dict[str, _Seen]] = field(default_factory=dict)
@@ -498,12 +453,7 @@ class Lasting:
         now: float,
         unsure: AbstractSet[str] = frozenset(),
     ) -> Changes:
-        """
-        Take a look at one scope; return what is to be recorded of it.
-
-        Args:
-            unsure: UIDs of Pods of which nothing can be told now.
-        """
+        """Compare a scope with earlier looks; of Pods in `unsure`, by UID, nothing is known now."""
         seen = self._seen.setdefault(scope, {})
         now_there = {one.drift_id: one for one in there}
         for drift_id, one in now_there.items():

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from certs.ports import ApiError
 from ledger.domain.errors import CorruptLedgerError, FencedError, LedgerError
 from ledger.domain.log.recorded import NewEvent
 from ledger.store.writing.commands import Command, Recorded
-from scheduler.service.ports import Recorder
+from scheduler.service.ports import Recorder, TakeRecorded
+
+
+async def record(
+    recorder: Recorder, new: Sequence[NewEvent], recorded: TakeRecorded
+) -> LedgerError | None:
+    """
+    Record events; return why the ledger refused them, None once they are durable.
+
+    Raises:
+        LedgerError: see `Recorder.record`.
+    """
+    outcome = await recorder.record(Command(events=tuple(new)))
+    if not isinstance(outcome, Recorded):
+        return outcome.error
+    recorded(new, outcome.first)
+    return None
 
 
 class RecordUntilKnown:
@@ -18,16 +34,11 @@ class RecordUntilKnown:
     A command without an answer may be recorded or not. The same command again is known by its
     keys; one in other words would be a second event.
 
-    Args:
-        recorded: takes events that are durable, the first at that position.
-
     Attributes:
         unsure: events whose outcome is not known, by what they are about.
     """
 
-    def __init__(
-        self, recorder: Recorder, recorded: Callable[[Sequence[NewEvent], int], None]
-    ) -> None:
+    def __init__(self, recorder: Recorder, recorded: TakeRecorded) -> None:
         self._recorder = recorder
         self._recorded = recorded
         self.unsure: dict[str, tuple[NewEvent, ...]] = {}
@@ -47,13 +58,10 @@ class RecordUntilKnown:
             FencedError: another writer took over.
             LedgerError: it is not known whether they are recorded, or nothing is.
         """
-        command = Command(events=self.unsure.setdefault(about, tuple(new)))
-        outcome = await self._recorder.record(command)
+        new = self.unsure.setdefault(about, tuple(new))
+        error = await record(self._recorder, new, self._recorded)
         self.forget(about)  # another task may have asked in the same words meanwhile
-        if not isinstance(outcome, Recorded):
-            return outcome.error
-        self._recorded(command.events, outcome.first)
-        return None
+        return error
 
 
 def gravest(failures: Iterable[BaseException]) -> BaseException:

@@ -2,8 +2,8 @@
 Keeps in the ledger why Pods wait: what a filter refused is explained and recorded beside the calls.
 
 Rule: design section 8, "Refusals are recorded when the set of reasons changes, bounded per Pod and
-namespace". Filter only notes whom it refused; why is found by the function that serves the files,
-over every node, so that a live ledger and a simulated one are asked in the same words.
+namespace". Filter only notes which Pods it refused. Why is decided as for files, over every node,
+so that a live ledger and a simulated one answer alike.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from scheduler.record.refusing import Told, ToldRefusals
 from scheduler.service.binding import Binder
 from scheduler.service.books import LiveBooks
 from scheduler.service.budgets import Budgets
-from scheduler.service.ports import Clock, Recorder
+from scheduler.service.ports import Clock, Recorder, WhyNot
 from scheduler.service.recording import RecordUntilKnown
 from scheduler.service.view import ClusterView
 
@@ -82,10 +82,9 @@ class _Due:
     A Pod that a filter refused.
 
     Attributes:
-        offered: one bit for each number of a node: kube-scheduler asked about it; None = whatever
-            it asked about.
-        why: no node takes it for this one reason; empty where nodes have reasons of their own.
-        has_room: some node took it when it was looked at: kube-scheduler is about to ask again, or
+        offered: bits by the number of a node: kube-scheduler asked about it; None = about all.
+        why: the one reason of all nodes; empty where nodes have reasons of their own.
+        has_room: some node took it when it was explained: kube-scheduler is about to ask again, or
             to say that its own filters leave none.
     """
 
@@ -96,17 +95,7 @@ class _Due:
 
 
 class Refusing:
-    """
-    Records why Pods wait.
-
-    Args:
-        words: what every refusal repeats.
-        told: asked about Pods that nothing is remembered of.
-        why_not: why nothing may be decided now, empty when it may.
-
-    Attributes:
-        counts: what became of the refusals that were noted.
-    """
+    """Records why Pods wait; `told` is asked about Pods that are not in memory."""
 
     def __init__(
         self,
@@ -116,7 +105,7 @@ class Refusing:
         words: DecidedBy,
         *,
         told: History,
-        why_not: Callable[[], str],
+        why_not: WhyNot,
     ) -> None:
         self._view = view
         self._books = books
@@ -174,8 +163,7 @@ class Refusing:
         """
         Take a Pod that came or changed; note one that kube-scheduler refused without asking us.
 
-        It does not ask an extender once its own filters leave no node: those that the Pod fits by
-        our rules were not offered then.
+        It asks no extender once its own filters leave no node.
         """
         spec = item.get("spec") or {}
         if spec.get("nodeName") or spec.get("schedulerName") != SCHEDULER_NAME:
@@ -204,18 +192,11 @@ class Refusing:
             self._gone[uid] = None
 
     def _take_event(self, _position: int, event: LedgerEvent, _holding: Holding | None) -> None:
-        """Let any reason be news again for a Pod that had a place meanwhile."""
-        if isinstance(event, PodReserved):
+        if isinstance(event, PodReserved):  # later any reason is news again
             self._told.ask_anew(event.pod_uid)
 
     async def settle(self) -> None:
-        """
-        Explain some of the Pods that wait, and record what is news.
-
-        Raises:
-            FencedError: another writer took over.
-            LedgerError: the ledger is away; the Pods are explained later.
-        """
+        """Explain some Pods that wait. Raises LedgerError: they are explained later."""
         if self._why_not():
             return
         await self._end_waits()
@@ -280,8 +261,8 @@ class Refusing:
         """
         Tell whether a Pod waits still, as far as we know.
 
-        One that we do not see may be here before its watch, or was asked about after its end: it
-        waits for as long as its last filter is new.
+        One that the watch does not show may be ahead of it, or was asked about after its end: it
+        waits while its last filter is new.
         """
         seen = self._view.pods.seen.get(uid)
         is_ours = self._binder.is_under_way(uid) or self._books.standing(uid) is not None

@@ -1,23 +1,21 @@
 """
-Ends what nobody holds any more, and takes over what others gave.
+Records ends of holdings, and holdings that others gave.
 
-Rule: design sections 5 and 8. What is to be done is said by `ending`, node by node; in here it is
-done, again until the ledger has it. A node is looked at when one of its Pods or holdings is another
-than it was, and every node once in a while.
+Rule: design sections 5 and 8. `ending` decides node by node; in here it is done, again until the
+ledger has it. A node is looked at when one of its Pods or holdings changed, and in every sweep.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
-from itertools import islice
 from typing import Final
 
 from msgspec import structs
 
-from certs.ports import ApiError, Object
+from certs.ports import ApiError, Object, Objects
 from ledger.domain.annotations.checkpoints import DeviceCheckpoint
 from ledger.domain.errors import InputError, LedgerError
 from ledger.domain.log.events import (
@@ -37,6 +35,7 @@ from scheduler.service.agents import NAMED, SeenPod, is_covered
 from scheduler.service.beginning import Beginning
 from scheduler.service.binding import Binder, pod_path
 from scheduler.service.books import LiveBooks
+from scheduler.service.due import NodesDue
 from scheduler.service.ending import (
     DELETED,
     MIRROR_SECONDS,
@@ -47,7 +46,7 @@ from scheduler.service.ending import (
     is_confirmed,
     life_of,
 )
-from scheduler.service.ports import Api, Clock
+from scheduler.service.ports import Attempts, Clock, WhyNot
 from scheduler.service.recording import RecordUntilKnown, gravest
 from scheduler.service.view import ClusterView
 
@@ -75,15 +74,14 @@ def gone_by(view: ClusterView, word: Callable[[NodeState], NodeWord]) -> Callabl
 
 class Releasing:
     """
-    Keeps ledger and cluster told of what ends and of what runs unrecorded.
+    Records what ends and what runs unrecorded.
 
     Args:
         binder: also whose ledger, API, clock and name are used.
-        why_not: why nothing may be decided now, empty when it may: a Pod that a list does not have
-            is only gone where the list is complete.
+        why_not: a Pod that a list does not have is gone only where the list is complete.
         word: what a node says of what runs there.
         seen: what the agent of a node, by its UID, sees Pods have that others gave them.
-        why_deleted: tells why somebody of ours let a Pod be deleted, empty where nobody did.
+        why_deleted: why we evicted a Pod, empty where we did not.
 
     Attributes:
         faults: UID of a Pod -> why it can't be released or adopted, in words.
@@ -98,8 +96,8 @@ class Releasing:
         binder: Binder,
         begun: Beginning,
         *,
-        why_not: Callable[[], str],
-        attempts: Callable[[Sequence[str]], Awaitable[Mapping[str, int]]],
+        why_not: WhyNot,
+        attempts: Attempts,
         word: Callable[[NodeState], NodeWord],
         seen: Callable[[str], Mapping[str, SeenPod]],
         why_deleted: Callable[[str], str],
@@ -107,7 +105,7 @@ class Releasing:
         self._view = view
         self._books = books
         self._binder = binder
-        self._api: Api = binder.api
+        self._api: Objects = binder.api
         self._clock: Clock = binder.clock
         self._why_not = why_not
         self._attempts = attempts
@@ -116,11 +114,11 @@ class Releasing:
         self._why_deleted = why_deleted
         self._names: dict[str, str] = {}  # UID -> name of every node that the ledger knows
         self._uids: dict[str, tuple[str, ...]] = {}  # name -> UIDs of the Nodes that had it
-        self._due: dict[str, None] = {}  # names of nodes to look at
+        self._due = NodesDue(
+            self._clock.monotonic, self.names, together=TOGETHER, sweep_seconds=SWEEP_SECONDS
+        )
         self._records = RecordUntilKnown(binder.recorder, books.recorded)  # by `_about`
         self._missed: dict[str, float] = {}  # UID -> since when a mirror was gone
-        self._sweep: list[str] = []  # names of nodes to look at as well
-        self._sweep_at = 0.0
         self.faults: dict[str, str] = {}
         self.waiting: dict[str, Mapping[str, float]] = {}
         for uid, node in begun.state.nodes.items():
@@ -144,7 +142,7 @@ class Releasing:
 
     def look_at(self, name: str) -> None:
         """Look at a node as soon as that may be."""
-        self._due[name] = None
+        self._due.note(name)
         self._wakeups.node_due.publish(name)
 
     def names(self) -> Collection[str]:
@@ -172,23 +170,9 @@ class Releasing:
             self._wakeups.room_freed.publish(self._names[uid])
         self.look_at(self._names[uid])
 
-    def _taken(self) -> list[str]:
-        """Return the nodes to look at now: those that changed, then those whose turn it is."""
-        now = self._clock.monotonic()
-        if now >= self._sweep_at:
-            self._sweep_at = now + SWEEP_SECONDS
-            self._sweep = list(self._uids)
-        names = dict.fromkeys(islice(self._due, TOGETHER))
-        for name in names:
-            del self._due[name]
-        while self._sweep and len(names) < TOGETHER:
-            names[self._sweep.pop()] = None
-        return list(names)
-
     def stand_by(self) -> None:
         """Forget what whoever records has dealt with; who begins to record looks at every node."""
-        for name in list(islice(self._due, TOGETHER)):
-            del self._due[name]
+        for name in self._due.take_noted():
             self._view.pods.forget_gone(name, self._held_on(name))
 
     def _held_on(self, name: str) -> set[str]:
@@ -200,23 +184,22 @@ class Releasing:
 
     async def settle(self) -> None:
         """
-        Record what has ended and what runs unrecorded, and settle what nobody knows to be bound.
+        Record what has ended and what runs unrecorded; settle what is not known as bound.
 
         Raises:
-            FencedError: another writer took over.
             LedgerError, ApiError: one of them is away; the nodes are looked at again.
         """
         if self._why_not():
             return
         self._books.compare()
-        names, holders = self._taken(), cache(self._view.holders)
+        names, holders = self._due.take(), cache(self._view.holders)
         outcomes = await asyncio.gather(
             *(self._look(name, holders) for name in names), return_exceptions=True
         )
         failures = [one for one in outcomes if one is not None]
         for name, outcome in zip(names, outcomes, strict=True):
             if isinstance(outcome, LedgerError | ApiError):
-                self.look_at(name)  # of any other failure nobody knows that it passes
+                self.look_at(name)  # any other failure may not pass
         if failures:
             raise gravest(failures)
 
@@ -270,7 +253,7 @@ class Releasing:
             await self._adopt(name, uid, before.get(uid, 0))
 
     async def _release(self, name: str, event: PodReleased) -> None:
-        """Record a release; that a Pod is gone which no watch told of is asked of the API."""
+        """Record a release; ask the API whether a Pod is gone if no watch told of that."""
         uid = event.pod_uid
         if event.reason == DELETED and uid not in self._view.pods.gone.get(name, {}):
             state = self._view.recorded(event.node_uid)
@@ -298,18 +281,17 @@ class Releasing:
         """
         Release by somebody's act what a Pod that has ended holds, though its node is silent.
 
-        Rule: design section 8, "When parts are down". Only what waits for its node can be released
-        so: what a Pod that runs by the API holds is nobody's to give.
+        Rule: design section 8, "When parts are down". Only what waits for its node can be released,
+        and nothing of a Pod that runs by the API.
 
         Args:
-            pod_uid: the Pod's; empty = whichever had that name.
+            pod_uid: the Pod's; empty = any of that name.
             dry_run: only say what would be released.
 
         Returns:
             UIDs of the Pods that were released; none where nothing waits.
 
         Raises:
-            FencedError: another writer took over.
             LedgerError: it is not recorded.
             ApiError: whether the Pod runs is not known.
         """
@@ -421,9 +403,9 @@ class Releasing:
 
         Args:
             seen: what the node's agent sees it have.
-            before: the number of the newest that the Pod ever held: what ends is named by it, and
-                is taken for what has ended already where it has the number of that.
-            after: what it held so far, on cards that nobody could name.
+            before: the number of the newest holding that the Pod ever had: a release is known by
+                it, and one of a number that was used counts as a repetition.
+            after: what it held so far, on cards without names.
         """
         facts, about = self._view.facts(name), self._view.nodes.documents(name)
         if facts is None or about is None:
@@ -470,7 +452,7 @@ class Releasing:
 
 
 def _about(event: LedgerEvent) -> str:
-    """Return by what is kept what is asked for: of what others gave, without its number."""
+    """Return the key of what is recorded: of what others gave, without its number."""
     if isinstance(event, PodObserved):
         return f"{event.pod_uid}@{event.node_uid}"
     assert isinstance(event, PodReleased), event

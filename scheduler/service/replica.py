@@ -1,15 +1,15 @@
 """
 One of several replicas: it stands by with all that deciding needs, and takes the ledger over.
 
-Rule: design section 2: hot standbys follow the feed. What a standby knows is what a leader knows,
-so a takeover folds nothing: it starts an epoch, waits for the feed to reach it, and goes on.
+Rule: design section 2: hot standbys follow the feed. A standby knows what a leader knows, so a
+takeover folds nothing: it starts an epoch, waits for the feed to reach it, and goes on.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, Protocol
+from typing import Final
 
 from ledger.domain.errors import LedgerError
 from ledger.domain.log.events import EpochStarted
@@ -18,20 +18,6 @@ from scheduler.service.assembly import Assembly
 from scheduler.service.leading import Leading
 
 CATCH_UP_SECONDS: Final = 30.0
-
-
-class Begun(Protocol):
-    """A writer whose epoch has started; see `scheduler.service.ports.Recorder`."""
-
-    @property
-    def epoch(self) -> int:
-        """Return the epoch that is written in."""
-        ...
-
-    @property
-    def position(self) -> int:
-        """Return the last position that is known to be durable."""
-        ...
 
 
 class Replica:
@@ -43,12 +29,7 @@ class Replica:
         self._moved = asyncio.Event()
 
     def follow(self, recorded: RecordedEvent) -> None:
-        """
-        Take note of an event, in the order of the feed.
-
-        Raises:
-            FencedError: another writer has taken the ledger over from us.
-        """
+        """Take an event, in the order of the feed. Raises FencedError: our epoch is over."""
         event, live = recorded.event, self._live
         if isinstance(event, EpochStarted):
             self._leading.heard(event.epoch)
@@ -59,7 +40,7 @@ class Replica:
         self._moved.set()
 
     def stand_by(self) -> None:
-        """Keep what others decide by as they have it, and record nothing."""
+        """Follow what the leader decides by, and record nothing."""
         if not self._leading.epoch:
             self._live.inventory.stand_by()
             if self._live.inventory.synced():
@@ -67,12 +48,14 @@ class Replica:
             self._live.releasing.stand_by()
             self._live.announcing.stand_by()
 
-    async def take_over(self, begun: Begun, record: Callable[[], Awaitable[None]]) -> None:
+    async def take_over(
+        self, epoch: int, position: int, record: Callable[[], Awaitable[None]]
+    ) -> None:
         """
         Lead from when everything is known here that was recorded before our epoch.
 
         Args:
-            begun: the writer of our epoch.
+            epoch: ours, begun at that position.
             record: says what is decided by from here on.
 
         Raises:
@@ -81,11 +64,11 @@ class Replica:
         """
         try:
             async with asyncio.timeout(CATCH_UP_SECONDS):
-                while self._live.view.position < begun.position:
+                while self._live.view.position < position:
                     self._moved.clear()
                     await self._moved.wait()
         except TimeoutError as error:
             at = self._live.view.position
-            raise LedgerError(f"the feed is behind: at={at}, head={begun.position}") from error
+            raise LedgerError(f"the feed is behind: at={at}, head={position}") from error
         await record()
-        self._leading.took(begun.epoch)
+        self._leading.took(epoch)

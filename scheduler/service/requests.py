@@ -15,6 +15,7 @@ from ledger.domain.request.rules import forbidden
 from ledger.domain.resources import SLOT, TENURE_WHOLE_CARDS
 from ledger.domain.vocabulary import Vocabulary
 from scheduler.cluster.model import RefusedPod, asking
+from scheduler.service.budgets import put_newest
 from scheduler.service.kept import PodBook
 
 UNKNOWN_POD: Final = "the Pod is not known here: it was not filtered, and no watch told of it"
@@ -32,21 +33,13 @@ class PodRequests:
         self._asked: dict[str, tuple[str, PodRequest | RefusedPod]] = {}  # Pod UID -> version, it
 
     def read(self, pod: Mapping[str, Any]) -> PodRequest | RefusedPod:
-        """
-        Return what a Pod asks for, or the rules that it breaks; remembered for its bind.
-
-        Raises:
-            InputError: it can't be read.
-        """
+        """Return what a Pod asks for, or the rules it breaks. Raises InputError: unreadable."""
         version = found_in(pod, "metadata", "resourceVersion")
         known = self._asked.get(text_in(pod, "metadata", "uid")) if version else None
         if known is not None and known[0] == version:
             return known[1]
         asked = asking(*self._compared(pod, *self._reader.examine(pod)))
-        self._asked.pop(asked.uid, None)
-        self._asked[asked.uid] = (str(version), asked)
-        if len(self._asked) > ASKED_MAX:
-            del self._asked[next(iter(self._asked))]
+        put_newest(self._asked, asked.uid, (str(version), asked), ASKED_MAX)
         return asked
 
     def _compared(

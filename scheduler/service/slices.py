@@ -49,7 +49,6 @@ class SliceBook:
 
     Args:
         drivers: whose slices are looked at.
-        untold: what becomes of a device of which no metal can be told.
 
     Attributes:
         faults: UID of a slice -> why it can't be read.
@@ -78,11 +77,7 @@ class SliceBook:
         self.listing: set[str] | None = None
 
     def put(self, uid: str, item: Object) -> None:
-        """
-        Take a slice that came or changed; one that can't be read is none.
-
-        What is older than what is known is passed over: lists and watches tell side by side.
-        """
+        """Take a slice that came or changed, if it is newer; one that can't be read is none."""
         version = _version(item)
         if version < self._versions.get(uid, 0):
             return
@@ -122,7 +117,7 @@ class SliceBook:
             self._settle(key)
 
     def take_list(self, listed: Object) -> None:
-        """Take all there is at one moment: what a watch did not tell yet, or not yet as gone."""
+        """Take a list of all slices, beside a watch that may be late."""
         at, gone = _version(listed), self.listing or ()
         items = {item["metadata"]["uid"]: item for item in listed.get("items", ())}
         for uid in [uid for uid, version in self._versions.items() if version <= at]:
@@ -265,13 +260,7 @@ def _alike(node: str, pools: Iterable[Pool], accounts: NodeAccounts, *, anywhere
 
 
 class NodeModes:
-    """
-    Who gives the devices of nodes: we do to Pods, or listed drivers do by claims.
-
-    Attributes:
-        drivers: whose devices are looked at.
-        slices: what drivers give.
-    """
+    """Who gives the devices of nodes: we do to Pods, or listed drivers do by claims."""
 
     def __init__(self, drivers: LookedAt, slices: SliceBook) -> None:
         self.drivers = drivers
@@ -290,13 +279,7 @@ class NodeModes:
 
 
 class LiveAccounts:
-    """
-    The accounts of the cluster's claims, over slices and ledger.
-
-    Args:
-        node: what the ledger has of the Node of a name, None where it has none that is there.
-        bars: tells whether a rule keeps newcomers off a device.
-    """
+    """The accounts of the cluster's claims; `bars` tells which devices take no newcomers."""
 
     def __init__(
         self,
@@ -346,12 +329,7 @@ class LiveAccounts:
 
 
 class ClassBook:
-    """
-    A sink of DeviceClasses.
-
-    Attributes:
-        selectors: the expressions of each class by its name, of those that can be read.
-    """
+    """A sink of DeviceClasses: the selectors of those that can be read, by name."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}  # UID -> name

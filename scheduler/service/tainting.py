@@ -1,8 +1,8 @@
 """
 Tells schedulers, by DeviceTaintRules, which devices they try in vain.
 
-Rule: docs/adr/0027, docs/dra.md. Where the API serves no such rules nothing happens here: the
-refusal is repeated at the Pod's backoff.
+Rule: docs/adr/0027, docs/dra.md. Where the API serves no such rules, refusals repeat at the Pod's
+backoff.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from scheduler.gate.decide import Accounts
 from scheduler.gate.exchange import Device, device_of
 from scheduler.gate.taints import TaintRule, is_barred, read_rule, rule_name, rule_of
 from scheduler.service.budgets import Delays
-from scheduler.service.ports import Clock
+from scheduler.service.ports import Clock, WhyNot
 from scheduler.service.wakeups import Wakeups
 
 VERSIONS: Final = ("v1", "v1beta2")
@@ -39,13 +39,7 @@ def rules_path(version: str) -> str:
 
 
 class RuleBook:
-    """
-    A sink of DeviceTaintRules, in whichever version they are served.
-
-    Attributes:
-        rules: UID -> a rule, of those that can be read.
-        ours: the devices that rules of ours are about.
-    """
+    """A sink of DeviceTaintRules, in whichever version they are served."""
 
     def __init__(self) -> None:
         self.rules: dict[str, TaintRule] = {}
@@ -80,7 +74,6 @@ class Tainting:
     Args:
         node_of: the name of the node of a device, empty of one that is in no whole pool.
         is_shown: tells of a claim's UID whether the API shows it allocated.
-        why_not: why nothing may be given out now, empty when it may.
     """
 
     def __init__(
@@ -93,7 +86,7 @@ class Tainting:
         *,
         node_of: Callable[[Device], str],
         is_shown: Callable[[str], bool],
-        why_not: Callable[[], str],
+        why_not: WhyNot,
     ) -> None:
         self._book = book
         self._accounts = accounts
@@ -118,7 +111,7 @@ class Tainting:
         """
         Make the rules that are wanted, and take away those whose reason has gone.
 
-        Where the API refuses, or somebody else has a rule of that name, ever later.
+        It waits longer after each refusal by the API, and where a foreign rule has the name.
         """
         if self._why_not():
             return
@@ -131,7 +124,7 @@ class Tainting:
             elif self._delays.is_due(device):
                 await self._make(device)
         for device in sorted(self._book.ours - self._tried.keys()):
-            node = self._node_of(device)  # whoever made it has been told what was tried, not we
+            node = self._node_of(device)  # another replica may have made it: what was tried is lost
             is_wanted = bool(node) and self._is_barred(_all_of(device, node))
             if not is_wanted and self._delays.is_due(device):
                 await self._take_away(device)

@@ -1,9 +1,9 @@
 """
-Tells the cluster in words: Kubernetes Events about Pods and Nodes, bounded in number and rate.
+Kubernetes Events about Pods and Nodes, bounded in number and rate.
 
-Rule: design section 6; an Event is for people who look at an object, and is never read by us. Who
-has something to say calls `tell`, which does not wait; `send` writes what is due, from a loop of
-its own. An Event that can't be written is dropped: what matters is in the ledger.
+Rule: design section 6; an Event is for people who look at an object, and is never read by us.
+`tell` does not wait; `send` writes what is due, from a loop of its own. An Event that the API
+server refuses is dropped: what matters is in the ledger.
 """
 
 from __future__ import annotations
@@ -11,20 +11,21 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
 from urllib.parse import quote
 
-from certs.ports import ApiError, ConflictError, Object
+from certs.ports import ApiError, ConflictError, Object, Objects
 from ledger.domain.amounts import format_bytes
 from ledger.domain.cpuset import format_cpuset
 from ledger.domain.devices import DeviceShare
 from ledger.domain.log.events import LedgerEvent, PodBound, PodReleased, RequestRefused
 from ledger.domain.log.state import Holding
 from scheduler.decide.outcome import what_release_means
-from scheduler.service.ports import Api, Clock
+from scheduler.service.budgets import Budgets
+from scheduler.service.ports import Clock, WhyNot
 from scheduler.service.view import ClusterView
 
 NORMAL: Final = "Normal"
@@ -94,25 +95,19 @@ class _Said:
 
 @dataclass(slots=True, kw_only=True)
 class Telling:
-    """
-    Writes Events by `events.k8s.io/v1`, each subject and reason at most once in a while.
+    """Writes Events by `events.k8s.io/v1`, each subject and reason once in `AGAIN_SECONDS`."""
 
-    Args:
-        reporter: who says it, such as `scheduler/<replica>`.
-
-    Attributes:
-        counts: what became of what was told: `written`, `repeated`, `dropped`.
-    """
-
-    api: Api
+    api: Objects
     clock: Clock
     reporter: str
     counts: Counter[str] = field(default_factory=Counter)
     _said: OrderedDict[tuple[Subject, str], _Said] = field(default_factory=OrderedDict)
     _due: dict[tuple[Subject, str], None] = field(default_factory=dict)
-    _tokens: float = BURST
-    _filled: float = float("-inf")
+    _budget: Budgets = field(init=False)
     _number: int = 0
+
+    def __post_init__(self) -> None:
+        self._budget = Budgets(self.clock.monotonic, burst=BURST, seconds=1 / PER_SECOND)
 
     def tell(
         self, subject: Subject, reason: str, note: str, *, action: str, kind: str = WARNING
@@ -146,7 +141,7 @@ class Telling:
             ApiError: the API is away; what was to be written then is written later.
         """
         for key in [key for key in self._due if self._may(self._said[key])]:
-            if not self._took_token():
+            if not self._budget.take(self.reporter):
                 return
             said = self._said.get(key)
             if said is None:
@@ -171,15 +166,6 @@ class Telling:
 
     def _may(self, said: _Said) -> bool:
         return self.clock.monotonic() - said.at >= AGAIN_SECONDS
-
-    def _took_token(self) -> bool:
-        now = self.clock.monotonic()
-        self._tokens = min(BURST, self._tokens + (now - self._filled) * PER_SECOND)
-        self._filled = now
-        if self._tokens < 1:
-            return False
-        self._tokens -= 1
-        return True
 
     async def _write(self, key: tuple[Subject, str], said: _Said, times: int) -> None:
         """Write a new Event, or count on in the last one where that says the same."""
@@ -251,16 +237,9 @@ RELEASED: Final = "DevicesReleased"
 
 
 class Saying:
-    """
-    Tells of each new event about a Pod, while this process is the one that decides.
+    """Tells of each recorded event about a Pod, while this replica is the one that decides."""
 
-    What is said is what was recorded, and no more.
-
-    Args:
-        why_not: why nothing may be decided now, empty when it may: who only follows says nothing.
-    """
-
-    def __init__(self, view: ClusterView, telling: Telling, *, why_not: Callable[[], str]) -> None:
+    def __init__(self, view: ClusterView, telling: Telling, *, why_not: WhyNot) -> None:
         self._view = view
         self._telling = telling
         self._why_not = why_not

@@ -39,12 +39,11 @@ class Templates:
 
     Rule: Koordinator contract 8.7; design section 4, "Events say what was decided on". Without the
     ConfigMap the settings' own templates count. One that can't be read changes nothing: the last
-    that could be counts on, after a start the last that the ledger tells.
+    readable one counts, after a start the last that the ledger has.
 
     Args:
         view: made with the settings as they are in the file.
-        words: what every reservation repeats, with these settings.
-        said: the newest settings that the ledger tells, as text.
+        said: the newest settings that the ledger has, as text.
 
     Attributes:
         fault: why the ConfigMap can't be read; empty where it can, or is not there.
@@ -104,13 +103,7 @@ class Templates:
         self.fault = ""
 
     async def settle(self) -> None:
-        """
-        Record what is decided by where it is other than the ledger says, and decide by it.
-
-        Raises:
-            FencedError: another writer took over.
-            LedgerError: it is not recorded; what was decided by before counts on.
-        """
+        """Record and decide by settings that are news. Raises LedgerError: the old ones count."""
         wanted = with_templates(self._given, self._templates)
         text = settings_json(wanted, seed=0)
         if text == self.said:
@@ -129,7 +122,7 @@ class Templates:
         self._view.take(outcome.first, new.event)
 
     def _take_event(self, _position: int, event: LedgerEvent, _holding: Holding | None) -> None:
-        """Take note of settings that are recorded; from their position on it is decided by ours."""
+        """Decide by our settings from their position in the ledger on."""
         if not isinstance(event, SettingsChanged):
             return
         self.said = event.settings

@@ -1,9 +1,8 @@
 """
 The cluster as the live scheduler decides on it: the API's nodes, and the ledger's holders.
 
-Nothing in here waits: the API's changes are taken by `books`, the ledger's events by `take`, and a
-node counts once what it is has been recorded (`inventory`). Who holds what is what the events say,
-never an annotation.
+Nothing in here waits. A node counts once it has been recorded (`inventory`). The events alone say
+which Pod holds what, never an annotation.
 """
 
 from __future__ import annotations
@@ -39,6 +38,7 @@ from scheduler.decide.extender import AskedNodes, NodeDirectory
 from scheduler.decide.filter.filtering import Filtered
 from scheduler.decide.outcome import NOT_RATED, Placement, Rated
 from scheduler.decide.settings import SchedulingSettings
+from scheduler.service.budgets import put_newest
 from scheduler.service.kept import NodeBook, PackedTexts, PodBook, PodSeen
 from scheduler.service.requests import PodRequests
 from scheduler.service.slices import NodeModes
@@ -48,8 +48,8 @@ UNREADABLE: Final = drift.NODE_UNREADABLE
 UNRECORDED: Final = drift.NODE_UNRECORDED
 STRANGERS: Final = drift.UNKNOWN_HOLDERS
 """
-A Pod runs there that asks for devices or CPUs of its own, and the ledger knows nothing of it; or a
-claim has CPUs there, and nobody knows which.
+A Pod runs there that asks for devices or CPUs of its own, and is not in the ledger; or a claim has
+CPUs there, and it is not known which.
 """
 
 JUDGED_MAX: Final = 256
@@ -81,15 +81,12 @@ class ClusterView:
     Nodes, holders and requests, kept current change by change.
 
     Attributes:
-        settings: what is decided by; of them templates of shares may change.
-        engine: what decides; soft holds are taken in it by whoever keeps them.
+        settings: their templates of shares may change.
+        engine: decides; `Holds` takes soft holds in it.
         directory: the names of the nodes that may be asked about.
         device_names: every resource name that asks for a device.
-        requests: what Pods ask for.
         nodes, pods, disruptions: what the API tells; their sinks are handed to reflectors.
         position: every event up to it is folded.
-        modes: who gives the devices of nodes.
-        wakeups: the bus of this scheduler.
         numbers: UID of a node -> its number in the engine.
     """
 
@@ -140,16 +137,9 @@ class ClusterView:
 
     # --- the ledger -----------------------------------------------------------------------------
 
-    def begin(
-        self,
-        position: int,
-        state: LedgerState,
-        opened: Mapping[int, Opened],
-    ) -> None:
+    def begin(self, position: int, state: LedgerState, opened: Mapping[int, Opened]) -> None:
         """
-        Begin with what a ledger tells.
-
-        No node is decided on before the API was listed (`inventory`): it takes nothing until then.
+        Begin with what a ledger tells; nodes take nothing before the API was listed.
 
         Args:
             opened: `opening_of` what opened what is held, as far as it is at hand.
@@ -227,12 +217,7 @@ class ClusterView:
     # --- nodes ----------------------------------------------------------------------------------
 
     def read(self, name: str) -> NodeFacts | None:
-        """
-        Return what the API's objects say of a node, None where there is no such Node.
-
-        Raises:
-            InputError: an object that can't be read.
-        """
+        """Return a node as the API has it, None without it. Raises InputError: it can't be read."""
         documents = self.nodes.documents(name)
         if documents is None:
             return None
@@ -291,11 +276,11 @@ class ClusterView:
             self.put_node(facts)
 
     def unlaid(self) -> list[str]:
-        """Return the UIDs of the nodes with holders that nobody has put."""
+        """Return the UIDs of the nodes with holders that were not put."""
         return [uid for uid in self._fold.held() if uid not in self._facts]
 
     def put_gone(self, facts: NodeFacts) -> None:
-        """Count the holders of a node that the API has not told of; it takes nothing till then."""
+        """Count the holders of a node that the API has not told of; until then it takes nothing."""
         if facts.uid not in self._facts:
             self._lay(replace(facts, lost=True))
 
@@ -408,12 +393,7 @@ class ClusterView:
     # --- decisions ------------------------------------------------------------------------------
 
     def judge(self, request: PodRequest, names: Sequence[str]) -> Judged:
-        """
-        Judge these nodes for a Pod; change nothing.
-
-        Raises:
-            InputError: a name that is no text.
-        """
+        """Judge these nodes for a Pod; change nothing. Raises InputError: a name is no text."""
         asked = self.directory.ask(names)
         filtered = self.engine.filter(request, asked.nodes)
         at = self.engine.position
@@ -421,11 +401,7 @@ class ClusterView:
 
     def remember(self, judged: Judged) -> Judged:
         """Keep a filter for the calls that follow it, and return it."""
-        uid = judged.request.uid
-        self._judged.pop(uid, None)
-        self._judged[uid] = judged
-        if len(self._judged) > JUDGED_MAX:
-            del self._judged[next(iter(self._judged))]
+        put_newest(self._judged, judged.request.uid, judged, JUDGED_MAX)
         return judged
 
     def judged(self, pod_uid: str) -> Judged | None:
@@ -444,11 +420,11 @@ class ClusterView:
         """
         Return what a Pod gets on the node that was named, or why it gets nothing there.
 
-        Rule: design section 5.3; whoever keeps soft holds lifts them around the call, so that it is
-        decided from the ledger's state alone.
+        Rule: design section 5.3. Callers lift soft holds around the call, so that it is decided
+        from the ledger's state alone.
 
         Args:
-            held: what is chosen for the request that it was decided for, as nothing has changed.
+            held: chosen as it is for the same request, as nothing has changed since.
         """
         request = self.requests.by_uid(pod_uid)
         if isinstance(request, str):
@@ -525,13 +501,7 @@ def _name_of(key: str, node_uid: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disruptable:
-    """
-    As much of a PodDisruptionBudget as says whom it lets go.
-
-    Attributes:
-        allowed: how many may go now.
-        disrupted: names of the Pods whose going the API server has counted already.
-    """
+    """As much of a PodDisruptionBudget as says which Pods it lets go, and which it counted."""
 
     namespace: str
     selector: LabelSelector
@@ -569,7 +539,7 @@ class Disruptions:
         Return how many of further Pods go beyond a budget, once those before them have gone.
 
         Rule: kube-scheduler 1.36, `filterPodsWithPDBViolation`: a budget lets `disruptionsAllowed`
-        of the Pods go that it selects, in order; those in `disruptedPods` are counted already.
+        of its Pods go, in order; those in `disruptedPods` are counted already.
         """
         spent: Counter[tuple[str, str]] = Counter()
         for pod in before:

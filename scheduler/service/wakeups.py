@@ -24,10 +24,9 @@ class Topic(Generic[*Payload]):
     One kind of change that wakes others.
 
     Args:
-        when: when it is published.
         carries: what its payload is.
-        publishers: classes that publish it.
-        subscribers: methods that are called, as `Class.method`, in this order.
+        publishers: classes.
+        subscribers: methods, as `Class.method`, in the order in which they are called.
     """
 
     __slots__ = ("_handlers", "carries", "publishers", "subscribers", "when")
@@ -35,7 +34,7 @@ class Topic(Generic[*Payload]):
     def __init__(
         self,
         when: str,
-        carries: str,
+        carries: str = "name of the node",
         *,
         publishers: tuple[str, ...],
         subscribers: tuple[str, ...],
@@ -88,19 +87,16 @@ class Wakeups:
         )
         self.node_changed: Topic[str] = Topic(
             "an object that describes a node changed, or the node is to be read again",
-            "name of the node",
             publishers=("NodeBook",),
             subscribers=("Inventory.wake",),
         )
         self.node_fault_changed: Topic[str] = Topic(
             "a node can't be read or recorded, for another reason than before or no more",
-            "name of the node",
             publishers=("Inventory",),
             subscribers=("Reconciling._look_soon",),
         )
         self.node_due: Topic[str] = Topic(
             "a node is to be looked at for ends and adoptions",
-            "name of the node",
             publishers=("Releasing",),
             subscribers=("Reconciling._look_soon",),
         )
@@ -118,19 +114,16 @@ class Wakeups:
         )
         self.kubelet_ready_changed: Topic[str] = Topic(
             "a Node became Ready, or is so no more",
-            "name of the node",
             publishers=("Ready",),
             subscribers=("Releasing.look_at", "Gate.look_again"),
         )
         self.agent_appeared: Topic[str] = Topic(
             "the agent of a node reports for the first time",
-            "name of the node",
             publishers=("Agents",),
             subscribers=("NodeBook.note_one",),
         )
         self.pod_moved: Topic[str] = Topic(
             "a Pod came to a node, left it, has ended or is gone",
-            "name of the node",
             publishers=("PodBook",),
             subscribers=("Releasing.look_at", "Gate.look_again"),
         )
@@ -142,25 +135,21 @@ class Wakeups:
         )
         self.pod_holders_changed: Topic[str] = Topic(
             "a Pod that holds devices or CPUs came to a node, or left it",
-            "name of the node",
             publishers=("PodBook",),
             subscribers=("ClusterView._open_or_close",),
         )
         self.pod_annotations_changed: Topic[str] = Topic(
             "annotations of a Pod with a node give it something else",
-            "name of the node",
             publishers=("PodBook",),
             subscribers=("Reconciling._look_soon",),
         )
         self.agent_reported: Topic[str] = Topic(
             "an agent reports that a Pod ended on its node, or has other devices than recorded",
-            "name of the node",
             publishers=("Agents",),
             subscribers=("Releasing.look_at",),
         )
         self.room_freed: Topic[str] = Topic(
             "room came free of what was recorded or only in memory, or other shares can be cut",
-            "name of the node",
             publishers=("Holds", "LiveBooks", "Plans", "Releasing", "Templates"),
             subscribers=("Announcing.freed",),
         )
@@ -173,7 +162,7 @@ class Wakeups:
         self.member_given_up: Topic[str, str] = Topic(
             "a member of a group has gone, or its gang missed its deadline",
             "UID of the Pod, why",
-            publishers=("LiveGroups",),
+            publishers=("LiveGroups", "Plans"),
             subscribers=("Binder.give_up",),
         )
         self.settings_decided: Topic[DecidedBy] = Topic(

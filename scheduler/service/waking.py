@@ -1,10 +1,9 @@
 """
 Has kube-scheduler try again those Pods that found no device while one was counted twice.
 
-Rule: docs/adr/0027. Until a scheduler has written a claim it counts the device that it chose; of a
-claim that was stored with another one it counts both for a moment. A Pod that it turns away by
-then waits until something changes that it listens to, which a claim's being bound is not. A change
-of any DeviceClass is: there is one of ours for it, which selects nothing.
+Rule: docs/adr/0027. Of a claim that was stored with another device than it chose, a scheduler
+counts both for a moment. A Pod that it refuses by then waits for a change that it listens to. That
+a claim is bound is none; a change of a DeviceClass is one. Ours for it selects nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Final
 from certs.ports import ApiError, ConflictError, Object, Objects
 from ledger.domain.resources import ANNOTATION_TENURE_EXCHANGED, WAKING_CLASS
 from scheduler.service.budgets import Delays
-from scheduler.service.ports import Clock
+from scheduler.service.ports import Clock, WhyNot
 from scheduler.service.slices import CLASSES
 from scheduler.service.wakeups import Wakeups
 
@@ -27,13 +26,7 @@ _log: Final = logging.getLogger("tenure.scheduler.waking")
 
 
 class Waking:
-    """
-    Wakes Pods after exchanges.
-
-    Args:
-        waiting: how many Pods have no node.
-        why_not: why nothing may be given out now, empty when it may.
-    """
+    """Wakes Pods after exchanges; `waiting` returns how many Pods have no node."""
 
     def __init__(
         self,
@@ -42,7 +35,7 @@ class Waking:
         wakeups: Wakeups,
         *,
         waiting: Callable[[], int],
-        why_not: Callable[[], str],
+        why_not: WhyNot,
     ) -> None:
         self._api = api
         self._clock = clock

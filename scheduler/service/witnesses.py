@@ -1,21 +1,20 @@
 """
 What others have seen of the ledger, compared with it before anything is granted or recorded.
 
-Rule: design section 8, "Restore". A witness is a bound Pod's proof whose signature holds, and the
-ConfigMap that the service keeps. What is no proof of ours says nothing of the ledger: its Pod is
-adopted like any other that runs unrecorded.
+Rule: design section 8, "Restore". A witness is a bound Pod's proof whose signature holds, or the
+service's ConfigMap. A Pod with another proof is adopted like any that runs unrecorded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import quote
 
 import msgspec
 
-from certs.ports import Object
+from certs.ports import Object, Objects
 from ledger.domain.annotations.proof import decode_proof
 from ledger.domain.annotations.signed import Checker
 from ledger.domain.annotations.wire import load
@@ -38,7 +37,6 @@ from ledger.domain.log.standing import (
 from ledger.domain.log.state import LedgerState
 from ledger.domain.resources import ANNOTATION_TENURE_PROOF
 from ledger.signing import Checkpoint
-from scheduler.service.ports import Api
 
 RECOVERING: Final = "LedgerRecovering"
 CONFIG_MAP: Final = "tenure-ledger-head"
@@ -70,13 +68,7 @@ _PROOF: Final = msgspec.json.Decoder(_Proof)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """
-    The proof on a bound Pod, not believed yet.
-
-    Attributes:
-        pod_uid: of the Pod that carries it.
-        pod: namespace and name, for people.
-    """
+    """The proof on a bound Pod, not believed yet; `pod` is namespace and name, for people."""
 
     pod_uid: str
     pod: str
@@ -110,13 +102,13 @@ class ProofBook:
         self.broken: dict[str, str] = {}
 
     def close(self) -> None:
-        """Keep nothing any more: from here on the ledger's one writer signs every proof."""
+        """Forget all: from here on the ledger's one writer signs every proof."""
         self._held = None
         self.claims.clear()
         self.broken.clear()
 
     def follow(self, position: int, event: LedgerEvent) -> None:
-        """Take note of a reservation that the ledger has: it explains the Pod's proof."""
+        """Take note of a reservation, which explains the Pod's proof, or of its end."""
         if self._held is None:
             return
         if isinstance(event, PodReleased | PodVoided) and event.pod_uid not in self._seen:
@@ -170,7 +162,7 @@ class Examined:
     How a ledger stands beside its witnesses.
 
     Attributes:
-        reason: why nothing may be granted, with the next step; empty where all is well.
+        reason: why nothing may be granted, with the next step; empty where it may.
         disbelieved: UID of a Pod -> why its proof tells nothing.
     """
 
@@ -186,13 +178,12 @@ def examine(
     check: Checker,
 ) -> Examined:
     """
-    Compare a ledger with what was seen of it; the gravest finding counts.
+    Compare a ledger with its witnesses; the gravest finding counts.
 
     Args:
         reserved: position -> whose reservation the ledger has there, None for another event;
             positions that are not at hand are missing, and tell nothing.
         kept: what the ConfigMap says, None without one.
-        check: tells whether a proof's signature is of a key that is trusted.
     """
     witnesses = [] if kept is None else [kept]
     disbelieved: dict[str, str] = {}
@@ -220,7 +211,7 @@ def examine(
 
 
 def _unexplained(own: Own, reserved: Mapping[int, Reservation | None], claim: Claim) -> str | None:
-    """Return None where the ledger explains a proof, "" where it lacks it, or what contradicts."""
+    """Return None if the ledger explains a proof, "" if it lacks the event, or a contradiction."""
     if not own.has(claim.incarnation, claim.position):
         return None if claim.position <= own.known_lost_to(claim.incarnation) else ""
     there = reserved.get(claim.position, (claim.pod_uid, claim.attempt))
@@ -255,7 +246,7 @@ def reason_of(found: Standing, witnesses: Sequence[Witness]) -> str:
 
 def not_grown(kept: Checkpoint, origin: str, position: int, root: bytes | None, by: str) -> str:
     """
-    Return why nothing may be granted from a ledger beside a checkpoint of it that somebody kept.
+    Return why nothing may be granted from a ledger beside a checkpoint that an agent has.
 
     Args:
         position: of its last event.
@@ -330,63 +321,44 @@ def kept_witness(item: Object, origin: str | None = None) -> Witness:
 
 
 def mangled(error: InputError) -> str:
-    """Return why nothing may be granted while nobody can tell what the ConfigMap said."""
+    """Return why nothing may be granted while the ConfigMap can't be read."""
     step = "delete it once `tenure verify` finds nothing"
     return f"{RECOVERING}: ConfigMap {CONFIG_MAP} can't be read: {error}: {step}"
 
 
-class HeadKeeper:
+async def write_head(api: Objects, namespace: str, own: Own) -> str:
     """
-    Keeps the ConfigMap told of how far the ledger is.
+    Write how far the ledger is into the ConfigMap; return why nothing may be granted.
+
+    A ConfigMap that has seen more than our ledger says stays as it is: others grant from another
+    ledger then.
 
     Args:
-        path: of the ConfigMap.
-        own: what the ledger says of itself, as far as its one writer knows it to be durable, with
-            the chain at its head.
+        own: as far as it is durable, with the chain at its head.
+
+    Raises:
+        ApiError, ConflictError: it is not written; call it again.
     """
-
-    def __init__(self, api: Api, namespace: str, own: Callable[[], Own]) -> None:
-        self._api = api
-        self._namespace = namespace
-        self._own = own
-
-    async def tell(self) -> str:
-        """
-        Write the head, if another one is written or none; return why nothing may be granted.
-
-        It is looked at each time: somebody may have deleted it since, and nothing else tells of it.
-        What has seen more than our ledger says is left as it is: then ours is not the one that
-        others grant from.
-
-        Raises:
-            ApiError, ConflictError: it is not written; call it again.
-        """
-        own = self._own()
-        now = Witness(
-            origin=own.origin,
-            incarnation=own.incarnation,
-            epoch=own.epoch,
-            position=own.position,
-            chain=own.chains.get(own.position, ""),
-        )
-        path = config_map_path(self._namespace)
-        there = await self._api.read(path)
-        body = config_map(now, self._namespace)
-        if there is None:
-            await self._api.create(path.rpartition("/")[0], body)
-        else:
-            why = _beyond(there, own)
-            if why or _says(there, now):
-                return why
-            version = there["metadata"].get("resourceVersion")
-            await self._api.patch(
-                path,
-                [
-                    {"op": "test", "path": "/metadata/resourceVersion", "value": version},
-                    {"op": "add", "path": "/data", "value": body["data"]},
-                ],
-            )
+    now = Witness(
+        origin=own.origin,
+        incarnation=own.incarnation,
+        epoch=own.epoch,
+        position=own.position,
+        chain=own.chains.get(own.position, ""),
+    )
+    path = config_map_path(namespace)
+    there = await api.read(path)
+    body = config_map(now, namespace)
+    if there is None:
+        await api.create(path.rpartition("/")[0], body)
         return ""
+    why = _beyond(there, own)
+    if why or _says(there, now):
+        return why
+    version = there["metadata"].get("resourceVersion")
+    same = {"op": "test", "path": "/metadata/resourceVersion", "value": version}
+    await api.patch(path, [same, {"op": "add", "path": "/data", "value": body["data"]}])
+    return ""
 
 
 def _says(there: Object, now: Witness) -> bool:
@@ -401,5 +373,5 @@ def _beyond(there: Object, own: Own) -> str:
     try:
         kept = kept_witness(there, own.origin)
     except InputError:
-        return ""  # it was looked at when we began; who spoilt it since loses nothing by this
+        return ""  # it was compared when we began, and is written anew
     return reason_of(standing(own, [kept]), [kept])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from certs.ports import Objects
@@ -13,7 +13,7 @@ from scheduler.record.events import DecidedBy
 from scheduler.service.binding import Proofs
 from scheduler.service.freshness import Freshness
 from scheduler.service.leading import Leading
-from scheduler.service.ports import Clock, Recorder, Start
+from scheduler.service.ports import Attempts, Clock, Recorder, Start
 from scheduler.service.refusing import History
 from scheduler.service.view import ClusterView
 
@@ -29,18 +29,13 @@ class Ports:
 
     Attributes:
         origin: whose ledger it is: `ledger/<cluster uid>`.
-        leading: nothing is given out but by who leads; ends are recorded whoever does.
-        words: what every reservation repeats.
-        told: what the ledger says of why Pods waited.
         documents_in: the YAML documents of a text.
         proofs: made once the view is there, which knows machines.
-        actor: whose doing the events are.
         trusted: tells whether nodes trust the key of a proof; None = Pods carry no proofs.
         skew: seconds that our clock is ahead of the API server's.
         evicts: of a gang that missed its deadline nobody stays.
         drivers: whose devices pass the gate; claims of every other driver of cards are observed.
         untold: what becomes of devices of which no metal can be told.
-        attempts: asks the ledger for the newest holdings of claims, ended or not.
     """
 
     origin: str
@@ -60,4 +55,4 @@ class Ports:
     evicts: bool = False
     drivers: tuple[str, ...] = ()
     untold: UntoldDevices = "refuse"
-    attempts: Callable[[Sequence[str]], Awaitable[Mapping[str, int]]] = _no_attempts
+    attempts: Attempts = _no_attempts

@@ -120,9 +120,7 @@ def test_a_takeover_waits_for_the_feed_and_then_leads(store: Store) -> None:
         async def record() -> None:
             recorded.append(standby.live.view.position)
 
-        taking = asyncio.create_task(
-            standby.replica.take_over(_Begun(writer.head.epoch, 4), record)
-        )
+        taking = asyncio.create_task(standby.replica.take_over(writer.head.epoch, 4, record))
         await asyncio.sleep(0)
         assert standby.leading.why_not(), "the feed is behind"
         standby.follow(ledger)
@@ -136,9 +134,3 @@ def test_a_takeover_waits_for_the_feed_and_then_leads(store: Store) -> None:
     with store.open() as ledger:
         start(ledger)
         asyncio.run(main(ledger))
-
-
-class _Begun:
-    def __init__(self, epoch: int, position: int) -> None:
-        self.epoch = epoch
-        self.position = position

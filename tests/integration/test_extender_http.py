@@ -37,6 +37,7 @@ from tenure.serving.listening import (
     Http2,
     listening,
 )
+from tests.support.extending import NoHolds, NoRefusals
 from tests.support.http2 import http2_client
 from tests.support.kube.schedulers import client_leaf
 from tests.support.live import Live
@@ -144,7 +145,14 @@ def served(tmp_path: Path) -> Callable[..., None]:
             )
             one.why, one.silent = why, silent
             one.leaf()
-            extender = Extender(live.view, one.binds, why_not=lambda: one.why, groups=live.groups)
+            extender = Extender(
+                live.view,
+                one.binds,
+                why_not=lambda: one.why,
+                groups=live.groups,
+                holds=NoHolds(),
+                refusals=NoRefusals(),
+            )
             calls = extender_calls(extender, one.metrics)
             app = calls_app(calls, connections.answering, lambda: one.silent)
             http2 = Http2(

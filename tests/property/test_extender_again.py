@@ -12,6 +12,7 @@ from ledger.domain.errors import InputError
 from scheduler.decide.outcome import Placement
 from scheduler.service.answering import Extender, NotNowError
 from scheduler.service.ports import BindCall
+from tests.support.extending import NoRefusals
 from tests.support.live import Live
 from tests.support.objects import Object, container, pod
 
@@ -69,6 +70,7 @@ class Scene:
             why_not=lambda: self.why,
             groups=self.live.groups,
             holds=self.noted,
+            refusals=NoRefusals(),
         )
         self.answered: list[str] = []
         self.born = 0

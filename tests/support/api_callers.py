@@ -111,6 +111,10 @@ class Cluster:
         asked = spec["resourceAttributes"].get("namespace", "")
         return {"status": {"allowed": "" in spaces or asked in spaces}}
 
+    async def replace(self, path: str, body: Object) -> Object:
+        """Nobody writes."""
+        raise AssertionError(path, body)
+
     async def patch(self, path: str, operations: Sequence[Object]) -> Object:
         """Nobody writes."""
         raise AssertionError(path, operations)

@@ -25,6 +25,7 @@ from scheduler.service.ports import BindCall, Chosen, NotChosen
 from scheduler.service.telling import Telling
 from tests.support import fake_api
 from tests.support.binding import Tasks, Unsigned, always
+from tests.support.extending import NoRefusals
 from tests.support.fake_api import ANSWERED, ApiClient, ApiServer
 from tests.support.live import WORDS, Live, MemoryLedger
 from tests.support.objects import Json, container, device, gpu_device, node, pod
@@ -78,9 +79,14 @@ class Scene:
             ready=lifting.ready,
             is_gone=always,
         )
-        self.gangs = Gangs(view, self.books, self.binder, self.groups, lifting, why_not=str)
+        self.gangs = Gangs(view, self.binder, self.groups, lifting, why_not=str)
         self.extender = Extender(
-            view, self.binder, why_not=str, groups=self.groups, holds=self.holds
+            view,
+            self.binder,
+            why_not=str,
+            groups=self.groups,
+            holds=self.holds,
+            refusals=NoRefusals(),
         )
         self.server.watchers.append(self._changed)
         self.pods: dict[str, dict[str, Any]] = {}

@@ -246,7 +246,7 @@ class Standby(Service):
             self.crash_maybe("after takeover")
             self.recorder.writer = writer
             self.live.proofs.close()
-            await self.replica.take_over(self.recorder, _nothing)
+            await self.replica.take_over(self.recorder.epoch, self.recorder.position, _nothing)
             self.world.labelled = self
         await asyncio.Event().wait()
 

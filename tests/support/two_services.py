@@ -59,6 +59,7 @@ from scheduler.service.assembly import giving_way
 from scheduler.service.beginning import begin, told_refusals
 from scheduler.service.binding import Binder
 from scheduler.service.books import LiveBooks
+from scheduler.service.claims import ClaimBook
 from scheduler.service.ending import NodeWord
 from scheduler.service.gangs import Gangs, Lifting
 from scheduler.service.groups import LiveGroups
@@ -270,9 +271,7 @@ class Service:
             ready=lifting.ready,
             is_gone=gone_by(self.view, word),
         )
-        self.gangs = Gangs(
-            self.view, self.books, self.binder, self.groups, lifting, why_not=self._why_not
-        )
+        self.gangs = Gangs(self.view, self.binder, self.groups, lifting, why_not=self._why_not)
         self.refusing = Refusing(
             self.view, self.books, self.binder, WORDS, told=self._told, why_not=self._why_not
         )
@@ -297,17 +296,14 @@ class Service:
         )
         self.announcing = Announcing(self.view, self.api, clock, why_not=self._why_not)
         self.reconciling = Reconciling(
-            past_gate=lambda _: "",
             claims_end=lambda _: {},
-            is_claim_gone=lambda _: False,
             view=self.view,
-            books=self.books,
             binder=self.binder,
             inventory=self.inventory,
             releasing=self.releasing,
             announcing=self.announcing,
-            telling=telling,
             agents=self.agents,
+            claims=ClaimBook((), wakeups),
             begun=begun,
             trusted=None,
             cluster=ORIGIN,

@@ -7,36 +7,28 @@ records its actor. Who asks is known by the listener; what they may do, the API 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from aiohttp import web
 
+from certs.ports import Objects
 from ledger.domain.errors import InputError
 from scheduler.service.api.callers import Caller
-from scheduler.service.api.http import RefusedError, Route, json_answer
+from scheduler.service.api.http import RefusedError, Route, json_answer, read_object
 from scheduler.service.api.rights import may
 from scheduler.service.api.words import FORCE, GROUP, HOLDINGS, ROOT, VERSION
 from scheduler.service.gate import Gate
-from scheduler.service.ports import Api
+from scheduler.service.ports import WhyNot
 from scheduler.service.releasing import Releasing
 
 REASON_MAX: Final = 256
 
 
 class ActRoutes:
-    """
-    Does what is ordered.
+    """Does what is ordered."""
 
-    Args:
-        why_not: why nothing may be decided now, empty when it may.
-    """
-
-    def __init__(
-        self, releasing: Releasing, gate: Gate, api: Api, *, why_not: Callable[[], str]
-    ) -> None:
+    def __init__(self, releasing: Releasing, gate: Gate, api: Objects, *, why_not: WhyNot) -> None:
         self._releasing = releasing
         self._gate = gate
         self._api = api
@@ -87,13 +79,7 @@ class ActRoutes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """
-    A release that somebody orders.
-
-    Attributes:
-        uid: of the holder that is meant; empty = whichever had the name.
-        dry_run: nothing is to be released: what would be is asked for.
-    """
+    """A release that is ordered; `uid` is the holder's, empty = whichever had the name."""
 
     uid: str
     reason: str
@@ -101,18 +87,10 @@ class Order:
 
 
 def read_order(body: bytes) -> Order:
-    """
-    Return what is ordered.
-
-    Raises:
-        InputError: another shape, or no reason.
-    """
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"not valid JSON: {error}", field="body") from error
-    if not isinstance(value, dict) or not value.keys() <= {"uid", "reason", "dryRun"}:
-        words = "expected an object with `reason`, and `uid` and `dryRun` if need be"
+    """Return what is ordered. Raises InputError: another shape, or no reason."""
+    words = "expected an object with `reason`, and `uid` and `dryRun` if need be"
+    value = read_object(body, words)
+    if not value.keys() <= {"uid", "reason", "dryRun"}:
         raise InputError(words, field="body")
     uid, reason, dry_run = value.get("uid", ""), value.get("reason", ""), value.get("dryRun", False)
     if not isinstance(uid, str):

@@ -7,7 +7,6 @@ ServiceAccount's token that is bound to a Pod on that node.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -16,16 +15,17 @@ from aiohttp import web
 
 from ledger.domain.annotations.checkpoints import DeviceCheckpoint
 from ledger.domain.annotations.proof import containers_of
-from ledger.domain.bounds import Count, Name, Number
+from ledger.domain.bounds import Count, Name
 from ledger.domain.errors import InputError
 from ledger.domain.log.codec import decode_value, plain_value
 from ledger.domain.log.state import Holding
 from ledger.domain.resources import CALLER_NODE_NAME, CALLER_NODE_UID
 from scheduler.service.agents import CONFIRMED_MAX, LATER, Agents, Given, SeenPod
 from scheduler.service.api.callers import Caller
-from scheduler.service.api.http import RefusedError, Route, json_answer
-from scheduler.service.claim_ends import EndingClaim
+from scheduler.service.api.http import RefusedError, Route, json_answer, read_object
+from scheduler.service.claim_ends import ConfirmedClaim
 from scheduler.service.node_log import Change, TooOldError
+from scheduler.service.ports import WhyNot
 from scheduler.service.view import ClusterView
 
 FORMAT: Final = 1
@@ -53,16 +53,6 @@ class ObservedPod:
     namespace: Name
     pod_name: Name
     devices: tuple[SeenDevices, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfirmedClaim:
-    """A claim of which nothing is left, beside which Pods that was asked, and by which question."""
-
-    claim_uid: Name
-    attempt: Number
-    pods: tuple[Name, ...] = ()
-    question: Count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +109,6 @@ class AgentRoutes:
     Args:
         proofs: signs each holding, for a node believes no copy of it else.
         user: whose tokens are agents'.
-        why_not: why nothing may be decided now, empty when it may.
         checkpoint: given what an agent has kept and whose it is, the ledger's signed checkpoint.
 
     Attributes:
@@ -133,7 +122,7 @@ class AgentRoutes:
         *,
         proofs: Proofs,
         user: str,
-        why_not: Callable[[], str],
+        why_not: WhyNot,
         checkpoint: Callable[[str, str], Awaitable[Mapping[str, Any]]],
     ) -> None:
         self._agents = agents
@@ -191,7 +180,7 @@ class AgentRoutes:
         self._agents.here(uid, said.here)
         gone = self._agents.gone(uid, said.gone)
         listed = [{"pod_uid": pod, "result": result} for pod, result in gone.items()]
-        ended = self._agents.claims.said(uid, list(map(_ending, said.claims)))
+        ended = self._agents.claims.said(uid, said.claims)
         claims = [
             {"claim_uid": one.claim_uid, "attempt": one.attempt, "result": result}
             for one, result in zip(said.claims, ended, strict=True)
@@ -220,7 +209,7 @@ class AgentRoutes:
         In quarantine too: then above all a node has to see for itself.
         """
         name, _ = node_of(caller, self._user)
-        said: Kept = decode_value(Kept, _object(await request.read()), "body")
+        said: Kept = decode_value(Kept, read_object(await request.read()), "body")
         answer = await self._checkpoint(said.kept, f"the agent of {name}")
         return json_answer({"format": FORMAT, **answer})
 
@@ -310,13 +299,8 @@ def node_of(caller: Caller, user: str) -> tuple[str, str]:
 
 
 def read_confirmation(body: bytes) -> Confirmation:
-    """
-    Read what an agent confirms.
-
-    Raises:
-        InputError: another shape, or too much at once.
-    """
-    said: Confirmation = decode_value(Confirmation, _object(body), "body")
+    """Read what an agent confirms. Raises InputError: another shape, or too much at once."""
+    said: Confirmation = decode_value(Confirmation, read_object(body), "body")
     lists = (said.assigned, said.gone, said.observed, said.here, said.runs or (), said.claims)
     if sum(map(len, lists)) > CONFIRMED_MAX:
         raise InputError(f"too many Pods at once: most={CONFIRMED_MAX}", field="body")
@@ -326,25 +310,6 @@ def read_confirmation(body: bytes) -> Confirmation:
             fact = f"expected 1 to {DEVICES_MAX} devices: count={count}"
             raise InputError(fact, field=f"body.observed[{number}].devices")
     return said
-
-
-def _object(body: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"not valid JSON: {error}", field="body") from error
-    if not isinstance(value, dict):
-        raise InputError("expected an object", field="body")
-    return value
-
-
-def _ending(claim: ConfirmedClaim) -> EndingClaim:
-    return EndingClaim(
-        claim_uid=claim.claim_uid,
-        attempt=claim.attempt,
-        pods=claim.pods,
-        question=claim.question,
-    )
 
 
 def _seen(pod: ObservedPod) -> SeenPod:

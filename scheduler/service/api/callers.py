@@ -1,9 +1,9 @@
 """
 Who calls: a user with groups, by one of two ways, and by no other.
 
-Rule: design section 2: kube-apiserver says who they are in headers, which are believed over a
-client certificate of its request-header authority alone; whoever calls directly shows a bearer
-token. What two ways say at once is refused, and so is who asks to be taken for somebody else.
+Rule: design section 2: kube-apiserver names them in headers, which are believed over a client
+certificate of its request-header authority alone. Direct callers show a bearer token. Both ways at
+once are refused, and so is impersonation.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ from functools import partial
 from typing import Any, Final, Literal, Protocol
 from urllib.parse import unquote
 
-from certs.ports import Object
+from certs.ports import Object, Objects
 from ledger.domain.errors import InputError
 from scheduler.service.api.remembered import Remembered, TooManyError
-from scheduler.service.budgets import Budgets
-from scheduler.service.ports import Api
+from scheduler.service.budgets import Budgets, put_newest
 
 AUTHENTICATION: Final = (
     "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication"
@@ -65,13 +64,7 @@ class Headers(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """
-    Who calls.
-
-    Attributes:
-        extra: what their authenticator says besides, such as the node of a ServiceAccount's Pod.
-        how: by which way they said it.
-    """
+    """Who calls; `extra` is what else their authenticator says, such as a Pod's node."""
 
     user: str
     groups: tuple[str, ...] = ()
@@ -126,14 +119,9 @@ def read_rule(found: Object | None) -> HeaderRule:
 
 
 class Callers:
-    """
-    Tells who calls.
+    """Tells who calls; `rule` says whose headers are believed, and is set when that changes."""
 
-    Attributes:
-        rule: whose headers are believed; read again when it changes, by whoever made this.
-    """
-
-    def __init__(self, api: Api, monotonic: Callable[[], float]) -> None:
+    def __init__(self, api: Objects, monotonic: Callable[[], float]) -> None:
         self.rule = NOBODY
         self._api = api
         self._monotonic = monotonic
@@ -210,8 +198,8 @@ class Callers:
         """
         Return whose token it is.
 
-        Strangers can't keep users out: a token that was somebody's lately is reviewed at places
-        that no other takes, and one address has few of them open, and few that are nobody's.
+        Unknown callers can't crowd out users: tokens that were valid lately have open reviews of
+        their own, and each address may have few open, and few of invalid tokens.
         """
         digest = hashlib.sha256(token.encode()).digest()  # its text is kept by nobody
         now = self._monotonic()
@@ -227,7 +215,7 @@ class Callers:
         if caller is None:
             self._proved.pop(digest, None)
             raise UnknownCallerError("the API server does not know this bearer token")
-        self._prove(digest, now)
+        put_newest(self._proved, digest, now, PROVED_MAX)
         return caller
 
     async def _review_strange(self, token: str, address: str) -> Caller | None:
@@ -235,12 +223,6 @@ class Callers:
         if caller is None:
             self._junk.take(address)
         return caller
-
-    def _prove(self, digest: bytes, now: float) -> None:
-        self._proved.pop(digest, None)
-        while len(self._proved) >= PROVED_MAX:
-            del self._proved[next(iter(self._proved))]
-        self._proved[digest] = now
 
     async def _review(self, token: str) -> Caller | None:
         body = {

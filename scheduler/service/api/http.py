@@ -273,6 +273,17 @@ def _handler(
     return handle
 
 
+def read_object(body: bytes, words: str = "expected an object") -> dict[str, Any]:
+    """Return the JSON object of a body. Raises InputError, with these words if it is none."""
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"not valid JSON: {error}", field="body") from error
+    if not isinstance(value, dict):
+        raise InputError(words, field="body")
+    return value
+
+
 def _with_step(error: Exception) -> str:
     return "; next: ".join([str(error), *getattr(error, "__notes__", ())[:1]])
 

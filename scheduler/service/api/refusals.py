@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,9 +22,9 @@ from ledger.domain.log.events import RefusalReason, RequestRefused
 from ledger.store.writing.commands import Command, Recorded
 from scheduler.record import events
 from scheduler.service.api.callers import Caller
-from scheduler.service.api.http import RefusedError, Route, json_answer
+from scheduler.service.api.http import RefusedError, Route, json_answer, read_object
 from scheduler.service.api.words import REFUSALS, REFUSALS_MAX, WEBHOOK_ACTOR
-from scheduler.service.ports import Clock, Recorder
+from scheduler.service.ports import Clock, Recorder, WhyNot
 from scheduler.service.refusing import namespace_budgets
 
 BINDING: Final = "Binding"
@@ -46,13 +45,7 @@ class Violation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToldRefusal:
-    """
-    One object that admission refused.
-
-    Attributes:
-        uid: of the admission request: the object has none yet.
-        name: as its user wrote it: longer than any name, perhaps.
-    """
+    """An object that admission refused; `uid` is the request's, `name` as its user wrote it."""
 
     uid: Name
     kind: Name
@@ -63,20 +56,9 @@ class ToldRefusal:
 
 
 class RefusalRoutes:
-    """
-    Records what webhooks tell.
+    """Records what webhooks tell, whose tokens are those of `user`."""
 
-    Args:
-        user: whose tokens are webhooks'.
-        why_not: why nothing may be recorded now, empty when it may.
-
-    Attributes:
-        counts: what became of what was told.
-    """
-
-    def __init__(
-        self, recorder: Recorder, clock: Clock, *, user: str, why_not: Callable[[], str]
-    ) -> None:
+    def __init__(self, recorder: Recorder, clock: Clock, *, user: str, why_not: WhyNot) -> None:
         self._recorder = recorder
         self._clock = clock
         self._user = user
@@ -148,12 +130,10 @@ def read_refusals(body: bytes) -> tuple[list[ToldRefusal], list[InputError]]:
     Raises:
         InputError: another shape, too much at once, or nothing that can be read.
     """
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"not valid JSON: {error}", field="body") from error
-    if not (isinstance(value, dict) and value.keys() == {"refusals"}):
-        raise InputError("expected an object with `refusals`", field="body")
+    words = "expected an object with `refusals`"
+    value = read_object(body, words)
+    if value.keys() != {"refusals"}:
+        raise InputError(words, field="body")
     items = value["refusals"]
     if not isinstance(items, list):
         raise InputError("expected a list", field="body.refusals")

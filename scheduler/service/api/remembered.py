@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
+from scheduler.service.budgets import put_newest
+
 _K = TypeVar("_K", bound=Hashable)
 _V = TypeVar("_V")
 
@@ -74,10 +76,7 @@ class Remembered(Generic[_K, _V]):
 
     def keep(self, key: _K, value: _V, since: float) -> None:
         """Keep an answer that was asked for then."""
-        self._kept.pop(key, None)
-        while len(self._kept) >= self._kept_max:
-            del self._kept[next(iter(self._kept))]
-        self._kept[key] = (since + self._seconds, value)
+        put_newest(self._kept, key, (since + self._seconds, value), self._kept_max)
 
     async def _learn(self, key: _K, ask: Callable[[], Awaitable[_V]]) -> _V:
         since = self._monotonic()

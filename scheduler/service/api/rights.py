@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
+from certs.ports import Objects
 from scheduler.service.api.callers import Caller
 from scheduler.service.api.http import RefusedError
 from scheduler.service.api.remembered import Remembered
 from scheduler.service.api.words import GROUP, RESOURCE, VERSION
-from scheduler.service.ports import Api
 
 REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 REMEMBERED_SECONDS: Final = 10.0
@@ -24,7 +24,7 @@ VERB: Final = "get"
 class Rights:
     """Tells what callers may get."""
 
-    def __init__(self, api: Api, monotonic: Callable[[], float]) -> None:
+    def __init__(self, api: Objects, monotonic: Callable[[], float]) -> None:
         self._api = api
         self._known: Remembered[tuple[Caller, str, str], bool] = Remembered(
             monotonic, seconds=REMEMBERED_SECONDS
@@ -66,13 +66,8 @@ class Rights:
         return await may(self._api, caller, attributes)
 
 
-async def may(api: Api, caller: Caller, attributes: Mapping[str, str]) -> bool:
-    """
-    Tell whether a caller has a right, in the words of a SubjectAccessReview.
-
-    Raises:
-        ApiError: the API server can't be asked now.
-    """
+async def may(api: Objects, caller: Caller, attributes: Mapping[str, str]) -> bool:
+    """Tell whether a caller has a right, as a SubjectAccessReview says. Raises ApiError."""
     body = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SubjectAccessReview",

@@ -10,12 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final
 
+from certs.ports import Objects
 from ledger.domain.errors import InputError, LedgerError
 from ledger.store.open import Ledger, open_ledger
 from scheduler.service.api.answers import Said, answer_routes
 from scheduler.service.api.http import RefusedError, Route
 from scheduler.service.api.rights import Rights
-from scheduler.service.ports import Api
 from tenure.asking import Sight
 from tenure.query.questions import QUESTIONS, Asked, asked
 
@@ -146,7 +146,7 @@ def _opened(url: str) -> Ledger:
         raise LedgerError(f"the ledger can't be opened: {error}") from error
 
 
-def questions(api: Api, answering: Answering) -> list[Route]:
+def questions(api: Objects, answering: Answering) -> list[Route]:
     """Return the routes of the questions, for whoever may get their answers."""
     rights = Rights(api, time.monotonic)
     return answer_routes(tuple(QUESTIONS), rights, answering.answer)

@@ -8,12 +8,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from typing import Final
 
+from certs.ports import Objects
 from certs.serving import Folder, Serving
 from scheduler.service.api.callers import AUTHENTICATION, Callers, read_rule
 from scheduler.service.api.discovery import discovery_routes
 from scheduler.service.api.http import LateRoutes, OpenRoute, Route, Took, api_app
 from scheduler.service.metrics import Metrics
-from scheduler.service.ports import Api
 from tenure.kube.objects import KubeObjects
 from tenure.serving.background import Tasks, as_coroutine, every
 from tenure.serving.listening import Connections, announced
@@ -34,7 +34,9 @@ class ApiListener:
         CertificateError: the leaf can't be served.
     """
 
-    def __init__(self, options: SchedulerOptions, api: Api, clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self, options: SchedulerOptions, api: Objects, clock: Callable[[], datetime]
+    ) -> None:
         self._options = options
         self._api = api
         self._serving = Serving(optional=True)

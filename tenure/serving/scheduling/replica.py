@@ -110,7 +110,8 @@ async def _lead(process: Process, standing: Standing, pods: Reflector) -> None:
         process.tasks.append(process.recorder.watch())
         process.tasks.start()
         give_back()
-        await process.replica.take_over(process.recorder, process.live.templates.settle)
+        recorder, settle = process.recorder, process.live.templates.settle
+        await process.replica.take_over(recorder.epoch, recorder.position, settle)
         record_what_changes(process)
         standing.keep_head(process)
         Snapshots(process.options.ledger, process.begun.snapshot_position).keep(process)

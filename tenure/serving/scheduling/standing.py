@@ -23,12 +23,12 @@ from scheduler.service.witnesses import (
     RECOVERING,
     Claim,
     Examined,
-    HeadKeeper,
     config_map_path,
     examine,
     kept_witness,
     mangled,
     set_back,
+    write_head,
 )
 from tenure.kube.reflector import Reflector
 from tenure.serving.scheduling.options import SchedulerOptions
@@ -84,10 +84,11 @@ class Standing:
 
     def keep_head(self, process: Process) -> None:
         """Tell the ConfigMap of the head, again and again."""
-        keeper = HeadKeeper(process.objects, process.options.namespace, lambda: self._now(process))
 
         async def tell() -> None:
-            process.freshness.quarantine = await keeper.tell() or self.disproved
+            own = self._now(process)
+            why = await write_head(process.objects, process.options.namespace, own)
+            process.freshness.quarantine = why or self.disproved
 
         process.repeat(HEAD_SECONDS, "head", tell)
 

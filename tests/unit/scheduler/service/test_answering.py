@@ -15,6 +15,7 @@ from scheduler.decide.outcome import Placement
 from scheduler.service.answering import Extender, NotNowError
 from scheduler.service.holds import Holds
 from scheduler.service.ports import BindCall
+from tests.support.extending import NoRefusals
 from tests.support.live import Live
 from tests.support.objects import Json, container, pod
 
@@ -62,6 +63,7 @@ class Scene:
             why_not=lambda: self.why,
             groups=self.live.groups,
             holds=self.told,
+            refusals=NoRefusals(),
         )
 
     def filter(self, **message: Json) -> Json:
@@ -290,7 +292,14 @@ class TestPreempt:
         holds = Holds(
             view.engine, scene.live.clock.monotonic, view.directory.number, scene.live.wakeups
         )
-        extender = Extender(view, scene.told, why_not=str, groups=scene.live.groups, holds=holds)
+        extender = Extender(
+            view,
+            scene.told,
+            why_not=str,
+            groups=scene.live.groups,
+            holds=holds,
+            refusals=NoRefusals(),
+        )
         asks = _pod("p", priority=7)
         extender.filter(json.dumps({"Pod": asks, "NodeNames": ["b"]}).encode())
         assert holds.node_of("pod-p") == "b"

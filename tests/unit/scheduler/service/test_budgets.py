@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduler.service.budgets import Budgets
+from scheduler.service.budgets import Budgets, put_newest
 
 
 class Moment:
@@ -54,3 +54,11 @@ def test_no_more_keys_are_remembered_than_there_is_room_for() -> None:
         assert len(all_of) <= 10
     assert not all_of.has(999)
     assert all_of.has(989)
+
+
+def test_what_is_put_newest_outlives_what_was_put_before() -> None:
+    """What is put again counts as new."""
+    newest: dict[str, int] = {}
+    for key, value in (("a", 1), ("b", 2), ("a", 3), ("c", 4)):
+        put_newest(newest, key, value, 2)
+    assert list(newest.items()) == [("a", 3), ("c", 4)]

@@ -11,7 +11,7 @@ from certs.ports import ApiError
 from ledger.domain.log.state import NodeState
 from ledger.domain.nodes import NodeFacts
 from scheduler.decide.settings import SchedulingSettings
-from scheduler.service.claim_places import ClaimPlaces, PlaceWorks, sent_to
+from scheduler.service.claim_places import ClaimPlaces, sent_to
 from tests.support.fake_api import ApiClient, ApiServer, path_of
 from tests.support.gated import card
 from tests.support.live import StillClock
@@ -36,16 +36,14 @@ class World:
             for name in nodes
         }
         self.places = ClaimPlaces(
-            PlaceWorks(
-                api=self.api,
-                clock=self.clock,
-                pod=self._pod,
-                names=lambda: sorted(states),
-                node=states.get,
-                users=lambda: frozenset(self.users),
-                why_not=lambda: self.why,
-                settings=SchedulingSettings(),
-            )
+            api=self.api,
+            clock=self.clock,
+            pod=self._pod,
+            names=lambda: sorted(states),
+            node=states.get,
+            users=lambda: frozenset(self.users),
+            why_not=lambda: self.why,
+            settings=SchedulingSettings(),
         )
         self.server.watchers.append(self._tell)
 

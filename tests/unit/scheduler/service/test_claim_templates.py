@@ -14,7 +14,6 @@ from scheduler.service.claim_templates import (
     ALL_TEMPLATES,
     UNUSED_SECONDS,
     ClaimTemplates,
-    TemplateWorks,
     templates_in,
 )
 from tests.support.fake_api import ApiClient, ApiServer
@@ -35,13 +34,11 @@ class World:
         self.pods: dict[str, Any] = {}
         self.why = ""
         self.kept = ClaimTemplates(
-            TemplateWorks(
-                api=self.api,
-                clock=self.clock,
-                pod=self.pods.get,
-                giver=lambda: self.giver,
-                why_not=lambda: self.why,
-            )
+            api=self.api,
+            clock=self.clock,
+            pod=self.pods.get,
+            giver=lambda: self.giver,
+            why_not=lambda: self.why,
         )
 
     def put(self, name: str, limits: dict[str, str], **status: object) -> str:

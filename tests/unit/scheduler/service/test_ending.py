@@ -275,7 +275,7 @@ def test_a_node_is_told_of_releases_once_a_second() -> None:
     assert wakes.take() == ["a"]
     now = 2.0
     assert wakes.take() == []
-    wakes.again("a")
+    wakes.released("a")
     assert wakes.take() == ["a"]
 
 

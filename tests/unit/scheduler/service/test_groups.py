@@ -156,7 +156,7 @@ def test_a_recorded_plan_is_dropped_with_its_reason_when_it_stops_being_valid(
     assert (drop.group, drop.reason, drop.pod_uid) == ("group/ml/job/3", reason, "pod-job-1")
     scene.create("large", 6)
     assert scene.passing("large", "a") == ["a"]
-    scene.groups.review_all()
+    scene.groups.plans.review_all()
     assert scene.tell_drops() == []
     assert scene.books.standing(first.pod_uid) is not None
 
@@ -227,10 +227,10 @@ def test_a_plan_that_nobody_asks_about_ends_like_a_soft_hold() -> None:
     scene.passing("job-0")
     scene.create("large", 8)
     scene.live.clock.now += HOLD_SECONDS - 1
-    scene.groups.review_all()
+    scene.groups.plans.review_all()
     assert scene.passing("large") == []
     scene.live.clock.now += 1
-    scene.groups.review_all()
+    scene.groups.plans.review_all()
     assert scene.passing("large") == ["a"]
     assert scene.tell_drops() == []
 
@@ -244,7 +244,7 @@ def test_the_end_of_a_plan_tells_of_the_nodes_of_its_places() -> None:
     [where] = scene.passing("job-0")
     assert freed == []
     scene.live.clock.now += HOLD_SECONDS
-    scene.groups.review_all()
+    scene.groups.plans.review_all()
     assert freed == [where] * 3
     scene.passing("job-0", where)
     scene.reserve("job-0", where)
@@ -296,7 +296,7 @@ def test_a_plan_whose_member_went_while_nobody_ran_is_dropped_at_the_start() -> 
     again = Scene(ledger=scene.live.ledger)
     for name in ("job-0", "job-2"):
         again.tell(scene.pods[name])
-    again.groups.review_all()
+    again.groups.plans.review_all()
     [drop] = again.tell_drops()
     assert (drop.reason, drop.pod_uid) == (MEMBER_GONE, "pod-job-1")
 

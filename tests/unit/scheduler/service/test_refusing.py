@@ -26,6 +26,7 @@ from scheduler.service.refusing import (
 from scheduler.service.telling import Telling
 from scheduler.service.view import STRANGERS
 from tests.support.binding import Tasks, Unsigned, always, at_once
+from tests.support.extending import NoHolds
 from tests.support.fake_api import ApiClient, ApiServer
 from tests.support.live import WORDS, Live, MemoryLedger
 from tests.support.objects import container, node, pod
@@ -70,6 +71,7 @@ class Scene:
             binder,
             why_not=lambda: "",
             groups=self.live.groups,
+            holds=NoHolds(),
             refusals=self.refusing,
         )
         for name in ("a", "b"):

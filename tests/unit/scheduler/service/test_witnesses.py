@@ -20,7 +20,6 @@ from ledger.signing import PrivateKey, published, trusting
 from scheduler.service.witnesses import (
     CONFIG_MAP,
     RECOVERING,
-    HeadKeeper,
     ProofBook,
     Reservation,
     config_map,
@@ -29,6 +28,7 @@ from scheduler.service.witnesses import (
     kept_witness,
     mangled,
     set_back,
+    write_head,
 )
 from tests.support.fake_api import ApiClient, ApiServer
 
@@ -221,8 +221,7 @@ class Head:
         self.server = ApiServer()
         self.position = 10
         self.path = config_map_path("tenure-system")
-        api = ApiClient(self.server, lambda _: asyncio.sleep(0))
-        self.keeper = HeadKeeper(api, "tenure-system", self.own)
+        self.api = ApiClient(self.server, lambda _: asyncio.sleep(0))
 
     def own(self) -> Own:
         """Return what the ledger says of itself."""
@@ -230,7 +229,7 @@ class Head:
 
     def tell(self) -> str:
         """Look once."""
-        return asyncio.run(self.keeper.tell())
+        return asyncio.run(write_head(self.api, "tenure-system", self.own()))
 
     @property
     def kept(self) -> int:

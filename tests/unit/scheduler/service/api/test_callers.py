@@ -61,6 +61,10 @@ class Reviews:
         """Nobody reads."""
         raise AssertionError(path)
 
+    async def replace(self, path: str, body: Object) -> Object:
+        """Nobody writes."""
+        raise AssertionError(path, body)
+
     async def patch(self, path: str, operations: Sequence[Object]) -> Object:
         """Nobody writes."""
         raise AssertionError(path, operations)
