@@ -122,7 +122,9 @@ class Bare:
         else:
             self._driver = self._own.driver_connection
             self._driver.autocommit = True
-        key = Column("position", schema.BIG, primary_key=True, autoincrement=False)
+        key = Column(
+            "position", schema.ledger_events.c.position.type, primary_key=True, autoincrement=False
+        )
         table = Table(name, MetaData(), key, *columns, sqlite_strict=True)
         with connection.begin():
             table.create(connection)

@@ -12,41 +12,20 @@ and `device_no` are given out in the order of the events, so that a replay gives
 
 from __future__ import annotations
 
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
-from sqlalchemy import (
-    BigInteger,
-    CheckConstraint,
-    Column,
-    ColumnElement,
-    ForeignKey,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    Table,
-    Text,
-    UniqueConstraint,
-    or_,
-)
-from sqlalchemy.schema import SchemaItem
+from sqlalchemy import MetaData, UniqueConstraint
 
 from ledger.domain.bounds import AT, POSITION, PRODUCT, SUM, WALL, Bounds, bounds_of
+from ledger.store.ddl.tables import NAMES, check, describe_table, index, within
 
 REVISIONS: Final = ("0003",)
 """Every schema revision that this release can read, oldest first; the last one is written."""
 UNRELEASED: Final = ("0001", "0002")
 """Revisions from before the first release. A ledger of one is told apart and refused."""
 
-METADATA: Final = MetaData(
-    naming_convention={
-        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-        "ck": "ck_%(table_name)s_%(constraint_name)s",
-        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
-        "pk": "pk_%(table_name)s",
-    }
-)
+METADATA: Final = MetaData(naming_convention=NAMES)
 
 SELDOM: Final = (
     "checkpoint.stored.v1",
@@ -75,50 +54,7 @@ KEPT: Final = (
 )
 """Event types that stay in the log when the events around them move to an archive."""
 
-BIG: Final = BigInteger().with_variant(Integer(), "sqlite")
-"""64 bits. A STRICT table of SQLite knows no BIGINT; its INTEGER has 64 bits."""
-
-
-def _number(name: str, *, null: bool = False) -> Column[int]:
-    return Column(name, BIG, nullable=null)
-
-
-def _text(name: str, *, null: bool = False) -> Column[str]:
-    return Column(name, Text, nullable=null)
-
-
-def _bytes(name: str) -> Column[bytes]:
-    return Column(name, LargeBinary, nullable=False)
-
-
-def _of(table: Table, name: str, *, key: bool = False) -> Column[int]:
-    """Return the column that names a row of another table as that table does."""
-    return Column(name, BIG, ForeignKey(f"{table.name}.{name}"), nullable=False, primary_key=key)
-
-
-def _key(name: str) -> Column[int]:
-    return Column(name, BIG, primary_key=True, autoincrement=False)
-
-
-def _table(name: str, *parts: SchemaItem, rowid: bool = True) -> Table:
-    """Return a table whose columns take their own type only, on SQLite too."""
-    return Table(name, METADATA, *parts, sqlite_strict=True, sqlite_with_rowid=rowid)
-
-
-def _where(condition: ColumnElement[bool]) -> dict[str, Any]:
-    """Return what makes an index one of those rows alone."""
-    return {"sqlite_where": condition, "postgresql_where": condition}
-
-
-def _check(name: str, condition: str) -> CheckConstraint:
-    return CheckConstraint(condition, name=name)
-
-
-def _within(**bounds: Bounds) -> tuple[CheckConstraint, ...]:
-    return tuple(
-        _check(f"{column}_bounds", f"{column} BETWEEN {low} AND {high}")
-        for column, (low, high) in bounds.items()
-    )
+_table: Final = partial(describe_table, METADATA)
 
 
 def _like(*columns: str) -> dict[str, Bounds]:
@@ -128,53 +64,37 @@ def _like(*columns: str) -> dict[str, Bounds]:
 
 ledger_head: Final = _table(
     "ledger_head",
-    _key("id"),
-    _text("origin"),
-    _number("epoch"),
-    _text("holder"),
-    _number("position"),
-    _number("at_us"),
-    _bytes("chain_hash"),
-    _check("one_row", "id = 1"),
-    _check("chain_hash_length", "length(chain_hash) = 32"),
-    *_within(at_us=AT),
+    "id number, origin text, epoch number, holder text, position number, at_us number,"
+    " chain_hash bytes",
+    check("one_row", "id = 1"),
+    check("chain_hash_length", "length(chain_hash) = 32"),
+    *within(at_us=AT),
+    key="id",
 )
 """One row: the last position, its chain value, and who may write (the epoch)."""
 
 ledger_events: Final = _table(
     "ledger_events",
-    _key("position"),
-    _text("stream"),
-    _number("stream_version"),
-    _text("event_type"),
-    _text("body"),
-    _text("actor"),
-    _number("epoch"),
-    _number("causation_position", null=True),
-    _text("correlation_id"),
-    _text("idempotency_key"),
-    _bytes("args_hash"),
-    _number("at_us"),
-    _number("wall_us"),
-    _bytes("leaf_hash"),
-    _bytes("chain_hash"),
+    "position number, stream text, stream_version number, event_type text, body text, actor text,"
+    " epoch number, causation_position number?, correlation_id text, idempotency_key text,"
+    " args_hash bytes, at_us number, wall_us number, leaf_hash bytes, chain_hash bytes",
     UniqueConstraint("idempotency_key"),
-    Index(
-        "ix_ledger_events_seldom",
-        "event_type",
-        "position",
-        **_where(or_(*(Column("event_type") == name for name in SELDOM))),
+    index(
+        "event_type position",
+        name="ix_ledger_events_seldom",
+        where=" OR ".join(f"event_type = '{name}'" for name in SELDOM),
     ),
-    _check("args_hash_length", "length(args_hash) = 32"),
-    _check("leaf_hash_length", "length(leaf_hash) = 32"),
-    _check("chain_hash_length", "length(chain_hash) = 32"),
-    *_within(
+    check("args_hash_length", "length(args_hash) = 32"),
+    check("leaf_hash_length", "length(leaf_hash) = 32"),
+    check("chain_hash_length", "length(chain_hash) = 32"),
+    *within(
         stream_version=POSITION,
         epoch=POSITION,
         causation_position=POSITION,
         at_us=AT,
         wall_us=WALL,
     ),
+    key="position",
 )
 """
 The log. Columns as `ledger.domain.log.recorded.Envelope`, hashes as 32 bytes. No index on a hash:
@@ -183,8 +103,8 @@ one over random keys would be the dearest part of an append.
 
 ledger_streams: Final = _table(
     "ledger_streams",
-    Column("stream", Text, primary_key=True),
-    _number("version"),
+    "stream text, version number",
+    key="stream",
     rowid=False,
 )
 """
@@ -194,18 +114,15 @@ unique without an index over every event, whose random leaves would cost a page 
 
 ledger_machines: Final = _table(
     "ledger_machines",
-    _key("machine_no"),
-    _text("system_uuid"),
-    _text("machine_id"),
-    _number("fact_position"),
-    Index(
-        "uq_ledger_machines_identity",
-        "system_uuid",
-        "machine_id",
+    "machine_no number, system_uuid text, machine_id text, fact_position number",
+    index(
+        "system_uuid machine_id",
+        name="uq_ledger_machines_identity",
         unique=True,
-        **_where(Column("system_uuid") != ""),
+        where="system_uuid != ''",
     ),
-    _check("identity", "(system_uuid = '') = (machine_id = '')"),
+    check("identity", "(system_uuid = '') = (machine_id = '')"),
+    key="machine_no",
 )
 """
 Machines, by (systemUUID, machineID): the metal of which accounts are kept, whatever Node is on it.
@@ -215,23 +132,15 @@ A Node that does not tell both is a machine of its own, equal to no other, until
 
 ledger_nodes: Final = _table(
     "ledger_nodes",
-    _key("node_no"),
-    _text("node_uid"),
-    _text("node_name"),
-    _of(ledger_machines, "machine_no"),
-    _text("system_uuid"),
-    _text("machine_id"),
-    _text("labels"),
-    _number("cpu_milli"),
-    _number("memory_bytes"),
-    _number("cpu_ref_max"),
-    _number("moved_position", null=True),
-    _number("lost_position", null=True),
-    _number("fact_position"),
+    "node_no number, node_uid text, node_name text, machine_no number, system_uuid text,"
+    " machine_id text, labels text, cpu_milli number, memory_bytes number, cpu_ref_max number,"
+    " moved_position number?, lost_position number?, fact_position number",
     UniqueConstraint("node_uid"),
-    Index(None, "node_name"),
-    *_within(**_like("cpu_milli", "memory_bytes"), cpu_ref_max=bounds_of("cpu_ref_count_max")),
-    Index(None, "machine_no"),
+    index("node_name"),
+    *within(**_like("cpu_milli", "memory_bytes"), cpu_ref_max=bounds_of("cpu_ref_count_max")),
+    index("machine_no"),
+    key="node_no",
+    of={"machine_no": "ledger_machines"},
 )
 """
 Nodes as last inventoried. A node made again under the same name is another row.
@@ -242,12 +151,10 @@ was lost, until it is inventoried again.
 
 ledger_stands: Final = _table(
     "ledger_stands",
-    _of(ledger_nodes, "node_no", key=True),
-    _of(ledger_machines, "machine_no", key=True),
-    _text("boot_id"),
-    _number("by_agent"),
-    _number("fact_position"),
-    Index(None, "machine_no", "fact_position"),
+    "node_no number, machine_no number, boot_id text, by_agent number, fact_position number",
+    index("machine_no fact_position"),
+    key="node_no machine_no",
+    of={"node_no": "ledger_nodes", "machine_no": "ledger_machines"},
     rowid=False,
 )
 """
@@ -259,57 +166,38 @@ machine is what all of them told, wherever they stand now.
 
 ledger_devices: Final = _table(
     "ledger_devices",
-    _key("device_no"),
-    _of(ledger_machines, "machine_no"),
-    _of(ledger_nodes, "node_no"),
-    _text("device_type"),
-    _number("minor"),
-    _text("device_id"),
-    _number("unique_id"),
-    _text("model"),
-    _number("present"),
-    _number("healthy"),
-    _number("core_reported"),
-    _number("memory_reported"),
-    _number("core_cap"),
-    _number("memory_cap"),
-    _number("core_used"),
-    _number("memory_used"),
-    _number("tenants"),
-    _number("exclusive_holders"),
-    _number("core_observed"),
-    _number("memory_observed"),
-    _number("observed_holders"),
-    _number("fact_position"),
-    Index(None, "machine_no", "device_type", "minor"),
-    Index(
-        "uq_ledger_devices_id",
-        "device_type",
-        "device_id",
-        "machine_no",
+    "device_no number, machine_no number, node_no number, device_type text, minor number,"
+    " device_id text, unique_id number, model text, present number, healthy number,"
+    " core_reported number, memory_reported number, core_cap number, memory_cap number,"
+    " core_used number, memory_used number, tenants number, exclusive_holders number,"
+    " core_observed number, memory_observed number, observed_holders number, fact_position number",
+    index("machine_no device_type minor"),
+    index(
+        "device_type device_id machine_no",
+        name="uq_ledger_devices_id",
         unique=True,
-        **_where(Column("device_id") != ""),
+        where="device_id != ''",
     ),
-    Index(
-        "uq_ledger_devices_minor",
-        "node_no",
-        "device_type",
-        "minor",
+    index(
+        "node_no device_type minor",
+        name="uq_ledger_devices_minor",
         unique=True,
-        **_where(Column("device_id") == ""),
+        where="device_id = ''",
     ),
-    _check("core_within_cap", "core_used BETWEEN 0 AND core_cap"),
-    _check("memory_within_cap", "memory_used BETWEEN 0 AND memory_cap"),
-    _check("reported_within_cap", "core_reported <= core_cap AND memory_reported <= memory_cap"),
-    _check("exclusive_alone", "exclusive_holders = 0 OR tenants = 1"),
-    _check("counts", "tenants >= 0 AND exclusive_holders >= 0 AND observed_holders >= 0"),
-    *_within(
+    check("core_within_cap", "core_used BETWEEN 0 AND core_cap"),
+    check("memory_within_cap", "memory_used BETWEEN 0 AND memory_cap"),
+    check("reported_within_cap", "core_reported <= core_cap AND memory_reported <= memory_cap"),
+    check("exclusive_alone", "exclusive_holders = 0 OR tenants = 1"),
+    check("counts", "tenants >= 0 AND exclusive_holders >= 0 AND observed_holders >= 0"),
+    *within(
         **_like("minor"),
         core_reported=bounds_of("core_percent"),
         memory_reported=bounds_of("memory_bytes"),
         core_observed=SUM,
         memory_observed=SUM,
     ),
+    key="device_no",
+    of={"machine_no": "ledger_machines", "node_no": "ledger_nodes"},
 )
 """
 Devices, by (machine, UUID), or by (node, minor) where the inventory knows no UUID.
@@ -323,98 +211,61 @@ a device that shrank under its holders takes no grants, and its cap falls as the
 
 ledger_cpus: Final = _table(
     "ledger_cpus",
-    _of(ledger_machines, "machine_no", key=True),
-    _key("cpu"),
-    _of(ledger_nodes, "node_no"),
-    _number("core"),
-    _number("socket"),
-    _number("numa"),
-    _number("present"),
-    _number("ref_reported"),
-    _number("ref_max"),
-    _number("ref_used"),
-    _number("ref_observed"),
-    _number("fact_position"),
-    _check("refs_within_max", "ref_used BETWEEN 0 AND ref_max"),
-    _check("reported_within_max", "ref_reported <= ref_max"),
-    _check("observed", "ref_observed >= 0"),
-    *_within(
+    "machine_no number, cpu number, node_no number, core number, socket number, numa number,"
+    " present number, ref_reported number, ref_max number, ref_used number, ref_observed number,"
+    " fact_position number",
+    check("refs_within_max", "ref_used BETWEEN 0 AND ref_max"),
+    check("reported_within_max", "ref_reported <= ref_max"),
+    check("observed", "ref_observed >= 0"),
+    *within(
         cpu=bounds_of("id"),
         **_like("core", "socket", "numa"),
         ref_reported=bounds_of("cpu_ref_count_max"),
     ),
+    key="machine_no cpu",
+    of={"machine_no": "ledger_machines", "node_no": "ledger_nodes"},
     rowid=False,
 )
 """Logical CPUs of machines and their holders; `ref_max` is to `ref_reported` as cap above."""
 
 ledger_reservations: Final = _table(
     "ledger_reservations",
-    _key("position"),
-    _text("pod_uid"),
-    _number("attempt"),
-    _text("namespace"),
-    _text("pod_name"),
-    _text("owner"),
-    _text("labels"),
-    _number("priority"),
-    _text("qos"),
-    _text("dialect"),
-    _text("policy"),
-    _text("source"),
-    _of(ledger_nodes, "node_no"),
-    _number("cpu_milli"),
-    _number("memory_bytes"),
-    _number("gpu_core_percent"),
-    _number("gpu_count"),
-    _number("device_count"),
-    _text("cpuset"),
-    _number("cpu_count"),
-    _text("kind"),
-    _text("phase"),
-    _number("phase_position"),
-    _number("created_at_us"),
-    _number("opened_at_us"),
-    _number("decided_on", null=True),
-    _text("holder"),
-    _number("lost_position", null=True),
-    _number("counted_until_us", null=True),
-    _text("lost_boot_id", null=True),
-    _number("closed_at_us", null=True),
-    _number("closed_position", null=True),
-    _text("end_reason", null=True),
-    Index(
-        "ix_ledger_reservations_open",
-        "position",
-        **_where(Column("closed_position").is_(None)),
-    ),
-    Index(None, "namespace", "pod_name"),
-    Index(
-        "ix_ledger_reservations_voided", "pod_uid", "attempt", **_where(Column("phase") == "voided")
-    ),
+    "position number, pod_uid text, attempt number, namespace text, pod_name text, owner text,"
+    " labels text, priority number, qos text, dialect text, policy text, source text,"
+    " node_no number, cpu_milli number, memory_bytes number, gpu_core_percent number,"
+    " gpu_count number, device_count number, cpuset text, cpu_count number, kind text,"
+    " phase text, phase_position number, created_at_us number, opened_at_us number,"
+    " decided_on number?, holder text, lost_position number?, counted_until_us number?,"
+    " lost_boot_id text?, closed_at_us number?, closed_position number?, end_reason text?",
+    index("position", name="ix_ledger_reservations_open", where="closed_position IS NULL"),
+    index("namespace pod_name"),
+    index("pod_uid attempt", name="ix_ledger_reservations_voided", where="phase = 'voided'"),
     # Of what ended alone, so that a reservation enters it once, behind all others.
-    Index(None, "closed_position", **_where(Column("closed_position").is_not(None))),
-    _check("holder", "holder IN ('pod', 'claim')"),
-    _check("kind", "kind IN ('granted', 'observed')"),
-    _check("closed", "(closed_at_us IS NULL) = (closed_position IS NULL)"),
-    _check(
+    index("closed_position", where="closed_position IS NOT NULL"),
+    check("holder", "holder IN ('pod', 'claim')"),
+    check("kind", "kind IN ('granted', 'observed')"),
+    check("closed", "(closed_at_us IS NULL) = (closed_position IS NULL)"),
+    check(
         "open",
         "closed_position IS NOT NULL"
         " OR (end_reason IS NULL AND phase NOT IN ('released', 'voided'))",
     ),
-    *_within(
+    *within(
         **_like("attempt", "priority", "cpu_milli", "memory_bytes"),
         gpu_core_percent=PRODUCT,
         **_like("created_at_us"),
     ),
-    _check(
+    check(
         "decided_on",
         "decided_on IS NULL OR (kind = 'granted' AND decided_on BETWEEN 1 AND position - 1)",
     ),
-    _check(
+    check(
         "lost",
         "(lost_position IS NULL) = (counted_until_us IS NULL)"
         " AND (lost_position IS NULL) = (lost_boot_id IS NULL)",
     ),
+    key="position",
+    of={"node_no": "ledger_nodes"},
 )
 """
 One row per reservation or observed holding of a Pod, with its interval; position = event.
@@ -431,67 +282,47 @@ is found by namespace and name, and the writer knows what is open by heart.
 
 ledger_holdings: Final = _table(
     "ledger_holdings",
-    _of(ledger_reservations, "position", key=True),
-    _of(ledger_devices, "device_no", key=True),
-    _number("minor"),
-    _number("core_percent"),
-    _number("memory_bytes"),
-    _number("memory_ratio_percent"),
-    _number("exclusive"),
-    _number("instances"),
-    _text("kind"),
-    _number("opened_at_us"),
-    _number("closed_at_us", null=True),
-    _number("closed_position", null=True),
+    "position number, device_no number, minor number, core_percent number, memory_bytes number,"
+    " memory_ratio_percent number, exclusive number, instances number, kind text,"
+    " opened_at_us number, closed_at_us number?, closed_position number?",
     # The first two are for the rule that adds up what is open on a card, with every grant; all four
     # let `audit_holdings` look for a moment in the index alone, however long a card's history is.
-    Index(None, "device_no", "closed_at_us", "opened_at_us", "minor"),
-    _check("kind", "kind IN ('granted', 'observed')"),
-    _check("exclusive", "exclusive IN (0, 1)"),
-    *_within(**_like("minor", "core_percent", "memory_bytes", "memory_ratio_percent", "instances")),
+    index("device_no closed_at_us opened_at_us minor"),
+    check("kind", "kind IN ('granted', 'observed')"),
+    check("exclusive", "exclusive IN (0, 1)"),
+    *within(**_like("minor", "core_percent", "memory_bytes", "memory_ratio_percent", "instances")),
+    key="position device_no",
+    of={"position": "ledger_reservations", "device_no": "ledger_devices"},
     rowid=False,
 )
 """One row per reservation and device. Inserting it takes from the device, closing gives back."""
 
 ledger_cpu_holdings: Final = _table(
     "ledger_cpu_holdings",
-    _of(ledger_reservations, "position", key=True),
-    _key("cpu"),
-    _number("machine_no"),
-    _text("kind"),
-    _number("opened_at_us"),
-    _number("closed_at_us", null=True),
-    _number("closed_position", null=True),
-    Index(None, "machine_no", "cpu", "closed_at_us"),
-    _check("kind", "kind IN ('granted', 'observed')"),
+    "position number, cpu number, machine_no number, kind text, opened_at_us number,"
+    " closed_at_us number?, closed_position number?",
+    index("machine_no cpu closed_at_us"),
+    check("kind", "kind IN ('granted', 'observed')"),
+    key="position cpu",
+    of={"position": "ledger_reservations"},
     rowid=False,
 )
 """One row per reservation and logical CPU."""
 
 ledger_slot_holdings: Final = _table(
     "ledger_slot_holdings",
-    _of(ledger_reservations, "position", key=True),
-    Column("slot", Text, primary_key=True),
-    _number("machine_no"),
-    _number("device_no", null=True),
-    _text("kind"),
-    _number("opened_at_us"),
-    _number("closed_at_us", null=True),
-    _number("closed_position", null=True),
-    Index(
-        "uq_ledger_slot_holdings_granted",
-        "machine_no",
-        "slot",
+    "position number, slot text, machine_no number, device_no number?, kind text,"
+    " opened_at_us number, closed_at_us number?, closed_position number?",
+    index(
+        "machine_no slot",
+        name="uq_ledger_slot_holdings_granted",
         unique=True,
-        **_where((Column("closed_position").is_(None)) & (Column("kind") == "granted")),
+        where="closed_position IS NULL AND kind = 'granted'",
     ),
-    Index(
-        "ix_ledger_slot_holdings_open",
-        "machine_no",
-        "slot",
-        **_where(Column("closed_position").is_(None)),
-    ),
-    _check("kind", "kind IN ('granted', 'observed')"),
+    index("machine_no slot", name="ix_ledger_slot_holdings_open", where="closed_position IS NULL"),
+    check("kind", "kind IN ('granted', 'observed')"),
+    key="position slot",
+    of={"position": "ledger_reservations"},
     rowid=False,
 )
 """
@@ -503,42 +334,31 @@ open, the machine grants nothing of that type.
 
 ledger_device_health: Final = _table(
     "ledger_device_health",
-    _key("position"),
-    _of(ledger_devices, "device_no", key=True),
-    _number("at_us"),
-    _number("healthy"),
-    _text("reason"),
-    Index(None, "device_no", "at_us"),
+    "position number, device_no number, at_us number, healthy number, reason text",
+    index("device_no at_us"),
+    key="position device_no",
+    of={"device_no": "ledger_devices"},
     rowid=False,
 )
 """When a device was closed to grants or opened again, by an event of its own or an inventory."""
 
 ledger_refusals: Final = _table(
     "ledger_refusals",
-    _key("position"),
-    _number("at_us"),
-    _text("pod_uid"),
-    _text("namespace"),
-    _text("pod_name"),
-    _text("stage"),
-    _text("message"),
-    _text("shape"),
-    _number("gpu_core_percent"),
-    _text("policy"),
-    _text("owner"),
-    Index(None, "namespace", "pod_name"),
-    Index(None, "pod_uid"),
-    *_within(**_like("gpu_core_percent")),
+    "position number, at_us number, pod_uid text, namespace text, pod_name text, stage text,"
+    " message text, shape text, gpu_core_percent number, policy text, owner text",
+    index("namespace pod_name"),
+    index("pod_uid"),
+    *within(**_like("gpu_core_percent")),
+    key="position",
 )
 """Pods that were refused, and in which words; the reasons as values are in the event body."""
 
 ledger_tree: Final = _table(
     "ledger_tree",
-    _key("id"),
-    _number("size"),
-    _bytes("range"),
-    _check("one_row", "id = 1"),
-    _check("range_hashes", "length(range) % 32 = 0"),
+    "id number, size number, range bytes",
+    check("one_row", "id = 1"),
+    check("range_hashes", "length(range) % 32 = 0"),
+    key="id",
 )
 """
 One row: the Merkle tree over the leaf hashes of positions 1..size, as its compact range: the roots
@@ -547,10 +367,9 @@ of its perfect subtrees, largest first, 32 bytes each. Moves in the commit that 
 
 ledger_tiles: Final = _table(
     "ledger_tiles",
-    _key("level"),
-    _key("number"),
-    _bytes("hashes"),
-    _check("full", "length(hashes) = 8192"),
+    "level number, number number, hashes bytes",
+    check("full", "length(hashes) = 8192"),
+    key="level number",
     rowid=False,
 )
 """
@@ -560,37 +379,28 @@ stay when events move to an archive, so that a proof about an archived event sti
 
 ledger_checkpoints: Final = _table(
     "ledger_checkpoints",
-    _key("size"),
-    _text("note"),
+    "size number, note text",
+    key="size",
 )
 """Signed checkpoints (C2SP signed notes) by the size of their tree, as the log says them."""
 
 ledger_snapshots: Final = _table(
     "ledger_snapshots",
-    _key("position"),
-    _text("format"),
-    _bytes("body"),
-    _bytes("digest"),
-    _check("digest_length", "length(digest) = 32"),
+    "position number, format text, body bytes, digest bytes",
+    check("digest_length", "length(digest) = 32"),
+    key="position",
 )
 """The folded state after `position`, compressed; the log commits to its digest (snapshot.taken)."""
 
 ledger_segments: Final = _table(
     "ledger_segments",
-    _key("last"),
-    _number("first"),
-    _number("position"),
-    _text("file_name"),
-    _bytes("digest"),
-    _bytes("root"),
-    _bytes("chain_hash"),
-    _bytes("state_digest"),
-    _bytes("state"),
-    _number("at_us"),
-    _check("digest_length", "length(digest) = 32"),
-    _check("root_length", "length(root) = 32"),
-    _check("chain_hash_length", "length(chain_hash) = 32"),
-    _check("state_digest_length", "length(state_digest) = 32"),
+    "last number, first number, position number, file_name text, digest bytes, root bytes,"
+    " chain_hash bytes, state_digest bytes, state bytes, at_us number",
+    check("digest_length", "length(digest) = 32"),
+    check("root_length", "length(root) = 32"),
+    check("chain_hash_length", "length(chain_hash) = 32"),
+    check("state_digest_length", "length(state_digest) = 32"),
+    key="last",
 )
 """
 Events `first`..`last` that moved to an archive file, as the event at `position` says.
@@ -601,33 +411,26 @@ the last event. `state` is what a reader that starts behind it must know, compre
 
 ledger_archived: Final = _table(
     "ledger_archived",
-    _key("position"),
-    _text("idempotency_key"),
-    _text("stream"),
-    _text("event_type"),
-    _bytes("args_hash"),
-    _number("at_us"),
+    "position number, idempotency_key text, stream text, event_type text, args_hash bytes,"
+    " at_us number",
     UniqueConstraint("idempotency_key"),
-    _check("args_hash_length", "length(args_hash) = 32"),
+    check("args_hash_length", "length(args_hash) = 32"),
+    key="position",
 )
 """What stays of an event that moved: enough to know its command when it comes again."""
 
 ledger_planned_cards: Final = _table(
     "ledger_planned_cards",
-    _key("position"),
-    _of(ledger_devices, "device_no", key=True),
-    _of(ledger_nodes, "node_no"),
-    _text("group_name"),
-    _text("pod_uid"),
-    _number("opened_at_us"),
-    _number("closed_at_us", null=True),
-    _number("closed_position", null=True),
-    Index(
-        "uq_ledger_planned_cards_open",
+    "position number, device_no number, node_no number, group_name text, pod_uid text,"
+    " opened_at_us number, closed_at_us number?, closed_position number?",
+    index(
         "device_no",
+        name="uq_ledger_planned_cards_open",
         unique=True,
-        **_where(Column("closed_position").is_(None)),
+        where="closed_position IS NULL",
     ),
+    key="position device_no",
+    of={"device_no": "ledger_devices", "node_no": "ledger_nodes"},
     rowid=False,
 )
 """Whole devices that wait for one member of a planned group; one open place per device."""
