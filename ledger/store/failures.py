@@ -74,6 +74,13 @@ def unavailable(error: DBAPIError) -> LedgerError:
     return LedgerError(f"the database failed: {text}")
 
 
+def unreachable(error: SQLAlchemyError | OSError) -> LedgerError:
+    """Return the error for a database that does not answer a service."""
+    if isinstance(error, DBAPIError):
+        return unavailable(error)
+    return LedgerError(f"the database can't be reached: {error or type(error).__name__}")
+
+
 def in_our_words(asked: Callable[_Given, _Answer]) -> Callable[_Given, _Answer]:
     """
     Let no error of the database leave what is asked of a writer but as a LedgerError.

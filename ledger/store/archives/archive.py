@@ -18,7 +18,6 @@ from sqlalchemy import Connection, delete, insert, select
 from sqlalchemy.exc import DBAPIError
 
 from ledger.domain.errors import CorruptLedgerError, InputError, LedgerError
-from ledger.domain.log.events import SegmentArchived
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.proofs.canonical import canonical_json
 from ledger.domain.proofs.merkle import compact_range
@@ -303,18 +302,9 @@ def _expect_room(path: Path, segment: Segment) -> None:
 
 def _move(writer: Writer, segment: Segment, sealed: _Sealed, wall_us: int) -> None:
     """Record the segment and let its events go, in one transaction, if its rows are as proved."""
-    event = SegmentArchived(
-        first=segment.first,
-        last=segment.last,
-        digest=segment.digest.hex(),
-        root=segment.root.hex(),
-        chain_hash=segment.chain_hash.hex(),
-        state_digest=segment.state_digest.hex(),
-        rows=sealed.rows,
-    )
     new = NewEvent(
         stream="sys",
-        event=event,
+        event=segment.event(sealed.rows),
         actor=writer.head.holder,
         idempotency_key=f"segment:{segment.first}-{segment.last}",
         wall_us=wall_us,

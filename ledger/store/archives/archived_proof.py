@@ -7,14 +7,13 @@ over all of them, and what stayed of an old event is held against its leaf.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from msgspec import structs
 from sqlalchemy import Connection, literal_column, select
 
 from ledger.domain.errors import CorruptLedgerError, InputError
@@ -37,11 +36,10 @@ from ledger.store.archives.segments import (
 )
 from ledger.store.proving.tree import node_reader
 from ledger.store.reading.kept import seldom_of
-from ledger.store.reading.tables import in_key_order, is_typed, other_types, rows_of
+from ledger.store.reading.tables import Report, in_key_order, is_typed, other_types, rows_of
 from ledger.store.writing.statements import Row
 
 _reservations = schema.ledger_reservations.c
-Report = Callable[[int | None, str], None]
 _LEAF: Final = [column.name for column in schema.ledger_events.columns].index("leaf_hash")
 
 
@@ -225,20 +223,11 @@ def _compare_sealing(connection: Connection, report: Report, segment: Segment) -
     """Compare a segment with the event that seals it; return that, as it must be."""
     query = select(_events.event_type, _events.body).where(_events.position == segment.position)
     row = connection.execute(query).first()
-    expected = SegmentArchived(
-        first=segment.first,
-        last=segment.last,
-        digest=segment.digest.hex(),
-        root=segment.root.hex(),
-        chain_hash=segment.chain_hash.hex(),
-        state_digest=segment.state_digest.hex(),
-    )
     try:
         found = decode_event(*row) if row is not None else None
     except InputError:
         found = None
-    if isinstance(found, SegmentArchived):
-        expected = structs.replace(expected, rows=found.rows)
+    expected = segment.event(found.rows if isinstance(found, SegmentArchived) else {})
     if found != expected:
         report(segment.position, f"the event does not archive the segment up to {segment.last}")
     if segment.file_name != file_name(segment.first, segment.last):

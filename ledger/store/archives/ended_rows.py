@@ -9,7 +9,7 @@ changed to have ended elsewhere is missing here and is too many there.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from hashlib import sha256
@@ -21,10 +21,15 @@ from sqlalchemy import Connection, literal_column
 
 from ledger.domain.log.events import SegmentArchived
 from ledger.store.proving.proof import HISTORY
-from ledger.store.reading.tables import UnreadableError, in_key_order, row_pages, typed_pages
+from ledger.store.reading.tables import (
+    Report,
+    UnreadableError,
+    in_key_order,
+    row_pages,
+    typed_pages,
+)
 from ledger.store.writing.statements import Row
 
-Report = Callable[[int | None, str], None]
 _LINES: Final = msgspec.json.Encoder().encode_lines
 
 

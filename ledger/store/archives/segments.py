@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final
@@ -17,7 +17,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, select
 
 from ledger.domain.errors import CorruptLedgerError, InputError
-from ledger.domain.log.events import EpochStarted
+from ledger.domain.log.events import EpochStarted, SegmentArchived
 from ledger.domain.log.state import LedgerState
 from ledger.domain.log.state_codec import decode_state
 from ledger.domain.proofs.canonical import canonical_json
@@ -65,6 +65,18 @@ class Segment:
     state_digest: bytes
     state: bytes
     at_us: int
+
+    def event(self, rows: Mapping[str, str]) -> SegmentArchived:
+        """Return the event that commits to it, and to the digests of the rows that ended in it."""
+        return SegmentArchived(
+            first=self.first,
+            last=self.last,
+            digest=self.digest.hex(),
+            root=self.root.hex(),
+            chain_hash=self.chain_hash.hex(),
+            state_digest=self.state_digest.hex(),
+            rows=rows,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,17 +218,15 @@ def segments_of(connection: Connection) -> tuple[Segment, ...]:
     Raises:
         CorruptLedgerError: they do not follow one another, or a row is damaged.
     """
-    columns = schema.ledger_segments.columns
+    query = select(*schema.ledger_segments.columns).order_by(_segments.last)
     try:
-        rows = connection.execute(select(*columns).order_by(_segments.last)).all()
+        rows = connection.execute(query).all()
     except DAMAGE as error:
         fact = f"the segments are unreadable: {fact_of(error)}"
         raise CorruptLedgerError(fact, position=0) from error
     found: list[Segment] = []
     for row in rows:
-        if not is_typed(schema.ledger_segments, row):
-            raise CorruptLedgerError(other_types(schema.ledger_segments, row), position=0)
-        segment = Segment(**dict(zip(columns.keys(), row, strict=True)))
+        segment = _segment(row)
         if segment.first != (found[-1].last if found else 0) + 1:
             raise CorruptLedgerError("a segment is missing", position=segment.first)
         found.append(segment)
@@ -227,8 +237,10 @@ def last_segment(connection: Connection) -> Segment | None:
     """Return the segment behind which the log is whole, in the transaction that is open."""
     query = select(*schema.ledger_segments.columns).order_by(_segments.last.desc()).limit(1)
     row = connection.execute(query).first()
-    if row is None:
-        return None
+    return None if row is None else _segment(row)
+
+
+def _segment(row: Sequence[Any]) -> Segment:
     if not is_typed(schema.ledger_segments, row):
         raise CorruptLedgerError(other_types(schema.ledger_segments, row), position=0)
     return Segment(**dict(zip(schema.ledger_segments.columns.keys(), row, strict=True)))

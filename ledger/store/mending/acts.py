@@ -25,8 +25,8 @@ from sqlalchemy.exc import DBAPIError
 
 from ledger.domain.errors import InputError
 from ledger.domain.log.events import (
-    CheckpointStored,
     CheckpointWithdrawn,
+    LedgerEvent,
     PositionVoided,
     TimeCorrected,
     decode_event,
@@ -63,7 +63,7 @@ _ALL: Final = select(_events.position, _events.leaf_hash).where(_events.event_ty
 
 def record_act(
     writer: Writer,
-    event: PositionVoided | CheckpointStored | CheckpointWithdrawn | TimeCorrected,
+    event: LedgerEvent,
     name: str,
     *,
     wall_us: int,

@@ -139,24 +139,9 @@ def key_at(ledger: Ledger, key: PublicKey, origin: str, size: int) -> PublicKey:
     Follows the rotations up to that position that both keys signed; others change nothing, for
     whoever can write the ledger can record them.
     """
-    query = (
-        select(_events.event_type, _events.body)
-        .where(_events.event_type == KeyRotated.event_type, _events.position <= size)
-        .order_by(_events.position)
-    )
-    with ledger.connection.begin():
-        rows = ledger.connection.execute(query).all()
-    for event_type, body in rows:
-        try:
-            event = decode_event(event_type, body)
-        except InputError:
-            continue  # `verify` names it; it hands no trust on
-        if (
-            isinstance(event, KeyRotated)
-            and event.old_key == str(key)
-            and is_rotation(event.note, origin=origin, old_key=event.old_key, new_key=event.new_key)
-        ):
-            key = PublicKey.parse(event.new_key)
+    for position, old, new in _rotations(ledger, origin):
+        if position <= size and str(old) == str(key):
+            key = new
     return key
 
 
@@ -205,7 +190,7 @@ def trusted_keys(ledger: Ledger, given: Sequence[PublicKey]) -> TrustedKeys:
     hands nothing on. Rotations that do not check change nothing: whoever can write the ledger can
     record them.
     """
-    rotations = _rotations(ledger)
+    rotations = _rotations(ledger, ledger.head().origin)
     keys = {key.key_id: key for key in given}
     signing = dict.fromkeys(keys, 0)  # key id -> behind which position
     periods: dict[str, list[Period]] = {}
@@ -224,13 +209,12 @@ def trusted_keys(ledger: Ledger, given: Sequence[PublicKey]) -> TrustedKeys:
     return TrustedKeys(keys=keys, periods=periods)
 
 
-def _rotations(ledger: Ledger) -> list[tuple[int, PublicKey, PublicKey]]:
+def _rotations(ledger: Ledger, origin: str) -> list[tuple[int, PublicKey, PublicKey]]:
     query = (
         select(_events.position, _events.event_type, _events.body)
         .where(_events.event_type == KeyRotated.event_type)
         .order_by(_events.position)
     )
-    origin = ledger.head().origin
     with ledger.connection.begin():
         rows = ledger.connection.execute(query).all()
     found: list[tuple[int, PublicKey, PublicKey]] = []

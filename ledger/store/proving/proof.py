@@ -21,11 +21,15 @@ from ledger.domain.log.events import LedgerEvent
 from ledger.domain.log.state import GRANTED
 from ledger.store import schema
 from ledger.store.projections.project import Projection
-from ledger.store.reading.tables import UnreadableError, in_key_order, row_pages, typed_pages
+from ledger.store.reading.tables import (
+    Report,
+    UnreadableError,
+    in_key_order,
+    row_pages,
+    typed_pages,
+)
 from ledger.store.writing import statements
 from ledger.store.writing.statements import Row, Statement
-
-Report = Callable[[int | None, str], None]
 
 
 class SortedRows:

@@ -30,10 +30,9 @@ from ledger.store.proving.proof import (
     PHASE,
     PLACE,
     Proof,
-    Report,
     SortedRows,
 )
-from ledger.store.reading.tables import in_key_order
+from ledger.store.reading.tables import Report, in_key_order
 from ledger.store.writing.statements import Row
 
 _PARTS: Final = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -19,6 +19,7 @@ from ledger.store.failures import DAMAGE, fact_of
 from ledger.store.mending.acts import NO_WITHDRAWALS, Withdrawal, Withdrawals, kept_notes, note_hash
 from ledger.store.proving.tree import TILE_LEVELS, TileGrower, stored_range
 from ledger.store.reading.tables import (
+    Report,
     UnreadableError,
     in_key_order,
     is_typed,
@@ -26,7 +27,6 @@ from ledger.store.reading.tables import (
     rows_of,
 )
 
-Report = Callable[[int | None, str], None]
 OWN: Final = "the ledger's own checkpoint"
 """What a finding about a checkpoint that the ledger keeps calls it."""
 NOT_WITHDRAWN: Final = "the event withdraws a checkpoint"

@@ -77,7 +77,6 @@ from ledger.store.open import Ledger
 from ledger.store.profile_postgres import one_snapshot
 from ledger.store.projections.held import HeldByFold
 from ledger.store.proving.damage import broken_checks, changed_rules, damaged_pages, other_revision
-from ledger.store.proving.proof import Report
 from ledger.store.proving.resumed import ResumedProof
 from ledger.store.proving.second import SecondProver
 from ledger.store.proving.tree_proof import NO_WITNESS, KeptCheckpoint, TreeProof
@@ -86,6 +85,7 @@ from ledger.store.reading.read import checked_head, proven_chain
 from ledger.store.reading.snapshots import SnapshotProof
 from ledger.store.reading.tables import (
     CONTRADICTION,
+    Report,
     UnreadableError,
     few_collections,
     in_key_order,

@@ -8,14 +8,14 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 from sqlalchemy import Connection, select
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 
-from ledger.domain.errors import CorruptLedgerError, LedgerError
+from ledger.domain.errors import CorruptLedgerError
 from ledger.domain.log.recorded import RecordedEvent
 from ledger.store import schema
 from ledger.store.archives.segments import archived_up_to, in_archive
 from ledger.store.ddl.postgres_log import CHANNEL
-from ledger.store.failures import unavailable
+from ledger.store.failures import unreachable
 from ledger.store.mending.acts import NO_VOIDS, Voids, voids_of
 from ledger.store.reading.read import recorded_event
 from ledger.store.service import Service, let_go
@@ -86,7 +86,7 @@ async def follow(
         except (SQLAlchemyError, OSError) as error:  # TimeoutError is an OSError
             away_since = clock.time() if away_since is None else away_since
             if clock.time() - away_since >= patience_seconds:
-                raise _away(error) from error
+                raise unreachable(error) from error
         await asyncio.sleep(min(poll_seconds, patience_seconds))
 
 
@@ -150,9 +150,3 @@ def _chain_at(connection: Connection, position: int) -> bytes:
     if found is None:
         raise CorruptLedgerError("no such event", position=position)
     return bytes(found)
-
-
-def _away(error: SQLAlchemyError | OSError) -> LedgerError:
-    if isinstance(error, DBAPIError):
-        return unavailable(error)
-    return LedgerError(f"the database can't be reached: {error or type(error).__name__}")

@@ -40,19 +40,32 @@ def each_of(connection: Connection, kind: type[_Kind], until: int = INTEGER_MAX)
         InputError: a body that nobody can read.
     """
     (event_type,) = (name for name, each in EVENT_TYPES.items() if each is kind)
+    for _, _, _, body in rows_of_types(connection, event_type, until=until):
+        event = decode_event(event_type, body)
+        if isinstance(event, kind):
+            yield event
+
+
+def rows_of_types(
+    connection: Connection, *types: str, until: int = INTEGER_MAX
+) -> Iterator[tuple[int, str, str, str]]:
+    """
+    Yield position, stream, type and body of the events of these types, without void ones.
+
+    In order, up to a position.
+    """
     e, voids = ledger_events.c, voids_of(connection)
-    of_type: ColumnElement[str] = literal_column(f"'{event_type}'")  # a value would hide the index
+    literals: list[ColumnElement[str]] = [literal_column(f"'{name}'") for name in types]
+    of_types = or_(*(e.event_type == each for each in literals))  # a value would hide the index
     query = (
-        select(e.position, e.body, e.leaf_hash)
-        .where(e.event_type == of_type, e.position <= until)
+        select(e.position, e.stream, e.event_type, e.body, e.leaf_hash)
+        .where(of_types, e.position <= until)
         .order_by(e.position)
     )
-    events = (
-        decode_event(event_type, body)
-        for position, body, leaf in connection.execute(query)
-        if void_event(voids, position, bytes(leaf)) is None
-    )
-    yield from (event for event in events if isinstance(event, kind))
+    for *row, leaf in connection.execute(query):
+        position, stream, event_type, body = row
+        if void_event(voids, position, bytes(leaf)) is None:
+            yield position, stream, event_type, body
 
 
 class _Labelled(Struct):
@@ -66,19 +79,9 @@ def labels_of(
     connection: Connection, nodes: Container[str], until: int = INTEGER_MAX
 ) -> dict[str, dict[str, str]]:
     """Return the labels that these nodes, by UID, had last up to a position."""
-    e, voids = ledger_events.c, voids_of(connection)
-    of_type: ColumnElement[str] = literal_column(f"'{NodeInventoried.event_type}'")
-    query = (
-        select(e.position, e.body, e.leaf_hash)
-        .where(e.event_type == of_type, e.position <= until)
-        .order_by(e.position)
-    )
-    found = {}
-    for position, body, leaf in connection.execute(query):
-        said = _read_labels(body)
-        if said.node_uid in nodes and void_event(voids, position, bytes(leaf)) is None:
-            found[said.node_uid] = said.labels
-    return found
+    rows = rows_of_types(connection, NodeInventoried.event_type, until=until)
+    inventories = (_read_labels(body) for _, _, _, body in rows)
+    return {each.node_uid: each.labels for each in inventories if each.node_uid in nodes}
 
 
 def events_of(connection: Connection, kind: type[_Kind], until: int = INTEGER_MAX) -> list[_Kind]:
@@ -89,18 +92,8 @@ def events_of(connection: Connection, kind: type[_Kind], until: int = INTEGER_MA
 def seldom_of(connection: Connection, *kinds: type[LedgerEvent]) -> list[tuple[int, LedgerEvent]]:
     """Return the events of these types, that are in the log as long as it is, with positions."""
     names = [name for name, each in EVENT_TYPES.items() if each in kinds]
-    e, voids = ledger_events.c, voids_of(connection)
-    literals: list[ColumnElement[str]] = [literal_column(f"'{name}'") for name in names]
-    query = (
-        select(e.position, e.event_type, e.body, e.leaf_hash)
-        .where(or_(*(e.event_type == each for each in literals)))  # as in `events_of`
-        .order_by(e.position)
-    )
-    return [
-        (position, decode_event(event_type, body))
-        for position, event_type, body, leaf in connection.execute(query)
-        if void_event(voids, position, bytes(leaf)) is None
-    ]
+    rows = rows_of_types(connection, *names)
+    return [(position, decode_event(event_type, body)) for position, _, event_type, body in rows]
 
 
 def times_of(connection: Connection, positions: Iterable[int]) -> dict[int, int]:

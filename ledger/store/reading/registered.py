@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
-from sqlalchemy import ColumnElement, Connection, func, literal_column, or_, select
+from sqlalchemy import ColumnElement, Connection, func, literal_column, select
 
 from ledger.domain.log.events import LedgerEvent, NodeInventoried, NodeLost, decode_event
 from ledger.domain.log.state import LOST
-from ledger.store.mending.acts import void_event, voids_of
 from ledger.store.projections.inventory import (
     GONE,
     KnownDevice,
@@ -20,9 +20,14 @@ from ledger.store.projections.inventory import (
     withdrawn,
 )
 from ledger.store.reading import report_queries as queries
+from ledger.store.reading.kept import rows_of_types
 from ledger.store.reading.report_rows import Device, Node
 from ledger.store.reading.views import EVENTS
 from ledger.store.schema import ledger_events
+
+_INVENTORIED: Final[ColumnElement[str]] = literal_column(
+    f"'{NodeInventoried.event_type}'"
+)  # a value would hide the index
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +87,7 @@ def inventories_between(
     query = (
         select(v.at_us, v.position)
         .join_from(EVENTS, ledger_events, v.position == e.position)
-        .where(e.event_type == _type(NodeInventoried), e.stream.in_(streams))
+        .where(e.event_type == _INVENTORIED, e.stream.in_(streams))
         .where(v.at_us > since_us, v.at_us <= until_us)
         .order_by(v.position)
     )
@@ -164,7 +169,7 @@ def _inventoried(connection: Connection) -> dict[str, tuple[int, int]]:
     e = ledger_events.c
     query = (
         select(e.stream, func.min(e.position), func.count())
-        .where(e.event_type == _type(NodeInventoried))
+        .where(e.event_type == _INVENTORIED)
         .group_by(e.stream)
     )
     return {stream: (first, number) for stream, first, number in connection.execute(query)}
@@ -178,21 +183,13 @@ def _told(
     connection: Connection, nodes: Iterable[Node], until: int
 ) -> Iterator[tuple[int, LedgerEvent]]:
     """Yield the inventories and losses of nodes up to a position, but what is declared void."""
-    e, voids = ledger_events.c, voids_of(connection)
     streams = set(map(_stream, nodes))
-    of_types = or_(e.event_type == _type(NodeInventoried), e.event_type == _type(NodeLost))
-    query = (
-        select(e.position, e.stream, e.event_type, e.body, e.leaf_hash)
-        .where(of_types, e.position <= until)
-        .order_by(e.position)
-    )
-    for position, stream, event_type, body, leaf in connection.execute(query) if streams else ():
-        if stream in streams and void_event(voids, position, bytes(leaf)) is None:
+    types = (NodeInventoried.event_type, NodeLost.event_type)
+    for position, stream, event_type, body in (
+        rows_of_types(connection, *types, until=until) if streams else ()
+    ):
+        if stream in streams:
             yield position, decode_event(event_type, body)
-
-
-def _type(kind: type[NodeInventoried | NodeLost]) -> ColumnElement[str]:
-    return literal_column(f"'{kind.event_type}'")  # a value would hide the index
 
 
 def _id(row: Device) -> tuple[str, str]:

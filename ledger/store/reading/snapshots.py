@@ -8,22 +8,18 @@ from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy import Connection, delete, insert, select
-from sqlalchemy.exc import DBAPIError
 
 from ledger.domain.errors import InputError, LedgerError
 from ledger.domain.log.events import LedgerEvent, SnapshotTaken
-from ledger.domain.log.recorded import NewEvent
 from ledger.domain.log.state import LedgerState
 from ledger.domain.log.state_codec import encode_state, state_digest
 from ledger.store import schema
-from ledger.store.failures import unavailable
+from ledger.store.mending.acts import record_act
 from ledger.store.open import Ledger
-from ledger.store.reading.tables import UnreadableError, in_key_order, rows_of
+from ledger.store.reading.tables import Report, UnreadableError, in_key_order, rows_of
 from ledger.store.reading.timetravel import SNAPSHOT_FORMAT, commits_to, state_at, unpacked
 from ledger.store.writing.append import Writer
 from ledger.store.writing.statements import Row
-
-Report = Callable[[int | None, str], None]
 
 KEPT: Final = 3
 """The newest snapshots stay: a damaged one is left aside for the one before it."""
@@ -83,13 +79,6 @@ def store_picture(writer: Writer, picture: Picture, *, wall_us: int) -> Snapshot
         "body": picture.body,
         "digest": picture.digest,
     }
-    new = NewEvent(
-        stream="sys",
-        event=taken,
-        actor=writer.head.holder,
-        idempotency_key=f"snapshot:{position}",
-        wall_us=wall_us,
-    )
 
     def store(connection: Connection) -> None:
         connection.execute(insert(schema.ledger_snapshots), row)
@@ -97,10 +86,7 @@ def store_picture(writer: Writer, picture: Picture, *, wall_us: int) -> Snapshot
         last = connection.execute(select(at).order_by(at.desc()).limit(KEPT)).scalars()
         connection.execute(delete(schema.ledger_snapshots).where(at < min(last)))
 
-    try:
-        writer.commit([new], beside=store)
-    except DBAPIError as error:
-        raise unavailable(error) from error
+    record_act(writer, taken, "snapshot", wall_us=wall_us, beside=store)
     return taken
 
 

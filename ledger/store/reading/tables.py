@@ -33,6 +33,10 @@ CONTRADICTION: Final = (
 """What a replay may raise over words that no writer of ours recorded: they are the finding."""
 
 
+Report = Callable[[int | None, str], None]
+"""Takes a finding: the first position that it concerns, if any, and its words."""
+
+
 class UnreadableError(LedgerError):
     """The database can't read its own pages. Stop reading this table; say how far it came."""
 
@@ -86,9 +90,7 @@ def row_pages(connection: Connection, query: Select[Any]) -> Generator[list[Row]
             cursor.close()
 
 
-def typed_pages(
-    table: Table, pages: Iterable[list[Row]], report: Callable[[int | None, str], None]
-) -> Iterator[list[Row]]:
+def typed_pages(table: Table, pages: Iterable[list[Row]], report: Report) -> Iterator[list[Row]]:
     """
     Yield the rows whose values are of their columns; report the others.
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy import Connection, select
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 
 from ledger.domain.errors import (
     CorruptLedgerError,
@@ -20,7 +20,7 @@ from ledger.domain.errors import (
 )
 from ledger.domain.log.clock import SteadyClock
 from ledger.store import schema
-from ledger.store.failures import unavailable
+from ledger.store.failures import unreachable
 from ledger.store.service import Service, let_go
 from ledger.store.threaded import Connected
 from ledger.store.writing.append import Head, Writer, read_head, start_epoch
@@ -221,7 +221,7 @@ class Lane:
         try:
             done = await self._do_alone(alone.prepare)
         except (SQLAlchemyError, OSError, LedgerError) as error:  # TimeoutError is an OSError
-            found = error if isinstance(error, LedgerError) else _unavailable(error)
+            found = error if isinstance(error, LedgerError) else unreachable(error)
             await self._disconnect()  # the next one begins where the ledger really is
             _fail([alone], found)
             if isinstance(found, _ENDED):
@@ -299,7 +299,7 @@ class Lane:
                 f"no answer from the database: seconds={self._patience_seconds}"
             ) from error
         except (SQLAlchemyError, OSError) as error:  # the driver's own words
-            found = _unavailable(error)
+            found = unreachable(error)
             if self._connection is None:  # nothing was asked yet
                 raise found from error
             raise UnknownOutcomeError(f"the answer was lost: {found}") from error
@@ -348,7 +348,7 @@ async def open_lane(
                 await let_go(connection, patience_seconds, broken=True)
                 raise
     except (SQLAlchemyError, OSError) as error:  # TimeoutError is an OSError
-        raise _unavailable(error) from error
+        raise unreachable(error) from error
     lane = Lane(
         service,
         connection,
@@ -399,12 +399,6 @@ def _resume(connection: Connection, known: Head, clock: SteadyClock | None) -> W
         fact = "the ledger lacks what was recorded in it, it was put back"
         raise CorruptLedgerError(fact, position=min(head.position + 1, known.position))
     return Writer(connection, head, clock)
-
-
-def _unavailable(error: SQLAlchemyError | OSError) -> LedgerError:
-    if isinstance(error, DBAPIError):
-        return unavailable(error)
-    return LedgerError(f"the database can't be reached: {error or type(error).__name__}")
 
 
 def _fail(batch: Sequence[_Asked | _Alone], error: LedgerError) -> None:
