@@ -31,6 +31,7 @@ from ledger.store.proving.proof import (
     PLACE,
     Proof,
     SortedRows,
+    by_key,
 )
 from ledger.store.reading.tables import Report, in_key_order
 from ledger.store.writing.statements import Row
@@ -64,13 +65,9 @@ class ResumedProof(Proof):
             for table, part in held.parts:
                 found[table.name].append(part[:-2])
         return {
-            "ledger_machines": tuple(map(tuple, self._machines.values())),
-            "ledger_nodes": tuple(map(tuple, self._nodes.values())),
-            "ledger_stands": tuple(tuple(self._stands[key]) for key in sorted(self._stands)),
-            "ledger_devices": tuple(map(tuple, self._devices.values())),
-            "ledger_cpus": tuple(tuple(self._cpus[key]) for key in sorted(self._cpus)),
+            **{table.name: tuple(rows) for table, rows in self._facts().items()},
             "ledger_reservations": tuple(reservations),
-            **{name: tuple(sorted(rows, key=_by_key)) for name, rows in found.items()},
+            **{name: tuple(sorted(rows, key=by_key)) for name, rows in found.items()},
             "ledger_planned_cards": tuple(sorted(must for must, _ in self._places.values())),
         }
 
@@ -90,11 +87,15 @@ class ResumedProof(Proof):
 
     def _resume(self, end: End) -> None:
         rows = end.rows
-        self._machines = {row[0]: list(row) for row in rows["ledger_machines"]}
-        self._nodes = {row[0]: list(row) for row in rows["ledger_nodes"]}
-        self._stands = {(row[0], row[1]): list(row) for row in rows["ledger_stands"]}
-        self._devices = {row[0]: list(row) for row in rows["ledger_devices"]}
-        self._cpus = {(row[0], row[1]): list(row) for row in rows["ledger_cpus"]}
+        for table, take in (
+            (schema.ledger_machines, self._machine),
+            (schema.ledger_nodes, self._node),
+            (schema.ledger_stands, self._stand),
+            (schema.ledger_devices, self._accounts.add_device),
+            (schema.ledger_cpus, self._accounts.add_cpu),
+        ):
+            for row in rows[table.name]:
+                take(row)
         facts = {
             table.name: columns_of(table, names, rows[table.name]) for table, names in FACTS.items()
         }
@@ -117,8 +118,6 @@ class ResumedProof(Proof):
             recorded.finish()
         self.close()
         self._recorded = self._readers(_behind(end.position))
-        for device in self._devices.values():
-            self._known_by_id(device)
 
     def _readers(self, query: Callable[[Table], Select[Any]]) -> dict[Table, SortedRows]:
         return {
@@ -130,13 +129,9 @@ class ResumedProof(Proof):
         """Remember what a part gives back when it ends; the facts have it counted."""
         held = self._open.get(row[0])
         if table is schema.ledger_slot_holdings:
-            self._slots[row[2], row[1]] = self._slots.get((row[2], row[1]), 0) + 1
+            self._accounts.take_slot(row[2], row[1])
         elif held is not None:
             (held.shares if table is schema.ledger_holdings else held.cpus).append(row)
-
-
-def _by_key(row: Row) -> Row:
-    return row[:2]
 
 
 def _position(table: Table, operator: str, position: int) -> Any:  # noqa: ANN401 - a condition
