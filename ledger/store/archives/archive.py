@@ -38,6 +38,7 @@ from ledger.store.archives.segment_files import (
 from ledger.store.archives.segments import TILE_EVENTS, End, Segment, add_keys, packed, segments_of
 from ledger.store.failures import fact_of, refused_by_rule, unavailable
 from ledger.store.mending.acts import first_corrected
+from ledger.store.mending.correcting import expect_right
 from ledger.store.open import Ledger
 from ledger.store.profile_postgres import one_snapshot, take_your_time
 from ledger.store.proving.checkpoints import reader_of
@@ -139,14 +140,8 @@ def orphans(ledger: Ledger, folder: Path) -> tuple[Path, ...]:
 
 def _expect_owner(ledger: Ledger) -> None:
     """Rows of the log are deleted by the role that owns them, never by the service's."""
-    if ledger.connection.dialect.name != "postgresql":
-        return
-    query = "SELECT has_table_privilege('ledger_events', 'DELETE')"
     with ledger.connection.begin():
-        if not ledger.connection.exec_driver_sql(query).scalar():
-            error = InputError("this role may not archive", place=ledger.url)
-            error.add_note("connect as ledger_migrator, see docs/operations.md")
-            raise error
+        expect_right(ledger, "SELECT has_table_privilege('ledger_events', 'DELETE')", "archive")
 
 
 def _sealed(ledger: Ledger, folder: Path, up_to: int, sign: Sign, check: Check) -> _Sealed | None:

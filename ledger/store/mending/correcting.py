@@ -34,7 +34,7 @@ def check_correction(ledger: Ledger, event: TimeCorrected) -> tuple[int, int]:
             or before the ledger began, or the role may not change the views.
     """
     with ledger.connection.begin():
-        _expect_owner(ledger)
+        expect_right(ledger, _OWNS, "correct times")  # it changes views
         _expect_in_log(ledger.connection, event)
         first_us, earliest, latest, last_us = _moved(ledger.connection, event)
         began_us = _began(ledger.connection)
@@ -72,12 +72,16 @@ def outside_of_calendar(connection: Connection) -> int | None:
     return found
 
 
-def _expect_owner(ledger: Ledger) -> None:
-    """Views are changed by the role that owns them, never by the service's."""
-    if ledger.connection.dialect.name != "postgresql":
-        return
-    if not ledger.connection.exec_driver_sql(_OWNS).scalar():
-        error = InputError("this role may not correct times", place=ledger.url)
+def expect_right(ledger: Ledger, query: str, act: str) -> None:
+    """
+    Ask Postgres whether the role may do what only the ledger's owner does.
+
+    Raises:
+        InputError: the query says that it may not.
+    """
+    connection = ledger.connection
+    if connection.dialect.name == "postgresql" and not connection.exec_driver_sql(query).scalar():
+        error = InputError(f"this role may not {act}", place=ledger.url)
         error.add_note("connect as ledger_migrator, see docs/operations.md")
         raise error
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from ledger.store import schema
+from ledger.store.ddl import postgres
 from ledger.store.ddl.postgres_guard import EVENT_TRIGGERS, MADE_BY_SUPERUSER
 from ledger.store.ddl.postgres_log import PARTITION_EVENTS
 from ledger.store.ddl.postgres_roles import DELETES, KEPT_FROM_WRITER, UPDATES
@@ -24,7 +25,6 @@ from ledger.store.proving.damage_postgres_scratch import (
     definitions,
     expected,
     mean_the_same,
-    texts,
     triggers,
 )
 
@@ -180,7 +180,7 @@ def _shown(key: Key) -> str:
 
 @cache
 def _views() -> tuple[str, ...]:
-    return tuple(dict.fromkeys(match[1] for text in texts() if (match := VIEW.match(text))))
+    return tuple(dict.fromkeys(match[1] for text in postgres.RULES if (match := VIEW.match(text))))
 
 
 def _order(connection: Connection) -> Iterator[str]:

@@ -110,11 +110,6 @@ def definitions(connection: Connection) -> Mapping[str, Words]:
     return _definitions(connection, _PUBLIC)
 
 
-def texts() -> tuple[str, ...]:
-    """Return the statements that make a ledger's rules and views."""
-    return postgres.RULES
-
-
 class NoScratchError(Exception):
     """The server lets us make no temporary tables: what it would say of them is not known."""
 
@@ -230,7 +225,7 @@ def _make(connection: Connection, kind: str) -> None:
     _run(connection, "SET LOCAL check_function_bodies = off")
     schema.METADATA.create_all(connection, checkfirst=False)
     if kind in {"", "view"}:
-        for text in texts():
+        for text in postgres.RULES:
             if VIEW.match(text) or _FUNCTION.match(text):
                 _run(connection, text)
     if kind in {"", "trigger"}:
@@ -241,7 +236,7 @@ def _make(connection: Connection, kind: str) -> None:
 
 def triggers() -> dict[Key, str]:
     """Return the statement that makes each trigger, by table and name."""
-    found = (TRIGGER.match(text) for text in texts())
+    found = (TRIGGER.match(text) for text in postgres.RULES)
     return {(match[2], match[1]): match.string for match in found if match}
 
 

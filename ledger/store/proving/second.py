@@ -231,14 +231,7 @@ def vouch_for_rows(connection: Connection, still: Callable[[], object]) -> Vouch
         proof.finish()
     if position > start.position:
         chain = connection.execute(_CHAIN, {"position": position}).scalar_one()
-    return (
-        None
-        if findings
-        else Vouched(
-            position=position,
-            chain_hash=chain,
-        )
-    )
+    return None if findings else Vouched(position=position, chain_hash=chain)
 
 
 def _serve(url: str, pipe: Pipe, other: Pipe, first: int) -> None:

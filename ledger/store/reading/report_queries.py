@@ -60,9 +60,9 @@ from ledger.store.reading.views import (
     When,
     each_row,
     in_window,
-    machines_of,
     matching,
     matching_all,
+    names_beside,
     of_pod,
     rows_of,
 )
@@ -128,11 +128,10 @@ def device_holders(
 def cpu_holders(connection: Connection, when: When, *, node: str, cpus: CpuSet) -> list[HolderRow]:
     """Return who holds any of these CPUs, through whichever Node of their machine, by position."""
     h, r = CPU_HOLDINGS, RESERVATIONS
-    names = select(NODES.c.node_name).where(NODES.c.machine_no.in_(machines_of(node)))
     query = (
         select(*_as_holder(r))
         .join_from(r, h, h.c.position == r.c.position)
-        .where(when.condition(h), h.c.node_name.in_(names), h.c.cpu.in_(list(cpus)))
+        .where(when.condition(h), h.c.node_name.in_(names_beside(node)), h.c.cpu.in_(list(cpus)))
         .order_by(r.c.position)
         .distinct()
     )
@@ -162,8 +161,7 @@ def pod_holders(
     r = RESERVATIONS
     query = select(*_as_holder(r)).where(when.condition(r)).order_by(r.c.position)
     if node is not None:
-        names = select(NODES.c.node_name).where(NODES.c.machine_no.in_(machines_of(node)))
-        query = query.where(r.c.node_name.in_(names))
+        query = query.where(r.c.node_name.in_(names_beside(node)))
     holders = _holders(connection, matching(query, r, of_pod(pod)))
     return [_with_unknown_types(connection, holder) for holder in holders]
 

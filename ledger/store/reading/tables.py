@@ -48,18 +48,9 @@ def rows_of(connection: Connection, query: Select[Any]) -> Generator[Row, None, 
     Raises:
         UnreadableError: a page or a value is damaged; every row before it has been yielded.
     """
-    text = str(_compiled(query, _Writing(connection.dialect)))
-    failures = _failures(connection)
-    cursor = _cursor(connection)
-    try:
-        cursor.execute(text)
+    with _answering(connection, query) as cursor:
         for row in cursor:  # noqa: UP028 - it would close the cursor when the reader leaves
             yield row
-    except failures as error:
-        raise UnreadableError(str(error)) from error
-    finally:
-        with suppress(*failures):  # a reader that left early may outlive the connection
-            cursor.close()
 
 
 def row_pages(connection: Connection, query: Select[Any]) -> Generator[list[Row], None, None]:
@@ -69,25 +60,19 @@ def row_pages(connection: Connection, query: Select[Any]) -> Generator[list[Row]
     Raises:
         UnreadableError: as `rows_of`.
     """
-    text = str(_compiled(query, _Writing(connection.dialect)))
-    failures = _failures(connection)
-    cursor = _cursor(connection)
     page: list[Row] = []
-    try:
-        cursor.execute(text)
+    with _answering(connection, query) as cursor:
         source = iter(cursor)
-        while True:
-            page.extend(islice(source, PAGE_ROWS))  # one that fails keeps what came before
-            if not page:
-                return
+        try:
+            while True:
+                page.extend(islice(source, PAGE_ROWS))  # one that fails keeps what came before
+                if not page:
+                    return
+                yield page
+                page = []
+        except _failures(connection):
             yield page
-            page = []
-    except failures as error:
-        yield page
-        raise UnreadableError(str(error)) from error
-    finally:
-        with suppress(*failures):  # as above
-            cursor.close()
+            raise
 
 
 def typed_pages(table: Table, pages: Iterable[list[Row]], report: Report) -> Iterator[list[Row]]:
@@ -187,6 +172,21 @@ def _failures(connection: Connection) -> tuple[type[Exception], ...]:
         MemoryError,  # a length that no value has
         OverflowError,
     )
+
+
+@contextmanager
+def _answering(connection: Connection, query: Select[Any]) -> Iterator[Any]:
+    text = str(_compiled(query, _Writing(connection.dialect)))
+    failures = _failures(connection)
+    cursor = _cursor(connection)
+    try:
+        cursor.execute(text)
+        yield cursor
+    except failures as error:
+        raise UnreadableError(str(error)) from error
+    finally:
+        with suppress(*failures):  # a reader that left early may outlive the connection
+            cursor.close()
 
 
 def _cursor(connection: Connection) -> Any:  # noqa: ANN401 - the protocol has no iteration

@@ -13,14 +13,13 @@ from ledger.store.reading.report_rows import UnknownRow, UnplacedRow
 from ledger.store.reading.views import (
     EVENTS,
     HOLDINGS,
-    NODES,
     NOW,
     RESERVATIONS,
     When,
     each_row,
     in_window,
-    machines_of,
     matching,
+    names_beside,
     rows_of,
 )
 from ledger.store.schema import ledger_slot_holdings
@@ -65,8 +64,7 @@ def unknown_rows(
         .order_by(r.c.position)
     )
     if node is not None:
-        names = select(NODES.c.node_name).where(NODES.c.machine_no.in_(machines_of(node)))
-        query = query.where(r.c.node_name.in_(names))
+        query = query.where(r.c.node_name.in_(names_beside(node)))
     rows = [UnknownRow._make((*row, "")) for row in rows_of(connection, query)]
     archived = [row.position for row in rows if row.body is None]
     slots = _unknown_slots(connection, archived)

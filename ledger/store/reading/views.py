@@ -125,9 +125,10 @@ def in_window(view: FromClause, since_us: int, until_us: int) -> ColumnElement[b
     return (view.c.opened_at_us < until_us) & or_(closed.is_(None), closed > since_us)
 
 
-def machines_of(node: str) -> Select[Any]:
-    """Return the machines that the Nodes of a name stand on."""
-    return select(NODES.c.machine_no).where(NODES.c.node_name == node)
+def names_beside(node: str) -> Select[Any]:
+    """Return the names of all Nodes on the machines that the Nodes of a name stand on."""
+    machines = select(NODES.c.machine_no).where(NODES.c.node_name == node)
+    return select(NODES.c.node_name).where(NODES.c.machine_no.in_(machines))
 
 
 def matching(

@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 from sqlalchemy import Connection, select, update
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
@@ -79,25 +79,11 @@ def read_head(connection: Connection, *, lock: bool = False) -> Head:
     Raises:
         CorruptLedgerError: there is none.
     """
-    query = select(
-        schema.ledger_head.c.position,
-        schema.ledger_head.c.chain_hash,
-        schema.ledger_head.c.epoch,
-        schema.ledger_head.c.holder,
-        schema.ledger_head.c.origin,
-        schema.ledger_head.c.at_us,
-    )
+    query = select(*(schema.ledger_head.c[name] for name in Head.__struct_fields__))
     row = connection.execute(query.with_for_update() if lock else query).one_or_none()
     if row is None:
         raise CorruptLedgerError("the head is missing", position=0)
-    return Head(
-        position=row.position,
-        chain_hash=bytes(row.chain_hash),
-        epoch=row.epoch,
-        holder=row.holder,
-        origin=row.origin,
-        at_us=row.at_us,
-    )
+    return Head(**{**row._mapping, "chain_hash": bytes(row.chain_hash)})  # noqa: SLF001 - its public one
 
 
 def _fenced(head: Head) -> FencedError:
@@ -223,9 +209,7 @@ class Writer:
             idempotency_key=f"epoch:{head.epoch}",
             wall_us=wall_us,
         )
-        batch = self._batch([new])
-        self._write(batch)
-        self._stand_behind(batch)
+        self._begin_with([new])
 
     def _begin_with(self, events: Sequence[NewEvent]) -> None:
         batch = self._batch(events)
@@ -328,14 +312,7 @@ class Writer:
             leaf = row_leaf(words, said.hexdigest())
             chain = chain_hash(chain, leaf)
             rows.append((*words, leaf, chain))
-        head = Head(
-            position=position,
-            chain_hash=chain,
-            epoch=epoch,
-            holder=self._head.holder,
-            origin=self._head.origin,
-            at_us=at_us,
-        )
+        head = structs.replace(self._head, position=position, chain_hash=chain, at_us=at_us)
         return _Batch(events=events, rows=rows, times=times, head=head, versions=versions)
 
     def _latest_us(self) -> int:

@@ -35,6 +35,7 @@ KEYS_PER_QUERY: Final = 500
 AROUND_MAX: Final = 640
 """Characters of a stream, a key and the like, which are made of a few names: of at most four bytes
 each they are a key of any index."""
+_AROUND: Final = ("stream", "actor", "correlation_id", "idempotency_key")
 _NUL: Final = "\x00"
 _NUL_AS_JSON: Final = "\\u0000"
 
@@ -283,7 +284,7 @@ def _misfit(new: NewEvent) -> UnfitError:
 
 
 def _expect_short(new: NewEvent) -> None:
-    for name in ("stream", "actor", "correlation_id", "idempotency_key"):
+    for name in _AROUND:
         length = len(getattr(new, name))
         if length > AROUND_MAX:
             raise _too_long(new, name, length, AROUND_MAX)
@@ -305,12 +306,7 @@ def _unfit_number(new: NewEvent, field: str) -> UnfitNumberError:
 
 def _refuse(new: NewEvent) -> None:
     """Raise for the first text that does not fit; six letters that look like a NUL may be text."""
-    around = {
-        "stream": new.stream,
-        "actor": new.actor,
-        "correlation_id": new.correlation_id,
-        "idempotency_key": new.idempotency_key,
-    }
+    around: dict[str, Json] = {name: getattr(new, name) for name in _AROUND}
     field = _unfit(around, "") or _unfit(plain_value(new.event), "")
     if field:
         raise UnfitTextError(
