@@ -38,8 +38,8 @@ def make(connection: Connection) -> None:
     """
     Make a ledger without events of an empty database, or of one that is a ledger already.
 
-    A file is made by what the migrations made before in this process: a simulation that compares
-    policies makes many, and Alembic takes longer for one than all else.
+    A file repeats what the migrations made before in this process: Alembic takes longer for one of
+    the many ledgers of a simulation than all else.
     """
     if connection.dialect.name == "sqlite":
         with connection.begin():  # nobody makes it meanwhile

@@ -37,8 +37,8 @@ class Ledger:
     An open ledger. Close it, or use it in a `with` statement.
 
     What a damaged or busy database says inside of that statement leaves it as a LedgerError.
-    `connection` is the one connection below; functions of this package run on it. `began` is of a
-    ledger of a cluster's objects: Pod UID -> since when it holds or waits, and "" -> their moment.
+    `began` is of a ledger of a cluster's objects: Pod UID -> since when it holds or waits, "" ->
+    their moment.
     """
 
     def __init__(self, *, url: str, engine: Engine, connection: Connection, writable: bool) -> None:
@@ -147,9 +147,8 @@ def open_ledger(url: str, *, mode: Mode) -> Ledger:
     """
     Open the ledger at `url`: `sqlite:///path`, a plain path, or `postgresql://user@host/database`.
 
-    `create` makes the file, and takes one that is empty or a ledger without events; a database of
-    Postgres must be there. `upgrade` opens
-    for writing what has an older schema too, to be brought to this one.
+    `create` makes the file, or takes an empty one or a ledger without events; a database of
+    Postgres must be there. `upgrade` also opens, for writing, what has an older schema.
 
     Raises:
         InputError: no such file or database, not a ledger, a ledger of another version, or, with
@@ -279,11 +278,7 @@ def _expect_revision(ledger: Ledger, place: str) -> None:
 
 
 def _expect_newest(ledger: Ledger, place: str) -> None:
-    """
-    An older schema lacks what this release reads and keeps up; it is brought up to it first.
-
-    Whatever else is wrong with the record of the revision is a finding of `verify`.
-    """
+    """Refuse an older schema; what else is wrong with the record of it is a finding of `verify`."""
     newest = schema.REVISIONS[-1]
     older = [revision for revision in _revisions(ledger) if revision != newest]
     if older:

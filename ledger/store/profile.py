@@ -52,12 +52,7 @@ sqlite3.register_adapter(type(None), lambda none: none)
 
 
 class LedgerConnection(sqlite3.Connection):
-    """
-    A connection to a file, which somebody may move or remove under it without a word of SQLite.
-
-    Attributes:
-        path: of the file; `file`: which one that was when it was opened.
-    """
+    """A connection to the file at `path`, which was `file` (device, inode) when it was opened."""
 
     path: Path
     file: tuple[int, int]
@@ -81,8 +76,8 @@ def sqlite_engine(path: Path, *, write: bool, cache_kib: int = CACHE_KIB) -> Eng
     """
     Return an engine on the file: one connection each time it is asked, no pool.
 
-    A writer's transaction takes the write lock when it begins, so that two writers wait at the
-    start and not in the middle. A reader's transaction is one consistent snapshot.
+    A writer's transaction takes the write lock when it begins. A reader's is one consistent
+    snapshot.
     """
     engine = create_engine(
         "sqlite+pysqlite://",

@@ -1,13 +1,13 @@
 """
 The tables of the ledger, for every database alike.
 
-`ledger_events` and `ledger_head` are the ground state. All other tables are projections: the same
+`ledger_events` and `ledger_head` are the ground state. All other tables are projections: the
 transaction that appends an event writes them, and `rebuild` makes them again from the events. What
 the database itself refuses (changing an event, a second holder of a full card) is in `ddl.rules`.
 
-A projected row names its event by position without a foreign key, so that old events can move to
-an archive; that the event is there is checked when the row is written. Numbers such as `node_no`
-and `device_no` are given out in the order of the events, so that a replay gives out the same ones.
+A projected row names its event by position without a foreign key, so that old events can move to an
+archive; the row's rule checks that the event is there. Numbers such as `node_no` are given out in
+the order of the events, so that a replay gives out the same ones.
 """
 
 from __future__ import annotations
@@ -361,8 +361,8 @@ ledger_tree: Final = _table(
     key="id",
 )
 """
-One row: the Merkle tree over the leaf hashes of positions 1..size, as its compact range: the roots
-of its perfect subtrees, largest first, 32 bytes each. Moves in the commit that appends.
+One row: the Merkle tree over the leaf hashes of positions 1..size, as its compact range (roots of
+its perfect subtrees, largest first, 32 bytes each). Moves in the commit that appends.
 """
 
 ledger_tiles: Final = _table(

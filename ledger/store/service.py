@@ -26,9 +26,7 @@ class Service:
     """
     An open ledger for asyncio. Made by `open_service`.
 
-    Attributes:
-        moved: told by the lane of this process after every commit; wakes readers at once.
-        moves: how often it was told.
+    The lane of this process notifies `moved` after every commit, `moves` times so far.
     """
 
     def __init__(
@@ -50,9 +48,7 @@ class Service:
         """
         Return a connection of its own; there is no pool. The caller closes it.
 
-        Args:
-            reads: nothing is written by it. On SQLite a transaction of any other one takes the
-                write lock when it begins.
+        On SQLite a connection that not only `reads` takes the write lock with each transaction.
         """
         if isinstance(self.engine, Engine):
             return await connect((reads and self._reading) or self.engine)

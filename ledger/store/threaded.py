@@ -18,8 +18,8 @@ async def in_thread(act: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) 
     """
     Return what a function gives that may take as long as a database is silent.
 
-    Who stops waiting does not stop it, and the process may end meanwhile: nobody waits for its
-    thread, as everybody would for those of `asyncio.to_thread`.
+    A caller that stops waiting does not stop it. Unlike with `asyncio.to_thread`, the process may
+    end meanwhile.
     """
     given: Future[_T] = Future()
 
@@ -56,8 +56,8 @@ class ThreadedConnection:
     """
     A connection of which everything is done in the one thread that made it. Made by `connect`.
 
-    A function of the store is one hop there and one back, however often it asks the database. Who
-    stops waiting stops nothing: what has begun ends first, then what was asked after it.
+    One hop there and back per function, however often it asks the database. A caller that stops
+    waiting stops nothing: calls end in their order.
     """
 
     def __init__(self, thread: ThreadPoolExecutor, connection: Connection) -> None:

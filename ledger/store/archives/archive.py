@@ -1,8 +1,8 @@
 """
 Move old events to a file: written, forced to the disk and proved before a single row goes.
 
-Rule: design section 4. The file comes first and the ledger follows: whoever is killed between the
-two leaves a ledger that has everything and a file that nothing names, which the next run replaces.
+Rule: design section 4. A process killed in between leaves the ledger whole; the next run replaces
+the file, which nothing names.
 """
 
 from __future__ import annotations
@@ -55,13 +55,7 @@ _PATTERN: Final = "segment-*.jsonl.gz"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Archived:
-    """
-    A segment that moved to a file.
-
-    Attributes:
-        kept: how many of its events stayed in the log, for readers that need them.
-        position: the event that tells of it.
-    """
+    """A segment that moved to a file, by the event at `position`; `kept` of its events stayed."""
 
     first: int
     last: int
@@ -247,11 +241,9 @@ class _Proved:
         return end
 
     def root(self) -> bytes:
-        """Return the root at the last row."""
         return self._walk.root()
 
     def close(self) -> None:
-        """Let go of every query."""
         self._walk.close()
 
     def _counted(self, rows: Iterator[Row]) -> Iterator[Row]:

@@ -46,13 +46,10 @@ _LEAF: Final = [column.name for column in schema.ledger_events.columns].index("l
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivedPast:
     """
-    What was before the first event that is in the log.
+    What was before the first event in the log: up to position `last`, 0 for nothing archived.
 
-    Attributes:
-        last: the last archived position, 0 for none.
-        nodes: the folded nodes there.
-        chains: chain values in hex, at the positions that were asked for.
-        known: (Pod UID, attempt) of the reservations of the Pods that were asked for.
+    `chains` are chain values, hex, at the positions asked for. `known` are (Pod UID, attempt) of
+    the Pods asked for.
     """
 
     last: int = 0
@@ -98,10 +95,10 @@ class ProofStart:
     Where a proof of the whole ledger begins, and what it then reads.
 
     Attributes:
-        start: what is known before the first event that is read.
+        start: the state before the first event that is read.
         seals: the segments that are read from their files, by their last position.
         files: one per segment; empty where their events are not read.
-        not_compared: rows of archived events that the log says nothing of, unless they are read.
+        not_compared: rows of archived events that the log says nothing of.
     """
 
     start: End

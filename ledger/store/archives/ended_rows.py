@@ -1,9 +1,8 @@
 """
-Rows that no event in the log explains any more, for they ended in a segment: digests of them.
+Digests of rows that ended in an archived segment, which no event in the log explains any more.
 
-Rule: docs/adr/0034. Such a row never changes again, so that the event that archives a segment can
-commit to all that ended in it. A row belongs where its own words say that it ended: one that was
-changed to have ended elsewhere is missing here and is too many there.
+Rule: docs/adr/0034. Such a row never changes again, so the event that archives a segment commits to
+all that ended in it. A row with a forged end is missing in one segment and too many in another.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
 """
 The rules that Postgres itself enforces, whoever connects.
 
-Every rule is one of the table, asked of each row as the table says, or of all rows of a statement
-at once, with the table's conditions and words (`postgres_holdings`, `postgres_log`). Triggers are
-ENABLE ALWAYS, so that `session_replication_role` does not silence them.
+Each rule of the table is asked of each row, or of all rows of a statement at once
+(`postgres_holdings`, `postgres_log`). Triggers are ENABLE ALWAYS: `session_replication_role` does
+not silence them.
 
-One rule waits for the end of a transaction: the head stops where the events stop, an event that
-opens a holding has just the rows that it says, value by value, what others tell is there, and one
-that ends leaves nothing open that it ends. The head moves first, then come the events, and their
-rows last, so that nobody can tell earlier. SQLite has no such rule: there `verify` names what was
-left (docs/operations.md).
+One rule waits for the end of a transaction, because the head moves first, then come events, then
+rows. The head stops where the events stop; an event that opens a holding has exactly its rows; an
+event that ends one leaves nothing open. SQLite has no such rule: `verify` names what was left
+(docs/operations.md).
 """
 
 from __future__ import annotations
@@ -278,10 +277,7 @@ HEAD_SETTLED: Final = (
     ),
     f"ALTER TABLE ledger_head ENABLE ALWAYS TRIGGER {_NAME}",
 )
-"""
-A head that moved stands on an event of its values, an epoch that moved has its own event; what was
-granted on the way is held, and what ended is not.
-"""
+"""A head that moved stands on its event, a new epoch has its event, and rows follow the events."""
 TOGETHER: Final[Mapping[str, str]] = {
     "ledger_events_append": "ledger_events_append",
     "ledger_reservations_insert": "ledger_reservations_open",

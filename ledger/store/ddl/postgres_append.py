@@ -28,10 +28,9 @@ class AppendStatement:
     One statement of the call.
 
     Attributes:
-        table: what it writes.
         columns: name and type of every value of a row, in the order of the store's statement.
         text: the statement; `r` has the rows.
-        alone: the values that tell rows apart which must not share a statement.
+        alone: columns whose values two rows of one statement may not share.
     """
 
     table: str
@@ -204,6 +203,6 @@ $rule$""",
 """
 The call: which steps, how many rows each has, and their columns one after the other, by type.
 
-A row that is alone in its step is no set of rows, which takes less time to begin. The call raises
-what a step raises, or that a step did not touch as many rows as it was given.
+One row is sent as VALUES, which is faster to begin. The call raises what a step raises, or that a
+step did not touch as many rows as it was given.
 """

@@ -1,9 +1,9 @@
 """
 Rules on Postgres about whole tables: none is emptied, none is altered or dropped in passing.
 
-Only a superuser can make an event trigger; where the migrating role is none, the ledger lives
-without. It is a guard against habit, not against the owner of the database, who can say
-`SET tenure.migration = 'on'`, as our own migrations do: what an owner did is for `verify` to find.
+Only a superuser can make an event trigger; a ledger migrated by another role has none. It guards
+against habit, not against the owner of the database, who can say `SET tenure.migration = 'on'` as
+our migrations do. `verify` finds what an owner did.
 """
 
 from __future__ import annotations

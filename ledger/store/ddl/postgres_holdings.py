@@ -1,9 +1,9 @@
 """
 What Postgres does for holdings beside the rules of the table: rows are looked at together.
 
-What takes and gives back runs as the owner of the functions: the role that appends may not move a
-counter by itself, and once for all rows of a statement. A statement that puts two holders on one
-card is refused: the second would not be seen to be one too many; the store sends them apart.
+Taking and giving back run once per statement as the owner of the functions: the role that appends
+may move no counter. A statement with two holders of one card is refused, as the second would not
+be seen; the store sends them apart.
 """
 
 from __future__ import annotations

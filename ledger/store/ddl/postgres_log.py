@@ -1,9 +1,8 @@
 """
 What Postgres does for the log beside the rules of the table: rows are looked at together.
 
-What an INSERT brings in is looked at once it is there, all rows of the statement together, and the
-streams are counted then. The table of events is made of partitions by position; whoever inserts
-into a partition itself meets the same rules there.
+The rows of an INSERT are checked once they are there, all of a statement together, and streams are
+counted then. Events lie in partitions by position; an INSERT into a partition meets the same rules.
 """
 
 from __future__ import annotations
@@ -125,8 +124,7 @@ _EVENTS_APPEND: Final = _append("ledger_events", "ledger_archived")
 """
 What is appended is next, inside of the head and new, and counts in its stream.
 
-Streams are counted by the statements that find them where the events say, every stream by one at a
-time; as many steps as there are events, or somebody's version is wrong.
+Streams are counted one statement per event of the same stream; a rest has a wrong version.
 """
 CHANNEL: Final = "tenure_ledger"
 """Where the readers of the feed are told that the head moved; the payload is the position."""
@@ -180,10 +178,10 @@ $rule$""",
     "REVOKE ALL ON FUNCTION ledger_add_partition(bigint) FROM PUBLIC",
 )
 """
-Makes the partition that a position belongs to, with its key and its triggers, if it lacks.
+Makes the partition of a position, with its key and its triggers, if it lacks.
 
-It is made by itself and then attached, which locks the log against other changes of its schema
-alone: who reads and who appends goes on. `PARTITION OF` would wait for every reader.
+It is made alone and then attached, which locks out only other changes of the log's schema.
+`PARTITION OF` would wait for every reader.
 """
 
 
@@ -211,10 +209,7 @@ _HEAD_PARTITIONS: Final = fires(
     definer=True,
     only_if=f"{_enters(AHEAD_EVENTS)} OR {_enters(0)}",
 )
-"""
-A partition is made when a tenth of the one before it is left, and, should it be gone by then, when
-the head moves into it, before its events come.
-"""
+"""Makes a partition when a tenth of the one before is left, or at the latest as the head enters."""
 
 _ROOM: Final = tuple(
     f"ALTER TABLE {table} SET (fillfactor = {percent})"

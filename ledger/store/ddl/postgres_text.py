@@ -32,8 +32,8 @@ HINT: Final = "tenure.next"
 """
 The setting by which the rule of the head says which positions are new in its transaction.
 
-It spares their rows the question whether they are there already, which keys answer too, in their
-own words. Nothing else may rest on it: anybody can set it.
+Their rows need not be looked up then; keys refuse a repeat in their own words. Nothing else may
+rest on it: anybody can set it.
 """
 NOT_NEW: Final = (
     f"NEW.position < coalesce(nullif(current_setting('{HINT}', true), '')::bigint,"
@@ -220,8 +220,8 @@ def only_ends(
     """
     Return the rule that an open row may end, and nothing else of it may change.
 
-    Two triggers, for the server reads a condition anew with each statement, and the long one is
-    asked only where a statement names one of the columns.
+    Two triggers: the server reads a condition anew with each statement, and the long one is asked
+    only where a statement names one of the columns.
     """
     name = f"{table}_update"
     event = f"UPDATE OF {', '.join(columns)}"

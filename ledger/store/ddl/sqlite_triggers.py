@@ -120,11 +120,7 @@ def _fail(message: str, short: str) -> str:
 
 
 def trigger(rule: TableRule, *, does: str = "") -> str:
-    """
-    Return the trigger of a rule.
-
-    One that `does` something does it first, once the row is there.
-    """
+    """Return the trigger of a rule; what it `does` comes first, once the row is there."""
     cases, when = rule.cases, ""
     if cases[0].refusal is None and not rule.besides:
         when = f"WHEN NOT ({cases[0].condition})\n"
@@ -169,7 +165,7 @@ def _subject(refusal: RefusalWords) -> str:
 
 def _choice_of_facts(cases: tuple[Case, ...], subject: str, short: str) -> str:
     """
-    Return the choice of cases that state facts of one subject, which is put into words once.
+    Return the choice of cases about one subject, which is put into words once.
 
     Whenever a trigger starts, SQLite makes room for all that it might say, and clears it.
     """

@@ -155,7 +155,7 @@ def withdrawals_of(connection: Connection, voids: Voids) -> Withdrawals:
 
 def kept_notes(connection: Connection) -> Iterator[tuple[int, bytes]]:
     """
-    Yield what the ledger keeps as checkpoints, by size: notes as bytes, whatever they are.
+    Yield the checkpoints that the ledger stores, by size: notes as bytes, whatever they are.
 
     Raises:
         UnreadableError: a page is damaged.

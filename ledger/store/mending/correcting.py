@@ -48,11 +48,10 @@ def check_correction(ledger: Ledger, event: TimeCorrected) -> tuple[int, int]:
 
 def correct(writer: Writer, event: TimeCorrected, *, wall_us: int) -> int:
     """
-    Record the correction, let the views tell true times, and return the position of the event.
+    Record the correction, put true times into the views, and return the position of the event.
 
     Raises:
-        FencedError: another writer took over.
-        LedgerError: the database failed; nothing is recorded.
+        FencedError, LedgerError: as `record_act`.
     """
     name = f"correct:{event.first}-{event.last}"
     return record_act(writer, event, name, wall_us=wall_us, beside=tell_true_times)

@@ -1,8 +1,8 @@
 """
 Open a restored ledger again: what the world has seen and the ledger lacks is put back or named.
 
-Rule: design section 8, "Restore". The database judges what fits: what it refuses as a grant is
-recorded as a fact, observed, and as drift. Nothing is believed without a signature that holds.
+Rule: design section 8, "Restore". What the database refuses as a grant is recorded as observed, and
+as drift. Nothing is believed without a signature that holds.
 """
 
 from __future__ import annotations
@@ -55,9 +55,8 @@ class SeenPod:
     Attributes:
         node_name: empty while it is not bound.
         running: it may hold devices: neither Succeeded nor Failed.
-        allocation: the text of our signed annotation, None without one.
-        proof: the text of the proof for its node, None without one: it tells where a reservation
-            was, and not enough to make it again.
+        allocation, proof: the texts of our signed annotations, None without one. A proof tells
+            where a reservation was, and not enough to make it again.
     """
 
     uid: str
@@ -89,11 +88,10 @@ class Recovery:
     What a recovery found and did.
 
     Attributes:
-        incarnation: the one that is open afterwards.
-        opened: whether this recovery opened it.
+        incarnation: the one that is open afterwards; `opened` by this recovery.
         recreated: holdings of lost positions, in the order of their reservations.
         disbelieved: Pods whose annotation does not check.
-        unconfirmed: open holdings whose Pod was not among the Pods; kept.
+        unconfirmed: open holdings whose Pod was not among the Pods; they stay.
         released: the same, given back because all Pods were given.
         position: the head afterwards; in a dry run the head as it is.
     """
@@ -269,11 +267,7 @@ def _in_force(
 
 
 def _epoch_at(ledger: Ledger, position: int) -> int:
-    """
-    Return the epoch of an event, 0 for one that never was.
-
-    Whatever moved to an archive, the event that starts an epoch stays in the log.
-    """
+    """Return the epoch of an event, 0 for none: an event that starts an epoch is never archived."""
     table = schema.ledger_events.c
     with ledger.connection.begin():
         before = table.position <= position

@@ -1,9 +1,4 @@
-"""
-What a recovery records: one transaction, of which the database judges what fits.
-
-Rule: design section 8, "Restore". What the database refuses as a grant is recorded as a fact,
-observed, and as drift.
-"""
+"""What a recovery records (`recover`): one transaction, of which the database judges what fits."""
 
 from __future__ import annotations
 

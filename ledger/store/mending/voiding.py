@@ -66,13 +66,10 @@ def impossible_event(ledger: Ledger, position: int) -> Impossible:
 
 def declare_void(writer: Writer, event: Impossible, reason: str, *, wall_us: int) -> int:
     """
-    Record that the event is void, and return the position of that.
-
-    Snapshots behind the event go: it is part of their state.
+    Record that the event is void, delete the snapshots behind it, and return the act's position.
 
     Raises:
-        FencedError: another writer took over.
-        LedgerError: the database failed; nothing is recorded.
+        FencedError, LedgerError: as `record_act`.
     """
     void = PositionVoided(position=event.position, leaf_hash=event.leaf_hash, reason=reason)
 
@@ -146,8 +143,7 @@ def withdraw(writer: Writer, checkpoint: FalseCheckpoint, reason: str, *, wall_u
     Record that the checkpoint is withdrawn, and return the position of that.
 
     Raises:
-        FencedError: another writer took over.
-        LedgerError: the database failed; nothing is recorded.
+        FencedError, LedgerError: as `record_act`.
     """
     event = CheckpointWithdrawn(
         size=checkpoint.size, note_hash=checkpoint.note_hash, keys=checkpoint.keys, reason=reason

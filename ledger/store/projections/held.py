@@ -1,8 +1,7 @@
 """
 What is held by the domain's own fold, against the open rows of the tables.
 
-The projections are replayed with the code that wrote them, which would repeat its own mistakes;
-this fold shares nothing with it.
+A replay by the code that wrote the projections would repeat its mistakes; this fold shares none.
 """
 
 from __future__ import annotations

@@ -59,9 +59,8 @@ class KnownMachine:
     """
     A machine row, and what the machine has.
 
-    Attributes:
-        read: its parts by its number, asked once, when something is first done to them: a large
-            ledger has a million CPUs, and a writer that starts is told of none.
+    `read` returns its parts by its number, once, when something is first done to them: a large
+    ledger has a million CPUs, and a writer reads none at its start.
     """
 
     number: int
@@ -151,12 +150,7 @@ class KnownNode:
 
 
 class KnownMachines:
-    """
-    Every machine by number, and by its identity.
-
-    Attributes:
-        last_device: the highest number of a device of theirs.
-    """
+    """Every machine by number and by identity; `last_device` is the highest number of a device."""
 
     def __init__(self, machines: Iterable[KnownMachine] = (), last_device: int = 0) -> None:
         self.last_device = last_device
@@ -171,8 +165,8 @@ class KnownMachines:
         """
         Return the machine of a node that tells this (systemUUID, machineID), which may be new.
 
-        A node that tells less than both stays where it is. One that had not told yet gives its
-        machine a name, unless another machine has that name: then it is on that one from here on.
+        A node that tells less than both stays where it is. The first full name is given to the
+        node's machine, unless another machine has it: then the node is on that one from here on.
         """
         own = node.machine if node is not None else None
         identity = told if all(told) else NOBODYS
@@ -215,11 +209,7 @@ def find(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceChange:
-    """
-    One device after an inventory. `new` rows are inserted, the others updated.
-
-    `reason` is set when the device was closed to grants or opened again by this inventory.
-    """
+    """One device after an inventory, inserted if `new`; `reason` if that closed or opened it."""
 
     device: KnownDevice
     new: bool

@@ -115,10 +115,10 @@ class Projection:
     """
     Turns events into rows, in the order of their positions. Holds what it must know of the past.
 
-    Rows are collected in `rows`, to be handed over in waves, one statement for many rows. Inside a
-    wave all endings come before all openings, so `send` is called before an ending on a node where
-    something opened in the wave, which must not have what was not free yet, and before facts
-    change. It must take the rows away.
+    Rows are collected in `rows` and taken away by `send` in waves, one statement for many rows.
+    Inside a wave all endings come before all openings. So `send` is called before facts change, and
+    before an ending on a node where something opened in the wave: that must not get what was not
+    free yet.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """
 Make every projection again from the events, and compare it with the one that is there.
 
-Archived events are back in the log meanwhile, where rules look events up. The rules of an append
-stand aside, for these rows were appended long ago.
+Archived events are put back into the log meanwhile, where rules look events up. The rules of an
+append stand aside.
 """
 
 from __future__ import annotations

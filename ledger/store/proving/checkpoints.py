@@ -136,8 +136,8 @@ def key_at(ledger: Ledger, key: PublicKey, origin: str, size: int) -> PublicKey:
     """
     Return the key that signs checkpoints of this size, for someone who trusts `key`.
 
-    Follows the rotations up to that position that both keys signed; others change nothing, for
-    whoever can write the ledger can record them.
+    Follows the rotations up to that position that both keys signed; anyone who can write the ledger
+    can record others.
     """
     for position, old, new in _rotations(ledger, origin):
         if position <= size and str(old) == str(key):

@@ -3,12 +3,11 @@ What Postgres says of the tables, rules and views that our code makes: asked of 
 
 The server words conditions and views in its own way, which differs between its versions. So they
 are made once more, among the temporary tables of a transaction that is rolled back, and the words
-of the copies are what those of the ledger are compared with.
+of the copies are compared with those of the ledger.
 
-A copy of the database was made from such words, and the server has new words for what it reads
-there: `a OR b OR c` for what it called `(a OR b) OR c`. Words that differ are therefore read by the
-server again, ours and the ledger's, until it says the same as it read; then they mean the same if
-they are the same.
+A restored copy was made from such words, and the server words them anew: `a OR b OR c` for what it
+called `(a OR b) OR c`. So the server reads words that differ again, ours and the ledger's, until it
+says what it read; equal words then mean the same.
 """
 
 from __future__ import annotations
@@ -122,9 +121,8 @@ def expected(connection: Connection) -> Mapping[str, Words]:
     """
     Return what this server says of the schema that our code makes, asked once per version of it.
 
-    The views are those that tell true times where the ledger's clock was corrected.
-
-    Opens a connection of its own, for only a transaction that may write can make a temporary table.
+    With true times in the views where the ledger's clock was corrected. Opens a connection of its
+    own: only a transaction that may write can make a temporary table.
 
     Raises:
         NoScratchError: the server can't be written, or this role may not.

@@ -1,8 +1,8 @@
 """
 The proof of the projections from a segment's end on, and what is known at one's own end.
 
-The rows that no event explains any more are those that had ended before the segment's end; what was
-open there is compared with the tables as the segment's end has it.
+What was open at the segment's end is compared with the tables. Rows that had ended before are
+explained by no event any more.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 A second process that proves the rows while the first proves the events: `verify` on two cores.
 
 Rule: docs/adr/0020. Both see one snapshot of the ledger. The second vouches for all rows or for
-none; where it does not, the first proves everything by itself, so a report never says anything else
-for it. SQLite's locks are a process's own, so it is forked before the first opens the ledger.
+none; then the first proves everything by itself, so the report is the same. SQLite's locks are a
+process's own, so it is forked before the first opens the ledger.
 """
 
 from __future__ import annotations
@@ -60,12 +60,7 @@ _CHAIN: Final = select(_events.chain_hash).where(_events.position == bindparam("
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vouched:
-    """
-    What the second process saw, which nothing was wrong with.
-
-    Attributes:
-        position, chain_hash: of the last event, which must be that of the first process.
-    """
+    """No row is wrong up to this event, which must be the last one of the first process."""
 
     position: int
     chain_hash: bytes
@@ -86,9 +81,9 @@ class Port(Protocol):
 
 class SecondProver:
     """
-    The second process as the first one sees it. One that ends unasked vouches for nothing.
+    The second process as the first one sees it.
 
-    Nor does one that hangs: whoever waits for it proves alone in the end, which is only slower.
+    If it ends or hangs, the first process proves the rows itself, which is only slower.
     """
 
     def __init__(

@@ -247,9 +247,9 @@ class TreeProof:
 
     def _kept_checkpoint(self, size: int, raw: bytes) -> Iterator[Checkpoint]:
         """
-        Yield the checkpoint in one row, if what it says is to be compared; report what is wrong.
+        Yield the checkpoint in one row, if it is to be compared; report what is wrong with the row.
 
-        A withdrawal hides no word that a trusted key signed, only that they are in the wrong row.
+        A withdrawal hides nothing that a trusted key signed, only that it is in the wrong row.
         """
         withdrawal = self._unused.pop((size, note_hash(raw)), None)
         signer, checkpoint, fact = None, None, ""

@@ -125,10 +125,10 @@ class VerifyReport:
         findings: by position, those about no position last.
         not_compared: rows of archived events that nothing says anything of.
         chain_hash: the chain value at the last event that was checked.
-        withdrawn: checkpoints that the ledger keeps and that count for nothing: an event withdraws
-            them, the events do not bear them out, and no trusted key signed them.
-        ahead_us: how far at most an event's time is ahead of the clock that it was recorded by,
-            and at which position; events that no clock gave a time are left out.
+        withdrawn: stored checkpoints that count for nothing: an event withdraws them, the events do
+            not bear them out, and no trusted key signed them.
+        ahead_us, ahead_position: how far an event's time is ahead of its clock at most, and where.
+            Events without a clock's time are left out.
     """
 
     events: int
@@ -316,11 +316,7 @@ def _voidable(position: int, event: LedgerEvent) -> bool:
 
 
 class Walk:
-    """
-    One pass over the events behind `past`, with the proof of the projections beside it.
-
-    Without `rows` somebody else proves those.
-    """
+    """One pass over the events behind `past`; with `rows` it proves the projections beside them."""
 
     def __init__(
         self,

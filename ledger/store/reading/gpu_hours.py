@@ -119,8 +119,7 @@ def others_there(connection: Connection) -> dict[str, tuple[int, int | None]]:
     """
     Return from when to when cards were there that no inventory has, by UID of their node.
 
-    That is from the first description of the machine's Nodes to the loss of the last of them; None
-    = still.
+    From the first description of the machine's Nodes to the loss of the last; None = still there.
     """
     query = f"""
 WITH {audit_views.OTHERS}

@@ -46,11 +46,7 @@ def waiting_pod(connection: Connection) -> Waiting | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FullCard:
-    """
-    A GPU with nothing left, and an open reservation that does not hold it.
-
-    `device_no` and `other_position` are keys of `ledger_devices` and `ledger_reservations`.
-    """
+    """A GPU with nothing left, and the position of an open reservation that does not hold it."""
 
     name: str
     device_no: int

@@ -42,7 +42,7 @@ def run_sql(
     """
     Run one SELECT and return (column names, rows).
 
-    Runs on a connection of its own that is opened read-only, refuses every statement that is not a
+    On a connection of its own that is opened read-only, refuses every statement that is not a
     query, and reaches no other file. It is stopped after `seconds`.
 
     Raises:

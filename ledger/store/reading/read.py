@@ -113,11 +113,9 @@ def proven_pages(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedRows:
     """
-    Rows of `ledger_events` that are what was recorded, up to the first one that is not.
+    Rows of `ledger_events` that are what was recorded, and the chain value behind them.
 
-    Attributes:
-        chain_hash: the chain value behind `rows`.
-        error: what is wrong with the row behind them, if there is one.
+    `error` is what is wrong with the row behind them, if there is one.
     """
 
     rows: Sequence[Row]

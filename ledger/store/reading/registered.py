@@ -42,10 +42,10 @@ def registered_at(connection: Connection, until: int) -> Registered:
     """
     Return nodes and devices as they were at a position, `until`; machines that registered by then.
 
-    Rule: design section 4, "One account per physical device": of two Nodes of one machine the
-    later inventory says where its devices are. So a card that a Node made anew lists was its
-    predecessor's until then, by the same function of the inventories as today's rows. Of a machine
-    that was inventoried once, and not lost, these are today's.
+    Rule: design section 4, "One account per physical device": of two Nodes of one machine the later
+    inventory says where its devices are. So a card of a Node made anew was its predecessor's until
+    then, by the same function of the inventories as today's rows. A machine that was inventoried
+    once, and not lost, has today's rows.
     """
     nodes, devices = queries.nodes(connection), queries.devices(connection)
     told = _inventoried(connection)
@@ -124,7 +124,6 @@ class _Then:
             self.lose(event.node_uid, position)
 
     def lose(self, uid: str, position: int) -> None:
-        """Take that a Node was lost."""
         if uid in self.nodes:
             self.lost[uid] = position
             for _ in withdrawn(self.nodes[uid], set(), LOST):

@@ -1,9 +1,8 @@
 """
 What people ask of the ledger: holders, reasons, usage, and everything for one report.
 
-Reads the audit views, whose columns and units are documented and stable, through SQLAlchemy Core,
-so that SQLite and Postgres get the same questions. Moments are microseconds since the epoch; an
-interval is [opened, closed).
+Reads the audit views, whose columns and units are documented and stable. Moments are microseconds
+since the epoch; an interval is [opened, closed).
 """
 
 from __future__ import annotations

@@ -70,11 +70,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """
-    One node as last inventoried; 0 cpu or memory = nobody said.
-
-    `lost_position` is where it was lost, None while it is there.
-    """
+    """One node as last inventoried: 0 CPU or memory = not told, `lost_position` None = not lost."""
 
     node_uid: str
     node_name: str
@@ -91,7 +87,7 @@ class HealthRow:
     """
     A device was closed to grants, or opened again.
 
-    Its place is today's, which another device may have had, or has since it left: see `device_no`.
+    Its place is today's, where another device may have been; `device_no` is the device.
     """
 
     position: int
@@ -167,9 +163,8 @@ class PodLifeRow:
     """
     One reservation of a Pod, and where in the log its life is told.
 
-    Attributes:
-        bound_position: of what said last that it is bound; None where it is not, or has ended.
-        positions: of the reservation, the loss of its node and its end; None for what was not.
+    `bound_position`: of the last event that says bound; None where it is not, or has ended.
+    `positions`: of the reservation, the loss of its node and its end; None for what was not.
     """
 
     pod_uid: str
@@ -181,11 +176,7 @@ class PodLifeRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageRecord:
-    """
-    GPU-hours and CPU-hours of one group over a window.
-
-    `cpu_hours` is None where CPUs belong to no group, as with a device model.
-    """
+    """Hours of one group over a window; `cpu_hours` None where CPUs have no group (models)."""
 
     group: str
     pods: int
@@ -198,8 +189,8 @@ class Counts:
     """
     The counts of a headline, in Pods.
 
-    `refused` ones got at least one refusal, `waiting` ones nothing since their last; those whose
-    last was at admission (`at_admission`) don't wait: their objects never were.
+    `refused`: at least once. `waiting`: nothing since the last refusal, unless that was at
+    admission (`at_admission`): those objects never were.
     """
 
     decided: int

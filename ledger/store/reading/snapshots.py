@@ -67,7 +67,7 @@ def store_picture(writer: Writer, picture: Picture, *, wall_us: int) -> Snapshot
     All but the last few snapshots go in the same transaction.
 
     Raises:
-        LedgerError: the head moved on, or the database failed; nothing is recorded.
+        FencedError, LedgerError: as `record_act`, or the head moved on; nothing is recorded.
     """
     position = picture.position
     if position != writer.head.position:

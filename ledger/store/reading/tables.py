@@ -110,8 +110,8 @@ def few_collections() -> Iterator[None]:
     """
     Let the collector of garbage look for cycles once in many pages of rows, not some times in each.
 
-    What is read, decoded and folded refers to nothing that refers back to it, and is gone as soon
-    as it is let go of: looking at all of it again and again is a tenth of what `verify` takes.
+    What is read, decoded and folded has no cycles; looking for them is a tenth of what `verify`
+    takes.
     """
     usual = gc.get_threshold()
     if usual[0]:  # at 0 somebody has turned it off

@@ -54,7 +54,7 @@ def unknown_rows(
     """
     Return the Pods that may hold devices which nobody can name, by position.
 
-    Of one whose event is in an archive what the rows still say.
+    Where the event is in an archive, what the rows still say.
     """
     r, e = RESERVATIONS, EVENTS
     query = (
@@ -121,7 +121,7 @@ def granted_rows(
     """
     Yield who was granted something on these nodes, by UID, with what they asked for.
 
-    Nothing of that where the event is in an archive.
+    That is None where the event is in an archive.
     """
     r, e, wanted = RESERVATIONS, EVENTS, sorted(nodes)
     for start in range(0, len(wanted), _NODES_PER_QUERY):

@@ -97,8 +97,7 @@ class When:
     """
     Which holders: those at a moment, or those who hold now, or all there ever were.
 
-    Attributes:
-        since_us: with `at_us`, where those are meant who held at any moment from then to that one.
+    With `since_us` those who held at any moment from then to `at_us`.
     """
 
     at_us: int | None = None

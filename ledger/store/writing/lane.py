@@ -38,8 +38,7 @@ class Turn:
     """
     Who takes the ledger over, in the words of `Ledger.start_epoch`.
 
-    Attributes:
-        clock: what this process may believe of its wall clock, from when it was compared.
+    `clock` is what this process may believe of its wall clock, from when it was compared.
     """
 
     holder: str
@@ -266,9 +265,8 @@ class Lane:
         """
         Record a batch; after a failure once more, on a new connection.
 
-        The keys of the commands make the second attempt safe: whatever the first one did record is
-        answered and not recorded again. Where the second one can't ask, an outcome that the first
-        one left unknown stays unknown.
+        The commands' keys make the second attempt safe. Where it can't ask, an outcome that the
+        first one left unknown stays unknown.
         """
         try:
             return await self._attempt(commands)
@@ -380,11 +378,9 @@ def _resume(connection: Connection, known: Head, clock: SteadyClock | None) -> W
     """
     Return the writer of a running epoch, standing where the ledger really is.
 
-    The head is locked before it is read: a commit that is still on its way holds the same lock, so
-    what is read is the outcome and not the moment before it.
-
-    Args:
-        known: the last head that was durable: what lacks it is a copy, or a server that was behind.
+    The head is locked before it is read: a commit on its way holds the same lock, so the outcome is
+    read. A ledger that lacks `known`, the last durable head, is a copy, or a server that was
+    behind.
     """
     events = schema.ledger_events.c
     with connection.begin():

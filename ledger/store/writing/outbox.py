@@ -130,9 +130,8 @@ class Call:
     """
     What the function `ledger_append` is called with.
 
-    Attributes:
-        numbers: the columns of numbers of all steps; so maybes (numbers or None), texts and blobs.
-        owners: for every step, which of the given statements it belongs to.
+    The columns of all steps by their type; a maybe is a number or None. `owners` says which of the
+    given statements each step belongs to.
     """
 
     steps: list[int] = field(default_factory=list)

@@ -1,8 +1,8 @@
 """
 SQL texts for the driver, compiled once from the tables.
 
-Passing Core for every row of an append would cost more than the row (notes in the ADR on sync store
-functions), so the hot statements are handed to the driver as text with tuples.
+A row through Core would cost more than the row itself (docs/adr on sync store functions), so the
+hot statements go to the driver as text with tuples.
 """
 
 from __future__ import annotations

@@ -21,25 +21,14 @@ _HOLE: Final = re.compile(r"\{(.*?)\}", re.DOTALL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusalWords:
-    """
-    The words of a refusal.
-
-    Attributes:
-        text: the message; what stands in braces is an expression of SQL.
-        short: the message where a value in it is not known.
-    """
+    """The words of a refusal, with SQL in braces; `short` where a value in them is not known."""
 
     text: str
     short: str
 
 
 class Case(NamedTuple):
-    """
-    A condition and how what meets it is refused.
-
-    None lets a row through whatever comes behind; only the first case may, and it asks no other
-    table.
-    """
+    """A condition and its refusal. None, in the first case only, lets a row through at once."""
 
     condition: str
     refusal: RefusalWords | None
