@@ -22,7 +22,6 @@ from ledger.domain.log.events import (
     PodObserved,
     PodReserved,
     RequestRefused,
-    decode_event,
 )
 from ledger.domain.log.standing import (
     Behind,
@@ -37,12 +36,13 @@ from ledger.domain.log.standing import (
     standing,
 )
 from ledger.domain.log.state import GRANTED, OBSERVED, Folding, Holding, LedgerState
+from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.store import schema
 from ledger.store.archives.archived_proof import archived_past
 from ledger.store.mending.recover_plan import Attempt, PastEvents, RecoveryPlan
 from ledger.store.open import Ledger
+from ledger.store.reading.kept import events_of
 
-_RECOVERED: Final = LedgerRecovered.event_type
 EPOCHS_MAX: Final = 10_000
 """A witness may not make a ledger start more epochs than this: such a number is an error."""
 
@@ -190,13 +190,13 @@ def recover(
     attempt.carry_out(keep=not dry_run)
     head = ledger.head()
     names = {uid: node.name for uid, node in past.nodes.items()}
-    gone = tuple(_outcome_of(held, names[uid]) for uid, held in absent)
+    gone = tuple(_outcome(held, names[uid], held.kind) for uid, held in absent)
     return Recovery(
         standing=found,
         incarnation=plan.name,
         opened=bool(plan.lost),
         recreated=tuple(
-            _outcome(allocation, plan.observed.get(number))
+            _made_again(allocation, plan.observed.get(number))
             for number, allocation in enumerate(plan.allocations)
         ),
         disbelieved=disbelieved,
@@ -236,17 +236,21 @@ def _proven(pod: SeenPod, check: Checker) -> SignedHolding | None:
     return proof if proof is not None and proof.pod_uid == pod.uid else None
 
 
+def _witness(said: SignedHolding | Allocation, origin: str, pod: str) -> Witness:
+    return Witness(
+        origin=origin,
+        incarnation=said.incarnation,
+        epoch=said.epoch,
+        position=said.position,
+        seen_by=f"Pod {pod}",
+    )
+
+
 def _seen_on(pods: Sequence[SeenPod], proofs: Mapping[str, SignedHolding]) -> list[Witness]:
     return [
-        Witness(
-            origin=proofs[pod.uid].cluster,
-            incarnation=proofs[pod.uid].incarnation,
-            epoch=proofs[pod.uid].epoch,
-            position=proofs[pod.uid].position,
-            seen_by=f"Pod {pod.namespace}/{pod.name}",
-        )
+        _witness(proof, proof.cluster, f"{pod.namespace}/{pod.name}")
         for pod in pods
-        if pod.uid in proofs
+        if (proof := proofs.get(pod.uid)) is not None
     ]
 
 
@@ -277,16 +281,7 @@ def _epoch_at(ledger: Ledger, position: int) -> int:
 
 def _witnesses(read: Mapping[str, _Signed | str]) -> list[Witness]:
     signed = [each.allocation for each in read.values() if isinstance(each, _Signed)]
-    return [
-        Witness(
-            origin=each.origin,
-            incarnation=each.incarnation,
-            epoch=each.epoch,
-            position=each.position,
-            seen_by=f"Pod {each.namespace}/{each.pod_name}",
-        )
-        for each in signed
-    ]
+    return [_witness(each, each.origin, f"{each.namespace}/{each.pod_name}") for each in signed]
 
 
 def _absent(pods: Sequence[SeenPod], past: PastEvents) -> tuple[tuple[str, Holding], ...]:
@@ -367,24 +362,18 @@ def _recovered(
     found: Standing, own: Own, incarnation: str, *, api_restored: bool
 ) -> tuple[LedgerRecovered, ...]:
     """Return what opens a new incarnation: of an API server that was set back, nothing is lost."""
-    if not isinstance(found, Behind):
-        nothing = LedgerRecovered(
-            lost_from=own.position + 1,
-            lost_to=own.position,
-            incarnation=incarnation,
-            lost_incarnation=own.incarnation,
-            began_at=own.position + 1,
-        )
-        return (nothing,) if api_restored else ()
+    end = own.position
+    nothing = Lost(incarnation=own.incarnation, first=end + 1, last=end)
+    ranges = found.lost if isinstance(found, Behind) else [nothing] * api_restored
     return tuple(
         LedgerRecovered(
             lost_from=lost.first,
             lost_to=lost.last,
             incarnation=incarnation,
             lost_incarnation=lost.incarnation,
-            began_at=own.position + 1,
+            began_at=end + 1,
         )
-        for lost in found.lost
+        for lost in ranges
     )
 
 
@@ -432,29 +421,22 @@ def _doubt(
     return ""
 
 
-def _outcome(said: Allocation, refused: str | None) -> Outcome:
-    return Outcome(
-        pod=f"{said.namespace}/{said.pod_name}",
-        pod_uid=said.pod_uid,
-        node=said.node_name,
-        fact=refused or "",
-        kind=GRANTED if refused is None else OBSERVED,
-        attempt=said.attempt,
-        cards=len(said.shares),
-        cpus=len(said.cpuset),
-    )
-
-
-def _outcome_of(held: Holding, node: str) -> Outcome:
+def _outcome(held: Allocation | Holding, node: str, kind: str, fact: str = "") -> Outcome:
     return Outcome(
         pod=f"{held.namespace}/{held.pod_name}",
         pod_uid=held.pod_uid,
         node=node,
-        kind=held.kind,
+        fact=fact,
+        kind=kind,
         attempt=held.attempt,
         cards=len(held.shares),
         cpus=len(held.cpuset),
     )
+
+
+def _made_again(allocation: Allocation, refused: str | None) -> Outcome:
+    kind = GRANTED if refused is None else OBSERVED
+    return _outcome(allocation, allocation.node_name, kind, refused or "")
 
 
 def incarnations(ledger: Ledger) -> tuple[tuple[Incarnation, ...], tuple[Lost, ...]]:
@@ -480,13 +462,7 @@ def own_at(ledger: Ledger, positions: Collection[int]) -> Own:
     )
 
 
-def _recoveries(ledger: Ledger, last: int | None = None) -> list[LedgerRecovered]:
+def _recoveries(ledger: Ledger, last: int = INTEGER_MAX) -> list[LedgerRecovered]:
     """Return the recoveries up to `last`, or all; they stay in the log whatever is archived."""
-    table = schema.ledger_events.c
-    query = select(table.body).where(table.event_type == _RECOVERED).order_by(table.position)
-    if last is not None:
-        query = query.where(table.position <= last)
     with ledger.connection.begin():
-        bodies = ledger.connection.execute(query).scalars().all()
-    events = [decode_event(_RECOVERED, body) for body in bodies]
-    return [event for event in events if isinstance(event, LedgerRecovered)]
+        return events_of(ledger.connection, LedgerRecovered, last)

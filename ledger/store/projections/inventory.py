@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from ledger.domain.devices import DeviceRecord
+from ledger.domain.devices import DeviceRecord, DeviceShare
 
 GONE = "gone"
 RETURNED = "returned"
@@ -29,12 +29,12 @@ class KnownDevice:
     device_type: str
     minor: int
     device_id: str
-    unique_id: bool
-    model: str
-    present: bool
-    healthy: bool
-    core_percent: int
-    memory_bytes: int
+    unique_id: bool = False
+    model: str = ""
+    present: bool = False
+    healthy: bool = True
+    core_percent: int = 0
+    memory_bytes: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -232,7 +232,8 @@ def inventory(
         left = [device for device in machine.devices if device.number not in seen]
         known = find(node, left, record.device_type, record.minor, record.device_id)
         if known is None:
-            known = _new(number, node, record)
+            known = new_device(number, node, record)
+            _update(known, node, record)
             number += 1
             machine.devices.append(known)
             yield DeviceChange(device=known, new=True, reason="" if record.healthy else INVENTORY)
@@ -255,20 +256,15 @@ def withdrawn(node: KnownNode, kept: set[int], reason: str) -> Iterator[DeviceCh
     node.index()
 
 
-def _new(number: int, node: KnownNode, record: DeviceRecord) -> KnownDevice:
+def new_device(number: int, node: KnownNode, named: DeviceRecord | DeviceShare) -> KnownDevice:
+    """Return a device that is named for the first time, of which nothing else is known."""
     return KnownDevice(
         number=number,
         machine=node.machine.number,
         node=node.number,
-        device_type=record.device_type,
-        minor=record.minor,
-        device_id=record.device_id,
-        unique_id=record.unique_id,
-        model=record.model,
-        present=True,
-        healthy=record.healthy,
-        core_percent=record.core_percent,
-        memory_bytes=record.memory_bytes,
+        device_type=named.device_type,
+        minor=named.minor,
+        device_id=named.device_id,
     )
 
 

@@ -66,6 +66,7 @@ from ledger.store.projections.inventory import (
     KnownNode,
     KnownStand,
     inventory,
+    new_device,
     withdrawn,
 )
 from ledger.store.projections.known import PlannedCardRow, PlannedCardRows, load_nodes, load_places
@@ -349,20 +350,7 @@ class Projection:
                 f" card={event.node_name}/{share.device_type}/{share.minor},"
                 f" device_id={share.device_id!r}"
             )
-        device = KnownDevice(
-            number=self._next_device,
-            machine=node.machine.number,
-            node=node.number,
-            device_type=share.device_type,
-            minor=share.minor,
-            device_id=share.device_id,
-            unique_id=False,
-            model="",
-            present=False,
-            healthy=True,
-            core_percent=0,
-            memory_bytes=0,
-        )
+        device = new_device(self._next_device, node, share)
         self._next_device += 1
         node.machine.devices.append(device)
         self.rows[statements.DEVICE].append(device_row(device, position))
