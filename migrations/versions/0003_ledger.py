@@ -72,13 +72,6 @@ def _on_sqlite() -> bool:
     return op.get_bind().dialect.name == "sqlite"
 
 
-def _one_per_key() -> tuple[sa.UniqueConstraint, ...]:
-    """On Postgres every partition has its own; the rules look into all of them."""
-    if not _on_sqlite():
-        return ()
-    return (sa.UniqueConstraint("idempotency_key"),)
-
-
 def _tables() -> sa.MetaData:
     metadata = sa.MetaData(naming_convention=NAMES)
     table = partial(describe_table, metadata)
@@ -97,7 +90,8 @@ def _tables() -> sa.MetaData:
         "actor text, epoch number, causation_position number?, correlation_id text, "
         "idempotency_key text, args_hash bytes, at_us number, wall_us number, leaf_hash bytes, "
         "chain_hash bytes",
-        *_one_per_key(),
+        # On Postgres every partition has its own; the rules look into all of them.
+        *([sa.UniqueConstraint("idempotency_key")] if _on_sqlite() else []),
         check("args_hash_length", "length(args_hash) = 32"),
         check("leaf_hash_length", "length(leaf_hash) = 32"),
         check("chain_hash_length", "length(chain_hash) = 32"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -105,7 +105,8 @@ def archive(
         InputError: nobody wrote to the ledger, the role may not, or another file is in the way.
         LedgerError: another writer took over, or the database failed; the file may be there.
     """
-    _expect_owner(ledger)
+    with ledger.connection.begin():  # the log's rows are deleted by the role that owns them
+        expect_right(ledger, "SELECT has_table_privilege('ledger_events', 'DELETE')", "archive")
     sealed = _sealed(ledger, folder, up_to, sign, check)
     if sealed is None:
         return None
@@ -130,12 +131,6 @@ def orphans(ledger: Ledger, folder: Path) -> tuple[Path, ...]:
         origin = checked_head(ledger.connection).origin
     found = (path for path in sorted(folder.glob(_PATTERN)) if path.name not in named)
     return tuple(path for path in found if header_read(path).get("origin") == origin)
-
-
-def _expect_owner(ledger: Ledger) -> None:
-    """Rows of the log are deleted by the role that owns them, never by the service's."""
-    with ledger.connection.begin():
-        expect_right(ledger, "SELECT has_table_privilege('ledger_events', 'DELETE')", "archive")
 
 
 def _sealed(ledger: Ledger, folder: Path, up_to: int, sign: Sign, check: Check) -> _Sealed | None:
@@ -301,7 +296,7 @@ def _move(writer: Writer, segment: Segment, sealed: _Sealed, wall_us: int) -> No
         take_your_time(connection)
         if _rows_of(connection, segment) != sealed.rows:
             raise LedgerError("a row that ended in the segment was changed since it was proved")
-        connection.execute(insert(schema.ledger_segments), _values(segment))
+        connection.execute(insert(schema.ledger_segments), asdict(segment))
         _let_go(connection, segment, sealed.kept)
 
     try:
@@ -326,10 +321,6 @@ def _let_go(connection: Connection, segment: Segment, kept: int) -> None:
         raise LedgerError(f"other events than were sealed would go: sealed={sealed}, gone={gone}")
     old = schema.ledger_snapshots.c.position < segment.last
     connection.execute(delete(schema.ledger_snapshots).where(old))
-
-
-def _values(segment: Segment) -> dict[str, object]:
-    return {name: getattr(segment, name) for name in schema.ledger_segments.columns.keys()}  # noqa: SIM118
 
 
 def _partial(path: Path) -> Path:

@@ -12,9 +12,9 @@ import hashlib
 import json
 import os
 import zlib
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from ledger.domain.proofs.canonical import canonical_json
 from ledger.domain.proofs.merkle import CompactRange, split_hashes
@@ -153,20 +153,16 @@ class SegmentFile:
     def _lines(self) -> Iterator[dict[str, Any]]:
         try:
             with gzip.open(self.path) as file:
-                yield from _objects(file)
+                for line in file:
+                    value = json.loads(line)
+                    if not line.endswith(b"\n") or not isinstance(value, dict):
+                        raise ValueError("a line is cut off")
+                    yield value
         except _DAMAGE as error:
             fact = f"{type(error).__name__}: {error}"
             raise UnreadableError(
                 f"the segment file is damaged: file={self.path}, {fact}"
             ) from error
-
-
-def _objects(file: Iterable[bytes] | IO[bytes]) -> Iterator[dict[str, Any]]:
-    for line in file:
-        value = json.loads(line)
-        if not line.endswith(b"\n") or not isinstance(value, dict):
-            raise ValueError("a line is cut off")
-        yield value
 
 
 def file_digest(path: Path) -> bytes:

@@ -253,21 +253,13 @@ def archived_up_to(connection: Connection) -> tuple[int, bytes]:
     return (row.last, bytes(row.chain_hash)) if row is not None else (0, GENESIS)
 
 
-def file_of(connection: Connection, position: int) -> str:
-    """Return the name of the file that holds an archived event."""
-    query = select(_segments.file_name).where(
-        _segments.first <= position, _segments.last >= position
-    )
-    name: str | None = connection.execute(query).scalar()
-    return name or "unknown"
-
-
 def in_archive(connection: Connection, position: int) -> InputError:
     """Return the refusal of a question that needs an archived event."""
     last, _ = archived_up_to(connection)
+    around = (_segments.first <= position, _segments.last >= position)
+    name = connection.execute(select(_segments.file_name).where(*around)).scalar() or "unknown"
     error = InputError(
-        f"the event is in an archive: position={position}, archived=1-{last},"
-        f" file={file_of(connection, position)}"
+        f"the event is in an archive: position={position}, archived=1-{last}, file={name}"
     )
     error.add_note("name the folder of the archive where the command takes it: --segments DIR")
     return error

@@ -205,15 +205,6 @@ def never_emptied(table: str, what: str) -> tuple[str, ...]:
     return fires(f"{table}_no_truncate", table, "TRUNCATE", refusal, level="STATEMENT")
 
 
-def also(name: str, calls: str, table: str, event: str, only_if: str) -> tuple[str, ...]:
-    """Return the statements that hang the function of another rule on rows before they change."""
-    when = f"FOR EACH ROW WHEN ({only_if})"
-    return (
-        f"CREATE TRIGGER {name} BEFORE {event} ON {table} {when} EXECUTE FUNCTION {calls}()",
-        f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {name}",
-    )
-
-
 def only_ends(
     table: str, columns: tuple[str, ...], refusal: RefusalWords | None
 ) -> tuple[str, ...]:
@@ -225,7 +216,9 @@ def only_ends(
     """
     name = f"{table}_update"
     event = f"UPDATE OF {', '.join(columns)}"
+    ended = "FOR EACH ROW WHEN (OLD.closed_position IS NOT NULL)"
     return (
         *fires(name, table, event, f"  {fail(refusal)}", only_if=f"NOT {unchanged(columns)}"),
-        *also(f"{table}_ended", name, table, "UPDATE", "OLD.closed_position IS NOT NULL"),
+        f"CREATE TRIGGER {table}_ended BEFORE UPDATE ON {table} {ended} EXECUTE FUNCTION {name}()",
+        f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {table}_ended",
     )

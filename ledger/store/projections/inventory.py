@@ -118,9 +118,7 @@ class KnownNode:
     def device(self, device_type: str, minor: int, device_id: str) -> KnownDevice | None:
         """Return the device that a share or an event names; None if it was never seen."""
         here = self.listed(device_type, minor)
-        if here is not None and (not device_id or not here.device_id):
-            return here
-        if here is not None and here.device_id == device_id:
+        if here is not None and (not device_id or here.device_id in {"", device_id}):
             return here
         return find(self, self.machine.devices, device_type, minor, device_id)
 

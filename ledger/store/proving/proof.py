@@ -8,6 +8,7 @@ in the same order, so that a ledger of any length is compared in the memory of w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain, compress
 from typing import Any, Final
 
@@ -52,41 +53,29 @@ class SortedRows:
         self._rows = chain.from_iterable(self._typed(self._source))
         self._next = next(self._rows, None)
 
-    def take(self, key: Row) -> Row | None:
-        """Return the row with this key; report the rows before it, which nothing explains."""
-        keys = self._keys
-        row = self._next
-        if row is not None and row[:keys] == key:
-            self._next = next(self._rows, None)
-            return row
-        row = self.skip(key)
-        if row is None or row[:keys] != key:
+    def take(self, expected: Row) -> Row | None:
+        """Return the row of this row's key; report the rows before it, which nothing explains."""
+        key, row = expected[: self._keys], self._next
+        if row is None or row[: self._keys] != key:
+            row = self.skip(key)
+        if row is None or row[: self._keys] != key:
             if not self._ended:
                 self._report(key[0], f"{self._name} lacks the row of this event: key={key}")
             return None
         self._next = next(self._rows, None)
         return row
 
-    def skip(self, key: Row) -> Row | None:
-        """Report the rows before `key`, which nothing explains; return the next."""
-        while self._next is not None and self._next[: self._keys] < key:
-            self._unexplained(self._next)
+    def skip(self, key: Row | None = None) -> Row | None:
+        """Report the rows before `key`, or all, which nothing explains; return the next."""
+        while self._next is not None and (key is None or self._next[: self._keys] < key):
+            found = self._next[: self._keys]
+            self._report(found[0], f"{self._name} has a row that no event explains: key={found}")
             self._next = next(self._rows, None)
         return self._next
-
-    def finish(self) -> None:
-        """Report the rows that are left."""
-        while self._next is not None:
-            self._unexplained(self._next)
-            self._next = next(self._rows, None)
 
     def close(self) -> None:
         """Let go of the query."""
         self._source.close()
-
-    def _unexplained(self, row: Row) -> None:
-        key = row[: self._keys]
-        self._report(key[0], f"{self._name} has a row that no event explains: key={key}")
 
     def _typed(self, pages: Iterable[list[Row]]) -> Iterator[list[Row]]:
         """Yield the rows whose values are of their columns; report the others, and a broken end."""
@@ -170,8 +159,8 @@ class Proof:
             statements.SLOT_HOLDING: self._slot_held,
             statements.PHASE: self._phase,
             statements.CLOSE: self._closed,
-            statements.HEALTH: self._health,
-            statements.REFUSAL: self._refused,
+            statements.HEALTH: partial(self._written, schema.ledger_device_health),
+            statements.REFUSAL: partial(self._written, schema.ledger_refusals),
             statements.PLACE: self._waits,
             statements.CLOSE_PLACE: self._waits_no_more,
         }
@@ -192,7 +181,7 @@ class Proof:
         for must, found in self._places.values():
             self._compare_place(must, found, (None, None))
         for recorded in self._recorded.values():
-            recorded.finish()
+            recorded.skip()
         for table, rows in self._facts().items():
             self._compare(table, rows)
 
@@ -228,12 +217,11 @@ class Proof:
 
     def _compare(self, table: Table, expected: Iterable[Row]) -> None:
         recorded = SortedRows(self._connection, table, lambda _, text: self._report(None, text))
-        keys = len(table.primary_key.columns)
         for row in expected:
-            found = recorded.take(row[:keys])
+            found = recorded.take(row)
             if found is not None and found != row:
                 self._differs(None, table.name, table.columns.keys(), row, found)
-        recorded.finish()
+        recorded.skip()
         recorded.close()
 
     def _differs(
@@ -278,7 +266,7 @@ class Proof:
 
     def _reserved(self, row: Row) -> None:
         position = row[0]
-        found = self._recorded[schema.ledger_reservations].take((position,))
+        found = self._recorded[schema.ledger_reservations].take(row)
         alone = row[QOS_AT] == QosClass.LSE
         held = self._open[position] = _Open(row[1], row[PHASE], found, alone)
         if len(row) > LOST_AT:
@@ -289,9 +277,9 @@ class Proof:
             must = (*row[_BEFORE], *found[PHASE], *row[_BEHIND])
             self._differs(position, "ledger_reservations", _RESERVATION, must, found)
 
-    def _part(self, table: Table, keys: int, row: Row) -> None:
+    def _part(self, table: Table, row: Row) -> None:
         position = row[0]
-        found = self._recorded[table].take(row[:keys])
+        found = self._recorded[table].take(row)
         if found is None:
             return
         self._open[position].parts.append((table, found))
@@ -299,7 +287,7 @@ class Proof:
             self._differs(position, table.name, table.columns.keys(), row, found)
 
     def _held(self, row: Row) -> None:
-        self._part(schema.ledger_holdings, 2, row)
+        self._part(schema.ledger_holdings, row)
         position, number, kind = row[0], row[1], row[8]
         held, broken = self._open[position], self._accounts.take(row)
         waiting = self._places.get(number) if kind == GRANTED else None
@@ -319,7 +307,7 @@ class Proof:
         return name
 
     def _cpu_held(self, row: Row) -> None:
-        self._part(schema.ledger_cpu_holdings, 2, row)
+        self._part(schema.ledger_cpu_holdings, row)
         position, cpu_id, machine_no, _, _ = row
         held = self._open[position]
         for fact in self._accounts.take_cpu(row, alone=held.alone):
@@ -328,7 +316,7 @@ class Proof:
         held.cpus.append(row)
 
     def _slot_held(self, row: Row) -> None:
-        self._part(schema.ledger_slot_holdings, 2, row)
+        self._part(schema.ledger_slot_holdings, row)
         position, slot, machine_no, number, kind, _ = row
         if self._accounts.take_slot(machine_no, slot) and kind == GRANTED:
             node = self._node_name(self._accounts.devices[number])
@@ -371,12 +359,6 @@ class Proof:
                 names = ["closed_at_us", "closed_position"]
                 self._differs(position, table.name, names, closed, part[-2:])
 
-    def _health(self, row: Row) -> None:
-        self._written(schema.ledger_device_health, 2, row)
-
-    def _refused(self, row: Row) -> None:
-        self._written(schema.ledger_refusals, 1, row)
-
     def _waits(self, row: Row) -> None:
         """Check a place that a plan opens: on a whole card that nobody has or waits for."""
         position, number, _, group, pod_uid, _ = row
@@ -391,7 +373,7 @@ class Proof:
         if fact:
             text = f"{self._card(device)} {fact} when it came to wait for {pod_uid} of {group}"
             self._report(position, text)
-        found = self._recorded[schema.ledger_planned_cards].take((position, number))
+        found = self._recorded[schema.ledger_planned_cards].take(row)
         if found is not None and found[:-2] != row:
             self._differs(position, "ledger_planned_cards", PLACE, row, found)
         self._places[number] = (row, found)
@@ -405,8 +387,8 @@ class Proof:
         if found is not None and found[-2:] != end:
             self._differs(must[0], "ledger_planned_cards", PLACE, (*must, *end), found)
 
-    def _written(self, table: Table, keys: int, row: Row) -> None:
-        found = self._recorded[table].take(row[:keys])
+    def _written(self, table: Table, row: Row) -> None:
+        found = self._recorded[table].take(row)
         if found is not None and found != row:
             self._differs(row[0], table.name, table.columns.keys(), row, found)
 

@@ -107,15 +107,15 @@ class ResumedProof(Proof):
             self._reserved(row)
         for table in _PARTS:
             for row in rows[table.name]:
-                self._part(table, 2, row)
+                self._part(table, row)
                 self._count(table, row)
         for row in rows["ledger_planned_cards"]:
-            found = self._recorded[schema.ledger_planned_cards].take(row[:2])
+            found = self._recorded[schema.ledger_planned_cards].take(row)
             if found is not None and found[:-2] != row:
                 self._differs(row[0], "ledger_planned_cards", PLACE, row, found)
             self._places[row[1]] = (row, found)
         for recorded in self._recorded.values():
-            recorded.finish()
+            recorded.skip()
         self.close()
         self._recorded = self._readers(_behind(end.position))
 

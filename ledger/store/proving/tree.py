@@ -51,16 +51,12 @@ class TileGrower:
     when its own tile is full: a writer that takes over may never come so far.
     """
 
-    def __init__(self, size: int = 0, pending: Iterable[list[bytes]] = ()) -> None:
-        self.tree = CompactRange(size)
+    def __init__(
+        self, tree: CompactRange | None = None, pending: Iterable[list[bytes]] = ()
+    ) -> None:
+        """Stand at the edge of a tree whose unfinished tiles have these, lowest level first."""
+        self.tree = CompactRange(0) if tree is None else tree
         self._pending = list(pending)
-
-    @classmethod
-    def at(cls, tree: CompactRange, pending: list[list[bytes]]) -> TileGrower:
-        """Return the edge of a tree with what its unfinished tiles hold, lowest level first."""
-        grower = cls()
-        grower.tree, grower._pending = tree, pending
-        return grower
 
     def append(self, leaf: bytes) -> list[Tile]:
         """Add a leaf; return the tiles that it fills, as (level, number, hashes)."""
@@ -126,7 +122,7 @@ class Tree:
             raise CorruptLedgerError(
                 f"the tree is beyond the head: size={tree.size}", position=position
             )
-        self._edge = TileGrower.at(tree, _pending(connection, tree.size))
+        self._edge = TileGrower(tree, _pending(connection, tree.size))
         while self._edge.tree.size < position:
             first = self._edge.tree.size + 1
             last = min(position, self._edge.tree.size + _CATCH_UP_EVENTS)

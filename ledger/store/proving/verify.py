@@ -47,7 +47,6 @@ from ledger.domain.log.events import (
     decode_event,
 )
 from ledger.domain.log.quotes import Quotes
-from ledger.domain.log.state import LedgerState
 from ledger.domain.log.state_codec import encode_state
 from ledger.domain.proofs.hashing import GENESIS, chain_hash, row_leaf
 from ledger.store import schema
@@ -590,13 +589,10 @@ class Walk:
             if self.proof is not None:
                 self.proof.add(position, at_us, event)
             self._held.add(position, event)
-            self._snapshots.add(position, event, self._state)
+            self._snapshots.add(position, event, lambda: self._held.state)
         except CONTRADICTION as error:
             fact = f"{type(error).__name__}: {error}"
             self._bad(position, f"the event contradicts itself or those before it: {fact}")
-
-    def _state(self) -> LedgerState:
-        return self._held.state
 
     def _writes(self, position: int, event: LedgerEvent) -> None:
         if isinstance(event, EpochStarted):

@@ -22,10 +22,9 @@ from ledger.domain.log.state import GRANTED
 from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.domain.systems import Claimant
 from ledger.store.mending.acts import void_event, voids_of
+from ledger.store.reading.tables import in_parts
 from ledger.store.schema import ledger_events, ledger_reservations
 
-_PART: Final = 500
-"""Positions that are asked for at once."""
 _Kind = TypeVar("_Kind")
 
 
@@ -98,10 +97,10 @@ def seldom_of(connection: Connection, *kinds: type[LedgerEvent]) -> list[tuple[i
 
 def times_of(connection: Connection, positions: Iterable[int]) -> dict[int, int]:
     """Return the wall clock's time of these events, as far as they are not in an archive."""
-    e, wanted = ledger_events.c, sorted(positions)
+    e = ledger_events.c
     found: dict[int, int] = {}
-    for start in range(0, len(wanted), _PART):
-        query = select(e.position, e.wall_us).where(e.position.in_(wanted[start : start + _PART]))
+    for part in in_parts(positions):
+        query = select(e.position, e.wall_us).where(e.position.in_(part))
         found.update(map(tuple, connection.execute(query)))
     return found
 
@@ -113,9 +112,8 @@ def events_at(connection: Connection, positions: Iterable[int]) -> dict[int, Led
 
 def each_at(connection: Connection, positions: Iterable[int]) -> Iterator[tuple[int, LedgerEvent]]:
     """Yield them with their positions, in order, one part after the other."""
-    e, wanted = ledger_events.c, sorted(positions)
-    for start in range(0, len(wanted), _PART):
-        part = wanted[start : start + _PART]
+    e = ledger_events.c
+    for part in in_parts(positions):
         query = (
             select(e.position, e.event_type, e.body)
             .where(e.position.in_(part))

@@ -22,6 +22,7 @@ from sqlalchemy import (
 
 from ledger.domain.log.events import BY_COUNT, STAGE_GONE
 from ledger.store.reading.report_rows import Counts, PlacingRow, PodLifeRow, PodSummary, RefusalRow
+from ledger.store.reading.tables import in_parts
 from ledger.store.reading.views import (
     EVENTS,
     REFUSALS,
@@ -35,8 +36,6 @@ from ledger.store.schema import ledger_events, ledger_nodes, ledger_refusals, le
 
 _BY_COUNT: Final = f'%"source":"{BY_COUNT}"%'
 """In the canonical text of an event: nothing that a stranger writes has such a name."""
-
-_PODS_PER_QUERY: Final = 200
 
 
 def pods(
@@ -150,21 +149,20 @@ def voided_attempts(connection: Connection) -> dict[str, int]:
 
 def newest_attempts(connection: Connection, uids: Iterable[str]) -> dict[str, int]:
     """Return the number of the newest holding of each of these holders, ended or not."""
-    r, wanted = ledger_reservations.c, sorted(uids)
+    r = ledger_reservations.c
     found: dict[str, int] = {}
-    for start in range(0, len(wanted), _PODS_PER_QUERY):
-        part = r.pod_uid.in_(wanted[start : start + _PODS_PER_QUERY])
-        query = select(r.pod_uid, func.max(r.attempt)).where(part).group_by(r.pod_uid)
+    for part in in_parts(uids):
+        some = r.pod_uid.in_(part)
+        query = select(r.pod_uid, func.max(r.attempt)).where(some).group_by(r.pod_uid)
         found.update(map(tuple, connection.execute(query)))
     return found
 
 
 def lives_of_pods(connection: Connection, pods: Iterable[tuple[str, str]]) -> list[PodLifeRow]:
     """Return all that was reserved for these Pods, by namespace and name, in order."""
-    r, n, wanted = ledger_reservations.c, ledger_nodes.c, sorted(pods)
+    r, n = ledger_reservations.c, ledger_nodes.c
     found: list[PodLifeRow] = []
-    for start in range(0, len(wanted), _PODS_PER_QUERY):
-        part = wanted[start : start + _PODS_PER_QUERY]
+    for part in in_parts(pods):
         query = (
             select(r.pod_uid, r.attempt, n.node_uid, r.phase, r.phase_position)
             .add_columns(r.position, r.lost_position, r.closed_position)

@@ -104,7 +104,8 @@ def proven_pages(
             raise page.error
         position, previous = position + len(rows), page.chain_hash
         if len(rows) < size:
-            _check_end(position, end)
+            if position < end:
+                raise CorruptLedgerError(f"an event is missing: head={end}", position=position + 1)
             return
         if left is not None:
             left -= len(rows)
@@ -249,11 +250,6 @@ def envelope_of(row: Sequence[Any]) -> Envelope:
         at_us=row[11],
         wall_us=row[12],
     )
-
-
-def _check_end(position: int, head: int) -> None:
-    if position < head:
-        raise CorruptLedgerError(f"an event is missing: head={head}", position=position + 1)
 
 
 def _page(connection: Connection, after: int, size: int) -> tuple[Sequence[Row], int]:

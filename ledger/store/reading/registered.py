@@ -153,8 +153,9 @@ class _Then:
 
     def _device(self, row: Device) -> KnownDevice | None:
         there = self._machines[self._now[row.node_uid].machine_no].devices
+        own_id = (row.device_type, row.device_id)
         for device in there:
-            if row.device_id and (device.device_type, device.device_id) == _id(row):
+            if row.device_id and (device.device_type, device.device_id) == own_id:
                 return device
         own = self.nodes.get(row.node_uid)
         for device in there:
@@ -189,7 +190,3 @@ def _told(
     ):
         if stream in streams:
             yield position, decode_event(event_type, body)
-
-
-def _id(row: Device) -> tuple[str, str]:
-    return row.device_type, row.device_id

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager, suppress
 from functools import cache, lru_cache
 from itertools import count, islice, product
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection, Dialect, Select, Table, select
 from sqlalchemy.sql.compiler import SQLCompiler
@@ -16,6 +16,7 @@ from ledger.domain.errors import LedgerError
 from ledger.store.profile import driver_connection
 from ledger.store.writing.statements import Row
 
+_Value = TypeVar("_Value", int, str, tuple[str, str])
 PAGE_ROWS: Final = 2_048
 _TEXTS_MAX: Final = 128
 _COLLECT_EVERY: Final = 500_000
@@ -103,6 +104,13 @@ def pages_of(rows: Iterable[Row]) -> Iterator[list[Row]]:
     except UnreadableError:
         yield page
         raise
+
+
+def in_parts(values: Iterable[_Value], size: int = 500) -> Iterator[list[_Value]]:
+    """Yield the values in order, as many at a time as one query asks for."""
+    ordered = sorted(values)
+    for start in range(0, len(ordered), size):
+        yield ordered[start : start + size]
 
 
 @contextmanager
@@ -207,11 +215,7 @@ def in_key_order(table: Table) -> Select[Any]:
 @cache
 def kinds_of(table: Table) -> frozenset[tuple[type, ...]]:
     """Return which types the driver may give for the columns of a whole row of `table`."""
-    choices = [
-        (column.type.python_type, type(None)) if column.nullable else (column.type.python_type,)
-        for column in table.columns
-    ]
-    return frozenset(product(*choices))
+    return frozenset(product(*kinds_by_column(table)))
 
 
 @cache

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, func, or_, select
 from ledger.domain.devices import GPU
 from ledger.domain.log.events import POD
 from ledger.store.reading.report_rows import UnknownRow, UnplacedRow
+from ledger.store.reading.tables import in_parts
 from ledger.store.reading.views import (
     EVENTS,
     HOLDINGS,
@@ -26,10 +27,6 @@ from ledger.store.schema import ledger_slot_holdings
 
 UNKNOWN: Final = "unknown/"
 """What the slot of a holder on an unknown device begins with; its type follows."""
-
-_PODS_PER_QUERY: Final = 200
-
-_NODES_PER_QUERY: Final = 500
 
 _UNKNOWN_COLUMNS: Final = tuple(
     EVENTS.c.body if name == "body" else RESERVATIONS.c[name] for name in UnknownRow._fields[:-1]
@@ -79,11 +76,11 @@ def unknown_rows(
 def _unknown_slots(connection: Connection, positions: Sequence[int]) -> dict[int, tuple[str, int]]:
     s, r = ledger_slot_holdings.c, RESERVATIONS.c
     found: dict[int, tuple[str, int]] = {}
-    for start in range(0, len(positions), _PODS_PER_QUERY):
+    for part in in_parts(positions):
         query = (
             select(s.position, s.slot, r.gpu_count - _NAMED)
             .join_from(ledger_slot_holdings, RESERVATIONS, r.position == s.position)
-            .where(s.position.in_(positions[start : start + _PODS_PER_QUERY]))
+            .where(s.position.in_(part))
             .where(s.slot.startswith(UNKNOWN))
             .order_by(s.position, s.slot)
         )
@@ -123,13 +120,13 @@ def granted_rows(
 
     That is None where the event is in an archive.
     """
-    r, e, wanted = RESERVATIONS, EVENTS, sorted(nodes)
-    for start in range(0, len(wanted), _NODES_PER_QUERY):
+    r, e = RESERVATIONS, EVENTS
+    for part in in_parts(nodes):
         query = (
             select(*_UNKNOWN_COLUMNS)
             .join_from(r, e, e.c.position == r.c.position, isouter=True)
             .where(when.condition(r), r.c.kind == "granted", r.c.holder == POD)
-            .where(r.c.node_uid.in_(wanted[start : start + _NODES_PER_QUERY]))
+            .where(r.c.node_uid.in_(part))
             .order_by(r.c.position)
         )
         for row in rows_of(connection, query):
@@ -151,12 +148,9 @@ def unplaced_rows(connection: Connection) -> Iterator[UnplacedRow]:
 
 def opened_rows(connection: Connection, positions: Iterable[int]) -> Iterator[UnplacedRow]:
     """Yield the reservations that were opened at these positions, in order."""
-    r, wanted = RESERVATIONS, sorted(positions)
-    for start in range(0, len(wanted), _NODES_PER_QUERY):
-        query = (
-            select(*_UNPLACED_COLUMNS)
-            .where(r.c.position.in_(wanted[start : start + _NODES_PER_QUERY]))
-            .order_by(r.c.position)
-        )
+    r = RESERVATIONS
+    for part in in_parts(positions):
+        some = r.c.position.in_(part)
+        query = select(*_UNPLACED_COLUMNS).where(some).order_by(r.c.position)
         for row in rows_of(connection, query):
             yield UnplacedRow._make(row)

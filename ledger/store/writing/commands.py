@@ -26,12 +26,11 @@ from ledger.domain.log.events import encode_event
 from ledger.domain.log.recorded import NewEvent
 from ledger.store import schema
 from ledger.store.failures import refused_by_rule, unavailable
-from ledger.store.reading.tables import CONTRADICTION
+from ledger.store.reading.tables import CONTRADICTION, in_parts
 
 if TYPE_CHECKING:
     from ledger.store.writing.append import Writer
 
-KEYS_PER_QUERY: Final = 500
 AROUND_MAX: Final = 640
 """Characters of a stream, a key and the like, which are made of a few names: of at most four bytes
 each they are a key of any index."""
@@ -196,13 +195,11 @@ def _recorded(writer: Writer, commands: Sequence[Command]) -> dict[str, _Known]:
 
 def known_keys(connection: Connection, keys: Iterable[str]) -> dict[str, _Known]:
     """Return where these keys are recorded and with which arguments, archived ones too."""
-    ordered = sorted(keys)
     found: dict[str, _Known] = {}
-    for start in range(0, len(ordered), KEYS_PER_QUERY):
+    for part in in_parts(keys):
         for table in (schema.ledger_events.c, schema.ledger_archived.c):
             columns = (table.position, table.stream, table.event_type, table.args_hash)
-            some = table.idempotency_key.in_(ordered[start : start + KEYS_PER_QUERY])
-            query = select(table.idempotency_key, *columns).where(some)
+            query = select(table.idempotency_key, *columns).where(table.idempotency_key.in_(part))
             for key, position, *words, args in connection.execute(query):
                 found[key] = (position, (words[0], words[1], bytes(args)))
     return found

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from sqlalchemy import Connection, select
 from sqlalchemy.exc import SQLAlchemyError
@@ -26,6 +26,7 @@ from ledger.store.threaded import Connected
 from ledger.store.writing.append import Head, Writer, read_head, start_epoch
 from ledger.store.writing.commands import Command, Outcome
 
+_T = TypeVar("_T")
 COMMANDS_PER_COMMIT: Final = 256
 WAITING_MAX: Final = 1_024
 PATIENCE_SECONDS: Final = 10.0
@@ -238,12 +239,16 @@ class Lane:
             act = await prepare(self._writer.head.position)
         if act is None:
             return False
+        await self._ask(act)
+        return True
+
+    async def _ask(self, act: Callable[[Writer], _T]) -> _T:
+        """Have something done by the writer, which is made again where it was let go."""
         async with asyncio.timeout(self._patience_seconds):
             if self._connection is None:
                 self._connection, self._writer = await self._resumed()
             writer = self._writer
-            await self._connection.run_sync(lambda _: act(writer))
-        return True
+            return await self._connection.run_sync(lambda _: act(writer))
 
     async def _answer(self, batch: Sequence[_Asked]) -> None:
         try:
@@ -287,11 +292,7 @@ class Lane:
 
     async def _attempt(self, commands: Sequence[Command]) -> list[Outcome]:
         try:
-            async with asyncio.timeout(self._patience_seconds):
-                if self._connection is None:
-                    self._connection, self._writer = await self._resumed()
-                writer = self._writer
-                return await self._connection.run_sync(lambda _: writer.record(commands))
+            return await self._ask(lambda writer: writer.record(commands))
         except TimeoutError as error:
             raise UnknownOutcomeError(
                 f"no answer from the database: seconds={self._patience_seconds}"

@@ -41,7 +41,7 @@ def test_a_writer_that_takes_over_fills_the_same_tiles(size: int) -> None:
         [tiles[1, number] for number in range(begun)],
     ]
 
-    grower = TileGrower.at(tree, pending)
+    grower = TileGrower(tree, pending)
     later = [tile for number in range(size, EVENTS) for tile in grower.append(leaf(number))]
 
     assert later == [(level, number, tiles[level, number]) for level, number, _ in later]
