@@ -22,8 +22,7 @@ from ledger.store.writing.commands import (
     Command,
     Recorded,
     Refused,
-    UnfitNameError,
-    UnfitTextError,
+    UnfitError,
 )
 from tests.support.stores import (
     MONDAY_US,
@@ -103,7 +102,7 @@ def test_text_that_a_database_lacks_is_refused(
         writer = start(ledger)
         writer.append(clock.all(node()))
         before = writer.head
-        with pytest.raises(UnfitTextError, match=rf"field={re.escape(field)}$"):
+        with pytest.raises(UnfitError, match=rf"field={re.escape(field)}$"):
             writer.append(clock.all(event))
         assert writer.head == ledger.head() == before
         writer.append(clock.all(refused("next")))
@@ -120,16 +119,16 @@ def test_text_around_an_event_is_looked_at_too(store: Store, field: str, text: s
         first, bad, last = clock.all(node(), node("n-2"), node("n-3"))
         changed: dict[str, Any] = {field: text}
         bad = structs.replace(bad, **changed)
-        with pytest.raises(UnfitTextError, match=f"event_type=node.inventoried.v1, field={field}$"):
+        with pytest.raises(UnfitError, match=f"event_type=node.inventoried.v1, field={field}$"):
             writer.append([bad])
-        with pytest.raises(UnfitTextError):
+        with pytest.raises(UnfitError):
             writer.append([bad], expected={bad.stream: 7})
 
         outcomes = writer.record([Command(events=(each,)) for each in (first, bad, last)])
 
         assert outcomes[::2] == [Recorded(first=2, last=2), Recorded(first=3, last=3)]
         assert isinstance(outcomes[1], Refused)
-        assert isinstance(outcomes[1].error, UnfitTextError)
+        assert isinstance(outcomes[1].error, UnfitError)
         again = Command(events=(bad,), expected={bad.stream: 7})
         repeat, _, _ = writer.record(
             [Command(events=(first,)), again, Command(events=(last,), expected={last.stream: 9})]
@@ -147,7 +146,7 @@ def test_nobody_takes_over_in_words_that_cannot_be_recorded(
     with store.open() as ledger:
         with pytest.raises(InputError, match="holds a NUL or half of a character"):
             ledger.start_epoch(holder, origin, "0.1.0", wall_us=MONDAY_US)
-        with pytest.raises(UnfitTextError, match="field=tenure_version"):
+        with pytest.raises(UnfitError, match="field=tenure_version"):
             ledger.start_epoch("me", ORIGIN, NUL, wall_us=MONDAY_US)
         assert ledger.head().epoch == 0
 
@@ -204,7 +203,7 @@ def test_a_name_that_no_index_holds_is_refused_alone(store: Store) -> None:
         assert (first, last) == (Recorded(first=3, last=3), Recorded(first=4, last=4))
         for field, outcome in zip(bad, outcomes, strict=True):
             assert isinstance(outcome, Refused), field
-            assert isinstance(outcome.error, UnfitNameError), field
+            assert isinstance(outcome.error, UnfitError), field
             assert f"field={field}, characters=20000, most=253" in str(outcome.error)
         assert verify(ledger).findings == ()
 

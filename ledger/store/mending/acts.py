@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import (
     ColumnElement,
@@ -26,6 +27,7 @@ from sqlalchemy.exc import DBAPIError
 from ledger.domain.errors import InputError
 from ledger.domain.log.events import (
     CheckpointWithdrawn,
+    KeyRotated,
     LedgerEvent,
     PositionVoided,
     TimeCorrected,
@@ -39,6 +41,7 @@ from ledger.store.failures import unavailable
 from ledger.store.reading.tables import rows_of
 from ledger.store.writing.append import Writer
 
+_Act = TypeVar("_Act", PositionVoided, CheckpointWithdrawn, KeyRotated)
 Voids = Mapping[int, AbstractSet[str]]
 """Position -> the leaf hash, hex, of what is void there; of several only one can be its event's."""
 NO_VOIDS: Final[Voids] = MappingProxyType({})
@@ -95,20 +98,28 @@ def record_act(
 
 def voids_of(connection: Connection) -> Voids:
     """Return what the log declares void, in the transaction that is open; `verify` proves it."""
-    query = (
-        select(_events.body)
-        .where(_events.event_type == PositionVoided.event_type)
-        .order_by(_events.position)
-    )
     found: dict[int, set[str]] = {}
-    for body in connection.execute(query).scalars():
-        try:
-            event = decode_event(PositionVoided.event_type, body)
-        except InputError:
-            continue  # it voids nothing, and `verify` names it
-        assert isinstance(event, PositionVoided), event
+    for _, event in readable(connection, PositionVoided):
         found.setdefault(event.position, set()).add(event.leaf_hash)
     return found
+
+
+def readable(connection: Connection, kind: type[_Act]) -> Iterator[tuple[Any, _Act]]:
+    """
+    Yield the events of a type with their rows: position, actor, leaf hash and body.
+
+    What can't be read does nothing, and `verify` names it.
+    """
+    query = (
+        select(_events.position, _events.actor, _events.leaf_hash, _events.body)
+        .where(_events.event_type == kind.event_type)
+        .order_by(_events.position)
+    )
+    for row in connection.execute(query):
+        with suppress(InputError):
+            event = decode_event(kind.event_type, row.body)
+            assert isinstance(event, kind), event
+            yield row, event
 
 
 def void_event(voids: Voids, position: int, leaf: bytes) -> PositionVoided | None:
@@ -134,22 +145,11 @@ NO_WITHDRAWALS: Final[Withdrawals] = MappingProxyType({})
 
 def withdrawals_of(connection: Connection, voids: Voids) -> Withdrawals:
     """Return what the log withdraws, in the transaction that is open."""
-    query = (
-        select(_events.position, _events.actor, _events.body, _events.leaf_hash)
-        .where(_events.event_type == CheckpointWithdrawn.event_type)
-        .order_by(_events.position)
-    )
     found: dict[tuple[int, str], Withdrawal] = {}
-    for position, actor, body, leaf in connection.execute(query):
-        if void_event(voids, position, bytes(leaf)):
-            continue
-        try:
-            event = decode_event(CheckpointWithdrawn.event_type, body)
-        except InputError:
-            continue  # it withdraws nothing, and `verify` names it
-        assert isinstance(event, CheckpointWithdrawn), event
-        withdrawal = Withdrawal(position=position, actor=actor, event=event)
-        found.setdefault((event.size, event.note_hash), withdrawal)
+    for row, event in readable(connection, CheckpointWithdrawn):
+        if not void_event(voids, row.position, bytes(row.leaf_hash)):
+            withdrawal = Withdrawal(position=row.position, actor=row.actor, event=event)
+            found.setdefault((event.size, event.note_hash), withdrawal)
     return found
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, insert
 
 from ledger.domain.errors import CorruptLedgerError, InputError
-from ledger.domain.log.events import CheckpointStored, KeyRotated, decode_event
+from ledger.domain.log.events import CheckpointStored, KeyRotated
 from ledger.domain.proofs.merkle import (
     NodeReader,
     compact_range,
@@ -18,13 +18,11 @@ from ledger.domain.proofs.merkle import (
 )
 from ledger.signing import Checkpoint, PublicKey, is_rotation
 from ledger.store import schema
-from ledger.store.mending.acts import record_act
+from ledger.store.mending.acts import readable, record_act
 from ledger.store.open import Ledger
 from ledger.store.proving.tree import node_reader, stored_range
 from ledger.store.reading.read import checked_head
 from ledger.store.writing.append import Writer
-
-_events = schema.ledger_events.c
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,21 +208,9 @@ def trusted_keys(ledger: Ledger, given: Sequence[PublicKey]) -> TrustedKeys:
 
 
 def _rotations(ledger: Ledger, origin: str) -> list[tuple[int, PublicKey, PublicKey]]:
-    query = (
-        select(_events.position, _events.event_type, _events.body)
-        .where(_events.event_type == KeyRotated.event_type)
-        .order_by(_events.position)
-    )
     with ledger.connection.begin():
-        rows = ledger.connection.execute(query).all()
-    found: list[tuple[int, PublicKey, PublicKey]] = []
-    for position, event_type, body in rows:
-        try:
-            event = decode_event(event_type, body)
-        except InputError:
-            continue  # `verify` names it; it hands no trust on
-        if isinstance(event, KeyRotated) and is_rotation(
-            event.note, origin=origin, old_key=event.old_key, new_key=event.new_key
-        ):
-            found.append((position, PublicKey.parse(event.old_key), PublicKey.parse(event.new_key)))
-    return found
+        return [
+            (row.position, PublicKey.parse(event.old_key), PublicKey.parse(event.new_key))
+            for row, event in readable(ledger.connection, KeyRotated)
+            if is_rotation(event.note, origin=origin, old_key=event.old_key, new_key=event.new_key)
+        ]

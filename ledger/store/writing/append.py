@@ -34,7 +34,6 @@ from ledger.domain.errors import (
     ClockSkewError,
     CorruptLedgerError,
     FencedError,
-    IdempotencyError,
     InputError,
     LedgerError,
     StaleStreamError,
@@ -398,10 +397,7 @@ class Writer:
             if known is None:
                 fresh[new.idempotency_key] = new
             elif known != arguments:
-                raise IdempotencyError(
-                    "the key was used for another command:"
-                    f" idempotency_key={new.idempotency_key}, event_type={new.event.event_type}"
-                )
+                raise commands.used_before(new)
         return list(fresh.values())
 
     def _stream_versions(self) -> dict[str, int]:

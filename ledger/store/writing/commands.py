@@ -157,13 +157,16 @@ def _answer(command: Command, known: Mapping[str, _Known]) -> Outcome | None:
     first = found[0][0] if found[0] else 0
     for offset, (new, at) in enumerate(zip(command.events, found, strict=True)):
         if at != (first + offset, arguments_of(new)):
-            return Refused(
-                error=IdempotencyError(
-                    "the key was used for another command:"
-                    f" idempotency_key={new.idempotency_key}, event_type={new.event.event_type}"
-                )
-            )
+            return Refused(error=used_before(new))
     return Recorded(first=first, last=first + len(keys) - 1)
+
+
+def used_before(new: NewEvent) -> IdempotencyError:
+    """Return the refusal of a key that was used with other arguments."""
+    return IdempotencyError(
+        "the key was used for another command:"
+        f" idempotency_key={new.idempotency_key}, event_type={new.event.event_type}"
+    )
 
 
 def _stale(writer: Writer, command: Command, ahead: Mapping[str, int]) -> Refused | None:
@@ -215,27 +218,14 @@ class UnfitError(LedgerError):
     """A value of a command can't be recorded. Refuse the command; it will not get better."""
 
 
-class UnfitTextError(UnfitError):
-    """A text holds a NUL or half of a character."""
-
-
-class UnfitNumberError(UnfitError):
-    """An integer is out of its bounds."""
-
-
-class UnfitNameError(UnfitError):
-    """A name, or what is recorded around an event, is longer than the index that it is a key of."""
-
-
 def body_bytes_of(new: NewEvent) -> tuple[str, bytes]:
     """
     Return the event's canonical body and the bytes that are hashed.
 
     Raises:
-        UnfitTextError: a text of the event, or of what is recorded around it, holds a NUL or a lone
-            surrogate; with the event's type and the field.
-        UnfitNumberError: an integer is out of its bounds; likewise.
-        UnfitNameError: a name is too long; likewise.
+        UnfitError: a text of the event, or of what is recorded around it, holds a NUL or a lone
+            surrogate, an integer is out of its bounds, or a name is longer than the index that it
+            is a key of; with the event's type and the field.
     """
     try:
         body = encode_event(new.event)
@@ -287,16 +277,16 @@ def _expect_short(new: NewEvent) -> None:
             raise _too_long(new, name, length, AROUND_MAX)
 
 
-def _too_long(new: NewEvent, field: str, length: int, most: int) -> UnfitNameError:
-    return UnfitNameError(
+def _too_long(new: NewEvent, field: str, length: int, most: int) -> UnfitError:
+    return UnfitError(
         f"a name is too long: event_type={new.event.event_type}, field={field},"
         f" characters={length}, most={most}"
     )
 
 
-def _unfit_number(new: NewEvent, field: str) -> UnfitNumberError:
+def _unfit_number(new: NewEvent, field: str) -> UnfitError:
     assert field, new.event  # else a body is written wrongly, which is our own bug
-    return UnfitNumberError(
+    return UnfitError(
         f"a number is out of its bounds: event_type={new.event.event_type}, field={field}"
     )
 
@@ -306,7 +296,7 @@ def _refuse(new: NewEvent) -> None:
     around: dict[str, Json] = {name: getattr(new, name) for name in _AROUND}
     field = _unfit(around, "") or _unfit(plain_value(new.event), "")
     if field:
-        raise UnfitTextError(
+        raise UnfitError(
             "a text holds a NUL or half of a character:"
             f" event_type={new.event.event_type}, field={field}"
         )

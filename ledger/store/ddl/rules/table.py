@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ledger.store.ddl.rules import facts, holdings, life, log, parts, planned_cards, proof
+from ledger.store.ddl.rules import facts, holdings, log, parts, planned_cards, proof
 from ledger.store.ddl.rules.rule import TableRule, never_changes, never_goes
 
 _PROJECTED: Final = (
@@ -42,7 +42,6 @@ RULES: Final[tuple[TableRule, ...]] = (
     never_changes("ledger_device_health", "a change of health"),
     never_changes("ledger_refusals", "a refusal"),
     *proof.RULES,
-    *life.RULES,
     *planned_cards.RULES,
     *(never_goes(table, what) for table, what in KEPT),
 )
