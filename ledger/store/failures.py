@@ -9,19 +9,26 @@ from typing import Final, ParamSpec, TypeVar
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from ledger.domain.errors import BusyError, LedgerError, UnknownOutcomeError
+from ledger.domain.errors import BusyError, LedgerError, TenureError, UnknownOutcomeError
 
 DAMAGE: Final = (DBAPIError, UnicodeDecodeError)
 """What reading a damaged database may raise: a broken text comes from below the driver."""
 
 _Given = ParamSpec("_Given")
 _Answer = TypeVar("_Answer")
+_Error = TypeVar("_Error", bound=TenureError)
 _CHECK: Final = re.compile(r"CHECK constraint failed: (\w+)|violates check constraint \"(\w+)\"")
 _MESSAGE: Final = re.compile(r"tenure ledger: (.*?)'?$", re.DOTALL)
 _RULE_STATES: Final = ("23", "P0001", "TL")
 """How the SQLSTATE of a refusal begins: a constraint, or a rule of ours."""
 _LOCK_STATES: Final = frozenset({"55P03", "40001", "40P01"})
 """Waited too long for a lock, or lost against another transaction."""
+
+
+def advised(error: _Error, step: str) -> _Error:
+    """Return the error with what to do next as its note."""
+    error.add_note(step)
+    return error
 
 
 def fact_of(error: DBAPIError | UnicodeDecodeError) -> str:

@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from ledger.domain.errors import BusyError, InputError, LedgerError, TenureError
 from ledger.domain.log.recorded import RecordedEvent
 from ledger.store import schema
-from ledger.store.failures import DAMAGE, fact_of, is_locked, refused_by_rule, unavailable
+from ledger.store.failures import DAMAGE, advised, fact_of, is_locked, refused_by_rule, unavailable
 from ledger.store.mending.acts import true_time
 from ledger.store.place import expect_file, is_postgres, sqlite_path
 from ledger.store.profile import create_file, sqlite_engine
@@ -196,8 +196,7 @@ def unreadable(error: DBAPIError | UnicodeDecodeError) -> LedgerError:
     if isinstance(error, DBAPIError) and error.connection_invalidated:
         return unavailable(error)
     found = LedgerError(f"the ledger can't be read: {fact}")
-    found.add_note("run `tenure verify` for every finding")
-    return found
+    return advised(found, "run `tenure verify` for every finding")
 
 
 def _file(url: str, mode: Mode) -> tuple[_Connect, str]:
@@ -224,10 +223,10 @@ def _connected_to_server(url: URL, purpose: Literal["reading", "writing"]) -> Le
         if 'database "' in fact and "does not exist" in fact:
             missing = "no such ledger: the server has no such database"
             step = "make the database with `createdb`, then the ledger in it"
-            raise _advised(missing, place, step) from error
+            raise advised(InputError(missing, place=place), step) from error
         failed = LedgerError(f"can't connect to the database: ledger={place}, {fact}")
-        failed.add_note("check that the server runs and that the URL, role and password are right")
-        raise failed from error
+        step = "check that the server runs and that the URL, role and password are right"
+        raise advised(failed, step) from error
     return Ledger(url=place, engine=engine, connection=connection, writable=writable)
 
 
@@ -258,9 +257,8 @@ def _not_opened(path: Path, error: Exception) -> TenureError:
             return BusyError(f"another process writes this ledger: ledger={path}, {cause}")
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
             fact = f"the file or its folder is protected: {cause}"
-            return _advised(
-                fact, str(path), "let this user read and write both, or copy the ledger"
-            )
+            step = "let this user read and write both, or copy the ledger"
+            return advised(InputError(fact, place=str(path)), step)
         case _:
             return InputError(f"not a ledger: {cause}", place=str(path))
 
@@ -285,7 +283,10 @@ def _expect_newest(ledger: Ledger, place: str) -> None:
         fact = (
             f"written by an older version of tenure: schema={older[0]}, this version needs {newest}"
         )
-        raise _advised(fact, place, "copy it, then run `tenure ledger upgrade --ledger LEDGER`")
+        raise advised(
+            InputError(fact, place=place),
+            "copy it, then run `tenure ledger upgrade --ledger LEDGER`",
+        )
 
 
 def _revisions(ledger: Ledger) -> list[str]:
@@ -319,15 +320,12 @@ def _is_ledger(ledger: Ledger, place: str) -> bool:
         if revision in schema.UNRELEASED:
             fact = f"written before the first release of tenure: schema={revision}, {reads}"
             step = "run the simulation again into a new file"
-            raise _advised(f"{fact} and does not upgrade it", place, step)
+            raise advised(InputError(f"{fact} and does not upgrade it", place=place), step)
         if revision not in schema.REVISIONS:
             fact = f"written by a newer version of tenure: schema={revision}, {reads}"
             step = "this version neither reads it nor changes it"
-            raise _advised(fact, place, f"use the tenure that wrote it, or a newer one: {step}")
+            raise advised(
+                InputError(fact, place=place),
+                f"use the tenure that wrote it, or a newer one: {step}",
+            )
     return True
-
-
-def _advised(fact: str, place: str, step: str) -> InputError:
-    error = InputError(fact, place=place)
-    error.add_note(step)
-    return error

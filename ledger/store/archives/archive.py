@@ -36,7 +36,7 @@ from ledger.store.archives.segment_files import (
     signed_text,
 )
 from ledger.store.archives.segments import TILE_EVENTS, End, Segment, add_keys, packed, segments_of
-from ledger.store.failures import fact_of, refused_by_rule, unavailable
+from ledger.store.failures import advised, fact_of, refused_by_rule, unavailable
 from ledger.store.mending.acts import first_corrected
 from ledger.store.mending.correcting import expect_right
 from ledger.store.open import Ledger
@@ -168,11 +168,8 @@ def _expect_true_times(connection: Connection, last: int) -> None:
     """Refuse to move events that a correction of the clock concerns: views read them in the log."""
     first = first_corrected(connection)
     if first is not None and last >= first:
-        error = InputError(
-            f"the clock was corrected: the events from position {first} on stay in the log"
-        )
-        error.add_note(f"archive the events before: --before {first}")
-        raise error
+        fact = f"the clock was corrected: the events from position {first} on stay in the log"
+        raise advised(InputError(fact), f"archive the events before: --before {first}")
 
 
 def _written(connection: Connection, path: Path, before: End, last: int, sign: Sign) -> _Sealed:
@@ -253,8 +250,7 @@ class _Proved:
 
 def _refuse(position: int | None, text: str) -> None:
     error = CorruptLedgerError(f"the ledger does not verify: {text}", position=position or 0)
-    error.add_note("run `tenure verify` for every finding, then restore a copy")
-    raise error
+    raise advised(error, "run `tenure verify` for every finding, then restore a copy")
 
 
 def _copied(rows: Generator[Row, None, None], out: SegmentFileWriter) -> Generator[Row, None, None]:

@@ -23,7 +23,7 @@ from ledger.domain.log.state_codec import decode_state
 from ledger.domain.proofs.canonical import canonical_json
 from ledger.domain.proofs.hashing import GENESIS
 from ledger.store import schema
-from ledger.store.failures import DAMAGE, fact_of
+from ledger.store.failures import DAMAGE, advised, fact_of
 from ledger.store.reading.tables import is_typed, other_types
 from ledger.store.writing.statements import Row
 
@@ -258,11 +258,9 @@ def in_archive(connection: Connection, position: int) -> InputError:
     last, _ = archived_up_to(connection)
     around = (_segments.first <= position, _segments.last >= position)
     name = connection.execute(select(_segments.file_name).where(*around)).scalar() or "unknown"
-    error = InputError(
-        f"the event is in an archive: position={position}, archived=1-{last}, file={name}"
-    )
-    error.add_note("name the folder of the archive where the command takes it: --segments DIR")
-    return error
+    fact = f"the event is in an archive: position={position}, archived=1-{last}, file={name}"
+    step = "name the folder of the archive where the command takes it: --segments DIR"
+    return advised(InputError(fact), step)
 
 
 def add_keys(before: bytes, rows: Iterable[Row]) -> bytes:

@@ -11,6 +11,7 @@ from ledger.domain.errors import InputError
 from ledger.domain.log.events import TimeCorrected
 from ledger.store import schema
 from ledger.store.archives.segments import last_segment
+from ledger.store.failures import advised
 from ledger.store.mending.acts import TIMES, record_act, tell_true_times, true_time
 from ledger.store.open import Ledger
 from ledger.store.writing.append import Writer
@@ -81,8 +82,7 @@ def expect_right(ledger: Ledger, query: str, act: str) -> None:
     connection = ledger.connection
     if connection.dialect.name == "postgresql" and not connection.exec_driver_sql(query).scalar():
         error = InputError(f"this role may not {act}", place=ledger.url)
-        error.add_note("connect as ledger_migrator, see docs/operations.md")
-        raise error
+        raise advised(error, "connect as ledger_migrator, see docs/operations.md")
 
 
 def _expect_in_log(connection: Connection, event: TimeCorrected) -> None:

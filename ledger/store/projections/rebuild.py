@@ -27,7 +27,7 @@ from ledger.store import schema
 from ledger.store.archives.segment_files import SegmentFile
 from ledger.store.archives.segments import segments_of
 from ledger.store.ddl import postgres_guard, sqlite_triggers
-from ledger.store.failures import fact_of, refused_by_rule, unavailable
+from ledger.store.failures import advised, fact_of, refused_by_rule, unavailable
 from ledger.store.mending.acts import voids_of
 from ledger.store.open import Ledger
 from ledger.store.profile_postgres import take_your_time
@@ -106,18 +106,13 @@ def rebuild(ledger: Ledger, *, segments: Path | None = None) -> RebuildReport:
         error.add_note(_RESTORE)
         raise
     except (CapacityError, OverflowError) as error:  # or a number beyond what a column holds
-        raise _with_step(f"the events break a rule: {error}") from error
+        raise advised(LedgerError(f"the events break a rule: {error}"), _RESTORE) from error
     except DBAPIError as error:
         if refused_by_rule(error):
-            raise _with_step(f"the events break a rule: {fact_of(error)}") from error
+            broken = LedgerError(f"the events break a rule: {fact_of(error)}")
+            raise advised(broken, _RESTORE) from error
         raise unavailable(error) from error
     return report
-
-
-def _with_step(text: str) -> LedgerError:
-    error = LedgerError(text)
-    error.add_note(_RESTORE)
-    return error
 
 
 def _rebuilt(connection: Connection, segments: Path | None) -> RebuildReport:
@@ -261,12 +256,9 @@ def whole_log(connection: Connection, folder: Path | None) -> Iterator[None]:
         yield
         return
     if folder is None:
-        error = InputError(
-            f"events are in an archive: positions=1-{segments[-1].last},"
-            f" files={', '.join(segment.file_name for segment in segments[:3])}"
-        )
-        error.add_note("name the folder of the archive: --segments DIR")
-        raise error
+        files = ", ".join(segment.file_name for segment in segments[:3])
+        fact = f"events are in an archive: positions=1-{segments[-1].last}, files={files}"
+        raise advised(InputError(fact), "name the folder of the archive: --segments DIR")
     with _rules_aside(connection):
         for segment in segments:
             _put_back(connection, SegmentFile(folder / segment.file_name, segment))

@@ -44,7 +44,7 @@ from ledger.store.reading.report_rows import (
     Span,
     UsageRecord,
 )
-from ledger.store.reading.unnamed_queries import UNKNOWN
+from ledger.store.reading.unnamed_queries import unknown_slots
 from ledger.store.reading.views import (
     CPU_HOLDINGS,
     DEVICES,
@@ -72,7 +72,6 @@ from ledger.store.schema import (
     ledger_events,
     ledger_nodes,
     ledger_reservations,
-    ledger_slot_holdings,
     ledger_stands,
 )
 
@@ -162,7 +161,14 @@ def pod_holders(
     if node is not None:
         query = query.where(r.c.node_name.in_(names_beside(node)))
     holders = _holders(connection, matching(query, r, of_pod(pod)))
-    return [_with_unknown_types(connection, holder) for holder in holders]
+    observed = [holder.position for holder in holders if holder.kind == "observed"]
+    slots = unknown_slots(connection, observed)
+    return [
+        replace(holder, unknown_types=slots[holder.position][0])
+        if holder.position in slots
+        else holder
+        for holder in holders
+    ]
 
 
 def devices(
@@ -390,15 +396,6 @@ def _overlap(view: FromClause, since_us: int, until_us: int) -> ColumnElement[fl
     ended = case((closed < until_us, closed), else_=until_us)
     began = case((opened > since_us, opened), else_=since_us)
     return cast(ended - began, Float)
-
-
-def _with_unknown_types(connection: Connection, holder: HolderRow) -> HolderRow:
-    if holder.kind != "observed":
-        return holder
-    s = ledger_slot_holdings.c
-    query = select(s.slot).where(s.position == holder.position, s.slot.startswith(UNKNOWN))
-    slots = sorted(connection.execute(query.order_by(s.slot)).scalars())
-    return replace(holder, unknown_types=",".join(slot.removeprefix(UNKNOWN) for slot in slots))
 
 
 def _devices_of_machines(node: str) -> Select[Any]:

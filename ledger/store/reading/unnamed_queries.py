@@ -64,7 +64,7 @@ def unknown_rows(
         query = query.where(r.c.node_name.in_(names_beside(node)))
     rows = [UnknownRow._make((*row, "")) for row in rows_of(connection, query)]
     archived = [row.position for row in rows if row.body is None]
-    slots = _unknown_slots(connection, archived)
+    slots = unknown_slots(connection, archived)
     return [
         row._replace(unknown_types=slots[row.position][0], gpu_count=slots[row.position][1])
         if row.position in slots
@@ -73,7 +73,8 @@ def unknown_rows(
     ]
 
 
-def _unknown_slots(connection: Connection, positions: Sequence[int]) -> dict[int, tuple[str, int]]:
+def unknown_slots(connection: Connection, positions: Sequence[int]) -> dict[int, tuple[str, int]]:
+    """Return types, comma-separated, and number of unnamed cards of those that hold such."""
     s, r = ledger_slot_holdings.c, RESERVATIONS.c
     found: dict[int, tuple[str, int]] = {}
     for part in in_parts(positions):

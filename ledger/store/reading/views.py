@@ -24,6 +24,7 @@ from sqlalchemy import (
 )
 
 from ledger.domain.errors import InputError
+from ledger.store.failures import advised
 
 ROWS_MAX: Final = "tenure_rows_max"
 """The option of a connection that says how many; without it there is no bound."""
@@ -167,7 +168,6 @@ def rows_of(connection: Connection, query: Executable) -> Iterator[Row[Any]]:
     found = connection.execute(query if most is None else query.limit(most + 1))
     for number, row in enumerate(found, start=1):
         if most is not None and number > most:
-            error = InputError(f"the answer takes too many rows: most={most}")
-            error.add_note("ask for less, such as a shorter window, or a copy of the ledger")
-            raise error
+            step = "ask for less, such as a shorter window, or a copy of the ledger"
+            raise advised(InputError(f"the answer takes too many rows: most={most}"), step)
         yield row
