@@ -88,8 +88,7 @@ class End:
         state: the text of the folded state (`ledger.domain.log.state_codec`).
         streams: the last version of every stream.
         writer: the epoch that was started last.
-        rows: by the table's name, in key order: nodes, devices and CPUs as they were, and what was
-            open, without the columns that an ending fills in.
+        rows: by table, in key order: facts, and what was open, without the columns of an ending.
         keys: a running hash over `ledger_archived` up to here.
     """
 

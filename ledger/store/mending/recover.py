@@ -144,20 +144,20 @@ def recover(
     Open a ledger again that is behind its witnesses; a ledger that lacks nothing stays as it is.
 
     Rule: design section 8, "Restore". One transaction: epochs beyond every one that was seen, the
-    lost ranges, what is gone, and the holdings of verified annotations of lost positions. What
-    does not fit is observed, with drift `OverHeld`. A second call changes nothing.
+    lost ranges, what is gone, and the holdings of verified annotations of lost positions. What does
+    not fit is observed, with drift `OverHeld`. A second call changes nothing.
 
     Args:
         incarnation: the name of the new one; unused if none has to be opened.
         doubt: why a key that checks is not believed at a position, such as one rotated away.
         all_pods: `pods` are every Pod of the cluster: holdings of others are released.
-        api_restored: the API server was set back, as its operator says: a new incarnation is
-            opened also where the ledger lacks nothing, and versions count anew from there.
+        api_restored: the API server was set back: a new incarnation is opened also where the ledger
+            lacks nothing, and versions count anew from there.
         dry_run: find out everything, record nothing.
 
     Raises:
-        InputError: the ledger has another origin or another history than a witness has seen, or
-            the incarnation's name is taken.
+        InputError: the ledger has another origin or another history than a witness has seen, or the
+            incarnation's name is taken.
         LedgerError: the ledger is corrupt, or can't be written.
     """
     read = {pod.uid: _read(pod, check) for pod in pods if pod.allocation is not None}

@@ -101,8 +101,7 @@ class KnownNode:
 
     Attributes:
         open: what is held on it now: (Pod UID, attempt) -> (position, kind).
-        lost_open: those of them that were held when it was lost: key -> (position of that loss, the
-            machine's newest boot id then).
+        lost_open: those held when it was lost: key -> (position of the loss, newest boot id then).
         former: the other machines that it ever stood on, which may still have devices of its.
     """
 

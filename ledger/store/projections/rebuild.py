@@ -62,13 +62,11 @@ _names: Final = tuple(schema.ledger_events.columns.keys())
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuildReport:
     """
-    What `rebuild` saw.
+    What `rebuild` found; nothing was written where the projections are `equal` to the events.
 
-    Attributes:
-        equal: the projections were already what the events say; nothing was written.
-        differences: the first rows that were not, in words.
-        untold: the first events that name what no event before them tells, in words.
-        digest: SHA-256 over every row of the projections as they are now.
+    `differences` are the first rows that were not, `untold` the first events that name what no
+    event before them tells, both in words. `digest` is SHA-256 over every row of the projections
+    now.
     """
 
     events: int

@@ -36,13 +36,10 @@ NOT_WITHDRAWN: Final = "the event withdraws a checkpoint"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptCheckpoint:
     """
-    What someone kept outside of the ledger, with signatures that hold.
+    What someone stored outside of the ledger, with signatures that hold; checkpoints in any order.
 
-    Attributes:
-        checkpoints: in any order.
-        leaves: leaf hashes of an export, which name the first position that differs.
-        first: the position of the first of `leaves`.
-        keys: who is trusted; what one of them signed, nobody withdraws.
+    `leaves` are leaf hashes of an export, from position `first` on; they name the first position
+    that differs. No event withdraws what one of the `keys` signed.
     """
 
     checkpoints: Sequence[Checkpoint] = ()

@@ -45,15 +45,13 @@ async def follow(
 
     Rule: design section 4, "Readers assert density and the chain link".
 
-    Close it (`contextlib.aclosing`) when leaving early.
-
-    Each event is checked against the one before it; a gap is corruption, never concurrency. What
-    wakes the reader only makes it look sooner: every `poll_seconds` it looks anyway. A page is a
-    transaction of its own, so a slow reader holds nothing up, and no more than a page is in memory.
+    Each event is checked against the one before it; a gap is corruption, never concurrency. A
+    wake-up only makes the reader look sooner than in `poll_seconds`. A page is a transaction of its
+    own, so a slow reader holds nothing up. Close it (`contextlib.aclosing`) when leaving early.
 
     Args:
         patience_seconds: how long the database may be away, whatever the poll, and how long one
-            look may take; a connection that says nothing for so long is given up like a lost one.
+            look may take; a connection that is silent for so long is given up like a lost one.
         gather_seconds: for how long events gather from the first that is there, asked each time.
 
     Raises:

@@ -11,8 +11,8 @@ class HolderRow:
     """
     One Pod's part of one device, or its whole reservation (`device_type` and `minor` None).
 
-    `position` is the event that gave it; `closed_position` the one that ended it. `unknown_types`
-    of a whole reservation: device types it holds on devices that nobody can name, comma-separated.
+    `position` is the event that gave it, `closed_position` the one that ended it. `unknown_types`
+    of a whole reservation: types of devices that nobody can name, comma-separated.
     """
 
     position: int
@@ -121,13 +121,10 @@ class RefusalRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftRow:
     """
-    A disagreement that is open.
+    A disagreement that is open; `minor` None where it is not about one device.
 
-    Attributes:
-        minor: None where it is not about one device.
-        namespace, pod_name: of its Pod or claim, where the ledger knows it; else None.
-        holder: `pod` or `claim`, likewise.
-        opened_by: the position of the event that gave it something last; likewise.
+    Where the ledger knows its Pod or claim: whose it is, and the position that gave that something
+    last (`opened_by`); else None.
     """
 
     position: int
@@ -271,10 +268,8 @@ class UnknownRow(NamedTuple):
     """
     A Pod that somebody else placed.
 
-    Attributes:
-        body: its event's JSON, with the unknown devices; None where that is in an archive.
-        unknown_types: then the types of these devices, comma-separated.
-        gpu_count: on how many GPUs it is; where the event is in an archive those that nobody names.
+    `body`: its event's JSON, with the unknown devices; None where that is in an archive. Then
+    `unknown_types` are their types, comma-separated, and `gpu_count` counts these GPUs alone.
     """
 
     position: int

@@ -43,12 +43,10 @@ _events, _snapshots = schema.ledger_events.c, schema.ledger_snapshots.c
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
     """
-    A state, and how it was come by.
+    The state behind the event at `position`, and how it was come by.
 
-    Attributes:
-        position: the last event that is in it.
-        snapshot_position: the snapshot that it was folded from; 0 for the first event on.
-        findings: snapshots that were left aside, newest first, and why.
+    It was folded from `snapshot_position`, 0 for the first event on. `findings` are the snapshots
+    that were left aside, newest first, and why.
     """
 
     position: int

@@ -432,7 +432,7 @@ def start_epoch(
 
     Args:
         clock: what this process may believe of its wall clock; None offline and in virtual time.
-        above: the epoch must be beyond this one: as many are started, for none is left out.
+        above: the epoch must be beyond this one; every one up to there is started.
         then: the epoch's first events, in the same transaction.
         keep: False rolls everything back at the end; the writer is then of no use.
 
