@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -206,7 +206,7 @@ def test_a_refusal_that_is_silent_is_missed(
     cases = [*rule.cases, *([rule.besides] if rule.besides else [])]
     never = [case._replace(condition="false") if case[1] == refusal else case for case in cases]
     count = len(rule.cases)
-    silent = replace(rule, cases=tuple(never[:count]), besides=next(iter(never[count:]), None))
+    silent = rule._replace(cases=tuple(never[:count]), besides=next(iter(never[count:]), None))
     text = sqlite_triggers.of_rule(silent)
     assert text not in sqlite_triggers.TRIGGERS
     _check(on_sqlite, refusal, (f"DROP TRIGGER {rule.name}", text))

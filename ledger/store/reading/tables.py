@@ -18,6 +18,7 @@ from ledger.store.writing.statements import Row
 
 _Value = TypeVar("_Value", int, str, tuple[str, str])
 PAGE_ROWS: Final = 2_048
+_PART_VALUES: Final = 500
 _TEXTS_MAX: Final = 128
 _COLLECT_EVERY: Final = 500_000
 """So many objects that may refer to others are made between two looks for cycles among them."""
@@ -106,11 +107,11 @@ def pages_of(rows: Iterable[Row]) -> Iterator[list[Row]]:
         raise
 
 
-def in_parts(values: Iterable[_Value], size: int = 500) -> Iterator[list[_Value]]:
+def in_parts(values: Iterable[_Value]) -> Iterator[list[_Value]]:
     """Yield the values in order, as many at a time as one query asks for."""
     ordered = sorted(values)
-    for start in range(0, len(ordered), size):
-        yield ordered[start : start + size]
+    for start in range(0, len(ordered), _PART_VALUES):
+        yield ordered[start : start + _PART_VALUES]
 
 
 @contextmanager

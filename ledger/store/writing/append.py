@@ -48,7 +48,7 @@ from ledger.store.failures import fact_of, in_our_words, refused_by_rule, unavai
 from ledger.store.projections.project import Projector
 from ledger.store.proving.tree import Tree
 from ledger.store.writing import commands, statements
-from ledger.store.writing.commands import Command, Outcome, arguments_of, body_bytes_of, fits
+from ledger.store.writing.commands import Command, Outcome, body_bytes_of, fits
 from ledger.store.writing.outbox import Outbox, begin
 from ledger.store.writing.statements import Row
 
@@ -177,11 +177,11 @@ class Writer:
         self._asked()
         for stream, version in (expected or {}).items():
             if self.stream_version(stream) != version:
-                if not self._not_recorded(events):  # the same command again: the same answer
-                    return self._head.position
+                if not commands.not_recorded(self._connection, events):
+                    return self._head.position  # the same command again: the same answer
                 raise StaleStreamError(stream=stream, expected_version=version)
         skewed = self.skew(events)
-        if skewed and self._not_recorded(events):
+        if skewed and commands.not_recorded(self._connection, events):
             raise skewed
         try:
             return self.commit(events)
@@ -371,7 +371,7 @@ class Writer:
         self, events: Sequence[NewEvent], error: DBAPIError | CapacityError
     ) -> int:
         """Append what is not recorded yet; raise the refusal if it was not about a repeat."""
-        fresh = self._not_recorded(events)
+        fresh = commands.not_recorded(self._connection, events)
         if len(fresh) < len(events):
             return self.append(fresh)
         if isinstance(error, CapacityError):
@@ -383,22 +383,6 @@ class Writer:
         if error.statement == statements.EVENT.text(self._connection):
             return LedgerError(f"the ledger refused an event: {fact_of(error)}")
         return CapacityError(fact_of(error))
-
-    def _not_recorded(self, events: Sequence[NewEvent]) -> list[NewEvent]:
-        fresh: dict[str, NewEvent] = {}
-        with self._connection.begin():
-            keys = {new.idempotency_key for new in events}
-            recorded = commands.known_keys(self._connection, [key for key in keys if fits(key)])
-        for new in events:
-            arguments = arguments_of(new)
-            earlier = fresh.get(new.idempotency_key)
-            _, found = recorded.get(new.idempotency_key, (0, None))
-            known = arguments_of(earlier) if earlier else found
-            if known is None:
-                fresh[new.idempotency_key] = new
-            elif known != arguments:
-                raise commands.used_before(new)
-        return list(fresh.values())
 
     def _stream_versions(self) -> dict[str, int]:
         """Return every stream's version; read once, for only this writer moves them after."""

@@ -157,12 +157,34 @@ def _answer(command: Command, known: Mapping[str, _Known]) -> Outcome | None:
     first = found[0][0] if found[0] else 0
     for offset, (new, at) in enumerate(zip(command.events, found, strict=True)):
         if at != (first + offset, arguments_of(new)):
-            return Refused(error=used_before(new))
+            return Refused(error=_used_before(new))
     return Recorded(first=first, last=first + len(keys) - 1)
 
 
-def used_before(new: NewEvent) -> IdempotencyError:
-    """Return the refusal of a key that was used with other arguments."""
+def not_recorded(connection: Connection, events: Sequence[NewEvent]) -> list[NewEvent]:
+    """
+    Return the events, one of each key, that the ledger does not have.
+
+    Raises:
+        IdempotencyError: a key was used before with other arguments.
+    """
+    fresh: dict[str, NewEvent] = {}
+    with connection.begin():
+        keys = {new.idempotency_key for new in events}
+        recorded = known_keys(connection, [key for key in keys if fits(key)])
+    for new in events:
+        arguments = arguments_of(new)
+        earlier = fresh.get(new.idempotency_key)
+        _, found = recorded.get(new.idempotency_key, (0, None))
+        known = arguments_of(earlier) if earlier else found
+        if known is None:
+            fresh[new.idempotency_key] = new
+        elif known != arguments:
+            raise _used_before(new)
+    return list(fresh.values())
+
+
+def _used_before(new: NewEvent) -> IdempotencyError:
     return IdempotencyError(
         "the key was used for another command:"
         f" idempotency_key={new.idempotency_key}, event_type={new.event.event_type}"

@@ -34,8 +34,7 @@ class Case(NamedTuple):
     refusal: RefusalWords | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableRule:
+class TableRule(NamedTuple):
     """
     Cases that are asked in turn of every row that an event on a table is about.
 
@@ -65,15 +64,7 @@ def rule(
     besides: Case | None = None,
 ) -> TableRule:
     """Return a rule; see `TableRule`."""
-    return TableRule(
-        name=name,
-        table=table,
-        event=event,
-        cases=cases,
-        columns=columns,
-        reads=reads,
-        besides=besides,
-    )
+    return TableRule(name, table, event, cases, columns, reads, besides)
 
 
 def said(text: str, short: str = "") -> RefusalWords:
