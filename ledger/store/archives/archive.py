@@ -233,7 +233,7 @@ class _Proved:
         return end
 
     def root(self) -> bytes:
-        return self._walk.root()
+        return self._walk.tree.root()
 
     def close(self) -> None:
         self._walk.close()

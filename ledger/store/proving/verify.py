@@ -264,7 +264,7 @@ def _proved(
         chain_hash=walk.chain,
         unread=past.start.position,
         not_compared=past.not_compared,
-        withdrawn=walk.withdrawn,
+        withdrawn=walk.tree.withdrawn,
         ahead_us=walk.ahead[0],
         ahead_position=walk.ahead[1],
     )
@@ -343,9 +343,9 @@ class Walk:
             for position, event in _read(partial(seldom_of, connection, CheckpointStored), _NONE)
             if isinstance(event, CheckpointStored) and position not in self._voids
         }
-        self._tree = TreeProof(connection, report, witness, withdrawals, stored)
+        self.tree = TreeProof(connection, report, witness, withdrawals, stored)
         for leaf in tile_leaves(connection, start.position) if start.position else ():
-            self._tree.add(leaf)
+            self.tree.add(leaf)
         self._connection = connection
         self._report = report
         self._void: set[tuple[int, str]] = set()
@@ -368,7 +368,7 @@ class Walk:
         total = head.position if head else 0
         self.take(rows, lambda: progress(self.position, total))
         if self._sound:
-            self._tree.finish(self._writer.origin)
+            self.tree.finish(self._writer.origin)
             self._snapshots.finish()
         self._snapshots.close()
         if self._sound and head is not None:
@@ -425,7 +425,7 @@ class Walk:
             taken += 1
             if not self._sound:
                 break
-        self._tree.extend(leaves[:taken])
+        self.tree.extend(leaves[:taken])
         last = page[-1]
         self.position, self.chain, self._at_us, self._epoch = last[0], chain, last[11], last[6]
         return True
@@ -460,15 +460,6 @@ class Walk:
             state=encode_state(self._held.state),
             rows=self.proof.rows(),
         )
-
-    @property
-    def withdrawn(self) -> tuple[Withdrawal, ...]:
-        """The withdrawals of checkpoints that count."""
-        return self._tree.withdrawn
-
-    def root(self) -> bytes:
-        """Return the root of the tree over the events so far."""
-        return self._tree.root()
 
     def close(self) -> None:
         """Let go of every query."""
@@ -535,7 +526,7 @@ class Walk:
             self._report(position, f"a time is out of its bounds: at={at_us}, wall={wall_us}")
         self._versions[stream], self._at_us, self._epoch = version, at_us, epoch
         if self._sound:
-            self._tree.add(leaf)
+            self.tree.add(leaf)
             self._replay(row)
 
     def _hashes(self, row: Row) -> None:
