@@ -235,6 +235,11 @@ INVENTED = (
         ("UPDATE ledger_segments SET state = zeroblob(9) WHERE first = 1", 256, "damaged"),
         ("UPDATE ledger_events SET position = 0 WHERE position = 2", None, "lacks its"),
         (INVENTED, 0, "the log begins at position 1"),
+        (
+            "UPDATE ledger_events SET event_type = 'x' WHERE event_type LIKE 'segment.a%'",
+            None,
+            "the event does not archive the segment up to 256",
+        ),
     ],
 )
 def test_what_the_ledger_kept_of_archived_events_is_proved(

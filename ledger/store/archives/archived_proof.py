@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, literal_column, select
 
-from ledger.domain.errors import CorruptLedgerError, InputError
+from ledger.domain.errors import CorruptLedgerError, InputError, UnknownEventError
 from ledger.domain.log.events import PositionVoided, SegmentArchived, TimeCorrected, decode_event
 from ledger.domain.log.state import NodeState
 from ledger.domain.proofs.canonical import INTEGER_MAX
@@ -222,7 +222,7 @@ def _compare_sealing(connection: Connection, report: Report, segment: Segment) -
     row = connection.execute(query).first()
     try:
         found = decode_event(*row) if row is not None else None
-    except InputError:
+    except (InputError, UnknownEventError):
         found = None
     expected = segment.event(found.rows if isinstance(found, SegmentArchived) else {})
     if found != expected:
