@@ -161,7 +161,7 @@ class _Attempt:
                 only_minors=minors,
             )
         if len(demands) > 1:
-            return choose_plain(request, demands, under, self.node, self.settings.devices)
+            return choose_plain(request, demands, under, self.node, self.settings)
         beside = device_type in self.joint[1:]
         primary = _held(self.node, self.joint[0], chosen[self.joint[0]]) if beside else ()
         return choose_units(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from ledger.domain.annotations.device_hints import DeviceExclusivePolicy, DeviceHint
 from ledger.domain.devices import GPU, WHOLE_PERCENT, cores_to_percent
 from ledger.domain.request.requests import DeviceDemand
 from ledger.domain.resources import HUAWEI_NPU_CORE
+from scheduler.decide.nodes.arrays import IntArray
 from scheduler.decide.outcome import CardView, Unfit
 from scheduler.decide.refusal import reasons
 
@@ -17,6 +18,7 @@ UNIT_CORE: Final = "core percent"
 UNIT_MEMORY: Final = "memory bytes"
 MOST_ALLOCATED: Final = "MostAllocated"
 LEAST_ALLOCATED: Final = "LeastAllocated"
+Bytes = TypeVar("Bytes", int, IntArray)
 
 
 def root_of(card: CardView) -> str:
@@ -52,16 +54,18 @@ def undisturbed(
     return [card for card in offered if not card.tenants and root_of(card) not in used]
 
 
-def asked_bytes(demand: DeviceDemand, total_bytes: int) -> int:
+def asked_bytes(demand: DeviceDemand, total_bytes: Bytes) -> Bytes | int:
     """
-    Return the bytes the demand takes of a device with `total_bytes`.
+    Return the bytes the demand takes of a device with `total_bytes`, or of each of many devices.
 
     Rule: Koordinator contract 4.5 (a ratio is floored to bytes once); GPU-sharing contract A.5
     (a whole card is fully consumed, memory included).
     """
-    if demand.exclusive and not demand.memory_bytes and not demand.memory_ratio_percent:
+    if demand.memory_ratio_percent:
+        return demand.memory_ratio_percent * total_bytes // WHOLE_PERCENT
+    if demand.exclusive and not demand.memory_bytes:
         return total_bytes
-    return demand.memory_bytes_on(total_bytes)
+    return demand.memory_bytes
 
 
 def core_percent_on(card: CardView, demand: DeviceDemand) -> int:

@@ -129,14 +129,7 @@ def _narrowed(
     """Return the GPUs that partition table or topology tree leave to choose from."""
     by_share = chooser_of(request.dialect).by_share
     if all(map(is_whole, demands)) and (by_share or node.facts.honors_partitions):
-        partitions = partitions_for(
-            demands[0],
-            sum(demand.count for demand in demands),
-            offered,
-            node,
-            spec=request.partition,
-            score_order=settings.devices.partition_score_order,
-        )
+        partitions = partitions_for(request, demands, offered, node, settings.devices)
         if partitions is not None:
             return partitions[0] if isinstance(partitions, list) else partitions
     if not by_share or len(demands) > 1:

@@ -9,12 +9,13 @@ from typing import Final
 from ledger.domain.annotations.device_hints import PartitionPolicy, PartitionSpec, TopologyScope
 from ledger.domain.annotations.partitions import HOPPER_PARTITIONS, GpuPartition
 from ledger.domain.devices import GPU
-from ledger.domain.request.requests import DeviceDemand
+from ledger.domain.request.requests import DeviceDemand, PodRequest
 from scheduler.decide.cards.fit import UNIT_CARDS, fits
 from scheduler.decide.cards.tree import shares_scope
 from scheduler.decide.cards.view import NodeView
 from scheduler.decide.outcome import CardView, Unfit
 from scheduler.decide.refusal import reasons
+from scheduler.decide.settings import DeviceSettings
 
 HIGHEST: Final = "highest"
 """Score groups in the intended order; anything else is the release's (quirk Q2)."""
@@ -25,13 +26,11 @@ Table = Mapping[int, tuple[GpuPartition, ...]]
 
 
 def partitions_for(
-    demand: DeviceDemand,
-    count: int,
+    request: PodRequest,
+    demands: Sequence[DeviceDemand],
     offered: Sequence[CardView],
     node: NodeView,
-    *,
-    spec: PartitionSpec | None,
-    score_order: str,
+    settings: DeviceSettings,
 ) -> list[list[CardView]] | Unfit | None:
     """
     Return the partitions that could be had, best first, None where the table has no say.
@@ -40,10 +39,11 @@ def partitions_for(
     `Honor` or the Pod has a partition spec. A built-in table gives way to measured links.
 
     Args:
-        demand: a demand for whole GPUs; `count` of them are asked for.
+        demands: the Pod's demands for whole GPUs.
         offered: the GPUs that passed the Pod's filters.
     """
-    facts = node.facts
+    facts, spec, demand = node.facts, request.partition, demands[0]
+    count = sum(each.count for each in demands)
     strict = facts.honors_partitions or spec is not None
     table = facts.partitions
     if not strict and (facts.links is not None and table == HOPPER_PARTITIONS):
@@ -68,7 +68,7 @@ def partitions_for(
     ]
     free = _free_minors(node)
     able.sort(key=lambda partition: -_left_behind(table, count, partition, free))
-    feasible = _by_score(table[count], able, spec, score_order)
+    feasible = _by_score(table[count], able, spec, settings.partition_score_order)
     if feasible:
         return [[usable[minor] for minor in partition.minors] for partition in feasible]
     if not strict:

@@ -13,22 +13,7 @@ from scheduler.decide.cards.shares import shares_of
 from scheduler.decide.cards.tree import has_tree
 from scheduler.decide.cards.view import Choice, NodeView
 from scheduler.decide.outcome import CardView, Unfit
-from scheduler.decide.settings import DeviceSettings, SchedulingSettings
-
-
-def choose_by_share(
-    request: PodRequest,
-    demands: Sequence[DeviceDemand],
-    cards: Sequence[CardView],
-    node: NodeView,
-    settings: SchedulingSettings,
-    *,
-    preferred_card: int | None,
-) -> Choice | Unfit:
-    """Choose the GPUs of a Pod in a dialect that knows shares alone."""
-    return choose_plain(
-        request, demands, cards, node, settings.devices, preferred_card=preferred_card
-    )
+from scheduler.decide.settings import SchedulingSettings
 
 
 def choose_plain(
@@ -36,7 +21,7 @@ def choose_plain(
     demands: Sequence[DeviceDemand],
     cards: Sequence[CardView],
     node: NodeView,
-    settings: DeviceSettings,
+    settings: SchedulingSettings,
     *,
     preferred_card: int | None = None,
 ) -> Choice | Unfit:
@@ -70,7 +55,7 @@ def choose_plain(
             links = measured or (_suggested(node) if linked else None)
             picked = _whole(fitting, demand.count, links, ties_by_minor=not measured)
         else:
-            picked = _fullest(fitting, demand, settings.scoring)
+            picked = _fullest(fitting, demand, settings.devices.scoring)
         taken.update(card.record.minor for card in picked)
         chosen.extend((card, demand) for card in picked)
     return Choice(shares=tuple(shares_of(request, demands[0].device_type, chosen)))

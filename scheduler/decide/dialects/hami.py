@@ -67,18 +67,17 @@ def choose_hami(
         limited = [card for card in taken if _limits(card.record)]
         reason, taken = (reason if limited == taken else reasons.NOT_ISOLATED), limited
     if len(taken) < min(len(cards), sum(counts)):
-        available = len(taken)
         return Unfit(
             reason=reason.text,
             requested=sum(counts),
-            available=available,
+            available=len(taken),
             unit=UNIT_CARDS,
             preemptible=False,
         )
     if len(demands) == 1:
         offered = [card for card in taken if _gives(card, demands[0])]
         return choose_plain(
-            request, demands, offered, node, settings.devices, preferred_card=preferred_card
+            request, demands, offered, node, settings, preferred_card=preferred_card
         )
     for demand in demands:
         if sum(_can(card, demand) for card in taken) < demand.count:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodRequest
-from scheduler.decide.cards.plain import choose_by_share
+from scheduler.decide.cards.plain import choose_plain
 from scheduler.decide.dialects.gpushare import CHOOSER as GPUSHARE
 from scheduler.decide.dialects.hami import CHOOSER as HAMI
 from scheduler.decide.dialects.koordinator import CHOOSER as KOORDINATOR
@@ -18,7 +18,7 @@ from scheduler.decide.dialects.mgpu.chooser import CHOOSER as MGPU
 from scheduler.decide.dialects.nvidia import CHOOSER as NVIDIA
 from scheduler.decide.dialects.protocol import DialectChooser
 
-UNNAMED: Final = DialectChooser(dialect=None, choose=choose_by_share, by_share=True)
+UNNAMED: Final = DialectChooser(dialect=None, choose=choose_plain, by_share=True)
 """Requests for GPUs that came in no words: shares, as a trace has them."""
 
 CHOOSERS: Final[tuple[DialectChooser, ...]] = (NVIDIA, KOORDINATOR, MGPU, GPUSHARE, HAMI, UNNAMED)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from ledger.domain.devices import GPU, WHOLE_PERCENT
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.request.requests import DeviceDemand
+from scheduler.decide.cards.fit import asked_bytes
 from scheduler.decide.dialects.registry import CHOOSERS, chooser_of
 from scheduler.decide.nodes.arrays import (
     BoolArray,
@@ -54,7 +55,7 @@ class Fitting:
         """Take a node as it is now."""
         for key, known in list(self._models.items()):
             device_type, models = key
-            devices = self._arrays.devices.get(device_type, self._arrays.no_devices)
+            devices = self._arrays.devices_of(device_type)
             if known.shape[1] != devices.width:
                 del self._models[key]
                 continue
@@ -103,7 +104,7 @@ class Fitting:
         for name, amount in shape.extended:
             lost |= arrays.extended.too_small(name, amount, nodes)
         for demand in shape.demands:
-            devices = self._devices(demand)
+            devices = self._arrays.devices_of(demand.device_type)
             cap = self._rows(devices.memory_cap, nodes)
             able = self._rows(devices.open, nodes) & (asked_bytes(demand, cap) <= cap)
             if demand.core_percent:
@@ -140,7 +141,7 @@ class Fitting:
 
     def cards(self, demand: DeviceDemand, nodes: IntArray, dialect: Dialect | None) -> BoolArray:
         """Return which cards of which nodes can take one share of the demand."""
-        devices = self._devices(demand)
+        devices = self._arrays.devices_of(demand.device_type)
         return self.shares(demand, nodes, dialect) & self._rows(devices.open, nodes)
 
     def shares(self, demand: DeviceDemand, nodes: IntArray, dialect: Dialect | None) -> BoolArray:
@@ -154,13 +155,13 @@ class Fitting:
         most = self._most.get(dialect)
         if most is None:
             return cards
-        instances = self._rows(self._devices(demand).instances, nodes)
+        instances = self._rows(self._arrays.devices_of(demand.device_type).instances, nodes)
         within: BoolArray = cards & (instances < most)
         return within
 
     def capacities(self, demand: DeviceDemand, nodes: IntArray) -> BoolArray:
         """Return the same without the limit of containers per card."""
-        devices = self._devices(demand)
+        devices = self._arrays.devices_of(demand.device_type)
         fit: BoolArray = devices.present.take(nodes, axis=0)
         if demand.core_percent:
             fit &= self._rows(devices.core_free, nodes) >= demand.core_percent
@@ -184,7 +185,7 @@ class Fitting:
         key = (demand.device_type, demand.model_names)
         allowed = self._models.get(key)
         if allowed is None:
-            devices = self._devices(demand)
+            devices = self._arrays.devices_of(demand.device_type)
             allowed = np.zeros(devices.present.shape, dtype=np.bool_)
             for node, records in enumerate(devices.records):
                 for column, record in enumerate(records):
@@ -246,24 +247,6 @@ class Fitting:
     def _rows(self, values: npt.NDArray[T], nodes: IntArray) -> npt.NDArray[T]:
         """Return the rows of some nodes, to be read only: all of them are not copied."""
         return values if nodes is self._arrays.everything else values.take(nodes, axis=0)
-
-    def _devices(self, demand: DeviceDemand) -> DeviceArrays:
-        devices = self._arrays.devices.get(demand.device_type)
-        return self._arrays.no_devices if devices is None else devices
-
-
-def asked_bytes(demand: DeviceDemand, memory_cap: IntArray) -> IntArray | int:
-    """
-    Return the bytes that one share takes of cards with these capacities.
-
-    Rule: Koordinator contract 4.5 (a ratio is floored to bytes once); GPU-sharing contract A.5
-    (a whole card is fully consumed, memory included).
-    """
-    if demand.memory_ratio_percent:
-        return demand.memory_ratio_percent * memory_cap // WHOLE_PERCENT
-    if demand.exclusive and not demand.memory_bytes:
-        return memory_cap
-    return demand.memory_bytes
 
 
 PARTS_MAX: Final = 4

@@ -12,7 +12,8 @@ from ledger.domain.devices import GPU, WHOLE_PERCENT
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import DeviceDemand
 from ledger.domain.topology import LinkMatrix
-from scheduler.decide.filter.fitting import Fitting, asked_bytes
+from scheduler.decide.cards.fit import asked_bytes
+from scheduler.decide.filter.fitting import Fitting
 from scheduler.decide.group.links import WIDTH_MAX, LinkStack
 from scheduler.decide.nodes.arrays import BoolArray, IntArray
 from scheduler.decide.nodes.labels import Kinds
@@ -133,7 +134,7 @@ class RoomCounter:
         if demand.exclusive:
             cards: IntArray = np.count_nonzero(fit, axis=1)
             return cards
-        devices = self._arrays.devices.get(demand.device_type, self._arrays.no_devices)
+        devices = self._arrays.devices_of(demand.device_type)
         shares = np.full(fit.shape, most, dtype=np.int64)
         if demand.core_percent:
             core = devices.core_free.take(places, axis=0) // demand.core_percent

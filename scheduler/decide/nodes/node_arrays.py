@@ -165,7 +165,7 @@ class NodeArrays:
     Attributes:
         count: nodes that are there.
         cpu_cap, memory_cap, pods_cap: `UNLIMITED` where the node names no limit.
-        devices: device type -> arrays; `gpu` is always there, `no_devices` stands for the rest.
+        devices: device type -> arrays; `gpu` is always there. See `devices_of`.
         extended: resources that nodes offer by their number alone.
         without_devices: at [node], it has no device of any type.
         amplified: at [node], its cpu is more than its CPUs.
@@ -202,7 +202,7 @@ class NodeArrays:
             device_type: DeviceArrays(device_type, nodes) for device_type in sorted(types | {GPU})
         }
         self.gpus = self.devices[GPU]
-        self.no_devices = DeviceArrays("", nodes)
+        self._no_devices = DeviceArrays("", nodes)
         self.extended = ExtendedArrays(nodes)
         self._mixed = {row for row in range(len(nodes)) if self._has_mixed_models(row)}
         self.without_devices = np.array([not node.devices for node in nodes], dtype=np.bool_)
@@ -217,6 +217,10 @@ class NodeArrays:
     def __len__(self) -> int:
         """Return the number of rows."""
         return len(self.nodes)
+
+    def devices_of(self, device_type: str) -> DeviceArrays:
+        """Return the arrays of a type; of one that no node has, arrays without a device."""
+        return self.devices.get(device_type, self._no_devices)
 
     @property
     def mixed_models(self) -> bool:
@@ -274,7 +278,7 @@ class NodeArrays:
         for device_type in sorted({record.device_type for record in node.devices}):
             if device_type not in self.devices:
                 self.devices[device_type] = DeviceArrays(device_type, self.nodes)
-        for devices in (*self.devices.values(), self.no_devices):
+        for devices in (*self.devices.values(), self._no_devices):
             devices.put(row, node)
         self.extended.lay(row, node)
         self._mixed.discard(row)

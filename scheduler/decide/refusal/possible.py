@@ -57,7 +57,7 @@ class Possible:
         kind = (opened, self._kind(request, facts, row))
         helps = known.kinds.get(kind)
         if helps is None:
-            helps = self._takes(request, _opened(facts) if opened else facts)
+            helps = self._takes(request, opened_up(facts) if opened else facts)
             if kind != own:
                 known.kinds[kind] = helps
         known.nodes[own] = (facts, helps)
@@ -91,7 +91,8 @@ class Possible:
         )
 
 
-def _opened(facts: NodeFacts) -> NodeFacts:
+def opened_up(facts: NodeFacts) -> NodeFacts:
+    """Return the node with all its devices healthy."""
     return replace(
         facts, devices=tuple([replace(device, healthy=True) for device in facts.devices])
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -17,8 +17,9 @@ import numpy.typing as npt
 
 from ledger.domain.log.events import RefusalReason
 from ledger.domain.request.requests import DeviceDemand, PodRequest
+from scheduler.decide.cards.fit import asked_bytes
 from scheduler.decide.dialects.registry import CHOOSERS, chooser_of
-from scheduler.decide.filter.fitting import Fitting, asked_bytes
+from scheduler.decide.filter.fitting import Fitting
 from scheduler.decide.filter.predicates import Predicates, StaticVerdict
 from scheduler.decide.nodes.arrays import (
     UNLIMITED,
@@ -30,7 +31,6 @@ from scheduler.decide.nodes.arrays import (
     with_rows,
 )
 from scheduler.decide.nodes.cpu_room import room_of
-from scheduler.decide.nodes.devices import DeviceArrays
 from scheduler.decide.nodes.node_arrays import NodeArrays
 from scheduler.decide.nodes.node_rows import NodeRows
 from scheduler.decide.nodes.pins import CpuPins
@@ -87,7 +87,15 @@ class ReasonCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """What `ReasonCounter.answer` is to put into words."""
+    """
+    What `ReasonCounter.answer` is to put into words.
+
+    Attributes:
+        codes: index into `texts`, per node.
+        short: orders nodes with reasons about devices.
+        tried: the closer look's own words.
+        helps: tells whether a remedy could ever help on the node at a row.
+    """
 
     request: PodRequest
     texts: Texts
@@ -110,30 +118,14 @@ class ReasonCounter:
         self._pins = pins
         self._node_rows = rows
 
-    def answer(
-        self,
-        request: PodRequest,
-        texts: Texts,
-        codes: Codes,
-        short: npt.NDArray[np.int32],
-        tried: Mapping[int, Unfit],
-        *,
-        helps: Callable[[int, str], bool],
-    ) -> ReasonCounts:
-        """
-        Return the answer for codes that index `texts`.
-
-        `short` orders nodes with reasons about devices; `tried` has the closer look's own words;
-        `helps` tells whether a remedy could ever help on the node at a row.
-        """
-        if tried:
-            texts, codes = _with_tried(texts, codes, tried)
+    def answer(self, asked: _Asked) -> ReasonCounts:
+        """Return the answer for these codes."""
+        if asked.tried:
+            asked = _with_tried(asked)
+        request, texts, codes = asked.request, asked.texts, asked.codes
         numbers: list[int] = np.bincount(codes, minlength=len(texts)).tolist()
         used = [code for code, number in enumerate(numbers) if number and texts[code] != _ABSENT]
         able = able_nodes(self._arrays, request)
-        asked = _Asked(
-            request=request, texts=texts, codes=codes, short=short, tried=tried, helps=helps
-        )
         by_name: dict[str, tuple[Reason, list[int]]] = {}
         for code in used:
             for reason in texts[code]:
@@ -162,15 +154,13 @@ class ReasonCounter:
         """Return a reason with the nodes that gave it, and the row of the closest of them."""
 
         def look(some: BoolArray) -> tuple[int, str, str]:
-            row, detail, remedy = self._nearest(
-                asked.request, reason, some, asked.short, asked.tried
-            )
+            row, detail, remedy = self._nearest(asked, reason, some)
             if not remedy:  # in the words that are true of this node: taints differ in effect
                 told = asked.texts[asked.codes.item(row)]
                 remedy = next(each.remedy for each in told if each.name == reason.name)
             return row, detail, remedy
 
-        row, detail, remedy = self._helpful(asked.request, where, where & able, look, asked.helps)
+        row, detail, remedy = self._helpful(asked, where, where & able, look)
         count = RefusalReason(
             reason=reason.name,
             nodes=int(np.count_nonzero(where)),
@@ -182,11 +172,10 @@ class ReasonCounter:
 
     def _helpful(
         self,
-        request: PodRequest,
+        asked: _Asked,
         where: BoolArray,
         able: BoolArray,
         look: Callable[[BoolArray], tuple[int, str, str]],
-        helps: Callable[[int, str], bool],
     ) -> tuple[int, str, str]:
         """
         Return the nearest of the nodes on which what would help could ever be, with its numbers.
@@ -198,7 +187,7 @@ class ReasonCounter:
             if not left.any():
                 break
             row, detail, remedy = look(left)
-            if helps(row, remedy):
+            if asked.helps(row, remedy):
                 return row, detail, remedy
             left[row] = False
         row, detail, remedy = look(where)
@@ -207,7 +196,7 @@ class ReasonCounter:
         _, _, instead = remedy.partition(" or ")
         if remedy.startswith(FREEING) and able.any() and instead:
             return row, detail, instead
-        fact = never(self._arrays, request, where, _AMONG_THESE)
+        fact = never(self._arrays, asked.request, where, _AMONG_THESE)
         instead = "add a node that has it" if fact.endswith(THERE_IS_NONE) else "ask for less"
         return row, detail, f"{instead}: {fact}"
 
@@ -227,20 +216,13 @@ class ReasonCounter:
             names=tuple([tuple([name for _, name in some]) for some in told]),
         )
 
-    def _nearest(
-        self,
-        request: PodRequest,
-        reason: Reason,
-        where: BoolArray,
-        short: npt.NDArray[np.int32],
-        tried: Mapping[int, Unfit],
-    ) -> tuple[int, str, str]:
+    def _nearest(self, asked: _Asked, reason: Reason, where: BoolArray) -> tuple[int, str, str]:
         """
         Return the first of the nodes that lack least, the numbers there, and what would help.
 
         What would help is empty where the numbers do not say it.
         """
-        arrays = self._arrays
+        arrays, request = self._arrays, asked.request
         if reason in {reasons.INSUFFICIENT_CPU, reasons.INSUFFICIENT_AMPLIFIED_CPU}:
             row = int(np.where(where, arrays.cpu_free, -UNLIMITED).argmax())
             return row, *explain_cpu(arrays, row, request)
@@ -253,8 +235,8 @@ class ReasonCounter:
             return row, *explain_extended(arrays, row, request, resource)
         if not reason.device_type:
             alone = request.cpuset is not None and request.cpuset.alone
-            return self._looked_at(reason, where, tried, alone=alone)
-        row = int(np.where(where, short.astype(np.int64), FAR + 1).argmin())
+            return self._looked_at(reason, where, asked.tried, alone=alone)
+        row = int(np.where(where, asked.short.astype(np.int64), FAR + 1).argmin())
         demand = next(item for item in request.devices if item.device_type == reason.device_type)
         if reason == reasons.unhealthy(reason.device_type):
             return row, *explain_closed(arrays, row, demand)
@@ -278,20 +260,15 @@ class ReasonCounter:
         return row, detail, ""
 
 
-def _with_tried(
-    texts: Texts, codes: Codes, tried: Mapping[int, Unfit]
-) -> tuple[list[tuple[Reason, ...]], Codes]:
-    known, longer, codes = dict[str, int](), list(texts), codes.copy()
-    for node, unfit in tried.items():
-        code = known.setdefault(unfit.reason, len(longer))
-        if code == len(longer):
-            longer.append((_reason_of(unfit.reason),))
+def _with_tried(asked: _Asked) -> _Asked:
+    known, texts, codes = dict[str, int](), list(asked.texts), asked.codes.copy()
+    for node, unfit in asked.tried.items():
+        code = known.setdefault(unfit.reason, len(texts))
+        if code == len(texts):
+            reason = _OF_DIALECTS.get(unfit.reason) or reasons.closer_look(unfit.reason)
+            texts.append((reason,))
         codes[node] = code
-    return longer, codes
-
-
-def _reason_of(text: str) -> Reason:
-    return _OF_DIALECTS.get(text) or reasons.closer_look(text)
+    return replace(asked, texts=texts, codes=codes)
 
 
 def _closest(
@@ -395,9 +372,15 @@ class Refusals:
         row = self._row(request, shape)
         answer = row.answer
         if answer is None or tried:
-            helps = partial(self._possible.would_help, request, shape)
             answer = self._answers.answer(
-                request, row.texts, row.codes, row.short, tried, helps=helps
+                _Asked(
+                    request=request,
+                    texts=row.texts,
+                    codes=row.codes,
+                    short=row.short,
+                    tried=tried,
+                    helps=partial(self._possible.would_help, request, shape),
+                )
             )
             row.answer = None if tried else answer
             row.returns = self._arrays.log.returns
@@ -437,8 +420,8 @@ class Refusals:
         if row is not None and self._is_relaid(row):
             row = None
         if row is None:
-            row = self._new_row(request, shape)
-            self._rows[key] = row
+            row = self._rows[key] = self._blank(shape)
+            self._judge(row, request, self._arrays.everything)
             if len(self._rows) > max(1, _BYTES_MAX // max(1, 8 * len(self._arrays))):
                 self._rows.popitem(last=False)
         elif row.seen != log.position:
@@ -455,11 +438,6 @@ class Refusals:
     def _is_relaid(self, row: _Row) -> bool:
         """Tell whether nodes have reasons now that the layout of a row's codes has no place for."""
         return self._predicates.as_of_now(row.verdict).reasons is not row.static
-
-    def _new_row(self, request: PodRequest, shape: Shape) -> _Row:
-        row = self._blank(shape)
-        self._judge(row, request, self._arrays.everything)
-        return row
 
     def _blank(self, shape: Shape) -> _Row:
         verdict = self._predicates.verdict(shape.static)
@@ -540,7 +518,7 @@ class Refusals:
         self, demand: DeviceDemand, shape: Shape, nodes: IntArray
     ) -> tuple[IntArray, IntArray]:
         """Return how the demand fails on each node (-1 = it does not), and how far off."""
-        devices, count = self._devices(demand), demand.count
+        devices, count = self._arrays.devices_of(demand.device_type), demand.count
         asked = max(demand.core_percent, demand.memory_ratio_percent)
         left = devices.left.take(nodes, axis=0)
         best = row_maxima(left)
@@ -557,7 +535,7 @@ class Refusals:
         self, demand: DeviceDemand, shape: Shape, nodes: IntArray
     ) -> tuple[IntArray, IntArray]:
         """Return how many cards fit, and what is wrong where they are too few."""
-        devices, count = self._devices(demand), demand.count
+        devices, count = self._arrays.devices_of(demand.device_type), demand.count
         room = self._fitting.capacities(demand, nodes)
         can = self._fitting.within_limit(room, demand, nodes, shape.dialect)
         is_open = devices.open.take(nodes, axis=0)
@@ -575,7 +553,7 @@ class Refusals:
 
     def _in_pieces(self, demand: DeviceDemand, nodes: IntArray, is_open: BoolArray) -> BoolArray:
         """Return where the cards would do if what is left on them were on fewer of them."""
-        devices = self._devices(demand)
+        devices = self._arrays.devices_of(demand.device_type)
         usable = is_open & (devices.exclusive.take(nodes, axis=0) == 0)
         if demand.model_names:
             usable &= self._fitting.models(demand).take(nodes, axis=0)
@@ -586,9 +564,6 @@ class Refusals:
         enough &= memory >= demand.count * asked_bytes(demand, mean)
         enough &= row_counts(usable) > 0
         return enough
-
-    def _devices(self, demand: DeviceDemand) -> DeviceArrays:
-        return self._arrays.devices.get(demand.device_type, self._arrays.no_devices)
 
 
 def _fit_codes(shape: Shape) -> int:

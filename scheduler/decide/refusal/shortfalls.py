@@ -85,7 +85,7 @@ def explain_extended(arrays: NodeArrays, node: int, request: PodRequest, name: s
 
 def explain_closed(arrays: NodeArrays, node: int, demand: DeviceDemand) -> Explained:
     """Explain a node whose devices would do, were they not closed."""
-    devices = arrays.devices.get(demand.device_type, arrays.no_devices)
+    devices = arrays.devices_of(demand.device_type)
     shut = [
         str(record.minor)
         for column, record in enumerate(devices.records[node])
@@ -97,7 +97,7 @@ def explain_closed(arrays: NodeArrays, node: int, demand: DeviceDemand) -> Expla
 
 def explain_devices(arrays: NodeArrays, node: int, demand: DeviceDemand) -> Explained:
     """Explain a node that has too little left of a device type."""
-    devices = arrays.devices.get(demand.device_type, arrays.no_devices)
+    devices = arrays.devices_of(demand.device_type)
     name, kind, count = arrays.nodes[node].name, demand.device_type.upper(), demand.count
     present = len(devices.records[node])
     healthy = int((devices.healthy[node] & (devices.barred[node] == 0)).sum())
@@ -190,7 +190,7 @@ def never(arrays: NodeArrays, request: PodRequest, among: BoolArray, where: str)
 
 def _too_few_cards(arrays: NodeArrays, demand: DeviceDemand, among: BoolArray, where: str) -> str:
     kind = demand.device_type.upper()
-    devices = arrays.devices.get(demand.device_type, arrays.no_devices)
+    devices = arrays.devices_of(demand.device_type)
     present = _most(row_counts(devices.present), among)
     if present < demand.count:
         return f"no node {where} has {demand.count} {kind}; {_at_most(present)}"
@@ -211,7 +211,7 @@ def _at_most(most: int) -> str:
 
 
 def _cards_large_enough(arrays: NodeArrays, demand: DeviceDemand) -> BoolArray:
-    devices = arrays.devices.get(demand.device_type, arrays.no_devices)
+    devices = arrays.devices_of(demand.device_type)
     large: BoolArray = devices.present & (devices.core_cap >= demand.core_percent)
     if demand.memory_bytes:
         large &= devices.memory_cap >= demand.memory_bytes

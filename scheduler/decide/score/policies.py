@@ -8,7 +8,8 @@ import numpy as np
 
 from ledger.domain.devices import GPU, WHOLE_PERCENT
 from ledger.domain.request.requests import DeviceDemand
-from scheduler.decide.filter.fitting import Fitting, asked_bytes
+from scheduler.decide.cards.fit import asked_bytes
+from scheduler.decide.filter.fitting import Fitting
 from scheduler.decide.nodes.arrays import UNLIMITED, IntArray
 from scheduler.decide.nodes.node_arrays import NodeArrays
 from scheduler.decide.shapes import Shape
@@ -94,7 +95,7 @@ class UsedShare:
         return None
 
     def _device_shares(self, demand: DeviceDemand, nodes: IntArray) -> list[IntArray]:
-        devices = self._arrays.devices.get(demand.device_type, self._arrays.no_devices)
+        devices = self._arrays.devices_of(demand.device_type)
         shares = []
         if demand.core_percent:
             asked = demand.count * demand.core_percent

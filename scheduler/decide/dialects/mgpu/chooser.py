@@ -46,6 +46,7 @@ SEARCH_CUT: Final = Reason(
     remedy="end Pods on the node, or split the Pod: the search for a combination was cut short",
 )
 UNIT_CONTAINERS: Final = "containers"
+REQUEST_FIELDS: Final = ("mgpu_policy", "mgpu_multi")
 
 LIMIT: Final = CardLimit(
     most=lambda settings: settings.mgpu.max_containers_per_card,
@@ -58,8 +59,10 @@ def choose_mgpu(
     request: PodRequest,
     demands: Sequence[DeviceDemand],
     cards: Sequence[CardView],
-    facts: NodeFacts,
-    settings: MGPUSettings,
+    node: NodeView,
+    settings: SchedulingSettings,
+    *,
+    preferred_card: int | None = None,  # noqa: ARG001 - the search scores cards itself
 ) -> Choice | Unfit:
     """
     Choose cards for every container that asks, `demands` holding one entry for each.
@@ -69,17 +72,18 @@ def choose_mgpu(
     A search cut short by its bound is marked in the choice; one that found nothing till then
     refuses the node, by a name of its own.
     """
-    refusal = refuse_node(request, demands, facts, settings)
+    mgpu = settings.mgpu
+    refusal = refuse_node(request, demands, node.facts, settings)
     if refusal is not None:
         return refusal
     for demand in demands:
-        lack = _lack(cards, demand, settings.max_containers_per_card)
+        lack = _lack(cards, demand, mgpu.max_containers_per_card)
         if lack is not None:
             return lack
     usable = [card for card in cards if not card.closed and not card.exclusive]
-    result = best_assignment(demands, usable, settings)
+    result = best_assignment(demands, usable, mgpu)
     if result.assignment is None:
-        return _no_combination(demands, cards, settings, result)
+        return _no_combination(demands, cards, mgpu, result)
     shares = _shares(request, demands, usable, result.assignment)
     return Choice(shares=shares, search_cut=result.cut)
 
@@ -121,35 +125,33 @@ def _no_combination(
 
 
 def refuse_node(
-    request: PodRequest, demands: Sequence[DeviceDemand], facts: NodeFacts, settings: MGPUSettings
+    request: PodRequest,
+    demands: Sequence[DeviceDemand],
+    facts: NodeFacts,
+    settings: SchedulingSettings,
 ) -> Unfit | None:
     """Return why the node can never serve this mGPU Pod, whatever it holds."""
+    own = {name: getattr(request, name) for name in REQUEST_FIELDS}
     whole_cards = all(demand.exclusive for demand in demands)
-    reason = misfit(
-        request.mgpu_policy, facts, settings, multi=request.mgpu_multi, whole_cards=whole_cards
-    )
+    reason = misfit(own, facts, settings, whole_cards=whole_cards)
     return None if reason is None else Unfit(reason=reason.text, preemptible=False)
 
 
 def misfit(
-    policy: str, facts: NodeFacts, settings: MGPUSettings, *, multi: bool, whole_cards: bool
+    own: Own, facts: NodeFacts, settings: SchedulingSettings, *, whole_cards: bool
 ) -> Reason | None:
     """
-    Return why a node will not do for Pods of this compute policy.
+    Return why a node will not do for Pods of a compute policy.
 
     Rule: GPU-sharing contract A.1, A.4 steps 2 and 3.
-
-    Args:
-        multi: a container is spread over several cards.
-        whole_cards: the Pod asks for nothing else.
     """
-    if not settings.enabled:
+    if not settings.mgpu.enabled:
         return DISABLED
     if facts.mgpu_invalid:
         return NODE_INVALID
-    wanted = policy or MgpuPolicy.FIXED_SHARE
+    wanted = own["mgpu_policy"] or MgpuPolicy.FIXED_SHARE
     served = facts.mgpu_policy or MgpuPolicy.FIXED_SHARE
-    if multi:
+    if own["mgpu_multi"]:
         matches = wanted == served == MgpuPolicy.NATIVE_BURST_SHARE
     else:
         matches = wanted == served or whole_cards
@@ -217,30 +219,23 @@ def choose_beside_partition(
         demands: at least one for whole cards and one for parts.
         offered: the cards that passed the Pod's filters.
     """
-    refusal = refuse_node(request, demands, node.facts, settings.mgpu)
+    refusal = refuse_node(request, demands, node.facts, settings)
     if refusal is not None:
         return refusal
     wholes = [demand for demand in demands if is_whole(demand)]
     parts = [demand for demand in demands if not is_whole(demand)]
-    partitions = partitions_for(
-        wholes[0],
-        sum(demand.count for demand in wholes),
-        offered,
-        node,
-        spec=request.partition,
-        score_order=settings.devices.partition_score_order,
-    )
+    partitions = partitions_for(request, wholes, offered, node, settings.devices)
     if isinstance(partitions, Unfit):
         return partitions
     assert partitions, "a table that binds gives partitions or a reason"
-    first_fit = len(demands) > settings.mgpu.search_levels
-    search = replace(settings.mgpu, search_levels=0) if first_fit else settings.mgpu
+    if len(demands) > settings.mgpu.search_levels:  # then the first fit is taken
+        settings = replace(settings, mgpu=replace(settings.mgpu, search_levels=0))
     refusals: list[Unfit] = []
     for cards in partitions:
         minors = {card.record.minor for card in cards}
         others = [card for card in offered if card.record.minor not in minors]
-        beside = choose_mgpu(request, parts, others, node.facts, search)
-        whole = choose_mgpu(request, wholes, cards, node.facts, search)
+        beside = choose_mgpu(request, parts, others, node, settings)
+        whole = choose_mgpu(request, wholes, cards, node, settings)
         if isinstance(beside, Choice) and isinstance(whole, Choice):
             shares = sorted((*whole.shares, *beside.shares), key=lambda share: share.key)
             return Choice(shares=tuple(shares), search_cut=whole.search_cut or beside.search_cut)
@@ -271,25 +266,6 @@ def conversions(
     most = mgpu.max_containers_per_card
     more = replace(settings, mgpu=replace(mgpu, max_containers_per_card=1024))
     yield f"raise mgpu.maxContainersPerCard above {most}", nodes, more
-
-
-def _choose(
-    request: PodRequest,
-    demands: Sequence[DeviceDemand],
-    cards: Sequence[CardView],
-    node: NodeView,
-    settings: SchedulingSettings,
-    *,
-    preferred_card: int | None,  # noqa: ARG001 - the search scores cards itself
-) -> Choice | Unfit:
-    return choose_mgpu(request, demands, cards, node.facts, settings.mgpu)
-
-
-def _misfit(
-    own: Own, node: NodeFacts, settings: SchedulingSettings, *, whole_cards: bool
-) -> Reason | None:
-    policy, multi = own["mgpu_policy"], own["mgpu_multi"]
-    return misfit(policy, node, settings.mgpu, multi=multi, whole_cards=whole_cards)
 
 
 def _answer(
@@ -328,14 +304,14 @@ def _policies(request: PodRequest, node: NodeFacts) -> str:
 
 CHOOSER: Final = DialectChooser(
     dialect=Dialect.MGPU,
-    choose=_choose,
+    choose=choose_mgpu,
     by_links=False,
     packs=True,
     limit=LIMIT,
     choose_beside=choose_beside_partition,
-    request_fields=("mgpu_policy", "mgpu_multi"),
+    request_fields=REQUEST_FIELDS,
     node_fields=("mgpu_policy", "mgpu_invalid"),
-    misfit=_misfit,
+    misfit=misfit,
     answer=_answer,
     node_reasons=(DISABLED, NODE_INVALID, POLICY_MISMATCH),
     search_reasons=(SEARCH_CUT,),
