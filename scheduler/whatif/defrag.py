@@ -29,7 +29,6 @@ from scheduler.whatif.trial import (
     NEVER,
     Trial,
     Unit,
-    cost_of,
     gpus_of,
     has_one_choice,
     kind_of,
@@ -192,7 +191,7 @@ class _Search:
                 else:
                     best = plan
         except _SpentError:
-            self.trial.reset()
+            self.trial.rewind()
             self.cut.add(f"exact search: after {self.decisions_max} decisions")
         enough = self._enough(best)
         exact = enough == 0 or (not self.cut and self.searched >= enough)
@@ -255,12 +254,12 @@ class _Search:
                 if best is not None and sum(map(len, units)) >= len(best.moves):
                     continue
                 found = self._clear(node, units)
-                self.trial.reset()
+                self.trial.rewind()
                 plan = None if found is None else self._in_order(found)
                 if plan is not None and (best is None or len(plan.moves) < len(best.moves)):
                     best = plan
         except _SpentError:
-            self.trial.reset()
+            self.trial.rewind()
             self.cut.add(f"greedy search: after {self.decisions_max} decisions")
         return best
 
@@ -285,7 +284,7 @@ class _Search:
         if count > len(self.movable):
             return None
         plan = self._exact(roots, count)
-        self.trial.reset()
+        self.trial.rewind()
         return plan
 
     def _exact(self, roots: Sequence[int], budget: int) -> DefragPlan | None:
@@ -337,7 +336,7 @@ class _Search:
         cpu_used, memory_used = self.trial.used(node)
         if facts.cpu_milli is not None and request.cpu_milli:
             lacking = request.cpu_milli + cpu_used - facts.cpu_milli
-            costs = (cost_of(facts, h.held.cpu_milli, h.held.cpuset) for h in held)
+            costs = (facts.cpu_cost_milli(h.held.cpu_milli, len(h.held.cpuset)) for h in held)
             most = max(most, least_of(costs, lacking))
         if facts.memory_bytes is not None and request.memory_bytes:
             lacking = request.memory_bytes + memory_used - facts.memory_bytes
@@ -426,7 +425,7 @@ class _Search:
         """Return these steps as a plan if they make room."""
         self._stand(way)
         place = self._first_place(roots)
-        self.trial.reset()
+        self.trial.rewind()
         return None if place is None else self._done(way, place)
 
     def _stand(self, way: _Steps) -> None:
@@ -448,7 +447,7 @@ class _Search:
             self.trial.lift(unit)
             for placements in self._places(unit):
                 yield unit, placements
-            self.trial.reset()
+            self.trial.rewind()
 
     # --- places -------------------------------------------------------------------------------
 
@@ -542,7 +541,7 @@ class _Search:
         place = None
         if moves is not None:
             place = self.trial.place(self.request, goal.node, gpus_of(goal))
-        self.trial.reset()
+        self.trial.rewind()
         return (
             None
             if moves is None or place is None

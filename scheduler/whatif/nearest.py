@@ -24,12 +24,13 @@ from ledger.domain.annotations.device_hints import (
     PartitionPolicy,
     TopologyScope,
 )
-from ledger.domain.devices import GPU
+from ledger.domain.devices import GPU, WHOLE_PERCENT
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.request.requests import PodRequest, Toleration, is_whole
+from ledger.domain.request.requests import DeviceDemand, PodRequest, Toleration, is_whole
 from ledger.domain.resources import TAINT_UNSCHEDULABLE
 from scheduler.decide.dialects.registry import chooser_of
 from scheduler.decide.outcome import Placement
+from scheduler.decide.refusal.possible import opened_up
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.whatif.releases import EXACT_MAX, Ending, fewest_endings
 from scheduler.whatif.smaller import Smaller, smaller_requests
@@ -220,7 +221,7 @@ def _conversions(
     if any(
         not item.healthy and item.device_type in asked for node in nodes for item in node.devices
     ):
-        yield "open the closed devices again", tuple(map(_healed, nodes)), settings
+        yield "open the closed devices again", tuple(map(opened_up, nodes)), settings
     if gpus and all(map(is_whole, gpus)) and any(node.honors_partitions for node in nodes):
         free = tuple(replace(node, honors_partitions=False) for node in nodes)
         yield "let nodes Prefer their GPU partitions instead of Honor", free, settings
@@ -228,11 +229,6 @@ def _conversions(
         loose = tuple(replace(node, numa_policy=NumaPolicy.BEST_EFFORT) for node in nodes)
         yield "let nodes align NUMA resources by BestEffort", loose, settings
     yield from chooser_of(request.dialect).conversions(request, nodes, settings)
-
-
-def _healed(node: NodeFacts) -> NodeFacts:
-    devices = tuple(replace(record, healthy=True) for record in node.devices)
-    return replace(node, devices=devices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,25 +261,33 @@ def _of_hints(request: PodRequest) -> Iterator[Alternative]:
         if scope is not TopologyScope.UNSET:
             yield Alternative(
                 text=f"drop requiredTopologyScope {scope} of {kind}",
-                apply=_hinted(kind, required_topology_scope=TopologyScope.UNSET),
+                apply=_hinted(
+                    kind, lambda own: replace(own, required_topology_scope=TopologyScope.UNSET)
+                ),
             )
         if exclusive is not DeviceExclusivePolicy.UNSET:
             yield Alternative(
                 text=f"drop exclusivePolicy {exclusive} of {kind}",
-                apply=_hinted(kind, exclusive_policy=DeviceExclusivePolicy.UNSET),
+                apply=_hinted(
+                    kind, lambda own: replace(own, exclusive_policy=DeviceExclusivePolicy.UNSET)
+                ),
             )
         if hint.selector is not None:
             yield Alternative(
-                text=f"drop the device selector of {kind}", apply=_hinted(kind, selector=None)
+                text=f"drop the device selector of {kind}",
+                apply=_hinted(kind, lambda own: replace(own, selector=None)),
             )
         if hint.vf_selector is not None:
             yield Alternative(
-                text=f"drop the vfSelector of {kind}", apply=_hinted(kind, vf_selector=None)
+                text=f"drop the vfSelector of {kind}",
+                apply=_hinted(kind, lambda own: replace(own, vf_selector=None)),
             )
         if hint.allocate_strategy is AllocateStrategy.APPLY_FOR_ALL:
             yield Alternative(
                 text=f"drop allocateStrategy {hint.allocate_strategy} of {kind}",
-                apply=_hinted(kind, allocate_strategy=AllocateStrategy.UNSET),
+                apply=_hinted(
+                    kind, lambda own: replace(own, allocate_strategy=AllocateStrategy.UNSET)
+                ),
             )
     joint = request.joint
     if joint is not None and joint.required_scope is JointScope.SAME_PCIE:
@@ -295,22 +299,21 @@ def _of_hints(request: PodRequest) -> Iterator[Alternative]:
     yield from _of_partition(request)
 
 
-def _hinted(kind: str, **fields: object) -> Change:
-    def change(request: PodRequest) -> PodRequest:
-        devices = tuple(
-            replace(item, hint=_changed(item.hint, fields))
+def _hinted(kind: str, change: Callable[[DeviceHint], DeviceHint]) -> Change:
+    return partial(
+        _with_demands,
+        lambda item: (
+            replace(item, hint=change(item.hint))
             if item.device_type == kind and item.hint is not None
             else item
-            for item in request.devices
-        )
-        return replace(request, devices=devices)
-
-    return change
+        ),
+    )
 
 
-def _changed(hint: DeviceHint, fields: dict[str, object]) -> DeviceHint:
-    values = {name: getattr(hint, name) for name in DeviceHint.__slots__}
-    return DeviceHint(**{**values, **fields})
+def _with_demands(
+    change: Callable[[DeviceDemand], DeviceDemand], request: PodRequest
+) -> PodRequest:
+    return replace(request, devices=tuple(map(change, request.devices)))
 
 
 def _of_partition(request: PodRequest) -> Iterator[Alternative]:
@@ -341,29 +344,24 @@ def _of_gpus(request: PodRequest, nodes: Sequence[NodeFacts]) -> Iterator[Altern
             text=f"allow other {kind} models than {', '.join(names)}", apply=_any_model(kind)
         )
     gpus = [item for item in request.devices if item.device_type == GPU]
-    if any(item.exclusive and item.core_percent < 100 for item in gpus):
-        yield Alternative(text="share the cards: ask without exclusive", apply=_shared)
+    if any(item.exclusive and item.core_percent < WHOLE_PERCENT for item in gpus):
+        yield Alternative(
+            text="share the cards: ask without exclusive",
+            apply=partial(_with_demands, _alone_no_more),
+        )
     for text, change in chooser_of(request.dialect).alternatives(request, nodes):
         yield Alternative(text=text, apply=change)
 
 
 def _any_model(kind: str) -> Change:
-    def change(request: PodRequest) -> PodRequest:
-        devices = tuple(
-            replace(item, model_names=()) if item.device_type == kind else item
-            for item in request.devices
-        )
-        return replace(request, devices=devices)
-
-    return change
-
-
-def _shared(request: PodRequest) -> PodRequest:
-    devices = tuple(
-        replace(item, exclusive=False) if item.core_percent < 100 else item
-        for item in request.devices
+    return partial(
+        _with_demands,
+        lambda item: replace(item, model_names=()) if item.device_type == kind else item,
     )
-    return replace(request, devices=devices)
+
+
+def _alone_no_more(demand: DeviceDemand) -> DeviceDemand:
+    return replace(demand, exclusive=False) if demand.core_percent < WHOLE_PERCENT else demand
 
 
 def _of_cpus(request: PodRequest) -> Iterator[Alternative]:

@@ -47,6 +47,8 @@ class Obstacle:
     about: str = ""
 
 
+Make = partial[Obstacle]
+"""Makes the reason of a node out of its figures."""
 _TOGETHER: Final = frozenset(
     {
         reasons.NO_COMBINATION.text,
@@ -54,7 +56,8 @@ _TOGETHER: Final = frozenset(
     }
 )
 """Every container fits alone; the numbers are of the first that takes part."""
-_NUMA_STARTS: Final = (
+TAINTED: Final = "node(s) had untolerated taint"
+NUMA_STARTS: Final = (
     reasons.NUMA_POLICY_CONFLICT.text,
     reasons.NO_NUMA_NODES.text,
     reasons.INSUFFICIENT_NUMA_CPU.text,
@@ -110,32 +113,33 @@ def look_at(request: PodRequest, what_if: WhatIf, node: int) -> Look:
 
 def find(look: Look, name: str, text: str) -> Obstacle:
     """Return the numbers behind one reason, called `name` by us and `text` by the message."""
+    make = partial(Obstacle, node=look.node, reason=name)
     explain = _BY_TEXT.get(text)
-    if explain is None and text.startswith("node(s) had untolerated taint"):
+    if explain is None and text.startswith(TAINTED):
         explain = _taint
-    if explain is None and text.startswith(_NUMA_STARTS):
+    if explain is None and text.startswith(NUMA_STARTS):
         explain = _numa
     if explain is None and (resource := reasons.resource_short(text)):
-        return _extended(look, name, resource)
+        return _extended(look, make, resource)
     if explain is None:
-        return _of_devices(look, name, text)
-    return explain(look, name)
+        return _of_devices(look, make, text)
+    return explain(look, make)
 
 
-def _plain(look: Look, name: str) -> Obstacle:
-    return Obstacle(node=look.node, reason=name)
+def _plain(_look: Look, make: Make) -> Obstacle:
+    return make()
 
 
-def _taint(look: Look, name: str) -> Obstacle:
+def _taint(look: Look, make: Make) -> Obstacle:
     taint = first_untolerated(look.facts.taints, look.request.placement.tolerations)
     value = f"={taint.value}" if taint and taint.value else ""
     about = f"taint {taint.key}{value}:{taint.effect}" if taint else ""
-    return Obstacle(node=look.node, reason=name, about=about)
+    return make(about=about)
 
 
-def _affinity(look: Look, name: str) -> Obstacle:
+def _affinity(look: Look, make: Make) -> Obstacle:
     about = "; ".join(_unmet(look.facts, look.request.placement))
-    return Obstacle(node=look.node, reason=name, about=about)
+    return make(about=about)
 
 
 def _unmet(node: NodeFacts, rules: PlacementRules) -> Iterator[str]:
@@ -166,15 +170,13 @@ def _has(node: NodeFacts, key: str) -> str:
     return "the node has none" if value is None else f"the node has {value}"
 
 
-def _pods(look: Look, name: str) -> Obstacle:
+def _pods(look: Look, make: Make) -> Obstacle:
     most = look.facts.pods_max or 0
-    return Obstacle(node=look.node, reason=name, asked=1, available=most - look.pods, unit="pods")
+    return make(asked=1, available=most - look.pods, unit="pods")
 
 
-def _cpu(look: Look, name: str) -> Obstacle:
-    return Obstacle(
-        node=look.node,
-        reason=name,
+def _cpu(look: Look, make: Make) -> Obstacle:
+    return make(
         asked=look.request.cpu_milli,
         available=look.cpu_free,
         unit="cpu milli",
@@ -182,14 +184,12 @@ def _cpu(look: Look, name: str) -> Obstacle:
     )
 
 
-def _amplified(look: Look, name: str) -> Obstacle:
+def _amplified(look: Look, make: Make) -> Obstacle:
     facts = look.facts
     demand = demand_on(look.request, facts)
     own = 0 if demand is None else demand.cpus
     ratio = float(facts.cpu_amplification)
-    return Obstacle(
-        node=look.node,
-        reason=name,
+    return make(
         asked=facts.cpu_cost_milli(look.request.cpu_milli, own),
         available=look.cpu_free,
         unit="cpu milli",
@@ -197,10 +197,8 @@ def _amplified(look: Look, name: str) -> Obstacle:
     )
 
 
-def _memory(look: Look, name: str) -> Obstacle:
-    return Obstacle(
-        node=look.node,
-        reason=name,
+def _memory(look: Look, make: Make) -> Obstacle:
+    return make(
         asked=-(-look.request.memory_bytes // _MIB),
         available=look.memory_free // _MIB,
         unit="memory MiB",
@@ -208,12 +206,10 @@ def _memory(look: Look, name: str) -> Obstacle:
     )
 
 
-def _extended(look: Look, name: str, resource: str) -> Obstacle:
+def _extended(look: Look, make: Make, resource: str) -> Obstacle:
     cap = look.facts.extended.get(resource, 0)
     used = sum(extended.held(pod.snapshot).get(resource, 0) for pod in look.holders)
-    return Obstacle(
-        node=look.node,
-        reason=name,
+    return make(
         asked=dict(look.request.extended).get(resource, 0),
         available=cap - used,
         unit=resource,
@@ -221,32 +217,28 @@ def _extended(look: Look, name: str, resource: str) -> Obstacle:
     )
 
 
-def _unknown(look: Look, name: str) -> Obstacle:
-    return Obstacle(node=look.node, reason=name, about=", ".join(look.strangers))
+def _unknown(look: Look, make: Make) -> Obstacle:
+    return make(about=", ".join(look.strangers))
 
 
-def _dialect(look: Look, name: str) -> Obstacle:
+def _dialect(look: Look, make: Make) -> Obstacle:
     served = ", ".join(sorted(look.facts.dialects or ()))
     asked = look.request.dialect
-    return Obstacle(
-        node=look.node, reason=name, about=f"asks in {asked}, serves {served or 'none'}"
-    )
+    return make(about=f"asks in {asked}, serves {served or 'none'}")
 
 
-def _told(about: Callable[[PodRequest, NodeFacts], str], look: Look, name: str) -> Obstacle:
-    return Obstacle(node=look.node, reason=name, about=about(look.request, look.facts))
+def _told(about: Callable[[PodRequest, NodeFacts], str], look: Look, make: Make) -> Obstacle:
+    return make(about=about(look.request, look.facts))
 
 
-def _cpus(look: Look, name: str) -> Obstacle:
+def _cpus(look: Look, make: Make) -> Obstacle:
     """Say what each NUMA node has left, in whole cores and CPUs, and whose policy counts."""
     demand = demand_on(look.request, look.facts)
     if look.facts.cpu_topology is None or demand is None:
-        return _plain(look, name)
+        return make()
     room = room_of(look.facts, load_of(look.facts, look.holders), alone=demand.alone)
     policy = policy_text(look.request, look.facts)
-    return Obstacle(
-        node=look.node,
-        reason=name,
+    return make(
         asked=demand.cpus,
         available=room.candidates(demand),
         unit="cpus",
@@ -256,7 +248,7 @@ def _cpus(look: Look, name: str) -> Obstacle:
     )
 
 
-def _numa(look: Look, name: str) -> Obstacle:
+def _numa(look: Look, make: Make) -> Obstacle:
     """Say what each NUMA node has left of CPUs, memory and of the devices that are asked for."""
     alone = look.request.cpuset is not None and look.request.cpuset.alone
     room = room_of(look.facts, load_of(look.facts, look.holders), alone=alone)
@@ -279,17 +271,13 @@ def _numa(look: Look, name: str) -> Obstacle:
     else:
         words = f"policy {policy}" if policy else ""
     own = policy_text(look.request, look.facts)
-    return Obstacle(
-        node=look.node, reason=name, about="; ".join(filter(None, (*texts, words, own)))
-    )
+    return make(about="; ".join(filter(None, (*texts, words, own))))
 
 
-def _pool(look: Look, name: str) -> Obstacle:
+def _pool(look: Look, make: Make) -> Obstacle:
     """Say how large the shared pools are that a bursting Pod's limit must fit into."""
     room = room_of(look.facts, load_of(look.facts, look.holders))
-    return Obstacle(
-        node=look.node,
-        reason=name,
+    return make(
         asked=look.request.burst_milli,
         available=look.facts.amplified(room.unheld.bit_count() * 1000),
         unit="cpu milli",
@@ -297,22 +285,22 @@ def _pool(look: Look, name: str) -> Obstacle:
     )
 
 
-def _whole_cores(look: Look, name: str) -> Obstacle:
+def _whole_cores(look: Look, make: Make) -> Obstacle:
     topology, demand = look.facts.cpu_topology, demand_on(look.request, look.facts)
     threads = topology.threads_per_core if topology else 0
     asked = None if demand is None else demand.cpus
     policy = policy_text(look.request, look.facts)
     about = "; ".join(filter(None, (f"a core has {threads} CPUs", policy)))
-    return Obstacle(node=look.node, reason=name, asked=asked, unit="cpus", about=about)
+    return make(asked=asked, unit="cpus", about=about)
 
 
-def _bind_policy(look: Look, name: str) -> Obstacle:
+def _bind_policy(look: Look, make: Make) -> Obstacle:
     asked = look.request.cpuset.bind_policy if look.request.cpuset else ""
     about = f"requires {asked}, the node {look.facts.cpu_bind_policy}"
-    return Obstacle(node=look.node, reason=name, about=about)
+    return make(about=about)
 
 
-def _partitions(look: Look, name: str) -> Obstacle:
+def _partitions(look: Look, make: Make) -> Obstacle:
     table = look.facts.partitions or {}
     count = sum(demand.count for demand in _of_type(look.request.devices, "gpu"))
     sizes = ", ".join(str(size) for size in sorted(table))
@@ -321,9 +309,7 @@ def _partitions(look: Look, name: str) -> Obstacle:
     about = f"the table has sizes {sizes}" if sizes else "the node has no table"
     if groups:
         about = f"partitions {' '.join(groups)}; free {_minors(free) or '-'}"
-    return Obstacle(
-        node=look.node,
-        reason=name,
+    return make(
         asked=count,
         available=len(free),
         unit="gpu devices",
@@ -331,11 +317,11 @@ def _partitions(look: Look, name: str) -> Obstacle:
     )
 
 
-def _scope(look: Look, name: str) -> Obstacle:
-    return _fitting(look, name, "gpu", by_place=True)
+def _scope(look: Look, make: Make) -> Obstacle:
+    return _fitting(look, make, "gpu", by_place=True)
 
 
-def _roots(look: Look, name: str) -> Obstacle:
+def _roots(look: Look, make: Make) -> Obstacle:
     kinds = dict.fromkeys(demand.device_type for demand in look.request.devices)
     parts = []
     for kind in kinds:
@@ -343,42 +329,42 @@ def _roots(look: Look, name: str) -> Obstacle:
         able = [card for card in _cards(look, kind) if fits(card, demand)]
         roots = ", ".join(sorted({root_of(card) or "unknown" for card in able})) or "none"
         parts.append(f"{kind} fits under roots {roots}")
-    return Obstacle(node=look.node, reason=name, about="; ".join(parts))
+    return make(about="; ".join(parts))
 
 
-def _of_devices(look: Look, name: str, text: str) -> Obstacle:
+def _of_devices(look: Look, make: Make, text: str) -> Obstacle:
     """Explain the reasons whose text names a device type, and those of the closer look."""
     kinds = dict.fromkeys(demand.device_type for demand in look.request.devices)
     for kind in kinds:
         if text == f"{kind.upper()}ModelMismatch":
-            return _models(look, name, kind)
+            return _models(look, make, kind)
         if text == f"{kind.upper()}ContainerLimit":
-            return _containers(look, name, kind)
+            return _containers(look, make, kind)
         if text in {f"Insufficient {kind} devices", reasons.no_functions(kind).text}:
-            return _fitting(look, name, kind)
+            return _fitting(look, make, kind)
     if text in _TOGETHER and kinds:
-        return _fitting(look, name, next(iter(kinds)))
-    return _plain(look, name)
+        return _fitting(look, make, next(iter(kinds)))
+    return make()
 
 
-def _models(look: Look, name: str, kind: str) -> Obstacle:
+def _models(look: Look, make: Make, kind: str) -> Obstacle:
     asked = next(_of_type(look.request.devices, kind)).model_names
     has = sorted({card.record.model or "unnamed" for card in _cards(look, kind)})
     about = f"asks for {', '.join(asked)}; the node has {', '.join(has)}"
-    return Obstacle(node=look.node, reason=name, about=about)
+    return make(about=about)
 
 
-def _containers(look: Look, name: str, kind: str) -> Obstacle:
+def _containers(look: Look, make: Make, kind: str) -> Obstacle:
     limit = chooser_of(look.request.dialect).limit
     assert limit is not None, "a reason of dialects that have one"
     counts = ", ".join(
         f"{kind}/{card.record.minor} has {card.instances}" for card in _cards(look, kind)
     )
     about = f"at most {limit.most(look.settings)} {limit.what}; {counts}"
-    return Obstacle(node=look.node, reason=name, about=about)
+    return make(about=about)
 
 
-def _fitting(look: Look, name: str, kind: str, *, by_place: bool = False) -> Obstacle:
+def _fitting(look: Look, make: Make, kind: str, *, by_place: bool = False) -> Obstacle:
     """
     Count the devices that could serve the first demand that has too few of them.
 
@@ -392,10 +378,8 @@ def _fitting(look: Look, name: str, kind: str, *, by_place: bool = False) -> Obs
         about += f"; under {_places(able)}"
     open_cards = [card for card in cards if not card.closed and not card.exclusive]
     if demand.count == 1 and not demand.exclusive and not able and open_cards:
-        return _part(look, name, demand, open_cards)
-    return Obstacle(
-        node=look.node,
-        reason=name,
+        return _part(make, demand, open_cards)
+    return make(
         asked=demand.count,
         available=len(able),
         unit=f"{kind} devices",
@@ -403,7 +387,7 @@ def _fitting(look: Look, name: str, kind: str, *, by_place: bool = False) -> Obs
     )
 
 
-def _part(look: Look, name: str, demand: DeviceDemand, cards: Sequence[CardView]) -> Obstacle:
+def _part(make: Make, demand: DeviceDemand, cards: Sequence[CardView]) -> Obstacle:
     """Say what is short on the card that lacks least: memory first, else core."""
 
     def lacking(card: CardView) -> tuple[int, int]:
@@ -414,17 +398,13 @@ def _part(look: Look, name: str, demand: DeviceDemand, cards: Sequence[CardView]
     place = f"{best.record.device_type}/{best.record.minor}"
     memory, _ = lacking(best)
     if memory:
-        return Obstacle(
-            node=look.node,
-            reason=name,
+        return make(
             asked=-(-asked_bytes(demand, best.record.memory_bytes) // _MIB),
             available=best.memory_free // _MIB,
             unit="MiB of one card",
             about=f"most is left on {place}, with {best.core_free} % core",
         )
-    return Obstacle(
-        node=look.node,
-        reason=name,
+    return make(
         asked=demand.core_percent,
         available=best.core_free,
         unit="% core of one card",
@@ -475,7 +455,7 @@ def _of_type(demands: Iterable[DeviceDemand], kind: str) -> Iterator[DeviceDeman
     return (demand for demand in demands if demand.device_type == kind)
 
 
-_BY_TEXT: Final[Mapping[str, Callable[[Look, str], Obstacle]]] = {
+_BY_TEXT: Final[Mapping[str, Callable[[Look, Make], Obstacle]]] = {
     reasons.UNSCHEDULABLE.text: _plain,
     reasons.NODE_LOST.text: _plain,
     reasons.REGISTERED_AGAIN.text: _plain,

@@ -13,8 +13,9 @@ from scheduler.cluster.settings import simulated
 from scheduler.decide.dialects.registry import CHOOSERS
 from scheduler.decide.outcome import Unplaced
 from scheduler.decide.refusal import reasons
+from scheduler.decide.refusal.possible import opened_up
 from scheduler.whatif.nearest import GroupNearest, Nearest, nearest, nearest_of_group
-from scheduler.whatif.obstacles import Obstacle, find_reasons
+from scheduler.whatif.obstacles import NUMA_STARTS, TAINTED, Obstacle, find_reasons
 from scheduler.whatif.what_if import WhatIf, what_if_of
 
 _OF_DIALECTS: Final = frozenset(text for each in CHOOSERS for text in each.abouts)
@@ -32,14 +33,7 @@ _UNRECORDED: Final = _OF_DIALECTS | frozenset(
         reasons.BIND_POLICY_CONFLICT,
     )
 )
-_UNRECORDED_STARTS: Final = (
-    "node(s) had untolerated taint",
-    reasons.NUMA_POLICY_CONFLICT.text,
-    reasons.NO_NUMA_NODES.text,
-    reasons.INSUFFICIENT_NUMA_CPU.text,
-    reasons.UNALIGNED.text,
-    reasons.UNSATISFIED.text,
-)
+_UNRECORDED_STARTS: Final = (TAINTED, *NUMA_STARTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,14 +108,7 @@ def prospects_of(
 def _hopeless(request: PodRequest, what_if: WhatIf) -> frozenset[int]:
     """Return the nodes that are not such as the request needs, by all tests over arrays."""
     nodes = tuple(
-        replace(
-            node,
-            unschedulable=False,
-            taints=(),
-            lost=False,
-            other_scheduler="",
-            devices=tuple(replace(each, healthy=True) for each in node.devices),
-        )
+        replace(opened_up(node), unschedulable=False, taints=(), lost=False, other_scheduler="")
         for node in what_if.nodes
     )
     anybody = simulated(replace(what_if.settings, owned_nodes_only=False))

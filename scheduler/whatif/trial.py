@@ -9,7 +9,6 @@ from typing import Final
 
 from msgspec import structs
 
-from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import GPU
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodRequest
@@ -93,17 +92,14 @@ class Trial:
         cpu_milli = memory_bytes = 0
         for holder in self._what_if.on(node):
             if holder.uid not in self._lifted:
-                cpu_milli += cost_of(facts, holder.held.cpu_milli, holder.held.cpuset)
+                cpu_milli += facts.cpu_cost_milli(holder.held.cpu_milli, len(holder.held.cpuset))
                 memory_bytes += holder.held.memory_bytes
         for placement in self._placed.values():
             if placement.node == node:
-                cpu_milli += cost_of(facts, placement.request.cpu_milli, placement.cpuset)
+                own = len(placement.cpuset)
+                cpu_milli += facts.cpu_cost_milli(placement.request.cpu_milli, own)
                 memory_bytes += placement.request.memory_bytes
         return cpu_milli, memory_bytes
-
-    def reset(self) -> None:
-        """Take back everything."""
-        self.rewind()
 
     def rewind(self) -> tuple[list[Holder], list[Placement]]:
         """Take back everything, and return it."""
@@ -140,11 +136,6 @@ def lacking_in_all(request: PodRequest, what_if: WhatIf) -> str:
         if amount > free:
             return f"asks {amount} {unit} of {device_type}, all nodes have {free} left"
     return ""
-
-
-def cost_of(facts: NodeFacts, cpu_milli: int, cpuset: CpuSet) -> int:
-    """Return what a Pod costs of a node's cpu, amplified where the node's is."""
-    return facts.cpu_cost_milli(cpu_milli, len(cpuset))
 
 
 def least_of(amounts: Iterable[int], lacking: int) -> int:
