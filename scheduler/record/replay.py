@@ -146,8 +146,7 @@ class Replay:
         self._take_reservation(event, recorded.envelope.wall_us)
         if differences is None:
             return None
-        name = f"{event.namespace}/{event.pod_name}"
-        return Again(position=position, kind=PLACED, name=name, differences=differences)
+        return _again(recorded, PLACED, _path(event), differences)
 
     def _counted(
         self, recorded: RecordedEvent, event: PodObserved, *, decide: bool
@@ -160,11 +159,7 @@ class Replay:
             else:
                 differences = tuple(field_differences(event, _counted_as(event, answer)))
         self._state.apply(event, recorded.envelope.wall_us)
-        if not decide:
-            return None
-        name = f"{event.namespace}/{event.pod_name}"
-        position = recorded.envelope.position
-        return Again(position=position, kind=PLACED, name=name, differences=differences)
+        return _again(recorded, PLACED, _path(event), differences) if decide else None
 
     def _compared(
         self, recorded: RecordedEvent, event: PodReserved, answer: Placement | Unplaced
@@ -347,18 +342,13 @@ class Replay:
             )
             assert isinstance(new.event, RequestRefused), new
             differences = tuple(field_differences(event, new.event))
-        return Again(
-            position=recorded.envelope.position,
-            kind=REFUSED,
-            name=f"{event.namespace}/{event.pod_name}",
-            differences=differences,
-        )
+        return _again(recorded, REFUSED, _path(event), differences)
 
     def _planned(
         self, recorded: RecordedEvent, event: GroupPlanned, *, decide: bool
     ) -> Again | None:
         """Decide a group's plan again, and keep the places that were recorded."""
-        name, position = event.group, recorded.envelope.position
+        name = event.group
         for member in (*event.waiting, *event.to_come):
             self._state.groups.came(name, member.pod_uid)
         wrong = self._wrong_members(event)
@@ -366,9 +356,8 @@ class Replay:
             self._state.groups.fold(event, recorded.envelope.wall_us)
             members = [self._state.member(member) for member in (*event.waiting, *event.to_come)]
             self._keep(event, members, None)
-            if self._ahead is not None or not decide:
-                return None
-            return Again(position=position, kind=PLANNED, name=name, differences=wrong)
+            is_decided = decide and self._ahead is None
+            return _again(recorded, PLANNED, name, wrong) if is_decided else None
         self._state.now()
         waiting = [self._state.member(member) for member in event.waiting]
         to_come = [self._state.member(member) for member in event.to_come]
@@ -390,9 +379,7 @@ class Replay:
         self._refusals[name] = answer.refusal
         self._state.groups.fold(event, recorded.envelope.wall_us)
         self._keep(event, [*waiting, *to_come], None if differences else taken)
-        if not decide:
-            return None
-        return Again(position=position, kind=PLANNED, name=name, differences=differences)
+        return _again(recorded, PLANNED, name, differences) if decide else None
 
     def _wrong_members(self, event: GroupPlanned) -> tuple[Difference, ...]:
         """Return why a plan can't be for these members; let places go that they have already."""
@@ -429,8 +416,7 @@ class Replay:
         if name not in self._state.groups.lives:
             self._state.apply(event, at_us)
             unknown = (difference(OUTCOME, event.reason, STAYS),)
-            position = recorded.envelope.position
-            return Again(position=position, kind=ENDED, name=name, differences=unknown)
+            return _again(recorded, ENDED, name, unknown)
         if name not in self._ends:
             self._state.now()
             if event.reason in {MEMBER_GONE, MEMBER_CHANGED} and isinstance(event, PlanDropped):
@@ -443,14 +429,8 @@ class Replay:
         if isinstance(event, PodVoided):
             return None
         del self._ends[name]
-        if not decide:
-            return None
-        return Again(
-            position=recorded.envelope.position,
-            kind=ENDED,
-            name=name,
-            differences=tuple(end_differences(ended, decided)),
-        )
+        differences = tuple(end_differences(ended, decided))
+        return _again(recorded, ENDED, name, differences) if decide else None
 
     def _keep(
         self, event: GroupPlanned, members: Sequence[PodRequest], taken: list[Placement] | None
@@ -467,6 +447,16 @@ class Replay:
                 engine.undo(placement)
         for placement in taken:
             self._state.groups.keep(name, placement)
+
+
+def _again(
+    recorded: RecordedEvent, kind: str, name: str, differences: tuple[Difference, ...]
+) -> Again:
+    return Again(position=recorded.envelope.position, kind=kind, name=name, differences=differences)
+
+
+def _path(event: PodReserved | PodObserved | RequestRefused) -> str:
+    return f"{event.namespace}/{event.pod_name}"
 
 
 def _counted_as(event: PodReserved | PodObserved, answer: Placement) -> PodObserved:

@@ -22,6 +22,7 @@ from ledger.store.reading.report_rows import LostRange
 from scheduler.usage.machines import DeviceKey
 from scheduler.usage.model import CapacityPoint, History
 from scheduler.usage.others import OthersRows
+from scheduler.usage.picture import with_unnamed
 from scheduler.usage.unplaced import Unlisted
 
 PARTS: Final = ("allocated", "stranded", "idle", "closed", "unknown")
@@ -58,13 +59,7 @@ class _Given:
             left = "unknown" if self.lost else left if is_good else "closed"
             parts["allocated"] += used
             parts[left] += WHOLE_PERCENT - used
-        more = self.unnamed
-        for name in ("idle", "stranded", "closed", "unknown"):
-            taken = min(more, parts[name])
-            parts[name] -= taken
-            parts["allocated"] += taken
-            more -= taken
-        return tuple(parts.values())
+        return tuple(with_unnamed(parts, self.unnamed).values())
 
 
 def changes_of_others(
@@ -77,7 +72,6 @@ def changes_of_others(
 
     Args:
         there: UID of a node -> from when to when they are there, None = still.
-        ranges: the times that recoveries lost.
     """
     ill = {(row.node_uid, row.device_type, row.minor) for row in others.health}
     cards: dict[str, dict[DeviceKey, bool]] = {}

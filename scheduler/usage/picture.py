@@ -8,7 +8,7 @@ reader of another device system makes `CardGroup`s with `group_of`, so that free
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from typing import Final, Literal
 
@@ -87,7 +87,6 @@ class DeviceNow:
         id: empty where nobody told one.
         minor: None where it has none; of a device without an id one that was given to it here.
         closed: why it takes no grants, None where it does.
-        capacity_percent: what it has to give in core percent.
         lasts: it is there whoever holds it; else its holders' claims alone tell of it.
     """
 
@@ -174,7 +173,6 @@ class CardGroup:
         cards: physical ones.
         free: healthy and without a holder.
         gettable: whole ones that a Pod which tolerates nothing could get there now.
-        units: by resource name.
         held: cards of which somebody has something, where `devices` and `unplaced` don't say how
             many that is.
         is_inventoried: its devices are in the node's inventory, as far as they are healthy.
@@ -393,15 +391,19 @@ def _by_inventory(node: NodeNow) -> tuple[list[CardGroup], list[CardGroup]]:
 def _parts_in(groups: Sequence[CardGroup]) -> Parts:
     named = sum((_part(card) for group in groups for card in cards_of(group)), start=Parts())
     left = sum(pod.level_percent for pod in _unplaced_in(groups))
-    idle = min(left, named.idle)
-    stranded = min(left - idle, named.stranded)
-    closed = min(left - idle - stranded, named.closed)
-    return Parts(
-        allocated=named.allocated + idle + stranded + closed,
-        stranded=named.stranded - stranded,
-        idle=named.idle - idle,
-        closed=named.closed - closed,
-    )
+    return Parts(**with_unnamed(asdict(named), left))
+
+
+def with_unnamed(parts: dict[str, int], percent: int) -> dict[str, int]:
+    """Return parts where so much more is held of cards that nobody can name, idle ones first."""
+    found, left = dict(parts), percent
+    for name in ("idle", "stranded", "closed", "unknown"):
+        taken = min(left, found.get(name, 0))
+        if taken:
+            found[name] -= taken
+            found["allocated"] += taken
+            left -= taken
+    return found
 
 
 def counted_percent(picture: Picture) -> dict[str, Fraction]:
@@ -465,12 +467,7 @@ def group_of(
     device_type: str = TYPE_GPU,
     is_inventoried: bool = True,
 ) -> CardGroup:
-    """
-    Return a group of like devices that are all known, with what is free and what can be got.
-
-    Args:
-        is_open: a Pod that tolerates nothing may go to the node.
-    """
+    """Return a group of like devices that are all known, with what is free and what can be got."""
     return CardGroup(
         device_type=device_type,
         system=system,
