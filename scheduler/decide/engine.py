@@ -71,7 +71,7 @@ class Engine:
     there, by number and with their ranks, which was given what is held in the same order.
 
     Attributes:
-        card_counts: what cards have and what is given of them; of nothing here a part.
+        card_counts: capacity and allocation per card, for reports; decisions do not read it.
 
     Args:
         nodes: the cluster, in the order that breaks ties unless `rank` does.

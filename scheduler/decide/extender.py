@@ -218,9 +218,6 @@ class NodeDirectory:
 
         Rule: kube-scheduler v1, ExtenderFilterResult; Koordinator contract 13: nodes where the end
         of other Pods can't help go to `FailedAndUnresolvableNodes`.
-
-        Args:
-            nodes: whole nodes that were asked about, to be given back so.
         """
         quoted = self._quoted.take(asked.nodes)
         failed = quoted.take(filtered.failing)

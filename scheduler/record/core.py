@@ -100,7 +100,6 @@ class Decisions:
         rank: tie-break order per node, as the engine has it; None = the order of the nodes.
 
     Attributes:
-        groups: the groups and gangs.
         adopted: number of the node and what a running Pod, or a claim, holds there, of those not
             decided here.
         decisions: answers that were asked for; a Pod that asks again counts again.

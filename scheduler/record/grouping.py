@@ -109,9 +109,6 @@ class Grouping:
         elsewhere: group -> how many of its members run where no event tells of them.
         runs: tells whether a Pod runs that others gave its devices: the end of one may not be
             recorded yet.
-
-    Attributes:
-        lives: by name.
     """
 
     def __init__(

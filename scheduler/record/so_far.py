@@ -86,11 +86,9 @@ class SoFar:
 
     Attributes:
         nodes: by UID, in the order of their first inventories.
-        facts: the nodes as the engine has them.
         numbers: UID of a node -> its number in the engine.
         held: Pod UID -> what it holds.
         past_deadline: gangs whose last plan ended so.
-        groups: plans and lives of groups.
     """
 
     def __init__(

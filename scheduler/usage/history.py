@@ -71,7 +71,6 @@ def history_of(
 
     Args:
         apart: cards of which others hold parts alone; they stand for none of the inventory.
-        first_reserved: position of the first reservation.
         created: as of `once_per_machine`.
     """
     axis = axis_of(span)

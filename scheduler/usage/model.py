@@ -44,17 +44,13 @@ class NodeInfo:
 @dataclass(frozen=True, slots=True)
 class Hold:
     """
-    One Pod's part of one device, over one interval of the axis: [opened, closed).
+    One Pod's part of one device over [opened, closed) of the axis; `closed` None while it lasts.
 
     There are hundreds of thousands of them, so the fields go by place too.
 
     Attributes:
-        card: index into `History.cards`.
-        pod: index into `History.pods`.
-        closed: None while it is held.
+        card, pod, share, ending: indexes into the lists of `History`.
         position: of the event that opened it.
-        share: index into `History.shares`.
-        ending: index into `History.endings`.
     """
 
     card: int

@@ -37,12 +37,11 @@ _Keys = dict[tuple[str, int], list[DeviceKey]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfOthers:
     """
-    One holding of cards that are not inventoried.
+    One holding of cards that no inventory has, opened by the event at `position`.
 
     Attributes:
-        position: of the event that opened it.
         node: UID.
-        group: whose cards they are; `number` is its place among the node's.
+        number: place of `group` among the node's groups.
         place: of its device in the group; None where nobody knows which.
     """
 
@@ -95,7 +94,6 @@ def rows_of_others(
     Args:
         picture: of all nodes that have such cards, with all who ever held any.
         opened: where a holding begins -> its row.
-        devices: what the inventories of these nodes have.
     """
     kept, health, keys = _cards(picture, devices, since)
     holdings, unplaced, used = _held(picture, opened, keys)

@@ -56,7 +56,6 @@ class Plugged:
 
     Attributes:
         offers, capacity: resource name -> how many are healthy, and how many there are.
-        pods: who is there.
     """
 
     is_open: bool

@@ -96,7 +96,6 @@ class NoPlan:
 
     Attributes:
         proved: there is none; otherwise none within the bounds of `cut`.
-        why: in words.
     """
 
     why: str

@@ -49,7 +49,6 @@ class Prospects:
             could go anywhere.
         nearest: None where nothing was decided: its request is not known, or its newest refusal is
             about facts that nobody wrote down, so that the answer would be of another cluster.
-        names: of the nodes.
         untold: facts that nobody wrote down where we looked.
         is_known: its request is.
         unseen: reasons of its newest refusal that are about such facts.
@@ -73,11 +72,7 @@ class Prospects:
 def prospects_of(
     pod_uid: str, cluster: ClusterSnapshot, refused: Sequence[RefusalReason] = ()
 ) -> Prospects:
-    """
-    Return what would make the Pod fit; for a member of a group, as if it came alone.
-
-    `refused` are the reasons of its newest refusal.
-    """
+    """Return what would make the Pod fit; for a member of a group, as if it came alone."""
     names = tuple(node.name for node in cluster.nodes)
     request = cluster.requests.get(pod_uid)
     unseen = unseen_of(cluster, refused)

@@ -37,7 +37,6 @@ class WhatIf:
             CPUs of one NUMA node. A place that is not accepted counts as none.
 
     Attributes:
-        nodes, settings: as given; `holders` by UID.
         decisions: questions asked of the engine so far, what a search's bound is counted in.
     """
 

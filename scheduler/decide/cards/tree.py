@@ -146,8 +146,6 @@ def in_scope(
 
     Rule: Koordinator contract 8.4: the deepest scope that alone holds enough; among equals the one
     with more used scopes around it, for parts of cards then the best device; then the first.
-
-    Args: as for `scopes_for`.
     """
     scopes = scopes_for(demand, offered, gpus, required=required)
     if isinstance(scopes, Unfit):

@@ -301,10 +301,8 @@ def distribute(count: int, free: Mapping[int, int], unit: int, pick: Pick) -> in
     {0: 4, 1: 4}
 
     Args:
-        count: CPUs.
         free: NUMA node -> CPUs that may be chosen there.
         unit: what parts are multiples of: CPUs of a core for FullPCPUs.
-        pick: the picker on one NUMA node.
     """
     parts = parts_of(count, free, unit)
     if parts is None:

@@ -53,7 +53,6 @@ class CpuLayout:
     the machine, as the release computes them; a NUMA node on two sockets counts twice.
 
     Attributes:
-        cpus: every CPU.
         cores: by (socket, core id); `numas` and `sockets` by id.
         siblings: the cores that have as many CPUs as `threads_per_core`, by shape.
         odd_cores: the CPUs of every other core; only machines with offline CPUs or mixed cores

@@ -58,7 +58,6 @@ class GroupLife:
         observed: Pod UID -> what it holds, of members that others gave their devices.
         waiting_since_us: time of the plan with which the first of those now held began.
         held_at_once: the most members that ever held their devices at one time, whoever gave them.
-        plans, drops: how many there were.
         gave_up: the deadline has passed once without enough members.
     """
 

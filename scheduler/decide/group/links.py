@@ -60,7 +60,6 @@ class LinkStack:
         Return the best bottleneck of `count` free GPUs for every node; 0 where no link is known.
 
         Args:
-            kinds: the kind of each node.
             free: at [node, column]; every node has `count` free GPUs at least.
         """
         inside, pairs = _sets(self.width, count)

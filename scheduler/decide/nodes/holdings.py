@@ -235,11 +235,7 @@ class Holdings:
         return self._enter(pod.pod_uid, held)
 
     def lift(self, rows: Iterable[int]) -> dict[str, _Held]:
-        """
-        Forget what is held on these nodes, whose rows are then laid out anew; return it.
-
-        In the order in which it was taken.
-        """
+        """Forget and return in order what is held on these nodes, whose rows are laid out anew."""
         lifted: dict[str, _Held] = {}
         for row in rows:
             for uid in self._on.pop(row, ()):

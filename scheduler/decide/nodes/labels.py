@@ -29,7 +29,6 @@ class Kinds(Generic[Kind]):
 
     Args:
         nodes: read again when a node is put anew.
-        kind_of: what a node is.
 
     Attributes:
         of: at [node], the number of its kind.

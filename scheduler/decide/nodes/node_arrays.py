@@ -166,16 +166,13 @@ class NodeArrays:
         count: nodes that are there.
         cpu_cap, memory_cap, pods_cap: `UNLIMITED` where the node names no limit.
         devices: device type -> arrays; `gpu` is always there. See `devices_of`.
-        extended: resources that nodes offer by their number alone.
         without_devices: at [node], it has no device of any type.
         amplified: at [node], its cpu is more than its CPUs.
         limits_pods: some node limits, or limited, the number of Pods.
         aligns: some node reports, or reported, NUMA nodes, so that a Pod's memory may decide on a
             closer look.
-        machines: which Nodes are one machine.
         accounts: at [node], the node that what is held of its machine is counted on; another one
             than itself where the machine registered again, and then it grants nothing.
-        ids: who lists and holds devices whose ids are unique in the world.
         log: which nodes changed.
         facts: which nodes came, went or are other than they were.
         everything: every node's index.

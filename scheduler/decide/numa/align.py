@@ -66,7 +66,6 @@ class Alignment(Struct, frozen=True, kw_only=True):
 
     Attributes:
         parts: by NUMA node; empty when nothing was aligned.
-        shared_pools: the pools that a Pod without CPUs of its own is bound to.
     """
 
     choice: Choice = _NO_DEVICES

@@ -341,7 +341,6 @@ class Refusals:
     node affinity, the resource fit (every resource that is short), then devices, then CPU sets.
 
     Args:
-        rows: where the nodes stand in the cluster that answers list, by number.
         takes: whether a node that is alone and empty takes a request.
     """
 

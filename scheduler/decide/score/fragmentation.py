@@ -53,7 +53,6 @@ class Fragmentation:
 
     Attributes:
         weight: Pods seen, all typical Pods together.
-        kinds: kind of each node.
         asked: what typical Pods ask, for another measure of the same ones.
         renewals: how often kinds got other numbers.
         by_share: usable percent of a card, at [kind, percent left, cpu class].

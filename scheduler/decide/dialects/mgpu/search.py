@@ -77,7 +77,6 @@ class CardStates:
     Rule: GPU-sharing contract A.5, requests and score.
 
     Attributes:
-        states: per card, by place.
         spreads: the policy evens cards out; else it fills them one by one.
         units: the score to be made as large as can be, in units of 1 / scale: an integer, so that
             no two scores differ by a rounding.
