@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 from msgspec import structs
 
@@ -17,6 +17,7 @@ from ledger.domain.log.codec import common_fields
 from ledger.domain.log.events import (
     BY_CLAIM,
     CLAIM,
+    GroupMember,
     NodeInventoried,
     PodObserved,
     PodReserved,
@@ -42,7 +43,7 @@ UNTOLD_BY_ARCHIVE: Final = (
     "what moved to the archive: requests and dialects of Pods that held something before it"
 )
 
-Event = PodReserved | PodObserved | RequestRefused
+Event = PodReserved | PodObserved | RequestRefused | GroupMember
 
 
 def node_of(
@@ -88,28 +89,22 @@ def request_of(event: Event, requests: Mapping[str, RecordedRequest]) -> PodRequ
         name=event.pod_name,
         cpu_milli=event.cpu_milli,
         memory_bytes=event.memory_bytes,
-        snapshot=event.snapshot,
+        snapshot=PodSnapshot(qos=event.qos) if isinstance(event, GroupMember) else event.snapshot,
     )
 
 
 def as_observed(event: PodReserved) -> PodObserved:
     """Return a reservation as what a running Pod holds, whether or not its node has it."""
-    return PodObserved(
-        pod_uid=event.pod_uid,
-        attempt=event.attempt,
-        namespace=event.namespace,
-        pod_name=event.pod_name,
-        node_uid=event.node_uid,
-        node_name=event.node_name,
-        source=GRANTED,
-        cpu_milli=event.cpu_milli,
-        memory_bytes=event.memory_bytes,
-        shares=event.shares,
-        cpuset=event.cpuset,
-        dialect=event.dialect,
-        snapshot=event.snapshot,
-        annotations=event.annotations,
-    )
+    return PodObserved(source=GRANTED, **_held(event))
+
+
+_DECIDED: Final = frozenset({"arrival", "device_models", "group", "request"})
+"""The fields that reservations and observations have alike and that do not say what is held."""
+
+
+def _held(event: PodReserved) -> dict[str, Any]:
+    same = common_fields(event, PodObserved)
+    return {name: value for name, value in same.items() if name not in _DECIDED}
 
 
 @lru_cache(maxsize=64)
@@ -128,21 +123,9 @@ def opening_of(event: PodReserved | PodObserved) -> PodReserved | PodObserved:
     if isinstance(event, PodObserved):
         return structs.replace(event, snapshot=snapshot, device_models=(), request=None)
     return PodReserved(
-        pod_uid=event.pod_uid,
-        attempt=event.attempt,
-        namespace=event.namespace,
-        pod_name=event.pod_name,
-        node_uid=event.node_uid,
-        node_name=event.node_name,
-        cpu_milli=event.cpu_milli,
-        memory_bytes=event.memory_bytes,
-        shares=event.shares,
-        cpuset=event.cpuset,
-        annotations=event.annotations,
-        dialect=event.dialect,
+        **(_held(event) | {"snapshot": snapshot}),
         resource_version=event.resource_version,
         group=event.group,
-        snapshot=snapshot,
     )
 
 

@@ -223,7 +223,7 @@ class Replay:
         if self._state.groups.places(plan.group):
             yield
             return
-        waiting = {each.pod_uid: self._state.member(each) for each in plan.waiting}
+        waiting = {each.pod_uid: self._state.request(each) for each in plan.waiting}
         members = {
             uid: each for uid, each in waiting.items() if not self._state.groups.has_given(uid)
         }
@@ -354,13 +354,13 @@ class Replay:
         wrong = self._wrong_members(event)
         if self._ahead is not None or wrong:
             self._state.groups.fold(event, recorded.envelope.wall_us)
-            members = [self._state.member(member) for member in (*event.waiting, *event.to_come)]
+            members = [self._state.request(member) for member in (*event.waiting, *event.to_come)]
             self._keep(event, members, None)
             is_decided = decide and self._ahead is None
             return _again(recorded, PLANNED, name, wrong) if is_decided else None
         self._state.now()
-        waiting = [self._state.member(member) for member in event.waiting]
-        to_come = [self._state.member(member) for member in event.to_come]
+        waiting = [self._state.request(member) for member in event.waiting]
+        to_come = [self._state.request(member) for member in event.to_come]
         self._state.groups.count_running(name, event.running)
         answer = self._state.groups.plan(waiting, to_come)
         taken = [placement for placement in answer.placements if placement is not None]

@@ -33,10 +33,10 @@ from ledger.domain.log.events import (
     SettingsChanged,
     WorkloadDescribed,
 )
-from ledger.domain.log.recorded_request import RecordedRequest, request_digest, request_from
+from ledger.domain.log.recorded_request import RecordedRequest, request_digest
 from ledger.domain.log.workload import NO_WORKLOAD
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.request.requests import PodRequest, PodSnapshot
+from ledger.domain.request.requests import PodRequest
 from scheduler.cluster.rebuilt import as_observed, node_of, request_of
 from scheduler.cluster.settings import recorded_settings
 from scheduler.decide.engine import Engine
@@ -300,29 +300,17 @@ class SoFar:
             numa_parts=numa_parts_of(event),
         )
 
-    def request(self, event: PodReserved | PodObserved | RequestRefused) -> PodRequest:
+    def request(
+        self, event: PodReserved | PodObserved | RequestRefused | GroupMember
+    ) -> PodRequest:
         """Return what a Pod asked for. Raises InputError where the ledger does not tell."""
         request = request_of(event, self.requests)
         if request is None:
+            is_member = isinstance(event, GroupMember)
+            fact = "a member of the group asks for" if is_member else "the Pod asked for"
             path = f"{event.namespace}/{event.pod_name}"
-            raise InputError(f"what the Pod asked for is not in the log: pod={path}")
+            raise InputError(f"what {fact} is not in the log: pod={path}")
         return request
-
-    def member(self, member: GroupMember) -> PodRequest:
-        """Return what a member of a group asks for. Raises InputError likewise."""
-        recorded = self.requests.get(member.request)
-        if recorded is None:
-            path = f"{member.namespace}/{member.pod_name}"
-            raise InputError(f"what a member of the group asks for is not in the log: pod={path}")
-        return request_from(
-            recorded,
-            uid=member.pod_uid,
-            namespace=member.namespace,
-            name=member.pod_name,
-            cpu_milli=member.cpu_milli,
-            memory_bytes=member.memory_bytes,
-            snapshot=PodSnapshot(qos=member.qos),
-        )
 
     def words(self, event: PodReserved | RequestRefused) -> DecidedBy:
         """Return what the event of a decision made now would repeat."""

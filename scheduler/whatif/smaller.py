@@ -33,7 +33,7 @@ class Dimension:
     name: str
     unit: str
     asked: int
-    counted: bool
+    counted: bool = False
     apply: Callable[[int], PodRequest]
 
 
@@ -112,7 +112,6 @@ def dimensions(request: PodRequest) -> Iterator[Dimension]:
             name="cpu",
             unit="milli",
             asked=request.cpu_milli,
-            counted=False,
             apply=lambda value: replace(request, cpu_milli=value),
         )
     if request.memory_bytes:
@@ -120,7 +119,6 @@ def dimensions(request: PodRequest) -> Iterator[Dimension]:
             name="memory",
             unit="MiB",
             asked=-(-request.memory_bytes // _MIB),
-            counted=False,
             apply=lambda value: replace(request, memory_bytes=value * _MIB),
         )
 
@@ -132,13 +130,13 @@ def _of_demand(request: PodRequest, place: int) -> Iterator[Dimension]:
     of = f"{kind} of container {','.join(demand.containers)} " if many else f"{kind} "
 
     def dimension(
-        name: str, unit: str, asked: int, change: Callable[[int], DeviceDemand], *, counted: bool
+        name: str, unit: str, asked: int, change: Callable[[int], DeviceDemand]
     ) -> Dimension:
         return Dimension(
             name=of + name,
             unit=unit,
             asked=asked,
-            counted=counted,
+            counted=unit == "devices",
             apply=lambda value: _with_demand(request, place, change(value)),
         )
 
@@ -148,17 +146,14 @@ def _of_demand(request: PodRequest, place: int) -> Iterator[Dimension]:
             "devices",
             demand.count,
             lambda value: replace(demand, count=value),
-            counted=True,
         )
     core, ratio = demand.core_percent, demand.memory_ratio_percent
     if demand.exclusive and core >= WHOLE_PERCENT:
         if demand.count == 1 and kind == GPU and chooser_of(request.dialect).whole_or_share:
-            yield dimension(
-                "share", "percent", WHOLE_PERCENT, lambda value: _part(demand, value), counted=False
-            )
+            yield dimension("share", "percent", WHOLE_PERCENT, lambda value: _part(demand, value))
         return
     if core and core == ratio:
-        yield dimension("share", "percent", core, lambda value: _part(demand, value), counted=False)
+        yield dimension("share", "percent", core, lambda value: _part(demand, value))
         return
     if core > 1:
         yield dimension(
@@ -166,7 +161,6 @@ def _of_demand(request: PodRequest, place: int) -> Iterator[Dimension]:
             "percent" if kind == GPU else "units",
             core,
             lambda value: replace(demand, core_percent=value),
-            counted=False,
         )
     if ratio > 1:
         yield dimension(
@@ -174,7 +168,6 @@ def _of_demand(request: PodRequest, place: int) -> Iterator[Dimension]:
             "percent",
             ratio,
             lambda value: replace(demand, memory_ratio_percent=value),
-            counted=False,
         )
     if demand.memory_bytes > _MIB:
         yield dimension(
@@ -182,7 +175,6 @@ def _of_demand(request: PodRequest, place: int) -> Iterator[Dimension]:
             "MiB",
             -(-demand.memory_bytes // _MIB),
             lambda value: replace(demand, memory_bytes=value * _MIB),
-            counted=False,
         )
 
 

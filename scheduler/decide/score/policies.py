@@ -51,7 +51,22 @@ class NodePolicy(Protocol):
         ...
 
 
-class UsedShare:
+class _OfNodeAlone:
+    """A policy whose rating depends on its node alone, and which has no opinion on cards."""
+
+    def put(self, node: int) -> None:
+        """Do nothing: a rating depends on its node alone."""
+
+    def version(self) -> int:
+        """Return 0: a rating depends on its node alone."""
+        return 0
+
+    def card(self, shape: Shape, node: int) -> int | None:  # noqa: ARG002 - the interface's
+        """Leave the card to the settings of device scoring."""
+        return None
+
+
+class UsedShare(_OfNodeAlone):
     """
     `binpack` and `spread`: the highest or lowest mean used share after placement.
 
@@ -65,9 +80,6 @@ class UsedShare:
         self._arrays = arrays
         self._fitting = fitting
         self._most = most
-
-    def put(self, node: int) -> None:
-        """Do nothing: a rating depends on its node alone."""
 
     def rate(self, shape: Shape, nodes: IntArray) -> IntArray:
         """Return the mean used share, or for `spread` what is missing to all."""
@@ -85,14 +97,6 @@ class UsedShare:
         mean = np.add.reduce(shares) // len(shares)
         rating = mean if self._most else MILLION - mean
         return np.where(self._fitting.feasible(shape, nodes), np.maximum(rating, 0), -1)
-
-    def version(self) -> int:
-        """Return 0: a rating depends on its node alone."""
-        return 0
-
-    def card(self, shape: Shape, node: int) -> int | None:  # noqa: ARG002 - the interface's
-        """Leave the card to the settings of device scoring."""
-        return None
 
     def _device_shares(self, demand: DeviceDemand, nodes: IntArray) -> list[IntArray]:
         devices = self._arrays.devices_of(demand.device_type)
@@ -179,7 +183,7 @@ class BestFit:
         return min(fitting)[1] if fitting else None
 
 
-class Random:
+class Random(_OfNodeAlone):
     """`random`: every node that fits is as good as any other; the engine draws."""
 
     reads_memory = False
@@ -187,20 +191,9 @@ class Random:
     def __init__(self, fitting: Fitting) -> None:
         self._fitting = fitting
 
-    def put(self, node: int) -> None:
-        """Do nothing: a rating depends on its node alone."""
-
     def rate(self, shape: Shape, nodes: IntArray) -> IntArray:
         """Return 0 for every node that fits."""
         return np.where(self._fitting.feasible(shape, nodes), 0, -1)
-
-    def version(self) -> int:
-        """Return 0: a rating depends on its node alone."""
-        return 0
-
-    def card(self, shape: Shape, node: int) -> int | None:  # noqa: ARG002 - the interface's
-        """Leave the card to the settings of device scoring."""
-        return None
 
 
 def draw(seed: int, ordinal: int, count: int) -> int:
