@@ -18,7 +18,7 @@ FITS: Final = "it would get a place now"
 _ANY_TAINT: Final = Toleration(key="", operator="Exists", value="", effect="")
 _CPU, _MEMORY = reasons.INSUFFICIENT_CPU.name, reasons.INSUFFICIENT_MEMORY.name
 _AFFINITY, _CORDONED = reasons.AFFINITY.name, reasons.UNSCHEDULABLE.name
-_STATIC: Final = (_AFFINITY, _CORDONED, "node(s) had untolerated")
+_STATIC: Final = (_AFFINITY, _CORDONED, reasons.TAINTED)
 _FULL: Final = (reasons.insufficient_devices(GPU).name, reasons.fragmented(GPU).name)
 _WHERE: Final = re.compile(r'^\S+: (?:Forbidden: |Invalid value: (?:"(?:[^"\\]|\\.)*"|\S+): )?')
 """The field that breaks a rule, and what it says there."""

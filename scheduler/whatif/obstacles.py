@@ -56,7 +56,6 @@ _TOGETHER: Final = frozenset(
     }
 )
 """Every container fits alone; the numbers are of the first that takes part."""
-TAINTED: Final = "node(s) had untolerated taint"
 NUMA_STARTS: Final = (
     reasons.NUMA_POLICY_CONFLICT.text,
     reasons.NO_NUMA_NODES.text,
@@ -115,7 +114,7 @@ def find(look: Look, name: str, text: str) -> Obstacle:
     """Return the numbers behind one reason, called `name` by us and `text` by the message."""
     make = partial(Obstacle, node=look.node, reason=name)
     explain = _BY_TEXT.get(text)
-    if explain is None and text.startswith(TAINTED):
+    if explain is None and text.startswith(reasons.TAINTED):
         explain = _taint
     if explain is None and text.startswith(NUMA_STARTS):
         explain = _numa
@@ -336,11 +335,11 @@ def _of_devices(look: Look, make: Make, text: str) -> Obstacle:
     """Explain the reasons whose text names a device type, and those of the closer look."""
     kinds = dict.fromkeys(demand.device_type for demand in look.request.devices)
     for kind in kinds:
-        if text == f"{kind.upper()}ModelMismatch":
+        if text == reasons.model_mismatch(kind).text:
             return _models(look, make, kind)
-        if text == f"{kind.upper()}ContainerLimit":
+        if text == reasons.container_limit(kind, "").text:
             return _containers(look, make, kind)
-        if text in {f"Insufficient {kind} devices", reasons.no_functions(kind).text}:
+        if text in {reasons.insufficient_devices(kind).text, reasons.no_functions(kind).text}:
             return _fitting(look, make, kind)
     if text in _TOGETHER and kinds:
         return _fitting(look, make, next(iter(kinds)))

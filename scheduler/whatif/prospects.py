@@ -15,7 +15,7 @@ from scheduler.decide.outcome import Unplaced
 from scheduler.decide.refusal import reasons
 from scheduler.decide.refusal.possible import opened_up
 from scheduler.whatif.nearest import GroupNearest, Nearest, nearest, nearest_of_group
-from scheduler.whatif.obstacles import NUMA_STARTS, TAINTED, Obstacle, find_reasons
+from scheduler.whatif.obstacles import NUMA_STARTS, Obstacle, find_reasons
 from scheduler.whatif.what_if import WhatIf, what_if_of
 
 _OF_DIALECTS: Final = frozenset(text for each in CHOOSERS for text in each.abouts)
@@ -33,7 +33,7 @@ _UNRECORDED: Final = _OF_DIALECTS | frozenset(
         reasons.BIND_POLICY_CONFLICT,
     )
 )
-_UNRECORDED_STARTS: Final = (TAINTED, *NUMA_STARTS)
+_UNRECORDED_STARTS: Final = (reasons.TAINTED, *NUMA_STARTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -128,7 +128,7 @@ def plan(
     try:
         return planner.plan(members, needed)
     finally:
-        planner.undo_all()
+        planner.undo_to(0)
 
 
 def place_beside(
@@ -328,9 +328,6 @@ class _Planner:
     def undo_to(self, count: int) -> None:
         while len(self.standing) > count:
             self.cluster.undo(self.standing.pop())
-
-    def undo_all(self) -> None:
-        self.undo_to(0)
 
 
 class _Group:

@@ -9,6 +9,7 @@ from itertools import combinations
 from typing import Final
 
 from ledger.domain.annotations.cpu import NumaPolicy
+from scheduler.decide.refusal import reasons
 
 DEVICE_CHOICE_SCORE: Final = 500
 """Score of a device hint that gives the devices which would be chosen without alignment."""
@@ -136,7 +137,9 @@ def merge(
     """
     assert policy is not NumaPolicy.NONE, "without a policy there is nothing to merge"
     everywhere = sum(1 << node for node in numa_nodes)
-    missing = tuple(f"Unsatisfied NUMA {name}" for name, found in hints.items() if not found)
+    missing = tuple(
+        f"{reasons.UNSATISFIED.text} {name}" for name, found in hints.items() if not found
+    )
     if policy is NumaPolicy.BEST_EFFORT:
         if missing:
             return Aligned(nodes=everywhere)
@@ -205,7 +208,7 @@ def _unaligned(policy: NumaPolicy, hints: Hints) -> str:
         for name, found in sorted(hints.items())
     ]
     between = "," if policy is NumaPolicy.SINGLE_NUMA_NODE else " & "
-    return f"Unaligned NUMA Hint cause {between.join(parts)}"
+    return f"{reasons.UNALIGNED.text} {between.join(parts)}"
 
 
 def _texts(masks: Iterable[int]) -> str:

@@ -309,11 +309,14 @@ def is_about_cpus(text: str) -> bool:
     return text in _ABOUT_CPUS or text.startswith((UNALIGNED.text, UNSATISFIED.text))
 
 
+TAINTED: Final = "node(s) had untolerated taint"
+
+
 def untolerated(taint: Taint) -> Reason:
     """Return the reason for a taint, in kube-scheduler's words."""
     value = f"={taint.value}" if taint.value else ""
     return Reason(
-        text=f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}",
+        text=f"{TAINTED} {{{taint.key}: {taint.value}}}",
         remedy=f"tolerate {taint.key}{value}:{taint.effect}",
     )
 
