@@ -282,17 +282,14 @@ class _Search:
         """Return a plan of at most so many moves, each of another Pod."""
         if count > len(self.movable):
             return None
-        plan = self._exact(roots, count)
-        self.trial.rewind()
-        return plan
-
-    def _exact(self, roots: Sequence[int], budget: int) -> DefragPlan | None:
-        for place, lifted in self._rooms(self.request, roots, budget, frozenset()):
-            left = budget - sum(map(len, lifted))
+        plan = None
+        for place, lifted in self._rooms(self.request, roots, count, frozenset()):
+            left = count - sum(map(len, lifted))
             plan = self._settle(_Found(place), lifted, left, frozenset(lifted))
             if plan is not None:
-                return plan
-        return None
+                break
+        self.trial.rewind()
+        return plan
 
     def _rooms(
         self, request: PodRequest, nodes: Iterable[int], budget: int, gone: frozenset[Unit]

@@ -268,12 +268,9 @@ class DeviceArrays:
 
         `instances`: how many containers that count the share is for.
         """
-        if node in self._stand_ins:
-            self._send_away(node)
-            self._add(node, column, share, holders, instances)
-            self._stand_in(node)
-        else:
-            self._add(node, column, share, holders, instances)
+        self._send_away(node)
+        self._add(node, column, share, holders, instances)
+        self._stand_in(node)
 
     def _add(
         self, node: int, column: int, share: DeviceShare, holders: int, instances: int = 0
