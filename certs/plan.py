@@ -66,7 +66,6 @@ class RotationRecord:
     What the Secret says.
 
     Attributes:
-        since: when the phase began.
         published_at: when every target was seen to trust what is recorded; None if not since then.
         authority: signs the leaf, in `serving` it is the new one already.
         other: the new authority while `publishing`, the old one while `serving`.

@@ -78,8 +78,7 @@ def answer_export(
     The file appears under its name only when it is on disk and was read back whole.
 
     Args:
-        first: the first position.
-        last: the last one; None for the checkpoint's size, else the head.
+        last: the last position; None for the checkpoint's size, else the head.
         key: who signs the tree up to `last`.
         checkpoint: a note that was signed before, in place of a key.
 

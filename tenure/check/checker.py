@@ -209,11 +209,7 @@ class Checker:
     def _decide(
         self, request: AdmissionRequest, facts: NamespaceFacts, pod: Mapping[str, Any]
     ) -> tuple[Mapping[str, Any], tuple[FieldError, ...], tuple[str, ...]]:
-        """
-        Default, mutate, apply the API server's rules, validate: the Pod, what refuses it, warnings.
-
-        In a cluster the API server's rules alone would refuse; here everything is said at once.
-        """
+        """Default, mutate, check as the API server does, validate: all refusals at once."""
         classed, refused = with_runtime_class(pod, self.runtime_classes)
         sent = with_api_defaults(self.priorities.fill(classed))
         first = mutate_pod(replace(request, obj=sent), self.settings, facts)

@@ -231,9 +231,6 @@ class Watched(Generic[_T]):
     What is worth keeping of every object of a collection, by namespace and name.
 
     An object without a namespace is its own.
-
-    Attributes:
-        reflector: follows the collection, and tells how old this is.
     """
 
     def __init__(

@@ -83,12 +83,7 @@ def _proxy_of_environment(url: str) -> str | None:
 
 
 def _leave_environment(rest: RESTClientObject) -> None:
-    """
-    Ask the environment for nothing on every call, over the connections that the library made.
-
-    It would look for a proxy and for a `.netrc` in a thread each time; the first is known, and
-    kubectl reads none.
-    """
+    """Ask no environment on each call: the proxy is known, and kubectl reads no `.netrc`."""
     connector = rest.pool_manager.connector
     rest.pool_manager.detach()
     rest.pool_manager = aiohttp.ClientSession(connector=connector, read_bufsize=READ_BYTES)
@@ -262,11 +257,7 @@ class KubeObjects:
         kind: str = _JSON,
         accept: str = _JSON,
     ) -> aiohttp.ClientResponse:
-        """
-        Send a request over the library's connections with its credentials; the caller bounds it.
-
-        The library's own way, meant for its models, takes longer over a call than the HTTP client.
-        """
+        """Send over the library's connections, faster than by its models; the caller bounds it."""
         rest, settings = self._rest, self._settings
         headers: dict[str, str] = {
             "Accept": accept,

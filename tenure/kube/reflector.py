@@ -223,11 +223,7 @@ class Reflector:
         self._version, self._told_at = version, self._monotonic()
 
     def _look_back(self, version: str) -> None:
-        """
-        Compare the version of a list with the highest that was told.
-
-        Rule: design section 8, "Restore".
-        """
+        """Compare a list's version with the highest one so far (design section 8, "Restore")."""
         now = version_number(version) or 0
         if 0 < now < self._highest and not self._may_be_set_back:
             fact = f"resourceVersion={now}, told={self._highest}, path={self._path}"

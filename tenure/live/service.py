@@ -74,9 +74,6 @@ class Service:
         """
         Order that what a Pod or a claim holds is released though its node is silent.
 
-        Args:
-            dry_run: only ask what would be.
-
         Returns:
             UIDs of those that were released, and of claims that are as soon as their controller
             takes their allocation away; none where nothing waits.

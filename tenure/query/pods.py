@@ -171,7 +171,6 @@ def _record(
     Return where one Pod stands, by its open reservation and its newest refusal.
 
     Args:
-        parts: the devices of its reservation.
         waits_since_us: of the first refusal since it had a place last, if it waits.
         unknown_cards: how many cards it holds, at least, that nobody can name.
     """

@@ -37,22 +37,18 @@ def write_prospects(
     output: OutputFormat,
     out: TextIO,
     nodes: Callable[[TextIO], None],
-    told: str = "",
+    message: str = "",
 ) -> None:
-    """Write what would help, and with `-o wide` first `nodes`; `told` as `lines_of`."""
+    """Write what would help, and with `-o wide` first `nodes`; `message` is written already."""
     if output is OutputFormat.WIDE and prospects.findings:
         out.write("\n")
         nodes(out)
     out.write("\n")
-    out.writelines(f"{one_line(line)}\n" for line in lines_of(prospects, told))
+    out.writelines(f"{one_line(line)}\n" for line in lines_of(prospects, message))
 
 
 def write_nodes(prospects: Prospects, out: TextIO) -> None:
-    """
-    Write why the Pod has no place now: nodes that lack the same in one row.
-
-    Those that could never serve it are counted in one line.
-    """
+    """Write why it has no place now: alike nodes in one row, hopeless ones in one line."""
     alike: dict[tuple[Any, ...], list[str]] = {}
     for found in prospects.findings:
         if found.node not in prospects.hopeless:

@@ -83,8 +83,6 @@ class _Story:
     Where one Pod stands.
 
     Attributes:
-        held: what it holds, or would get.
-        message: why it waits or ended.
         unread: what restricts it and is not looked at.
         said: what kube-scheduler or kubelet said of it, by the object.
         ahead: Pods that wait before it and get a place, as (path, node).

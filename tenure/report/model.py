@@ -35,7 +35,6 @@ class Totals:
         at_admission: these: they were refused at admission.
         over: cards that were ever above 100 %, None when nobody looked.
         verified_seconds: how long the proof took, None when it was not made.
-        findings: what the proof found; empty when all is well.
         unread: so many events, from the first on, are in an archive and were not read.
     """
 

@@ -111,11 +111,7 @@ def at_steps(history: History, moments: Sequence[int]) -> History:
 
 
 def within(history: History, since: int, until: int) -> History:
-    """
-    Return what was held between two moments of the axis.
-
-    What began earlier or ended later keeps its true beginning and end.
-    """
+    """Return what was held between two moments, each with its true beginning and end."""
     holds = [
         hold
         for hold in history.holds

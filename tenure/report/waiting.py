@@ -32,7 +32,6 @@ class Wait:
     Attributes:
         opened: of the first refusal, on the axis of the history.
         closed: when it got a place, None where it got none.
-        node: where it got it.
         admission: refused at admission at last: its object never was, so nothing waits.
         refusals: (moment, message), ascending.
         reasons: of the last refusal.

@@ -86,7 +86,6 @@ class Prover:
         stamp: `stamp_of` this moment.
         file: remembers what was proved, so that an upgrade closes no card.
         clock: seconds that only grow.
-        proof: what was found last.
     """
 
     objects: Objects

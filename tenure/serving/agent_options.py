@@ -39,18 +39,7 @@ def _provider(text: str) -> Provider:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentOptions:
-    """
-    How the agent is started.
-
-    Attributes:
-        cards: as the vendor's tool writes them.
-        token: it says which node we are.
-        holdings: None = the service says them.
-        plugins: with kubelet's socket and its checkpoint.
-        probe_namespace: where the agent's account may make that Pod.
-        offers: the ways to ask for cards whose amounts the Node gets beside Koordinator's.
-        host: the host's `/`, of which files are read.
-    """
+    """How the agent is started; `holdings` None = the service has them."""
 
     mode: Annotated[
         AgentMode, Option("How containers are shown their cards: the service's setting slotMode.")

@@ -56,10 +56,8 @@ class NodeToTell:
     What the rest of the process knows of this node, or is told of it.
 
     Attributes:
-        held: who holds what here.
         sizes: the bytes of every card by id, as looks have found them; a card that can't be looked
             at keeps its own.
-        isolation: what keeps containers to their parts of cards.
         heard: is told what the machine has, at each round.
         closes: what closes all of its cards at this moment; asked again and again.
     """

@@ -72,7 +72,7 @@ class ProbedCards:
 
 def witness(
     options: AgentOptions,
-    told: Told,
+    known: Told,
     objects: Applier,
     gate: Gate,
     *,
@@ -94,14 +94,14 @@ def witness(
         checkpoint_path=options.plugins / FILE_NAME,
         kubelet=PodResources(options.pod_resources),
         runtime=None if options.runtime is None else Runtime(options.runtime),
-        pods=told.pods,
+        pods=known.pods,
         host=HostFiles(root=options.host),
         specifications=SpecFolder(options.cdi),
         aside=Quarantine(options.state / ASIDE),
         claims=None if root is None else partial(claims_in, claims),
         claims_path=claims,
     )
-    link = told.link
+    link = known.link
     link.reads_claims = root is not None
     confirmer = Confirmer(
         link,
@@ -110,7 +110,7 @@ def witness(
         options.state,
         time.monotonic,
         gated=gated,
-        own_pod=told.own_pod[1],
+        own_pod=known.own_pod[1],
     )
     failures = Counter(
         "tenure_agent_witness_failures",
@@ -144,7 +144,7 @@ def witness(
     )
     away = condition(kind=AWAY_CONDITION, manager=AWAY_MANAGER)
     tasks.append(every(0, "look", look, failures))
-    tasks.append(every(AWAY_LOOK_SECONDS, "words", _whose_word(told.words, away), failures))
+    tasks.append(every(AWAY_LOOK_SECONDS, "words", _whose_word(known.words, away), failures))
     if options.ledger_key:
         keys = tuple(map(public_key, options.ledger_key))
         keeper = Historian(link, options.state / NOTE_FILE, keys)

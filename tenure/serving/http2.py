@@ -44,7 +44,6 @@ class _Stream:
     Attributes:
         whole: the body, once its end is here.
         size: of the body, as far as it came.
-        is_ended: the caller has sent all of it.
         unsent: what is left of the answer, None before there is one.
         since: when it was last worked on.
     """
@@ -62,7 +61,6 @@ class Http2Connection(asyncio.Protocol):
     Answers the calls of one connection, each in a task.
 
     Args:
-        answer: what is said to a call.
         body_bytes_max: of one call.
         answering: keeps the connection for as long as a call is being answered.
         is_silent: callers should look for another replica: told so once they are answered.

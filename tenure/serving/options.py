@@ -55,7 +55,6 @@ class Option:
         help: one sentence, for people.
         variable: the environment's; None = `TENURE_`, the process and the flag; empty = none.
         metavar: what the help calls the value; None = its type.
-        least: the smallest number.
         read: makes the value of its text; None = the type does.
     """
 

@@ -114,7 +114,6 @@ class Started:
     Attributes:
         late: what is answered to people once there is one; None = nobody is.
         wrong: what of the cluster is not as this process expects it.
-        process: what serves, once there is a ledger.
     """
 
     options: SchedulerOptions

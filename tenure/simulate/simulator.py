@@ -33,7 +33,6 @@ class Simulator:
     Lets the arrivals of a run be decided, and keeps what they came to.
 
     Attributes:
-        core: decides and records, by `engine` and `groups`.
         pods: per arrival, as it is now; None when it was deleted.
         outcomes: per arrival, the latest; a place once had stays.
         keep_nodes: keep why every single node refused; costs memory, and only JSON shows it.

@@ -23,7 +23,6 @@ class NamespaceFacts:
 
     Attributes:
         managed: the namespace has opted in; nothing of ours happens in one that has not.
-        quotas: its ResourceQuotas.
         pod: the Pod that a Binding names; None for other requests, or when it is not known.
     """
 

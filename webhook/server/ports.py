@@ -52,7 +52,6 @@ class RefusalRecord:
         uid: of the admission request; the Pod has none yet when it is created.
         rule, field, message: of the violation.
         mode: `enforce` when it refused the object, `warn` when it was only said.
-        user: who asked.
     """
 
     at: datetime

@@ -27,8 +27,6 @@ class SchedulerOptions:
     How the scheduler is started.
 
     Attributes:
-        ledger: URL of a ledger that is there.
-        card_metrics: show every card in the metrics, and not sums alone.
         drain_seconds: time for the news to spread that we are going, before we stop listening.
     """
 

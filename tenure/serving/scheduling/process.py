@@ -57,10 +57,8 @@ class Process:
 
     Attributes:
         stack: closes what was opened, in the reverse order.
-        stopping: set when the process was told to stop.
         leading: whether this replica answers; `replica` follows the ledger and takes it over.
         holder: whose doing the events are.
-        live: what decides.
         signing: signs what a view's nodes hold.
     """
 
