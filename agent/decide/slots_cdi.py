@@ -30,13 +30,7 @@ Edits = Mapping[str, Sequence[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardEdits:
-    """
-    How the runtime shows one card.
-
-    Attributes:
-        of_all: what the vendor's specification does once, whichever of its cards are shown.
-        version: of the specification.
-    """
+    """How one card is shown; `of_all`: what the vendor does once, whichever cards are shown."""
 
     edits: Edits
     of_all: Edits = field(default_factory=dict)

@@ -83,12 +83,7 @@ def read_document(path: Path) -> object:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PciModel:
-    """
-    All physical functions on the PCI bus with these ids; their virtual ones go with them.
-
-    Attributes:
-        vendor: as sysfs writes it, `0x10ee`; `device` likewise.
-    """
+    """All physical functions of PCI ids, as in sysfs (`0x10ee`), with their virtual ones."""
 
     device_type: Name
     vendor: Name

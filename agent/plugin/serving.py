@@ -299,19 +299,11 @@ class DevicePlugin:
             await server.stop(STOP_SECONDS)
 
     def _socket(self, number: int) -> Path:
-        """
-        Return the path of a socket; each time another one.
-
-        A server that ends takes the file away by its name, which must not be its successor's.
-        """
+        """Return another path each time: a server that ends removes its file by its name."""
         return self._folder / f"{self._prefix}-{number}.sock"
 
     def _listening(self) -> frozenset[str]:
-        """
-        Return the sockets of other agents that somebody listens on.
-
-        Those that nobody listens on are taken away: of an agent that was killed.
-        """
+        """Return sockets on which other agents listen; remove those of agents that were killed."""
         found = set()
         for path in self._folder.glob(f"{_PREFIX}*.sock"):
             if path.name.startswith(f"{self._prefix}-"):

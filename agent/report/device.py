@@ -379,11 +379,7 @@ def _card_entry(card: Card) -> dict[str, Any]:
 def _nic_entries(
     nics: Sequence[Nic], before: Sequence[Object], kept: Sequence[Object]
 ) -> Iterator[dict[str, Any]]:
-    """
-    Yield the NICs, with the minors that they had.
-
-    A NIC that comes or goes would move those behind it, under the Pods that hold them.
-    """
+    """Yield the NICs with the minors that they had, so that none moves under its Pods."""
     had = {str(one.get("id")): one.get("minor") or 0 for one in before if one["type"] == TYPE_RDMA}
     known = {nic.place.bus_id for nic in nics}
     taken = {minor for device_id, minor in had.items() if device_id in known}
