@@ -47,11 +47,9 @@ def digests_of_ended(
     """
     Return for each segment, named by its last position, the digests of the rows that ended in it.
 
-    A digest is SHA-256, hex, over the rows in key order: each a JSON array and a line. What comes
-    before the first segment of all counts to it.
-
-    Args:
-        after: where the segment before these ends, 0 for none; what ended up to there is not read.
+    A digest is SHA-256, hex, over the rows in key order: each a JSON array and a line. Rows that
+    ended up to `after`, the end of the segment before these, are not read; with 0 the first takes
+    all.
     """
     found: list[dict[str, str]] = [{} for _ in lasts]
     for table in HISTORY:

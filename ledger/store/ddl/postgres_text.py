@@ -87,11 +87,7 @@ def questions(cases: tuple[Case, ...]) -> str:
 
 
 def function(name: str, body: str, *, variables: str = "", definer: bool = False) -> str:
-    """
-    Return the text that makes a trigger function.
-
-    A `definer` moves counters that the role which appends may not update by itself.
-    """
+    """Return the text of a trigger function; a `definer` may move counters as the owner may."""
     security = " SECURITY DEFINER" if definer else ""
     declare = f"DECLARE\n  {variables}\n" if variables else ""
     return (

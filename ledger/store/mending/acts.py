@@ -105,11 +105,7 @@ def voids_of(connection: Connection) -> Voids:
 
 
 def readable(connection: Connection, kind: type[_Act]) -> Iterator[tuple[Any, _Act]]:
-    """
-    Yield the events of a type with their rows: position, actor, leaf hash and body.
-
-    What can't be read does nothing, and `verify` names it.
-    """
+    """Yield rows and events of a type; what can't be read has no effect, and `verify` names it."""
     query = (
         select(_events.position, _events.actor, _events.leaf_hash, _events.body)
         .where(_events.event_type == kind.event_type)

@@ -73,12 +73,7 @@ def outside_of_calendar(connection: Connection) -> int | None:
 
 
 def expect_right(ledger: Ledger, query: str, act: str) -> None:
-    """
-    Ask Postgres whether the role may do what only the ledger's owner does.
-
-    Raises:
-        InputError: the query says that it may not.
-    """
+    """Raise InputError where a query says that Postgres does not let the role do an owner's act."""
     connection = ledger.connection
     if connection.dialect.name == "postgresql" and not connection.exec_driver_sql(query).scalar():
         error = InputError(f"this role may not {act}", place=ledger.url)

@@ -53,8 +53,8 @@ def load_nodes(connection: Connection) -> tuple[dict[str, KnownNode], KnownMachi
     """
     Return what the tables say of nodes, by UID, of machines and of open reservations.
 
-    What a machine has is read when something is first done to it: in a transaction that has the
-    head's lock, before anything of it is written.
+    What a machine has is read when something is first done to it, under the head's lock and before
+    anything of it is written.
     """
     facts = {table.name: connection.execute(_in_order(table)) for table in _NODES}
     held = schema.ledger_reservations.columns
@@ -115,11 +115,9 @@ def known(
     facts: Mapping[str, Iterable[Row]], held: Iterable[Row]
 ) -> tuple[dict[str, KnownNode], KnownMachines]:
     """
-    Return what a projection remembers, out of rows.
+    Return what a projection remembers, out of rows with the columns of `FACTS` and `OPEN`.
 
-    Args:
-        facts: the columns of `FACTS`, by the table's name, in key order.
-        held: the columns of `OPEN` of every open reservation.
+    `facts` are by the table's name, in key order; `held` is every open reservation.
     """
     parts: dict[int, KnownParts] = {}
     last = 0

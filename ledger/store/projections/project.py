@@ -660,8 +660,8 @@ class Projector:
     """
     Writes the rows of events through one connection, in the transaction that is open on it.
 
-    An error leaves it spent: it counts on rows that are not there. Make another one, which reads
-    the inventory and what is open from the database. With somebody's `outbox` they send its rows.
+    An error leaves it spent, for it counts on rows that are not there; a new one reads them. Rows
+    go out with a given `outbox`.
     """
 
     def __init__(self, connection: Connection, outbox: Outbox | None = None) -> None:

@@ -85,16 +85,11 @@ class Cpu(Struct):
 
 
 class Accounts:
-    """
-    Devices, CPUs and slots with their holders. What is taken is counted whatever it breaks.
-
-    Attributes:
-        cpus: by machine and CPU.
-    """
+    """Devices, CPUs and slots with their holders. What is taken is counted whatever it breaks."""
 
     def __init__(self) -> None:
         self.devices: dict[int, Device] = {}
-        self.cpus: dict[tuple[int, int], Cpu] = {}
+        self.cpus: dict[tuple[int, int], Cpu] = {}  # by machine and CPU
         self._twins: dict[tuple[str, str], list[Device]] = {}  # by type and id
         self._unnamed: dict[tuple[str, int, int], Device] = {}  # without id, by type, node, minor
         self._alone: Counter[tuple[int, int]] = Counter()  # holders that share a CPU with nobody

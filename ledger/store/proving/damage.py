@@ -36,11 +36,7 @@ Definition = tuple[str, str]
 
 
 def damaged_pages(connection: Connection) -> Iterator[str]:
-    """
-    Yield what the database finds wrong with its own pages, constraints and references.
-
-    Postgres checks the sums of the pages that are read as it reads them.
-    """
+    """Yield what is wrong with SQLite's pages and references; Postgres checks pages as it reads."""
     if connection.dialect.name != "sqlite":
         return
     for pragma in ("integrity_check(20)", "foreign_key_check"):

@@ -87,17 +87,12 @@ class SortedRows:
 
 
 class _Open(Struct):
-    """
-    What one reservation must end as: its recorded rows, and what it takes meanwhile.
-
-    Attributes:
-        alone: its CPUs have no other holder (CPU proposal, QoS principle 2).
-    """
+    """What one reservation must end as: its recorded rows, and what it takes meanwhile."""
 
     pod_uid: str
     phase: Row  # and the position of the event that said it
     reservation: Row | None
-    alone: bool = False
+    alone: bool = False  # its CPUs have no other holder (CPU proposal, QoS principle 2)
     parts: list[tuple[Table, Row]] = []
     shares: list[Row] = []
     cpus: list[Row] = []

@@ -104,7 +104,7 @@ class SecondProver:
         """
         Begin a transaction that sees what the second process sees, and let that one start.
 
-        None where it is not worth it or can't be done; nothing is begun then.
+        None, with nothing begun, where it is not worth it or can't be done.
         """
         connection = ledger.connection
         if self._hangs or ledger.writable or not self._is_long(connection):
@@ -124,7 +124,7 @@ class SecondProver:
         """
         Wait for its word, None if it does not vouch; the transaction is kept from ending.
 
-        It is waited for in proportion to what the first process took: both read the same events.
+        Patience grows with what the first process took: both read the same events.
         """
         own = time.monotonic() - self._began
         left = max(self._patience_seconds, own * _PATIENCE_TIMES)
@@ -144,9 +144,9 @@ class SecondProver:
 
     def _unchanged(self, connection: Connection) -> bool:
         """
-        Begin on SQLite: the second process begins first, between two looks at the file's version.
+        Begin on SQLite: the second process begins between two looks at the file's version.
 
-        Nobody committed between them if they are the same, so both see the same.
+        If they are the same, nobody committed in between, and both see the same.
         """
         for _ in range(_TRIES):
             before = _version(connection)
@@ -179,7 +179,7 @@ def second_prover(
     """
     Fork a process that can prove the rows of the ledger at `url`, and end it in the end.
 
-    It is not asked about a ledger of fewer events than `events_min`, and waited for at least
+    A ledger of fewer events than `events_min` does not need it; it is waited for at least
     `patience_seconds`.
     """
     context = get_context("fork")

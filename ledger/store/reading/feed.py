@@ -119,11 +119,7 @@ async def _wait(service: Service, seen: int, woken: asyncio.Event, seconds: floa
 
 
 def _page(connection: Connection, after: int, size: int) -> tuple[Sequence[Sequence[Any]], Voids]:
-    """
-    Return the next rows, and what is void.
-
-    The head is read first, so that the rows reach at least as far as it.
-    """
+    """Return the next rows, and what is void; the head is read first, so that the rows reach it."""
     query = select(*_COLUMNS).where(_events.position > after).order_by(_events.position).limit(size)
     with connection.begin():
         head = read_head(connection).position

@@ -48,11 +48,7 @@ def each_of(connection: Connection, kind: type[_Kind], until: int = INTEGER_MAX)
 def rows_of_types(
     connection: Connection, *types: str, until: int = INTEGER_MAX
 ) -> Iterator[tuple[int, str, str, str]]:
-    """
-    Yield position, stream, type and body of the events of these types, without void ones.
-
-    In order, up to a position.
-    """
+    """Yield position, stream, type and body of events of these types, in order; no void ones."""
     e, voids = ledger_events.c, voids_of(connection)
     literals: list[ColumnElement[str]] = [literal_column(f"'{name}'") for name in types]
     of_types = or_(*(e.event_type == each for each in literals))  # a value would hide the index

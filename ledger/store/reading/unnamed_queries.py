@@ -99,7 +99,7 @@ def archived_holders(
     """
     Return node UID and path of the Pods of a window of whose cards only archived events tell.
 
-    By position, each holding once. Who was granted cards of the inventory has no others.
+    By position, each holding once, without those who were granted cards of the inventory.
     """
     r, e = RESERVATIONS, EVENTS
     query = (

@@ -108,8 +108,8 @@ class Writer:
     """
     Appends to the ledger for one epoch. Made by `Ledger.start_epoch`.
 
-    What it remembers (head, stream versions, inventory) changes only with a commit that is known
-    to be durable, so an append that fails leaves the writer as it was.
+    What it remembers (head, stream versions, inventory) changes only with a durable commit: an
+    append that fails leaves the writer as it was.
     """
 
     def __init__(
@@ -321,8 +321,8 @@ class Writer:
         """
         Learn what became of a commit that failed: an error there is an unknown outcome.
 
-        Returns when the batch is recorded after all. Where that can't be learnt now, it is before
-        anything else is asked of this writer.
+        Returns if the batch is recorded after all. What can't be learnt now is asked before
+        anything else.
         """
         self._projector = self._tree = None
         self._lost = batch

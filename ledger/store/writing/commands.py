@@ -42,11 +42,10 @@ _NUL_AS_JSON: Final = "\\u0000"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
     """
-    What one caller decided: events that stand or fall together.
+    What one caller decided: at least one event; all of them stand or fall together.
 
-    Attributes:
-        events: at least one; their idempotency keys make the command known when it comes again.
-        expected: stream -> the version that the decision was made on.
+    Their idempotency keys make the command known when it comes again. `expected`: stream -> the
+    version that the decision was made on.
     """
 
     events: tuple[NewEvent, ...]
@@ -69,9 +68,8 @@ class Refused:
     """
     Nothing of the command is recorded.
 
-    Attributes:
-        error: StaleStreamError, CapacityError, IdempotencyError, ClockSkewError, UnfitError, or a
-            LedgerError for events that contradict the ledger in another way.
+    `error` is a StaleStreamError, CapacityError, IdempotencyError, ClockSkewError, UnfitError, or a
+    LedgerError for events that contradict the ledger in another way.
     """
 
     error: LedgerError

@@ -45,10 +45,10 @@ _ROLLBACK: Final = "ROLLBACK"
 
 class Outbox:
     """
-    Collects statements and sends them in the order in which they came, once it is told to.
+    Collects statements and sends them in their order, once it is told to.
 
-    SQLite's driver gets them all at once. Postgres gets a transaction that is whole in one call
-    (docs/adr/0007), and one that is read in between statement by statement.
+    SQLite's driver gets them all at once; Postgres a whole transaction as one call (docs/adr/0007),
+    and one that is read in between statement by statement.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -188,7 +188,7 @@ def _call_blocking(driver: Any, given: Call) -> None:  # noqa: ANN401 - the driv
     """
     Call with the bytes that go on the wire: the driver's own way takes longer than the call.
 
-    Not prepared: the driver forgets all prepared statements with a ROLLBACK, and tells nobody.
+    Not prepared: the driver forgets prepared statements with a ROLLBACK, without a word.
     """
     from psycopg import errors  # noqa: PLC0415 - SQLite needs none of it
     from psycopg.pq import ExecStatus, Format  # noqa: PLC0415 - likewise

@@ -73,11 +73,7 @@ def _inventory_says(condition: str) -> str:
 
 
 def _event_says(row: str, kinds: tuple[str, ...], condition: str, of: str = "") -> str:
-    """
-    Return that the row's event is of one of these types, names the row's node, and says so.
-
-    `of` is what else the node `n` that it names may be.
-    """
+    """Return that the row's event is of these types, names its node, or an `n` by `of`, and so."""
     of = of or f"n.node_no = {row}.node_no"
     return f"""EXISTS (
     SELECT 1 FROM ledger_nodes AS n CROSS JOIN {_EVENT}
