@@ -162,7 +162,9 @@ def recover(
     """
     read = {pod.uid: _read(pod, check) for pod in pods if pod.allocation is not None}
     proofs = {pod.uid: proof for pod in pods if (proof := _proven(pod, check)) is not None}
-    witnesses = [*witnesses, *(_seen_on(pods, proofs))]
+    paths = {pod.uid: f"{pod.namespace}/{pod.name}" for pod in pods}
+    of_nodes = (_witness(proof, proof.cluster, paths[uid]) for uid, proof in proofs.items())
+    witnesses = [*witnesses, *of_nodes]
     past = _past(ledger, [*witnesses, *_witnesses(read)], {*read, *proofs})
     read = _in_force(ledger, read, past, doubt)
     everyone = [*witnesses, *_witnesses(read)]
@@ -244,14 +246,6 @@ def _witness(said: SignedHolding | Allocation, origin: str, pod: str) -> Witness
         position=said.position,
         seen_by=f"Pod {pod}",
     )
-
-
-def _seen_on(pods: Sequence[SeenPod], proofs: Mapping[str, SignedHolding]) -> list[Witness]:
-    return [
-        _witness(proof, proof.cluster, f"{pod.namespace}/{pod.name}")
-        for pod in pods
-        if (proof := proofs.get(pod.uid)) is not None
-    ]
 
 
 def _in_force(

@@ -342,7 +342,15 @@ async def open_lane(
         async with asyncio.timeout(patience_seconds):
             connection = await service.connect()
             try:
-                writer = await connection.run_sync(_take_over, turn, service.url)
+                writer = await connection.run_sync(
+                    start_epoch,
+                    holder=turn.holder,
+                    origin=turn.origin,
+                    version=turn.version,
+                    wall_us=turn.wall_us,
+                    clock=turn.clock,
+                    place=service.url,
+                )
             except BaseException:  # the time is up, above all: nobody else knows this connection
                 await let_go(connection, patience_seconds, broken=True)
                 raise
@@ -361,18 +369,6 @@ async def open_lane(
         yield lane
     finally:
         await lane.close()
-
-
-def _take_over(connection: Connection, turn: Turn, place: str) -> Writer:
-    return start_epoch(
-        connection,
-        holder=turn.holder,
-        origin=turn.origin,
-        version=turn.version,
-        wall_us=turn.wall_us,
-        clock=turn.clock,
-        place=place,
-    )
 
 
 def _resume(connection: Connection, known: Head, clock: SteadyClock | None) -> Writer:
