@@ -82,16 +82,6 @@ class Quantity:
     def __bool__(self) -> bool:
         return self.nanos != 0
 
-    def __add__(self, other: Quantity) -> Quantity:
-        """Return the sum, written in the style of the first non-zero operand. It is not capped."""
-        style = self.style if self.nanos else other.style
-        return Quantity(nanos=self.nanos + other.nanos, style=style)
-
-    def __sub__(self, other: Quantity) -> Quantity:
-        """Return the difference, which may be negative."""
-        style = self.style if self.nanos else other.style
-        return Quantity(nanos=self.nanos - other.nanos, style=style)
-
     def is_whole(self) -> bool:
         """Tell whether the amount has no fraction, as extended resources require."""
         return self.nanos % NANO == 0
@@ -178,18 +168,18 @@ def quantity_of(value: object) -> Quantity:
     raise InputError(f"not a quantity: value={value!r}")
 
 
-def format_quantity(quantity: Quantity, style: QuantityStyle | None = None) -> str:
+def format_quantity(quantity: Quantity) -> str:
     """
     Write the canonical text: no fraction digits, the largest suffix that keeps the amount exact.
 
     Rule: Kubernetes API, resource.Quantity, canonical form: binary style gives way to decimal below
-    1024 units and for amounts that are not whole. `style` replaces the quantity's own.
+    1024 units and for amounts that are not whole.
     """
-    style = style or quantity.style
     if quantity.nanos == 0:
         return "0"
     sign = "-" if quantity.nanos < 0 else ""
     nanos = abs(quantity.nanos)
+    style = quantity.style
     if style is QuantityStyle.BINARY_SI and quantity.is_whole() and nanos >= 1024 * NANO:
         number, power = nanos // NANO, 0
         while number % 1024 == 0 and power < len(_BINARY_SUFFIXES) - 1:

@@ -198,9 +198,9 @@ def test_a_binary_amount_without_a_suffix_reads_back_as_decimal() -> None:
 
 def test_the_style_can_be_chosen() -> None:
     """A caller that knows bytes from CPUs may say how to write."""
-    assert format_quantity(quantity_from_int(2**34), QuantityStyle.BINARY_SI) == "16Gi"
-    assert format_quantity(parse_quantity("16Gi"), QuantityStyle.DECIMAL_SI) == "17179869184"
-    assert format_quantity(parse_quantity("16k"), QuantityStyle.DECIMAL_EXPONENT) == "16e3"
+    assert format_quantity(quantity_from_int(2**34, QuantityStyle.BINARY_SI)) == "16Gi"
+    assert format_quantity(quantity_from_int(2**34, QuantityStyle.DECIMAL_SI)) == "17179869184"
+    assert format_quantity(quantity_from_int(16_000, QuantityStyle.DECIMAL_EXPONENT)) == "16e3"
 
 
 @pytest.mark.parametrize(
@@ -266,15 +266,6 @@ def test_equality_and_hash_look_at_the_amount() -> None:
         parse_quantity("1G"),
         parse_quantity("1Gi"),
     ]
-
-
-def test_sums_take_the_style_of_the_first_amount() -> None:
-    """Adding to zero keeps the addend's spelling, so sums of memory print as memory."""
-    total = ZERO + parse_quantity("1Gi") + parse_quantity("1Gi")
-
-    assert str(total) == "2Gi"
-    assert str(parse_quantity("1500m") - parse_quantity("2")) == "-500m"
-    assert str(ZERO - parse_quantity("1Gi")) == "-1Gi"
 
 
 def test_truth_and_wholeness() -> None:
