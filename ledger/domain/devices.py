@@ -147,20 +147,12 @@ def device_in(
 
 
 def cores_to_percent(cores: int, total_cores: int) -> int:
-    """
-    Return the core percent that AI cores are of a card, rounded down: no sum of parts exceeds 100.
-
-    4 cores of 8 are 50 percent; a card that reports no cores has none to give.
-    """
+    """Return the core percent that AI cores are of a card, rounded down: no sum is above 100."""
     return cores * WHOLE_PERCENT // total_cores if total_cores else 0
 
 
 def ratio_to_bytes(ratio_percent: int, total_bytes: int) -> int:
-    """
-    Return floor(ratio x total / 100), the bytes that a memory ratio means on a card.
-
-    Rule: Koordinator contract 4.5. 35 % of 24 GiB is 9019431321 bytes.
-    """
+    """Return a ratio's bytes: 35 % of 24 GiB is 9019431321 bytes (Koordinator contract 4.5)."""
     return ratio_percent * total_bytes // WHOLE_PERCENT
 
 
@@ -170,11 +162,7 @@ def level_percent(core_percent: int, memory_ratio_percent: int) -> int:
 
 
 def bytes_to_ratio(memory_bytes: int, total_bytes: int) -> int:
-    """
-    Return the ratio shown for a request in bytes: truncated, but never 0 for a tenant.
-
-    Rule: Koordinator contract 4.5, ours: "any tenant counts at least ratio 1".
-    """
+    """Return a request's ratio: truncated, at least 1 for a tenant (Koordinator contract 4.5)."""
     if memory_bytes == 0 or total_bytes == 0:
         return 0
     return max(1, memory_bytes * WHOLE_PERCENT // total_bytes)

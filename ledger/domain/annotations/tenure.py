@@ -79,11 +79,7 @@ class OriginalRequest:
 
 
 def container_index(index: int, *, init: bool = False) -> str:
-    """
-    Return a container's index in `spec.containers` or `spec.initContainers`.
-
-    Rule: design section 3; container names would break the 63-character limit.
-    """
+    """Return a container's index: its name would break the limit of 63 (design section 3)."""
     return f"init-{index}" if init else str(index)
 
 
@@ -104,11 +100,7 @@ def allocated_key(index: str) -> str:
 
 
 def encode_container_devices(containers: Sequence[ContainerDevices]) -> dict[str, str]:
-    """
-    Write both annotations of every container that holds GPUs; an empty list writes none.
-
-    Rule: design section 3 and 5.1: an absent annotation reads as "no GPU".
-    """
+    """Write both annotations of containers with GPUs; none reads as "no GPU" (design section 3)."""
     result = {}
     for container in containers:
         if container.visible:

@@ -794,12 +794,7 @@ EVENT_TYPES: Final[Mapping[str, type[LedgerEvent]]] = {
 
 
 def encode_event(event: LedgerEvent) -> str:
-    """
-    Return the canonical JSON body of `event`.
-
-    A field that is not as it is declared, such as an integer out of its bounds, is our own bug and
-    fails an assertion; `codec.misfit` names it.
-    """
+    """Return the canonical JSON body of `event`, as `encode_value`."""
     return encode_value(event)
 
 

@@ -45,11 +45,7 @@ def read_with_cpus(kind: Declared, text: str | bytes, path: str) -> tuple[Any, l
 
 
 def read_with_facts(kind: Declared, text: str, path: str) -> Any | None:  # noqa: ANN401 - a `kind`
-    """
-    Return the `kind` that `text` is the canonical JSON of, its facts read apart from the rest.
-
-    None as of `read_with_cpus`.
-    """
+    """Return the `kind` that `text` records, its facts read apart; None as of `read_with_cpus`."""
     end = text.rfind(_NEXT)  # it is in no text, and behind any field of the facts
     if end < 0 or not text.startswith(_FACTS):
         return None

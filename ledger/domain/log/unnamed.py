@@ -12,9 +12,8 @@ def unnamed_cards(event: PodObserved) -> int:
     """
     Return how many cards a Pod holds that nobody can name: as many as it asked for, whole.
 
-    Rule: design section 3, the whole Pod's request, where the event has no number of its own.
-
-    At least 1 for a Pod on an unknown card, 0 for any other.
+    Rule: design section 3, the whole Pod's request, where the event has no number of its own. At
+    least 1 for a Pod on an unknown card, 0 for any other.
     """
     if GPU not in event.unknown_types:
         return 0

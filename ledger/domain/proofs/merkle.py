@@ -78,11 +78,7 @@ class CompactRange:
         self._roots = split_hashes(hashes)
 
     def append(self, root: bytes, level: int = 0) -> None:
-        """
-        Add one leaf hash at the right end, or the root over 2**level leaves.
-
-        The size is a multiple of that many.
-        """
+        """Add a leaf hash, or the root over 2**level leaves, which divide the size."""
         roots, size = self._roots, self.size >> level
         while size & 1:
             root = _sha256(_NODE + roots.pop() + root).digest()

@@ -85,11 +85,7 @@ def check_known_words(spec: PodSpec, *, own_cpus: bool) -> Iterator[FieldError]:
 
 
 def asking(spec: PodSpec, names: Iterable[str]) -> list[tuple[ContainerSpec, dict[str, int]]]:
-    """
-    Return the containers that name any of the resources, with whole units, zeros included.
-
-    They come in the order they start.
-    """
+    """Return containers that name any of these, in starting order, in whole units, zeros too."""
     wanted = frozenset(names)
     result = []
     for container in spec.containers:

@@ -40,11 +40,7 @@ NVIDIA_CARDS: Final = (
 
 
 def are_parts(labels: Mapping[str, str], units: int) -> bool:
-    """
-    Tell whether units of `nvidia.com/gpu` are replicas or MIG instances, by their node's labels.
-
-    Rule: docs/contracts/device-plugins.md 2.
-    """
+    """Tell whether units of `nvidia.com/gpu` are replicas or MIG instances, by a node's labels."""
     product, count = labels.get(PRODUCT, ""), number_in(labels, f"{NVIDIA_GPU}.count")
     return (
         number_in(labels, f"{NVIDIA_GPU}.replicas") > 1

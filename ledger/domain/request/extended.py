@@ -128,11 +128,7 @@ def asked(spec: PodSpec) -> tuple[tuple[str, int], ...]:
 
 
 def held(snapshot: PodSnapshot) -> Counts:
-    """
-    Return how many of each extended resource a Pod holds, by the request that its event keeps.
-
-    Types of ours are among them: whoever counts knows which names its nodes offer.
-    """
+    """Return how much of each extended resource, ours too, a Pod holds by its event's request."""
     if not snapshot.original:
         return _NOTHING
     by_container: dict[str, dict[str, int]] = dict.fromkeys(snapshot.kinds, _NOTHING)

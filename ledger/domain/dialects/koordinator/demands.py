@@ -96,11 +96,7 @@ def cards_of(amounts: Mapping[str, int]) -> int:
 
 
 def split(amounts: Mapping[str, int]) -> tuple[int, CardShare]:
-    """
-    Return the number of cards and what each gives, for amounts that `inject` has left.
-
-    Rule: Koordinator contract 4.4; a ratio makes the memory be ignored.
-    """
+    """Return how many cards give what each; beside a ratio no memory counts (contract 4.4)."""
     cards = cards_of(amounts)
     ratio = amounts.get(GPU_MEMORY_RATIO, 0) // cards
     return cards, CardShare(

@@ -53,9 +53,8 @@ def mgpu_demands(spec: PodSpec) -> MgpuAsked:
     """
     Return the demands of a Pod in mGPU's keys, one per container that asks.
 
-    Rule: GPU-sharing contract A.1, A.3, A.5, A.6.
-
-    A Pod with the list annotation is a multi Pod, even when the list is useless.
+    Rule: GPU-sharing contract A.1, A.3, A.5, A.6. A Pod with the list annotation is a multi Pod,
+    even when the list is useless.
     """
     asks = [_ask(container) for container in spec.containers]
     if not any(ask.asks for ask in asks):

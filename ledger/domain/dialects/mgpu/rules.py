@@ -1,4 +1,8 @@
-"""Volcano mGPU's admission rules, first rule that fires wins, one function per kind of Pod."""
+"""
+Volcano mGPU's admission rules: the first that fires wins, one function per kind of Pod.
+
+Rule: GPU-sharing contract A.3, and A.6 ("6Gi"). Every hint was run through the same rules.
+"""
 
 from __future__ import annotations
 
@@ -54,11 +58,7 @@ class MgpuAsk:
 
 
 def normal_rule(core: int | None, memory: int | None, *, memory_max_mib: int) -> str | None:
-    """
-    Return the first rule that these amounts break in a normal Pod.
-
-    Rule: GPU-sharing contract A.3, N1 to N4, and A.6 ("6Gi").
-    """
+    """Return the first rule, of N1 to N4 and A.6, that these amounts break in a normal Pod."""
     asked, mib = core or 0, memory or 0
     whole = asked >= WHOLE_PERCENT and asked % WHOLE_PERCENT == 0
     if asked <= 0 or mib < 0:
@@ -75,11 +75,7 @@ def normal_rule(core: int | None, memory: int | None, *, memory_max_mib: int) ->
 def multi_rule(
     core: int | None, memory: int | None, count: int, *, memory_min_mib: int, memory_max_mib: int
 ) -> str | None:
-    """
-    Return the first rule that these amounts break on so many cards of a multi-card Pod.
-
-    Rule: GPU-sharing contract A.3, M3 to M9, and A.6 ("6Gi").
-    """
+    """Return the first rule, of M3 to M9 and A.6, that these amounts break on so many cards."""
     mib = memory or 0
     if (core is not None and core <= 0) or mib < 0:
         return "M3"
@@ -103,8 +99,7 @@ def check_normal(ask: MgpuAsk, *, memory_max_mib: int) -> Iterator[FieldError]:
     """
     Yield the first rule that one container of a normal Pod breaks.
 
-    Rule: GPU-sharing contract A.3, N1 to N4, and A.6 ("6Gi"); Volcano mGPU proposal, "Normal MGPU
-    Pod". Every hint was run through the same rules.
+    Rule: N1 to N4 and A.6; Volcano mGPU proposal, "Normal MGPU Pod".
     """
     breaks = partial(normal_rule, memory_max_mib=memory_max_mib)
     rule = breaks(ask.core, ask.memory_mib)
@@ -144,8 +139,8 @@ def check_counts(
     """
     Yield how the list of card counts itself is wrong.
 
-    Rule: GPU-sharing contract A.3, M1 and M2. The hint is the nearest list with which no container
-    breaks a rule; there is none where what a container asks for is wrong on any number of cards.
+    Rule: M1 and M2. The hint is the nearest list with which no container breaks a rule; there is
+    none where what a container asks for is wrong on any number of cards.
     """
     if len(counts) == len(asks) and all(count >= 0 for count in counts):
         return
@@ -168,8 +163,7 @@ def check_multi(
     """
     Yield the first rule that one container of a multi-card Pod breaks.
 
-    Rule: GPU-sharing contract A.3, M3 to M9; Volcano mGPU proposal, "Multiple MGPU Pod". Every hint
-    was run through the same rules. `count` is the container's entry of the list.
+    Rule: M3 to M9; Volcano mGPU proposal, "Multiple MGPU Pod". `count` is its entry of the list.
     """
     assert count >= 0, count
     legal = partial(multi_rule, memory_min_mib=memory_min_mib, memory_max_mib=memory_max_mib)
@@ -214,11 +208,7 @@ def check_multi(
 
 @of_rule(Rule.MGPU_MULTIPLE)
 def check_multi_amounts(ask: MgpuAsk, hint: str = "") -> Iterator[FieldError]:
-    """
-    Yield what is wrong with a container of a multi-card Pod on however many cards.
-
-    Rule: GPU-sharing contract A.3, M3. Without the number of cards there is no `hint`.
-    """
+    """Yield what is wrong with a container on however many cards (M3); no number, no `hint`."""
     if ask.core is not None and ask.core <= 0:
         yield _deny(ask, "M3", ask.core_field, f"must be above 0{hint}")
     elif ask.memory_mib is not None and ask.memory_mib < 0:
