@@ -90,8 +90,6 @@ _FAULT_MAX: Final = 237
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cpus:
-    """What a running Pod has of CPUs and NUMA nodes, and who says so."""
-
     source: str = NO_SOURCE
     cpuset: CpuSet = EMPTY
     annotations: Mapping[str, str] = field(default_factory=dict)

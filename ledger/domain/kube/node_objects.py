@@ -487,7 +487,6 @@ def _uncounted(quantities: Quantities) -> Iterator[str]:
 
 
 def _cpu_amplification(annotations: Mapping[str, str]) -> Fraction:
-    """Return the ratio of the node's cpu (Koordinator contract 2.3), 1 without one."""
     ratios = decoded(annotations, ANNOTATION_AMPLIFICATION_RATIO, decode_amplification_ratios)
     return (ratios or {}).get(CPU, Fraction(1))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
@@ -13,6 +13,7 @@ from ledger.domain.bounds import Count, Index
 from ledger.domain.devices import DeviceRecord
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.kube.derived_links import derive_links
+from ledger.domain.log.codec import common_fields
 from ledger.domain.nodes import NodeFacts, NodeTerms
 
 
@@ -49,12 +50,8 @@ class RecordedNode(NodeTerms):
     extended: tuple[tuple[str, Count], ...] = ()
 
 
-_SAME: Final = tuple(item.name for item in dataclasses.fields(NodeTerms))
-
-
 def recorded_node(node: NodeFacts) -> RecordedNode:
     """Return what a ledger keeps of a node beside its inventory."""
-    same: dict[str, Any] = {name: getattr(node, name) for name in _SAME}
     tables = node.partitions
     return RecordedNode(
         version=RecordedNode.newest_version,
@@ -67,7 +64,7 @@ def recorded_node(node: NodeFacts) -> RecordedNode:
         if tables is None
         else tuple(PartitionGroups(count=n, groups=groups) for n, groups in sorted(tables.items())),
         extended=tuple(sorted(node.extended.items())),
-        **same,
+        **common_fields(node, NodeTerms),
     )
 
 
@@ -75,7 +72,6 @@ def node_from(
     recorded: RecordedNode, inventory: NodeFacts, devices: tuple[DeviceRecord, ...]
 ) -> NodeFacts:
     """Return the node again, with what its inventory says and these devices."""
-    same: dict[str, Any] = {name: getattr(recorded, name) for name in _SAME}
     tables = recorded.partitions
     partitions = None if tables is None else {each.count: each.groups for each in tables}
     return dataclasses.replace(
@@ -86,5 +82,5 @@ def node_from(
         partitions=partitions,
         derived_links=None if recorded.links else derive_links(devices, partitions),
         extended=dict(recorded.extended),
-        **same,
+        **common_fields(recorded, NodeTerms),
     )

@@ -147,10 +147,8 @@ class _Ask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Card:
-    """What the Pod takes of one of its cards, and the containers that use it."""
-
     part: Part
-    places: tuple[str, ...]
+    places: tuple[str, ...]  # of the containers that use it
 
 
 def hami_demands(spec: PodSpec) -> TypeRequest:
