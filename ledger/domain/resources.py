@@ -37,9 +37,6 @@ RDMA: Final = "koordinator.sh/rdma"
 FPGA: Final = "koordinator.sh/fpga"
 
 GPU_PROPOSAL: Final = "kubernetes.io/gpu"
-GPU_CORE_PROPOSAL: Final = "kubernetes.io/gpu-core"
-GPU_MEMORY_PROPOSAL: Final = "kubernetes.io/gpu-memory"
-GPU_MEMORY_RATIO_PROPOSAL: Final = "kubernetes.io/gpu-memory-ratio"
 RDMA_PROPOSAL: Final = "kubernetes.io/rdma"
 FPGA_PROPOSAL: Final = "kubernetes.io/fpga"
 
@@ -76,24 +73,16 @@ LABEL_HAMI_VGPU_NODE: Final = "hami.io/vgpu-node"
 LABEL_GPU_GROUP_NAME: Final = "gputopology.scheduling.koordinator.sh/name"
 LABEL_GPU_GROUP_REPLICA: Final = "gputopology.scheduling.koordinator.sh/replica"
 
-LABEL_TEAM: Final = "team"
-LABEL_APP: Final = "app"
-LABEL_PROJECT: Final = "project"
-LABEL_QUEUE: Final = "queue"
-LABEL_KUEUE_QUEUE: Final = "kueue.x-k8s.io/queue-name"
-LABEL_KOORDINATOR_QUOTA: Final = "quota.scheduling.koordinator.sh/name"
-LABEL_VOLCANO_QUEUE: Final = "volcano.sh/queue-name"
-
 KEPT_LABEL_PREFIX: Final = "app.kubernetes.io/"
 KEPT_LABELS: Final = frozenset(
     {
-        LABEL_TEAM,
-        LABEL_APP,
-        LABEL_PROJECT,
-        LABEL_QUEUE,
-        LABEL_KUEUE_QUEUE,
-        LABEL_KOORDINATOR_QUOTA,
-        LABEL_VOLCANO_QUEUE,
+        "team",
+        "app",
+        "project",
+        "queue",
+        "kueue.x-k8s.io/queue-name",
+        "quota.scheduling.koordinator.sh/name",
+        "volcano.sh/queue-name",
     }
 )
 """
@@ -281,9 +270,9 @@ GPU_NAMES: Final = frozenset(
 
 RELEASED_BY_PROPOSAL: Final[Mapping[str, str]] = {
     GPU_PROPOSAL: GPU,
-    GPU_CORE_PROPOSAL: GPU_CORE,
-    GPU_MEMORY_PROPOSAL: GPU_MEMORY,
-    GPU_MEMORY_RATIO_PROPOSAL: GPU_MEMORY_RATIO,
+    "kubernetes.io/gpu-core": GPU_CORE,
+    "kubernetes.io/gpu-memory": GPU_MEMORY,
+    "kubernetes.io/gpu-memory-ratio": GPU_MEMORY_RATIO,
 }
 
 ALIASES: Final[Mapping[str, str]] = {

@@ -35,6 +35,7 @@ from ledger.domain.annotations.wire import (
     amounts,
     an_integer,
     an_object,
+    annotation_path,
     each,
     load,
 )
@@ -68,8 +69,9 @@ def read(kind: Callable[..., T], value: object, path: str = "") -> T:
     return found
 
 
-def read_json(kind: Callable[..., T], text: str, path: str) -> T:
+def read_json(kind: Callable[..., T], text: str, annotation: str) -> T:
     """Return what the text of an annotation says. Raises InputError as `load` and `read` do."""
+    path = annotation_path(annotation)
     return read(kind, load(text, path), path)
 
 

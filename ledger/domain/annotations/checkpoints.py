@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
-from ledger.domain.annotations.wire import a_name, annotation_path, dump, present
+from ledger.domain.annotations.wire import a_name, dump, present
 from ledger.domain.resources import (
     ANNOTATION_DEVICES_CHECKPOINTS,
     ANNOTATION_DEVICES_CHECKPOINTS_PROPOSAL,
@@ -53,8 +53,7 @@ def decode_devices_checkpoints(
     text: str, key: str = ANNOTATION_DEVICES_CHECKPOINTS
 ) -> tuple[DeviceCheckpoint, ...]:
     """Read the entries of one key, in the order written; see `read_devices_checkpoints`."""
-    path = annotation_path(key)
-    return read_json(tuple[DeviceCheckpoint, ...], text, path)
+    return read_json(tuple[DeviceCheckpoint, ...], text, key)
 
 
 def encode_devices_checkpoints(entries: tuple[DeviceCheckpoint, ...]) -> str:

@@ -30,8 +30,6 @@ from ledger.domain.resources import (
 from ledger.domain.typed import read_json, released
 
 _SPEC_PATH: Final = annotation_path(ANNOTATION_RESOURCE_SPEC)
-_STATUS_PATH: Final = annotation_path(ANNOTATION_RESOURCE_STATUS)
-_NUMA_PATH: Final = annotation_path(ANNOTATION_NUMA_TOPOLOGY_SPEC)
 
 
 class CpuBindPolicy(StrEnum):
@@ -130,7 +128,7 @@ def decode_resource_spec(text: str) -> ResourceSpec:
     A bind policy of any other text is UNKNOWN. An exclusive policy that is absent, `Default`
     (proposal) or any other text is NONE.
     """
-    return read_json(ResourceSpec, text, _SPEC_PATH)
+    return read_json(ResourceSpec, text, ANNOTATION_RESOURCE_SPEC)
 
 
 def rewrite_resource_spec(
@@ -171,7 +169,7 @@ def effective_resource_spec(text: str, policy: CpuBindPolicy, *, by_node: bool) 
 
 def decode_numa_topology_spec(text: str) -> NumaTopologySpec:
     """Read a Pod's own NUMA policy; one without exclusivity means `Required` (contract 2.1, 7)."""
-    spec = read_json(NumaTopologySpec, text, _NUMA_PATH)
+    spec = read_json(NumaTopologySpec, text, ANNOTATION_NUMA_TOPOLOGY_SPEC)
     if spec.policy is not NumaPolicy.NONE and spec.exclusive is NumaExclusive.UNSET:
         return replace(spec, exclusive=NumaExclusive.REQUIRED)
     return spec
@@ -184,7 +182,7 @@ def decode_numa_topology_spec(text: str) -> NumaTopologySpec:
 
 def decode_resource_status(text: str) -> ResourceStatus:
     """Read the CPUs a Pod got, in the release's fields and the proposal's (contract 2.2)."""
-    return read_json(ResourceStatus, text, _STATUS_PATH)
+    return read_json(ResourceStatus, text, ANNOTATION_RESOURCE_STATUS)
 
 
 def encode_resource_status(status: ResourceStatus) -> str:

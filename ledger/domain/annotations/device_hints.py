@@ -23,8 +23,6 @@ from ledger.domain.resources import (
 from ledger.domain.typed import read, read_json, sorted_texts
 
 _HINT_PATH: Final = annotation_path(ANNOTATION_DEVICE_ALLOCATE_HINT)
-_JOINT_PATH: Final = annotation_path(ANNOTATION_DEVICE_JOINT_ALLOCATE)
-_PARTITION_PATH: Final = annotation_path(ANNOTATION_GPU_PARTITION_SPEC)
 
 
 class SelectorOperator(StrEnum):
@@ -171,7 +169,7 @@ def decode_device_hints(text: str) -> dict[str, DeviceHint]:
 
 def decode_joint_allocation(text: str) -> JointAllocation:
     """Read which device types belong together."""
-    return read_json(JointAllocation, text, _JOINT_PATH)
+    return read_json(JointAllocation, text, ANNOTATION_DEVICE_JOINT_ALLOCATE)
 
 
 # {"allocatePolicy": "Restricted", "ringBusBandwidth": "200Gi"}
@@ -179,7 +177,7 @@ def decode_joint_allocation(text: str) -> JointAllocation:
 
 def decode_partition_spec(text: str) -> PartitionSpec:
     """Read a Pod's wish about partitions; `{}` is a wish too."""
-    return read_json(PartitionSpec, text, _PARTITION_PATH)
+    return read_json(PartitionSpec, text, ANNOTATION_GPU_PARTITION_SPEC)
 
 
 def read_selector(value: object, path: str) -> LabelSelector | None:

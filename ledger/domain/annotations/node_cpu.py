@@ -38,13 +38,6 @@ from ledger.domain.resources import (
 from ledger.domain.topology import Cpu, CpuTopology, cpu_topology_of
 from ledger.domain.typed import read_json, released, sorted_texts
 
-_TOPOLOGY_PATH: Final = annotation_path(ANNOTATION_CPU_TOPOLOGY)
-_ALLOCS_PATH: Final = annotation_path(ANNOTATION_POD_CPU_ALLOCS)
-_KUBELET_PATH: Final = annotation_path(ANNOTATION_KUBELET_CPU_MANAGER_POLICY)
-_RESERVATION_PATH: Final = annotation_path(ANNOTATION_NODE_RESERVATION)
-_SYSTEM_QOS_PATH: Final = annotation_path(ANNOTATION_SYSTEM_QOS_RESOURCE)
-_RATIO_PATH: Final = annotation_path(ANNOTATION_AMPLIFICATION_RATIO)
-_RAW_PATH: Final = annotation_path(ANNOTATION_RAW_ALLOCATABLE)
 _NUMA_POLICIES: Final = {str(policy): policy for policy in NumaPolicy}
 
 
@@ -180,11 +173,12 @@ class _Topology(Struct):
 @lru_cache(maxsize=256)  # machines of one model say the same, in thousands of bytes each
 def decode_cpu_topology(text: str) -> CpuTopology:
     """Read a node's CPU topology: ids are unique and at most 4096; a core is (socket, core)."""
-    found = read_json(_Topology, text, _TOPOLOGY_PATH)
+    found = read_json(_Topology, text, ANNOTATION_CPU_TOPOLOGY)
     try:
         return cpu_topology_of(found.detail)
     except InputError as error:
-        raise error.within(f"{_TOPOLOGY_PATH}.detail") from error
+        path = annotation_path(ANNOTATION_CPU_TOPOLOGY)
+        raise error.within(f"{path}.detail") from error
 
 
 # [{"namespace": "ml", "name": "g-0", "uid": "0a4c...", "cpuset": "6-7,18-19",
@@ -195,7 +189,7 @@ def decode_cpu_topology(text: str) -> CpuTopology:
 
 def decode_pod_cpu_allocs(text: str) -> tuple[PodCpuAlloc, ...]:
     """Read the CPUs that others gave to Pods. Entries that don't count come too: ask `counts`."""
-    return read_json(tuple[PodCpuAlloc, ...], text, _ALLOCS_PATH)
+    return read_json(tuple[PodCpuAlloc, ...], text, ANNOTATION_POD_CPU_ALLOCS)
 
 
 # [{"socket": 0, "node": 0, "cpuset": "2-5,14-17"}]
@@ -204,8 +198,7 @@ def decode_pod_cpu_allocs(text: str) -> tuple[PodCpuAlloc, ...]:
 def decode_cpu_shared_pools(text: str, *, best_effort: bool = False) -> tuple[CpuSharedPool, ...]:
     """Read the shared pools of LS Pods, or those of BE Pods (contract 2.4)."""
     key = ANNOTATION_BE_CPU_SHARED_POOLS if best_effort else ANNOTATION_CPU_SHARED_POOLS
-    path = annotation_path(key)
-    return read_json(tuple[CpuSharedPool, ...], text, path)
+    return read_json(tuple[CpuSharedPool, ...], text, key)
 
 
 # {"policy": "static", "options": {"full-pcpus-only": "true"}, "reservedCPUs": "0-1"}
@@ -213,7 +206,7 @@ def decode_cpu_shared_pools(text: str, *, best_effort: bool = False) -> tuple[Cp
 
 def decode_kubelet_cpu_policy(text: str) -> KubeletCpuPolicy:
     """Read kubelet's CPU manager policy (contract 2.4)."""
-    return read_json(KubeletCpuPolicy, text, _KUBELET_PATH)
+    return read_json(KubeletCpuPolicy, text, ANNOTATION_KUBELET_CPU_MANAGER_POLICY)
 
 
 # {"resources": {"cpu": "2"}, "reservedCPUs": "0-3", "applyPolicy": "Default"}
@@ -221,7 +214,7 @@ def decode_kubelet_cpu_policy(text: str) -> KubeletCpuPolicy:
 
 def decode_node_reservation(text: str) -> NodeReservation:
     """Read what a node keeps for itself (contract 2.3)."""
-    return read_json(NodeReservation, text, _RESERVATION_PATH)
+    return read_json(NodeReservation, text, ANNOTATION_NODE_RESERVATION)
 
 
 # {"cpuset": "0-1", "cpusetExclusive": true}
@@ -229,7 +222,7 @@ def decode_node_reservation(text: str) -> NodeReservation:
 
 def decode_system_qos_resource(text: str) -> SystemQosResource:
     """Read the CPUs of SYSTEM Pods; exclusive unless it says otherwise (contract 2.3)."""
-    return read_json(SystemQosResource, text, _SYSTEM_QOS_PATH)
+    return read_json(SystemQosResource, text, ANNOTATION_SYSTEM_QOS_RESOURCE)
 
 
 # {"cpu": 1.40}
@@ -237,7 +230,7 @@ def decode_system_qos_resource(text: str) -> SystemQosResource:
 
 def decode_amplification_ratios(text: str) -> dict[str, Fraction]:
     """Read by how much resources are amplified: exact, and only ratios above 1 (contract 2.3)."""
-    value = read_json(Mapping[str, Quantity], text, _RATIO_PATH)
+    value = read_json(Mapping[str, Quantity], text, ANNOTATION_AMPLIFICATION_RATIO)
     ratios = {name: ratio.as_fraction() for name, ratio in sorted(value.items())}
     return {name: ratio for name, ratio in ratios.items() if ratio > 1}
 
@@ -247,7 +240,8 @@ def decode_amplification_ratios(text: str) -> dict[str, Fraction]:
 
 def decode_raw_allocatable(text: str) -> Amounts:
     """Read a node's allocatable before amplification (contract 2.3)."""
-    return released(load(text, _RAW_PATH), _RAW_PATH)
+    path = annotation_path(ANNOTATION_RAW_ALLOCATABLE)
+    return released(load(text, path), path)
 
 
 def _flag_or_text(value: object, path: str) -> bool:

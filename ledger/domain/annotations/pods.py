@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated
 
 from ledger.domain.annotations.wire import an_object, annotation_path
 from ledger.domain.errors import InputError
@@ -14,8 +14,6 @@ from ledger.domain.resources import (
     ANNOTATION_SCHEDULING_HINT_DEPRECATED,
 )
 from ledger.domain.typed import read_json
-
-_REPLACE_PATH: Final = annotation_path(ANNOTATION_REPLACE_RESOURCES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +39,7 @@ def read_scheduling_hint(annotations: Mapping[str, str]) -> SchedulingHint | Non
 
 def decode_scheduling_hint(text: str, key: str = ANNOTATION_SCHEDULING_HINT) -> SchedulingHint:
     """Read a scheduling hint; of the extensions only their names, sorted."""
-    return read_json(SchedulingHint, text, annotation_path(key))
+    return read_json(SchedulingHint, text, key)
 
 
 def _names(value: object, path: str) -> tuple[str, ...]:
@@ -55,5 +53,6 @@ def decode_replace_resources(text: str) -> tuple[tuple[str, str], ...]:
     """Read which resource names become which; an empty right side erases, a left one is wrong."""
     pairs = tuple(tuple(part.split(":")) for part in text.split(",")) if text else ()
     if any(len(pair) != 2 or not pair[0] for pair in pairs):
-        raise InputError(f"not a list of from:to pairs: value={text!r}", field=_REPLACE_PATH)
+        path = annotation_path(ANNOTATION_REPLACE_RESOURCES)
+        raise InputError(f"not a list of from:to pairs: value={text!r}", field=path)
     return tuple((pair[0], pair[1]) for pair in pairs)

@@ -12,7 +12,7 @@ from typing import Final
 from ledger.domain.annotations.signed import Checker, Signer, decode_signed, encode_signed
 from ledger.domain.annotations.wire import annotation_path
 from ledger.domain.bounds import Count, Exact, Milli, Number
-from ledger.domain.cpuset import CpuSet
+from ledger.domain.cpuset import EMPTY, CpuSet
 from ledger.domain.devices import DeviceShare
 from ledger.domain.log.codec import decode_value, plain_value
 from ledger.domain.request.requests import PodSnapshot
@@ -20,7 +20,6 @@ from ledger.domain.resources import ANNOTATION_TENURE_ALLOCATION
 
 FORMAT: Final = 1
 _WORD: Final = "allocation"
-_NO_CPUS: Final = CpuSet()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +50,7 @@ class Allocation:
     memory_bytes: Count
     shares: tuple[DeviceShare, ...] = ()
     device_models: tuple[str, ...] = ()
-    cpuset: CpuSet = _NO_CPUS
+    cpuset: CpuSet = EMPTY
     dialect: str = ""
     policy: str = ""
     settings_hash: str = ""

@@ -51,11 +51,6 @@ _COPIED_ANNOTATIONS: Final = (
     ANNOTATION_SYSTEM_QOS_RESOURCE,
 )
 _ZONE_NAME: Final = re.compile(r"node-(0|[1-9][0-9]{0,3})")
-_ZONE_TYPE: Final = "Node"
-_POLICY_ATTRIBUTE: Final = "topologyManagerPolicy"
-_SCOPE_ATTRIBUTE: Final = "topologyManagerScope"
-_POD_SCOPE: Final = "pod"
-_POD_LEVEL: Final = "PodLevel"
 _REJECTING: Final = frozenset({NumaPolicy.RESTRICTED, NumaPolicy.SINGLE_NUMA_NODE})
 _KUBELET_POLICIES: Final = {
     "best-effort": NumaPolicy.BEST_EFFORT,
@@ -179,7 +174,7 @@ def _lowest_cores(topology: CpuTopology, count: int) -> CpuSet:
 
 def _numa_policy(nrt: Mapping[str, object]) -> NumaPolicy:
     """Return kubelet's policy: v1alpha2's attribute before the list (Koordinator contract 3.2)."""
-    text = _attribute(nrt, _POLICY_ATTRIBUTE)
+    text = _attribute(nrt, "topologyManagerPolicy")
     if text is not None:
         return _KUBELET_POLICIES.get(text, numa_policy_of(text))
     return numa_policy_of(_listed_policy(nrt))
@@ -187,10 +182,10 @@ def _numa_policy(nrt: Mapping[str, object]) -> NumaPolicy:
 
 def _pod_scope(nrt: Mapping[str, object]) -> bool:
     """Tell whether kubelet aligns Pods as a whole; without a word it aligns containers."""
-    text = _attribute(nrt, _SCOPE_ATTRIBUTE)
+    text = _attribute(nrt, "topologyManagerScope")
     if text is not None:
-        return text == _POD_SCOPE
-    return _listed_policy(nrt).endswith(_POD_LEVEL)
+        return text == "pod"
+    return _listed_policy(nrt).endswith("PodLevel")
 
 
 def _listed_policy(nrt: Mapping[str, object]) -> str:
@@ -221,7 +216,7 @@ def _zones(nrt: Mapping[str, object]) -> Iterator[NumaZone]:
         path = f"zones[{place}]"
         zone = an_object(item, path)
         name = _ZONE_NAME.fullmatch(a_text(zone.get("name"), f"{path}.name"))
-        if name is None or a_text(zone.get("type"), f"{path}.type") != _ZONE_TYPE:
+        if name is None or a_text(zone.get("type"), f"{path}.type") != "Node":
             continue
         nanos = dict(each(zone.get("resources"), f"{path}.resources", _zone_resource))
         cpu, memory = nanos.get(CPU), nanos.get(MEMORY)

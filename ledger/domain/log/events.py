@@ -24,7 +24,7 @@ from ledger.domain.bounds import (
     Seconds,
     Units,
 )
-from ledger.domain.cpuset import CpuSet
+from ledger.domain.cpuset import EMPTY, CpuSet
 from ledger.domain.devices import DeviceRecord, DeviceShare
 from ledger.domain.errors import UnknownEventError
 from ledger.domain.log.codec import (
@@ -43,8 +43,6 @@ from ledger.domain.proofs.canonical import Recorded, canonical_json
 from ledger.domain.request.requests import PodSnapshot
 from ledger.domain.systems import Claimant, SystemPart
 from ledger.domain.topology import Cpu
-
-EMPTY_CPUSET: Final = CpuSet()
 
 POD: Final = "pod"
 CLAIM: Final = "claim"
@@ -223,7 +221,7 @@ class PodReserved(Recorded, frozen=True, kw_only=True, gc=False):
     cpu_milli: Milli
     memory_bytes: Count
     shares: tuple[DeviceShare, ...] = ()
-    cpuset: CpuSet = EMPTY_CPUSET
+    cpuset: CpuSet = EMPTY
     annotations: Mapping[str, str] = field(default_factory=dict)
     device_models: tuple[str, ...] = ()  # one per share, same order
     dialect: str = ""
@@ -295,7 +293,7 @@ class ClaimResult(Recorded, frozen=True, kw_only=True, gc=False):
     share_id: Name = ""
     consumed: Mapping[str, str] = field(default_factory=dict)
     admin: bool = False
-    cpus: CpuSet = EMPTY_CPUSET
+    cpus: CpuSet = EMPTY
 
 
 class _OfClaim(Recorded, frozen=True, kw_only=True, gc=False):
@@ -343,7 +341,7 @@ class _OpensClaim(_OfClaim, frozen=True, kw_only=True, gc=False):
     shares: tuple[DeviceShare, ...] = ()
     device_models: tuple[str, ...] = ()
     consumers: tuple[Claimant, ...] = ()
-    cpuset: CpuSet = EMPTY_CPUSET
+    cpuset: CpuSet = EMPTY
     resource_version: str = ""
     snapshot: PodSnapshot = field(default_factory=PodSnapshot)
 
@@ -451,7 +449,7 @@ class PodObserved(Recorded, frozen=True, kw_only=True, gc=False):
     cpu_milli: Milli = 0
     memory_bytes: Count = 0
     shares: tuple[DeviceShare, ...] = ()
-    cpuset: CpuSet = EMPTY_CPUSET
+    cpuset: CpuSet = EMPTY
     device_models: tuple[str, ...] = ()
     unknown_types: tuple[Name, ...] = ()
     dialect: str = ""

@@ -11,14 +11,13 @@ from msgspec import structs
 from ledger.domain.adopted.cards import Asker, Found, Part, collect, part_share, unreadable
 from ledger.domain.devices import WHOLE_PERCENT, DeviceRecord, DeviceShare
 from ledger.domain.dialects.hami.annotations import GivenCard, decode_allocated
+from ledger.domain.dialects.hami.demands import MIB
 from ledger.domain.dialects.hami.words import ALLOCATED, CORES, MEMORY, NODE, SHARE_NAMES
 from ledger.domain.errors import InputError
 from ledger.domain.kube.pod_spec import APP, INIT, ContainerSpec
 from ledger.domain.resources import NVIDIA_GPU, TYPE_GPU
 
 SOURCE: Final = "vgpu-devices-allocated"
-
-_MIB: Final = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +92,7 @@ def with_containers(found: Found, asker: Asker) -> Found:
 
 
 def _amounts(share: DeviceShare) -> str:
-    return f"{share.core_percent} % and {share.memory_bytes // _MIB} MiB"
+    return f"{share.core_percent} % and {share.memory_bytes // MIB} MiB"
 
 
 def _containers(
@@ -125,11 +124,11 @@ def _share(asker: Asker, card: DeviceRecord, uses: Sequence[_Use]) -> DeviceShar
         for use in uses
         if use.container is not None
         for named in part_share(
-            card, use.given.core_percent, use.given.memory_mib * _MIB, (use.container,)
+            card, use.given.core_percent, use.given.memory_mib * MIB, (use.container,)
         ).containers
     ]
     return structs.replace(
-        part_share(card, core, memory * _MIB, ()),
+        part_share(card, core, memory * MIB, ()),
         exclusive=not is_scaled and any(use.given.core_percent >= WHOLE_PERCENT for use in uses),
         instances=max(1, len(beside)),
         containers=tuple(named),

@@ -30,6 +30,7 @@ from ledger.domain.dialects.mgpu.annotations import (
     decode_card_counts,
     read_mgpu_allocation,
 )
+from ledger.domain.dialects.mgpu.demands import MIB
 from ledger.domain.dialects.mgpu.words import (
     ANNOTATION_MGPU_ASSUMED,
     ANNOTATION_MGPU_CONTAINER_MULTIPLE,
@@ -42,8 +43,6 @@ from ledger.domain.quantity import divide_up
 from ledger.domain.resources import TYPE_GPU
 
 GPU_INDEX_CONTAINER: Final = "gpu-index-container"
-
-_MIB: Final = 2**20
 
 
 def from_gpu_index(asker: Asker) -> Found | None:
@@ -126,7 +125,7 @@ def _card_of_ref(asker: Asker, ref: CardRef) -> DeviceRecord | None:
 def _mgpu_share(card: DeviceRecord, container: ContainerSpec, cards: int) -> DeviceShare:
     """Return the container's part of one of its cards; a request beyond a card is all of it."""
     core = divide_up(container.units(MGPU_CORE), cards)
-    memory = divide_up(container.units(MGPU_MEMORY) * _MIB, cards)
+    memory = divide_up(container.units(MGPU_MEMORY) * MIB, cards)
     if core >= WHOLE_PERCENT:
         return whole_share(card, (container,))
     return part_share(card, core, memory, (container,))

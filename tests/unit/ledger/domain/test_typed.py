@@ -117,7 +117,7 @@ def test_what_is_of_another_type_is_named_by_its_path(said: object, message: str
 
 def test_a_text_is_read_as_its_json() -> None:
     """What is no JSON is named, too."""
-    assert read_json(tuple[Part, ...], '[{"minor": 1}]', "at") == (Part(minor=1),)
-    assert read_json(tuple[Part, ...], "null", "at") == ()
-    with pytest.raises(InputError, match=r"^at: not valid JSON"):
-        read_json(Part, "{", "at")
+    assert read_json(tuple[Part, ...], '[{"minor": 1}]', "key") == (Part(minor=1),)
+    assert read_json(tuple[Part, ...], "null", "key") == ()
+    with pytest.raises(InputError, match=r"^metadata.annotations\[key\]: not valid JSON"):
+        read_json(Part, "{", "key")
