@@ -227,7 +227,7 @@ def cluster_now_of_objects(
     left_out = (
         Contradicted(object=about, text=f"can't be read: {text}") for about, text in unreadable
     )
-    return _picture(parts, account_of, observed, left_out, vocabulary)
+    return _picture(parts, account_of, observed, vocabulary, left_out)
 
 
 def cluster_now_of_ledger(
@@ -312,7 +312,7 @@ def cluster_now_of_ledger(
         if uid in account_of:
             part = account_of[uid]
             part.is_cut, part.hides_cards = True, part.hides_cards or has_cards
-    return _picture(list(parts.values()), account_of, list(pods))
+    return _picture(list(parts.values()), account_of, list(pods), DEFAULT_VOCABULARY)
 
 
 def _close_claimed(parts: Sequence[_NodeParts]) -> None:
@@ -447,8 +447,8 @@ def _picture(
     parts: Sequence[_NodeParts],
     account_of: Mapping[str, _NodeParts],
     pods: Sequence[PodObserved],
+    vocabulary: Vocabulary,
     left_out: Iterable[Contradicted] = (),
-    vocabulary: Vocabulary = DEFAULT_VOCABULARY,
 ) -> Picture:
     """
     Return the picture of nodes to which all holders of named devices were added.
