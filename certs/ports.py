@@ -35,7 +35,7 @@ class ApiError(Exception):
 
 
 class Objects(Protocol):
-    """API objects by path, each call bounded. Raises ApiError; those that write ConflictError."""
+    """API objects by path, each call bounded. Raises ApiError; writes also ConflictError."""
 
     async def read(self, path: str) -> Object | None:
         """Return an object as the API server has it now; None if there is none."""

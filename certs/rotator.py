@@ -43,7 +43,7 @@ def configuration_paths(name: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RotationObjects:
-    """Where certificates are published; `configurations` are API paths of webhooks' own."""
+    """Where certificates are published; `configurations`: API paths of those with our caBundle."""
 
     namespace: str
     secret: str

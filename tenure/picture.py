@@ -112,7 +112,7 @@ def picture_of_ledger(source: Ledger, at_us: int | None, sight: Sight = EVERYBOD
 
 
 def others_of_ledger(source: Ledger, when: When) -> list[OfOthers]:
-    """Return who holds cards that no inventory has, by the descriptions that nodes have now."""
+    """Return who holds or held cards that no inventory has, as nodes are described now."""
     from scheduler.usage.others import others_of
 
     return list(others_of(_picture_of_others(source, when)))

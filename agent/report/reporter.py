@@ -52,7 +52,7 @@ _PROBLEMS_MAX: Final = 64
 
 
 class Applier(Protocol):
-    """The API as reporting needs it, each call bounded. Raises ApiError, `apply` ConflictError."""
+    """The API for reports, each call bounded. Raises ApiError; `apply` also ConflictError."""
 
     async def read(self, path: str) -> Object | None:
         """Return an object as the API server has it now; None if there is none."""

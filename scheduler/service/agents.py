@@ -248,6 +248,7 @@ class Agents:
         Record that a node gave a Pod exactly what was reserved; return what came of it, and why.
 
         Raises:
+            FencedError: another writer took over.
             LedgerError: the ledger is away; the agent says it again.
         """
         answer, why = await self._assigned(node_uid, given)
@@ -340,6 +341,7 @@ class Agents:
             UIDs of the Nodes that were cleared.
 
         Raises:
+            FencedError: another writer took over.
             LedgerError: the ledger is away; the agent says it again.
         """
         state = self._view.recorded(node_uid)

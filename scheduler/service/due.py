@@ -34,9 +34,9 @@ class NodesDue:
         self._sweep: list[str] = []
         self._sweep_at = 0.0
 
-    def note(self, name: str, delay: float = 0.0) -> None:
-        """Let a node be due after one of the delays; one that is noted keeps its time."""
-        self._noted[delay].setdefault(name, self._now() + delay)
+    def note(self, name: str, delay: float = 0.0, since: float | None = None) -> None:
+        """Let a node be due so long after a moment (None = now); a noted one keeps its time."""
+        self._noted[delay].setdefault(name, (self._now() if since is None else since) + delay)
 
     def take_noted(self) -> list[str]:
         """Return noted nodes that are due, and forget that they are."""

@@ -83,7 +83,11 @@ class Gangs:
         self._evicted: set[str] = set()  # Pods that the API server was asked to end
 
     async def settle(self) -> None:
-        """Record ends of plans, and let gangs go. Raises LedgerError, ApiError: call it again."""
+        """
+        Record ends of plans, and let gangs go.
+
+        Raises LedgerError (unless fenced), ApiError: call it again.
+        """
         if self._why_not():
             return
         now = self._binder.clock.monotonic()

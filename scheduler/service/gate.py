@@ -415,7 +415,7 @@ class Gate:
         self._book.learn(dict.fromkeys(unknown, 0) | dict(await self._works.attempts(unknown)))
 
     async def settle(self) -> None:
-        """Record what the watch showed since. Raises LedgerError: call it again."""
+        """Record what the watch showed since. Raises LedgerError: call it again, unless fenced."""
         if self._works.why_not():
             return
         async with self._settling:
@@ -513,6 +513,7 @@ class Gate:
             is woken, deallocates it.
 
         Raises:
+            FencedError: another writer took over.
             LedgerError: it is not recorded.
             ApiError: whether a Pod of it runs is not known.
         """

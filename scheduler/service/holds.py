@@ -39,7 +39,7 @@ NO_ROOM: Final = "no room"
 
 @dataclass(frozen=True, slots=True)
 class _Hold:
-    """A place that is taken for a while; the other fields are as they were then."""
+    """A place that is taken `until`; PodScheduled and the log's position as they were then."""
 
     placement: Placement
     until: float

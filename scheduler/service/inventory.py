@@ -94,7 +94,11 @@ class Inventory:
         self.woken.set()
 
     async def settle(self) -> None:
-        """Record nodes that changed, or failed before. Raises LedgerError: call it again."""
+        """
+        Record nodes that changed, or failed before.
+
+        Raises LedgerError: call it again, unless fenced.
+        """
         if not self.synced():
             return
         if not self._begun:

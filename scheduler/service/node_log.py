@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass
+from sys import intern
 from typing import Final
 
 from ledger.domain.log.events import (
@@ -129,7 +130,7 @@ class NodeLog:
 
     def _note(self, uid: str, position: int, event: _OfPod) -> None:
         kept = self._changes.setdefault(uid, deque())
-        _, what, _ = event.event_type.split(".")  # such as `pod.reserved.v1`
+        what = intern(event.event_type.split(".")[1])  # of such as `pod.reserved.v1`
         reason = event.reason if isinstance(event, PodReleased | PodVoided) else ""
         kept.append((position, what, event.pod_uid, event.attempt, reason))
         if len(kept) > CHANGES_MAX:

@@ -191,6 +191,7 @@ class Reconciling:
         Look at what is due, and record what has lasted and what is over.
 
         Raises:
+            FencedError: another writer took over.
             LedgerError, ApiError: one of them is away; it is looked at again.
         """
         if self._why_not():
@@ -233,7 +234,7 @@ class Reconciling:
             return await self._record(name, found, now, room)
         finally:
             if self.lasting.is_watched(name):
-                self._due.note(name, AGAIN_SECONDS)
+                self._due.note(name, AGAIN_SECONDS, now)
                 if any(one.kind in _MENDED for one in found):
                     self._releasing.look_at(name)
 
@@ -409,7 +410,7 @@ SCOPE_MAX: Final = 20
 
 @dataclass(slots=True, kw_only=True)
 class _Seen:
-    """A disagreement that was found, or open at the start; `missed` counts looks in a row."""
+    """A disagreement that was found, or open at the start; `missed`: looks in a row without it."""
 
     kind: str
     pod_uid: str

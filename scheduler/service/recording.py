@@ -59,7 +59,12 @@ class RecordUntilKnown:
             LedgerError: it is not known whether they are recorded, or nothing is.
         """
         new = self.unsure.setdefault(about, tuple(new))
-        error = await record(self._recorder, new, self._recorded)
+
+        def known(new: Sequence[NewEvent], first: int) -> None:
+            self.forget(about)  # first: what takes it may fail, and it is durable
+            self._recorded(new, first)
+
+        error = await record(self._recorder, new, known)
         self.forget(about)  # another task may have asked in the same words meanwhile
         return error
 

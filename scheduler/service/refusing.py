@@ -196,7 +196,11 @@ class Refusing:
             self._told.ask_anew(event.pod_uid)
 
     async def settle(self) -> None:
-        """Explain some Pods that wait. Raises LedgerError: they are explained later."""
+        """
+        Explain some Pods that wait.
+
+        Raises LedgerError: they are explained later, unless fenced.
+        """
         if self._why_not():
             return
         await self._end_waits()

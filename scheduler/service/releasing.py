@@ -187,6 +187,7 @@ class Releasing:
         Record what has ended and what runs unrecorded; settle what is not known as bound.
 
         Raises:
+            FencedError: another writer took over.
             LedgerError, ApiError: one of them is away; the nodes are looked at again.
         """
         if self._why_not():
@@ -292,6 +293,7 @@ class Releasing:
             UIDs of the Pods that were released; none where nothing waits.
 
         Raises:
+            FencedError: another writer took over.
             LedgerError: it is not recorded.
             ApiError: whether the Pod runs is not known.
         """

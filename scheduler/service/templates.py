@@ -103,7 +103,11 @@ class Templates:
         self.fault = ""
 
     async def settle(self) -> None:
-        """Record and decide by settings that are news. Raises LedgerError: the old ones count."""
+        """
+        Record and decide by settings that are news.
+
+        Raises LedgerError: the old ones count, unless fenced.
+        """
         wanted = with_templates(self._given, self._templates)
         text = settings_json(wanted, seed=0)
         if text == self.said:

@@ -3,7 +3,8 @@ Has kube-scheduler try again those Pods that found no device while one was count
 
 Rule: docs/adr/0027. Of a claim that was stored with another device than it chose, a scheduler
 counts both for a moment. A Pod that it refuses by then waits for a change that it listens to. That
-a claim is bound is none; a change of a DeviceClass is one. Ours for it selects nothing.
+a claim is bound is none; a change of a DeviceClass is one. We have one of our own for this, which
+selects nothing.
 """
 
 from __future__ import annotations

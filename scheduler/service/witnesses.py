@@ -330,6 +330,8 @@ async def write_head(api: Objects, namespace: str, own: Own) -> str:
     """
     Write how far the ledger is into the ConfigMap; return why nothing may be granted.
 
+    The ConfigMap is read each time: it may have been deleted.
+
     A ConfigMap that has seen more than our ledger says stays as it is: others grant from another
     ledger then.
 

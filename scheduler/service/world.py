@@ -29,6 +29,7 @@ class Ports:
 
     Attributes:
         origin: whose ledger it is: `ledger/<cluster uid>`.
+        leading: only who leads gives anything out; ends are recorded without the lead.
         documents_in: the YAML documents of a text.
         proofs: made once the view is there, which knows machines.
         trusted: tells whether nodes trust the key of a proof; None = Pods carry no proofs.

@@ -100,7 +100,11 @@ class GroupNearest:
 def nearest_of_group(
     members: Sequence[PodRequest], what_if: WhatIf, *, decisions_max: int = DECISIONS_MAX
 ) -> GroupNearest:
-    """Return how many members of a group fit together, and what the next one lacks."""
+    """
+    Return how many members of a group fit together, and what the next one lacks.
+
+    The cluster is left as it was found.
+    """
     members = [
         replace(each, gang=each.gang and replace(each.gang, min_available=0)) for each in members
     ]  # how many is the question; that they are members may close nodes
@@ -126,6 +130,8 @@ def nearest_of_group(
 def nearest(request: PodRequest, what_if: WhatIf, *, decisions_max: int = DECISIONS_MAX) -> Nearest:
     """
     Return the nearest changes of the request, the nodes or their holders.
+
+    The cluster is left as it was found.
 
     Args:
         decisions_max: bound of each of the three searches.

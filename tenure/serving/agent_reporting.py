@@ -128,7 +128,11 @@ class KeptFaults:
 
 @dataclass(slots=True, kw_only=True)
 class Looks:
-    """Looks in a thread; when a driver hangs for so many seconds, its devices are unknown."""
+    """
+    Looks in a thread; when a driver hangs for so many seconds, its devices are unknown.
+
+    The next look waits for the same one.
+    """
 
     probe: Probe
     seconds: float = LOOK_SECONDS

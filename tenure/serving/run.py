@@ -14,7 +14,7 @@ from tenure.exits import with_next
 
 def run_service(serve: Coroutine[Any, Any, None]) -> None:
     """
-    Run a service until it ends, on libuv's loop, on which TLS costs half.
+    Run a service until it ends, on libuv's loop, on which TLS in a burst costs half.
 
     Raises InputError: it can't start with what it was given.
     """

@@ -419,8 +419,9 @@ class Refusals:
         if row is not None and self._is_relaid(row):
             row = None
         if row is None:
-            row = self._rows[key] = self._blank(shape)
+            row = self._blank(shape)
             self._judge(row, request, self._arrays.everything)
+            self._rows[key] = row
             if len(self._rows) > max(1, _BYTES_MAX // max(1, 8 * len(self._arrays))):
                 self._rows.popitem(last=False)
         elif row.seen != log.position:
