@@ -10,14 +10,28 @@ from typing import Any
 import pytest
 
 from ledger.domain.errors import InputError
+from ledger.domain.log.events import PodReserved
 from ledger.domain.proofs.hashing import chain_hash, row_leaf
+from ledger.domain.request.requests import PodSnapshot
+from ledger.signing import sign_note
 from ledger.store.archives.archive import orphans
+from ledger.store.ddl.sqlite_triggers import TRIGGERS, named
 from ledger.store.projections.rebuild import rebuild
+from ledger.store.proving.checkpoints import checkpoint_at, store_checkpoint
 from ledger.store.proving.verify import VerifyReport, verify
 from ledger.store.reading.timetravel import state_at
 from tenure.offline import NotProvedError, check
 from tests.support.archives import KEY, changed, history, move, rewrite
-from tests.support.stores import Clock, SqliteStore, released, reserved, share, start
+from tests.support.stores import (
+    Clock,
+    SqliteStore,
+    node,
+    refused,
+    released,
+    reserved,
+    share,
+    start,
+)
 
 Lines = list[dict[str, Any]]
 AT = 300
@@ -252,6 +266,49 @@ def test_what_the_ledger_kept_of_archived_events_is_proved(
     assert any(words in each.text for each in found), found
     if position is not None:
         assert min(each.position for each in found if each.position is not None) <= position
+
+
+def test_a_checkpoint_stays_sound_beside_a_damaged_word_of_its_event(
+    archive: SqliteStore,
+) -> None:
+    """The stream of an event is no part of what a stored checkpoint is compared with."""
+    with archive.open() as ledger:
+        writer = start(ledger)
+        checkpoint = checkpoint_at(ledger)
+        store_checkpoint(writer, checkpoint, sign_note(checkpoint.text(), KEY), wall_us=0)
+        position = ledger.head().position
+    words = f"stream = CAST(x'ff' AS TEXT) WHERE position = {position}"
+    changed(archive, f"UPDATE ledger_events SET {words}")
+    with archive.open("read") as ledger:
+        found = verify(ledger).findings
+    assert [each.position for each in found] == [position, None], found
+
+
+def test_who_shares_a_cpu_with_nobody_does_so_over_an_archive(
+    sqlite_store: SqliteStore, tmp_path: Path
+) -> None:
+    """An LSE Pod ends behind the cut; then two others may share, and beside it none."""
+    clock = Clock()
+    with sqlite_store.open() as ledger:
+        start(ledger).append(clock.all(node(cpus=4, refs=2), _lse("a", cpu=0), _lse("b", cpu=1)))
+        start(ledger, "next").append(clock.all(*(refused(f"p-{number}") for number in range(260))))
+        move(ledger, tmp_path)
+        writer = start(ledger, "last")
+        writer.append(clock.all(released("a"), reserved("c", cpus=(0,)), reserved("d", cpus=(0,))))
+        assert verify(ledger).findings == ()
+        with sqlite_store.raw() as raw:
+            raw.execute("DROP TRIGGER ledger_cpu_holdings_insert")
+        writer.append(clock.all(reserved("e", cpus=(1,))))
+    with sqlite_store.raw() as raw:
+        raw.execute(next(t for t in TRIGGERS if named(t) == "ledger_cpu_holdings_insert"))
+    with sqlite_store.open("read") as ledger:
+        found = [str(each) for each in verify(ledger).findings]
+    assert len(found) == 1, found
+    assert "cpu n-1/cpu/1 of an LSE Pod was promised to a second holder" in found[0]
+
+
+def _lse(name: str, *, cpu: int) -> PodReserved:
+    return reserved(name, cpus=(cpu,), snapshot=PodSnapshot(qos="LSE"))
 
 
 def test_an_archived_holding_that_was_forged_needs_the_files(archive: SqliteStore) -> None:

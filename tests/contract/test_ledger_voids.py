@@ -22,6 +22,7 @@ from ledger.domain.log.events import (
     SettingsChanged,
     encode_event,
 )
+from ledger.store.mending.recover import incarnations
 from ledger.store.mending.voiding import declare_void, impossible_event
 from ledger.store.projections.rebuild import rebuild
 from ledger.store.proving.verify import verify
@@ -29,6 +30,7 @@ from ledger.store.reading.kept import events_of
 from ledger.store.reading.snapshots import take_snapshot
 from ledger.store.reading.timetravel import load_state, state_at
 from tenure import offline
+from tests.support.archives import changed
 from tests.support.cli import CommandLine
 from tests.support.forging import forge
 from tests.support.stores import (
@@ -101,6 +103,27 @@ def test_facts_and_settings_that_are_void_are_nobodys(
         assert events_of(ledger.connection, NodeDescribed) == []
     answer = CommandLine(sqlite_store.path, capsys).ask("map", "--cpus")
     assert answer.code == 0, answer
+
+
+def test_a_damaged_word_of_a_void_leaves_its_event_void(sqlite_store: SqliteStore) -> None:
+    """Only the damaged event is named: no reader asks more of a void than it needs."""
+    fill(sqlite_store)
+    event = void(sqlite_store, forge(sqlite_store, "pod.bound.v1", ODD))
+    words = f"actor = CAST(x'ff' AS TEXT) WHERE position = {event}"
+    changed(sqlite_store, f"UPDATE ledger_events SET {words}")
+    with sqlite_store.open("read") as ledger:
+        assert [each.position for each in verify(ledger).findings] == [event, None]
+        with ledger.connection.begin():
+            events_of(ledger.connection, SettingsChanged)
+
+
+def test_a_recovery_that_is_void_is_passed_over(sqlite_store: SqliteStore) -> None:
+    """Its words are nobody's, and no question about the ledger's lives stops at them."""
+    fill(sqlite_store)
+    void(sqlite_store, forge(sqlite_store, "ledger.recovered.v1", '{"lost_from":"x"}'))
+    with sqlite_store.open("read") as ledger:
+        lives, lost = incarnations(ledger)
+    assert (len(lives), lost) == (1, ())
 
 
 def test_a_grant_that_nothing_holds_is_none_once_it_is_void(sqlite_store: SqliteStore) -> None:

@@ -104,10 +104,17 @@ def voids_of(connection: Connection) -> Voids:
     return found
 
 
-def readable(connection: Connection, kind: type[_Act]) -> Iterator[tuple[Any, _Act]]:
-    """Yield rows and events of a type; what can't be read has no effect, and `verify` names it."""
+def readable(
+    connection: Connection, kind: type[_Act], *columns: ColumnElement[Any]
+) -> Iterator[tuple[Any, _Act]]:
+    """
+    Yield rows of these columns, and events of a type, in order.
+
+    What can't be read has no effect, and `verify` names it. A column that is not asked for may be
+    damaged.
+    """
     query = (
-        select(_events.position, _events.actor, _events.leaf_hash, _events.body)
+        select(_events.body, *columns)
         .where(_events.event_type == kind.event_type)
         .order_by(_events.position)
     )
@@ -142,7 +149,9 @@ NO_WITHDRAWALS: Final[Withdrawals] = MappingProxyType({})
 def withdrawals_of(connection: Connection, voids: Voids) -> Withdrawals:
     """Return what the log withdraws, in the transaction that is open."""
     found: dict[tuple[int, str], Withdrawal] = {}
-    for row, event in readable(connection, CheckpointWithdrawn):
+    for row, event in readable(
+        connection, CheckpointWithdrawn, _events.position, _events.actor, _events.leaf_hash
+    ):
         if not void_event(voids, row.position, bytes(row.leaf_hash)):
             withdrawal = Withdrawal(position=row.position, actor=row.actor, event=event)
             found.setdefault((event.size, event.note_hash), withdrawal)

@@ -139,7 +139,11 @@ class Accounts:
             if holders and (alone or self._alone[machine_no, cpu_id]):
                 yield "of an LSE Pod was promised to a second holder"
         cpu.count(kind, 1)
-        self._alone[machine_no, cpu_id] += alone
+        self.leave_alone(row, alone=alone)
+
+    def leave_alone(self, row: Row, *, alone: bool) -> None:
+        """Note that a holder, which the CPU's row has counted, shares it with nobody."""
+        self._alone[row[2], row[1]] += alone
 
     def give_back_cpu(self, row: Row, *, alone: bool) -> None:
         """Undo `take_cpu`."""

@@ -211,6 +211,8 @@ def _rotations(ledger: Ledger, origin: str) -> list[tuple[int, PublicKey, Public
     with ledger.connection.begin():
         return [
             (row.position, PublicKey.parse(event.old_key), PublicKey.parse(event.new_key))
-            for row, event in readable(ledger.connection, KeyRotated)
+            for row, event in readable(
+                ledger.connection, KeyRotated, schema.ledger_events.c.position
+            )
             if is_rotation(event.note, origin=origin, old_key=event.old_key, new_key=event.new_key)
         ]

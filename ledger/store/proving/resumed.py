@@ -130,8 +130,13 @@ class ResumedProof(Proof):
         held = self._open.get(row[0])
         if table is schema.ledger_slot_holdings:
             self._accounts.take_slot(row[2], row[1])
-        elif held is not None:
-            (held.shares if table is schema.ledger_holdings else held.cpus).append(row)
+        elif held is None:
+            return
+        elif table is schema.ledger_holdings:
+            held.shares.append(row)
+        else:
+            held.cpus.append(row)
+            self._accounts.leave_alone(row, alone=held.alone)
 
 
 def _position(table: Table, operator: str, position: int) -> Any:  # noqa: ANN401 - a condition

@@ -46,14 +46,25 @@ def each_of(connection: Connection, kind: type[_Kind], until: int = INTEGER_MAX)
 
 
 def rows_of_types(
-    connection: Connection, *types: str, until: int = INTEGER_MAX
+    connection: Connection, *types: str, until: int = INTEGER_MAX, streams: bool = False
 ) -> Iterator[tuple[int, str, str, str]]:
-    """Yield position, stream, type and body of events of these types, in order; no void ones."""
+    """
+    Yield position, stream, type and body of events of these types, in order; no void ones.
+
+    Args:
+        streams: read them; else they are empty, and one may be damaged.
+    """
     e, voids = ledger_events.c, voids_of(connection)
     literals: list[ColumnElement[str]] = [literal_column(f"'{name}'") for name in types]
     of_types = or_(*(e.event_type == each for each in literals))  # a value would hide the index
     query = (
-        select(e.position, e.stream, e.event_type, e.body, e.leaf_hash)
+        select(
+            e.position,
+            e.stream if streams else literal_column("''"),
+            e.event_type,
+            e.body,
+            e.leaf_hash,
+        )
         .where(of_types, e.position <= until)
         .order_by(e.position)
     )

@@ -186,7 +186,7 @@ def _told(
     streams = set(map(_stream, nodes))
     types = (NodeInventoried.event_type, NodeLost.event_type)
     for position, stream, event_type, body in (
-        rows_of_types(connection, *types, until=until) if streams else ()
+        rows_of_types(connection, *types, until=until, streams=True) if streams else ()
     ):
         if stream in streams:
             yield position, decode_event(event_type, body)
