@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from ledger.domain.errors import IdempotencyError, InputError
-from ledger.domain.log.events import SegmentArchived
+from ledger.domain.log.events import SegmentArchived, encode_event
+from ledger.store.archives.segments import Segment
 from ledger.store.projections.rebuild import rebuild
 from ledger.store.proving.verify import verify
 from ledger.store.reading.timetravel import load_state, position_at, state_at
@@ -22,6 +23,32 @@ from tests.support.stores import (
     share,
     start,
 )
+
+
+def test_the_event_of_a_segment_has_these_values_in_its_body() -> None:
+    """Written and expected by the same code, so this is the one copy by hand."""
+    segment = Segment(
+        first=257,
+        last=512,
+        position=515,
+        file_name="segment-000000000257-000000000512.jsonl.gz",
+        digest=b"\x0a" * 32,
+        root=b"\x0b" * 32,
+        chain_hash=b"\x0c" * 32,
+        state_digest=b"\x0d" * 32,
+        state=b"packed",
+        at_us=MONDAY_US,
+    )
+
+    assert encode_event(segment.event({"ledger_holdings": "0e" * 32})) == (
+        '{"chain_hash":"0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c",'
+        '"digest":"0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a",'
+        '"first":257,"last":512,'
+        '"root":"0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b",'
+        '"rows":{"ledger_holdings":'
+        '"0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e0e"},'
+        '"state_digest":"0d0d0d0d0d0d0d0d0d0d0d0d0d0d0d0d0d0d0d0d0d0d0d0d0d0d0d0d0d0d0d0d"}'
+    )
 
 
 def test_archived_events_are_gone_from_the_log_and_all_is_proved(

@@ -121,7 +121,7 @@ def test_text_around_an_event_is_looked_at_too(store: Store, field: str, text: s
         bad = structs.replace(bad, **changed)
         with pytest.raises(UnfitError, match=f"event_type=node.inventoried.v1, field={field}$"):
             writer.append([bad])
-        with pytest.raises(UnfitError):
+        with pytest.raises(UnfitError, match=r"^a text holds a NUL or half of a character: "):
             writer.append([bad], expected={bad.stream: 7})
 
         outcomes = writer.record([Command(events=(each,)) for each in (first, bad, last)])
@@ -204,6 +204,7 @@ def test_a_name_that_no_index_holds_is_refused_alone(store: Store) -> None:
         for field, outcome in zip(bad, outcomes, strict=True):
             assert isinstance(outcome, Refused), field
             assert isinstance(outcome.error, UnfitError), field
+            assert str(outcome.error).startswith("a name is too long: ")
             assert f"field={field}, characters=20000, most=253" in str(outcome.error)
         assert verify(ledger).findings == ()
 
