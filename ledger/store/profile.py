@@ -76,8 +76,8 @@ def sqlite_engine(path: Path, *, write: bool, cache_kib: int = CACHE_KIB) -> Eng
     """
     Return an engine on the file: one connection each time it is asked, no pool.
 
-    A writer's transaction takes the write lock when it begins. A reader's is one consistent
-    snapshot.
+    A writer's transaction takes the write lock when it begins: two writers wait at the start and
+    not in the middle. A reader's is one consistent snapshot.
     """
     engine = create_engine(
         "sqlite+pysqlite://",

@@ -77,6 +77,9 @@ def decode_gpu_topology(text: str) -> GpuTopologyAllocation:
     Read the GPUs of a Pod of a group; containers ascending, GPUs in the order written.
 
     Rule: the proposal, "Record the allocation information to the pod annotation".
+
+    Raises:
+        InputError: broken JSON, or an index that is not decimal text.
     """
     value = an_object(load(text, _PATH), _PATH)
     path = f"{_PATH}.allocatedGPUs"

@@ -78,7 +78,7 @@ def decode_gpu_partitions(text: str) -> dict[int, tuple[GpuPartition, ...]]:
 
 
 def honors_partitions(*labels: Mapping[str, str]) -> bool:
-    """Tell whether the table binds, by Node or Device (Koordinator contract 2.3 and 8.5)."""
+    """Tell if the table binds: `Honor` on Node or Device; else `Prefer` (contract 2.3, 8.5)."""
     return any(item.get(LABEL_GPU_PARTITION_POLICY) == "Honor" for item in labels)
 
 

@@ -50,7 +50,12 @@ def _names(value: object, path: str) -> tuple[str, ...]:
 
 
 def decode_replace_resources(text: str) -> tuple[tuple[str, str], ...]:
-    """Read which resource names become which; an empty right side erases, a left one is wrong."""
+    """
+    Read which resource names become which; an empty right side erases.
+
+    Raises:
+        InputError: a pair without a colon or a left side.
+    """
     pairs = tuple(tuple(part.split(":")) for part in text.split(",")) if text else ()
     if any(len(pair) != 2 or not pair[0] for pair in pairs):
         path = annotation_path(ANNOTATION_REPLACE_RESOURCES)

@@ -53,7 +53,7 @@ def read_qos_class(labels: Mapping[str, str]) -> QosClass:
 
 
 def read_priority_class(labels: Mapping[str, str], priority: int | None) -> PriorityClass:
-    """Return the class that the label names, else the one whose range holds `spec.priority`."""
+    """Return the label's class; where it names none, the one whose range holds `spec.priority`."""
     text = labels.get(LABEL_PRIORITY_CLASS, "")
     if text and text in set(PriorityClass):
         return PriorityClass(text)

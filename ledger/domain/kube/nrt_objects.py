@@ -146,8 +146,8 @@ def kubelet_allocs(annotations: Mapping[str, str]) -> Iterator[PodCpuAlloc]:
 
 def read_node_reservation(annotations: Mapping[str, str]) -> NodeReservation:
     """Return what the node keeps for itself, nothing without the annotation (contract 2.3)."""
-    kept = decoded(annotations, ANNOTATION_NODE_RESERVATION, decode_node_reservation)
-    return kept or NodeReservation()
+    reservation = decoded(annotations, ANNOTATION_NODE_RESERVATION, decode_node_reservation)
+    return reservation or NodeReservation()
 
 
 def read_node_reserve(annotations: Mapping[str, str], topology: CpuTopology | None) -> CpuSet:

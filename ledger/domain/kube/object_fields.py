@@ -148,7 +148,7 @@ def time_us(value: object, path: str) -> int:
 
 
 def owner_of(metadata: Mapping[str, object]) -> str:
-    """Return an object's controller as `<kind>/<name>`, kind in lower case; empty without one."""
+    """Return a controller, `<lower-case kind>/<name>`, or "". Raises InputError: bad reference."""
     path = "metadata.ownerReferences"
     for number, item in enumerate(a_list(metadata.get("ownerReferences"), path)):
         at = f"{path}[{number}]"

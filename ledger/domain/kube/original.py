@@ -43,7 +43,12 @@ def as_written(pod: Mapping[str, object], vocabulary: Vocabulary) -> Mapping[str
 
 
 def device_units(resources: Mapping[str, object], vocabulary: Vocabulary) -> dict[str, int]:
-    """Return a container's device amounts in whole units, under released names, without zeros."""
+    """
+    Return a container's device amounts in whole units, under released names, without zeros.
+
+    Raises:
+        InputError: a wrong type, a bad or negative quantity.
+    """
     limits, requests = (an_object(resources.get(key), key) for key in ("limits", "requests"))
     amounts = {
         key: value

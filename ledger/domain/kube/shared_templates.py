@@ -94,7 +94,7 @@ def template_amounts(demand: DeviceDemand) -> Amounts:
 def matched_template(
     asked: Amounts, labels: Mapping[str, str], templates: Iterable[SharedTemplate]
 ) -> str | None:
-    """Return the template that equals what is asked of such cards; two alike are none (8.7)."""
+    """Return such cards' template equal to what is asked, or None; two alike are none (8.7)."""
     cards = kind_of_cards(labels)
     names = [item.name for item in templates if item.cards == cards and item.amounts == asked]
     return names[0] if len(names) == 1 else None

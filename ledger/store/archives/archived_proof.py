@@ -98,7 +98,7 @@ class ProofStart:
         start: the state before the first event that is read.
         seals: the segments that are read from their files, by their last position.
         files: one per segment; empty where their events are not read.
-        not_compared: rows of archived events that the log says nothing of.
+        not_compared: rows of archived events that the log says nothing of, unless they are read.
     """
 
     start: End

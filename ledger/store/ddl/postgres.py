@@ -6,9 +6,9 @@ Each rule of the table is asked of each row, or of all rows of a statement at on
 not silence them.
 
 One rule waits for the end of a transaction, because the head moves first, then come events, then
-rows. The head stops where the events stop; an event that opens a holding has exactly its rows; an
-event that ends one leaves nothing open. SQLite has no such rule: `verify` names what was left
-(docs/operations.md).
+rows. The head stops where the events stop; an event that opens a holding has exactly its rows,
+value by value; an event that ends one leaves nothing open that it ends. SQLite has no such rule:
+`verify` names what was left (docs/operations.md).
 """
 
 from __future__ import annotations

@@ -238,12 +238,12 @@ def _proven(pod: SeenPod, check: Checker) -> SignedHolding | None:
     return proof if proof is not None and proof.pod_uid == pod.uid else None
 
 
-def _witness(said: SignedHolding | Allocation, origin: str, pod: str) -> Witness:
+def _witness(signed: SignedHolding | Allocation, origin: str, pod: str) -> Witness:
     return Witness(
         origin=origin,
-        incarnation=said.incarnation,
-        epoch=said.epoch,
-        position=said.position,
+        incarnation=signed.incarnation,
+        epoch=signed.epoch,
+        position=signed.position,
         seen_by=f"Pod {pod}",
     )
 

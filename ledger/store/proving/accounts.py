@@ -129,7 +129,7 @@ class Accounts:
         return broken
 
     def take_cpu(self, row: Row, *, alone: bool) -> Iterator[str]:
-        """Count a row of `ledger_cpu_holdings`; yield what it breaks."""
+        """Yield what a row of `ledger_cpu_holdings` breaks, and then, once exhausted, count it."""
         _, cpu_id, machine_no, kind, _ = row
         cpu = self.cpus[machine_no, cpu_id]
         if kind == GRANTED:

@@ -47,7 +47,8 @@ async def follow(
 
     Each event is checked against the one before it; a gap is corruption, never concurrency. A
     wake-up only makes the reader look sooner than in `poll_seconds`. A page is a transaction of its
-    own, so a slow reader holds nothing up. Close it (`contextlib.aclosing`) when leaving early.
+    own, so a slow reader holds nothing up, and no more than a page is in memory. Close it
+    (`contextlib.aclosing`) when leaving early.
 
     Args:
         patience_seconds: how long the database may be away, whatever the poll, and how long one

@@ -42,8 +42,8 @@ def run_sql(
     """
     Run one SELECT and return (column names, rows).
 
-    On a connection of its own that is opened read-only, refuses every statement that is not a
-    query, and reaches no other file. It is stopped after `seconds`.
+    It runs on a connection of its own that is opened read-only, refuses every statement that is
+    not a query, and reaches no other file. It is stopped after `seconds`.
 
     Raises:
         InputError: not one query, the database can't make sense of it, or it runs too long.

@@ -47,7 +47,7 @@ MIB: Final = 2**20
 
 @of_rule(Rule.HAMI_SHARE)
 def check_container(container: ContainerSpec, amounts: Mapping[str, int]) -> Iterator[FieldError]:
-    """Yield all that is wrong with one container (docs/contracts/hami.md 1, facts 6 to 11)."""
+    """Yield all that is wrong with one container (docs/contracts/hami.md 1, facts 6-8, 10, 11)."""
     asked = {name: amount for name, amount in amounts.items() if amount}
     cards = amounts.get(NVIDIA_GPU, 1)
     if not cards:

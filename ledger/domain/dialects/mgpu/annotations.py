@@ -87,13 +87,13 @@ def decode_card_counts(text: str) -> tuple[int, ...]:
 
 
 def read_compute_policy(annotations: Mapping[str, str]) -> MgpuPolicy:
-    """Return a Pod's compute policy (GPU-sharing contract A.1). Raises InputError: it is none."""
+    """Return a Pod's policy, `fixed-share` when absent (A.1). Raises InputError: it is none."""
     text = annotations.get(ANNOTATION_MGPU_COMPUTE_POLICY, MgpuPolicy.FIXED_SHARE)
     return a_choice(text, MgpuPolicy, annotation_path(ANNOTATION_MGPU_COMPUTE_POLICY))
 
 
 def read_node_compute_policy(labels: Mapping[str, str]) -> MgpuPolicy | None:
-    """Return a node's compute policy, None for a text that is none (GPU-sharing contract A.1)."""
+    """Return a node's policy, `fixed-share` when absent, None for a text that is none (A.1)."""
     text = labels.get(LABEL_MGPU_COMPUTE_POLICY, MgpuPolicy.FIXED_SHARE)
     return MgpuPolicy(text) if text in set(MgpuPolicy) else None
 

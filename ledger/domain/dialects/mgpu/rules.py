@@ -163,7 +163,8 @@ def check_multi(
     """
     Yield the first rule that one container of a multi-card Pod breaks.
 
-    Rule: M3 to M9; Volcano mGPU proposal, "Multiple MGPU Pod". `count` is its entry of the list.
+    Rule: M3 to M9; Volcano mGPU proposal, "Multiple MGPU Pod". `count` is its entry of the list,
+    `memory_min_mib` the setting `mgpu.multiMinMemoryMiB`.
     """
     assert count >= 0, count
     legal = partial(multi_rule, memory_min_mib=memory_min_mib, memory_max_mib=memory_max_mib)

@@ -73,7 +73,11 @@ def _inventory_says(condition: str) -> str:
 
 
 def _event_says(row: str, kinds: tuple[str, ...], condition: str, of: str = "") -> str:
-    """Return that the row's event is of these types, names its node, or an `n` by `of`, and so."""
+    """
+    Return that the row's event is of these types, names the row's node, and says so.
+
+    `of`: what else the node `n` may be.
+    """
     of = of or f"n.node_no = {row}.node_no"
     return f"""EXISTS (
     SELECT 1 FROM ledger_nodes AS n CROSS JOIN {_EVENT}

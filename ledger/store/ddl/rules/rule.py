@@ -31,7 +31,7 @@ class Case(NamedTuple):
     """A condition and its refusal. None, in the first case only, lets a row through at once."""
 
     condition: str
-    refusal: RefusalWords | None
+    refusal: RefusalWords | None  # a case with None asks no other table
 
 
 class TableRule(NamedTuple):
