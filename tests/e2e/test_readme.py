@@ -91,8 +91,10 @@ def test_what_readme_says_for_a_cluster_works_as_typed(tmp_path: Path) -> None:
         told = (ROOT / CONFIG).read_text()
         config.write_text(told.replace("9443", str(asked)).replace(" here", f" {here}"))
         ended = threading.Event()
+        kubelets = threading.Thread(target=play_kubelet, args=(plane, NODES, ended), daemon=True)
+        kubelets.start()
+        running.callback(kubelets.join, 60)
         running.callback(ended.set)
-        threading.Thread(target=play_kubelet, args=(plane, NODES, ended), daemon=True).start()
         for line in commands():
             command = line.replace("8443", str(hooks)).replace("9443", str(asked))
             command = command.replace("9080", str(own)).replace(CONFIG, str(config))
