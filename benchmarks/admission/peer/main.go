@@ -67,11 +67,13 @@ type pod struct {
 		Annotations map[string]string `json:"annotations"`
 	} `json:"metadata"`
 	Spec struct {
-		SchedulerName  string       `json:"schedulerName"`
-		NodeName       string       `json:"nodeName"`
-		InitContainers []container  `json:"initContainers"`
-		Containers     []container  `json:"containers"`
-		Tolerations    []toleration `json:"tolerations"`
+		SchedulerName     string       `json:"schedulerName"`
+		NodeName          string       `json:"nodeName"`
+		Priority          int          `json:"priority"`
+		PriorityClassName string       `json:"priorityClassName"`
+		InitContainers    []container  `json:"initContainers"`
+		Containers        []container  `json:"containers"`
+		Tolerations       []toleration `json:"tolerations"`
 	} `json:"spec"`
 }
 

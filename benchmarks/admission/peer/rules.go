@@ -86,6 +86,14 @@ func asksForCards(subject *pod) bool {
 	return found
 }
 
+const (
+	qosClass      = "koordinator.sh/qosClass"
+	priorityClass = "koordinator.sh/priority-class"
+)
+
+// What a QoS class implies where a Pod names no priority.
+var classes = map[string]string{"LSE": "koord-prod", "LSR": "koord-prod", "LS": "koord-prod", "BE": "koord-batch"}
+
 func mutate(asked *request, answer *response) {
 	subject := &asked.Object
 	if asked.Operation != "CREATE" || subject.Spec.NodeName != "" || !asksForCards(subject) {
@@ -106,6 +114,10 @@ func mutate(asked *request, answer *response) {
 		annotate(subject, original, string(text), add)
 	}
 	annotate(subject, admitted, "true", add)
+	class := classes[subject.Metadata.Labels[qosClass]]
+	if class != "" && subject.Metadata.Labels[priorityClass] == "" && subject.Spec.Priority == 0 && subject.Spec.PriorityClassName == "" {
+		add("/metadata/labels/"+escaped(priorityClass), class)
+	}
 	if subject.Spec.SchedulerName != ours {
 		add("/spec/schedulerName", ours)
 	}
