@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from certs.ports import ApiError
 from ledger.domain.errors import CorruptLedgerError, FencedError, LedgerError
 from ledger.domain.log.recorded import NewEvent
-from ledger.store.writing.commands import Command, Recorded
+from ledger.store.writing.commands import Command, Outcome, Recorded
 from scheduler.service.ports import Recorder, TakeRecorded
 
 
@@ -20,11 +20,7 @@ async def record(
     Raises:
         LedgerError: see `Recorder.record`.
     """
-    outcome = await recorder.record(Command(events=tuple(new)))
-    if not isinstance(outcome, Recorded):
-        return outcome.error
-    recorded(new, outcome.first)
-    return None
+    return _take(await recorder.record(Command(events=tuple(new))), new, recorded)
 
 
 class RecordUntilKnown:
@@ -59,14 +55,16 @@ class RecordUntilKnown:
             LedgerError: it is not known whether they are recorded, or nothing is.
         """
         new = self.unsure.setdefault(about, tuple(new))
-
-        def known(new: Sequence[NewEvent], first: int) -> None:
-            self.forget(about)  # first: what takes it may fail, and it is durable
-            self._recorded(new, first)
-
-        error = await record(self._recorder, new, known)
+        outcome = await self._recorder.record(Command(events=new))
         self.forget(about)  # another task may have asked in the same words meanwhile
-        return error
+        return _take(outcome, new, self._recorded)
+
+
+def _take(outcome: Outcome, new: Sequence[NewEvent], recorded: TakeRecorded) -> LedgerError | None:
+    if not isinstance(outcome, Recorded):
+        return outcome.error
+    recorded(new, outcome.first)
+    return None
 
 
 def gravest(failures: Iterable[BaseException]) -> BaseException:
