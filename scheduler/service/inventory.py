@@ -233,16 +233,15 @@ class Inventory:
         before = self._view.uid(facts.name)
         if before != facts.uid and not await self._gone(facts.name):
             return
-        if not await self._tell(facts):
+        new = [self._ours(one, verb, facts.uid) for verb, one in self._news(facts).items()]
+        if new and not await self._record(facts.uid, facts.name, new):
             return
         if facts.lost and not await self._lose(facts.uid, facts.name, events.OUT_OF_SERVICE):
             return
         self._view.put_node(facts)
-
-    async def _tell(self, facts: NodeFacts) -> bool:
-        """Record what is new of a node; tell whether the ledger has it now."""
-        new = [self._ours(one, verb, facts.uid) for verb, one in self._news(facts).items()]
-        return not new or await self._record(facts.uid, facts.name, new)
+        if new and self.settled and self._view.pods.waiting():
+            # kube-scheduler may have asked between the change and its record, and waits since
+            self._view.wakeups.room_freed.publish(facts.name)
 
     def _shared(self, facts: NodeFacts) -> NodeFacts:
         """Return a node that is as recorded, with what of it is in memory already."""

@@ -165,8 +165,8 @@ class Releasing:
             and uid not in self._names
         ):
             self._know(uid, event.node_name)
-        elif isinstance(event, NodeInventoried | PodObserved | PodReleased | PodVoided):
-            # also where more is there, or its node opens
+        elif isinstance(event, PodObserved | PodReleased | PodVoided):
+            # also where its node opens
             self._wakeups.room_freed.publish(self._names[uid])
         self.look_at(self._names[uid])
 

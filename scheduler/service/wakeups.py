@@ -149,8 +149,8 @@ class Wakeups:
             subscribers=("Releasing.look_at",),
         )
         self.room_freed: Topic[str] = Topic(
-            "room came free of what was recorded or only in memory, or other shares can be cut",
-            publishers=("Holds", "LiveBooks", "Plans", "Releasing", "Templates"),
+            "room came free, other shares can be cut, or a change of the node counts from now on",
+            publishers=("Holds", "Inventory", "LiveBooks", "Plans", "Releasing", "Templates"),
             subscribers=("Announcing.freed",),
         )
         self.member_planned: Topic[str] = Topic(

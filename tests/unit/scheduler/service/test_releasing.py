@@ -508,6 +508,22 @@ def test_what_we_write_on_a_node_is_no_change_of_it() -> None:
     assert scene.live.view.nodes.take_changed() == []
 
 
+def test_a_changed_node_that_counts_wakes_pods_that_wait() -> None:
+    """kube-scheduler may ask between the change and its record; nothing later calls it again."""
+    scene, woken = Scene(), list[str]()
+    scene.live.wakeups.room_freed.subscribe(woken.append)
+    scene.live.add_node("a", 3)
+    scene.live.settle()
+    assert woken == []  # no Pod waits
+    scene.put(asking("p"))
+    scene.live.view.nodes.note_one("a")
+    scene.live.settle()
+    assert woken == []  # nothing is new
+    scene.live.add_node("a", 4)
+    scene.live.settle()
+    assert woken == ["a"]
+
+
 def test_a_namespace_is_labelled_while_a_pod_of_it_holds_something() -> None:
     """And only then; one that is gone is nobody's."""
     scene = Scene()
