@@ -9,7 +9,7 @@ STALE: Final = "ClusterViewStale"
 AWAY: Final = "LedgerUnavailable"
 UNSETTLED: Final = f"{STALE}: nodes are being recorded"
 SILENT_SECONDS_MAX: Final = 75.0
-"""A watch lasts half a minute and ends with a bookmark: silence for twice as long is a fault."""
+"""A watch lasts half a minute, and its end in order is news: twice as long without is a fault."""
 
 
 class Followed(Protocol):
@@ -21,7 +21,7 @@ class Followed(Protocol):
         ...
 
     def staleness(self) -> float | None:
-        """Return the seconds since anything was told."""
+        """Return the seconds since news came: an event, or the end of a watch in order."""
         ...
 
 

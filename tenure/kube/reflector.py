@@ -147,7 +147,7 @@ class Reflector:
         return None if self._lost_at is None else self._monotonic() - self._lost_at
 
     def staleness(self) -> float | None:
-        """Return the seconds since the API server last told anything, bookmarks too."""
+        """Return the seconds since news: an event, a bookmark or a watch that lasted its time."""
         return None if self._told_at is None else self._monotonic() - self._told_at
 
     def __len__(self) -> int:
@@ -238,7 +238,10 @@ class Reflector:
             async for event in events:
                 self._take(event.get("type"), event.get("object") or {})
                 is_told = True
-        is_brief = self._monotonic() - began < AT_ONCE_SECONDS
+        lasted = self._monotonic() - began
+        if lasted > WATCH_SECONDS - AT_ONCE_SECONDS:  # two clocks are not equally fast
+            self._told_at = self._monotonic()
+        is_brief = lasted < AT_ONCE_SECONDS
         self._brief = self._brief + 1 if is_brief else 0
         if is_brief and not is_told:
             raise ApiError(f"the watch ended at once: path={self._path}")

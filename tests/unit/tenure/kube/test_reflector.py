@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from certs.ports import ApiError, Object
+from scheduler.service.freshness import STALE, Freshness
 from tenure.kube.reflector import (
     ABSENT_SECONDS,
     AT_ONCE_SECONDS,
@@ -18,6 +19,7 @@ from tenure.kube.reflector import (
     PAUSE_SECONDS,
     PAUSE_SECONDS_MAX,
     RETRY_AFTER_SECONDS_MAX,
+    WATCH_SECONDS,
     Reflector,
     SetBackError,
 )
@@ -270,6 +272,35 @@ def test_what_is_old_is_told_by_bookmarks_too() -> None:
         await source.told()
         assert reflector.staleness() == pytest.approx(0, abs=0.1)
         assert len(reflector) == 1
+
+    followed(act, thing("x"))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "ends", "is_known"),
+    [
+        pytest.param(WATCH_SECONDS, True, True, id="watches that end in order at their timeout"),
+        pytest.param(WATCH_SECONDS + 10, False, False, id="watches that hang"),
+        pytest.param(WATCH_SECONDS / 2, True, False, id="watches that end before their time"),
+    ],
+)
+def test_the_view_of_a_quiet_cluster_is_known(
+    seconds: float, *, ends: bool, is_known: bool
+) -> None:
+    """Six minutes without an event or a bookmark: the API server says so, or nothing does."""
+
+    async def act(reflector: Reflector, source: ScriptedWatch, __: Told) -> None:
+        freshness, why = Freshness(), set()
+        freshness.followed, freshness.settled = {"things": reflector}, True
+        for _ in range(int(360 / seconds)):
+            await asyncio.sleep(seconds)
+            why.add(freshness.why_not())
+            if ends:
+                source.tell(PATH, "END", {})
+            else:
+                source.fail()
+            await opened_again(source)
+        assert why == ({""} if is_known else {"", f"{STALE}: things"})
 
     followed(act, thing("x"))
 
