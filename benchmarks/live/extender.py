@@ -95,7 +95,8 @@ def main() -> None:
         identities = issue(folder / "identities")
         api = stack.enter_context(_api(options.nodes, options.running))
         began = time.monotonic()
-        ours = stack.enter_context(_service(folder, identities, api, pinned(cores[0])))
+        least = options.nodes + sum(1 for _ in cluster.running(options.running, options.nodes))
+        ours = stack.enter_context(_service(folder, identities, api, pinned(cores[0]), least))
         say(first_start_seconds=round(time.monotonic() - began, 1))
         names = stack.enter_context(_names(identities, pinned(cores[0])))
         pods = list(cluster.coming(WARM_UP + options.pods))
@@ -173,8 +174,10 @@ def _api(nodes: int, pods: int) -> Iterator[str]:
 
 
 @contextmanager
-def _service(folder: Path, identities: Identities, api: str, pin: Sequence[str]) -> Iterator[int]:
-    """Run the live scheduler until the block ends; yield its port once it is ready."""
+def _service(
+    folder: Path, identities: Identities, api: str, pin: Sequence[str], least: int
+) -> Iterator[int]:
+    """Run the live scheduler until the block ends; yield its port once it has recorded `least`."""
     ledger = f"sqlite:///{folder / 'ledger.db'}"
     made = [sys.executable, "-m", "tenure", "ledger", "init", "--ledger", ledger]
     subprocess.run(made, check=True, stdout=-3)
@@ -183,7 +186,7 @@ def _service(folder: Path, identities: Identities, api: str, pin: Sequence[str])
     command = [*pin, *ours]
     with running(command, log=folder / "log"):
         wait(f"http://127.0.0.1:{probes}/readyz", log=folder / "log")
-        _settle(f"http://127.0.0.1:{probes}/metrics")
+        _settle(f"http://127.0.0.1:{probes}/metrics", least)
         yield port
 
 
@@ -259,14 +262,14 @@ def wait(url: str, *, log: Path | None = None) -> None:
             time.sleep(0.1)
 
 
-def _settle(url: str) -> None:
-    """Wait until every Pod that runs is adopted: nothing more is recorded."""
-    until, before = time.monotonic() + START_SECONDS, ""
+def _settle(url: str, least: int) -> None:
+    """Wait until every node is recorded and every Pod that runs adopted, and no more comes."""
+    until, before = time.monotonic() + START_SECONDS, 0.0
     while True:
         with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310 - our own
             lines = answer.read().decode().splitlines()
-        now = next(line for line in lines if 'what="position"' in line)
-        if now == before:
+        now = float(next(line for line in lines if 'what="position"' in line).split()[-1])
+        if now == before and now >= least:
             return
         assert time.monotonic() < until, f"it still records: {now}"
         before = now
