@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
+from urllib.parse import quote
 
 Object = Mapping[str, Any]
 """An API object as JSON."""
@@ -32,6 +33,23 @@ class ApiError(Exception):
         super().__init__(message)
         self.status = status
         self.retry_after_seconds = retry_after_seconds
+
+
+def api_path(version: str, *words: str) -> str:
+    """
+    Return the path of what `words` name, such as `"namespaces", namespace, "pods", name`.
+
+    Args:
+        version: of the API, with its group if it has one.
+
+    Raises:
+        ApiError: a word that names no object; the API server would take it for another path.
+    """
+    for word in words:
+        if word in {"", ".", ".."} or "/" in word or "%" in word:
+            raise ApiError(f"no object is called so: name={word!r}", status=400)
+    quoted = (quote(word, safe="") for word in words)
+    return "/".join(("", "apis" if "/" in version else "api", version, *quoted))
 
 
 class Objects(Protocol):

@@ -9,6 +9,7 @@ from typing import Final
 from ledger.domain.annotations.wire import an_object, each
 from ledger.domain.dialects.dra.objects import read_claim
 from ledger.domain.errors import InputError
+from ledger.domain.kube.object_fields import is_label, is_name, version_number
 from ledger.domain.log.events import ClaimResult
 from ledger.domain.request.requests import PodSnapshot
 from ledger.domain.systems import Claimant
@@ -66,8 +67,9 @@ def claim_seen(item: Mapping[str, object], drivers: Container[str]) -> ClaimSeen
         InputError: it is not as the API describes it.
     """
     claim = read_claim(item)
-    if not (claim.resource_version.isascii() and claim.resource_version.isdigit()):
-        fact = f"expected a number: value={claim.resource_version!r}"
+    version = version_number(claim.resource_version)
+    if version is None:
+        fact = f"expected a number of at most 19 digits: value={claim.resource_version[:40]!r}"
         raise InputError(fact, field="metadata.resourceVersion")
     results = tuple(one for one in claim.results if one.driver in drivers)
     allocated = Allocated(node_name=claim.node, results=results, cpus_fault=claim.cpus_fault)
@@ -75,12 +77,33 @@ def claim_seen(item: Mapping[str, object], drivers: Container[str]) -> ClaimSeen
         uid=claim.uid,
         namespace=claim.namespace,
         name=claim.name,
-        version=int(claim.resource_version),
+        version=version,
         allocated=allocated if results else None,
         is_allocated=claim.is_allocated,
         consumers=claim.consumers,
         snapshot=PodSnapshot(owner=claim.owner, original=dict(_asked(item))),
     )
+
+
+def check_names(old: ClaimSeen, new: ClaimSeen) -> None:
+    """
+    Check that a write is of one claim, and that all its names and UIDs are as the API's are.
+
+    Raises:
+        InputError: no API server sends such a write.
+    """
+    if (old.uid, old.full_name) != (new.uid, new.full_name):
+        raise InputError("another claim than oldObject", field="object.metadata")
+    users = [one for claim in (old, new) for one in claim.consumers]
+    for name, is_one, path in (
+        (old.namespace, is_label, "metadata.namespace"),
+        (old.name, is_name, "metadata.name"),
+        (old.uid, is_label, "metadata.uid"),
+        *((one.name, is_name, "status.reservedFor.name") for one in users),
+        *((one.uid, is_label, "status.reservedFor.uid") for one in users),
+    ):
+        if not is_one(name):
+            raise InputError(f"no object is called so: value={name[:40]!r}", field=path)
 
 
 def _asked(item: Mapping[str, object]) -> Iterator[tuple[str, str]]:

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from ledger.domain.annotations.wire import a_quantity
 from ledger.domain.devices import DeviceShare
 from ledger.domain.errors import InputError
+from ledger.domain.kube.object_fields import version_number
 from ledger.domain.log.events import (
     ClaimEvent,
     ClaimObserved,
@@ -63,10 +64,12 @@ class Standing:
     Attributes:
         opening: the event that opened it.
         stored: the allocation was seen in the claim.
+        unreal: no write was on top of the version that it names: the API server has not come to it.
     """
 
     opening: ClaimReserved | ClaimObserved
     stored: bool
+    unreal: bool = False
 
     @property
     def key(self) -> str:
@@ -81,8 +84,7 @@ class Standing:
     @property
     def fence(self) -> int:
         """Return the claim's version that the write was on top of."""
-        text = self.opening.resource_version
-        return int(text) if text.isascii() and text.isdigit() else 0
+        return 0 if self.unreal else version_number(self.opening.resource_version) or 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

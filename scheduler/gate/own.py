@@ -26,6 +26,7 @@ from ledger.domain.dialects.dra.asking import (
 )
 from ledger.domain.dialects.dra.objects import CORES, MEMORY
 from ledger.domain.errors import InputError
+from ledger.domain.kube.object_fields import is_name
 from ledger.domain.log.events import ClaimResult
 from ledger.domain.log.state import NodeState
 from ledger.domain.request.claimed import asked_by_claim, is_claimed
@@ -49,14 +50,17 @@ class OwnerPod:
 
 
 def owner_of(claim: Mapping[str, object]) -> OwnerPod | None:
-    """Return whose claim of ours this is, None of any other claim."""
+    """Return whose claim of ours this is, None of any other claim. Raises InputError: no Pod's."""
     metadata = an_object(claim.get("metadata"), "metadata")
     annotations = an_object(metadata.get("annotations"), "metadata.annotations")
     if annotations.get(_ENTRY) != CLAIM:
         return None
     for one in each(metadata.get("ownerReferences"), "metadata.ownerReferences", an_object):
         if one.get("kind") == "Pod" and one.get("controller") is True:
-            return OwnerPod(uid=str(one.get("uid")), name=str(one.get("name")))
+            owner = OwnerPod(uid=str(one.get("uid")), name=str(one.get("name")))
+            if not is_name(owner.name):
+                raise InputError("no Pod is called so", field="metadata.ownerReferences.name")
+            return owner
     return None
 
 

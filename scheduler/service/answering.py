@@ -14,7 +14,7 @@ import numpy as np
 from certs.ports import Object
 from ledger.domain.annotations.wire import a_list, an_object
 from ledger.domain.errors import FieldError, InputError
-from ledger.domain.kube.object_fields import found_in, text_at
+from ledger.domain.kube.object_fields import found_in, is_label, is_name, text_at
 from ledger.domain.request.requests import PodRequest, group_name
 from scheduler.cluster.model import RefusedPod
 from scheduler.decide.extender import (
@@ -217,9 +217,11 @@ class Extender:
             key: text_at({key: member(value, key)}, key, "")
             for key in ("PodNamespace", "PodName", "PodUID", "Node")
         }
-        missing = [key for key, word in words.items() if not word]
-        if missing:
-            raise InputError("missing", field=missing[0])
+        for key, word in words.items():
+            is_one = is_label if key in {"PodNamespace", "PodUID"} else is_name
+            if not is_one(word):
+                fact = f"no object is called so: value={word[:40]!r}" if word else "missing"
+                raise InputError(fact, field=key)
         error = self._why_not()
         if not error:
             call = BindCall(

@@ -13,9 +13,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol, assert_never
-from urllib.parse import quote
 
-from certs.ports import ApiError, ConflictError, Object, Objects
+from certs.ports import ApiError, ConflictError, Object, Objects, api_path
 from ledger.domain.errors import IdempotencyError, LedgerError, StaleStreamError
 from ledger.domain.log.events import PodBound, PodObserved, PodReserved, PodVoided
 from ledger.domain.log.recorded import NewEvent
@@ -193,6 +192,8 @@ class Binder:
         The same call again joins the one under way, or answers what came of it. For another node
         the first one is ended before: bound, or taken back behind the fence.
         """
+        if not self.books.is_named(call):
+            return UNKNOWN_POD
         try:
             async with asyncio.timeout(self.answer_seconds):
                 return await self._bind(call)
@@ -552,8 +553,8 @@ def fence(pod_uid: str, mark: str, seen: Object | None) -> list[Object]:
 
 
 def pod_path(namespace: str, name: str) -> str:
-    """Return the path of a Pod."""
-    return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
+    """Return the path of a Pod. Raises ApiError: no Pod is called so."""
+    return api_path("v1", "namespaces", namespace, "pods", name)
 
 
 def _is_for(answer: Outcome | LedgerError, why: type[LedgerError]) -> bool:

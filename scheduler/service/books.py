@@ -88,6 +88,13 @@ class LiveBooks:
         held = None if node is None else node.holdings.get(f"{pod_uid}/{standing.attempt}")
         return None if held is None or held.phase == LOST else standing
 
+    def is_named(self, call: BindCall) -> bool:
+        """Tell whether a Pod has the name of a call; see `ports.Books.is_named`."""
+        seen, held = self._view.pods.seen.get(call.pod_uid), self._standing.get(call.pod_uid)
+        names = {(one.namespace, one.name) for one in (seen,) if one is not None}
+        names |= {(one.namespace, one.pod_name) for one in (held,) if one is not None}
+        return names <= {(call.namespace, call.pod_name)}
+
     def version(self, pod_uid: str) -> str | None:
         """Return the resourceVersion of a Pod that was seen unbound; None without such a Pod."""
         seen = self._view.pods.seen.get(pod_uid)

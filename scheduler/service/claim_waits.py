@@ -7,11 +7,13 @@ from collections.abc import Collection, Sequence
 from typing import Final, Protocol
 
 from certs.ports import ApiError, ConflictError, Object, Objects
+from ledger.domain.kube.object_fields import is_label, is_name
 from ledger.domain.resources import ANNOTATION_TENURE_CONFIRMED, ANNOTATION_TENURE_FENCED
 from ledger.domain.systems import Claimant
 from scheduler.gate.claims import ClaimSeen
 from scheduler.gate.decide import Standing
 from scheduler.gate.leaving import ON_LOST_NODE, STILL_USED, Stays
+from scheduler.service.budgets import Delays
 from scheduler.service.claims import ClaimBook, claim_path
 from scheduler.service.ports import Clock
 
@@ -50,6 +52,11 @@ class Leaves(Protocol):
     def deny(self, claim_uid: str) -> None:
         """Let no word about a claim count: one of its Pods runs."""
         ...
+
+
+def may_be(namespace: str, name: str) -> bool:
+    """Tell whether a claim may be called so: the API server stores none of another name."""
+    return is_label(namespace) and is_name(name)
 
 
 async def fence(api: Objects, claim: ClaimSeen) -> None:
@@ -93,6 +100,7 @@ class WaitingEnds:
         self._held_back: set[str] = set()  # UIDs of claims whose release was refused
         self._unlooked: set[str] = set()  # UIDs of claims that held something as we began
         self._waits: dict[str, tuple[str, str, float]] = {}  # claim -> node, holding, since when
+        self.delays = Delays[str](clock.monotonic)  # claim -> when the API server is asked again
         self.forced: dict[str, tuple[str, str, str]] = {}  # claim -> holding let go, why, by whom
 
     def begin(self) -> Collection[str]:
@@ -116,17 +124,29 @@ class WaitingEnds:
         """Return the keys of ends that wait, and since when by our clock; no node = of all."""
         return {key: since for name, key, since in self._waits.values() if node in {"", name}}
 
-    async def is_gone(self, standing: Standing) -> bool:
-        """Tell whether the API server itself has no such claim; put what it has into the book."""
-        opening = standing.opening
-        try:
-            found = await self._api.read(claim_path(opening.namespace, opening.claim_name))
-        except ApiError:
+    async def is_there(self, uid: str, namespace: str, name: str) -> bool:
+        """Tell whether the API server itself has a claim; the book has it then. Raises ApiError."""
+        if not may_be(namespace, name):
             return False
-        if found is None or found["metadata"]["uid"] != opening.claim_uid:
-            return True
-        self._book.put(opening.claim_uid, found)
-        return False
+        found = await self._api.read(claim_path(namespace, name))
+        if found is None or found["metadata"]["uid"] != uid:
+            return False
+        self._book.put(uid, found)
+        return True
+
+    async def is_gone(self, standing: Standing) -> bool:
+        """Tell whether the API server itself says that it has no such claim."""
+        opening = standing.opening
+        uid = opening.claim_uid
+        if not self.delays.is_due(uid):
+            return False
+        try:
+            is_there = await self.is_there(uid, opening.namespace, opening.claim_name)
+        except ApiError:
+            is_there = True
+        if is_there and uid not in self._book.seen:  # no answer, or one that can't be read
+            self.delays.failed(uid)
+        return not is_there
 
     async def ask(
         self, uid: str, seen: ClaimSeen | None, users: Sequence[Claimant], kept: Stays | None
@@ -169,10 +189,17 @@ class WaitingEnds:
         if uid in self._held_back:
             self._held_back.discard(uid)
             may_go = kept is None or kept.reason == ON_LOST_NODE
-            if may_go and is_stored and not await _wake_controller(self._api, seen):
+            if may_go and is_stored and not await self._woken(seen):
                 self._held_back.add(uid)
                 return True
         return False
+
+    async def _woken(self, claim: ClaimSeen) -> bool:
+        if not self.delays.is_due(claim.uid):
+            return False
+        is_woken = await _wake_controller(self._api, claim)
+        (self.delays.over if is_woken else self.delays.failed)(claim.uid)
+        return is_woken
 
     async def _is_taken(self, standing: Standing, seen: ClaimSeen | None) -> bool:
         """Tell whether what a claim had was taken away for good, not only unseen so far."""
@@ -189,4 +216,5 @@ class WaitingEnds:
         """Forget that the end of a claim waits: it goes on, or has ended."""
         self._held_back.discard(uid)
         self.forced.pop(uid, None)
+        self.delays.over(uid)
         self._wait_no_more(uid)

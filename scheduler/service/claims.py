@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from certs.ports import Object
+from certs.ports import Object, api_path
 from ledger.domain.errors import InputError
 from ledger.domain.log.drift import REWRITTEN_AFTER_GATE, UNGATED
 from ledger.domain.log.events import (
@@ -35,8 +35,8 @@ CLAIMS: Final = "/apis/resource.k8s.io/v1/resourceclaims"
 
 
 def claim_path(namespace: str, name: str) -> str:
-    """Return the path of a claim."""
-    return f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}"
+    """Return the path of a claim. Raises ApiError: no claim is called so."""
+    return api_path("resource.k8s.io/v1", "namespaces", namespace, "resourceclaims", name)
 
 
 class ClaimBook:
@@ -249,6 +249,13 @@ class ClaimBook:
         self._lost.discard(uid)
         if uid not in self.seen:
             self._attempts.pop(uid, None)
+
+    def disbelieve(self, uid: str) -> None:
+        """Take note that the API server has not come to the version of a claim's holding."""
+        standing = self._standing.get(uid)
+        if standing is not None:
+            self._standing[uid] = replace(standing, unreal=True)
+            self.changed[uid] = None
 
     def _stored(self, uid: str, attempt: int) -> None:
         standing = self._standing.get(uid)

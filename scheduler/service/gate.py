@@ -11,7 +11,7 @@ import asyncio
 import base64
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Container, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -23,6 +23,7 @@ from certs.ports import ApiError, Object, Objects
 from ledger.domain.bounds import Name
 from ledger.domain.dialects.dra.asking import Asking, Giver
 from ledger.domain.errors import FencedError, InputError, LedgerError
+from ledger.domain.kube.object_fields import is_name, items_in, section, text_in
 from ledger.domain.log.drift import DRIFT_KINDS, TWO_MODES
 from ledger.domain.log.events import (
     ClaimEvent,
@@ -34,7 +35,7 @@ from ledger.domain.log.events import (
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.systems import Claimant
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
-from scheduler.gate.claims import ClaimSeen, claim_seen
+from scheduler.gate.claims import ClaimSeen, check_names, claim_seen
 from scheduler.gate.cpus import ClaimCpus, patch_of
 from scheduler.gate.decide import (
     DEVICE_CLOSED,
@@ -47,10 +48,11 @@ from scheduler.gate.decide import (
     Through,
     Write,
     decide,
+    end_of,
 )
 from scheduler.gate.exchange import Place, is_exchanged
-from scheduler.gate.follow import follow, gone
-from scheduler.gate.leaving import Stays
+from scheduler.gate.follow import DELETED, follow, gone
+from scheduler.gate.leaving import ON_LOST_NODE, Stays
 from scheduler.gate.modes import Mode
 from scheduler.gate.own import (
     TEMPLATE_NOT_OURS,
@@ -66,8 +68,8 @@ from scheduler.record.events import DecidedBy
 from scheduler.service.answering import NotNowError
 from scheduler.service.binding import pod_path
 from scheduler.service.claim_refusals import ClaimRefusals
-from scheduler.service.claim_waits import Leaves, WaitingEnds, fence
-from scheduler.service.claims import CLAIMS, ClaimBook, claim_path
+from scheduler.service.claim_waits import Leaves, WaitingEnds, fence, may_be
+from scheduler.service.claims import CLAIMS, ClaimBook
 from scheduler.service.ending import life_of
 from scheduler.service.ports import Attempts, Clock, PendingPod, Recorder, TakeRecorded, WhyNot
 from scheduler.service.recording import gravest, record
@@ -186,6 +188,7 @@ class Gate:
             raise InputError(str(error), field="body") from error
         old = claim_seen(request.old_object, self._drivers)
         new = claim_seen(request.object, self._drivers)
+        check_names(old, new)
         given = () if new.allocated is None or old.is_allocated else new.allocated.results
         is_ours = bool(given) and all(self._book.is_guarded((one,)) for one in given)
         spec = request.object.get("spec") or {}
@@ -219,28 +222,36 @@ class Gate:
 
     async def _untrue(self, write: Write) -> Barred | None:
         """
-        Return that a claim is not as a write says that would end what the claim has.
+        Return that a claim is not as a write says that would change what the claim has.
 
-        Anybody may call us, so the API server is asked before anything is freed.
+        Anybody may call us, so it counts what the watch shows. The API server is asked of what is
+        not shown yet, and before anything is freed.
 
         Raises:
             NotNowError: it can't be asked.
         """
-        old, standing = write.old, self._book.standing(write.old.uid)
-        if standing is None or old.is_allocated or old.version <= standing.fence:
+        old, new, standing = write.old, write.new, self._book.standing(write.old.uid)
+        if (old.is_allocated, old.allocated) == (new.is_allocated, new.allocated):
             return None
-        path = claim_path(standing.opening.namespace, standing.opening.claim_name)
-        try:
-            now = await self._works.api.read(path)
-        except ApiError as error:
-            raise NotNowError(str(error)) from error
-        if now is not None and now["metadata"]["uid"] == old.uid:
-            self._book.put(old.uid, now)
-            if now["metadata"]["resourceVersion"] == str(old.version):
-                return None
+        frees = standing is not None and not old.is_allocated and old.version != standing.fence
+        is_there = not frees and self._book.seen.get(old.uid) == old
+        if not is_there:
+            try:
+                is_there = await self.ends.is_there(old.uid, old.namespace, old.name)
+            except ApiError as error:
+                raise NotNowError(str(error)) from error
+            self._doubt(old.uid)
+        if is_there and self._book.seen.get(old.uid) == old and old.version == new.version:
+            return None
         self.counts[f"refused {STALE_WRITE}"] += 1
         fact = f"claim {old.full_name} is not as it is said to be: version={old.version}"
         return Barred(reason=STALE_WRITE, message=fact)
+
+    def _doubt(self, uid: str) -> None:
+        """Disbelieve a holding whose version is above that at which its claim was just read."""
+        standing, seen = self._book.standing(uid), self._book.seen.get(uid)
+        if standing is not None and seen is not None and seen.version < standing.fence:
+            self._book.disbelieve(uid)
 
     async def _asked(self, claim: Object, write: Write) -> Asking | Barred | None:
         """
@@ -447,7 +458,7 @@ class Gate:
         users = consumers if seen is None else (*dict.fromkeys((*consumers, *seen.consumers)),)
         kept = (
             None
-            if standing is None
+            if standing is None or not may_be(*standing.full_name.split("/", 1))
             else self._works.leaving.kept(standing.full_name, standing, users)
         )
         if seen is not None:
@@ -481,18 +492,30 @@ class Gate:
         Else it might never be written again, and its reservation never end.
         """
         standing = self._book.standing(uid)
-        is_open = standing is not None and not standing.stored and seen is not None
-        if not is_open or standing is None or seen is None or seen.allocated is not None:
+        if standing is None or seen is None or not _is_open(seen, standing):
             self._open.pop(uid, None)
             return False
         key, since = self._open.get(uid, ("", 0.0))
         if key != standing.key:
             key, since = standing.key, self._works.clock.monotonic()
         self._open[uid] = key, since
-        if self._works.clock.monotonic() - since >= OPEN_SECONDS and self._book.is_guarded(
-            standing.opening.results
-        ):
-            await fence(self._works.api, seen)
+        is_late = self._works.clock.monotonic() - since >= OPEN_SECONDS
+        is_late = is_late and self._book.is_guarded(standing.opening.results)
+        if is_late and self.ends.delays.is_due(uid):
+            self.ends.delays.failed(uid)
+            try:
+                is_there = await self.ends.is_there(uid, seen.namespace, seen.name)
+            except ApiError as error:
+                _log.warning("not fenced", extra={"claim": uid, "reason": str(error)})
+                return True
+            if not is_there:
+                self.ends.delays.over(uid)
+                self._book.drop(uid)  # it went while it was read
+                return True
+            self._doubt(uid)
+            now = self._book.seen.get(uid, seen)
+            if uid not in self._book.changed and now.allocated is None:
+                await fence(self._works.api, now)
         return True
 
     async def force(
@@ -518,17 +541,24 @@ class Gate:
             ApiError: whether a Pod of it runs is not known.
         """
         forced = []
-        for each in self.ends.uids():
+        for each in self._book.standing_uids() if uid == "" else (uid,):
             async with self._alone(each):
                 standing, seen = self._book.standing(each), self._book.seen.get(each)
                 if standing is None or standing.full_name != f"{namespace}/{name}":
                     continue
                 users = (*self._book.consumers(each), *(() if seen is None else seen.consumers))
-                if uid not in {"", each} or await self._runs(namespace, users):
+                waits = self.ends.key_of(each) == standing.key
+                if not waits and not await self._is_of_nothing(standing, users):
                     continue
-                if self.ends.key_of(each) != standing.key:
+                if await self._runs(namespace, users, "" if waits else name):
                     continue
-                if dry_run and self._works.leaving.is_asked(each):
+                if not waits:
+                    forced.append(each)
+                    self.ends.forced[each] = standing.key, reason, actor
+                    end = () if dry_run else (end_of(standing, DELETED),)
+                    if end and (error := await self._record(end, 0)) is not None:
+                        raise error
+                elif dry_run and self._works.leaving.is_asked(each):
                     forced.append(each)
                 elif not dry_run and self._works.leaving.vouch(each, users):
                     self.ends.forced[each] = standing.key, reason, actor
@@ -539,13 +569,29 @@ class Gate:
         await self.settle()
         return {each: self._book.standing(each) is None for each in forced}
 
-    async def _runs(self, namespace: str, users: Sequence[Claimant]) -> bool:
-        """Tell whether one of these Pods runs by the API server itself."""
+    async def _is_of_nothing(self, standing: Standing, users: Sequence[Claimant]) -> bool:
+        """Tell whether the API server itself lacks a claim whose node is not lost with it."""
+        opening = standing.opening
+        why = self._works.leaving.kept(standing.full_name, standing, users)
+        if why is not None and why.reason == ON_LOST_NODE:
+            return False
+        of = opening.claim_uid, opening.namespace, opening.claim_name
+        return not await self.ends.is_there(*of)
+
+    async def _runs(self, namespace: str, users: Sequence[Claimant], claim: str) -> bool:
+        """
+        Tell whether one of these Pods runs by the API server itself.
+
+        Args:
+            claim: that the Pod has to name; empty = none. Nobody may have checked who uses it.
+        """
         for one in dict.fromkeys(users):
+            if not is_name(one.name):
+                continue  # no Pod is called so
             pod = await self._works.api.read(pod_path(namespace, one.name))
             if pod is not None and pod["metadata"]["uid"] == one.uid:
-                life = life_of(pod)
-                if life.node and not life.ended:
+                life, named = life_of(pod), claim in {"", *_claims_of(pod)}
+                if life.node and not life.ended and named:
                     return True
         return False
 
@@ -570,6 +616,23 @@ class Gate:
         name = self._works.node_name(node_uid)
         if name:
             self.look_again(name)
+
+
+def _is_open(seen: ClaimSeen, standing: Standing) -> bool:
+    """Tell whether what was let through may be stored yet, in the place of what a claim has."""
+    if seen.allocated is None:
+        return not standing.stored
+    return seen.version <= standing.fence and seen.allocated.results != standing.opening.results
+
+
+def _claims_of(pod: Object) -> Iterator[str]:
+    """Yield the names of the claims that a Pod names."""
+    for one in (
+        *items_in(pod, "spec", "resourceClaims"),
+        *items_in(pod, "status", "resourceClaimStatuses"),
+        section(pod, "status", "extendedResourceClaimStatus"),
+    ):
+        yield text_in(one, "resourceClaimName")
 
 
 def _node_name(seen: ClaimSeen | None, standing: Standing | None) -> str:

@@ -127,6 +127,10 @@ class Books(Protocol):
         """Return what is reserved for a Pod, None where nothing is."""
         ...
 
+    def is_named(self, call: BindCall) -> bool:
+        """Tell whether a Pod has the name of a call, or is not known by any."""
+        ...
+
     def version(self, pod_uid: str) -> str | None:
         """Return the resourceVersion of a Pod that was seen unbound; None without such a Pod."""
         ...

@@ -129,6 +129,10 @@ class OneCard:
         """Return what is reserved."""
         return self.open.get(pod_uid)
 
+    def is_named(self, call: BindCall) -> bool:
+        """Tell whether it is the one Pod there is, by its name, or another one."""
+        return call.pod_uid != CALL.pod_uid or (call.namespace, call.pod_name) == ("team-a", "p")
+
     def version(self, pod_uid: str) -> str | None:
         """Return the version that was seen."""
         return self.seen.get(pod_uid)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from ledger.domain.annotations.wire import a_list, an_object, wrong
-from ledger.domain.bounds import bounds_of
+from ledger.domain.bounds import NAME_MAX, bounds_of
 from ledger.domain.errors import InputError
 
 Object = Mapping[str, object]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
+_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_VERSION_DIGITS: Final = 19
+"""Of a resourceVersion: etcd counts in 63 bits."""
 
 
 def default_uid(kind: str, namespace: str, name: str) -> str:
@@ -158,9 +163,20 @@ def owner_of(metadata: Mapping[str, object]) -> str:
     return ""
 
 
+def is_label(text: str) -> bool:
+    """Tell whether a namespace may be called so, or be the UID of an object (RFC 1123, label)."""
+    return _LABEL.fullmatch(text) is not None
+
+
+def is_name(text: str) -> bool:
+    """Tell whether a Node, a Pod or a claim may be called so (RFC 1123, subdomain)."""
+    return len(text) <= NAME_MAX and _NAME.fullmatch(text) is not None
+
+
 def version_number(text: str) -> int | None:
     """Return a resourceVersion as a number, None for another text; in one etcd they only grow."""
-    return int(text) if text.isascii() and text.isdigit() else None
+    is_number = text.isascii() and text.isdigit() and len(text) <= _VERSION_DIGITS
+    return int(text) if is_number else None
 
 
 def _plain(value: object, path: str) -> str:

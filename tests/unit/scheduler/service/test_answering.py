@@ -185,6 +185,26 @@ def test_nothing_is_answered_while_the_view_is_behind() -> None:
     assert not scene.told.calls
 
 
+@pytest.mark.parametrize(
+    "word",
+    [
+        {"PodName": "../../nodes/n-1"},
+        {"PodName": "UPPER%zz"},
+        {"PodNamespace": "ml/pods"},
+        {"PodUID": "u" * 64},
+        {"Node": ".."},
+    ],
+    ids=str,
+)
+def test_a_bind_of_a_name_that_no_object_has_is_not_begun(word: dict[str, str]) -> None:
+    """It is no call of kube-scheduler's."""
+    scene = Scene()
+    words = {"PodName": "p", "PodNamespace": "ml", "PodUID": "u", "Node": "a"} | word
+
+    with pytest.raises(InputError, match=next(iter(word))):
+        scene.bind(**words)
+
+
 def test_a_bind_is_answered_with_what_came_of_it() -> None:
     """An empty error is success."""
     scene = Scene()

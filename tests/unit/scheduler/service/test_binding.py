@@ -123,6 +123,23 @@ def test_every_failure_of_the_api_ends_as_the_contract_says(
     play(act)
 
 
+@pytest.mark.parametrize("other", [{"pod_name": "q"}, {"namespace": "team-b"}], ids=str)
+def test_a_pod_is_not_bound_by_the_name_of_another_one(other: dict[str, str]) -> None:
+    """Nothing is reserved or tried for it, and the Pod's own call waits for nothing."""
+
+    async def act(scene: Scene) -> None:
+        scene.fates.extend([400] * 20)
+        asked = asyncio.ensure_future(scene.binder.bind(replace(CALL, **other)))
+        await asyncio.sleep(0)
+        assert asked.done()
+        assert await asked == UNKNOWN_POD
+        assert (scene.api.calls, scene.ledger.asked) == ([], [])
+        scene.fates.clear()
+        assert await scene.binder.bind(CALL) == ""
+
+    play(act)
+
+
 @pytest.mark.parametrize("status", [403, 422, 429])
 def test_who_refused_a_binding_is_told_in_the_ledger_to_the_pod_and_in_a_count(
     status: int,

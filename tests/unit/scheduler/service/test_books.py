@@ -126,6 +126,27 @@ def test_the_standing_of_a_pod_is_its_newest_reservation_until_that_ends() -> No
     assert scene.books.attempts("pod-p") == 0, "it is gone, and asks no more"
 
 
+def test_a_pod_is_known_by_one_name() -> None:
+    """As the watch has it, or its reservation where that is gone; of another UID any name is."""
+    scene, item = Scene(), _pod("p")
+
+    def is_named(name: str = "p", namespace: str = "ml", uid: str = "pod-p") -> bool:
+        call = BindCall(namespace=namespace, pod_name=name, pod_uid=uid, node_name="a")
+        return scene.books.is_named(call)
+
+    def found() -> list[bool]:
+        return [is_named(), is_named("q"), is_named(namespace="ops"), is_named("q", uid="new")]
+
+    assert found() == [True] * 4
+    item["metadata"] |= {"namespace": "ml", "resourceVersion": "7"}
+    scene.live.view.pods.put("pod-p", item)
+    assert found() == [True, False, False, True]
+    scene.live.view.pods.drop("pod-p")
+    assert found() == [True] * 4
+    scene.reserve(scene.chosen())
+    assert found() == [True, False, False, True]
+
+
 def test_a_pod_that_was_gone_before_its_reservation_was_heard_of_is_forgotten() -> None:
     """A standby may hear of the ledger later than of Pods: no event of the API comes again."""
     scene = Scene()

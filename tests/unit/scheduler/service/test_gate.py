@@ -24,11 +24,15 @@ from ledger.domain.log.events import (
     RequestRefused,
 )
 from ledger.domain.log.recorded import NewEvent
+from ledger.domain.systems import Claimant
 from scheduler.decide.claims import place_claim
 from scheduler.decide.settings import SchedulingSettings
+from scheduler.gate.decide import Accounted
 from scheduler.gate.leaving import Life, NodeOfClaim
 from scheduler.gate.modes import Mode
 from scheduler.service.answering import NotNowError
+from scheduler.service.binding import pod_path
+from scheduler.service.budgets import FIRST_SECONDS, LONGEST_SECONDS
 from scheduler.service.claims import CLAIMS, ClaimBook, claim_path
 from scheduler.service.gate import OPEN_SECONDS, Gate, GateWorks
 from scheduler.service.slices import SLICES, SliceBook
@@ -45,6 +49,7 @@ from tests.support.gated import (
     claim,
     cpus,
     result,
+    seen,
 )
 from tests.support.live import WORDS, MemoryLedger, StillClock
 from tests.support.owning import GIVER, by_claim, own_claim
@@ -55,7 +60,7 @@ class World:
 
     def __init__(self) -> None:
         self.ledger = MemoryLedger()
-        self.server = ApiServer()
+        self.server = Losing()
         self.clock = StillClock()
         self.accounts = FoldedAccounts()
         self.why = ""
@@ -157,6 +162,35 @@ class World:
     def now(self, name: str) -> dict[str, Any]:
         """Return a claim as it is stored."""
         return self.server.objects[claim_path("ml", name)]
+
+
+class Losing(ApiServer):
+    """An API server of which one object goes as soon as it was read."""
+
+    lost = ""
+
+    def read(self, path: str) -> dict[str, Any] | None:
+        """Return an object as it is now."""
+        found = super().read(path)
+        if path == self.lost:
+            self.objects.pop(path, None)
+        return found
+
+
+def look(world: World, seconds: float = 0.0) -> None:
+    """Let the gate look at its claims now, and again once that time has passed."""
+    for wait in (0.0, seconds, 0.0):
+        world.clock.now += wait
+        world.gate.look_again()
+        asyncio.run(world.gate.settle())
+
+
+async def look_for_minutes(world: World) -> None:
+    """Let the gate look at its claims each second."""
+    for _ in range(600):
+        world.gate.look_again()
+        await world.gate.settle()
+        world.clock.now += 1
 
 
 def patched(item: dict[str, Any], response: Mapping[str, Any]) -> None:
@@ -594,6 +628,7 @@ def test_a_wake_that_got_no_answer_is_tried_again(world: World) -> None:
     assert "annotations" not in world.now("a")["metadata"]
 
     world.api.fate = lambda _: "answered"
+    world.clock.now += FIRST_SECONDS
     world.gate.look_again()
     asyncio.run(world.gate.settle())
 
@@ -663,7 +698,7 @@ def test_of_a_claim_that_no_watch_shows_yet_nobody_is_asked(world: World) -> Non
     world.leaving.witness = WATCHED
     assert world.write("b", result(1))["allowed"], "claims are listed before it"
     assert world.write("a", result(0), pods=["train"])["allowed"]
-    assert world.book.seen.get("claim-a") is None
+    assert not world.book.is_shown("claim-a")
     world.gate.look_again()
     asyncio.run(world.gate.settle())
     assert "claim-a" not in world.leaving.asked
@@ -761,15 +796,19 @@ def test_a_reservation_that_is_stored_nowhere_does_not_stay_for_good(world: Worl
 def test_a_claim_that_was_gone_before_its_reservation_was_recorded_holds_nothing(
     world: World,
 ) -> None:
-    """Its answer came too late for the API server, and the Pod was deleted meanwhile."""
+    """It went while it was read, of which the watch told before: nothing tells of it again."""
+    assert world.write("b", result(1))["allowed"], "claims are listed before it"
     old = world.store(claim("a", 0))
-    world.delete("a")
+    world.server.lost = claim_path("ml", "a")
     version = int(old["metadata"]["resourceVersion"])
 
     assert world.asked(old, claim("a", version, result(0)))["allowed"]
-    asyncio.run(world.gate.settle())
+    look(world, OPEN_SECONDS)
 
-    assert kinds(world) == ["claim.reserved", "claim.voided"]
+    assert sorted(kinds(world)) == [
+        *("claim.bound", "claim.reserved", "claim.reserved", "claim.voided")
+    ]
+    assert world.book.standing("claim-a") is None
 
 
 def test_a_reservation_of_a_claim_that_no_watch_showed_yet_stays(world: World) -> None:
@@ -900,6 +939,242 @@ def test_what_is_no_review_is_an_error(world: World, body: bytes) -> None:
     """It is never taken for a yes."""
     with pytest.raises(InputError):
         asyncio.run(world.gate.answer(body))
+
+
+NAMELESS: dict[str, dict[str, object]] = {
+    "a name that is escaped": {"name": "UPPER_CASE%zz"},
+    "a name that is another path": {"name": "../../../../../../api/v1/nodes/n-1"},
+    "a name that is no name": {"name": ".."},
+    "a name that is too long": {"name": "a" * 254},
+    "a namespace of two words": {"namespace": "ml.team"},
+    "a namespace that is another path": {"namespace": "ml/pods"},
+    "no namespace": {"namespace": ""},
+    "a UID that is no UID": {"uid": "x y"},
+    "a UID that is too long": {"uid": "a" * 64},
+    "a version of 5,000 digits": {"resourceVersion": "9" * 5_000},
+    "a version of 20 digits": {"resourceVersion": "9" * 20},
+}
+
+
+@pytest.mark.parametrize("words", NAMELESS.values(), ids=NAMELESS)
+def test_a_claim_that_no_api_server_has_is_no_review(
+    world: World, words: dict[str, object]
+) -> None:
+    """Its names are asked for nowhere, and nothing is recorded."""
+    old, new = claim("a", 1), claim("a", 1, result(0))
+    for each in (old, new):
+        each["metadata"] |= words
+    calls = len(world.api.calls)
+
+    with pytest.raises(InputError):
+        world.asked(old, new)
+
+    assert world.ledger.log == []
+    assert world.api.calls[calls:] == []
+
+
+@pytest.mark.parametrize(
+    "words", [{"name": "b"}, {"namespace": "other"}, {"uid": "claim-b"}], ids=str
+)
+def test_a_write_is_of_one_claim(world: World, words: dict[str, object]) -> None:
+    """What one claim is, says nothing of another one."""
+    new = claim("a", 1, result(0))
+    new["metadata"] |= words
+
+    with pytest.raises(InputError, match="another claim"):
+        world.asked(world.store(claim("a", 0)), new)
+
+
+@pytest.mark.parametrize("user", [{"name": "../pods"}, {"uid": "/"}], ids=str)
+def test_who_uses_a_claim_has_a_pods_name(world: World, user: dict[str, object]) -> None:
+    """By it the API server is asked whether it runs."""
+    old = world.store(claim("a", 0))
+    new = claim("a", 1, result(0), pods=["train"])
+    new["status"]["reservedFor"][0] |= user
+
+    with pytest.raises(InputError, match="reservedFor"):
+        world.asked(old, new)
+
+
+def test_whose_claim_it_is_has_a_pods_name(world: World) -> None:
+    """Of a claim of ours the Pod is read by it."""
+    old = world.store(own_claim("a", 0, HALF))
+    new = own_claim("a", 1, HALF, result(0))
+    new["metadata"]["ownerReferences"][0]["name"] = "../../nodes/n1"
+
+    with pytest.raises(InputError, match="ownerReferences"):
+        world.asked(old, new)
+
+
+@pytest.mark.parametrize("version", [1, 2, 10**15], ids=str)
+@pytest.mark.parametrize("is_there", [True, False], ids=["the real one waits", "no such claim"])
+def test_nobody_takes_a_card_with_an_invented_claim(
+    world: World, version: int, *, is_there: bool
+) -> None:
+    """The API server is asked; what it does not confirm is recorded nowhere, and bars nobody."""
+    other = world.store(claim("a" if is_there else "b", 0))
+    uid = {"uid": "claim-a"} if version > 1 else {"uid": "invented"}
+    old, new = claim("a", version), claim("a", version, result(0), pods=["train"])
+    for each in (old, new):
+        each["metadata"] |= uid
+
+    assert "StaleWrite" in world.asked(old, new)["status"]["message"]
+    asyncio.run(world.telling.send())
+
+    assert world.ledger.log == []
+    assert not [path for path in world.server.objects if "/events/" in path]
+    assert world.write(other["metadata"]["name"], result(0))["allowed"]
+
+
+def test_a_write_is_on_the_version_that_it_says(world: World) -> None:
+    """The API server refuses any other one: nothing is reserved for it."""
+    old = world.store(claim("a", 0))
+
+    answer = world.asked(old, claim("a", 10**15, result(0)))
+
+    assert "StaleWrite" in answer["status"]["message"]
+    assert world.ledger.log == []
+
+
+def held_before(world: World, *, name: str = "a") -> str:
+    """Let a ledger of before have a claim's grant that nobody checked; return its UID."""
+    allocated = seen("a", 1, result(0)).allocated
+    assert allocated is not None
+    account = world.accounts.account(allocated)
+    assert isinstance(account, Accounted)
+    event = ClaimReserved(
+        claim_uid="claim-a",
+        attempt=1,
+        node_uid="node-1",
+        namespace="ml",
+        claim_name=name,
+        node_name="n1",
+        results=allocated.results,
+        shares=account.shares,
+        device_models=account.models,
+        consumers=(Claimant(name="train", uid="uid-train"),),
+        resource_version=str(10**15),
+    )
+    world.ledger.log.append(event)
+    world.accounts.events.append(event)
+    state = world.accounts.node("n1")
+    assert state is not None
+    world.start([(event, state.claims["claim-a/1"])])
+    return event.claim_uid
+
+
+@pytest.mark.parametrize(
+    "name", ["UPPER_CASE%zz", "../../../../../../api/v1/nodes/n-1", "x/status", ""], ids=str
+)
+def test_what_was_granted_to_a_name_that_no_claim_has_ends_at_the_start(
+    world: World, name: str
+) -> None:
+    """Also where it says that a Pod which runs uses it, and the node is silent."""
+    world.leaving.lives["uid-train"] = Life.RUNS
+    world.leaving.witness = WATCHED
+    held_before(world, name=name)
+    calls = len(world.api.calls)
+
+    look(world)
+
+    assert kinds(world) == ["claim.reserved", "claim.voided"]
+    assert world.api.calls[calls:] == [], "no path is made of it"
+
+
+@pytest.mark.parametrize("status", [400, 403, 500], ids=str)
+def test_the_api_server_is_asked_ever_less_often_for_a_claim_that_may_be_gone(
+    world: World, status: int
+) -> None:
+    """Nothing ends before it has answered; then it ends."""
+    held_before(world)
+    world.api.fate = lambda _: status
+    calls = len(world.api.calls)
+    asyncio.run(look_for_minutes(world))
+
+    assert kinds(world) == ["claim.reserved"]
+    assert len(world.api.calls) - calls <= 600 / LONGEST_SECONDS + 7
+    world.api.fate = lambda _: "answered"
+    look(world, LONGEST_SECONDS)
+    assert kinds(world)[-1] == "claim.voided"
+
+
+def test_a_version_that_the_api_server_has_not_come_to_holds_nothing(world: World) -> None:
+    """The real claim gets its card at once; and where nobody writes it, it is void soon."""
+    held_before(world)
+    stored = world.store(claim("a", 0))
+    world.book.put("claim-a", stored)
+
+    assert world.write("a", result(1))["allowed"]
+    assert kinds(world) == ["claim.reserved", "claim.voided", "claim.reserved"]
+
+    world = World()
+    held_before(world)
+    world.show(world.store(claim("a", 0)))
+    look(world, OPEN_SECONDS)
+    assert kinds(world) == ["claim.reserved", "claim.voided"]
+    assert world.server.written == [], "nothing is written for it"
+
+
+def test_what_a_claim_has_past_the_gate_counts_beside_an_invented_version(world: World) -> None:
+    """It had its card before; the ledger learns of it as soon as it doubts the version."""
+    held_before(world)
+    world.show(world.store(claim("a", 0, result(1))))
+    look(world, OPEN_SECONDS)
+
+    assert kinds(world) == ["claim.reserved", "claim.voided", "claim.observed"]
+
+
+def test_a_claim_that_can_not_be_fenced_is_patched_ever_less_often(world: World) -> None:
+    """Whatever the API server refuses it for."""
+    old = world.store(claim("a", 0))
+    version = int(old["metadata"]["resourceVersion"])
+    assert world.asked(old, claim("a", version, result(0), pods=["train"]))["allowed"]
+    world.api.fate = lambda verb: 403 if verb == "patch" else "answered"
+    calls = len(world.api.calls)
+    asyncio.run(look_for_minutes(world))
+
+    assert kinds(world) == ["claim.reserved"]
+    patches = [path for verb, path in world.api.calls[calls:] if verb == "patch"]
+    assert 5 < len(patches) <= 600 / LONGEST_SECONDS + 7
+
+
+@pytest.mark.parametrize("is_named", [True, False], ids=["it uses it", "it has no claim"])
+def test_one_act_takes_back_what_no_claim_has(world: World, *, is_named: bool) -> None:
+    """Though it says that a Pod uses it which runs, unless that Pod says so itself."""
+    world.leaving.lives["uid-train"] = Life.RUNS
+    uid = held_before(world)
+    pod: dict[str, Any] = {
+        "metadata": {"name": "train", "namespace": "ml", "uid": "uid-train"},
+        "spec": {"nodeName": "n1", "resourceClaims": [{"name": "g", "resourceClaimName": "b"}]},
+        "status": {"phase": "Running"},
+    }
+    if is_named:
+        pod["status"]["resourceClaimStatuses"] = [{"name": "g", "resourceClaimName": "a"}]
+    world.server.put(pod_path("ml", "train"), pod)
+    look(world, 600)
+    assert kinds(world) == ["claim.reserved"]
+
+    def force(*, dry_run: bool) -> dict[str, bool]:
+        act = world.gate.force("ml", "a", "", reason="forged", actor="user/anna", dry_run=dry_run)
+        return asyncio.run(act)
+
+    assert force(dry_run=True) == ({} if is_named else {uid: False})
+    assert kinds(world) == ["claim.reserved"]
+    assert force(dry_run=False) == ({} if is_named else {uid: True})
+    assert kinds(world)[1:] == ([] if is_named else ["claim.voided"])
+    if not is_named:
+        assert world.ledger.actors == ["user/anna"]
+
+
+def test_no_act_takes_back_what_a_claim_has(world: World) -> None:
+    """Only what no claim has, or what waits for its node."""
+    world.write("a", result(0), pods=["train"])
+    world.show(world.now("a"))
+
+    act = world.gate.force("ml", "a", "", reason="mine", actor="user/anna")
+
+    assert asyncio.run(act) == {}
+    assert kinds(world)[-1] == "claim.bound"
 
 
 HALF = {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory": "8Gi"}
