@@ -16,7 +16,7 @@ import ssl
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from certs.material import CertificateError, CertificateFacts, KeyPair, check_pair, facts_of
@@ -138,6 +138,13 @@ class Serving:
             return ssl.ALERT_DESCRIPTION_INTERNAL_ERROR
         connection.context = self._current
         return None
+
+
+def common_names(connection: ssl.SSLObject | ssl.SSLSocket | None) -> tuple[str, ...]:
+    """Return the common names of the leaf that a caller showed, none without one."""
+    leaf = None if connection is None else connection.getpeercert()
+    subject: Any = (leaf or {}).get("subject", ())
+    return tuple(value for part in subject for key, value in part if key == "commonName")
 
 
 def _load(context: ssl.SSLContext, pair: KeyPair) -> None:

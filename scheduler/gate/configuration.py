@@ -8,6 +8,7 @@ from typing import Final
 from ledger.domain.errors import InputError
 
 WEBHOOK: Final = "claims.dra.tenure.sh"
+OPEN: Final = "the gate is open: whoever reaches its port may ask it, and have cards reserved"
 DRIVERS_MAX: Final = 32
 _NAME_MAX: Final = 63
 """The API server's own bound on the name of a driver."""

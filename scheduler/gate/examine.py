@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from scheduler.gate.configuration import WEBHOOK
+from scheduler.gate.configuration import OPEN, WEBHOOK
 
 OK: Final = "ok"
 WRONG: Final = "wrong"
@@ -143,9 +143,11 @@ def of_deployments(deployments: Iterable[Mapping[str, Any]]) -> Finding:
             name = one["metadata"]["name"]
             if "--gate-client-ca" in words or "TENURE_SCHEDULER_GATE_CLIENT_CA" in names:
                 return Finding(check=check, state=OK, says=f"{name} asks callers who they are")
-            says = f"whoever reaches the port of {name} may ask the gate, and have cards reserved"
-            mend = "give --gate-client-ca, or open the port to the control plane alone"
-            return Finding(check=check, state=WARNING, says=says, mend=mend)
+            if "--gate-open" in words or "TENURE_SCHEDULER_GATE_OPEN" in names:
+                mend = "give --gate-client-ca instead of --gate-open"
+                return Finding(check=check, state=WARNING, says=f"{name}: {OPEN}", mend=mend)
+            says = f"{name} does not start: it says not who may ask the gate"
+            return Finding(check=check, state=WRONG, says=says, mend="give --gate-client-ca")
     says = "no Deployment here serves the gate: whether callers show a certificate is not known"
     return Finding(check=check, state=UNKNOWN, says=says)
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import ssl
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol, cast
@@ -14,6 +14,7 @@ from typing import Final, Protocol, cast
 from aiohttp import web, web_response
 from aiohttp.http import HttpProcessingError
 
+from certs.serving import common_names
 from tenure.serving.http2 import MALFORMED, Answer, Http2Connection
 
 HTTP1: Final = "http/1.1"
@@ -66,10 +67,18 @@ class ConnectionLimits:
 
 
 class Connections:
-    """Which connections have a request that is being answered."""
+    """
+    Which connections have a request that is being answered.
 
-    def __init__(self, limits: ConnectionLimits | None = None) -> None:
+    Attributes:
+        names: common names, one of which a caller's certificate has to have; None = any may call.
+    """
+
+    def __init__(
+        self, limits: ConnectionLimits | None = None, names: Collection[str] | None = None
+    ) -> None:
         self.limits = limits or ConnectionLimits()
+        self.names = names
         self._busy: Counter[Connection] = Counter()
 
     @contextmanager
@@ -115,17 +124,31 @@ class Http2:
 
 
 class _Chosen(asyncio.Protocol):
-    """A connection whose protocol is known once it is made: by ALPN, HTTP/1.1 without."""
+    """
+    A connection whose protocol is known once it is made: by ALPN, HTTP/1.1 without.
+
+    It is closed before anything of it is read where its caller has none of the names.
+    """
 
     def __init__(
-        self, http1: Callable[[], asyncio.Protocol], http2: Callable[[], Http2Connection]
+        self,
+        http1: Callable[[], asyncio.Protocol],
+        http2: Callable[[], Http2Connection],
+        names: Collection[str] | None,
     ) -> None:
         self._http1 = http1
         self._http2 = http2
+        self._names = names
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         stream = cast("asyncio.Transport", transport)  # libuv's is none by its class
         tls = stream.get_extra_info("ssl_object")
+        shown = common_names(tls)
+        if self._names is not None and not (len(shown) == 1 and shown[0] in self._names):
+            facts = {"shown": shown, "expected": sorted(self._names)}
+            _log.warning("a caller of another name was refused", extra=facts)
+            stream.abort()
+            return
         is_http2 = tls is not None and tls.selected_alpn_protocol() == HTTP2
         chosen = self._http2() if is_http2 else self._http1()
         stream.set_protocol(chosen)
@@ -175,9 +198,9 @@ class _Site(web.BaseSite):
         # One of HTTP/2 has all calls of its caller: those of HTTP/1.1 go first.
         if not self._connections.has_room([*handlers.connections, *self._open]):
             return _Refused()
-        if self._http2 is None:
+        if self._http2 is None and self._connections.names is None:
             return handlers()
-        return _Chosen(handlers, self._begin)
+        return _Chosen(handlers, self._begin, self._connections.names)
 
     def _begin(self) -> Http2Connection:
         assert self._http2 is not None, "it is answered"

@@ -6,6 +6,7 @@ import base64
 import re
 from collections.abc import Mapping
 from enum import StrEnum
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -191,9 +192,23 @@ def scheduler(
             "--gate-client-ca",
             metavar="NAME",
             help="With --image and --driver: Secret whose `ca.crt` is the authority of the API"
-            " server's certificate. Default: anybody calls.",
+            " server's certificate.",
         ),
     ] = "",
+    gate_open: Annotated[
+        bool,
+        typer.Option(
+            "--gate-open", help="Instead of --gate-client-ca: whoever reaches the port may ask."
+        ),
+    ] = False,
+    control_plane: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CIDR",
+            help="With --driver: addresses of the API servers, who alone reach the gate's port; may"
+            " be given again.",
+        ),
+    ] = None,
     untold_devices: Annotated[
         Literal["refuse", "record"],
         typer.Option(help="With --image: as the option of `tenure serve scheduler`."),
@@ -234,15 +249,30 @@ def scheduler(
         "--ledger-secret": ledger_secret,
         "--config-map": config_map,
         "--gate-client-ca": gate_client_ca,
+        "--gate-open": gate_open,
         "--untold-devices": untold_devices != "refuse",
         "--host-network": host_network,
     }
     option = next((name for name, is_given in of_image.items() if is_given), "")
     if option and not image:
         raise with_next(InputError("nothing is run without an image", field=option), "give --image")
-    if gate_client_ca and not drivers:
-        error = InputError("nobody asks a gate without drivers", field="--gate-client-ca")
+    of_gate = {
+        "--gate-client-ca": gate_client_ca,
+        "--gate-open": gate_open,
+        "--control-plane": control_plane,
+    }
+    option = next((name for name, is_given in of_gate.items() if is_given), "")
+    if option and not drivers:
+        error = InputError("nobody asks a gate without drivers", field=option)
         raise with_next(error, "give --driver")
+    if image and drivers and bool(gate_client_ca) == gate_open:
+        error = InputError("who may ask the gate?", field="--gate-client-ca")
+        raise with_next(error, "give the Secret of callers' authority, or --gate-open")
+    if drivers and not (control_plane or host_network):
+        error = InputError("who reaches the gate's port?", field="--control-plane")
+        raise with_next(error, "give the addresses of the API servers, such as 10.0.0.0/28")
+    for addresses in control_plane or ():
+        _expect_network(addresses)
     if api_service != (api_ca is not None):
         fact = "an APIService goes with the authority that it believes"
         option = "--api-ca" if api_service else "--api-service"
@@ -408,6 +438,13 @@ def crds() -> None:
     Example: tenure manifests crds | kubectl apply -f -
     """
     _print("crds", {})
+
+
+def _expect_network(text: str) -> None:
+    try:
+        ip_network(text)
+    except ValueError as error:
+        raise InputError(f"expected addresses: {error}", field="--control-plane") from error
 
 
 def _base(url: str, port: str) -> str:

@@ -13,6 +13,7 @@ from ledger.store.service import Service, open_service
 from ledger.store.threaded import in_thread
 from scheduler.cluster.settings import settings_hash
 from scheduler.decide.settings import DEFAULT_SCHEDULING, SchedulingSettings
+from scheduler.gate.configuration import OPEN
 from scheduler.record.events import DecidedBy
 from scheduler.service.agents import SILENT_SECONDS
 from scheduler.service.api.http import LateRoutes
@@ -139,7 +140,8 @@ async def _started(options: SchedulerOptions, metrics: Metrics, stack: AsyncExit
         stopping=told_to_stop(),
         objects=await stack.enter_async_context(connected(options.kubeconfig)),
     )
-    app = probes_app(metrics.registry, started.why_not_ready)
+    beside = (OPEN,) if options.gate and options.gate_open else ()
+    app = probes_app(metrics.registry, started.why_not_ready, lambda: beside)
     await stack.enter_async_context(announced(app, options.probes, "probes", Connections()))
     if options.api is not None:
         from tenure.serving.scheduling.api import answer_discovery
@@ -329,7 +331,7 @@ def _follow(process: Process) -> Reflector:
 
 async def _answer(process: Process, folder: ServingFolder) -> None:
     """Answer kube-scheduler until the process is told to stop, and a while longer."""
-    connections = Connections()
+    connections = Connections(names=process.options.client_names)
     calls, is_silent = (
         extender_calls(process.live.extender, process.metrics),
         process.leading.is_silent,

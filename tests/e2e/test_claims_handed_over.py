@@ -25,7 +25,7 @@ from tests.support.kube.api import Api
 from tests.support.kube.at_rest import PATIENCE_SECONDS, prove, wait
 from tests.support.kube.balancer import Backend, balancing
 from tests.support.kube.bursts import remove_pods
-from tests.support.kube.control_plane import ControlPlane, free_port
+from tests.support.kube.control_plane import CALLING, ControlPlane, free_port
 from tests.support.kube.dra import (
     DRIVER,
     SCHEDULERS,
@@ -99,11 +99,12 @@ class Replicas:
         self.served[name] = self.stack.enter_context(entered)
 
 
-def answered(port: int, api: Api, where: str, identities: Identities) -> int:
+def answered(port: int, plane: ControlPlane, where: str, identities: Identities) -> int:
     """Return the status of a gate's answer about a claim, asked itself; 0 where it can't be."""
-    claim = api.get(claims_in(where)).body["items"][0]
+    claim = plane.api().get(claims_in(where)).body["items"][0]
     review = {"request": {"uid": "asked", "object": claim, "oldObject": claim, "dryRun": True}}
     tls = ssl.create_default_context(cafile=str(identities.server / "ca.crt"))
+    tls.load_cert_chain(plane.folder / CALLING)
     url = f"https://127.0.0.1:{port}/claims"
     asking = urllib.request.Request(
         url, json.dumps(review).encode(), {"Content-Type": "application/json"}
@@ -168,7 +169,7 @@ def test_a_change_of_leader_grants_nothing_twice_and_tells_how_long_it_granted_n
         with coming.begun():
             for sent in (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP):
                 bound_besides(api, where)
-                ask = partial(answered, api=api, where=where, identities=identities)
+                ask = partial(answered, plane=plane, where=where, identities=identities)
                 assert ask(replicas.gates[leader]) == 200
                 assert ask(replicas.gates[standby]) == 503
                 since = grants(ledger)[-1]

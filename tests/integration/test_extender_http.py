@@ -39,7 +39,7 @@ from tenure.serving.listening import (
 )
 from tests.support.extending import NoHolds, NoRefusals
 from tests.support.http2 import http2_client
-from tests.support.kube.schedulers import client_leaf
+from tests.support.kube.schedulers import KUBE_SCHEDULER, client_leaf
 from tests.support.live import Live
 from tests.support.objects import container, pod
 
@@ -137,7 +137,7 @@ def served(tmp_path: Path) -> Callable[..., None]:
         live.settle()
         authority = issue_authority("extender-test", now=NOW, lifetime=DAY)
         serving = Serving(clients=authority.certificate, protocols=(HTTP2, HTTP1))
-        connections = Connections(limits)
+        connections = Connections(limits, [KUBE_SCHEDULER])
 
         async def main() -> None:
             one = Served(
@@ -314,8 +314,8 @@ def test_whoever_does_not_finish_a_question_is_told_so_in_time(
 
 
 @both
-@pytest.mark.parametrize("who", ["a stranger's", "none"])
-def test_only_callers_with_a_leaf_of_the_authority_are_let_in(
+@pytest.mark.parametrize("who", ["a stranger's", "none", "another name's"])
+def test_only_callers_with_a_leaf_of_the_authority_and_its_name_are_let_in(
     served: Callable[..., None], protocol: str, who: str
 ) -> None:
     """Whichever protocol they ask for."""
@@ -330,7 +330,10 @@ def test_only_callers_with_a_leaf_of_the_authority_are_let_in(
 
     async def act(one: Served) -> None:
         other = issue_authority("other", now=NOW, lifetime=DAY)
-        tls = one.caller(client_leaf(other) if who != "none" else None)
+        leaf = client_leaf(other) if who != "none" else None
+        if who == "another name's":
+            leaf = client_leaf(one.authority, "system:node:n-1")
+        tls = one.caller(leaf)
         tls.set_alpn_protocols([protocol])
         with contextlib.suppress(ssl.SSLError, ConnectionError):
             assert await heard(one.port, tls) == b""

@@ -162,6 +162,11 @@ def test_with_an_image_the_replicas_are_printed_too(cli: CommandLine) -> None:
         (("--ledger-secret", "ledger"), "--ledger-secret"),
         (("--gate-client-ca", "authority"), "--gate-client-ca"),
         (("--image", "tenure:1", "--gate-client-ca", "authority"), "--gate-client-ca"),
+        (("--image", "tenure:1", "--gate-open"), "--gate-open"),
+        (("--control-plane", "10.0.0.0/28"), "--control-plane"),
+        (("--driver", "d"), "--control-plane"),
+        (("--driver", "d", "--control-plane", "10.0.0.1/28"), "--control-plane"),
+        (("--driver", "d", "--image", "i", "--control-plane", "10.0.0.0/28"), "--gate-client-ca"),
         (("--untold-devices", "record"), "--untold-devices"),
     ):
         answer = cli.run("manifests", *common, *wrong)
@@ -191,9 +196,8 @@ def test_what_is_printed_for_a_gate_is_one_installation(cli: CommandLine, tmp_pa
     (tmp_path / "ca.crt").write_bytes(b"PEM")
     drivers = ("--driver", "gpu.nvidia.com", "--driver", "hami.example.com")
     gate = ("--image", "tenure:1", "--gate-port", "9443", "--gate-client-ca", "authority")
-    made = printed(
-        cli, "scheduler", "--kube-version", "v1.36.3", *drivers, *gate, "--untold-devices", "record"
-    )
+    reach = ("--control-plane", "10.0.0.0/28", "--untold-devices", "record")
+    made = printed(cli, "scheduler", "--kube-version", "v1.36.3", *drivers, *gate, *reach)
     asked = printed(cli, "dra", *drivers, "--ca", str(tmp_path / "ca.crt"), "--port", "9443")
     things = {(one["kind"], one["metadata"]["name"]): one for one in made}
 

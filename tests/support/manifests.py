@@ -28,7 +28,9 @@ def printed(*arguments: str) -> list[dict[str, Any]]:
 def printed_scheduler(*options: str, authority: bytes = b"") -> list[dict[str, Any]]:
     """Return what is printed of the service; with an authority also the APIService."""
     if not authority:
-        return printed("scheduler", "--kube-version", "v1.36.3", *options)
+        of_gate = [one for one in options if one.startswith("--driver")]
+        more = ["--control-plane", "10.0.0.0/28"] if of_gate else []
+        return printed("scheduler", "--kube-version", "v1.36.3", *more, *options)
     with NamedTemporaryFile() as file:
         file.write(authority)
         file.flush()

@@ -18,6 +18,7 @@ from aiohttp.web_protocol import RequestHandler
 from yarl import URL
 
 from certs.ports import ApiError
+from certs.serving import common_names
 from ledger.domain.errors import InputError, LedgerError
 from scheduler.service.api.callers import Caller, Headers, UnknownCallerError
 from scheduler.service.api.remembered import TooManyError
@@ -297,13 +298,11 @@ def _common_names(request: web.Request, believed: Believed) -> tuple[str, ...]:
     """
     transport = request.transport
     shown = None if transport is None else transport.get_extra_info("ssl_object")
-    leaf = None if shown is None else shown.getpeercert()
-    if shown is None or not leaf:
+    if shown is None or not shown.getpeercert():
         return ()
     if not believed.believes(shown.context):
         raise ConnectAgainError("whose certificates are believed has changed: connect again")
-    subject = leaf.get("subject", ())
-    return tuple(value for part in subject for key, value in part if key == "commonName")
+    return common_names(shown)
 
 
 def json_answer(body: object) -> web.Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -11,6 +12,7 @@ from certs.serving import Folder, Serving
 from ledger.store.open import open_ledger
 from ledger.store.reading.pod_queries import newest_attempts
 from ledger.store.threaded import in_thread
+from scheduler.gate.configuration import OPEN
 from scheduler.service.http import calls_app, gate_calls
 from tenure.serving.background import as_coroutine
 from tenure.serving.listening import Connections, announced
@@ -25,6 +27,8 @@ SETTLE_SECONDS: Final = 0.05
 """How long changes of claims gather before they are recorded."""
 TEMPLATES_SECONDS: Final = 0.1
 CLEAN_SECONDS: Final = 3_600.0
+
+_log: Final = logging.getLogger("tenure.scheduler.gate")
 
 Attempts = Callable[[Sequence[str]], Awaitable[Mapping[str, int]]]
 
@@ -76,7 +80,10 @@ async def guarding(process: Process, where: Address) -> AsyncIterator[None]:
     process.repeat(TAINT_SECONDS, "device taints", process.live.guard.tainting.settle)
     process.repeat(TAINT_SECONDS, "Pods to be tried again", process.live.guard.waking.settle)
     process.tasks.start()
-    connections, calls = Connections(), gate_calls(process.live.guard.gate.answer, process.metrics)
+    if options.gate_open:
+        _log.warning(OPEN)
+    connections = Connections(names=options.gate_client_names)
+    calls = gate_calls(process.live.guard.gate.answer, process.metrics)
     app = calls_app(calls, connections.answering, process.leading.is_silent)
     async with announced(app, where, "gate", connections, serving.context):
         yield

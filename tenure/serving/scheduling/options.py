@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from ledger.domain.errors import InputError
 from tenure.opening import LEDGER_HELP, ledger_url
@@ -19,6 +19,10 @@ from tenure.serving.options import (
     if_given,
 )
 from tenure.serving.run import default_replica
+
+KUBE_SCHEDULER: Final = "system:kube-scheduler"
+KUBE_API_SERVER: Final = "kube-apiserver-kubelet-client"
+"""What kubeadm calls kube-apiserver in its own client certificate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +70,19 @@ class SchedulerOptions:
     ] = ()
     gate_client_ca: Annotated[
         Path | None,
-        Option("With --gate: authority whose certificate callers show. Default: anybody calls."),
+        Option("With --gate: authority of the certificate that kube-apiserver shows."),
     ] = None
+    gate_client_name: Annotated[
+        tuple[str, ...],
+        Option(
+            "With --gate: common name of kube-apiserver's certificate; may be given again."
+            " Default: kube-apiserver-kubelet-client."
+        ),
+    ] = ()
+    gate_open: Annotated[
+        bool,
+        Option("With --gate, instead of --gate-client-ca: whoever reaches the port may ask."),
+    ] = False
     untold_devices: Annotated[
         Literal["refuse", "record"],
         Option(
@@ -84,6 +99,13 @@ class SchedulerOptions:
         Path | None,
         Option("The authority of kube-scheduler's own certificate; the default is ca.crt."),
     ] = None
+    client_name: Annotated[
+        tuple[str, ...],
+        Option(
+            "Common name of kube-scheduler's certificate; may be given again."
+            " Default: system:kube-scheduler."
+        ),
+    ] = ()
     proof_key: Annotated[Path, Option("Signer key of the proofs that Pods carry.")]
     ledger_key: Annotated[
         Path, Option("Signer key of what Pods carry for a restore of the ledger.")
@@ -125,10 +147,25 @@ class SchedulerOptions:
     debug: Annotated[bool, DEBUG] = False
 
     def __post_init__(self) -> None:
-        """Refuse a gate without drivers, and drivers without a gate."""
+        """Refuse a gate without drivers or without a word on who may ask, and the reverse."""
         if bool(self.gate) != bool(self.driver):
             fact = "a gate goes with the drivers whose devices it guards"
             raise InputError(fact, field="--driver" if self.gate else "--gate")
+        if self.gate and (self.gate_client_ca is None) != self.gate_open:
+            fact = (
+                "a gate asks callers for a certificate, or is open to all: give one of --gate-open"
+            )
+            raise InputError(f"{fact} and this", field="--gate-client-ca")
+
+    @property
+    def client_names(self) -> tuple[str, ...]:
+        """Return the common names that kube-scheduler's certificate may have."""
+        return self.client_name or (KUBE_SCHEDULER,)
+
+    @property
+    def gate_client_names(self) -> tuple[str, ...] | None:
+        """Return those that kube-apiserver's may have; None = whoever calls is answered."""
+        return None if self.gate_open else self.gate_client_name or (KUBE_API_SERVER,)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import json
 import random
 import secrets
 import signal
@@ -25,6 +26,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from certs.material import KeyPair, issue_authority
+from tenure.serving.scheduling.options import KUBE_API_SERVER
 from tests.support.kube.api import Api
 from tests.support.kube.binaries import API_SERVER, CONTROLLERS, ETCD, SCHEDULER
 
@@ -40,6 +42,8 @@ WEBHOOK_ACCOUNT: Final = "system:serviceaccount:tenure-system:tenure-webhook"
 AGENT_ACCOUNT: Final = "system:serviceaccount:tenure-system:tenure-agent"
 KUBELET: Final = "system:node:kubelet-1"
 CONTROLLER_MANAGER: Final = "system:kube-controller-manager"
+CALLING: Final = "calling.pem"
+"""The file with the certificate and key that the API server shows to the gate."""
 DAEMON_SETS: Final = "system:serviceaccount:kube-system:daemon-set-controller"
 _GROUPS: Final[Mapping[str, str]] = {
     ADMIN: "system:masters",
@@ -294,6 +298,7 @@ def _certificates(folder: Path, users: KeyPair, proxies: KeyPair) -> list[str]:
     for option, content in files.items():
         (folder / option).write_bytes(content)
         options += [f"--{option}", str(folder / option)]
+    options += ["--admission-control-config-file", str(_shown_to_webhooks(folder, users))]
     return [
         *options,
         *("--requestheader-allowed-names", "front-proxy"),
@@ -301,6 +306,29 @@ def _certificates(folder: Path, users: KeyPair, proxies: KeyPair) -> list[str]:
         *("--requestheader-group-headers", "X-Remote-Group"),
         *("--requestheader-extra-headers-prefix", "X-Remote-Extra-"),
     ]
+
+
+def _shown_to_webhooks(folder: Path, users: KeyPair) -> Path:
+    """Write what the API server shows to webhooks that ask who calls, and return the file."""
+    from tests.support.kube.schedulers import client_leaf
+
+    own = client_leaf(users, KUBE_API_SERVER)
+    (folder / CALLING).write_bytes(own.certificate + own.key)
+    user = {"client-certificate": str(folder / CALLING), "client-key": str(folder / CALLING)}
+    config = {"apiVersion": "v1", "kind": "Config", "users": [{"name": "*", "user": user}]}
+    (folder / "calling.kubeconfig").write_text(json.dumps(config))
+    group = "apiserver.config.k8s.io/v1"
+    webhooks = {
+        "apiVersion": group,
+        "kind": "WebhookAdmissionConfiguration",
+        "kubeConfigFile": str(folder / "calling.kubeconfig"),
+    }
+    plugin = {"name": "MutatingAdmissionWebhook", "configuration": webhooks}
+    path = folder / "admission.yaml"
+    path.write_text(
+        json.dumps({"apiVersion": group, "kind": "AdmissionConfiguration", "plugins": [plugin]})
+    )
+    return path
 
 
 def _write_tokens(path: Path) -> dict[str, str]:

@@ -221,6 +221,7 @@ def extender(
         command += ["--config", str(config)]
     if gate:
         command += ["--gate", f"127.0.0.1:{gate}", "--gate-name", "127.0.0.1"]
+        command += ["--gate-client-ca", str(plane.folder / "client-ca-file")]
         command += [part for driver in drivers for part in ("--driver", driver)]
     if api:
         command += ["--api", f"127.0.0.1:{api}", "--api-name", API_NAME]

@@ -18,6 +18,7 @@ from tests.support.manifests import printed
 NAMESPACE: Final = "tenure-system"
 READY_SECONDS: Final = 300.0
 _PLURALS: Final = {
+    "NetworkPolicy": "networkpolicies",
     "RuntimeClass": "runtimeclasses",
     "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
 }

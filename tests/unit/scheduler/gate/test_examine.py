@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from scheduler.gate import examine
+from scheduler.gate.configuration import OPEN
 from tests.support.manifests import printed
 
 DRIVER = "gpu.example.com"
@@ -89,8 +90,10 @@ def deployed(*args: str, env: str = "") -> dict[str, Any]:
 def test_a_listener_that_anybody_may_call_is_told() -> None:
     """A forged review reserves cards for nobody."""
     gate, asked = ("--gate", "0.0.0.0:8445"), "TENURE_SCHEDULER_GATE_CLIENT_CA"
-    open_to_all = examine.of_deployments([deployed(), deployed(*gate)])
+    open_to_all = examine.of_deployments([deployed(), deployed(*gate, "--gate-open")])
     assert (open_to_all.state, "--gate-client-ca" in open_to_all.mend) == ("warning", True)
+    assert OPEN in open_to_all.says
+    assert examine.of_deployments([deployed(*gate)]).state == "wrong"
     assert examine.of_deployments([deployed(*gate, "--gate-client-ca", "f")]).state == "ok"
     assert examine.of_deployments([deployed(*gate, env=asked)]).state == "ok"
     assert examine.of_deployments([deployed()]).state == "not known"

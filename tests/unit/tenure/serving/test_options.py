@@ -27,7 +27,10 @@ EACH: Final = [
     for each in declared(options)
 ]
 REQUIRED: Final = {"scheduler": {"--certificates": "a", "--proof-key": "b", "--ledger-key": "c"}}
-TOGETHER: Final = {"--gate": {"--driver": "d"}, "--driver": {"--gate": "127.0.0.1:2"}}
+TOGETHER: Final = {
+    "--gate": {"--driver": "d", "--gate-client-ca": "f"},
+    "--driver": {"--gate": "127.0.0.1:2", "--gate-client-ca": "f"},
+}
 OTHERS: Final = {
     "--mode": "plugin",
     "--gpushare-unit": "GiB",
@@ -125,6 +128,17 @@ def test_what_is_no_address_is_refused_with_its_flag(
     assert f"--listen: expected HOST:PORT: value={text!r}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", [[], ["--gate-client-ca", "f", "--gate-open"]])
+def test_who_may_ask_a_gate_has_to_be_given(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An authority of callers, or that it is open: neither by default, nor both."""
+    given = {**REQUIRED["scheduler"], "--gate": "127.0.0.1:2", "--driver": "d"}
+    flags = [word for pair in given.items() for word in pair]
+    assert run(app, ["serve", "scheduler", *flags, *words]) == 2
+    assert "--gate-client-ca" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("flag", ["--gate", "--api"])
 def test_an_empty_address_is_none(flag: str) -> None:
     """As of a variable of a shell that is not set."""
@@ -161,6 +175,7 @@ def test_manifests_start_a_process_with_options_that_it_has(
     key = str(KEY.public)
     scheduler = ["scheduler", "--kube-version", "v1.36.3", "--image", "i", "--api"]
     scheduler += ["--driver", "d", "--gate-client-ca", "s", "--untold-devices", "record"]
+    scheduler += ["--control-plane", "10.0.0.0/28"]
     scheduler += ["--evict-partial-gangs", "--config-map", "c"]
     agent = ["agent", "--image", "i", "--api-ca", str(authority), "--proof-key", key]
     lines = [scheduler, [*agent, "--claims", "--ledger-key", key], [*agent, "--env"]]

@@ -16,15 +16,16 @@ from tests.support.manifests import printed, printed_agent, printed_scheduler
 from webhook.decide.settings import DEFAULT_ADMISSION
 from webhook.manifests.hooks import expressions
 
+NETWORK_POLICY = frozenset({"part", "port", "number", "callers"})
 WRITTEN: Mapping[str, tuple[Callable[..., None], frozenset[str]]] = {
     "webhook": (
         manifests.webhook,
         frozenset({"path", "vocabulary", "never_sent", *expressions(DEFAULT_ADMISSION)}),
     ),
     "webhook-rights": (manifests.rbac, frozenset()),
-    "scheduler": (manifests.scheduler, frozenset()),
+    "scheduler": (manifests.scheduler, NETWORK_POLICY),
     "dra": (manifests.dra, frozenset()),
-    "agent": (manifests.agent, frozenset({"mode"})),
+    "agent": (manifests.agent, NETWORK_POLICY | {"mode", "name", "control_plane"}),
     "crds": (manifests.crds, frozenset()),
 }
 """Each file that is printed, with its command and the values that are no option of it."""

@@ -78,19 +78,48 @@ def test_who_guards_claims_may_ask_whether_one_is_there() -> None:
 
 def test_the_gate_listens_where_the_control_plane_reaches_it() -> None:
     """A private control plane opens few ports, and may see nodes alone."""
-    options = (*IMAGE, *DRIVER, "--gate-port", "9443", "--host-network")
+    options = (*IMAGE, *DRIVER, "--gate-open", "--gate-port", "9443", "--host-network")
     things = by_name(printed_scheduler(*options))
     ports = things["Service/tenure-scheduler"]["spec"]["ports"]
     assert {"name": "gate", "port": 9443, "targetPort": 9443} in ports
     spec = things["Deployment/tenure-scheduler"]["spec"]["template"]["spec"]
     assert (spec["hostNetwork"], spec["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
-    assert "0.0.0.0:9443" in spec["containers"][0]["args"]
+    assert {"0.0.0.0:9443", "--gate-open"} <= {*spec["containers"][0]["args"]}
+    own = [key for key in things if key.startswith("NetworkPolicy")]
+    assert own == ["NetworkPolicy/tenure-kube-scheduler-https"], "the others would have no force"
+
+
+def test_a_network_policy_says_who_reaches_each_port() -> None:
+    """The gate: the API servers. The extender: its kube-scheduler. The API, by token: everybody."""
+    things = by_name(
+        [*printed_scheduler(*IMAGE, *DRIVER, "--api", "--gate-open"), *printed_agent()]
+    )
+    callers: dict[tuple[str, int], Any] = {}
+    for thing in things.values():
+        if thing["kind"] == "NetworkPolicy":
+            [rule], [name] = thing["spec"]["ingress"], thing["spec"]["podSelector"].values()
+            [port] = rule["ports"]
+            callers[name["app.kubernetes.io/name"], port["port"]] = rule.get("from", "all")
+    ports = {
+        (thing["metadata"]["name"], port["containerPort"])
+        for thing in things.values()
+        if thing["kind"] in {"Deployment", "DaemonSet"}
+        for container in thing["spec"]["template"]["spec"]["containers"]
+        for port in container["ports"]
+    }
+    assert ports == callers.keys()
+    assert callers["tenure-scheduler", 8445] == [{"ipBlock": {"cidr": "10.0.0.0/28"}}]
+    asks = {"matchLabels": {"app.kubernetes.io/name": "tenure-kube-scheduler"}}
+    assert callers["tenure-scheduler", 8443] == [{"podSelector": asks}]
+    assert callers["tenure-scheduler", 8444] == "all"
+    probes = {port: who for port, who in callers.items() if port[1] in {8080, 10259}}
+    assert all(who == [{"namespaceSelector": {}}] for who in probes.values())
 
 
 def test_our_own_pods_use_no_claim() -> None:
     """Who answers the gate must not wait for it."""
     own = [
-        *printed_scheduler(*IMAGE, *DRIVER),
+        *printed_scheduler(*IMAGE, *DRIVER, "--gate-open"),
         *printed_agent(),
     ]
     pods = [
