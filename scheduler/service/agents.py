@@ -28,6 +28,7 @@ from ledger.domain.log.events import (
     PodReleased,
     PodVoided,
 )
+from ledger.domain.log.machines import is_witness
 from ledger.domain.log.state import GRANTED, LOST, OBSERVED, Holding, NodeState, node_uid_of
 from scheduler.record import events
 from scheduler.service.books import LiveBooks
@@ -333,9 +334,16 @@ class Agents:
         for uid in pod_uids:
             self._gone.get(node_uid, {}).pop(uid, None)
 
+    def lost(self) -> list[NodeState]:
+        """Return the Nodes through which Pods or claims hold what they lost with it, by UID."""
+        states = map(self._view.recorded, sorted(self._lost))
+        return [one for one in states if one and any(each.phase == LOST for each in one.everyone())]
+
     async def runs(self, node_uid: str, pod_uids: AbstractSet[str]) -> list[str]:
         """
         Clear lost Nodes of a machine, once its agent says which Pods run and none of theirs does.
+
+        The agent is that of a Node with the UID or name of the lost one (`is_witness`).
 
         Returns:
             UIDs of the Nodes that were cleared.
@@ -348,19 +356,16 @@ class Agents:
         if state is None or state.lost:
             return []
         cleared = []
-        for uid in sorted(self._lost):
-            other = self._view.recorded(uid)
-            if other is None or not _same_machine(state, other):
-                continue
+        for other in self.lost():
             lost = [one for one in other.everyone() if one.phase == LOST]
-            if not lost or any(_is_there(one, pod_uids) for one in lost):
+            if not is_witness(state, other) or any(_is_there(one, pod_uids) for one in lost):
                 continue
             position = max(one.opened_position for one in lost)
             new = events.cleared_by_agent(other, node_uid, position, self._clock.wall_us())
             new = events.by(self._actor, new)
             if await record(self._recorder, (new,), self._books.recorded) is None:
                 self.counts["cleared"] += 1
-                cleared.append(uid)
+                cleared.append(other.uid)
             else:
                 self.counts["not cleared"] += 1
         return cleared
@@ -372,13 +377,6 @@ class Agents:
 
 def _is_there(holding: Holding, pod_uids: AbstractSet[str]) -> bool:
     return holding.pod_uid in pod_uids or any(one.uid in pod_uids for one in holding.consumers)
-
-
-def _same_machine(one: NodeState, other: NodeState) -> bool:
-    if one.uid == other.uid:
-        return True
-    ids = (one.system_uuid, one.machine_id)
-    return all(ids) and ids == (other.system_uuid, other.machine_id)
 
 
 def is_covered(holding: Holding, pod: SeenPod) -> bool:

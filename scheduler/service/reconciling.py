@@ -27,8 +27,10 @@ from ledger.domain.log.events import BY_COUNT, DriftFound, DriftResolved, Ledger
 from ledger.domain.log.machines import (
     DEVICE_ID_CLONED,
     MACHINE_ID_CLONED,
+    MACHINE_IDS_TAKEN,
     MACHINE_REGISTERED_TWICE,
     contradictions,
+    ids_taken,
 )
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.log.state import Holding
@@ -76,6 +78,7 @@ OF_CLUSTER: Final = frozenset(
     {
         MACHINE_REGISTERED_TWICE,
         MACHINE_ID_CLONED,
+        MACHINE_IDS_TAKEN,
         DEVICE_ID_CLONED,
         drift.NAMESPACE_LABEL_WRONG,
         drift.CLOCK_SKEW,
@@ -298,9 +301,12 @@ class Reconciling:
 
     def _of_cluster(self) -> list[Disagreement]:
         """Return what is about no node, or about several."""
-        claims = self._view.engine.claimants()
+        claims, lost = self._view.engine.claimants(), self._agents.lost()
+        names = self._releasing.names() if lost else ()
+        there = [state for name in names for state in self._releasing.states(name)]
         return [
             *map(contradicted, contradictions(claims)),
+            *map(contradicted, ids_taken(there, lost)),
             *mislabelled(self._announcing.mislabelled),
             *skewed(self._skew(), SKEW_MAX_US / 1e6),
         ]

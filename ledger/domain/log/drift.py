@@ -11,7 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ledger.domain.log.machines import DEVICE_ID_CLONED, MACHINE_ID_CLONED, MACHINE_REGISTERED_TWICE
+from ledger.domain.log.machines import (
+    DEVICE_ID_CLONED,
+    MACHINE_ID_CLONED,
+    MACHINE_IDS_TAKEN,
+    MACHINE_REGISTERED_TWICE,
+)
 
 BOUND_ELSEWHERE: Final = "BoundElsewhere"
 UNSETTLED: Final = "ReservationUnsettled"
@@ -113,7 +118,7 @@ _ALL: Final = (
     DriftKind(
         name=HOLDER_ON_LOST_NODE,
         meaning="the Node is gone or is another machine now, and Pods held something through it",
-        repair="ends when the machine's agent says so, or it has booted again without one",
+        repair="ends when the machine's agent says so, under the same name of the Node",
         mend="`tenure ledger clear` once nothing runs there any more",
     ),
     DriftKind(
@@ -208,6 +213,14 @@ _ALL: Final = (
         name=MACHINE_ID_CLONED,
         meaning="two machines share a machine id",
         mend="give one of them a new `/etc/machine-id`",
+    ),
+    DriftKind(
+        name=MACHINE_IDS_TAKEN,
+        meaning="a Node tells the ids of a machine that was lost under another name, and Pods held"
+        " something through that one",
+        repair="they hold it on, whatever the agent of this Node says",
+        mend="look at both machines: where one was renamed, `tenure ledger clear` with the lost"
+        " Node's name; else take the Node that lies out of the cluster",
     ),
     DriftKind(
         name=DEVICE_ID_CLONED,

@@ -16,6 +16,7 @@ from ledger.domain.nodes import NodeFacts
 MACHINE_ID_CLONED: Final = "MachineIdCloned"
 MACHINE_REGISTERED_TWICE: Final = "MachineRegisteredTwice"
 DEVICE_ID_CLONED: Final = "DeviceIdCloned"
+MACHINE_IDS_TAKEN: Final = "MachineIdsTaken"
 
 Machine: TypeAlias = tuple[str, str]
 """System UUID and machine id; of a machine that does not tell both, empty text and the Node UID."""
@@ -111,6 +112,34 @@ def granting_nodes(nodes: Sequence[NodeFacts]) -> list[int]:
 def same_device(share: DeviceShare, devices: Iterable[DeviceRecord]) -> DeviceRecord | None:
     """Return the device of a share among those another Node of its machine lists."""
     return device_in(devices, share.device_type, minor=share.minor, device_id=share.device_id)
+
+
+def is_witness(node: Registered, lost: Registered) -> bool:
+    """
+    Tell whether a Node's agent may say what runs of a lost Node's Pods.
+
+    Rule: docs/adr/0010. A kubelet writes any ids into its own Node, and has its own name alone.
+    """
+    if node.uid == lost.uid:
+        return True
+    return node.name == lost.name and machine_of(node) == machine_of(lost)
+
+
+def ids_taken(nodes: Iterable[Registered], lost: Iterable[Registered]) -> Iterator[Contradiction]:
+    """Yield the live Nodes that tell the ids of a lost Node's machine and are no witness of it."""
+    by_machine = {machine_of(one): one for one in lost if one.lost}
+    for node in nodes:
+        before = None if node.lost else by_machine.get(machine_of(node))
+        if before is not None and not is_witness(node, before):
+            yield Contradiction(
+                kind=MACHINE_IDS_TAKEN,
+                node_uid=node.uid,
+                node_name=node.name,
+                other_name=before.name,
+                detail=f"it tells the ids of the machine of {before.name}, which is lost, and its"
+                f" agent's word ends nothing there: system_uuid={node.system_uuid},"
+                f" machine_id={node.machine_id}",
+            )
 
 
 def contradictions(nodes: Sequence[Registered]) -> list[Contradiction]:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ledger.domain.cpuset import parse_cpuset
 from ledger.domain.devices import DeviceRecord, DeviceShare
 from ledger.domain.log.events import (
@@ -10,7 +12,7 @@ from ledger.domain.log.events import (
     PodReleased,
     PodReserved,
 )
-from ledger.domain.log.machines import cloned_ids, contradictions, machine_of
+from ledger.domain.log.machines import cloned_ids, contradictions, ids_taken, is_witness, machine_of
 from ledger.domain.nodes import NodeFacts
 from tests.support.folding import fold
 from tests.support.violations import machine_violations, violations
@@ -63,6 +65,19 @@ def test_two_live_nodes_of_one_machine_are_named() -> None:
     assert named(node("old", lost=True), node("new")) == []
     assert named(node("old"), node("new", lost=True)) == []
     assert named(node("a", "", ""), node("b", "", "")) == []
+
+
+def test_a_witness_has_the_name_or_the_uid_of_the_lost_node() -> None:
+    """Ids alone are no evidence, and another machine of the same name is none either."""
+    lost, again = node("a", lost=True), replace(node("a"), uid="uid-new")
+    assert is_witness(again, lost)
+    assert is_witness(node("a", "other"), lost)
+    others = [node("b"), node("a", "other"), node("a", "")]
+    others = [others[0], *(replace(each, uid="uid-new") for each in others[1:])]
+    assert [is_witness(each, lost) for each in others] == [False] * 3
+    found = list(ids_taken([again, *others, node("c", lost=True)], [lost]))
+    assert [(one.node_name, one.other_name) for one in found] == [("b", "a")]
+    assert list(ids_taken([node("b", "", ""), node("b")], [node("a", "", "", lost=True)])) == []
 
 
 def test_a_machine_id_alone_is_shared_by_two_machines() -> None:

@@ -535,6 +535,30 @@ def test_a_machine_that_registered_again_opens_by_its_agents_word() -> None:
     assert lost.holdings == {}
 
 
+def test_a_node_that_takes_the_ids_of_a_lost_machine_ends_nothing_there() -> None:
+    """Any kubelet writes into its own Node what ids it likes; the lost Node's name it has not."""
+    scene = Scene()
+    scene.hold("p")
+
+    def tell(name: str, uid: str) -> None:
+        scene.live.record(
+            NodeInventoried(node_uid=uid, node_name=name, system_uuid="board", machine_id="disk")
+        )
+
+    tell("a", "uid-a")
+    scene.live.record(NodeLost(node_uid="uid-a", node_name="a", reason="deleted"))
+    scene.known.caller = agent_of("b")
+    tell("b", "uid-b")
+    assert scene.confirm(runs=[])[1]["cleared"] == []
+    [lost] = scene.agents.lost()
+    assert [one.pod_uid for one in lost.holdings.values()] == ["pod-p"]
+    tell("a", "uid-a")
+    assert scene.confirm(runs=[])[1]["cleared"] == []
+    scene.known.caller = agent_of("a")
+    assert scene.confirm(runs=[])[1]["cleared"] == ["uid-a"]
+    assert scene.agents.lost() == []
+
+
 def test_a_pod_that_was_called_gone_is_here_again_before_it_starts() -> None:
     """Nobody releases it by the old word then."""
     scene = Scene()

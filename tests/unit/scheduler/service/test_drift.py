@@ -12,7 +12,7 @@ from ledger.domain.cpuset import CpuSet, parse_cpuset
 from ledger.domain.devices import DeviceRecord, DeviceShare
 from ledger.domain.log import drift
 from ledger.domain.log.drift import DRIFT_KINDS
-from ledger.domain.log.machines import contradictions
+from ledger.domain.log.machines import contradictions, ids_taken
 from ledger.domain.log.state import GRANTED, LOST, OBSERVED, Holding, NodeState
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.systems import Claimant
@@ -386,6 +386,12 @@ def test_what_two_nodes_claim_has_the_name_that_a_simulation_gives(kind: str) ->
     found = [contradicted(one) for one in contradictions(CLAIMS[kind])]
     assert [one.kind for one in found] == [kind]
     assert found[0].drift_id.startswith(f"{kind}/uid-b/")
+
+
+def test_who_takes_the_ids_of_a_lost_machine_is_the_one_that_is_named() -> None:
+    """By its UID, so that it is found and over once."""
+    taken = ids_taken([node("b", machine_id="a", system_uuid="a")], [node("a", lost=True)])
+    assert [contradicted(one).drift_id for one in taken] == ["MachineIdsTaken/uid-b/machine"]
 
 
 def test_labels_and_clocks_are_of_no_node() -> None:

@@ -10,6 +10,7 @@ import pytest
 from ledger.domain.errors import LedgerError, UnknownOutcomeError
 from ledger.domain.log import drift
 from ledger.domain.log.events import PodReleased
+from ledger.domain.log.machines import MACHINE_IDS_TAKEN
 from ledger.domain.resources import (
     ANNOTATION_DEVICE_ALLOCATED,
     ANNOTATION_TENURE_PROOF,
@@ -166,6 +167,32 @@ def test_what_is_planted_is_named_once_and_over_once_mended(
     cluster.wait(LONG)
     assert cluster.open == set()
     assert cluster.kinds == kinds
+
+
+def test_a_node_that_takes_the_ids_of_a_lost_machine_is_named(cluster: Cluster) -> None:
+    """On that Node, until the lost one is cleared or the ids are its own again."""
+
+    def tell(name: str, machine: str) -> None:
+        ids = {"systemUUID": machine, "machineID": machine}
+        cluster.server.change(
+            f"/api/v1/nodes/{name}", lambda node: node["status"].update(nodeInfo=ids)
+        )
+        cluster.wait(LONG)
+
+    tell("n0", "m0")
+    tell("n1", "m1")
+    cluster.delete_pod("q")
+    cluster.wait(LONG)
+    cluster.server.delete("/api/v1/nodes/n0")
+    cluster.wait(LONG)
+    assert cluster.kinds == [drift.HOLDER_ON_LOST_NODE]
+    tell("n1", "m0")
+    assert cluster.kinds[1:] == [MACHINE_IDS_TAKEN]
+    [(name, note)] = cluster.told(MACHINE_IDS_TAKEN)
+    assert name == "n1"
+    assert "it tells the ids of the machine of n0, which is lost" in note
+    tell("n1", "m1")
+    assert len(cluster.open) == 1
 
 
 def test_people_read_it_on_the_pod(cluster: Cluster) -> None:
