@@ -22,7 +22,7 @@ from msgspec import Struct, structs
 from certs.ports import ApiError, Object, Objects
 from ledger.domain.bounds import Name
 from ledger.domain.dialects.dra.asking import Asking, Giver
-from ledger.domain.errors import FencedError, InputError, LedgerError
+from ledger.domain.errors import FencedError, LedgerError
 from ledger.domain.kube.object_fields import is_name, items_in, section, text_in
 from ledger.domain.log.drift import DRIFT_KINDS, TWO_MODES
 from ledger.domain.log.events import (
@@ -71,6 +71,7 @@ from scheduler.service.claim_refusals import ClaimRefusals
 from scheduler.service.claim_waits import Leaves, WaitingEnds, fence, may_be
 from scheduler.service.claims import CLAIMS, ClaimBook
 from scheduler.service.ending import life_of
+from scheduler.service.http import check_depth, decode_bounded, read_aside
 from scheduler.service.ports import Attempts, Clock, PendingPod, Recorder, TakeRecorded, WhyNot
 from scheduler.service.recording import gravest, record
 from scheduler.service.releasing import FORCED
@@ -97,6 +98,13 @@ class _Request(Struct, rename="camel"):
 
 class _Review(Struct):
     request: _Request
+
+
+def _read(body: bytes) -> _Request:
+    request = decode_bounded(body, _Review).request
+    check_depth(request.object, "request.object")
+    check_depth(request.old_object, "request.oldObject")
+    return request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,10 +190,7 @@ class Gate:
             InputError: it is no review of a claim.
             LedgerError: the ledger is away, or the outcome is not known.
         """
-        try:
-            request = msgspec.json.decode(body, type=_Review).request
-        except (msgspec.MsgspecError, RecursionError) as error:
-            raise InputError(str(error), field="body") from error
+        request = await read_aside(_read, body)
         old = claim_seen(request.old_object, self._drivers)
         new = claim_seen(request.object, self._drivers)
         check_names(old, new)

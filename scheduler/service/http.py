@@ -6,10 +6,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
+import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 from aiohttp.web_protocol import RequestHandler
@@ -51,6 +53,55 @@ GATE: Final = CallLimits(
 """Two claims of 1.5 MiB, escaped; the API server gives up after the 5 s of its `timeoutSeconds`."""
 
 
+VALUES_MAX: Final = 1 << 17
+"""Commas and opening brackets of a review: a claim with all that the API allows has a tenth."""
+DEPTH_MAX: Final = 64
+"""Levels of an object in a review; a claim has some twelve."""
+ASIDE_BYTES: Final = 64 << 10
+"""A larger body is read in a thread, one after another, so that calls are answered in between."""
+_ASIDE: Final = ThreadPoolExecutor(1, thread_name_prefix="bodies")
+
+T = TypeVar("T")
+
+
+async def read_aside(read: Callable[[bytes], T], body: bytes) -> T:
+    """Return what a function reads in a body, a large one outside of the loop's thread."""
+    if len(body) <= ASIDE_BYTES:
+        return read(body)
+    return await asyncio.get_running_loop().run_in_executor(_ASIDE, read, body)
+
+
+def decode_bounded(body: bytes, kind: type[T]) -> T:
+    """
+    Decode a body of JSON that anybody may have sent.
+
+    Raises:
+        InputError: it is another kind of value, or beyond a bound.
+    """
+    values = len(body) - len(body.translate(None, b",[{"))  # those in texts count, too
+    if values > VALUES_MAX:
+        raise InputError(f"too many values: count={values}, most={VALUES_MAX}", field="body")
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise InputError(str(error), field="body") from error
+
+
+def check_depth(value: object, path: str) -> None:
+    """Refuse what is nested too deep, level by level. Raises InputError."""
+    level: list[Any] = [value]
+    for _ in range(DEPTH_MAX):
+        level = [
+            child
+            for item in level
+            for child in (item.values() if isinstance(item, dict) else item)
+            if isinstance(child, dict | list)
+        ]
+        if not level:
+            return
+    raise InputError(f"too deep: levels_max={DEPTH_MAX}", field=path)
+
+
 class Answered(NamedTuple):
     """What is said to one call."""
 
@@ -77,6 +128,8 @@ class Calls:
         except web.HTTPRequestEntityTooLarge:
             fact = f"too large: bytes_max={limits.body_bytes_max}"
             return self._broken(verb, 413, "too_large", fact)
+        except web.HTTPServiceUnavailable as error:  # its bytes made room for others'
+            return self._broken(verb, 503, "not_now", error.text or "")
         except InputError as error:
             return self._broken(verb, 400, "unreadable", str(error))
         except limits.not_now as error:

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Final, cast
 
-from aiohttp.web import HTTPRequestEntityTooLarge
+from aiohttp.web import HTTPRequestEntityTooLarge, HTTPServiceUnavailable
 from h2 import events
 from h2.config import H2Configuration
 from h2.connection import H2Connection
@@ -17,6 +17,8 @@ from h2.errors import ErrorCodes
 from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes, Settings
 from hyperframe.frame import GoAwayFrame
+
+from tenure.serving.bodies import TOO_MANY, Bodies, Body
 
 STREAMS_MAX: Final = 250
 """Calls of one connection at once, as many as Go's server takes."""
@@ -43,15 +45,15 @@ class _Stream:
 
     Attributes:
         whole: the body, once its end is here.
-        size: of the body, as far as it came.
+        body: as it is counted.
         unsent: what is left of the answer, None before there is one.
         since: when it was last worked on.
     """
 
     whole: asyncio.Future[bytes]
+    body: Body
     since: float
     parts: list[bytes] = field(default_factory=list)
-    size: int = 0
     is_ended: bool = False
     unsent: memoryview | None = None
 
@@ -61,6 +63,7 @@ class Http2Connection(asyncio.Protocol):
     Answers the calls of one connection, each in a task.
 
     Args:
+        bodies: of all connections.
         body_bytes_max: of one call.
         answering: keeps the connection for as long as a call is being answered.
         is_silent: callers should look for another replica: told so once they are answered.
@@ -74,6 +77,7 @@ class Http2Connection(asyncio.Protocol):
         answering: Callable[[Http2Connection], AbstractContextManager[None]],
         is_silent: Callable[[], bool],
         *,
+        bodies: Bodies,
         body_bytes_max: int,
         idle_seconds: float,
         ended: Callable[[Http2Connection], None],
@@ -81,6 +85,7 @@ class Http2Connection(asyncio.Protocol):
         self._answer = answer
         self._answering = answering
         self._is_silent = is_silent
+        self._bodies = bodies
         self._body_bytes_max = body_bytes_max
         self._idle_seconds = idle_seconds
         self._ended = ended
@@ -211,9 +216,10 @@ class Http2Connection(asyncio.Protocol):
             case events.StreamEnded():
                 stream = self._streams.get(event.stream_id)
                 if stream is not None:
-                    stream.is_ended = True
+                    stream.is_ended = stream.body.is_whole = True
                     if not stream.whole.done():
                         stream.whole.set_result(b"".join(stream.parts))
+                        stream.parts.clear()
             case events.StreamReset():
                 stream = self._streams.pop(event.stream_id, None)
                 if stream is not None:
@@ -237,22 +243,31 @@ class Http2Connection(asyncio.Protocol):
                 method = value
             elif name == b":path":
                 path = value
-        stream = _Stream(whole=self._loop.create_future(), since=self._loop.time())
+        body = self._bodies.begin(
+            lambda: self._refuse(stream, HTTPServiceUnavailable(text=TOO_MANY))
+        )
+        stream = _Stream(whole=self._loop.create_future(), body=body, since=self._loop.time())
         self._streams[number] = stream
         words = method.decode("latin-1"), path.partition(b"?")[0].decode("latin-1")
         task = self._loop.create_task(self._run(number, stream, *words))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: self._bodies.end(body))
 
     def _put(self, stream: _Stream, data: bytes) -> None:
-        stream.size += len(data)
-        if stream.size > self._body_bytes_max:
-            stream.parts.clear()
-            stream.whole.set_exception(
-                HTTPRequestEntityTooLarge(max_size=self._body_bytes_max, actual_size=stream.size)
-            )
+        if not data:
+            return
+        size, most = stream.body.size + len(data), self._body_bytes_max
+        if size > most:
+            self._refuse(stream, HTTPRequestEntityTooLarge(max_size=most, actual_size=size))
         else:
             stream.parts.append(data)
+            self._bodies.grow(stream.body, len(data))
+
+    @staticmethod
+    def _refuse(stream: _Stream, error: Exception) -> None:
+        stream.parts.clear()
+        stream.whole.set_exception(error)
 
     @staticmethod
     def _give_up(stream: _Stream) -> None:

@@ -15,6 +15,7 @@ from aiohttp import web, web_response
 from aiohttp.http import HttpProcessingError
 
 from certs.serving import common_names
+from tenure.serving.bodies import READ_BYTES, Bodies, counted
 from tenure.serving.http2 import MALFORMED, Answer, Http2Connection
 
 HTTP1: Final = "http/1.1"
@@ -68,17 +69,21 @@ class ConnectionLimits:
 
 class Connections:
     """
-    Which connections have a request that is being answered.
+    Which connections have a request that is being answered, and the bodies of all of them.
 
     Attributes:
         names: common names, one of which a caller's certificate has to have; None = any may call.
     """
 
     def __init__(
-        self, limits: ConnectionLimits | None = None, names: Collection[str] | None = None
+        self,
+        limits: ConnectionLimits | None = None,
+        names: Collection[str] | None = None,
+        bodies: Bodies | None = None,
     ) -> None:
         self.limits = limits or ConnectionLimits()
         self.names = names
+        self.bodies = bodies or Bodies()
         self._busy: Counter[Connection] = Counter()
 
     @contextmanager
@@ -208,6 +213,7 @@ class _Site(web.BaseSite):
             self._http2.answer,
             self._connections.answering,
             self._http2.is_silent,
+            bodies=self._connections.bodies,
             body_bytes_max=self._http2.body_bytes_max,
             idle_seconds=self._connections.limits.idle_seconds,
             ended=lambda one: self._open.pop(one, None),
@@ -227,6 +233,7 @@ async def listening(
     finish_seconds: float,
 ) -> AsyncIterator[int]:
     """Listen until the block ends, then let requests in flight finish; the value is the port."""
+    app.middlewares.insert(0, counted(connections.bodies))
     runner = web.AppRunner(
         app,
         access_log=None,
@@ -235,6 +242,7 @@ async def listening(
         shutdown_timeout=finish_seconds,
         auto_decompress=False,
         keepalive_timeout=connections.limits.idle_seconds,
+        read_bufsize=READ_BYTES,
     )
     await runner.setup()
     site = _Site(runner, where, connections, tls, http2)

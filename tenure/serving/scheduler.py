@@ -20,7 +20,7 @@ from scheduler.service.api.http import LateRoutes
 from scheduler.service.assembly import assemble
 from scheduler.service.beginning import Beginning
 from scheduler.service.freshness import AWAY, Freshness
-from scheduler.service.http import calls_app, extender_calls
+from scheduler.service.http import EXTENDER, calls_app, extender_calls
 from scheduler.service.leading import Leading
 from scheduler.service.metrics import Metrics
 from scheduler.service.replica import Replica
@@ -28,6 +28,7 @@ from scheduler.service.world import Ports
 from tenure.kube.objects import KubeObjects, connected
 from tenure.kube.reflector import Reflector, SetBackError
 from tenure.serving.background import as_coroutine, tasks_of_process, told_to_stop, unless
+from tenure.serving.bodies import Bodies
 from tenure.serving.listening import Connections, Http2, announced
 from tenure.serving.memory import give_back, look_seldom
 from tenure.serving.probes import probes_app
@@ -331,7 +332,8 @@ def _follow(process: Process) -> Reflector:
 
 async def _answer(process: Process, folder: ServingFolder) -> None:
     """Answer kube-scheduler until the process is told to stop, and a while longer."""
-    connections = Connections(names=process.options.client_names)
+    bodies = Bodies(2 * EXTENDER.body_bytes_max)
+    connections = Connections(names=process.options.client_names, bodies=bodies)
     calls, is_silent = (
         extender_calls(process.live.extender, process.metrics),
         process.leading.is_silent,

@@ -559,6 +559,10 @@ BEYOND = {
     "a long text": (b'"' + b"x" * 2**20 + b'x"', "a text is too long: length=1048577"),
     "a number out of range": (b"1e999", "a number is out of range: value=1e999"),
     "digits without end": (b"9" * 5_000, "a number has too many digits"),
+    "more values than are read": (
+        b"[" + b"0," * 2**20 + b"0]",
+        "too many values: values_max=1048576",
+    ),
     "a large body": (b'"' + b"x" * 9 * 2**20 + b'"', "too large: bytes_max=8388608"),
 }
 

@@ -474,6 +474,25 @@ def test_a_call_that_its_caller_gave_up_is_no_ones_fault(served: Callable[..., N
     served(act)
 
 
+def test_questions_that_do_not_end_make_room_for_those_that_come(
+    served: Callable[..., None],
+) -> None:
+    """Also where all are of one connection."""
+
+    async def act(one: Served) -> None:
+        one.connections.bodies.bytes_max = 1 << 20
+        async with http2_client(one.port, one.known()) as client:
+            begun = [client.begin("/filter") for _ in range(8)]
+            for number in begun:
+                await client.send(number, b" " * (256 << 10), ends=False)
+            for number in begun[:4]:
+                assert (await client.answer(number))[0] == 503
+            assert (await client.ask("/filter", question()))[0] == 200
+            assert one.connections.bodies.size <= 1 << 20
+
+    served(act)
+
+
 def test_calls_of_one_connection_have_a_bound(
     served: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

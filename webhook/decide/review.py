@@ -49,11 +49,14 @@ class ReviewLimits:
 
     Attributes:
         bytes_max: of the body; an UPDATE carries two objects of up to 1.5 MiB each.
+        values_max: commas and opening brackets of the body; the densest objects of that size that
+            the API server stores have fewer.
         depth_max: levels of nesting of the body.
         text_length_max: characters of one text; all annotations together may have 256 KiB.
     """
 
     bytes_max: int = 8 * 2**20
+    values_max: int = 2**20
     depth_max: int = 64
     text_length_max: int = 2**20
 

@@ -35,6 +35,9 @@ def read_review(body: bytes, limits: ReviewLimits) -> AdmissionRequest:
     """
     if len(body) > limits.bytes_max:
         raise LimitError(f"too large: bytes_max={limits.bytes_max}")
+    values = len(body) - len(body.translate(None, b",[{"))  # those in texts count, too
+    if values > limits.values_max:
+        raise LimitError(f"too many values: values_max={limits.values_max}")
     levels = levels_written()
     wraps = max(0, (levels or 0) - limits.depth_max)
     try:

@@ -19,6 +19,7 @@ from scheduler.service.api.http import RefusedError, Route, json_answer, read_ob
 from scheduler.service.api.rights import may
 from scheduler.service.api.words import FORCE, GROUP, HOLDINGS, ROOT, VERSION
 from scheduler.service.gate import Gate
+from scheduler.service.http import read_aside
 from scheduler.service.ports import WhyNot
 from scheduler.service.releasing import Releasing
 
@@ -43,7 +44,7 @@ class ActRoutes:
         """Release what an ended Pod, or a claim, holds on a node that does not confirm it."""
         namespace, name = request.match_info["namespace"], request.match_info["holder"]
         await self._check(caller, namespace, name)
-        order = read_order(await request.read())
+        order = await read_aside(read_order, await request.read())
         why = self._why_not()
         if why:
             raise RefusedError(503, "ServiceUnavailable", why, retry=True)

@@ -24,6 +24,7 @@ from scheduler.service.agents import CONFIRMED_MAX, LATER, Agents, Given, SeenPo
 from scheduler.service.api.callers import Caller
 from scheduler.service.api.http import RefusedError, Route, json_answer, read_object
 from scheduler.service.claim_ends import ConfirmedClaim
+from scheduler.service.http import read_aside
 from scheduler.service.node_log import Change, TooOldError
 from scheduler.service.ports import WhyNot
 from scheduler.service.view import ClusterView
@@ -171,7 +172,7 @@ class AgentRoutes:
     async def confirm(self, request: web.Request, caller: Caller) -> web.StreamResponse:
         """Take what the caller's node confirms."""
         name, uid = self._node(caller)
-        said = read_confirmation(await request.read())
+        said = await read_aside(read_confirmation, await request.read())
         number = self._agents.take(uid, said.sequence)
         if number is None:
             return self._answer(name, uid, self._view.position, taken=False)
@@ -209,7 +210,7 @@ class AgentRoutes:
         In quarantine too: then above all a node has to see for itself.
         """
         name, _ = node_of(caller, self._user)
-        said: Kept = decode_value(Kept, read_object(await request.read()), "body")
+        said: Kept = decode_value(Kept, await read_aside(read_object, await request.read()), "body")
         answer = await self._checkpoint(said.kept, f"the agent of {name}")
         return json_answer({"format": FORMAT, **answer})
 

@@ -24,6 +24,7 @@ from scheduler.record import events
 from scheduler.service.api.callers import Caller
 from scheduler.service.api.http import RefusedError, Route, json_answer, read_object
 from scheduler.service.api.words import REFUSALS, REFUSALS_MAX, WEBHOOK_ACTOR
+from scheduler.service.http import read_aside
 from scheduler.service.ports import Clock, Recorder, WhyNot
 from scheduler.service.refusing import namespace_budgets
 
@@ -79,7 +80,7 @@ class RefusalRoutes:
         if why:
             raise RefusedError(503, "ServiceUnavailable", why, retry=True)
         counts = Counter[str]()
-        refusals, faults = read_refusals(await request.read())
+        refusals, faults = await read_aside(read_refusals, await request.read())
         for told in refusals:
             counts[await self._record(told)] += 1
         counts["unreadable"] += len(faults)

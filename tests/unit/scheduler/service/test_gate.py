@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -35,6 +36,7 @@ from scheduler.service.binding import pod_path
 from scheduler.service.budgets import FIRST_SECONDS, LONGEST_SECONDS
 from scheduler.service.claims import CLAIMS, ClaimBook, claim_path
 from scheduler.service.gate import OPEN_SECONDS, Gate, GateWorks
+from scheduler.service.http import ASIDE_BYTES, DEPTH_MAX, VALUES_MAX, decode_bounded
 from scheduler.service.slices import SLICES, SliceBook
 from scheduler.service.telling import Telling
 from scheduler.service.wakeups import Wakeups
@@ -1175,6 +1177,52 @@ def test_no_act_takes_back_what_a_claim_has(world: World) -> None:
 
     assert asyncio.run(act) == {}
     assert kinds(world)[-1] == "claim.bound"
+
+
+def nested(levels: int) -> str:
+    """Return a list in lists."""
+    return "[" * levels + "]" * levels
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        pytest.param("[" + "[]," * VALUES_MAX + "[]]", "body: too many values", id="many lists"),
+        pytest.param(nested(DEPTH_MAX), "request.object: too deep", id="deep"),
+        pytest.param(nested(100_000), "body: maximum recursion", id="deeper than is decoded"),
+        pytest.param("9" * 5_000, "body: Integer value out of range", id="a long number"),
+    ],
+)
+def test_a_review_has_bounds_wherever_it_is_large(world: World, value: str, words: str) -> None:
+    """Nothing of it is looked at then, nor asked of the API server."""
+    review = f'{{"request": {{"uid": "r", "oldObject": {{}}, "object": {{"x": {value}}}}}}}'
+
+    with pytest.raises(InputError, match=words):
+        asyncio.run(world.gate.answer(review.encode()))
+
+    assert world.listed == 0
+
+
+def test_a_large_review_is_read_outside_of_the_loops_thread(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One is read after another, so that other calls are answered in between; it counts as any."""
+    threads: dict[bool, str] = {}
+
+    def decode(body: bytes, kind: type[Any]) -> object:
+        threads[len(body) > ASIDE_BYTES] = threading.current_thread().name
+        return decode_bounded(body, kind)
+
+    monkeypatch.setattr("scheduler.service.gate.decode_bounded", decode)
+    assert world.write("a", result(0))["allowed"]
+    large = claim("b", 0)
+    large["metadata"]["annotations"] = {"x": "y" * ASIDE_BYTES}
+    world.store(large)
+
+    assert world.write("b", result(1))["allowed"]
+
+    assert threads[False] == threading.main_thread().name
+    assert threads[True].startswith("bodies")
 
 
 HALF = {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory": "8Gi"}
