@@ -35,6 +35,8 @@ from scheduler.decide.settings import SchedulingSettings
 
 SEEN_BY_AGENT: Final = "agent"
 """The source of what a node's agent sees a Pod have."""
+ALONE: Final = "by the node alone"
+"""In place of a namespace, of a Pod that the API does not have: no namespace is called so."""
 _NOWHERE: Final = "unknown"
 """The namespace of a Pod of which kubelet's file is the only word."""
 

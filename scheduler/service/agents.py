@@ -30,6 +30,7 @@ from ledger.domain.log.events import (
 )
 from ledger.domain.log.machines import is_witness
 from ledger.domain.log.state import GRANTED, LOST, OBSERVED, Holding, NodeState, node_uid_of
+from scheduler.cluster.objects import ALONE
 from scheduler.record import events
 from scheduler.service.books import LiveBooks
 from scheduler.service.claim_ends import ClaimEnds
@@ -46,6 +47,8 @@ PAUSED_SECONDS: Final = 60.0
 """Every node is looked at twice as often: who did not look for so long was not there to hear."""
 CONFIRMED_MAX: Final = 512
 """Pods of one message."""
+PLACES_MAX: Final = 512
+"""Pods of one node by its word alone, where kubelet says that it has more places: 110 as a rule."""
 _OF_EPOCH: Final = 1 << 32
 """Numbers of messages and of questions of one epoch: those of another one are others."""
 
@@ -130,6 +133,7 @@ class Agents:
         self._gone: dict[str, dict[str, None]] = {}  # UID of the node -> UIDs of Pods
         self._seen: dict[str, dict[str, SeenPod]] = {}  # UID of the node -> by UID of the Pod
         self._otherwise: dict[str, dict[str, str]] = {}  # UID of the node -> by key, in words
+        self._full: dict[str, float] = {}  # UID of the node -> when it named too many Pods
         states = ((uid, view.recorded(uid)) for uid in view.holding_nodes())
         self._lost = {
             uid
@@ -195,7 +199,7 @@ class Agents:
             return
         if isinstance(event, NodeLost | NodeCleared):
             (self._lost.add if isinstance(event, NodeLost) else self._lost.discard)(uid)
-            for known in (self._heard, self._gone, self._seen, self._otherwise):
+            for known in (self._heard, self._gone, self._seen, self._otherwise, self._full):
                 known.pop(uid, None)
         elif isinstance(event, PodReleased | PodVoided):
             self._otherwise.get(uid, {}).pop(f"{event.pod_uid}/{event.attempt}", None)
@@ -321,11 +325,30 @@ class Agents:
                 return OWN, ""
             fact = f"it has a device that is not reserved for it: {min(more)}"
             return DIFFERENT, self._gave(state, granted, fact)
+        if not held and self._has_no_place(state, pod.pod_uid):
+            self._full[node_uid] = self._clock.monotonic()
+            return LATER, "more Pods that the API does not have: the node has no more Pod places"
         self._seen.setdefault(node_uid, {})[pod.pod_uid] = pod
         if any(is_covered(one, pod) for one in there):
             return HELD, ""
         self._wakeups.agent_reported.publish(state.name)
         return NOTED, ""
+
+    def _has_no_place(self, state: NodeState, pod_uid: str) -> bool:
+        """Tell whether a Pod is one more by the node's word alone than the node has places."""
+        pods, facts = self._view.pods, self._view.facts(state.name)
+        running = pods.running_on(state.name)
+        known = running | {pods.seen[uid].static_uid for uid in running}
+        alone = {one.pod_uid for one in state.holdings.values() if one.namespace == ALONE}
+        alone = (alone | self._seen.get(state.uid, {}).keys()) - known
+        places = None if facts is None else facts.pods_max
+        most = PLACES_MAX if places is None else min(places, PLACES_MAX)
+        return pod_uid not in known | alone and len(alone) >= most
+
+    def is_full(self, node_uid: str) -> bool:
+        """Tell whether a node's agent named more Pods lately than it has places for."""
+        at = self._full.get(node_uid)
+        return at is not None and self._clock.monotonic() - at < SILENT_SECONDS
 
     # --- what runs ------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from ledger.domain.errors import InputError
 from ledger.domain.log import drift
 from ledger.domain.log.machines import Contradiction
 from ledger.domain.log.state import GRANTED, LOST, OBSERVED, Holding, NodeState
+from scheduler.cluster.objects import ALONE
 from scheduler.service.ending import RESERVED
 from scheduler.service.kept import PodSeen
 
@@ -88,6 +89,7 @@ class Sight:
         open: ids of drift that is open: what a recovery found that does not fit stays so.
         past_gate: by which kind of drift a claim has what no gate let through, by its UID; empty
             where none had to.
+        is_full: the node's agent named more Pods that the API does not have than it has places.
         is_of_two_modes: it is ours, and a listed driver gives its cards by claims.
     """
 
@@ -108,6 +110,7 @@ class Sight:
     is_under_way: Callable[[str], bool] = lambda _: False
     past_gate: Callable[[str], str] = lambda _: drift.UNGATED
     is_of_two_modes: bool = False
+    is_full: bool = False
 
 
 def proven(text: str, check: Checker) -> Proven:
@@ -136,8 +139,9 @@ def disagreements(sight: Sight) -> list[Disagreement]:
             continue
         there = [each for each in state.holdings.values() if not _is_lost(each)]
         use = _Use(state, there)
+        found += _of_alone(sight, use, there)
         for holding in there:
-            if not sight.is_under_way(holding.pod_uid):
+            if holding.namespace != ALONE and not sight.is_under_way(holding.pod_uid):
                 found += _of_holding(sight, use, holding, known.get(holding.pod_uid))
         found += _of_devices(use)
         found += _of_cpus(state, there)
@@ -166,6 +170,21 @@ def _of_claims(sight: Sight, state: NodeState) -> Iterator[Disagreement]:
                 node_uid=state.uid,
                 claim_uid=one.pod_uid,
             )
+
+
+def _of_alone(sight: Sight, use: _Use, there: Sequence[Holding]) -> Iterator[Disagreement]:
+    """Yield that Pods which only the node tells of hold too much; the API can't be asked of any."""
+    alone = [each for each in there if each.namespace == ALONE]
+    over = sum(map(use.is_over, alone))
+    if over or sight.is_full:
+        more = ", and its agent names more than it has Pod places" if sight.is_full else ""
+        yield Disagreement(
+            kind=drift.OVER_HELD,
+            words=f"{use.state.name}: the API does not have {len(alone)} Pods that hold something"
+            f" {ALONE}, {over} of them more than there is, or what somebody has alone{more}",
+            about="alone",
+            node_uid=use.state.uid,
+        )
 
 
 def _of_modes(sight: Sight, state: NodeState) -> Iterator[Disagreement]:

@@ -261,9 +261,11 @@ class Reconciling:
                 proofs = {**proofs, **self._proof_of(now, pod)}
         fault, facts = view.fault(name), view.facts(name)
         waiting = self._releasing.waiting.get(name, {})
+        node_uid = view.nodes.uid(name)
         return Sight(
             name=name,
-            node_uid=view.nodes.uid(name),
+            node_uid=node_uid,
+            is_full=node_uid is not None and self._agents.is_full(node_uid),
             fault=(fault, self._inventory.faults.get(name, "")),
             states=states,
             pods=pods,

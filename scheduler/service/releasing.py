@@ -29,7 +29,7 @@ from ledger.domain.log.events import (
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.log.state import OBSERVED, Holding, NodeState, node_uid_of
 from scheduler.cluster.documents import Document
-from scheduler.cluster.objects import observed_on, stranger
+from scheduler.cluster.objects import ALONE, observed_on, stranger
 from scheduler.record import events
 from scheduler.service.agents import NAMED, SeenPod, is_covered
 from scheduler.service.beginning import Beginning
@@ -261,7 +261,7 @@ class Releasing:
             holding = None if state is None else state.holdings.get(f"{uid}/{event.attempt}")
             if holding is None:
                 return
-            pod = await self._api.read(pod_path(holding.namespace, holding.pod_name))
+            pod = await self._read(holding)
             if pod is not None and uid in _uids_of(pod):
                 self.look_at(name)
                 return
@@ -321,7 +321,7 @@ class Releasing:
     async def _runs(self, state: NodeState, holding: Holding) -> bool:
         """Tell whether a Pod that was seen to end runs by the API, or its mirror may come again."""
         uid = holding.pod_uid
-        pod = await self._api.read(pod_path(holding.namespace, holding.pod_name))
+        pod = await self._read(holding)
         if pod is not None and uid in _uids_of(pod):
             life = life_of(pod)
             return not life.ended and life.node in {"", state.name}
@@ -357,25 +357,43 @@ class Releasing:
         if state is None or facts is None or about is None or self._binder.is_under_way(uid):
             return
         held = [one for one in state.holdings.values() if one.pod_uid == uid]
-        if any(one.kind != OBSERVED or is_covered(one, pod) for one in held) or len(held) > 1:
+        if any(one.kind != OBSERVED for one in held) or len(held) > 1:
             return
-        if not held and (uid in holders or self._is_of_the_api(uid)):
+        life, whose = self._of_the_api(uid), held[0] if held else None
+        if whose is None and (uid in holders or life is not None):
             return  # it is adopted, or holds something elsewhere
-        life = self._view.pods.seen.get(uid)
+        is_covered_now = whose is not None and is_covered(whose, pod)
+        is_alone = whose is None or whose.namespace == ALONE
+        if is_covered_now and (not is_alone or life is None or life.node != name):
+            return
         body = None
         if life is not None:
             body = await self._api.read(pod_path(life.namespace, life.name))
-        if body is None or life_of(body).uid != uid:
-            body = stranger(uid, name, namespace=pod.namespace, name=pod.pod_name)
+        if body is not None and uid in _uids_of(body):
+            body = {**body, "metadata": {**body["metadata"], "uid": uid}}
+        elif is_covered_now:
+            return
+        elif whose is None or is_alone:
+            body = stranger(uid, name, namespace=ALONE, name=pod.pod_name)
+        else:
+            body = stranger(uid, name, namespace=whose.namespace, name=whose.pod_name)
         before = (await self._attempts([uid])).get(uid, 0)
         new = self._observed_by(name, body, pod.entries, before, after=held)
         there = new[-1].event if new else None
         if isinstance(there, PodObserved) and pod.ids <= {one.device_id for one in there.shares}:
             await self._record(uid, new)
 
-    def _is_of_the_api(self, uid: str) -> bool:
+    def _of_the_api(self, uid: str) -> PodLife | None:
+        """Return the Pod that the API has by this UID, or the mirror of the static one."""
         seen = self._view.pods.seen
-        return uid in seen or any(pod.static_uid == uid for pod in seen.values())
+        mirrors = (pod for pod in seen.values() if pod.static_uid == uid)
+        return seen.get(uid) or next(mirrors, None)
+
+    async def _read(self, holding: Holding) -> Object | None:
+        """Ask the API server for a holder; a node's own words are no path to ask for."""
+        if holding.namespace == ALONE:
+            return None
+        return await self._api.read(pod_path(holding.namespace, holding.pod_name))
 
     async def _adopt(self, name: str, uid: str, before: int) -> None:
         seen = self._view.pods.seen.get(uid)

@@ -144,9 +144,11 @@ _ALL: Final = (
     ),
     DriftKind(
         name=OVER_HELD,
-        meaning="a Pod that others placed holds what is not there, or is held already",
+        meaning="a Pod that others placed holds what is not there, or is held already; or a node's"
+        " agent names more Pods that the API does not have than the node has Pod places",
         repair="nothing more is given of it",
-        mend="delete one of the Pods that share it",
+        mend="delete one of the Pods that share it; where the API has none of them, look at the"
+        " node and its agent",
     ),
     DriftKind(
         name=CARD_UNKNOWN,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from ledger.domain.annotations.checkpoints import DeviceCheckpoint
 from ledger.domain.log.events import PodBound, PodObserved
 from ledger.domain.log.state import NodeState
-from scheduler.cluster.objects import SEEN_BY_AGENT
+from scheduler.cluster.objects import ALONE, SEEN_BY_AGENT
 from scheduler.service.agents import (
     DIFFERENT,
     HELD,
@@ -18,11 +19,13 @@ from scheduler.service.agents import (
     NAMED,
     NOTED,
     OWN,
+    PLACES_MAX,
+    SILENT_SECONDS,
     Agents,
     SeenPod,
 )
 from scheduler.service.api.agents import DEVICES_MAX, read_confirmation
-from scheduler.service.ending import NodeWord
+from scheduler.service.ending import MIRROR_SECONDS, NodeWord
 from tests.support import objects
 from tests.support.live import types
 from tests.unit.scheduler.service.test_releasing import Scene as Releasing
@@ -134,7 +137,7 @@ def test_who_has_no_object_in_the_api_holds_until_the_agent_says_gone() -> None:
     scene = Scene()
     scene.see("lost", "GPU-a-0")
     [event] = scene.observed
-    assert (event.namespace, event.pod_name) == ("ml", "lost")
+    assert (event.namespace, event.pod_name) == (ALONE, "lost")
     for _ in range(3):
         scene.releasing.look_at("a")
         scene.settle()
@@ -145,6 +148,61 @@ def test_who_has_no_object_in_the_api_holds_until_the_agent_says_gone() -> None:
     scene.releasing.look_at("a")
     scene.settle()
     assert types(scene.live.ledger.log).count("pod.observed") == 1
+
+
+@pytest.mark.parametrize("places", [3, 10**6, None])
+def test_a_node_names_no_more_pods_of_its_own_than_it_has_places(places: int | None) -> None:
+    """The API has none of them: no team is billed, and what is over is drift of the node."""
+    scene = Scene()
+    facts = scene.live.view.facts("a")
+    assert facts is not None
+    scene.live.view.put_node(replace(facts, pods_max=places))
+    most = min(places or PLACES_MAX, PLACES_MAX)
+    answers = [scene.agents.observed("uid-a", seen(f"x{n}", "GPU-a-0")) for n in range(most)]
+    assert {result for result, _ in answers} == {NOTED}
+    assert not scene.agents.is_full("uid-a")
+    result, why = scene.agents.observed("uid-a", seen("more", "GPU-a-0"))
+    assert (result, why.partition(":")[0]) == (LATER, "more Pods that the API does not have")
+    assert scene.agents.is_full("uid-a")
+    assert scene.agents.observed("uid-a", seen("x0", "GPU-a-0"))[0] == NOTED
+    scene.plain("true")
+    assert scene.agents.observed("uid-a", seen("true", "GPU-a-1"))[0] == NOTED
+    if places != 3:
+        return
+    scene.settle()
+    assert {one.namespace for one in scene.observed} == {ALONE, "ml"}
+    assert scene.live.view.namespaces() == {ALONE, "ml"}
+    assert len(scene.held) == most + 1
+    scene.live.clock.now += SILENT_SECONDS
+    assert not scene.agents.is_full("uid-a")
+
+
+def test_a_pod_that_the_api_shows_later_is_held_under_its_namespace_from_then_on() -> None:
+    """The watch was behind, or kubelet made the mirror of a static Pod late; nothing opens."""
+    scene = Scene()
+    for name, more in (
+        ("old", {}),
+        ("mirror", {"annotations": {"kubernetes.io/config.mirror": "pod-static"}}),
+    ):
+        uid = "static" if more else name
+        scene.see(uid, "GPU-a-1")
+        assert scene.observed[-1].namespace == ALONE
+        pod = scene.plain(name, **more)
+        for _ in range(3):
+            scene.releasing.look_at("a")
+            scene.settle()
+        assert (scene.observed[-1].namespace, scene.observed[-1].pod_name) == ("ml", name)
+        assert scene.held == {f"pod-{uid}": ["GPU-a-1"]}
+        scene.delete(pod)
+        scene.agents.gone("uid-a", [f"pod-{uid}"])
+        scene.live.clock.now += MIRROR_SECONDS
+        scene.releasing.look_at("a")
+        scene.settle()
+        scene.live.clock.now += MIRROR_SECONDS
+        scene.releasing.look_at("a")
+        scene.settle()
+        assert scene.held == {}
+    assert len(scene.observed) == 4
 
 
 @pytest.mark.parametrize("was", ["granted", "observed"])

@@ -18,6 +18,7 @@ from ledger.domain.nodes import NodeFacts
 from ledger.domain.systems import Claimant
 from ledger.domain.topology import Cpu
 from ledger.signing import PrivateKey, published, trusting
+from scheduler.cluster.objects import ALONE
 from scheduler.service.drift import (
     Disagreement,
     Proven,
@@ -193,6 +194,19 @@ CASES: dict[str, tuple[str, Sight]] = {
         drift.OVER_HELD,
         sight(state(ADOPTED), open=frozenset({"OverHeld/uid-a/p/1"})),
     ),
+    "a node alone says that others hold what somebody has": (
+        drift.OVER_HELD,
+        sight(
+            state(
+                holding(shares=(share(exclusive=True),)),
+                *(holding(uid, namespace=ALONE, kind=OBSERVED, cpuset=CpuSet()) for uid in "xyz"),
+            )
+        ),
+    ),
+    "a node names more Pods that nobody knows than it has places": (
+        drift.OVER_HELD,
+        sight(is_full=True),
+    ),
     "others hold a card that nobody names": (
         drift.CARD_UNKNOWN,
         sight(
@@ -295,6 +309,12 @@ def test_it_has_its_name_and_no_other(case: tuple[str, Sight]) -> None:
 def test_every_kind_has_a_case() -> None:
     """Those of a node above, those of several below."""
     assert {kind for kind, _ in CASES.values()} == DRIFT_KINDS.keys() - OF_CLUSTER
+
+
+def test_what_the_node_alone_tells_of_is_no_drift_while_it_fits() -> None:
+    """The API can't be asked of it, and it does not wait for the node: that is who tells of it."""
+    alone = holding("x", namespace=ALONE, kind=OBSERVED, cpuset=CpuSet())
+    assert disagreements(sight(state(holding(), alone), waiting=["x/1"])) == []
 
 
 def test_cards_that_a_node_gave_by_number_are_no_drift() -> None:
