@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from certs.plan import Replica
-from certs.ports import ConflictError, Object, Objects
+from certs.ports import ConflictError, Object, Objects, api_path
 
 LEAF: Final = "tenure.sh/leaf"
 SERVING: Final = "tenure.sh/serving"
@@ -26,25 +26,26 @@ class Reports:
 
     def __init__(self, objects: Objects, namespace: str, secret: str) -> None:
         self._objects = objects
-        self._path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+        self._leases = "coordination.k8s.io/v1", "namespaces", namespace, "leases"
         self._namespace = namespace
         self._secret = secret
 
     async def all(self) -> tuple[Replica, ...]:
         """Return what every replica said last, by name. Raises ApiError."""
-        query = f"{self._path}?labelSelector=tenure.sh%2Fserving%3D{self._secret}"
+        query = f"{api_path(*self._leases)}?labelSelector=tenure.sh%2Fserving%3D{self._secret}"
         found = await self._objects.read(query)
         replicas = [_replica(item) for item in (found or {}).get("items", ())]
         return tuple(sorted(replicas, key=lambda replica: replica.name))
 
     async def say(self, replica: str, leaf: str, now: datetime) -> None:
         """Record what a replica serves from now on. Raises ApiError."""
-        path = f"{self._path}/{self._name(replica)}"
+        path = api_path(*self._leases, self._name(replica))
         for _ in range(3):
             known = await self._objects.read(path)
             try:
                 if known is None:
-                    await self._objects.create(self._path, self._lease(replica, leaf, now))
+                    made = self._lease(replica, leaf, now)
+                    await self._objects.create(api_path(*self._leases), made)
                 else:
                     lease = self._lease(replica, leaf, now)
                     version = known["metadata"]["resourceVersion"]
@@ -63,7 +64,7 @@ class Reports:
 
     async def leave(self, replica: str) -> None:
         """Remove a replica's report: it serves no more. Raises ApiError."""
-        await self._objects.remove(f"{self._path}/{self._name(replica)}")
+        await self._objects.remove(api_path(*self._leases, self._name(replica)))
 
     def _name(self, replica: str) -> str:
         return f"{self._secret}-{replica}"

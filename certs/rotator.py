@@ -24,7 +24,7 @@ from certs.plan import (
     Wait,
     next_step,
 )
-from certs.ports import ConflictError, Object, Objects
+from certs.ports import ConflictError, Object, Objects, api_path
 from certs.record import SecretRecord, new_secret, read_record, write_record
 from certs.reports import Reports
 
@@ -32,13 +32,13 @@ AUTHORITY_NAME: Final = "tenure webhook authority"
 _STEPS_MAX: Final = 20
 
 
-_REGISTRATION: Final = "/apis/admissionregistration.k8s.io/v1"
+_REGISTRATION: Final = "admissionregistration.k8s.io/v1"
 _KINDS: Final = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 
 
 def configuration_paths(name: str) -> tuple[str, ...]:
     """Return the API paths of the two webhook configurations of this name."""
-    return tuple(f"{_REGISTRATION}/{kind}/{name}" for kind in _KINDS)
+    return tuple(api_path(_REGISTRATION, kind, name) for kind in _KINDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +52,12 @@ class RotationObjects:
     @property
     def secrets_path(self) -> str:
         """Path of the collection that the Secret is in."""
-        return f"/api/v1/namespaces/{self.namespace}/secrets"
+        return api_path("v1", "namespaces", self.namespace, "secrets")
 
     @property
     def secret_path(self) -> str:
         """Path of the Secret."""
-        return f"{self.secrets_path}/{self.secret}"
+        return api_path("v1", "namespaces", self.namespace, "secrets", self.secret)
 
 
 class Rotator:

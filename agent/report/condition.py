@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from agent.report.reporter import NODES, Applier
+from agent.report.reporter import Applier, path_of_node
 
 LOOK_SECONDS: Final = 60.0
 """What somebody else made of the condition is repaired within this time."""
@@ -56,7 +56,7 @@ class NodeCondition:
         time = self.clock()
         if want == self._said and time - self._looked < LOOK_SECONDS:
             return
-        node = await self.objects.read(f"{NODES}/{self.node}")
+        node = await self.objects.read(path_of_node(self.node))
         if node is None:
             return
         there = self._there(node)
@@ -85,7 +85,7 @@ class NodeCondition:
             "metadata": {"name": self.node},
             "status": {"conditions": conditions},
         }
-        path = f"{NODES}/{self.node}/status"
+        path = path_of_node(self.node, "status")
         await self.objects.apply(path, body, manager=self.manager, force=True)
 
 

@@ -23,14 +23,13 @@ from agent.report.device import (
 from agent.report.held import Asked
 from agent.report.offers import node_offers
 from agent.report.settle import MANAGER, Path, Settled, Step, settle
-from certs.ports import ApiError, ConflictError
+from certs.ports import ApiError, ConflictError, api_path
 from ledger.domain.dialects.names import OUR_DIALECT, Dialect
 from ledger.domain.kube.object_fields import found_in
 from ledger.domain.resources import LABEL_GPU_ISOLATION_PROVIDER
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 
 DEVICES: Final = "/apis/scheduling.koordinator.sh/v1alpha1/devices"
-NODES: Final = "/api/v1/nodes"
 STATUS: Final = "status"
 REPAIR_SECONDS: Final = 600.0
 """Repairs of this age are forgotten: a field that is edited twice a day is no fight."""
@@ -49,6 +48,16 @@ _NO_TOPOLOGIES: Final = Fault(
     message="the cluster's kind has no spec.topologies: see `tenure manifests crds`",
 )
 _PROBLEMS_MAX: Final = 64
+
+
+def path_of_node(name: str, *part: str) -> str:
+    """Return the path of a Node, or of a part of one."""
+    return api_path("v1", "nodes", name, *part)
+
+
+def path_of_device(name: str) -> str:
+    """Return the path of a Node's Device."""
+    return api_path("scheduling.koordinator.sh/v1alpha1", "devices", name)
 
 
 class Applier(Protocol):
@@ -121,7 +130,7 @@ class Reporter:
         """
         written: list[str] = []
         problems: list[Fault] = []
-        node_path, device_path = f"{NODES}/{self.node_name}", f"{DEVICES}/{self.node_name}"
+        node_path, device_path = path_of_node(self.node_name), path_of_device(self.node_name)
         try:
             node = await self.objects.read(node_path)
             there = await self.objects.read(device_path)
@@ -164,11 +173,11 @@ class Reporter:
 
     async def closed(self) -> tuple[CardFault, ...]:
         """Return what the Device object says against cards. Raises ApiError: it can't be read."""
-        return closed_cards(await self.objects.read(f"{DEVICES}/{self.node_name}"))
+        return closed_cards(await self.objects.read(path_of_device(self.node_name)))
 
     def _parts(self, want: Wanted, quantities: Mapping[str, str]) -> list[_Part]:
         """Return what is written, the Device first: without it the Node's numbers are cards."""
-        node_path, device_path = f"{NODES}/{self.node_name}", f"{DEVICES}/{self.node_name}"
+        node_path, device_path = path_of_node(self.node_name), path_of_device(self.node_name)
         head = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self.node_name}}
         labels = dict(want.labels)
         if labels:

@@ -10,9 +10,8 @@ import asyncio
 from collections.abc import Awaitable
 from datetime import UTC, datetime, timedelta
 from typing import Final
-from urllib.parse import quote
 
-from certs.ports import ApiError, ConflictError, Object, Objects
+from certs.ports import ApiError, ConflictError, Object, Objects, api_path
 from ledger.domain.annotations.tenure import encode_released_at
 from ledger.domain.annotations.wire import TRUE
 from ledger.domain.resources import ANNOTATION_TENURE_RELEASED_AT, LABEL_TENURE_HOLDING
@@ -78,7 +77,7 @@ class Announcing:
         if node is None:
             return
         text = encode_released_at(moment)
-        path = f"/api/v1/nodes/{quote(name, safe='')}"
+        path = api_path("v1", "nodes", name)
         try:
             await self._api.patch(path, _annotate(ANNOTATION_TENURE_RELEASED_AT, text, node))
         except (ApiError, ConflictError):
@@ -91,7 +90,7 @@ class Announcing:
         operation = {"op": "add", "path": path, "value": TRUE}
         try:
             await self._api.patch(
-                f"/api/v1/namespaces/{quote(name, safe='')}",
+                api_path("v1", "namespaces", name),
                 [operation if has else {"op": "remove", "path": path}],
             )
         except ApiError as error:

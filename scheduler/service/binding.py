@@ -552,9 +552,9 @@ def fence(pod_uid: str, mark: str, seen: Object | None) -> list[Object]:
     return [uid, at, {"op": "add", "path": "/metadata/annotations", "value": words}]
 
 
-def pod_path(namespace: str, name: str) -> str:
-    """Return the path of a Pod. Raises ApiError: no Pod is called so."""
-    return api_path("v1", "namespaces", namespace, "pods", name)
+def pod_path(namespace: str, name: str, *part: str) -> str:
+    """Return the path of a Pod, or of a part of one. Raises ApiError: no Pod is called so."""
+    return api_path("v1", "namespaces", namespace, "pods", name, *part)
 
 
 def _is_for(answer: Outcome | LedgerError, why: type[LedgerError]) -> bool:

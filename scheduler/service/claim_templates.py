@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from certs.ports import ApiError, ConflictError, Object, Objects
+from certs.ports import ApiError, ConflictError, Object, Objects, api_path
 from ledger.domain.dialects.dra.asking import (
     CLAIM,
     TEMPLATE_PREFIX,
@@ -34,8 +34,9 @@ UNUSED_SECONDS: Final = 24 * 3_600.0
 _NAME: Final = re.compile(rf"{TEMPLATE_PREFIX}[0-9a-f]{{32}}")
 _LABEL: Final = "app.kubernetes.io/managed-by"
 _OURS: Final = "tenure"
-_GROUP: Final = "/apis/resource.k8s.io/v1"
-ALL_TEMPLATES: Final = f"{_GROUP}/resourceclaimtemplates?labelSelector={_LABEL}%3D{_OURS}"
+_TEMPLATES: Final = "resourceclaimtemplates"
+_PATH: Final = api_path("resource.k8s.io/v1", _TEMPLATES)
+ALL_TEMPLATES: Final = f"{_PATH}?labelSelector={_LABEL}%3D{_OURS}"
 
 _log: Final = logging.getLogger("tenure.scheduler.claim_templates")
 
@@ -43,9 +44,9 @@ Place = tuple[str, str]
 """Namespace and name of a template."""
 
 
-def templates_in(namespace: str) -> str:
-    """Return the path of a namespace's templates."""
-    return f"{_GROUP}/namespaces/{namespace}/resourceclaimtemplates"
+def templates_in(namespace: str, *name: str) -> str:
+    """Return the path of a namespace's templates, or of one of them."""
+    return api_path("resource.k8s.io/v1", "namespaces", namespace, _TEMPLATES, *name)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -123,12 +124,12 @@ class ClaimTemplates:
 
     async def _make(self, place: Place, spec: dict[str, object]) -> None:
         namespace, name = place
-        path = templates_in(namespace)
-        there = await self.api.read(f"{path}/{name}")
+        path = templates_in(namespace, name)
+        there = await self.api.read(path)
         if there is not None:
             if says_the_same((there.get("spec") or {}).get("spec") or {}, spec):
                 return
-            await self.api.remove(f"{path}/{name}")  # of other cards, or somebody else's
+            await self.api.remove(path)  # of other cards, or somebody else's
         body = {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceClaimTemplate",
@@ -136,7 +137,7 @@ class ClaimTemplates:
             "spec": {"spec": spec},
         }
         try:
-            await self.api.create(path, body)
+            await self.api.create(templates_in(namespace), body)
         except ConflictError:
             return  # it is looked at again
         _log.info("template made", extra={"namespace": namespace, "template": name})
@@ -160,7 +161,7 @@ class ClaimTemplates:
                 continue
             namespace, name = place
             try:
-                await self.api.remove(f"{templates_in(namespace)}/{name}")
+                await self.api.remove(templates_in(namespace, name))
             except (ApiError, ConflictError) as error:
                 _log.warning("template stays", extra={"template": name, "reason": str(error)})
 

@@ -135,9 +135,8 @@ class Gangs:
             body = eviction(seen.namespace, seen.name, uid)
             words = {"pod_uid": uid, "node_name": seen.node, "reason": DEADLINE}
             try:
-                await self._binder.api.create(
-                    f"{pod_path(seen.namespace, seen.name)}/eviction", body
-                )
+                path = pod_path(seen.namespace, seen.name, "eviction")
+                await self._binder.api.create(path, body)
             except ConflictError:  # it is another Pod now; the watch tells
                 continue
             except ApiError as error:

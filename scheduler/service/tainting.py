@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from certs.ports import ApiError, ConflictError, Object, Objects
+from certs.ports import ApiError, ConflictError, Object, Objects, api_path
 from ledger.domain.errors import InputError
 from ledger.domain.log.events import ClaimResult
 from scheduler.gate.claims import Allocated
@@ -33,9 +33,9 @@ _NOT_FOUND: Final = 404
 _log: Final = logging.getLogger("tenure.scheduler.tainting")
 
 
-def rules_path(version: str) -> str:
-    """Return the path of all rules."""
-    return f"/apis/resource.k8s.io/{version}/devicetaintrules"
+def rules_path(version: str, *name: str) -> str:
+    """Return the path of all rules, or of one of them."""
+    return api_path(f"resource.k8s.io/{version}", "devicetaintrules", *name)
 
 
 class RuleBook:
@@ -157,7 +157,7 @@ class Tainting:
         is_gone = False
         for version in VERSIONS if self._served is None else (self._served,):
             try:
-                await self._api.remove(f"{rules_path(version)}/{rule_name(device)}")
+                await self._api.remove(rules_path(version, rule_name(device)))
             except (ApiError, ConflictError) as error:
                 _log.warning("still tainted", extra={"device": device, "reason": str(error)})
             else:

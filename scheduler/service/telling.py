@@ -15,9 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
-from urllib.parse import quote
 
-from certs.ports import ApiError, ConflictError, Object, Objects
+from certs.ports import ApiError, ConflictError, Object, Objects, api_path
 from ledger.domain.amounts import format_bytes
 from ledger.domain.cpuset import format_cpuset
 from ledger.domain.devices import DeviceShare
@@ -185,9 +184,9 @@ class Telling:
         subject, reason = key
         event = self._event(subject, reason, said, now)
         namespace = event["metadata"]["namespace"]
-        where = f"/apis/events.k8s.io/v1/namespaces/{quote(namespace, safe='')}/events"
-        await self.api.create(where, event)
-        said.path, said.written = f"{where}/{event['metadata']['name']}", said.note
+        where = "events.k8s.io/v1", "namespaces", namespace, "events"
+        await self.api.create(api_path(*where), event)
+        said.path, said.written = api_path(*where, event["metadata"]["name"]), said.note
         said.count = times
         self.counts["written"] += 1
 

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
-from urllib.parse import quote
 
 import msgspec
 
-from certs.ports import Object, Objects
+from certs.ports import Object, Objects, api_path
 from ledger.domain.annotations.proof import decode_proof
 from ledger.domain.annotations.signed import Checker
 from ledger.domain.annotations.wire import load
@@ -290,7 +289,7 @@ def set_back(seen: Sequence[str], now: str) -> str:
 
 def config_map_path(namespace: str) -> str:
     """Return the path of the ConfigMap."""
-    return f"/api/v1/namespaces/{quote(namespace, safe='')}/configmaps/{CONFIG_MAP}"
+    return api_path("v1", "namespaces", namespace, "configmaps", CONFIG_MAP)
 
 
 def config_map(witness: Witness, namespace: str) -> Object:

@@ -73,6 +73,7 @@ def doctor(
 async def _examined(
     cluster: AbstractAsyncContextManager[KubeObjects], namespace: str, drivers: Sequence[str]
 ) -> list[Finding]:
+    from certs.ports import api_path
     from scheduler.gate import examine
 
     async with cluster as objects:
@@ -81,10 +82,10 @@ async def _examined(
         for driver in listed[:1]:
             found.append(examine.of_trial(await _refusal(objects, namespace, driver)))
         for path, judge in (
-            (f"/apis/apps/v1/namespaces/{namespace}/deployments", examine.of_deployments),
-            (f"/api/v1/namespaces/{namespace}/pods", examine.of_pods),
+            (("apps/v1", "namespaces", namespace, "deployments"), examine.of_deployments),
+            (("v1", "namespaces", namespace, "pods"), examine.of_pods),
         ):
-            there = await objects.read(path)
+            there = await objects.read(api_path(*path))
             found.append(judge((there or {}).get("items", ())))
     return found
 
@@ -93,17 +94,17 @@ async def _refusal(objects: KubeObjects, namespace: str, driver: str) -> str:
     """Return why the API server would not store an allocation; empty where it would."""
     from secrets import token_hex
 
-    from certs.ports import ApiError, ConflictError
+    from certs.ports import ApiError, ConflictError, api_path
     from scheduler.gate.examine import NOBODY, trial_claim, trial_status
 
-    path = f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims"
+    claims = "resource.k8s.io/v1", "namespaces", namespace, "resourceclaims"
     name = f"{NOBODY}-{token_hex(4)}"
-    made = await objects.create(path, trial_claim(name))
+    made = await objects.create(api_path(*claims), trial_claim(name))
     try:
         body = {**made, "status": trial_status(driver)}
-        await objects.replace(f"{path}/{name}/status?dryRun=All", body)
+        await objects.replace(f"{api_path(*claims, name, 'status')}?dryRun=All", body)
     except (ApiError, ConflictError) as error:
         return str(error)
     finally:
-        await objects.remove(f"{path}/{name}")
+        await objects.remove(api_path(*claims, name))
     return ""

@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, Final
 
-from certs.ports import ApiError, ConflictError, Object, Objects
+from certs.ports import ApiError, ConflictError, Object, Objects, api_path
 from ledger.domain.log.clock import SKEW_MAX_US
 
 ABLE_SECONDS: Final = 0.05
@@ -97,7 +97,8 @@ class Leadership:
         self._skew = skew
         self._able = able
         self.until = -math.inf
-        self._path = f"/apis/coordination.k8s.io/v1/namespaces/{settings.namespace}/leases"
+        leases = "coordination.k8s.io/v1", "namespaces", settings.namespace, "leases"
+        self._path, self._lease = api_path(*leases), api_path(*leases, settings.name)
         self._seen: tuple[Any, float] | None = None
         self._warned = False
         self._reason = ""
@@ -153,7 +154,7 @@ class Leadership:
             _log.warning("the Lease can't be had", extra={"lease": self._path, "reason": reason})
 
     async def _take(self) -> _Seen:
-        path = f"{self._path}/{self._settings.name}"
+        path = self._lease
         lease = await self._objects.read(path)
         if abs(self._skew()) >= SKEW_MAX:
             self._warn()
@@ -208,7 +209,7 @@ class Leadership:
         }
 
     async def _release(self) -> None:
-        path = f"{self._path}/{self._settings.name}"
+        path = self._lease
         with suppress(ApiError, ConflictError, TimeoutError):
             async with asyncio.timeout(self._settings.retry.total_seconds()):
                 await self._let_go(path)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, Generic, TypeVar
 
-from certs.ports import ApiError, Object, Objects
+from certs.ports import ApiError, Object, Objects, api_path
 from ledger.domain.annotations.wire import TRUE, an_object
 from ledger.domain.errors import InputError
+from ledger.domain.kube.object_fields import is_name
 from ledger.domain.kube.pod_spec import Amounts
 from ledger.domain.quantity import Quantity, parse_quantity
 from ledger.domain.resources import LABEL_TENURE_MANAGED
@@ -24,8 +24,6 @@ OUTDATED_SECONDS: Final = 300.0
 """How old an answer may be that is given because the API does not answer."""
 ATTEMPTS: Final = 4
 PAUSE_SECONDS: Final = 0.1
-_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-"""What a namespace or a Pod can be called: anything else is no part of a path."""
 _REMEMBERED_MAX: Final = 10_000
 _NAMESPACE: Final = "namespace"
 _QUOTAS: Final = "resourcequota"
@@ -76,29 +74,30 @@ class KubeLookups:
 
     async def namespace_labels(self, namespace: str) -> Mapping[str, str]:
         """Return the labels of a namespace; none for one that does not exist."""
-        if not _NAME.fullmatch(namespace):
+        if not is_name(namespace):
             return {}
         return await self._recent(_NAMESPACE, namespace, self._labels)
 
     async def quotas(self, namespace: str) -> tuple[QuotaFact, ...]:
         """Return the namespace's ResourceQuotas."""
-        if not _NAME.fullmatch(namespace):
+        if not is_name(namespace):
             return ()
         return await self._recent(_QUOTAS, namespace, self._quotas)
 
     async def pod(self, namespace: str, name: str) -> Mapping[str, object] | None:
         """Return a Pod; None for one that does not exist."""
-        if not (_NAME.fullmatch(namespace) and _NAME.fullmatch(name)):
+        if not (is_name(namespace) and is_name(name)):
             return None
-        path = f"/api/v1/namespaces/{namespace}/pods/{name}"
+        path = api_path("v1", "namespaces", namespace, "pods", name)
         return await self._asked("pod", self._objects.read(path))
 
     async def _labels(self, namespace: str) -> Mapping[str, str]:
-        found = await self._objects.read(f"/api/v1/namespaces/{namespace}")
+        found = await self._objects.read(api_path("v1", "namespaces", namespace))
         return {} if found is None else _labels(found)
 
     async def _quotas(self, namespace: str) -> tuple[QuotaFact, ...]:
-        found = await self._objects.read(f"/api/v1/namespaces/{namespace}/resourcequotas")
+        path = api_path("v1", "namespaces", namespace, "resourcequotas")
+        found = await self._objects.read(path)
         return _readable(_quota(item) for item in (found or {}).get("items", ()))
 
     def _watched(self, kind: str, namespace: str, seconds: float = 0.0) -> Any:  # noqa: ANN401

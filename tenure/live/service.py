@@ -6,17 +6,17 @@ import asyncio
 import json
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import aiohttp
 
-from certs.ports import ApiError
+from certs.ports import ApiError, api_path
 from ledger.domain.errors import InputError
-from scheduler.service.api.words import NO, NO_HEADER, RESOURCE, ROOT
+from scheduler.service.api.words import GROUP, HOLDINGS, NO, NO_HEADER, RESOURCE, VERSION
 from tenure.asking import Answer
 from tenure.exits import with_next
 from tenure.kube.objects import ANSWER_BYTES_MAX, TextAnswer, connected, text_answer
@@ -57,10 +57,9 @@ class Service:
 
     def ask(self, question: str, params: list[tuple[str, str]]) -> Answer:
         """Return the answer and its notes. Raises InputError: not reached, or it refuses."""
-        within = f"/namespaces/{quote(self.namespace, safe='')}" if self.namespace else ""
-        path = f"{ROOT}{within}/{RESOURCE}/{question}"
-        path += f"?{urlencode(params)}" if params else ""
-        found = self._called(path)
+        within = ("namespaces", self.namespace) if self.namespace else ()
+        query = f"?{urlencode(params)}" if params else ""
+        found = self._called((*within, RESOURCE, question), query=query)
         if found.status != _OK:
             raise self._refused(found, _STEPS)
         answer = Answer(is_no=found.headers.get(NO_HEADER) == NO)
@@ -81,9 +80,8 @@ class Service:
         Raises:
             InputError: it can't be ordered, or it refuses; in its own words.
         """
-        named = "/".join(quote(one, safe="") for one in ("namespaces", namespace, "holdings", name))
         order = {"reason": reason, "uid": uid} | ({"dryRun": True} if dry_run else {})
-        found = self._called(f"{ROOT}/{named}/release", order)
+        found = self._called(("namespaces", namespace, HOLDINGS, name, "release"), order)
         if found.status == _CONFLICT:
             return [], []
         if found.status != _OK:
@@ -91,10 +89,16 @@ class Service:
         said = json.loads(found.text)
         return said["released"], said.get("let_go", [])
 
-    def _called(self, path: str, order: Mapping[str, str | bool] | None = None) -> TextAnswer:
+    def _called(
+        self,
+        words: Sequence[str],
+        order: Mapping[str, str | bool] | None = None,
+        *,
+        query: str = "",
+    ) -> TextAnswer:
         act = self._directly if self.url else _by_kubeconfig
         try:
-            return asyncio.run(act(path, order))
+            return asyncio.run(act(f"{api_path(f'{GROUP}/{VERSION}', *words)}{query}", order))
         except ApiError as error:
             step = "is it running, and can it be reached from here?"
             raise with_next(InputError(str(error)), step) from error

@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, Final, Protocol
-from urllib.parse import quote
 
 import aiohttp
 from prometheus_client import CollectorRegistry, Counter
@@ -34,7 +33,7 @@ from agent.plugin.sharing import GpuShare, ShareSlots
 from agent.service.own_node import node_of_token
 from agent.witness.asking import Runtime
 from agent.witness.confirmer import Gate
-from certs.ports import ConflictError
+from certs.ports import ConflictError, api_path
 from ledger.domain.errors import InputError
 from tenure.exits import with_next
 from tenure.kube.objects import KubeObjects, connected
@@ -302,7 +301,7 @@ class Marker:
         """Mark what waits, then wait for a start, not for ever. Raises ApiError, NotYetError."""
         self._served.started.clear()
         try:
-            node = await self._objects.read(f"/api/v1/nodes/{_of(self._node)}")
+            node = await self._objects.read(api_path("v1", "nodes", self._node))
             if node is not None:
                 self._served.labelled(node["metadata"].get("labels") or {})
             await self._mark()
@@ -319,7 +318,7 @@ class Marker:
         for pod in pods:
             if pod.uid in self._marked:
                 continue
-            path = f"/api/v1/namespaces/{_of(pod.namespace)}/pods/{_of(pod.name)}"
+            path = api_path("v1", "namespaces", pod.namespace, "pods", pod.name)
             try:
                 await self._objects.patch(path, marking(pod))
             except ConflictError as error:  # it is gone, another one, or marked
@@ -328,7 +327,3 @@ class Marker:
                 _log.info("marked as assigned", extra={"pod_uid": pod.uid})
             self._marked.add(pod.uid)
         self._marked &= {pod.uid for pod in pods}
-
-
-def _of(name: str) -> str:
-    return quote(name, safe="")

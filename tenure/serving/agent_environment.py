@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
-from urllib.parse import quote
 
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -24,7 +23,7 @@ from agent.kubelet.watch import PodSource
 from agent.plugin.files import read_file
 from agent.report.condition import Condition, NodeCondition
 from agent.report.reporter import Applier
-from certs.ports import ApiError, ConflictError
+from certs.ports import ApiError, ConflictError, api_path
 from ledger.domain.errors import InputError
 from tenure.serving.agent_reporting import now_text
 from tenure.serving.background import every
@@ -183,16 +182,17 @@ class Prover:
 
     async def _asked(self, card: Card) -> Proof:
         """Make the Pod, bind it, and wait for what it says; whatever happens, it goes."""
-        pods = f"/api/v1/namespaces/{quote(self.pod.namespace, safe='')}/pods"
-        own = f"{pods}/{quote(self.pod.name, safe='')}"
+        pods = "v1", "namespaces", self.pod.namespace, "pods"
+        own = *pods, self.pod.name
         try:
             try:
-                made = await self.objects.create(pods, self.pod.made())
+                made = await self.objects.create(api_path(*pods), self.pod.made())
                 uid = str(made["metadata"]["uid"])
-                await self.objects.create(f"{own}/binding", self.pod.bound(uid, card.uuid))
+                binding = api_path(*own, "binding")
+                await self.objects.create(binding, self.pod.bound(uid, card.uuid))
                 return await self._said(uid, card)
             finally:
-                await self.objects.remove(own)
+                await self.objects.remove(api_path(*own))
         except (ApiError, ConflictError) as error:  # a conflict: with one that we left before
             return Proof(reason=Reason.NOT_MADE, message=str(error)[:300])
 

@@ -19,7 +19,7 @@ from agent.discover.host_files import HostFiles
 from agent.discover.machine import Card, Kind
 from agent.plugin.files import CheckpointFile, SpecFolder, claims_in
 from agent.report.condition import Condition, NodeCondition
-from agent.report.reporter import DEVICES, Applier
+from agent.report.reporter import Applier, path_of_device
 from agent.service.keeping import Words
 from agent.witness.asking import PodResources, Runtime
 from agent.witness.confirmer import (
@@ -177,7 +177,7 @@ class GivenOnDevice:
             text == self._said and now - self._looked < GIVEN_SECONDS
         ):
             return
-        path = f"{DEVICES}/{self.node}"
+        path = path_of_device(self.node)
         there = await self.objects.read(path)
         if there is None:
             return

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from certs.ports import api_path
 from tenure.commands import Commands, command_of
 from tenure.output import OutputFormat
 
@@ -32,7 +33,7 @@ class SecretOptions:
     @property
     def path(self) -> str:
         """Return the Secret's path in the API."""
-        return f"/api/v1/namespaces/{self.namespace}/secrets/{self.secret}"
+        return api_path("v1", "namespaces", self.namespace, "secrets", self.secret)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ import yaml
 from agent.discover.faults import CardFault, Faults, marked, recovered
 from agent.discover.machine import Card, Discovery, Fault
 from agent.report.condition import LOOK_SECONDS, Condition, NodeCondition
-from agent.report.reporter import DEVICES, NODES, Reported
+from agent.report.reporter import DEVICES, Reported
 from ledger.domain.annotations.proof import ProvenContainer, ProvenDevice
 from ledger.domain.kube.node_objects import decode_node
 from ledger.domain.quantity import quantity_of
@@ -34,6 +34,7 @@ from tests.support.nvml.driver import GIB, TABLE, Driver, shim
 from tests.support.process import COMMAND, environment, tenure
 from tests.support.proofs import held_by_pod
 
+NODES: Final = "/api/v1/nodes"
 DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 APPLY: Final = "application/apply-patch+yaml"
 CARD: Final = TWO_CARDS.cards[0]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from aiohttp import web
 
+from ledger.domain.kube.object_fields import is_label
 from scheduler.service.api.callers import Caller
 from scheduler.service.api.http import RefusedError, Route
 from scheduler.service.api.rights import Rights
@@ -16,7 +16,6 @@ from scheduler.service.api.words import NO, NO_HEADER, RESOURCE, ROOT
 
 NOTES_MAX: Final = 16
 _NOTE_MAX: Final = 500
-_NAMESPACE: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +36,7 @@ def answer_routes(names: Sequence[str], rights: Rights, answer: AnswerQuestion) 
 
     async def act(request: web.Request, caller: Caller) -> web.StreamResponse:
         name, namespace = request.match_info["name"], request.match_info.get("namespace", "")
-        if name not in names or (namespace and not _NAMESPACE.fullmatch(namespace)):
+        if name not in names or (namespace and not is_label(namespace)):
             raise RefusedError(404, "NotFound", f"no such question: known are {', '.join(names)}")
         await rights.expect(caller, name, namespace)
         said = await answer(name, list(request.query.items()), namespace)

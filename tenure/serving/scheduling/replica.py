@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final
 from urllib.parse import quote
 
-from certs.ports import ApiError, ConflictError, Object
+from certs.ports import ApiError, ConflictError, Object, api_path
 from ledger.domain.annotations.wire import TRUE
 from ledger.domain.errors import LedgerError
 from ledger.domain.log.clock import SteadyClock
@@ -185,13 +185,13 @@ class LeaderLabel:
 
     def __init__(self, objects: KubeObjects, namespace: str, pod: str) -> None:
         self._objects = objects
-        self._path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods"
+        self._pods = "v1", "namespaces", namespace, "pods"
         self._pod = pod
 
     async def take(self) -> None:
         """Label our Pod and no other one. Raises ApiError, ConflictError: do it again."""
         selector = quote(f"{LABEL_TENURE_LEADER}={TRUE}", safe="")
-        found = await self._objects.read(f"{self._path}?labelSelector={selector}")
+        found = await self._objects.read(f"{api_path(*self._pods)}?labelSelector={selector}")
         names = [str(one["metadata"]["name"]) for one in (found or {}).get("items") or ()]
         for name in names:
             if name != self._pod:
@@ -211,7 +211,7 @@ class LeaderLabel:
             await self._patch(self._pod, {"op": "add", "path": _LABEL, "value": TRUE})
 
     def _path_of(self, name: str) -> str:
-        return f"{self._path}/{quote(name, safe='')}"
+        return api_path(*self._pods, name)
 
     async def leave(self) -> None:
         """Take the label off our Pod, if it has it."""

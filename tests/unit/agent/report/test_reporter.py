@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agent.discover.machine import Discovery, Fault, Kind
-from agent.report.reporter import DEVICES, NODES, Reported, Reporter
+from agent.report.reporter import DEVICES, Reported, Reporter
 from agent.report.settle import MANAGER
 from certs.ports import ApiError, ConflictError
 from tests.support.machines_found import TWO_CARDS
 
+NODES = "/api/v1/nodes"
 NODE, DEVICE = f"{NODES}/n1", f"{DEVICES}/n1"
 ALL = (DEVICE, f"{DEVICE}/status", NODE, f"{NODE}/status")
 
