@@ -14,6 +14,12 @@ from ledger.domain.log.events import ClaimResult
 from ledger.domain.request.requests import PodSnapshot
 from ledger.domain.systems import Claimant
 
+CONSUMERS_MAX: Final = 256
+RESULTS_MAX: Final = 32
+CAPACITIES_MAX: Final = 32
+"""What the API allows in a claim's status."""
+CAPACITY_LENGTH_MAX: Final = 320
+"""Of a capacity's name, with its domain."""
 _NO_SNAPSHOT: Final = PodSnapshot()
 
 
@@ -104,6 +110,19 @@ def check_names(old: ClaimSeen, new: ClaimSeen) -> None:
     ):
         if not is_one(name):
             raise InputError(f"no object is called so: value={name[:40]!r}", field=path)
+    results = () if new.allocated is None else new.allocated.results
+    for path, count, most in (
+        ("status.reservedFor", len(new.consumers), CONSUMERS_MAX),
+        ("status.allocation.devices.results", len(results), RESULTS_MAX),
+        *(("consumedCapacity", len(one.consumed), CAPACITIES_MAX) for one in results),
+        *(
+            ("consumedCapacity", len(name), CAPACITY_LENGTH_MAX)
+            for one in results
+            for name in one.consumed
+        ),
+    ):
+        if count > most:
+            raise InputError(f"too many, or too long: count={count}, most={most}", field=path)
 
 
 def _asked(item: Mapping[str, object]) -> Iterator[tuple[str, str]]:

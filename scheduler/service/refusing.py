@@ -59,6 +59,9 @@ FILTERED_SECONDS: Final = 30.0
 NAMESPACE_BURST: Final = 2_000.0
 NAMESPACE_SECONDS: Final = 10.0
 """Refusals of one namespace: so many at once, and one more after each so many seconds."""
+ALL_BURST: Final = 20_000.0
+ALL_SECONDS: Final = 1.0
+"""Refusals of all namespaces that one kind of callers names: some 60 MB of ledger in a day."""
 GONE_TOGETHER: Final = 1_000
 """Deleted Pods of which the ledger is asked in one look whether they wait by it."""
 KNOWN_MAX: Final = 50_000
@@ -123,7 +126,7 @@ class Refusing:
         self._recorded_waits: set[str] | None = None  # UIDs, as a start reads them; None = not yet
         self._gone: dict[str, None] = {}  # UIDs of deleted Pods whose wait may not have ended
         self._deleted: dict[str, float] = {}  # UID -> when it was deleted, by that
-        self._budgets = namespace_budgets(binder.clock.monotonic)
+        self._budgets = RefusalBudgets(binder.clock.monotonic)
         self.counts: Counter[str] = Counter()
         view.wakeups.event_folded.subscribe(self._take_event)
         view.wakeups.settings_decided.subscribe(self.decide_by)
@@ -344,9 +347,21 @@ class Refusing:
         self.counts[RECORDED if error is None else REFUSED] += 1
 
 
-def namespace_budgets(now: Callable[[], float]) -> Budgets:
-    """Return how many refusals each namespace may add to the ledger now."""
-    return Budgets(now, burst=NAMESPACE_BURST, seconds=NAMESPACE_SECONDS)
+class RefusalBudgets:
+    """How many refusals may be added to the ledger now: of each namespace, and of all together."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._each = Budgets(now, burst=NAMESPACE_BURST, seconds=NAMESPACE_SECONDS)
+        self._all = Budgets(now, burst=ALL_BURST, seconds=ALL_SECONDS)
+
+    def take(self, namespace: str) -> bool:
+        """Take one of a namespace; tell whether there was one."""
+        return self._all.has(None) and self._each.take(namespace) and self._all.take(None)
+
+    def give_back(self, namespace: str) -> None:
+        """Give one back that was taken for nothing."""
+        self._each.give_back(namespace)
+        self._all.give_back(None)
 
 
 def explained(view: ClusterView, request: PodRequest, offered: IntArray | None) -> Unplaced | None:

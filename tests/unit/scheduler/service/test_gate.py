@@ -103,6 +103,7 @@ class World:
             wakeups=wakeups,
         )
         self.gate = Gate(works, drivers=DRIVERS, words=lambda: WORDS)
+        self.gate.knows_callers = True
 
     def _recorded(self, new: Sequence[NewEvent], _first: int) -> None:
         for each in new:
@@ -1177,6 +1178,58 @@ def test_no_act_takes_back_what_a_claim_has(world: World) -> None:
 
     assert asyncio.run(act) == {}
     assert kinds(world)[-1] == "claim.bound"
+
+
+def test_an_open_gate_writes_no_words_of_its_callers_under_a_teams_name(world: World) -> None:
+    """What is refused is answered and counted; of a grant only Pods are named that wait."""
+    world.gate.knows_callers = False
+    world.pods["uid-train"] = {"metadata": {"namespace": "ml", "name": "train"}}
+
+    assert world.write("a", result(0), pods=["train", "invented"])["allowed"]
+    for _ in range(2):
+        refused = world.write("b", result(0), pods=["train"])
+        assert refused["status"]["message"].startswith("DeviceTaken")
+    asyncio.run(world.telling.send())
+
+    assert kinds(world) == ["claim.reserved"]
+    [granted] = world.ledger.log
+    assert isinstance(granted, ClaimReserved)
+    assert [one.name for one in granted.consumers] == ["train"]
+    assert not [path for path in world.server.objects if "/events/" in path]
+    assert world.gate.counts["refused DeviceTaken"] == 2
+
+
+def test_a_write_of_a_status_says_nothing_of_what_its_claim_asks_for(world: World) -> None:
+    """That is recorded as the API server has it, whoever calls."""
+    old = world.store(claim("a", 0))
+    new = claim("a", int(old["metadata"]["resourceVersion"]), result(0))
+    new["spec"]["devices"]["requests"].append({"name": "invented", "exactly": {"count": 9}})
+
+    assert world.asked(old, new)["allowed"]
+
+    [granted] = world.ledger.log
+    assert isinstance(granted, ClaimReserved)
+    assert "invented" not in str(granted.snapshot)
+
+
+@pytest.mark.parametrize(
+    ("results", "pods", "field"),
+    [
+        ([result(0)] * 33, [], "results"),
+        ([result(0)], [f"p-{number}" for number in range(257)], "reservedFor"),
+        ([result(0) | {"consumedCapacity": {f"c-{n}": "1" for n in range(33)}}], [], "consumed"),
+        ([result(0) | {"consumedCapacity": {"c" * 321: "1"}}], [], "consumed"),
+    ],
+    ids=["results", "users", "capacities", "a capacity's name"],
+)
+def test_a_status_has_no_more_than_the_api_allows(
+    world: World, results: list[dict[str, Any]], pods: list[str], field: str
+) -> None:
+    """So an event has a largest size."""
+    with pytest.raises(InputError, match=field):
+        world.write("a", *results, pods=pods)
+
+    assert world.ledger.log == []
 
 
 def nested(levels: int) -> str:

@@ -18,9 +18,11 @@ from scheduler.service.answering import Extender
 from scheduler.service.binding import Binder
 from scheduler.service.refusing import (
     AGAIN_SECONDS,
+    ALL_SECONDS,
     FILTERED_SECONDS,
     NAMESPACE_SECONDS,
     TOGETHER,
+    RefusalBudgets,
     Refusing,
 )
 from scheduler.service.telling import Telling
@@ -28,7 +30,7 @@ from scheduler.service.view import STRANGERS
 from tests.support.binding import Tasks, Unsigned, always, at_once
 from tests.support.extending import NoHolds
 from tests.support.fake_api import ApiClient, ApiServer
-from tests.support.live import WORDS, Live, MemoryLedger
+from tests.support.live import WORDS, Live, MemoryLedger, StillClock
 from tests.support.objects import container, node, pod
 
 LESS = "Insufficient gpu devices"
@@ -211,6 +213,21 @@ def test_refusals_are_bounded_for_each_namespace_and_come_with_time(
     scene.live.clock.now += NAMESPACE_SECONDS
     scene.settle()
     assert [one.pod_uid for one in scene.said][3:] == ["pod-r"]
+
+
+def test_refusals_of_all_namespaces_together_are_bounded_and_come_with_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever names ever other namespaces gets no more."""
+    monkeypatch.setattr(refusing, "ALL_BURST", 2.0)
+    clock = StillClock()
+    budgets = RefusalBudgets(clock.monotonic)
+
+    assert [budgets.take(f"team-{number}") for number in range(4)] == [True, True, False, False]
+    budgets.give_back("team-0")
+    assert [budgets.take("team-4"), budgets.take("team-5")] == [True, False]
+    clock.now += ALL_SECONDS
+    assert [budgets.take("team-6"), budgets.take("team-7")] == [True, False]
 
 
 def test_a_pod_is_explained_seldom_however_often_it_is_asked_about() -> None:
