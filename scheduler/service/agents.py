@@ -19,6 +19,7 @@ from ledger.domain.adopted.checkpoints import real_id
 from ledger.domain.annotations.checkpoints import DeviceCheckpoint
 from ledger.domain.annotations.proof import ProvenContainer, containers_of
 from ledger.domain.bounds import Number
+from ledger.domain.kube.object_fields import is_name
 from ledger.domain.log.events import (
     EpochStarted,
     LedgerEvent,
@@ -325,6 +326,8 @@ class Agents:
                 return OWN, ""
             fact = f"it has a device that is not reserved for it: {min(more)}"
             return DIFFERENT, self._gave(state, granted, fact)
+        if pod.pod_name and not is_name(pod.pod_name):
+            return LATER, f"not a Pod's name: {pod.pod_name!r}"
         if not held and self._has_no_place(state, pod.pod_uid):
             self._full[node_uid] = self._clock.monotonic()
             return LATER, "more Pods that the API does not have: the node has no more Pod places"

@@ -359,7 +359,7 @@ class Releasing:
         held = [one for one in state.holdings.values() if one.pod_uid == uid]
         if any(one.kind != OBSERVED for one in held) or len(held) > 1:
             return
-        life, whose = self._of_the_api(uid), held[0] if held else None
+        life, whose = self._of_the_api(name, uid), held[0] if held else None
         if whose is None and (uid in holders or life is not None):
             return  # it is adopted, or holds something elsewhere
         is_covered_now = whose is not None and is_covered(whose, pod)
@@ -383,11 +383,11 @@ class Releasing:
         if isinstance(there, PodObserved) and pod.ids <= {one.device_id for one in there.shares}:
             await self._record(uid, new)
 
-    def _of_the_api(self, uid: str) -> PodLife | None:
-        """Return the Pod that the API has by this UID, or the mirror of the static one."""
-        seen = self._view.pods.seen
-        mirrors = (pod for pod in seen.values() if pod.static_uid == uid)
-        return seen.get(uid) or next(mirrors, None)
+    def _of_the_api(self, name: str, uid: str) -> PodLife | None:
+        """Return the Pod that the API has by this UID, or the node's mirror of the static one."""
+        pods = self._view.pods
+        there = (pods.seen[each] for each in pods.running_on(name))
+        return pods.seen.get(uid) or next((pod for pod in there if pod.static_uid == uid), None)
 
     async def _read(self, holding: Holding) -> Object | None:
         """Ask the API server for a holder; a node's own words are no path to ask for."""

@@ -150,6 +150,17 @@ def test_who_has_no_object_in_the_api_holds_until_the_agent_says_gone() -> None:
     assert types(scene.live.ledger.log).count("pod.observed") == 1
 
 
+def test_what_is_no_name_of_a_pod_is_never_recorded() -> None:
+    """The API would know none of it; a process of no Pod may have none at all."""
+    scene = Scene()
+    entries = seen("x", "GPU-a-0").entries
+    for name, result in (("../../nodes", LATER), ("UPPER%zz", LATER), ("", NOTED)):
+        pod = SeenPod(pod_uid="x", namespace="", pod_name=name, entries=entries)
+        assert scene.agents.observed("uid-a", pod)[0] == result
+    scene.settle()
+    assert scene.releasing.faults == {}
+
+
 @pytest.mark.parametrize("places", [3, 10**6, None])
 def test_a_node_names_no_more_pods_of_its_own_than_it_has_places(places: int | None) -> None:
     """The API has none of them: no team is billed, and what is over is drift of the node."""
