@@ -173,6 +173,7 @@ ANNOTATION_DEVICES_CHECKPOINTS_PROPOSAL: Final = "node.koordinator.sh/gpu-checkp
 CALLER_NODE_NAME: Final = "authentication.kubernetes.io/node-name"
 CALLER_NODE_UID: Final = "authentication.kubernetes.io/node-uid"
 CALLER_POD_UID: Final = "authentication.kubernetes.io/pod-uid"
+CALLER_CREDENTIAL_ID: Final = "authentication.kubernetes.io/credential-id"
 
 # --- Our own names (design section 3) ---------------------------------------------------------
 

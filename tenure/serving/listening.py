@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import ssl
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol, cast
 
 from aiohttp import web, web_response
 from aiohttp.http import HttpProcessingError
+from aiohttp.web_protocol import RequestHandler
 
 from certs.serving import common_names
 from tenure.serving.bodies import READ_BYTES, Bodies, counted
@@ -21,6 +23,9 @@ from tenure.serving.http2 import MALFORMED, Answer, Http2Connection
 HTTP1: Final = "http/1.1"
 HTTP2: Final = "h2"
 """What ALPN calls them."""
+AGENTS_MAX: Final = 16_384
+FORGET_EVERY: Final = 64
+"""After so many new connections it is looked which agents' have ended: so many are too many."""
 FINISH_SECONDS: Final = 25.0
 """How long requests in flight may take once we stop listening."""
 
@@ -60,11 +65,19 @@ class ConnectionLimits:
             Longer than the 90 s for which the API server keeps one: it must be the one that closes,
             for a request that meets our closing is an error that it does not try again.
         handshake_seconds: how long a caller may take to begin with TLS.
+        agents_max: connections of agents, which wait for changes all the time, beside `open_max`:
+            two for each of 8,000 nodes, and at most half of what the system lets us open.
+        token_max: connections of one bearer token. One more takes the place of the oldest of them
+            without a request that is being answered; where there is none it is refused.
     """
 
     open_max: int = 1024
     idle_seconds: float = 100.0
     handshake_seconds: float = 5.0
+    agents_max: int = field(
+        default_factory=lambda: min(AGENTS_MAX, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+    )
+    token_max: int = 4
 
 
 class Connections:
@@ -85,6 +98,9 @@ class Connections:
         self.names = names
         self.bodies = bodies or Bodies()
         self._busy: Counter[Connection] = Counter()
+        self._agents: set[RequestHandler] = set()
+        self._of_caller: dict[Hashable, list[RequestHandler]] = {}
+        self._came = 0  # connections since those that have ended were forgotten
 
     @contextmanager
     def answering(self, connection: Connection | None) -> Iterator[None]:
@@ -100,16 +116,54 @@ class Connections:
             if not self._busy[connection]:
                 del self._busy[connection]
 
+    def take_in(self, one: RequestHandler, caller: Hashable, *, is_agent: bool) -> bool:
+        """
+        Count a connection as one of this token's, and an agent's in the agents' own budget.
+
+        Returns:
+            Whether it may stay.
+        """
+        theirs = self._of_caller.setdefault(caller, [])
+        if one not in theirs:
+            theirs[:] = filter(_is_open, theirs)
+            if len(theirs) >= self.limits.token_max:
+                idle = next((each for each in theirs if each not in self._busy), None)
+                if idle is None:
+                    return False
+                theirs.remove(idle)
+                idle.force_close()
+            theirs.append(one)
+        if is_agent and one not in self._agents:
+            if len(self._agents) >= self.limits.agents_max:
+                self._forget_ended()
+            if len(self._agents) >= self.limits.agents_max:
+                return False
+            self._agents.add(one)
+        return True
+
+    def _forget_ended(self) -> None:
+        self._came = 0
+        self._agents = {*filter(_is_open, self._agents)}
+        there = {who: [*filter(_is_open, ones)] for who, ones in self._of_caller.items()}
+        self._of_caller = {who: ones for who, ones in there.items() if ones}
+
     def has_room(self, there: Iterable[Connection]) -> bool:
         """Tell whether one more may come, given those that are open, oldest first."""
+        self._came += 1
+        if self._came >= FORGET_EVERY:
+            self._forget_ended()
         open_now = list(there)
-        if len(open_now) < self.limits.open_max:
+        if len(open_now) - len(self._agents) < self.limits.open_max:
             return True
         for one in open_now:
-            if one not in self._busy:
+            if one not in self._busy and one not in self._agents:
                 one.force_close()
                 return True
         return False
+
+
+def _is_open(one: RequestHandler) -> bool:
+    return one.transport is not None
 
 
 class _Refused(asyncio.Protocol):

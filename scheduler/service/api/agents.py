@@ -137,10 +137,13 @@ class AgentRoutes:
     def routes(self) -> list[Route]:
         """Return what is answered, at which paths."""
         return [
-            Route(method="GET", path=f"{PATH}/holdings", act=self.holdings),
-            Route(method="GET", path=f"{PATH}/changes", act=self.changes),
-            Route(method="POST", path=f"{PATH}/confirmations", act=self.confirm),
-            Route(method="POST", path=f"{PATH}/checkpoint", act=self.checkpoint),
+            Route(method=method, path=f"{PATH}/{name}", act=act, agents=self._user)
+            for method, name, act in (
+                ("GET", "holdings", self.holdings),
+                ("GET", "changes", self.changes),
+                ("POST", "confirmations", self.confirm),
+                ("POST", "checkpoint", self.checkpoint),
+            )
         ]
 
     async def holdings(self, request: web.Request, caller: Caller) -> web.StreamResponse:

@@ -13,13 +13,14 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Literal, Protocol
 from urllib.parse import unquote
 
 from certs.ports import Object, Objects
 from ledger.domain.errors import InputError
+from ledger.domain.resources import CALLER_CREDENTIAL_ID
 from scheduler.service.api.remembered import Remembered, TooManyError
 from scheduler.service.budgets import Budgets, put_newest
 
@@ -71,6 +72,12 @@ class Caller:
     uid: str = ""
     extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
     how: Way = "token"
+
+    @property
+    def identity(self) -> Caller:
+        """Return who it is, whichever of their tokens they show; a Pod's are its own."""
+        extra = tuple(one for one in self.extra if one[0] != CALLER_CREDENTIAL_ID)
+        return replace(self, extra=extra)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,16 @@ _log: Final = logging.getLogger("tenure.scheduler.api")
 
 Answering = Callable[[RequestHandler | None], AbstractContextManager[None]]
 Took = Callable[[str, int, float], None]
+
+
+class TakesIn(Protocol):
+    """Counts a token's connections; see `tenure.serving.listening.Connections`."""
+
+    def __call__(self, one: RequestHandler, caller: Caller, /, *, is_agent: bool) -> bool:
+        """Tell whether it may stay."""
+        ...
+
+
 Act = Callable[[web.Request, Caller], Awaitable[web.StreamResponse]]
 OpenAct = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -62,12 +72,14 @@ class Route:
     Attributes:
         act: given who calls; what they may do is its own affair.
         seconds_max: how long it may take; a stream ends by itself before.
+        agents: the user whose connections have a budget of their own, for they wait here.
     """
 
     method: str
     path: str
     act: Act
     seconds_max: float = SECONDS_MAX
+    agents: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +95,19 @@ class LateRoutes(web.AbstractResource):
     Routes that come once there is something to answer from, and go before it does.
 
     Meanwhile whoever asks for anything else than open routes is told to ask again.
+
+    Args:
+        agents: tells which agent calls, so that their questions to the API server are not people's.
     """
 
-    def __init__(self, callers: Knows, believed: Believed) -> None:
+    def __init__(
+        self, callers: Knows, agents: Knows, believed: Believed, takes_in: TakesIn
+    ) -> None:
         super().__init__()
         self._callers = callers
+        self._agents = agents
         self._believed = believed
+        self._takes_in = takes_in
         self._there: web.UrlDispatcher | None = None
 
     @property
@@ -100,7 +119,8 @@ class LateRoutes(web.AbstractResource):
         """Answer these from now on."""
         there = web.UrlDispatcher()
         for route in routes:
-            handler = _handler(route, self._callers, self._believed)
+            callers = self._agents if route.agents else self._callers
+            handler = _handler(route, callers, self._believed, self._takes_in)
             there.add_route(route.method, route.path, handler)
         self._there = there
 
@@ -170,6 +190,7 @@ def api_app(
     answering: Answering,
     took: Took = lambda *_: None,
     *,
+    takes_in: TakesIn = lambda _, __, *, is_agent: True,  # noqa: ARG005 - it counts nothing
     late: LateRoutes | None = None,
 ) -> web.Application:
     """
@@ -194,7 +215,7 @@ def api_app(
     app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[timed])
     for route in routes:
         method = "GET" if isinstance(route, OpenRoute) else route.method
-        app.router.add_route(method, route.path, _handler(route, callers, believed))
+        app.router.add_route(method, route.path, _handler(route, callers, believed, takes_in))
 
     if late is not None:
         app.router.register_resource(late)
@@ -226,13 +247,19 @@ def refusal(status: int, reason: str, message: str, *, retry: bool = False) -> w
 
 
 def _handler(
-    route: Route | OpenRoute, callers: Knows, believed: Believed
+    route: Route | OpenRoute, callers: Knows, believed: Believed, takes_in: TakesIn
 ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     async def act(request: web.Request) -> web.StreamResponse:
         if isinstance(route, OpenRoute):
             return await route.act(request)
         names = _common_names(request, believed)
         caller = await callers.who(request.headers, names, request.remote or "")
+        is_agent = caller.user == route.agents
+        if caller.how == "token" and not takes_in(
+            request.protocol, caller.identity, is_agent=is_agent
+        ):
+            fact = "too many connections, of this token or of agents: end one, or wait"
+            raise RefusedError(429, "TooManyRequests", fact, retry=True)
         return await route.act(request, caller)
 
     seconds = SECONDS_MAX if isinstance(route, OpenRoute) else route.seconds_max

@@ -16,7 +16,7 @@ from scheduler.service.api.http import LateRoutes, OpenRoute, Route, Took, api_a
 from scheduler.service.metrics import Metrics
 from tenure.kube.objects import KubeObjects
 from tenure.serving.background import Tasks, as_coroutine, every
-from tenure.serving.listening import Connections, announced
+from tenure.serving.listening import ConnectionLimits, Connections, announced
 from tenure.serving.scheduling.answers import Answering, questions
 from tenure.serving.scheduling.options import SchedulerOptions
 from tenure.serving.scheduling.process import Process
@@ -35,7 +35,11 @@ class ApiListener:
     """
 
     def __init__(
-        self, options: SchedulerOptions, api: Objects, clock: Callable[[], datetime]
+        self,
+        options: SchedulerOptions,
+        api: Objects,
+        clock: Callable[[], datetime],
+        limits: ConnectionLimits | None = None,
     ) -> None:
         self._options = options
         self._api = api
@@ -45,6 +49,8 @@ class ApiListener:
         )
         self._folder.look()
         self._callers = Callers(api, time.monotonic)
+        self._agents = Callers(api, time.monotonic)
+        self._connections = Connections(limits)
 
     def look(self) -> bool:
         """Serve the folder's leaf, if it is another one; see `Folder.look`."""
@@ -62,11 +68,12 @@ class ApiListener:
         if rule == self._callers.rule:
             return
         self._serving.trust(rule.authority)
-        self._callers.rule = rule
+        self._callers.rule = self._agents.rule = rule
 
     def late_routes(self) -> LateRoutes:
         """Return routes that come later, for callers that this listener knows."""
-        return LateRoutes(self._callers, self._serving)
+        takes_in = self._connections.take_in
+        return LateRoutes(self._callers, self._agents, self._serving, takes_in)
 
     @asynccontextmanager
     async def listening(
@@ -76,13 +83,14 @@ class ApiListener:
         late: LateRoutes | None = None,
     ) -> AsyncIterator[None]:
         """Answer these routes, and what clients look around for, until the block ends."""
-        connections = Connections()
+        connections = self._connections
         app = api_app(
             [*discovery_routes(), *routes],
             self._callers,
             self._serving,
             connections.answering,
             took,
+            takes_in=connections.take_in,
             late=late,
         )
         where = self._options.api

@@ -1,0 +1,285 @@
+"""Who has room at the listener for people: agents by a budget of their own, a user by a few."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import ssl
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import uvloop
+from aiohttp import web
+
+from certs.ports import Object
+from scheduler.service.api.agents import WAIT_SECONDS_MAX
+from scheduler.service.api.callers import Caller
+from scheduler.service.api.http import Route, json_answer
+from tenure.serving.listening import ConnectionLimits
+from tenure.serving.scheduling.api import ApiListener
+from tests.support.api_callers import NAME, Cluster, api_options, authority, caller, server_folder
+from tests.support.kube.control_plane import AGENT_ACCOUNT, free_port
+from tests.support.loops import until
+
+pytestmark = pytest.mark.integration
+
+LIMITS: Final = ConnectionLimits(open_max=16, agents_max=20, token_max=3)
+CHANGES: Final = "/agents/v1/changes"
+HOLDINGS: Final = "/agents/v1/holdings"
+SLOWLY: Final = "/slowly"
+DISCOVERY: Final = "/apis/audit.tenure.sh"
+MOST: Final = 8
+"""Questions about tokens that one address may have open."""
+SECONDS_MAX: Final = 60.0
+
+
+@dataclass(slots=True)
+class Tokens(Cluster):
+    """Reviews tokens; those of agents once it may."""
+
+    reviews_agents: asyncio.Event = field(default_factory=asyncio.Event)
+    asked: int = 0
+
+    async def create(self, _: str, body: Object) -> Object:
+        """Review a token: what is before its dot is the Pod that it is bound to."""
+        token = body["spec"]["token"]
+        self.asked += 1
+        if token.startswith("agent"):
+            await self.reviews_agents.wait()
+        extra = {
+            "authentication.kubernetes.io/pod-name": [token.partition(".")[0]],
+            "authentication.kubernetes.io/credential-id": [token],
+        }
+        user = AGENT_ACCOUNT if token.startswith("agent") else "anna"
+        return {"status": {"authenticated": True, "user": {"username": user, "extra": extra}}}
+
+
+@dataclass(slots=True, kw_only=True)
+class Client:
+    """One connection, which stays open."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def ask(self, path: str, token: str = "") -> int:
+        """Return the status of the answer."""
+        shown = f"Authorization: Bearer {token}\r\n" if token else ""
+        self.writer.write(f"GET {path} HTTP/1.1\r\nHost: a\r\n{shown}\r\n".encode())
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
+        await self.reader.readexactly(length)
+        return int(head.split()[1])
+
+
+@dataclass(slots=True, kw_only=True)
+class Scene:
+    """A listener with one path where agents wait, and two for people."""
+
+    cluster: Tokens
+    port: int
+    tls: ssl.SSLContext
+    go_on: asyncio.Event = field(default_factory=asyncio.Event)
+    waiting: dict[str, asyncio.Event] = field(default_factory=dict)
+    clients: list[Client] = field(default_factory=list)
+
+    async def connect(self) -> Client:
+        """Open a connection."""
+        reader, writer = await asyncio.open_connection(NAME, self.port, ssl=self.tls)
+        self.clients.append(Client(reader=reader, writer=writer))
+        return self.clients[-1]
+
+    async def ask(self, path: str, token: str = "") -> int:
+        """Ask by a connection of its own."""
+        client = await self.connect()
+        try:
+            return await client.ask(path, token)
+        finally:
+            client.writer.close()
+
+    async def wait(self, request: web.Request, who: Caller) -> web.StreamResponse:
+        """Answer once the test says so."""
+        key = dict(who.extra)["authentication.kubernetes.io/credential-id"][0] + request.path
+        own = self.waiting[key] = asyncio.Event()
+        if self.go_on.is_set():
+            own.set()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(own.wait(), WAIT_SECONDS_MAX)
+        del self.waiting[key]
+        return json_answer({})
+
+    def release(self) -> None:
+        """Answer whoever waits, and nobody waits from now on."""
+        self.go_on.set()
+        for one in self.waiting.values():
+            one.set()
+
+    async def answer(self, _: web.Request, __: Caller) -> web.StreamResponse:
+        """Answer at once."""
+        return json_answer({})
+
+
+def served(
+    folder: Path,
+    act: Callable[[Scene], Coroutine[Any, Any, None]],
+    limits: ConnectionLimits = LIMITS,
+) -> None:
+    """Serve, and act on it."""
+    server, port = authority("server"), free_port()
+
+    async def main() -> None:
+        cluster = Tokens()
+        options = api_options(port, server_folder(folder / "server", server))
+        listener = ApiListener(options, cluster, lambda: datetime.now(UTC), limits)
+        scene = Scene(cluster=cluster, port=port, tls=caller(server, folder))
+        late = listener.late_routes()
+        late.come(
+            [
+                Route(method="GET", path=CHANGES, act=scene.wait, agents=AGENT_ACCOUNT),
+                Route(method="GET", path=HOLDINGS, act=scene.answer, agents=AGENT_ACCOUNT),
+                Route(method="GET", path=SLOWLY, act=scene.wait),
+                Route(method="GET", path="/who", act=scene.answer),
+            ]
+        )
+        async with listener.listening(late=late):
+            try:
+                await act(scene)
+            finally:
+                scene.release()
+                for one in scene.clients:
+                    one.writer.close()
+
+    uvloop.run(main())
+
+
+def test_people_have_room_while_the_budget_of_agents_is_full(tmp_path: Path) -> None:
+    """More agents wait than others may connect; one more is refused, and nobody goes."""
+
+    async def act(scene: Scene) -> None:
+        scene.cluster.reviews_agents.set()
+        agents: list[asyncio.Task[int]] = []
+        for number in range(LIMITS.agents_max):
+            agents.append(asyncio.create_task(scene.ask(CHANGES, f"agent-{number}")))
+            await until(lambda: len(scene.waiting) == len(agents))
+        for _ in range(LIMITS.open_max):
+            await scene.connect()
+        for number in range(2 * LIMITS.open_max):
+            assert await scene.ask("/who", f"person-{number}") == 200
+            assert await scene.ask(DISCOVERY) == 200
+        assert await scene.ask(CHANGES, "agent-more") == 429
+        scene.release()
+        assert await asyncio.gather(*agents) == [200] * len(agents)
+        assert await scene.ask(CHANGES, "agent-more") == 200, "whoever went has made room"
+
+    with_time(served, tmp_path, act)
+
+
+def test_one_user_has_a_few_connections_whatever_tokens_they_show(tmp_path: Path) -> None:
+    """One more takes the place of the oldest that is idle, and is refused where none is."""
+
+    async def act(scene: Scene) -> None:
+        clients = [await scene.connect() for _ in range(LIMITS.token_max)]
+        asked: list[asyncio.Task[int]] = []
+        for number, one in enumerate(clients):
+            asked.append(asyncio.create_task(one.ask(SLOWLY, f"anna.{number}")))
+            await until(lambda: len(scene.waiting) == len(asked))
+        assert await scene.ask("/who", "anna.more") == 429
+        assert await scene.ask("/who", "bert") == 200
+        scene.release()
+        assert await asyncio.gather(*asked) == [200] * len(asked)
+        assert await scene.ask("/who", "anna.more") == 200
+        assert await clients[0].reader.read() == b"", "the oldest went"
+        assert await clients[1].ask("/who", "anna.1") == 200
+
+    with_time(served, tmp_path, act)
+
+
+def test_agents_whose_tokens_are_asked_about_leave_people_theirs(tmp_path: Path) -> None:
+    """The API server is asked so many questions at once: agents have none of people's."""
+
+    async def act(scene: Scene) -> None:
+        agents = [
+            asyncio.create_task(scene.ask(CHANGES, f"agent-{number}")) for number in range(MOST)
+        ]
+        await until(lambda: scene.cluster.asked == MOST)
+        assert await scene.ask(CHANGES, "agent-more") == 429
+        assert await scene.ask("/who", "anna") == 200
+        scene.cluster.reviews_agents.set()
+        scene.release()
+        assert await asyncio.gather(*agents) == [200] * MOST
+
+    with_time(served, tmp_path, act)
+
+
+AGENTS: Final = 6_000
+
+
+@pytest.mark.slow
+def test_people_are_answered_within_a_second_beside_six_thousand_agents(tmp_path: Path) -> None:
+    """Every agent waits for changes; each is answered soon after there is one for it."""
+
+    async def act(scene: Scene) -> None:
+        scene.cluster.reviews_agents.set()
+        free = asyncio.Semaphore(4)  # fewer than one address may ask about at once
+        draw, answered, connected = random.Random(1), Counter[int](), set[int]()
+
+        async def agent(number: int) -> None:
+            async with free:
+                client = await scene.connect()
+                assert await client.ask(HOLDINGS, f"agent-{number}") == 200
+            connected.add(number)
+            while not scene.go_on.is_set():
+                assert await client.ask(CHANGES, f"agent-{number}") == 200
+                answered[number] += 1
+
+        began = time.monotonic()
+        agents = [asyncio.create_task(agent(number)) for number in range(AGENTS)]
+        await until(lambda: len(connected) == AGENTS)
+        report(f"{AGENTS} agents connected in {time.monotonic() - began:.0f} s")
+        took: dict[str, list[float]] = {"people": [], "discovery": [], "agents": []}
+        for number in range(200):
+            for what, path, token in (
+                ("people", "/who", f"person-{number}"),
+                ("discovery", DISCOVERY, ""),
+            ):
+                at = time.monotonic()
+                assert await scene.ask(path, token) == 200
+                took[what].append(time.monotonic() - at)
+            one = draw.randrange(AGENTS)
+            await until(lambda: f"agent-{one}{CHANGES}" in scene.waiting)  # noqa: B023
+            at, before = time.monotonic(), answered[one]
+            scene.waiting[f"agent-{one}{CHANGES}"].set()
+            await until(lambda: answered[one] > before)  # noqa: B023 - it is over by then
+            took["agents"].append(time.monotonic() - at)
+        assert not any(one.done() for one in agents), "none was refused, or lost its connection"
+        for what, seconds in took.items():
+            p50, p99 = statistics.median(seconds), statistics.quantiles(seconds, n=100)[98]
+            report(f"{what}: p50 {1000 * p50:.1f} ms, p99 {1000 * p99:.1f} ms")
+            assert p99 < 1, what
+        scene.release()
+        await asyncio.gather(*agents)
+
+    served(tmp_path, act, ConnectionLimits())
+
+
+def report(words: str) -> None:
+    """Say it to whoever runs the campaign."""
+    sys.stdout.write(f"\n{words}")
+
+
+def with_time(serve: Callable[..., None], folder: Path, act: Callable[..., Any]) -> None:
+    """Serve for so long at most."""
+
+    async def bounded(scene: Scene) -> None:
+        async with asyncio.timeout(SECONDS_MAX):
+            await act(scene)
+
+    serve(folder, bounded)
