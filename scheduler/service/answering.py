@@ -284,7 +284,9 @@ def preempt(
     if isinstance(request, RefusedPod) or group_name(request):
         return {}
     asked_again(request.uid)
-    priority = int(an_object(pod.get("spec"), "Pod.spec").get("priority") or 0)  # type: ignore[call-overload]
+    priority = an_object(pod.get("spec"), "Pod.spec").get("priority") or 0
+    if not isinstance(priority, int):
+        raise InputError("expected a number", field="Pod.spec.priority")
     answer: dict[str, dict[str, Any]] = {}
     for name, (pods, violations) in _victims(value).items():
         crew = _Crew(view, name, priority, together)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import ssl
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +22,7 @@ from ledger.store.reading.kept import events_of
 from ledger.store.reading.timetravel import load_state
 from tests.support.kube.api import Api, Reply
 from tests.support.kube.bursts import eventually
-from tests.support.kube.control_plane import ADMIN, ControlPlane, free_port
+from tests.support.kube.control_plane import ADMIN, CALLING, ControlPlane, free_port
 from tests.support.kube.dra import (
     DRIVER,
     GROUP,
@@ -63,6 +66,23 @@ class Scene:
     plane: ControlPlane
     ledger: str
     served: Served
+    gate: int
+    authority: Path
+
+    def review(self, claim: Mapping[str, Any], **words: object) -> bool | int:
+        """Return whether a card may be stored for a claim of these words, or an HTTP status."""
+        old = {**claim, "metadata": {**claim["metadata"], **words}}
+        request = {"uid": "r", "oldObject": old, "object": {**old, "status": forged("plain", 0)}}
+        tls = ssl.create_default_context(cafile=str(self.authority))
+        tls.load_cert_chain(self.plane.folder / CALLING)
+        body, kind = json.dumps({"request": request}).encode(), {"Content-Type": "application/json"}
+        asking = urllib.request.Request(f"https://127.0.0.1:{self.gate}/claims", body, kind)
+        try:
+            with urllib.request.urlopen(asking, timeout=20, context=tls) as said:
+                return bool(json.loads(said.read())["response"]["allowed"])
+        except urllib.error.HTTPError as refusal:
+            with refusal:
+                return refusal.code
 
     @property
     def api(self) -> Api:
@@ -127,7 +147,8 @@ def scene(
         )
         stack.enter_context(asked(plane, identities, port))
         stack.enter_context(stock_schedulers(plane))
-        yield Scene(plane=plane, ledger=ledger, served=served)
+        authority = identities.server / "ca.crt"
+        yield Scene(plane=plane, ledger=ledger, served=served, gate=port, authority=authority)
     for name in NODES:
         remove_node(plane, name)
     for one in plane.api().get(f"{GROUP}/resourceslices").body["items"]:
@@ -294,6 +315,29 @@ def test_a_pool_counts_by_its_newest_whole_generation(scene: Scene, namespace: N
     eventually(lambda: not scene.holders(where))
     made = {key: first["metadata"][key] for key in ("name",)}
     add_slices(scene.plane, {**first, "metadata": made})
+
+
+def test_forged_reviews_take_no_card_and_bar_no_claim(scene: Scene, namespace: Namespace) -> None:
+    """Of no claim, or of one at a version that it has not come to; whoever sends them may call."""
+    where = namespace()
+    scene.claim(where, "real")
+    real = scene.api.get(f"{claims_in(where)}/real").body
+
+    for word, names in {
+        "name": ("UPPER_CASE%zz", "../../../../../../api/v1/nodes/plain"),
+        "namespace": ("../nodes", ""),
+        "uid": ("../x",),
+        "resourceVersion": ("9" * 5_000, "-1"),
+    }.items():
+        assert {scene.review(real, **{word: name}) for name in names} == {400}, word
+    for words in ({"name": "none"}, {"uid": "none"}, {"resourceVersion": str(10**15)}):
+        assert scene.review(real, **words) is False
+
+    assert scene.holders(where) == {}
+    assert scene.write(where, "real", forged("plain", 0)).ok
+    eventually(lambda: list(scene.cards(where)) == ["real"])
+    assert scene.write(where, "real", {}).ok
+    eventually(lambda: not scene.holders(where))
 
 
 def dry(scene: Scene, where: str, name: str) -> Reply:

@@ -227,6 +227,18 @@ def test_a_call_that_can_not_be_read_is_refused(body: bytes) -> None:
         asyncio.run(extender.bind(body))
 
 
+@pytest.mark.parametrize("priority", ["x", "9" * 5_000, [1]], ids=["x", "5,000 digits", "list"])
+def test_a_priority_that_is_no_number_is_refused(priority: Json) -> None:
+    """Also of a Pod that was read before, at that version."""
+    scene, asks = Scene(), _pod("p")
+    asks["metadata"]["resourceVersion"] = "7"
+    assert scene.preempt(Pod=asks, NodeNameToMetaVictims={}) == {"NodeNameToMetaVictims": {}}
+    asks["spec"]["priority"] = priority
+
+    with pytest.raises(InputError, match="priority"):
+        scene.preempt(Pod=asks, NodeNameToMetaVictims={})
+
+
 @pytest.mark.parametrize("name", [None, 7, True, [], {}])
 def test_a_node_whose_name_is_no_text_is_refused(name: Json) -> None:
     """Also beside nodes that are not known: an answer that names it is no JSON."""
