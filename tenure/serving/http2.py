@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -14,9 +15,10 @@ from h2 import events
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
-from h2.exceptions import ProtocolError
+from h2.exceptions import DenialOfServiceError, ProtocolError
+from h2.frame_buffer import FrameBuffer
 from h2.settings import SettingCodes, Settings
-from hyperframe.frame import GoAwayFrame
+from hyperframe.frame import ContinuationFrame, DataFrame, Frame, GoAwayFrame, HeadersFrame
 
 from tenure.serving.bodies import TOO_MANY, Bodies, Body
 
@@ -27,6 +29,14 @@ _STREAM_WINDOW: Final = 1 << 20
 _WINDOW: Final = 16 << 20
 """What may be on its way to us unread: a question is then sent without waiting for us."""
 _FRAME_MAX: Final = 16_384
+EMPTY_MAX: Final = 1_000
+"""
+Frames that bring nothing, of one connection: they begin no call and have no bytes of one. A call
+may have `EMPTY_OF_A_CALL` more, and its answer one for each KiB, for a caller makes room for it.
+"""
+EMPTY_OF_A_CALL: Final = 10
+TURN_SECONDS: Final = 0.005
+"""How long frames of one connection are read before others have their turn."""
 
 MALFORMED: Final = "malformed request"
 _log: Final = logging.getLogger("tenure.listening")
@@ -58,6 +68,44 @@ class _Stream:
     unsent: memoryview | None = None
 
 
+class _Frames(FrameBuffer):
+    """What came, frame by frame, with bounds on what brings nothing and on a turn's time."""
+
+    def __init__(self) -> None:
+        super().__init__(server=True)
+        self.empty = 0
+        self.is_late = False
+        self._until = 0.0
+        self._header_bytes = 0
+
+    def begin(self) -> None:
+        """Begin a turn."""
+        self.is_late, self._until = False, 0.0
+
+    def __next__(self) -> Frame:
+        now = time.monotonic()
+        if not self._until:
+            self._until = now + TURN_SECONDS
+        elif now > self._until:
+            self.is_late = True
+            raise StopIteration
+        return super().__next__()
+
+    def _update_header_buffer(self, f: Frame | None) -> Frame | None:
+        if isinstance(f, HeadersFrame | ContinuationFrame):
+            if isinstance(f, HeadersFrame):
+                self.empty -= EMPTY_OF_A_CALL
+                self._header_bytes = 0
+            self._header_bytes += len(f.data)
+            if self._header_bytes > HEADERS_BYTES_MAX:
+                raise DenialOfServiceError("too many bytes of headers")
+        elif not (isinstance(f, DataFrame) and f.data):
+            self.empty += 1
+            if self.empty > EMPTY_MAX:
+                raise DenialOfServiceError("too many frames that bring nothing")
+        return super()._update_header_buffer(f)
+
+
 class Http2Connection(asyncio.Protocol):
     """
     Answers the calls of one connection, each in a task.
@@ -68,7 +116,6 @@ class Http2Connection(asyncio.Protocol):
         answering: keeps the connection for as long as a call is being answered.
         is_silent: callers should look for another replica: told so once they are answered.
         idle_seconds: how long it may be open without a call, and an answer not be fetched.
-        ended: told when the connection is closed.
     """
 
     def __init__(
@@ -80,7 +127,6 @@ class Http2Connection(asyncio.Protocol):
         bodies: Bodies,
         body_bytes_max: int,
         idle_seconds: float,
-        ended: Callable[[Http2Connection], None],
     ) -> None:
         self._answer = answer
         self._answering = answering
@@ -88,12 +134,12 @@ class Http2Connection(asyncio.Protocol):
         self._bodies = bodies
         self._body_bytes_max = body_bytes_max
         self._idle_seconds = idle_seconds
-        self._ended = ended
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._streams: dict[int, _Stream] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
+        self._is_full = False
         self._active = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
         self._h2 = H2Connection(
@@ -106,6 +152,8 @@ class Http2Connection(asyncio.Protocol):
                 normalize_inbound_headers=False,  # of cookies
             )
         )
+        self._h2.incoming_buffer = self._frames = _Frames()
+        self._h2.decoder.max_header_list_size = HEADERS_BYTES_MAX
         self._h2.local_settings = Settings(
             client=False,
             initial_values={
@@ -133,20 +181,30 @@ class Http2Connection(asyncio.Protocol):
         for stream in self._streams.values():
             self._give_up(stream)
         self._streams.clear()
-        self._ended(self)
 
     def pause_writing(self) -> None:
         """Read no more of a caller that does not read."""
-        if self._transport is not None:
-            self._transport.pause_reading()
+        self._is_full = True
+        self._read_on()
 
     def resume_writing(self) -> None:
         """Read on."""
-        if self._transport is not None:
+        self._is_full = False
+        self._read_on()
+
+    def _read_on(self) -> None:
+        """Take more from the caller where there is room for our answers and for what it sends."""
+        if self._transport is None:
+            return
+        if self._is_full or self._frames.is_late:
+            self._transport.pause_reading()
+        else:
             self._transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
-        """Take what came; a caller that breaks the protocol is told so and cut off."""
+        """Take what came, as far as time allows; who breaks the protocol is told so and cut off."""
+        was_late = self._frames.is_late
+        self._frames.begin()
         try:
             for event in self._h2.receive_data(data):
                 self._take(event)
@@ -158,6 +216,14 @@ class Http2Connection(asyncio.Protocol):
             self.force_close()
             return
         self._flush()
+        if self._frames.is_late:
+            self._loop.call_soon(self._take_more)
+        if self._frames.is_late != was_late:
+            self._read_on()
+
+    def _take_more(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self.data_received(b"")
 
     def close(self) -> None:
         """Take no more calls, and close once those under way are answered."""
@@ -293,7 +359,12 @@ class Http2Connection(asyncio.Protocol):
         status, kind, body = answered
         # A length would be a new word in HPACK's table each time; the end of the stream says it.
         self._h2.send_headers(
-            number, [(b":status", b"%d" % status), (b"content-type", kind.encode())]
+            number,
+            [
+                (b":status", b"%d" % status),
+                (b"content-type", kind.encode()),
+                (b"x-content-type-options", b"nosniff"),
+            ],
         )
         stream.since, stream.unsent = self._active, memoryview(body)
         self._send(number, stream)
@@ -311,6 +382,7 @@ class Http2Connection(asyncio.Protocol):
                 return
             part, stream.unsent = stream.unsent[:room], stream.unsent[room:]
             self._h2.send_data(number, bytes(part), end_stream=not stream.unsent)
+            self._frames.empty -= len(part) >> 10
             stream.since = self._loop.time()
             if not stream.unsent:
                 break

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
+import socket
 import ssl
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Final, Protocol, cast
+from functools import partial
+from typing import ClassVar, Final, cast
 
 from aiohttp import web, web_response
 from aiohttp.http import HttpProcessingError
@@ -28,6 +30,12 @@ FORGET_EVERY: Final = 64
 """After so many new connections it is looked which agents' have ended: so many are too many."""
 FINISH_SECONDS: Final = 25.0
 """How long requests in flight may take once we stop listening."""
+DESCRIPTORS_LEFT: Final = 256
+"""Of the process's, no listener's: for the database, the API server, files and the log."""
+ACCEPTS_A_TURN: Final = 32
+"""How many callers come in before whatever else is due has its turn."""
+AGAIN_SECONDS: Final = 1.0
+"""How long nobody is let in after the system had no descriptor left."""
 
 _log: Final = logging.getLogger("tenure.listening")
 web_response.SERVER_SOFTWARE = "tenure"  # type: ignore[attr-defined]  # its header names versions
@@ -45,12 +53,8 @@ class _Requests(logging.LoggerAdapter[logging.Logger]):
             _log.error("a request failed", extra=caller, exc_info=error)
 
 
-class Connection(Protocol):
-    """One caller's connection."""
-
-    def force_close(self) -> None:
-        """Close it at once."""
-        ...
+Connection = asyncio.BaseProtocol
+"""What answers one caller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +63,9 @@ class ConnectionLimits:
     What connections may cost.
 
     Attributes:
-        open_max: connections at once. One more takes the place of the one that has been open for
-            the longest without a request that is being answered; where there is none it is closed.
+        open_max: connections at once, from their accept on, where the process's descriptors allow.
+            One more takes the place of one without a request that is being answered; where there is
+            none it is closed.
         idle_seconds: how long one may be open without a whole head of a request, and between two.
             Longer than the 90 s for which the API server keeps one: it must be the one that closes,
             for a request that meets our closing is an error that it does not try again.
@@ -69,6 +74,7 @@ class ConnectionLimits:
             two for each of 8,000 nodes, and at most half of what the system lets us open.
         token_max: connections of one bearer token. One more takes the place of the oldest of them
             without a request that is being answered; where there is none it is refused.
+        goodbye_seconds: how long it may take to end TLS, and to fetch what is left for it.
     """
 
     open_max: int = 1024
@@ -78,15 +84,57 @@ class ConnectionLimits:
         default_factory=lambda: min(AGENTS_MAX, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
     )
     token_max: int = 4
+    goodbye_seconds: float = 1.0
+
+
+class _Caller(socket.socket):
+    """One connection, from its accept until its descriptor is closed."""
+
+    def __init__(
+        self, accepted: socket.socket, address: str, ended: Callable[[_Caller], None]
+    ) -> None:
+        family, kind, number = accepted.family, accepted.type, accepted.proto
+        super().__init__(family, kind, number, fileno=accepted.detach())
+        self.setblocking(False)
+        self.address = address
+        self.starting: asyncio.Task[object] | None = None
+        self.transport: asyncio.Transport | None = None
+        self.protocol: Connection | None = None
+        self.is_known = False
+        self._ended = ended
+
+    def begin(self, transport: asyncio.Transport, protocol: Connection) -> None:
+        """Answer it from now on."""
+        self.transport, self.protocol = transport, protocol
+        self.is_known = bool(transport.get_extra_info("peercert"))
+
+    def cut(self) -> None:
+        """Close it at once, whatever it has yet to send or to fetch."""
+        self._ended(self)
+        if self.transport is not None:
+            self.transport.abort()
+        elif self.starting is not None:
+            self.starting.cancel()
+
+    def close(self) -> None:
+        super().close()
+        self._ended(self)
+
+    def detach(self) -> int:
+        self._ended(self)
+        return super().detach()
 
 
 class Connections:
     """
-    Which connections have a request that is being answered, and the bodies of all of them.
+    The connections of one listener, which have a request that is being answered, and their bodies.
 
     Attributes:
         names: common names, one of which a caller's certificate has to have; None = any may call.
     """
+
+    listening: ClassVar[list[Connections]] = []
+    """All of the process, which share its descriptors."""
 
     def __init__(
         self,
@@ -97,8 +145,10 @@ class Connections:
         self.limits = limits or ConnectionLimits()
         self.names = names
         self.bodies = bodies or Bodies()
+        self.open: dict[_Caller, None] = {}
+        self.starting: dict[_Caller, None] = {}
         self._busy: Counter[Connection] = Counter()
-        self._agents: set[RequestHandler] = set()
+        self.agents: set[Connection | None] = set()
         self._of_caller: dict[Hashable, list[RequestHandler]] = {}
         self._came = 0  # connections since those that have ended were forgotten
 
@@ -133,44 +183,85 @@ class Connections:
                 theirs.remove(idle)
                 idle.force_close()
             theirs.append(one)
-        if is_agent and one not in self._agents:
-            if len(self._agents) >= self.limits.agents_max:
-                self._forget_ended()
-            if len(self._agents) >= self.limits.agents_max:
+        if is_agent and one not in self.agents and _is_open(one):
+            if len(self.agents) >= self.limits.agents_max:
                 return False
-            self._agents.add(one)
+            self.agents.add(one)
         return True
 
     def _forget_ended(self) -> None:
         self._came = 0
-        self._agents = {*filter(_is_open, self._agents)}
         there = {who: [*filter(_is_open, ones)] for who, ones in self._of_caller.items()}
         self._of_caller = {who: ones for who, ones in there.items() if ones}
 
-    def has_room(self, there: Iterable[Connection]) -> bool:
-        """Tell whether one more may come, given those that are open, oldest first."""
+    @property
+    def open_max(self) -> int:
+        """How many may be open: what was asked for, or its share of the descriptors."""
+        own, (soft, _) = self.limits.open_max, resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = sum(one.limits.open_max for one in self.listening)
+        agents = sum(len(one.agents) for one in self.listening)
+        room = max(0, soft - min(DESCRIPTORS_LEFT, soft // 2) - agents)
+        if soft == resource.RLIM_INFINITY or wanted <= room:
+            return own
+        return max(1, own * room // wanted)
+
+    def take(self, accepted: socket.socket, address: str, *, is_tls: bool) -> _Caller | None:
+        """
+        Count one more; None where there is no room for it, and it is closed.
+
+        Of an address's handshakes, which are half of all at most, the oldest makes room.
+        """
         self._came += 1
         if self._came >= FORGET_EVERY:
             self._forget_ended()
-        open_now = list(there)
-        if len(open_now) - len(self._agents) < self.limits.open_max:
-            return True
-        for one in open_now:
-            if one not in self._busy and one not in self._agents:
-                one.force_close()
-                return True
-        return False
+        most = self.open_max
+        starting = [one for one in self.starting if is_tls and one.address == address]
+        if len(starting) >= max(1, most // 2):
+            starting[0].cut()
+        for one in self.listening:  # agents that came since leave less to each
+            one.shrink(one.open_max)
+        if not self.shrink(most - 1):
+            accepted.close()
+            return None
+        caller = _Caller(accepted, address, self._ended)
+        self.open[caller] = self.starting[caller] = None
+        return caller
+
+    def shrink(self, most: int) -> bool:
+        """Cut connections off until there are so many at most, agents' apart, where that can be."""
+        while len(self.open) - len(self.agents) > most:
+            going = self._next_to_go()
+            if going is None:
+                return False
+            going.cut()
+        return True
+
+    def _ended(self, one: _Caller) -> None:
+        self.open.pop(one, None)
+        self.starting.pop(one, None)
+        self.agents.discard(one.protocol)
+
+    def _next_to_go(self) -> _Caller | None:
+        """
+        Return who makes room, of those that wait for no answer.
+
+        One whose certificate was checked goes last. The address that has the most goes first, half
+        handshakes before the rest. One of HTTP/2 has all calls of its caller, so HTTP/1.1 goes
+        first. Ties go to the oldest.
+        """
+        stay = {*self._busy, *self.agents}
+        idle = [one for one in self.open if one.protocol not in stay]
+        has = Counter(one.address for one in idle)
+
+        def order(one: _Caller) -> tuple[bool, int, bool, bool]:
+            is_http2 = isinstance(one.protocol, Http2Connection)
+            return one.is_known, -has[one.address], one.transport is not None, is_http2
+
+        return min(idle, key=order, default=None)
 
 
 def _is_open(one: RequestHandler) -> bool:
     return one.transport is not None
-
-
-class _Refused(asyncio.Protocol):
-    """A connection too many."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        cast("asyncio.WriteTransport", transport).abort()  # libuv's is none by its class
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,12 +282,12 @@ class _Chosen(asyncio.Protocol):
 
     def __init__(
         self,
-        http1: Callable[[], asyncio.Protocol],
-        http2: Callable[[], Http2Connection],
+        caller: _Caller,
+        choose: Callable[[str | None], asyncio.Protocol],
         names: Collection[str] | None,
     ) -> None:
-        self._http1 = http1
-        self._http2 = http2
+        self._caller = caller
+        self._choose = choose
         self._names = names
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -208,14 +299,18 @@ class _Chosen(asyncio.Protocol):
             _log.warning("a caller of another name was refused", extra=facts)
             stream.abort()
             return
-        is_http2 = tls is not None and tls.selected_alpn_protocol() == HTTP2
-        chosen = self._http2() if is_http2 else self._http1()
+        chosen = self._choose(None if tls is None else tls.selected_alpn_protocol())
+        self._caller.begin(stream, chosen)
         stream.set_protocol(chosen)
         chosen.connection_made(stream)
 
 
 class _Site(web.BaseSite):
-    """aiohttp's TCP site, with limits of connections, and HTTP/2 beside it."""
+    """
+    aiohttp's TCP site, with limits of connections, and HTTP/2 beside it.
+
+    It accepts by itself: the loop would count no handshake, and know nobody's address before it.
+    """
 
     def __init__(
         self,
@@ -225,12 +320,11 @@ class _Site(web.BaseSite):
         tls: ssl.SSLContext | None,
         http2: Http2 | None,
     ) -> None:
-        limits = connections.limits
-        super().__init__(runner, ssl_context=tls, backlog=limits.open_max)
+        super().__init__(runner, ssl_context=tls, backlog=connections.limits.open_max)
         self._where = where
         self._connections = connections
         self._http2 = http2
-        self._open: dict[Http2Connection, None] = {}
+        self._doors: list[socket.socket] = []
 
     @property
     def name(self) -> str:
@@ -238,42 +332,93 @@ class _Site(web.BaseSite):
 
     async def start(self) -> None:
         await super().start()
-        tls, limits = self._ssl_context, self._connections.limits
-        self._server = await asyncio.get_running_loop().create_server(
-            self._accept,
-            *self._where,
-            ssl=tls,
-            backlog=self._backlog,
-            ssl_handshake_timeout=None if tls is None else limits.handshake_seconds,
-        )
+        loop = asyncio.get_running_loop()
+        bound = await loop.create_server(asyncio.Protocol, *self._where, start_serving=False)
+        self._server = bound
+        for one in bound.sockets:
+            door = socket.fromfd(one.fileno(), one.family, one.type)
+            door.setblocking(False)
+            door.listen(self._backlog)
+            self._doors.append(door)
+            loop.add_reader(door, self._accept, door)
+
+    async def stop(self) -> None:
+        for door in self._doors:
+            asyncio.get_running_loop().remove_reader(door)
+            door.close()
+        self._doors.clear()
+        await super().stop()
 
     async def finish(self, seconds: float) -> None:
-        """Let calls over HTTP/2 that are under way finish, for so long."""
-        await asyncio.gather(*(one.finish(seconds) for one in list(self._open)))
+        """Let calls that are under way finish, for so long; whoever has not begun goes at once."""
+        for one in list(self._connections.starting):
+            one.cut()
+        left = list(self._connections.open)
+        answering = (one.protocol for one in left if isinstance(one.protocol, Http2Connection))
+        await asyncio.gather(*(one.finish(seconds) for one in answering))
 
-    def _accept(self) -> asyncio.Protocol:
+    def cut(self) -> None:
+        """Close all connections, whatever their callers have yet to fetch."""
+        for one in list(self._connections.open):
+            one.cut()
+
+    def _accept(self, door: socket.socket) -> None:
+        loop, is_tls = asyncio.get_running_loop(), self._ssl_context is not None
+        for _ in range(ACCEPTS_A_TURN):
+            try:
+                accepted, address = door.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:  # no descriptor, or no memory, is left
+                _log.error("can't accept", extra={"where": self.name, "error": str(error)})
+                loop.remove_reader(door)
+                loop.call_later(AGAIN_SECONDS, self._accept_again, door)
+                return
+            caller = self._connections.take(accepted, address[0], is_tls=is_tls)
+            if caller is not None:
+                caller.starting = loop.create_task(self._begin(caller))
+                caller.starting.add_done_callback(partial(self._started, caller))
+
+    def _accept_again(self, door: socket.socket) -> None:
+        if door in self._doors:
+            asyncio.get_running_loop().add_reader(door, self._accept, door)
+
+    async def _begin(self, caller: _Caller) -> None:
+        limits, tls = self._connections.limits, self._ssl_context
+        with suppress(OSError):  # of its TLS
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: _Chosen(caller, self._choose, self._connections.names),
+                caller,
+                ssl=tls,
+                ssl_handshake_timeout=None if tls is None else limits.handshake_seconds,
+                ssl_shutdown_timeout=None if tls is None else limits.goodbye_seconds,
+            )
+
+    def _started(self, caller: _Caller, done: asyncio.Task[object]) -> None:
+        caller.starting = None
+        self._connections.starting.pop(caller, None)
+        if caller.transport is None:
+            caller.close()
+        if not done.cancelled() and done.exception() is not None:
+            _log.error("a connection failed", exc_info=done.exception())
+
+    def _choose(self, protocol: str | None) -> asyncio.Protocol:
         handlers = self._runner.server
         assert handlers is not None, "the runner was set up"
-        # One of HTTP/2 has all calls of its caller: those of HTTP/1.1 go first.
-        if not self._connections.has_room([*handlers.connections, *self._open]):
-            return _Refused()
-        if self._http2 is None and self._connections.names is None:
+        if self._http2 is None or protocol != HTTP2:
             return handlers()
-        return _Chosen(handlers, self._begin, self._connections.names)
-
-    def _begin(self) -> Http2Connection:
-        assert self._http2 is not None, "it is answered"
-        made = Http2Connection(
+        return Http2Connection(
             self._http2.answer,
             self._connections.answering,
             self._http2.is_silent,
             bodies=self._connections.bodies,
             body_bytes_max=self._http2.body_bytes_max,
             idle_seconds=self._connections.limits.idle_seconds,
-            ended=lambda one: self._open.pop(one, None),
         )
-        self._open[made] = None
-        return made
+
+
+async def _harden(_: web.BaseRequest, response: web.StreamResponse) -> None:
+    response.headers["X-Content-Type-Options"] = "nosniff"
 
 
 @asynccontextmanager
@@ -287,6 +432,7 @@ async def listening(
     finish_seconds: float,
 ) -> AsyncIterator[int]:
     """Listen until the block ends, then let requests in flight finish; the value is the port."""
+    app.on_response_prepare.append(_harden)
     app.middlewares.insert(0, counted(connections.bodies))
     runner = web.AppRunner(
         app,
@@ -300,12 +446,17 @@ async def listening(
     )
     await runner.setup()
     site = _Site(runner, where, connections, tls, http2)
+    connections.listening.append(connections)
     try:
         await site.start()
         yield runner.addresses[0][1]
     finally:
+        connections.listening.remove(connections)
+        # Nobody who does not fetch his answer keeps the process.
+        late = asyncio.get_running_loop().call_later(finish_seconds, site.cut)
         # The first to run stops listening before it waits for anything.
         await asyncio.gather(runner.cleanup(), site.finish(finish_seconds))
+        late.cancel()
 
 
 @asynccontextmanager
