@@ -333,7 +333,8 @@ class Http2Connection(asyncio.Protocol):
     @staticmethod
     def _refuse(stream: _Stream, error: Exception) -> None:
         stream.parts.clear()
-        stream.whole.set_exception(error)
+        if not stream.whole.done():  # its call has ended, and has not given its body back yet
+            stream.whole.set_exception(error)
 
     @staticmethod
     def _give_up(stream: _Stream) -> None:

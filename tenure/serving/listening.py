@@ -74,7 +74,7 @@ class ConnectionLimits:
             two for each of 8,000 nodes, and at most half of what the system lets us open.
         token_max: connections of one bearer token. One more takes the place of the oldest of them
             without a request that is being answered; where there is none it is refused.
-        goodbye_seconds: how long it may take to end TLS, and to fetch what is left for it.
+        goodbye_seconds: how long it may take to fetch what is left for it, and to end TLS.
     """
 
     open_max: int = 1024
@@ -84,7 +84,7 @@ class ConnectionLimits:
         default_factory=lambda: min(AGENTS_MAX, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
     )
     token_max: int = 4
-    goodbye_seconds: float = 1.0
+    goodbye_seconds: float = 30.0
 
 
 class _Caller(socket.socket):
@@ -148,6 +148,7 @@ class Connections:
         self.open: dict[_Caller, None] = {}
         self.starting: dict[_Caller, None] = {}
         self._busy: Counter[Connection] = Counter()
+        self._callers: dict[Connection, _Caller] = {}  # while their descriptors are open
         self.agents: set[Connection | None] = set()
         self._of_caller: dict[Hashable, list[RequestHandler]] = {}
         self._came = 0  # connections since those that have ended were forgotten
@@ -183,7 +184,7 @@ class Connections:
                 theirs.remove(idle)
                 idle.force_close()
             theirs.append(one)
-        if is_agent and one not in self.agents and _is_open(one):
+        if is_agent and one not in self.agents and one in self._callers:
             if len(self.agents) >= self.limits.agents_max:
                 return False
             self.agents.add(one)
@@ -236,10 +237,18 @@ class Connections:
             going.cut()
         return True
 
+    def begin(self, one: _Caller, transport: asyncio.Transport, protocol: Connection) -> None:
+        """Let a protocol answer a caller from now on."""
+        one.begin(transport, protocol)
+        if one in self.open:
+            self._callers[protocol] = one
+
     def _ended(self, one: _Caller) -> None:
         self.open.pop(one, None)
         self.starting.pop(one, None)
         self.agents.discard(one.protocol)
+        if one.protocol is not None:
+            self._callers.pop(one.protocol, None)
 
     def _next_to_go(self) -> _Caller | None:
         """
@@ -249,8 +258,11 @@ class Connections:
         handshakes before the rest. One of HTTP/2 has all calls of its caller, so HTTP/1.1 goes
         first. Ties go to the oldest.
         """
-        stay = {*self._busy, *self.agents}
-        idle = [one for one in self.open if one.protocol not in stay]
+        idle = [
+            one
+            for one in self.open
+            if one.protocol not in self._busy and one.protocol not in self.agents
+        ]
         has = Counter(one.address for one in idle)
 
         def order(one: _Caller) -> tuple[bool, int, bool, bool]:
@@ -284,23 +296,24 @@ class _Chosen(asyncio.Protocol):
         self,
         caller: _Caller,
         choose: Callable[[str | None], asyncio.Protocol],
-        names: Collection[str] | None,
+        connections: Connections,
     ) -> None:
         self._caller = caller
         self._choose = choose
-        self._names = names
+        self._connections = connections
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         stream = cast("asyncio.Transport", transport)  # libuv's is none by its class
         tls = stream.get_extra_info("ssl_object")
         shown = common_names(tls)
-        if self._names is not None and not (len(shown) == 1 and shown[0] in self._names):
-            facts = {"shown": shown, "expected": sorted(self._names)}
+        names = self._connections.names
+        if names is not None and not (len(shown) == 1 and shown[0] in names):
+            facts = {"caller": self._caller.address, "shown": shown, "expected": sorted(names)}
             _log.warning("a caller of another name was refused", extra=facts)
             stream.abort()
             return
         chosen = self._choose(None if tls is None else tls.selected_alpn_protocol())
-        self._caller.begin(stream, chosen)
+        self._connections.begin(self._caller, stream, chosen)
         stream.set_protocol(chosen)
         chosen.connection_made(stream)
 
@@ -387,7 +400,7 @@ class _Site(web.BaseSite):
         limits, tls = self._connections.limits, self._ssl_context
         with suppress(OSError):  # of its TLS
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: _Chosen(caller, self._choose, self._connections.names),
+                lambda: _Chosen(caller, self._choose, self._connections),
                 caller,
                 ssl=tls,
                 ssl_handshake_timeout=None if tls is None else limits.handshake_seconds,

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import socket
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, Final
 
 from ledger.domain.errors import InputError
 from tenure.exits import with_next
+
+DESCRIPTORS_MAX: Final = 65_536
+"""Enough for two connections of each of 16,384 agents, and all others."""
 
 
 def run_service(serve: Coroutine[Any, Any, None]) -> None:
     """
     Run a service until it ends, on libuv's loop, on which TLS in a burst costs half.
+
+    It may open as many descriptors as the system lets it, up to `DESCRIPTORS_MAX`.
 
     Raises InputError: it can't start with what it was given.
     """
@@ -23,6 +29,10 @@ def run_service(serve: Coroutine[Any, Any, None]) -> None:
     from certs.material import CertificateError
     from certs.ports import ApiError
 
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_MAX)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     try:
         uvloop.run(serve)
     except CertificateError as error:

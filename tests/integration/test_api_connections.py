@@ -24,7 +24,7 @@ from certs.ports import Object
 from scheduler.service.api.agents import WAIT_SECONDS_MAX
 from scheduler.service.api.callers import Caller
 from scheduler.service.api.http import Route, json_answer
-from tenure.serving.listening import ConnectionLimits
+from tenure.serving.listening import ConnectionLimits, Connections
 from tenure.serving.scheduling.api import ApiListener
 from tests.support.api_callers import NAME, Cluster, api_options, authority, caller, server_folder
 from tests.support.kube.control_plane import AGENT_ACCOUNT, free_port
@@ -178,6 +178,25 @@ def test_people_have_room_while_the_budget_of_agents_is_full(tmp_path: Path) -> 
         scene.release()
         assert await asyncio.gather(*agents) == [200] * len(agents)
         assert await scene.ask(CHANGES, "agent-more") == 200, "whoever went has made room"
+
+    with_time(served, tmp_path, act)
+
+
+def test_an_agent_that_hangs_up_as_it_asks_leaves_its_place(tmp_path: Path) -> None:
+    """Its question may be answered once its descriptor is closed."""
+
+    async def act(scene: Scene) -> None:
+        scene.cluster.reviews_agents.set()
+        assert await scene.ask(HOLDINGS, "agent-1.a") == 200
+        for _ in range(LIMITS.agents_max + 5):
+            one = await scene.connect()
+            words = f"GET {HOLDINGS} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer agent-1.a\r\n\r\n"
+            one.writer.write(words.encode())
+            one.writer.transport.abort()
+        [listener] = Connections.listening
+        await until(lambda: not listener.open)
+        assert not listener.agents
+        assert await scene.ask(HOLDINGS, "agent-2.a") == 200
 
     with_time(served, tmp_path, act)
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import uvloop
 from aiohttp import web
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import DataReceived
 
 from tenure.serving.bodies import SMALL_BYTES, Bodies
-from tenure.serving.listening import Connections, listening
+from tenure.serving.listening import Connections, Http2, listening
+from tests.integration.test_malformed_http import contexts
 
 MIB = 1 << 20
 HEAD = b"POST /body HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
@@ -85,3 +90,55 @@ def test_small_bodies_have_room_beside_large_ones() -> None:
     assert given_up == ["large", "small 0"]
     bodies.end(whole)
     assert bodies.size == MIB
+
+
+CALL = [(":method", "POST"), (":path", "/body"), (":scheme", "https"), (":authority", "x")]
+
+
+def send(caller: H2Connection, number: int, kib: int) -> None:
+    """Send so much of a call's body."""
+    for _ in range(kib):
+        caller.send_data(number, b"x" * 1024)
+
+
+def test_a_call_that_was_given_up_ends_no_other_of_its_connection(tmp_path: Path) -> None:
+    """Its body is there for a moment more, and may be the one that makes room."""
+
+    async def answer(_: str, __: str, body: Awaitable[bytes]) -> tuple[int, str, bytes]:
+        return 200, "text/plain", b"%d" % len(await body)
+
+    async def run() -> bytes:
+        server, client = contexts(tmp_path)
+        http2 = Http2(answer=answer, body_bytes_max=MIB)
+        async with listening(
+            web.Application(),
+            ("127.0.0.1", 0),
+            Connections(bodies=Bodies(MIB)),
+            tls=server,
+            http2=http2,
+            finish_seconds=1,
+        ) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client)
+            caller = H2Connection(H2Configuration(client_side=True))
+            caller.initiate_connection()
+            writer.write(caller.data_to_send())
+            caller.receive_data(await reader.read(MIB))
+            for number, kib in ((1, 600), (3, 400)):
+                caller.send_headers(number, CALL)
+                send(caller, number, kib)
+            writer.write(caller.data_to_send())
+            await asyncio.sleep(0.3)
+            caller.reset_stream(1)
+            send(caller, 3, 100)
+            caller.end_stream(3)
+            writer.write(caller.data_to_send())
+            while True:
+                async with asyncio.timeout(10):
+                    some = await reader.read(MIB)
+                assert some, "the connection ended"
+                for event in caller.receive_data(some):
+                    if isinstance(event, DataReceived):
+                        writer.close()
+                        return event.data
+
+    assert uvloop.run(run()) == b"%d" % (500 << 10)
