@@ -382,9 +382,11 @@ class Agents:
         if state is None or state.lost:
             return []
         cleared = []
-        for other in self.lost():
+        for other in filter(None, map(self._view.recorded, sorted(self._lost))):
+            if not is_witness(state, other):
+                continue
             lost = [one for one in other.everyone() if one.phase == LOST]
-            if not is_witness(state, other) or any(_is_there(one, pod_uids) for one in lost):
+            if not lost or any(_is_there(one, pod_uids) for one in lost):
                 continue
             position = max(one.opened_position for one in lost)
             new = events.cleared_by_agent(other, node_uid, position, self._clock.wall_us())

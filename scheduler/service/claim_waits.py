@@ -128,8 +128,9 @@ class WaitingEnds:
         """Tell whether the API server itself has a claim; the book has it then. Raises ApiError."""
         if not may_be(namespace, name):
             return False
-        found = await self._api.read(claim_path(namespace, name))
-        if found is None or found["metadata"]["uid"] != uid:
+        with self._book.readings.one() as went:
+            found = await self._api.read(claim_path(namespace, name))
+        if found is None or found["metadata"]["uid"] != uid or uid in went:
             return False
         self._book.put(uid, found)
         return True

@@ -27,6 +27,7 @@ from ledger.domain.systems import Claimant
 from scheduler.gate.claims import ClaimSeen, claim_seen
 from scheduler.gate.decide import Standing
 from scheduler.gate.follow import REWRITTEN
+from scheduler.service.slices import Readings
 from scheduler.service.wakeups import Wakeups
 
 _log: Final = logging.getLogger("tenure.scheduler.claims")
@@ -50,7 +51,7 @@ class ClaimBook:
     Attributes:
         unreadable: UID -> why a claim can't be read.
         changed: UIDs of claims that changed since `take_changed`, or are gone.
-        listing: UIDs of claims that went while a list is being read; None = none is.
+        readings: claims that are being read.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class ClaimBook:
         self.seen: dict[str, ClaimSeen] = {}
         self.unreadable: dict[str, str] = {}
         self.changed: dict[str, None] = {}
-        self.listing: set[str] | None = None
+        self.readings = Readings()
         for event, holding in opened:
             self.take(event)
             self._consumers[event.claim_uid] = holding.consumers
@@ -100,8 +101,7 @@ class ClaimBook:
 
     def drop(self, uid: str) -> None:
         """Take note that a claim is gone."""
-        if self.listing is not None:
-            self.listing.add(uid)
+        self.readings.gone(uid)
         self.seen.pop(uid, None)
         self.unreadable.pop(uid, None)
         if uid in self._standing:
@@ -109,11 +109,11 @@ class ClaimBook:
         else:
             self._attempts.pop(uid, None)
 
-    def take_list(self, listed: Object) -> None:
+    def take_list(self, listed: Object, went: Container[str]) -> None:
         """Take all there is at one moment, but for what is gone since."""
         for item in listed.get("items", ()):
             uid = item["metadata"]["uid"]
-            if uid not in (self.listing or ()):
+            if uid not in went:
                 self.put(uid, item)
 
     def is_past_us(self) -> bool:

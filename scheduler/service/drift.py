@@ -89,6 +89,7 @@ class Sight:
         open: ids of drift that is open: what a recovery found that does not fit stays so.
         past_gate: by which kind of drift a claim has what no gate let through, by its UID; empty
             where none had to.
+        is_silent: the node's agent reports no more.
         is_full: the node's agent named more Pods that the API does not have than it has places.
         is_of_two_modes: it is ours, and a listed driver gives its cards by claims.
     """
@@ -111,6 +112,7 @@ class Sight:
     past_gate: Callable[[str], str] = lambda _: drift.UNGATED
     is_of_two_modes: bool = False
     is_full: bool = False
+    is_silent: bool = False
 
 
 def proven(text: str, check: Checker) -> Proven:
@@ -141,7 +143,8 @@ def disagreements(sight: Sight) -> list[Disagreement]:
         use = _Use(state, there)
         found += _of_alone(sight, use, there)
         for holding in there:
-            if holding.namespace != ALONE and not sight.is_under_way(holding.pod_uid):
+            is_late = sight.is_silent and holding.key in sight.waiting
+            if (is_late or holding.namespace != ALONE) and not sight.is_under_way(holding.pod_uid):
                 found += _of_holding(sight, use, holding, known.get(holding.pod_uid))
         found += _of_devices(use)
         found += _of_cpus(state, there)

@@ -265,7 +265,8 @@ class Gate:
                 is_there = await self.ends.is_there(old.uid, old.namespace, old.name)
             except ApiError as error:
                 raise NotNowError(str(error)) from error
-            self._doubt(old.uid)
+            if is_there:
+                self._doubt(old.uid)
         if is_there and self._book.seen.get(old.uid) == old and old.version == new.version:
             return None
         self.counts[f"refused {STALE_WRITE}"] += 1
@@ -275,7 +276,9 @@ class Gate:
     def _doubt(self, uid: str) -> None:
         """Disbelieve a holding whose version is above that at which its claim was just read."""
         standing, seen = self._book.standing(uid), self._book.seen.get(uid)
-        if standing is not None and seen is not None and seen.version < standing.fence:
+        if standing is None or seen is None or uid in self._book.unreadable:
+            return
+        if seen.version < standing.fence:
             self._book.disbelieve(uid)
 
     async def _asked(self, claim: Object, write: Write) -> Asking | Barred | None:
@@ -436,15 +439,13 @@ class Gate:
 
     async def _list(self, path: str, book: SliceBook | ClaimBook) -> None:
         """List a collection; what its watch tells as gone meanwhile stays gone."""
-        book.listing = set()
-        try:
-            listed = await self._works.api.read(path)
-            if listed is not None:
-                book.take_list(listed)
-        except ApiError as error:
-            raise NotNowError(f"{NOT_YET}: {error}") from error
-        finally:
-            book.listing = None
+        with book.readings.one() as went:
+            try:
+                listed = await self._works.api.read(path)
+            except ApiError as error:
+                raise NotNowError(f"{NOT_YET}: {error}") from error
+        if listed is not None:
+            book.take_list(listed, went)
 
     async def _learn(self) -> None:
         """Learn what claims held before this process began; those that come later held nothing."""
@@ -580,9 +581,11 @@ class Gate:
                     continue
                 if not waits:
                     forced.append(each)
+                    if dry_run:
+                        continue
                     self.ends.forced[each] = standing.key, reason, actor
-                    end = () if dry_run else (end_of(standing, DELETED),)
-                    if end and (error := await self._record(end, 0)) is not None:
+                    error = await self._record((end_of(standing, DELETED),), 0)
+                    if error is not None:
                         raise error
                 elif dry_run and self._works.leaving.is_asked(each):
                     forced.append(each)

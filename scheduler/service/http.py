@@ -53,8 +53,10 @@ GATE: Final = CallLimits(
 """Two claims of 1.5 MiB, escaped; the API server gives up after the 5 s of its `timeoutSeconds`."""
 
 
-VALUES_MAX: Final = 1 << 17
-"""Commas and opening brackets of a review: a claim with all that the API allows has a tenth."""
+NESTED_MAX: Final = 1 << 17
+"""Opening brackets of a review: a claim with all that the API allows has a tenth."""
+VALUES_MAX: Final = 1 << 20
+"""Commas of a review: two claims whose annotations are nothing else have half as many."""
 DEPTH_MAX: Final = 64
 """Levels of an object in a review; a claim has some twelve."""
 ASIDE_BYTES: Final = 64 << 10
@@ -78,9 +80,10 @@ def decode_bounded(body: bytes, kind: type[T]) -> T:
     Raises:
         InputError: it is another kind of value, or beyond a bound.
     """
-    values = len(body) - len(body.translate(None, b",[{"))  # those in texts count, too
-    if values > VALUES_MAX:
-        raise InputError(f"too many values: count={values}, most={VALUES_MAX}", field="body")
+    for marks, most in ((b"[{", NESTED_MAX), (b",", VALUES_MAX)):
+        values = len(body) - len(body.translate(None, marks))  # those in texts count, too
+        if values > most:
+            raise InputError(f"too many values: count={values}, most={most}", field="body")
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

@@ -266,6 +266,9 @@ class Reconciling:
             name=name,
             node_uid=node_uid,
             is_full=node_uid is not None and self._agents.is_full(node_uid),
+            is_silent=any(
+                not self._agents.word(one).agent_ready for one in states if one.uid == node_uid
+            ),
             fault=(fault, self._inventory.faults.get(name, "")),
             states=states,
             pods=pods,

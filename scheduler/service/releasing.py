@@ -18,6 +18,7 @@ from msgspec import structs
 from certs.ports import ApiError, Object, Objects
 from ledger.domain.annotations.checkpoints import DeviceCheckpoint
 from ledger.domain.errors import InputError, LedgerError
+from ledger.domain.kube.object_fields import is_label, is_name
 from ledger.domain.log.events import (
     LedgerEvent,
     NodeInventoried,
@@ -390,8 +391,8 @@ class Releasing:
         return pods.seen.get(uid) or next((pod for pod in there if pod.static_uid == uid), None)
 
     async def _read(self, holding: Holding) -> Object | None:
-        """Ask the API server for a holder; a node's own words are no path to ask for."""
-        if holding.namespace == ALONE:
+        """Ask the API server for a holder; there is none of a name that no Pod can have."""
+        if not (is_label(holding.namespace) and is_name(holding.pod_name)):
             return None
         return await self._api.read(pod_path(holding.namespace, holding.pod_name))
 

@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Container, Hashable, Iterable, Mapping
+from collections.abc import (
+    Callable,
+    Collection,
+    Container,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+)
+from collections.abc import (
+    Set as AbstractSet,
+)
+from contextlib import contextmanager
 from typing import Final
 
 from certs.ports import Object
@@ -43,6 +55,28 @@ _AlikeTo = Mapping[Device, tuple[Alike, ...]]
 _log: Final = logging.getLogger("tenure.scheduler.slices")
 
 
+class Readings:
+    """What the API server is read for beside a watch, which may show meanwhile what went."""
+
+    def __init__(self) -> None:
+        self._open: list[set[str]] = []
+
+    def gone(self, uid: str) -> None:
+        """Take note that an object went: what is being read may have it yet."""
+        for went in self._open:
+            went.add(uid)
+
+    @contextmanager
+    def one(self) -> Iterator[AbstractSet[str]]:
+        """Yield the UIDs of what goes until the block ends."""
+        went = set[str]()
+        self._open.append(went)
+        try:
+            yield went
+        finally:
+            self._open = [each for each in self._open if each is not went]
+
+
 class SliceBook:
     """
     A sink of ResourceSlices: of each pool its newest generation, once all of it is there.
@@ -52,7 +86,7 @@ class SliceBook:
 
     Attributes:
         faults: UID of a slice -> why it can't be read.
-        listing: UIDs of slices that went while a list is being read; None = none is.
+        readings: lists that are being read.
     """
 
     def __init__(
@@ -74,7 +108,7 @@ class SliceBook:
         self._alike: dict[tuple[str, bool], tuple[NodeAccounts, _AlikeTo]] = {}
         self._versions: dict[str, int] = {}
         self.faults: dict[str, str] = {}
-        self.listing: set[str] | None = None
+        self.readings = Readings()
 
     def put(self, uid: str, item: Object) -> None:
         """Take a slice that came or changed, if it is newer; one that can't be read is none."""
@@ -103,8 +137,7 @@ class SliceBook:
 
     def drop(self, uid: str) -> None:
         """Forget a slice that is gone."""
-        if self.listing is not None:
-            self.listing.add(uid)
+        self.readings.gone(uid)
         self._forget(uid)
 
     def _forget(self, uid: str) -> None:
@@ -116,15 +149,15 @@ class SliceBook:
             del self._parts[key][uid]
             self._settle(key)
 
-    def take_list(self, listed: Object) -> None:
-        """Take a list of all slices, beside a watch that may be late."""
-        at, gone = _version(listed), self.listing or ()
+    def take_list(self, listed: Object, went: Container[str]) -> None:
+        """Take a list of all slices, beside a watch that may be late, but for what went since."""
+        at = _version(listed)
         items = {item["metadata"]["uid"]: item for item in listed.get("items", ())}
         for uid in [uid for uid, version in self._versions.items() if version <= at]:
             if uid not in items:
                 self._forget(uid)
         for uid, item in items.items():
-            if uid not in gone:
+            if uid not in went:
                 self.put(uid, item)
 
     def device(self, key: Device) -> SlicedDevice | None:

@@ -22,6 +22,7 @@ from ledger.domain.cpuset import format_cpuset
 from ledger.domain.devices import DeviceShare
 from ledger.domain.log.events import LedgerEvent, PodBound, PodReleased, RequestRefused
 from ledger.domain.log.state import Holding
+from scheduler.cluster.objects import ALONE
 from scheduler.decide.outcome import what_release_means
 from scheduler.service.budgets import Budgets
 from scheduler.service.ports import Clock, WhyNot
@@ -253,7 +254,7 @@ class Saying:
                 note = refusal_words(event)
                 self._telling.tell(pod, WAITS, note, action="Scheduling", kind=WARNING)
             return
-        if holding is None or not (holding.shares or holding.cpuset):
+        if holding is None or not (holding.shares or holding.cpuset) or holding.namespace == ALONE:
             return
         pod = about_pod(holding.namespace, holding.pod_name, holding.pod_uid)
         state = self._view.recorded(event.node_uid)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ledger.domain.errors import InputError
+from scheduler.cluster.objects import ALONE
 from tenure.exits import AnswerIsNo, note, with_next
 from tenure.live.place import Place, asks, service_of
 from tenure.names import PodName, parse_name
@@ -42,7 +43,9 @@ def release(
         raise with_next(error, "make sure that nothing of it runs, then give --force")
     if not reason.strip():
         raise InputError("say who made sure that nothing runs, and how", field="--reason")
-    name = next((one for one in parse_name(holder) if isinstance(one, PodName)), None)
+    alone, _, pod_name = holder.rpartition("/")
+    names = (PodName(namespace=alone, name=pod_name),) if alone == ALONE else parse_name(holder)
+    name = next((one for one in names if isinstance(one, PodName)), None)
     if name is None:
         raise InputError(f"expected NAMESPACE/NAME: value={holder!r}", field="NAMESPACE/NAME")
     service = service_of(place)

@@ -421,3 +421,10 @@ def test_labels_and_clocks_are_of_no_node() -> None:
         (drift.NAMESPACE_LABEL_WRONG, "", "NamespaceLabelWrong/ml"),
         (drift.CLOCK_SKEW, "", "ClockSkew/clock"),
     ]
+
+
+def test_what_a_node_alone_tells_of_is_drift_once_its_agent_is_silent() -> None:
+    """While it reports, it says itself when the Pod is gone."""
+    alone = holding("x", namespace=ALONE, kind=OBSERVED, cpuset=CpuSet())
+    found = disagreements(sight(state(holding(), alone), waiting=["x/1"], is_silent=True))
+    assert [(one.kind, one.about) for one in found] == [(drift.RELEASE_UNCONFIRMED, "x/1")]

@@ -36,7 +36,7 @@ from scheduler.service.binding import pod_path
 from scheduler.service.budgets import FIRST_SECONDS, LONGEST_SECONDS
 from scheduler.service.claims import CLAIMS, ClaimBook, claim_path
 from scheduler.service.gate import OPEN_SECONDS, Gate, GateWorks
-from scheduler.service.http import ASIDE_BYTES, DEPTH_MAX, VALUES_MAX, decode_bounded
+from scheduler.service.http import ASIDE_BYTES, DEPTH_MAX, NESTED_MAX, VALUES_MAX, decode_bounded
 from scheduler.service.slices import SLICES, SliceBook
 from scheduler.service.telling import Telling
 from scheduler.service.wakeups import Wakeups
@@ -493,15 +493,14 @@ def test_what_is_listed_counts_before_a_watch_told_it(world: World) -> None:
     world.server.objects[SLICES] = {"metadata": {"resourceVersion": "1"}, "items": [item]}
     world.write("a", result(0))
     assert world.slices.is_whole(DRIVER, "n-1")
-    assert world.slices.listing is None
 
 
 def test_a_claim_that_went_while_all_were_listed_holds_nothing(world: World) -> None:
     """The watch tells that it is gone before the list that has it yet is read."""
     listed = {"items": [claim("a", 3, result(0))]}
-    world.book.listing = set()
-    world.book.drop("claim-a")
-    world.book.take_list(listed)
+    with world.book.readings.one() as went:
+        world.book.drop("claim-a")
+    world.book.take_list(listed, went)
     assert not world.book.seen
 
 
@@ -1232,6 +1231,41 @@ def test_a_status_has_no_more_than_the_api_allows(
     assert world.ledger.log == []
 
 
+def test_a_claim_that_goes_while_it_is_read_is_not_taken_for_there(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watch shows that it is gone before the answer comes, and shows it no more."""
+    assert world.write("a", result(0), pods=["train"])["allowed"]
+    world.show(world.now("a"))
+    labels = {**world.now("a")["metadata"], "labels": {"x": "y"}}
+    now = world.store({**world.now("a"), "metadata": labels})  # not shown yet
+    read = world.server.read
+
+    def read_late(path: str) -> Any:  # noqa: ANN401 - an object
+        found = read(path)
+        if path == claim_path("ml", "a") and found is not None:
+            world.delete("a")
+        return found
+
+    monkeypatch.setattr(world.server, "read", read_late)
+    assert not world.asked(now, {**now, "status": {}})["allowed"]
+    look(world, 600)
+    assert world.book.standing("claim-a") is None
+    assert world.write("b", result(0))["allowed"]
+
+
+def test_a_dry_run_of_a_release_signs_nothing(world: World) -> None:
+    """The claim's own end is recorded as that."""
+    assert world.write("a", result(0), pods=["train"])["allowed"]
+    world.show(world.now("a"))
+    world.delete("a")
+    act = world.gate.force("ml", "a", "", reason="a look", actor="user/anna", dry_run=True)
+    asyncio.run(act)
+    look(world, 600)
+    [released] = [one for one in world.ledger.log if isinstance(one, ClaimReleased)]
+    assert "a look" not in released.reason
+
+
 def nested(levels: int) -> str:
     """Return a list in lists."""
     return "[" * levels + "]" * levels
@@ -1240,7 +1274,8 @@ def nested(levels: int) -> str:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        pytest.param("[" + "[]," * VALUES_MAX + "[]]", "body: too many values", id="many lists"),
+        pytest.param("[" + "[]," * NESTED_MAX + "[]]", "body: too many values", id="many lists"),
+        pytest.param("[" + "1," * VALUES_MAX + "1]", "body: too many values", id="many numbers"),
         pytest.param(nested(DEPTH_MAX), "request.object: too deep", id="deep"),
         pytest.param(nested(100_000), "body: maximum recursion", id="deeper than is decoded"),
         pytest.param("9" * 5_000, "body: Integer value out of range", id="a long number"),

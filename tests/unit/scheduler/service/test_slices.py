@@ -126,11 +126,11 @@ def test_a_list_is_taken_beside_the_watch(told: Told) -> None:
     cards = {uid: resource_slice([card("gpu-0", f"GPU-{uid}")], node=f"n-{uid}") for uid in "abcd"}
     told.book.put("a", versioned(cards["a"], 3))
     told.book.put("b", versioned(cards["b"], 9))
-    told.book.listing = set()
-    told.book.put("c", versioned(cards["c"], 4))
-    told.book.drop("c")
+    with told.book.readings.one() as went:
+        told.book.put("c", versioned(cards["c"], 4))
+        told.book.drop("c")
     listed = [versioned(cards[uid], 4, uid) for uid in "cd"]
-    told.book.take_list({"metadata": {"resourceVersion": "5"}, "items": listed})
+    told.book.take_list({"metadata": {"resourceVersion": "5"}, "items": listed}, went)
 
     there = {uid: told.ids(f"n-{uid}") for uid in cards}
     assert there == {"a": [], "b": ["GPU-b"], "c": [], "d": ["GPU-d"]}
