@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import Final, Protocol
 
 from certs.ports import ApiError, ConflictError, Object, Objects
-from ledger.domain.kube.object_fields import is_label, is_name
+from ledger.domain.kube.object_fields import is_full_name
 from ledger.domain.resources import ANNOTATION_TENURE_CONFIRMED, ANNOTATION_TENURE_FENCED
 from ledger.domain.systems import Claimant
 from scheduler.gate.claims import ClaimSeen
@@ -52,11 +52,6 @@ class Leaves(Protocol):
     def deny(self, claim_uid: str) -> None:
         """Let no word about a claim count: one of its Pods runs."""
         ...
-
-
-def may_be(namespace: str, name: str) -> bool:
-    """Tell whether a claim may be called so: the API server stores none of another name."""
-    return is_label(namespace) and is_name(name)
 
 
 async def fence(api: Objects, claim: ClaimSeen) -> None:
@@ -126,7 +121,7 @@ class WaitingEnds:
 
     async def is_there(self, uid: str, namespace: str, name: str) -> bool:
         """Tell whether the API server itself has a claim; the book has it then. Raises ApiError."""
-        if not may_be(namespace, name):
+        if not is_full_name(namespace, name):
             return False
         with self._book.readings.one() as went:
             found = await self._api.read(claim_path(namespace, name))

@@ -23,7 +23,7 @@ from certs.ports import ApiError, Object, Objects
 from ledger.domain.bounds import Name
 from ledger.domain.dialects.dra.asking import Asking, Giver
 from ledger.domain.errors import FencedError, LedgerError
-from ledger.domain.kube.object_fields import is_name, items_in, section, text_in
+from ledger.domain.kube.object_fields import is_full_name, is_name, items_in, section, text_in
 from ledger.domain.log.drift import DRIFT_KINDS, TWO_MODES
 from ledger.domain.log.events import (
     ClaimEvent,
@@ -68,7 +68,7 @@ from scheduler.record.events import DecidedBy
 from scheduler.service.answering import NotNowError
 from scheduler.service.binding import pod_path
 from scheduler.service.claim_refusals import ClaimRefusals
-from scheduler.service.claim_waits import Leaves, WaitingEnds, fence, may_be
+from scheduler.service.claim_waits import Leaves, WaitingEnds, fence
 from scheduler.service.claims import CLAIMS, ClaimBook
 from scheduler.service.ending import life_of
 from scheduler.service.http import check_depth, decode_bounded, read_aside
@@ -485,7 +485,7 @@ class Gate:
         users = consumers if seen is None else (*dict.fromkeys((*consumers, *seen.consumers)),)
         kept = (
             None
-            if standing is None or not may_be(*standing.full_name.split("/", 1))
+            if standing is None or not is_full_name(*standing.full_name.split("/", 1))
             else self._works.leaving.kept(standing.full_name, standing, users)
         )
         if seen is not None:

@@ -18,7 +18,7 @@ from msgspec import structs
 from certs.ports import ApiError, Object, Objects
 from ledger.domain.annotations.checkpoints import DeviceCheckpoint
 from ledger.domain.errors import InputError, LedgerError
-from ledger.domain.kube.object_fields import is_label, is_name
+from ledger.domain.kube.object_fields import is_full_name
 from ledger.domain.log.events import (
     LedgerEvent,
     NodeInventoried,
@@ -392,7 +392,7 @@ class Releasing:
 
     async def _read(self, holding: Holding) -> Object | None:
         """Ask the API server for a holder; there is none of a name that no Pod can have."""
-        if not (is_label(holding.namespace) and is_name(holding.pod_name)):
+        if not is_full_name(holding.namespace, holding.pod_name):
             return None
         return await self._api.read(pod_path(holding.namespace, holding.pod_name))
 

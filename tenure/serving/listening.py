@@ -26,8 +26,6 @@ HTTP1: Final = "http/1.1"
 HTTP2: Final = "h2"
 """What ALPN calls them."""
 AGENTS_MAX: Final = 16_384
-FORGET_EVERY: Final = 64
-"""After so many new connections it is looked which agents' have ended: so many are too many."""
 FINISH_SECONDS: Final = 25.0
 """How long requests in flight may take once we stop listening."""
 DESCRIPTORS_LEFT: Final = 256
@@ -101,6 +99,7 @@ class _Caller(socket.socket):
         self.transport: asyncio.Transport | None = None
         self.protocol: Connection | None = None
         self.is_known = False
+        self.users: set[Hashable] = set()  # whose tokens it has shown
         self._ended = ended
 
     def begin(self, transport: asyncio.Transport, protocol: Connection) -> None:
@@ -150,8 +149,7 @@ class Connections:
         self._busy: Counter[Connection] = Counter()
         self._callers: dict[Connection, _Caller] = {}  # while their descriptors are open
         self.agents: set[Connection | None] = set()
-        self._of_caller: dict[Hashable, list[RequestHandler]] = {}
-        self._came = 0  # connections since those that have ended were forgotten
+        self._of_user: dict[Hashable, dict[RequestHandler, None]] = {}
 
     @contextmanager
     def answering(self, connection: Connection | None) -> Iterator[None]:
@@ -167,33 +165,31 @@ class Connections:
             if not self._busy[connection]:
                 del self._busy[connection]
 
-    def take_in(self, one: RequestHandler, caller: Hashable, *, is_agent: bool) -> bool:
+    def take_in(self, one: RequestHandler, user: Hashable, *, is_agent: bool) -> bool:
         """
         Count a connection as one of this token's, and an agent's in the agents' own budget.
 
         Returns:
             Whether it may stay.
         """
-        theirs = self._of_caller.setdefault(caller, [])
+        caller = self._callers.get(one)
+        if caller is None:
+            return True  # it has hung up
+        theirs = self._of_user.setdefault(user, {})
         if one not in theirs:
-            theirs[:] = filter(_is_open, theirs)
             if len(theirs) >= self.limits.token_max:
                 idle = next((each for each in theirs if each not in self._busy), None)
                 if idle is None:
                     return False
-                theirs.remove(idle)
+                del theirs[idle]
                 idle.force_close()
-            theirs.append(one)
-        if is_agent and one not in self.agents and one in self._callers:
+            theirs[one] = None
+            caller.users.add(user)
+        if is_agent and one not in self.agents:
             if len(self.agents) >= self.limits.agents_max:
                 return False
             self.agents.add(one)
         return True
-
-    def _forget_ended(self) -> None:
-        self._came = 0
-        there = {who: [*filter(_is_open, ones)] for who, ones in self._of_caller.items()}
-        self._of_caller = {who: ones for who, ones in there.items() if ones}
 
     @property
     def open_max(self) -> int:
@@ -212,9 +208,6 @@ class Connections:
 
         Of an address's handshakes, which are half of all at most, the oldest makes room.
         """
-        self._came += 1
-        if self._came >= FORGET_EVERY:
-            self._forget_ended()
         most = self.open_max
         starting = [one for one in self.starting if is_tls and one.address == address]
         if len(starting) >= max(1, most // 2):
@@ -247,8 +240,15 @@ class Connections:
         self.open.pop(one, None)
         self.starting.pop(one, None)
         self.agents.discard(one.protocol)
-        if one.protocol is not None:
-            self._callers.pop(one.protocol, None)
+        if one.protocol is None:
+            return
+        self._callers.pop(one.protocol, None)
+        for user in one.users:
+            theirs = self._of_user.get(user, {})
+            theirs.pop(cast("RequestHandler", one.protocol), None)
+            if not theirs:
+                self._of_user.pop(user, None)
+        one.users.clear()
 
     def _next_to_go(self) -> _Caller | None:
         """
@@ -270,10 +270,6 @@ class Connections:
             return one.is_known, -has[one.address], one.transport is not None, is_http2
 
         return min(idle, key=order, default=None)
-
-
-def _is_open(one: RequestHandler) -> bool:
-    return one.transport is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -173,6 +173,11 @@ def is_name(text: str) -> bool:
     return len(text) <= NAME_MAX and _NAME.fullmatch(text) is not None
 
 
+def is_full_name(namespace: str, name: str) -> bool:
+    """Tell whether a Pod or a claim may be called so: the API server stores none else."""
+    return is_label(namespace) and is_name(name)
+
+
 def version_number(text: str) -> int | None:
     """Return a resourceVersion as a number, None for another text; in one etcd they only grow."""
     is_number = text.isascii() and text.isdigit() and len(text) <= _VERSION_DIGITS
