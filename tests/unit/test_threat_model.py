@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.hostile import ATTACKS, Attack
+from tests.support.hostile.attack import Attack
+from tests.support.hostile.table import ATTACKS
 
 PAGE = Path(__file__).parents[2] / "docs" / "threat-model.md"
 ROWS = [
@@ -22,7 +23,7 @@ def test_the_page_has_every_attack_and_no_other() -> None:
     assert [row[:2] for row in ROWS] == [(one.who, one.what) for one in ATTACKS]
 
 
-@pytest.mark.parametrize("attack", ATTACKS, ids=lambda one: one.what)
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda one: f"{one.who} {one.what}")
 def test_what_came_is_what_the_page_says(attack: Attack) -> None:
     """Word by word."""
-    assert {row[1]: row[2] for row in ROWS}[attack.what] == attack.play()
+    assert {row[:2]: row[2] for row in ROWS}[attack.who, attack.what] == attack.play()

@@ -1,17 +1,10 @@
-"""
-Plays hostile callers at the doors of the services, in memory; the rows of docs/threat-model.md.
-
-A row says who calls, what they try and what came of it. `tests/unit/test_threat_model.py` plays
-every row and compares the page with what came. A new row is one more `Attack`.
-"""
+"""Plays a node's agent that says what it likes, over a live scheduler in memory."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any, Final
 
 from aiohttp.test_utils import TestClient, TestServer
@@ -23,19 +16,11 @@ from scheduler.service.api.agents import AgentRoutes
 from scheduler.service.api.http import api_app
 from scheduler.service.proofs import Signing
 from tests.support.agent_scene import AGENT, Believing, Known, agent_of
+from tests.support.hostile.attack import Attack
 from tests.support.reconciled import CLUSTER, LEDGER_KEY, PROOF_KEY, Cluster
 
 Json = dict[str, Any]
 NODE: Final = "a node's agent with a token of its own node"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attack:
-    """One row; `play` returns what came of it, in the words of the page."""
-
-    who: str
-    what: str
-    play: Callable[[], str]
 
 
 class HostileNode:

@@ -1,0 +1,14 @@
+"""
+All rows of docs/threat-model.md, a module for each attacker.
+
+A row says who calls, what they try and what came of it. `tests/unit/test_threat_model.py` plays
+every row and compares the page with what came. A new row is one more `Attack` of its module.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.support.hostile import node
+
+ATTACKS: Final = (*node.ATTACKS,)
