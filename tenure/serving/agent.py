@@ -44,7 +44,8 @@ from tenure.serving.agent_reporting import NodeToTell, reporting
 from tenure.serving.agent_witness import witness
 from tenure.serving.agent_words import words_of
 from tenure.serving.background import Tasks, every, tasks_of_process, told_to_stop
-from tenure.serving.listening import Connections, announced
+from tenure.serving.connections import Connections
+from tenure.serving.listening import announced
 from tenure.serving.probes import probes_app
 
 _START_BYTES: Final = 10

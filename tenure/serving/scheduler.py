@@ -29,7 +29,8 @@ from tenure.kube.objects import KubeObjects, connected
 from tenure.kube.reflector import Reflector, SetBackError
 from tenure.serving.background import as_coroutine, tasks_of_process, told_to_stop, unless
 from tenure.serving.bodies import Bodies
-from tenure.serving.listening import Connections, Http2, announced
+from tenure.serving.connections import Connections
+from tenure.serving.listening import Http2, announced
 from tenure.serving.memory import give_back, look_seldom
 from tenure.serving.probes import probes_app
 from tenure.serving.scheduling.agents import agent_routes

@@ -27,7 +27,8 @@ from tenure.kube.lease import Leadership, LeaseSettings
 from tenure.kube.lookups import KubeLookups, KubeWatches
 from tenure.kube.objects import KubeObjects, connected
 from tenure.serving.background import as_coroutine, every, first, tasks_of_process, told_to_stop
-from tenure.serving.listening import Connections, announced
+from tenure.serving.connections import Connections
+from tenure.serving.listening import announced
 from tenure.serving.probes import probes_app
 from tenure.serving.settings_file import SettingsFile
 from tenure.serving.telling_refusals import RefusalQueue, RefusalTarget, sending

@@ -20,7 +20,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tenure.serving.listening import Connection, ConnectionLimits, Connections, listening
+from tenure.serving.connections import Connection, ConnectionLimits, Connections
+from tenure.serving.listening import listening
 from tenure.serving.probes import probes_app
 from tests.support.loops import until
 from webhook.decide.facts import QuotaFact

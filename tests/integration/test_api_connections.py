@@ -24,7 +24,7 @@ from certs.ports import Object
 from scheduler.service.api.agents import WAIT_SECONDS_MAX
 from scheduler.service.api.callers import Caller
 from scheduler.service.api.http import Route, json_answer
-from tenure.serving.listening import ConnectionLimits, Connections
+from tenure.serving.connections import ConnectionLimits, Connections
 from tenure.serving.scheduling.api import ApiListener
 from tests.support.api_callers import NAME, Cluster, api_options, authority, caller, server_folder
 from tests.support.kube.control_plane import AGENT_ACCOUNT, free_port

@@ -13,7 +13,8 @@ from h2.connection import H2Connection
 from h2.events import DataReceived
 
 from tenure.serving.bodies import SMALL_BYTES, Bodies
-from tenure.serving.listening import Connections, Http2, listening
+from tenure.serving.connections import Connections
+from tenure.serving.listening import Http2, listening
 from tests.integration.test_malformed_http import contexts
 
 MIB = 1 << 20

@@ -16,7 +16,8 @@ from hyperframe import frame as frames
 
 from tenure.serving import http2 as http2_connections
 from tenure.serving import listening as module
-from tenure.serving.listening import HTTP1, ConnectionLimits, Connections, Http2
+from tenure.serving.connections import DESCRIPTORS_LEFT, ConnectionLimits, Connections
+from tenure.serving.listening import HTTP1, Http2
 from tests.integration.test_malformed_http import contexts, serve
 from tests.support.http2 import Http2Client, http2_client
 from tests.support.loops import until
@@ -147,7 +148,7 @@ def test_listeners_share_what_descriptors_there_are(few_descriptors: int) -> Non
     serve(act, limits=ConnectionLimits(open_max=700))
     assert alone == [700]
     assert min(shares) >= 50
-    assert sum(shares) <= few_descriptors - module.DESCRIPTORS_LEFT
+    assert sum(shares) <= few_descriptors - DESCRIPTORS_LEFT
 
 
 def test_whoever_finds_no_descriptor_is_let_in_later(

@@ -29,14 +29,8 @@ from scheduler.service.leading import NOT_LEADER
 from scheduler.service.metrics import Metrics
 from scheduler.service.ports import BindCall
 from tenure.serving import http2 as http2_connections
-from tenure.serving.listening import (
-    HTTP1,
-    HTTP2,
-    ConnectionLimits,
-    Connections,
-    Http2,
-    listening,
-)
+from tenure.serving.connections import ConnectionLimits, Connections
+from tenure.serving.listening import HTTP1, HTTP2, Http2, listening
 from tests.support.extending import NoHolds, NoRefusals
 from tests.support.http2 import http2_client
 from tests.support.kube.schedulers import KUBE_SCHEDULER, client_leaf

@@ -19,14 +19,8 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from certs.material import issue_authority, issue_leaf
-from tenure.serving.listening import (
-    HTTP1,
-    HTTP2,
-    ConnectionLimits,
-    Connections,
-    Http2,
-    listening,
-)
+from tenure.serving.connections import ConnectionLimits, Connections
+from tenure.serving.listening import HTTP1, HTTP2, Http2, listening
 from tenure.serving.logs import set_up_logs
 from tenure.serving.probes import probes_app
 from tests.support.process import ROOT

@@ -34,7 +34,7 @@ Took = Callable[[str, int, float], None]
 
 
 class TakesIn(Protocol):
-    """Counts a token's connections; see `tenure.serving.listening.Connections`."""
+    """Counts a token's connections; see `tenure.serving.connections.Connections`."""
 
     def __call__(self, one: RequestHandler, caller: Caller, /, *, is_agent: bool) -> bool:
         """Tell whether it may stay."""

@@ -16,7 +16,8 @@ from scheduler.service.api.http import LateRoutes, OpenRoute, Route, Took, api_a
 from scheduler.service.metrics import Metrics
 from tenure.kube.objects import KubeObjects
 from tenure.serving.background import Tasks, as_coroutine, every
-from tenure.serving.listening import ConnectionLimits, Connections, announced
+from tenure.serving.connections import ConnectionLimits, Connections
+from tenure.serving.listening import announced
 from tenure.serving.scheduling.answers import Answering, questions
 from tenure.serving.scheduling.options import SchedulerOptions
 from tenure.serving.scheduling.process import Process

@@ -15,7 +15,8 @@ from ledger.store.threaded import in_thread
 from scheduler.gate.configuration import OPEN
 from scheduler.service.http import calls_app, gate_calls
 from tenure.serving.background import as_coroutine
-from tenure.serving.listening import Connections, announced
+from tenure.serving.connections import Connections
+from tenure.serving.listening import announced
 from tenure.serving.options import Address
 from tenure.serving.scheduling.process import FATAL, Process
 from tenure.sources.text import content_of
