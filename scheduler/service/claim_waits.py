@@ -7,7 +7,6 @@ from collections.abc import Collection, Sequence
 from typing import Final, Protocol
 
 from certs.ports import ApiError, ConflictError, Object, Objects
-from ledger.domain.kube.object_fields import is_full_name
 from ledger.domain.resources import ANNOTATION_TENURE_CONFIRMED, ANNOTATION_TENURE_FENCED
 from ledger.domain.systems import Claimant
 from scheduler.gate.claims import ClaimSeen
@@ -15,6 +14,7 @@ from scheduler.gate.decide import Standing
 from scheduler.gate.leaving import ON_LOST_NODE, STILL_USED, Stays
 from scheduler.service.budgets import Delays
 from scheduler.service.claims import ClaimBook, claim_path
+from scheduler.service.confirming import Confirming
 from scheduler.service.ports import Clock
 
 _log: Final = logging.getLogger("tenure.scheduler.gate")
@@ -87,11 +87,19 @@ async def _annotate(api: Objects, claim: ClaimSeen, key: str, field: str, same: 
 class WaitingEnds:
     """Claims that are to go, and stay until their node says that nothing of them is left."""
 
-    def __init__(self, book: ClaimBook, api: Objects, clock: Clock, leaving: Leaves) -> None:
+    def __init__(
+        self,
+        book: ClaimBook,
+        api: Objects,
+        clock: Clock,
+        leaving: Leaves,
+        confirming: Confirming,
+    ) -> None:
         self._book = book
         self._api = api
         self._clock = clock
         self._leaving = leaving
+        self._confirming = confirming
         self._held_back: set[str] = set()  # UIDs of claims whose release was refused
         self._unlooked: set[str] = set()  # UIDs of claims that held something as we began
         self._waits: dict[str, tuple[str, str, float]] = {}  # claim -> node, holding, since when
@@ -119,17 +127,6 @@ class WaitingEnds:
         """Return the keys of ends that wait, and since when by our clock; no node = of all."""
         return {key: since for name, key, since in self._waits.values() if node in {"", name}}
 
-    async def is_there(self, uid: str, namespace: str, name: str) -> bool:
-        """Tell whether the API server itself has a claim; the book has it then. Raises ApiError."""
-        if not is_full_name(namespace, name):
-            return False
-        with self._book.readings.one() as went:
-            found = await self._api.read(claim_path(namespace, name))
-        if found is None or found["metadata"]["uid"] != uid or uid in went:
-            return False
-        self._book.put(uid, found)
-        return True
-
     async def is_gone(self, standing: Standing) -> bool:
         """Tell whether the API server itself says that it has no such claim."""
         opening = standing.opening
@@ -137,7 +134,7 @@ class WaitingEnds:
         if not self.delays.is_due(uid):
             return False
         try:
-            is_there = await self.is_there(uid, opening.namespace, opening.claim_name)
+            is_there = await self._confirming.is_there(uid, opening.namespace, opening.claim_name)
         except ApiError:
             is_there = True
         if is_there and uid not in self._book.seen:  # no answer, or one that can't be read

@@ -11,10 +11,10 @@ import asyncio
 import base64
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Container, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec import Struct, structs
@@ -23,7 +23,7 @@ from certs.ports import ApiError, Object, Objects
 from ledger.domain.bounds import Name
 from ledger.domain.dialects.dra.asking import Asking, Giver
 from ledger.domain.errors import FencedError, LedgerError
-from ledger.domain.kube.object_fields import is_full_name, is_name, items_in, section, text_in
+from ledger.domain.kube.object_fields import is_full_name
 from ledger.domain.log.drift import DRIFT_KINDS, TWO_MODES
 from ledger.domain.log.events import (
     ClaimEvent,
@@ -41,7 +41,6 @@ from scheduler.gate.decide import (
     DEVICE_CLOSED,
     DEVICE_TAKEN,
     DRIVER_UNLISTED,
-    STALE_WRITE,
     Accounts,
     Barred,
     Standing,
@@ -66,11 +65,10 @@ from scheduler.gate.selectors import Selectors, exchangeable
 from scheduler.record import events
 from scheduler.record.events import DecidedBy
 from scheduler.service.answering import NotNowError
-from scheduler.service.binding import pod_path
 from scheduler.service.claim_refusals import ClaimRefusals
 from scheduler.service.claim_waits import Leaves, WaitingEnds, fence
 from scheduler.service.claims import CLAIMS, ClaimBook
-from scheduler.service.ending import life_of
+from scheduler.service.confirming import Confirming
 from scheduler.service.http import check_depth, decode_bounded, read_aside
 from scheduler.service.ports import Attempts, Clock, PendingPod, Recorder, TakeRecorded, WhyNot
 from scheduler.service.recording import gravest, record
@@ -153,10 +151,6 @@ class Gate:
 
     Args:
         drivers: whose devices are looked at; which of them are guarded, the book of claims knows.
-
-    Attributes:
-        knows_callers: whoever asks has shown to be the API server. Else no refusal is recorded, nor
-            an Event written: its words would be the caller's.
     """
 
     def __init__(
@@ -166,20 +160,19 @@ class Gate:
         self._works = works
         self._drivers = drivers
         self._words = words
-        self._locks: dict[str, asyncio.Lock] = {}
-        self._waiting: Counter[str] = Counter()
+        self._locks = WeakValueDictionary[str, asyncio.Lock]()
         self._on_their_way: dict[str, ClaimReserved | ClaimObserved] = {}
         self._listing, self._settling = asyncio.Lock(), asyncio.Lock()
         self._listed = False
         self._epoch = 0  # in which we have looked at all that is held
         self._again: dict[str, dict[str, None]] = {}  # name of a node -> claims to look at again
         self._open: dict[str, tuple[str, float]] = {}  # claim -> holding, since when it is not seen
-        self.knows_callers = False
         self.counts: Counter[str] = Counter()
         self.refusals = ClaimRefusals(
             works.book, works.recorder, works.clock, works.telling, actor=works.actor
         )
-        self.ends = WaitingEnds(works.book, works.api, works.clock, works.leaving)
+        self.confirming = Confirming(works.book, works.api, works.pod)
+        self.ends = WaitingEnds(works.book, works.api, works.clock, works.leaving, self.confirming)
         for topic in (works.wakeups.pod_moved, works.wakeups.kubelet_ready_changed):
             topic.subscribe(self.look_again)
         works.wakeups.claim_end_answered.subscribe(self.node_answered)
@@ -199,7 +192,7 @@ class Gate:
         old = claim_seen(request.old_object, self._drivers)
         new = claim_seen(request.object, self._drivers)
         check_names(old, new)
-        new = self._confirmed(old, new)
+        new = self.confirming.confirmed(old, new)
         given = () if new.allocated is None or old.is_allocated else new.allocated.results
         is_ours = bool(given) and all(self._book.is_guarded((one,)) for one in given)
         spec = request.object.get("spec") or {}
@@ -212,13 +205,14 @@ class Gate:
             write = replace(write, free=exchangeable(spec, self._works.classes, is_ours=True))
         if write.new.allocated is not None:
             self.look_again(write.new.allocated.node_name)
-        if self._has_news() and (
-            isinstance(self._decide(write, asked), Barred) or self._book.is_past_us()
-        ):
+        has_news = self._book.changed or self._settling.locked()
+        if has_news and (isinstance(self._decide(write, asked), Barred) or self._book.is_past_us()):
             await self.settle()  # what the watch showed already frees cards, or takes them
         async with self._alone(write.new.uid):
-            untrue = await self._untrue(write)
+            untrue = await self.confirming.untrue(write)
             self._check_now()
+            if untrue is not None:
+                self.counts[f"refused {untrue.reason}"] += 1
             answer = untrue or await self._decided(write, asked, is_dry=bool(request.dry_run))
         patch: Sequence[Object] = ()
         if isinstance(answer, Through) and answer.results is not None:
@@ -231,56 +225,6 @@ class Gate:
             self.counts["not now"] += 1
             raise NotNowError(why)
 
-    def _confirmed(self, old: ClaimSeen, new: ClaimSeen) -> ClaimSeen:
-        """Return a claim without what a write of its status can't say, or its caller invents."""
-        users = new.consumers
-        if not self.knows_callers:
-            users = tuple(
-                one for one in users if one in old.consumers or self._waits(new.namespace, one)
-            )
-        return replace(new, consumers=users, snapshot=old.snapshot)
-
-    def _waits(self, namespace: str, user: Claimant) -> bool:
-        pod = self._works.pod(user.uid)
-        named = None if pod is None else (pod["metadata"]["namespace"], pod["metadata"]["name"])
-        return named == (namespace, user.name)
-
-    async def _untrue(self, write: Write) -> Barred | None:
-        """
-        Return that a claim is not as a write says that would change what the claim has.
-
-        Anybody may call us, so it counts what the watch shows. The API server is asked of what is
-        not shown yet, and before anything is freed.
-
-        Raises:
-            NotNowError: it can't be asked.
-        """
-        old, new, standing = write.old, write.new, self._book.standing(write.old.uid)
-        if (old.is_allocated, old.allocated) == (new.is_allocated, new.allocated):
-            return None
-        frees = standing is not None and not old.is_allocated and old.version != standing.fence
-        is_there = not frees and self._book.seen.get(old.uid) == old
-        if not is_there:
-            try:
-                is_there = await self.ends.is_there(old.uid, old.namespace, old.name)
-            except ApiError as error:
-                raise NotNowError(str(error)) from error
-            if is_there:
-                self._doubt(old.uid)
-        if is_there and self._book.seen.get(old.uid) == old and old.version == new.version:
-            return None
-        self.counts[f"refused {STALE_WRITE}"] += 1
-        fact = f"claim {old.full_name} is not as it is said to be: version={old.version}"
-        return Barred(reason=STALE_WRITE, message=fact)
-
-    def _doubt(self, uid: str) -> None:
-        """Disbelieve a holding whose version is above that at which its claim was just read."""
-        standing, seen = self._book.standing(uid), self._book.seen.get(uid)
-        if standing is None or seen is None or uid in self._book.unreadable:
-            return
-        if seen.version < standing.fence:
-            self._book.disbelieve(uid)
-
     async def _asked(self, claim: Object, write: Write) -> Asking | Barred | None:
         """
         Return what its Pod asks for by a claim of ours, None by any other; or that it is not ours.
@@ -292,13 +236,8 @@ class Gate:
         owner = None if given is None else owner_of(claim)
         if given is None or owner is None:
             return None
-        pod = self._works.pod(owner.uid)
+        pod = await self.confirming.pod(write.new.namespace, owner.name, owner.uid)
         if pod is None:
-            try:
-                pod = await self._works.api.read(pod_path(write.new.namespace, owner.name))
-            except ApiError as error:
-                raise NotNowError(str(error)) from error
-        if pod is None or pod["metadata"]["uid"] != owner.uid:
             fact = f"the Pod {write.new.namespace}/{owner.name} of claim {write.new.name} is gone"
             return Barred(reason=TEMPLATE_NOT_OURS, message=fact)
         found = asked_of(claim, pod, self._works.giver(), self._works.vocabulary)
@@ -310,9 +249,6 @@ class Gate:
             reason, fact = wrong
             return Barred(reason=reason, message=f"claim {write.new.full_name}: {fact}")
         return found
-
-    def _has_news(self) -> bool:
-        return bool(self._book.changed) or self._settling.locked()
 
     def _decide(self, write: Write, asked: Asking | Barred | None) -> Through | Barred:
         claim, given = write.new, write.new.allocated
@@ -360,7 +296,7 @@ class Gate:
                 answer = Barred(reason=LEDGER_REFUSED, message=str(error))
         if isinstance(answer, Barred):
             await self._refuse(claim, answer)
-            if self.knows_callers:
+            if self.confirming.knows_callers:
                 await self.refusals.refuse(claim, answer, is_free=bool(write.free))
         else:
             self.counts["granted" if answer.events else "let through"] += 1
@@ -409,25 +345,14 @@ class Gate:
             self.ends.hold_back(claim.uid)
             self._book.changed[claim.uid] = None
 
-    @asynccontextmanager
-    async def _alone(self, uid: str) -> AsyncIterator[None]:
-        """Let one task at a time decide on a claim."""
-        lock = self._locks.setdefault(uid, asyncio.Lock())
-        self._waiting[uid] += 1
-        try:
-            async with lock:
-                yield
-        finally:
-            self._waiting[uid] -= 1
-            if not self._waiting[uid]:
-                del self._waiting[uid], self._locks[uid]
+    def _alone(self, uid: str) -> asyncio.Lock:
+        """Return what lets one task at a time decide on a claim, while one does."""
+        return self._locks.setdefault(uid, asyncio.Lock())
 
     # --- what the watch shows ---------------------------------------------------------------------
 
     async def _list_claims(self) -> None:
         """List slices and claims once, after the first call. Raises NotNowError: no list came."""
-        if self._listed:
-            return
         async with self._listing:
             if self._listed:
                 return
@@ -531,7 +456,7 @@ class Gate:
         if is_late and self.ends.delays.is_due(uid):
             self.ends.delays.failed(uid)
             try:
-                is_there = await self.ends.is_there(uid, seen.namespace, seen.name)
+                is_there = await self.confirming.is_there(uid, seen.namespace, seen.name)
             except ApiError as error:
                 _log.warning("not fenced", extra={"claim": uid, "reason": str(error)})
                 return True
@@ -539,7 +464,7 @@ class Gate:
                 self.ends.delays.over(uid)
                 self._book.drop(uid)  # it went while it was read
                 return True
-            self._doubt(uid)
+            self.confirming.doubt(uid)
             now = self._book.seen.get(uid, seen)
             if uid not in self._book.changed and now.allocated is None:
                 await fence(self._works.api, now)
@@ -577,7 +502,7 @@ class Gate:
                 waits = self.ends.key_of(each) == standing.key
                 if not waits and not await self._is_of_nothing(standing, users):
                     continue
-                if await self._runs(namespace, users, "" if waits else name):
+                if await self.confirming.runs(namespace, users, "" if waits else name):
                     continue
                 if not waits:
                     forced.append(each)
@@ -605,24 +530,7 @@ class Gate:
         if why is not None and why.reason == ON_LOST_NODE:
             return False
         of = opening.claim_uid, opening.namespace, opening.claim_name
-        return not await self.ends.is_there(*of)
-
-    async def _runs(self, namespace: str, users: Sequence[Claimant], claim: str) -> bool:
-        """
-        Tell whether one of these Pods runs by the API server itself.
-
-        Args:
-            claim: that the Pod has to name; empty = none. Nobody may have checked who uses it.
-        """
-        for one in dict.fromkeys(users):
-            if not is_name(one.name):
-                continue  # no Pod is called so
-            pod = await self._works.api.read(pod_path(namespace, one.name))
-            if pod is not None and pod["metadata"]["uid"] == one.uid:
-                life, named = life_of(pod), claim in {"", *_claims_of(pod)}
-                if life.node and not life.ended and named:
-                    return True
-        return False
+        return not await self.confirming.is_there(*of)
 
     def _look_again_at(self, uid: str, node: str) -> None:
         self._again.setdefault(node, {})[uid] = None
@@ -652,16 +560,6 @@ def _is_open(seen: ClaimSeen, standing: Standing) -> bool:
     if seen.allocated is None:
         return not standing.stored
     return seen.version <= standing.fence and seen.allocated.results != standing.opening.results
-
-
-def _claims_of(pod: Object) -> Iterator[str]:
-    """Yield the names of the claims that a Pod names."""
-    for one in (
-        *items_in(pod, "spec", "resourceClaims"),
-        *items_in(pod, "status", "resourceClaimStatuses"),
-        section(pod, "status", "extendedResourceClaimStatus"),
-    ):
-        yield text_in(one, "resourceClaimName")
 
 
 def _node_name(seen: ClaimSeen | None, standing: Standing | None) -> str:

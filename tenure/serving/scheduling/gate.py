@@ -85,7 +85,7 @@ async def guarding(process: Process, where: Address) -> AsyncIterator[None]:
         _log.warning(OPEN)
     connections = Connections(names=options.gate_client_names)
     gate = process.live.guard.gate
-    gate.knows_callers = not options.gate_open
+    gate.confirming.knows_callers = not options.gate_open
     calls = gate_calls(gate.answer, process.metrics)
     app = calls_app(calls, connections.answering, process.leading.is_silent)
     async with announced(app, where, "gate", connections, serving.context):

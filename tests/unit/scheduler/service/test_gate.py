@@ -103,7 +103,7 @@ class World:
             wakeups=wakeups,
         )
         self.gate = Gate(works, drivers=DRIVERS, words=lambda: WORDS)
-        self.gate.knows_callers = True
+        self.gate.confirming.knows_callers = True
 
     def _recorded(self, new: Sequence[NewEvent], _first: int) -> None:
         for each in new:
@@ -1181,7 +1181,7 @@ def test_no_act_takes_back_what_a_claim_has(world: World) -> None:
 
 def test_an_open_gate_writes_no_words_of_its_callers_under_a_teams_name(world: World) -> None:
     """What is refused is answered and counted; of a grant only Pods are named that wait."""
-    world.gate.knows_callers = False
+    world.gate.confirming.knows_callers = False
     world.pods["uid-train"] = {"metadata": {"namespace": "ml", "name": "train"}}
 
     assert world.write("a", result(0), pods=["train", "invented"])["allowed"]
