@@ -9,6 +9,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.support.hostile import node
+from tests.support.hostile import node, port
 
-ATTACKS: Final = (*node.ATTACKS,)
+ATTACKS: Final = (*port.ATTACKS, *node.ATTACKS)
