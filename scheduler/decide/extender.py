@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import add
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -15,6 +15,7 @@ import numpy.typing as npt
 from ledger.domain.annotations.wire import an_object, each, wrong
 from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import text_at
+from scheduler.decide.bounded import check_values, decode_bounded, decode_checked
 from scheduler.decide.filter.filtering import Filtered
 from scheduler.decide.nodes.arrays import BoolArray, IntArray
 
@@ -24,9 +25,20 @@ SCORE_MAX: Final = 1000
 _SCORED: Final = [f',"Score":{score}}}' for score in range(SCORE_MAX, 0, -1)]
 _NAMES: Final = b',"NodeNames":['
 
+LARGE_BYTES: Final = 512 << 10
+"""A larger question has whole nodes, or very long names: 16,000 usual ones have half of it."""
+NODES_MAX: Final = 1 << 14
+"""Of a question; Kubernetes supports 5,000."""
+MEMBER_BYTES_MAX: Final = 8 << 20
+"""A Pod of 1.5 MiB, escaped, or the longest names of so many nodes."""
+WHOLE_NESTED_MAX: Final = 1 << 20
+WHOLE_VALUES_MAX: Final = 1 << 21
+"""Opening brackets and commas of whole nodes: 64 MiB of them have two thirds as many."""
+
 UNKNOWN_NODE: Final = "NodeNotInInventory"
 
 Texts = npt.NDArray[np.object_]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,18 +72,63 @@ class AskedNodes:
 # {"Pod": {...}, "Nodes": null, "NodeNames": ["n-0", "n-1"]}
 
 
-def read_json(body: bytes) -> object:
+class _Metadata(msgspec.Struct, gc=False):
+    name: str
+
+
+class _Node(msgspec.Struct, gc=False):
+    metadata: _Metadata
+
+
+class _Nodes(msgspec.Struct):
+    items: list[_Node]
+
+
+class _Whole(msgspec.Struct):
+    items: list[msgspec.Raw]
+
+
+class _Large(msgspec.Struct, rename="pascal"):
+    pod: msgspec.Raw = msgspec.Raw(b"null")
+    node_names: msgspec.Raw = msgspec.Raw(b"null")
+    nodes: msgspec.Raw = msgspec.Raw(b"null")
+
+
+def read_arguments(body: bytes) -> ExtenderArguments:
     """
-    Return the JSON of a call's body.
+    Return the question of a body. A large one has its keys as kube-scheduler writes them.
 
     Raises:
-        InputError: it is none.
+        InputError: it is none, or beyond a bound.
     """
-    try:
-        value: object = msgspec.json.decode(body)
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise InputError(f"not valid JSON: {error}") from error
-    return value
+    read = arguments_of if len(body) <= LARGE_BYTES else _read_large
+    arguments = read(body)
+    count = len(arguments.node_names)
+    if count > NODES_MAX:
+        raise InputError(f"too many nodes: count={count}, most={NODES_MAX}", field="NodeNames")
+    return arguments
+
+
+def _read_large(body: bytes) -> ExtenderArguments:
+    """Read a question of whole nodes, of which no more than their names is decoded."""
+    check_values(body, WHOLE_NESTED_MAX, WHOLE_VALUES_MAX)
+    found = decode_checked(body, _Large)
+    pod = _member(found.pod, dict[str, Any], "Pod")
+    names = _member(found.node_names, object, "NodeNames")
+    if isinstance(names, list):
+        return ExtenderArguments(pod=pod, node_names=names)
+    names = [one.metadata.name for one in decode_checked(found.nodes, _Nodes, "Nodes").items]
+    if len(names) > NODES_MAX:
+        return ExtenderArguments(pod=pod, node_names=names)
+    nodes = dict(zip(names, decode_checked(found.nodes, _Whole).items, strict=True))
+    return ExtenderArguments(pod=pod, node_names=list(nodes), nodes=nodes)
+
+
+def _member(raw: msgspec.Raw, kind: type[T], key: str) -> T:
+    size = memoryview(raw).nbytes
+    if size > MEMBER_BYTES_MAX:
+        raise InputError(f"too large: bytes={size}, most={MEMBER_BYTES_MAX}", field=key)
+    return decode_bounded(bytes(raw), kind, key)
 
 
 def without_names(body: bytes) -> tuple[bytes, bytes] | None:
@@ -85,9 +142,9 @@ def without_names(body: bytes) -> tuple[bytes, bytes] | None:
     return None if at < 0 or not body.endswith(b"]}") else (body[:at] + b"}", body[at:])
 
 
-def arguments_of(value: object) -> ExtenderArguments:
+def arguments_of(body: bytes) -> ExtenderArguments:
     """
-    Return the question that a body says which someone has parsed.
+    Return the question that a body says.
 
     Rule: kube-scheduler v1, ExtenderArgs; GPU-sharing contract C.2: names with `nodeCacheCapable`,
     whole nodes without; keys in any letter case.
@@ -95,7 +152,7 @@ def arguments_of(value: object) -> ExtenderArguments:
     Raises:
         InputError: another shape.
     """
-    arguments = an_object(value, "")
+    arguments = decode_bounded(body, dict[str, object])
     pod = member(arguments, "Pod")
     if not isinstance(pod, dict):
         wrong("an object", pod, "Pod")
@@ -278,7 +335,7 @@ def _filter_result(
     whole = ""
     if nodes is not None:
         items = [nodes[json.loads(name)] for name in passing]
-        whole = f',"Nodes":{json.dumps({"items": items})}'
+        whole = f',"Nodes":{msgspec.json.encode({"items": items}).decode()}'
     return (
         f'{{"Error":"","FailedAndUnresolvableNodes":{{{",".join(hopeless)}}},'
         f'"FailedNodes":{{{",".join(failed)}}},"NodeNames":[{",".join(passing)}]{whole}}}'

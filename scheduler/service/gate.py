@@ -35,6 +35,7 @@ from ledger.domain.log.events import (
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.systems import Claimant
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
+from scheduler.decide.bounded import decode_bounded
 from scheduler.gate.claims import ClaimSeen, check_names, claim_seen
 from scheduler.gate.cpus import ClaimCpus, patch_of
 from scheduler.gate.decide import (
@@ -69,7 +70,7 @@ from scheduler.service.claim_refusals import ClaimRefusals
 from scheduler.service.claim_waits import Leaves, WaitingEnds, fence
 from scheduler.service.claims import CLAIMS, ClaimBook
 from scheduler.service.confirming import Confirming
-from scheduler.service.http import check_depth, decode_bounded, read_aside
+from scheduler.service.http import check_depth, read_aside
 from scheduler.service.ports import Attempts, Clock, PendingPod, Recorder, TakeRecorded, WhyNot
 from scheduler.service.recording import gravest, record
 from scheduler.service.releasing import FORCED

@@ -11,13 +11,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
 
-import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 from aiohttp.web_protocol import RequestHandler
 
 from ledger.domain.errors import InputError, LedgerError
-from scheduler.service.answering import Extender, NotNowError
+from scheduler.decide.extender import LARGE_BYTES, read_arguments
+from scheduler.service.answering import Extender, NotNowError, read_victims
 from scheduler.service.metrics import Metrics
 
 _JSON: Final = "application/json"
@@ -53,10 +53,6 @@ GATE: Final = CallLimits(
 """Two claims of 1.5 MiB, escaped; the API server gives up after the 5 s of its `timeoutSeconds`."""
 
 
-NESTED_MAX: Final = 1 << 17
-"""Opening brackets of a review: a claim with all that the API allows has a tenth."""
-VALUES_MAX: Final = 1 << 20
-"""Commas of a review: two claims whose annotations are nothing else have half as many."""
 DEPTH_MAX: Final = 64
 """Levels of an object in a review; a claim has some twelve."""
 ASIDE_BYTES: Final = 64 << 10
@@ -71,23 +67,6 @@ async def read_aside(read: Callable[[bytes], T], body: bytes) -> T:
     if len(body) <= ASIDE_BYTES:
         return read(body)
     return await asyncio.get_running_loop().run_in_executor(_ASIDE, read, body)
-
-
-def decode_bounded(body: bytes, kind: type[T]) -> T:
-    """
-    Decode a body of JSON that anybody may have sent.
-
-    Raises:
-        InputError: it is another kind of value, or beyond a bound.
-    """
-    for marks, most in ((b"[{", NESTED_MAX), (b",", VALUES_MAX)):
-        values = len(body) - len(body.translate(None, marks))  # those in texts count, too
-        if values > most:
-            raise InputError(f"too many values: count={values}, most={most}", field="body")
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise InputError(str(error), field="body") from error
 
 
 def check_depth(value: object, path: str) -> None:
@@ -160,16 +139,20 @@ class Calls:
 def extender_calls(extender: Extender, metrics: Metrics) -> Calls:
     """Return what answers kube-scheduler. Rule: GPU-sharing contract C.2 and C.4."""
 
-    def at_once(act: Callable[[bytes], bytes]) -> Verb:
+    def at_once(
+        act: Callable[..., bytes], read: Callable[[bytes], object] = read_arguments
+    ) -> Verb:
         async def answer(body: bytes) -> bytes:
-            return act(body)
+            if len(body) <= LARGE_BYTES:
+                return act(body)
+            return act(body, await read_aside(read, body))
 
         return answer
 
     verbs = {
         "filter": at_once(extender.filter),
         "prioritize": at_once(extender.prioritize),
-        "preempt": at_once(extender.preempt),
+        "preempt": at_once(extender.preempt, read_victims),
         "bind": extender.bind,
     }
     return Calls(verbs, EXTENDER, metrics)

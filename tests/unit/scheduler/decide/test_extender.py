@@ -3,14 +3,22 @@ from __future__ import annotations
 import json
 from typing import Final
 
+import msgspec
 import pytest
 
 from ledger.domain.errors import InputError
 from ledger.domain.nodes import NodeFacts, Taint
 from ledger.domain.request.normalise import decode_pod
 from ledger.domain.request.requests import PodRequest
+from scheduler.decide.bounded import NESTED_MAX
 from scheduler.decide.engine import Engine
-from scheduler.decide.extender import NodeDirectory, arguments_of, read_json
+from scheduler.decide.extender import (
+    LARGE_BYTES,
+    MEMBER_BYTES_MAX,
+    NODES_MAX,
+    NodeDirectory,
+    read_arguments,
+)
 from tests.support.clusters import GIB, engine, gpu_node, held, running
 
 POD: Final = {
@@ -51,7 +59,7 @@ def _body(*names: str, pod: object = POD, nodes: object = None) -> bytes:
 
 
 def _request(body: bytes) -> tuple[PodRequest, list[str]]:
-    arguments = arguments_of(read_json(body))
+    arguments = read_arguments(body)
     return decode_pod(arguments.pod), list(arguments.node_names)
 
 
@@ -155,8 +163,8 @@ def test_a_pod_that_breaks_rules_fails_on_every_node_for_good() -> None:
 @pytest.mark.parametrize(
     ("body", "field"),
     [
-        (b"{", ""),
-        (b"[]", ""),
+        (b"{", "body"),
+        (b"[]", "body"),
         (b'{"Pod": {}, "Nodes": null, "NodeNames": null}', "NodeNames"),
         (
             b'{"Pod": {}, "Nodes": {"items": [{"metadata": {"name": 1}}]}}',
@@ -169,8 +177,85 @@ def test_a_pod_that_breaks_rules_fails_on_every_node_for_good() -> None:
 def test_a_question_that_can_not_be_read_is_refused_with_its_field(body: bytes, field: str) -> None:
     """Neither names nor whole nodes, or something else in their place."""
     with pytest.raises(InputError) as caught:
-        arguments_of(read_json(body))
+        read_arguments(body)
     assert caught.value.field == field
+
+
+LONGEST: Final = [f"{number:0253}" for number in range(5_000)]
+"""Names of the largest cluster that Kubernetes supports, each as long as one can be."""
+
+
+def whole_nodes(count: int, size: int) -> list[bytes]:
+    """Return nodes of so many bytes, with as many values as images have on real ones."""
+    images = b'{"names":["%s","%s"],"sizeBytes":1}' % (b"x" * 120, b"y" * 120)
+    found = []
+    for number in range(count):
+        head = b'{"metadata":{"name":"node-%04d"},"status":{"images":[' % number
+        room = size - len(head) - len(b"]}}")
+        found.append(head + b",".join([images] * (room // (len(images) + 1))) + b"]}}")
+    return found
+
+
+def test_the_longest_names_of_the_largest_cluster_are_read() -> None:
+    """They are more than 512 KiB."""
+    body = _body(*LONGEST)
+    assert len(body) > LARGE_BYTES
+    arguments = read_arguments(body)
+    assert (arguments.pod, arguments.node_names) == (POD, LONGEST)
+    assert arguments.nodes is None
+
+
+def test_whole_nodes_of_the_largest_cluster_are_read() -> None:
+    """64 MiB of them, as much as a body has, are given back as they came."""
+    whole = whole_nodes(5_000, (64 << 20) // 5_000 - 1)
+    body = b'{"Pod":%s,"Nodes":{"items":[%s]}}' % (json.dumps(POD).encode(), b",".join(whole))
+    assert (63 << 20) < len(body) <= (64 << 20)
+    arguments = read_arguments(body)
+    assert arguments.node_names[4_999] == "node-4999"
+    assert arguments.nodes is not None
+    answer = _directory().refusal(_directory().ask(list(arguments.node_names)[:3]), "x")
+    assert json.loads(answer)["FailedAndUnresolvableNodes"].keys() == {
+        "node-0000",
+        "node-0001",
+        "node-0002",
+    }
+    assert msgspec.json.encode(arguments.nodes["node-4999"]) == whole[4_999]
+
+
+BROKEN: Final = {
+    "many names": (_body(*["n"] * (NODES_MAX + 1)), "NodeNames: too many nodes"),
+    "many long names": (_body(*LONGEST * 4), "NodeNames: too many nodes"),
+    "many bytes of names": (_body(*LONGEST * 7), "NodeNames: too large"),
+    "a large Pod": (_body("n", pod={"x": "y" * MEMBER_BYTES_MAX}), "Pod: too large"),
+    "many nodes": (
+        b'{"Pod":{},"Nodes":{"items":[%s]}}' % b",".join(whole_nodes(NODES_MAX + 1, 60)),
+        "NodeNames: too many nodes",
+    ),
+    "numbers for nodes": (
+        b'{"Pod":{},"Nodes":{"items":[%s0]}}' % (b"0," * (1 << 20)),
+        r"Nodes: Expected `object`, got `int` - at `\$.items\[0\]`",
+    ),
+    "numbers for names": (
+        b'{"Pod":{},"NodeNames":[%s0]}' % (b"0," * (1 << 19)),
+        "NodeNames: too many nodes",
+    ),
+    "lists in a Pod": (
+        b'{"Pod":{"x":[%s[]]},"NodeNames":[]}' % (b"[]," * NESTED_MAX * 2),
+        "Pod: too many values",
+    ),
+    "no nodes": (
+        b'{"Pod":{},"x":"%s"}' % (b"y" * LARGE_BYTES),
+        "Nodes: Expected `object`",
+    ),
+    "half of it": (b'{"Pod":{},"NodeNames":["%s"' % (b"y" * LARGE_BYTES), "body: Input data"),
+}
+
+
+@pytest.mark.parametrize(("body", "words"), BROKEN.values(), ids=BROKEN)
+def test_a_question_has_bounds(body: bytes, words: str) -> None:
+    """Of each member by itself."""
+    with pytest.raises(InputError, match=words):
+        read_arguments(body)
 
 
 def test_a_node_name_that_is_no_text_is_refused() -> None:
@@ -182,9 +267,7 @@ def test_a_node_name_that_is_no_text_is_refused() -> None:
 def test_whole_nodes_are_asked_about_by_their_names_and_given_back_whole() -> None:
     """Without nodeCacheCapable kube-scheduler takes the nodes that pass from `Nodes` alone."""
     whole = [{"metadata": {"name": node.name}, "spec": {"podCIDR": node.name}} for node in NODES]
-    arguments = arguments_of(
-        read_json(json.dumps({"Pod": POD, "Nodes": {"items": whole}}).encode())
-    )
+    arguments = read_arguments(json.dumps({"Pod": POD, "Nodes": {"items": whole}}).encode())
     directory = _directory()
     asked = directory.ask(arguments.node_names)
     filtered = _cluster().filter(decode_pod(arguments.pod), asked.nodes)
@@ -195,7 +278,7 @@ def test_whole_nodes_are_asked_about_by_their_names_and_given_back_whole() -> No
 
 def test_keys_come_in_any_letter_case() -> None:
     """Go matches keys so; the Pod inside is ordinary JSON of Kubernetes."""
-    arguments = arguments_of(read_json(json.dumps({"pod": POD, "nodenames": ["empty"]}).encode()))
+    arguments = read_arguments(json.dumps({"pod": POD, "nodenames": ["empty"]}).encode())
     assert arguments.pod == POD
     assert arguments.node_names == ["empty"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,9 +12,13 @@ import pytest
 
 from certs.ports import Object
 from ledger.domain.errors import InputError
+from scheduler.decide.bounded import check_values
+from scheduler.decide.extender import LARGE_BYTES, WHOLE_NESTED_MAX, WHOLE_VALUES_MAX
 from scheduler.decide.outcome import Placement
-from scheduler.service.answering import Extender, NotNowError
+from scheduler.service.answering import VICTIMS_MAX, Extender, NotNowError
 from scheduler.service.holds import Holds
+from scheduler.service.http import Answered, extender_calls
+from scheduler.service.metrics import Metrics
 from scheduler.service.ports import BindCall
 from tests.support.extending import NoRefusals
 from tests.support.live import Live
@@ -225,6 +230,73 @@ def test_a_call_that_can_not_be_read_is_refused(body: bytes) -> None:
             ask(body)
     with pytest.raises(InputError):
         asyncio.run(extender.bind(body))
+
+
+def lists(count: int) -> bytes:
+    """Return so many empty lists in one."""
+    return b"[" + b"[]," * count + b"[]]"
+
+
+TOO_MUCH = {
+    "lists": b'{"Pod":%s,"NodeNames":["a"]}' % lists(WHOLE_NESTED_MAX),
+    "lists beside": b'{"Pod":{},"NodeNames":["a"],"x":%s}' % lists(WHOLE_NESTED_MAX),
+    "numbers": b'{"Pod":{},"NodeNames":["a"],"x":[%s1]}' % (b"1," * WHOLE_VALUES_MAX),
+    "members": b'{"Pod":{},"NodeNames":["a"]%s}' % (b',"x":0' * WHOLE_VALUES_MAX),
+}
+
+
+@pytest.mark.parametrize("body", TOO_MUCH.values(), ids=TOO_MUCH)
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt", "bind"])
+def test_a_question_has_bounds_wherever_it_is_large(verb: str, body: bytes) -> None:
+    """It is refused before it is decoded in one go, while which nobody else is answered."""
+    calls = extender_calls(Scene().extender, Metrics())
+
+    async def ask() -> Answered:
+        async def came() -> bytes:
+            return body
+
+        return await calls.answer(verb, came())
+
+    status, _, words = asyncio.run(ask())
+    assert status == 400
+    assert words.startswith(b"body: too many values")
+
+
+def test_victims_have_a_bound() -> None:
+    """However small each is."""
+    many = {"c": {"Pods": [{"UID": ""}] * VICTIMS_MAX}}
+    with pytest.raises(InputError, match="NodeNameToMetaVictims: too many"):
+        Scene().preempt(Pod=_pod("p"), NodeNameToMetaVictims=many)
+
+
+def test_a_large_question_is_read_outside_of_the_loops_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whole nodes of a large cluster, whose names alone are decoded; the answer has them whole."""
+    threads: list[str] = []
+
+    def checked(*words: Any) -> None:  # noqa: ANN401 - those of `check_values`
+        threads.append(threading.current_thread().name)
+        check_values(*words)
+
+    monkeypatch.setattr("scheduler.decide.extender.check_values", checked)
+    calls = extender_calls(Scene().extender, Metrics())
+    node = {"metadata": {"name": "b", "annotations": {"x": "é" * LARGE_BYTES}}}
+    body = json.dumps({"Pod": _pod("p"), "Nodes": {"items": [node]}}).encode()
+
+    async def ask() -> list[Json]:
+        async def came() -> bytes:
+            return body
+
+        return [
+            json.loads((await calls.answer(verb, came())).body) for verb in ("filter", "prioritize")
+        ]
+
+    filtered, scored = asyncio.run(ask())
+    assert filtered["Nodes"] == {"items": [node]}
+    assert scored == [{"Host": "b", "Score": 1000}]
+    assert len(threads) == 2
+    assert all(one.startswith("bodies") for one in threads)
 
 
 @pytest.mark.parametrize("priority", ["x", "9" * 5_000, [1]], ids=["x", "5,000 digits", "list"])

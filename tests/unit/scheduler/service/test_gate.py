@@ -26,6 +26,7 @@ from ledger.domain.log.events import (
 )
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.systems import Claimant
+from scheduler.decide.bounded import NESTED_MAX, VALUES_MAX, decode_bounded
 from scheduler.decide.claims import place_claim
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.gate.decide import Accounted
@@ -36,7 +37,7 @@ from scheduler.service.binding import pod_path
 from scheduler.service.budgets import FIRST_SECONDS, LONGEST_SECONDS
 from scheduler.service.claims import CLAIMS, ClaimBook, claim_path
 from scheduler.service.gate import OPEN_SECONDS, Gate, GateWorks
-from scheduler.service.http import ASIDE_BYTES, DEPTH_MAX, NESTED_MAX, VALUES_MAX, decode_bounded
+from scheduler.service.http import ASIDE_BYTES, DEPTH_MAX
 from scheduler.service.slices import SLICES, SliceBook
 from scheduler.service.telling import Telling
 from scheduler.service.wakeups import Wakeups
