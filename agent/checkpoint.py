@@ -20,11 +20,16 @@ import msgspec
 from ledger.domain.errors import InputError
 
 FILE_NAME: Final = "kubelet_internal_checkpoint"
-BYTES_MAX: Final = 16 * 2**20
-"""Entries of 110 Pods take 60 kB; nothing of kubelet's comes near."""
+BYTES_MAX: Final = 4 * 2**20
+"""Entries of 110 Pods take 60 kB, and a plugin's ids as much as kubelet takes at once: 4 MiB."""
+ENTRIES_MAX: Final = 16_384
+"""Containers and resources of a node."""
+TEXT_MAX: Final = 5 * 2**20
+"""Of what the checksum is over, which takes a second."""
 _NUMA: Final = re.compile(r"0|-?[1-9][0-9]{0,17}")
 _FNV_OFFSET: Final = 2166136261
 _FNV_PRIME: Final = 16777619
+_DECIMALS: Final = tuple(map(str, range(256)))
 
 
 class CheckpointFault(StrEnum):
@@ -109,12 +114,18 @@ def read_device_checkpoint(content: bytes) -> DeviceCheckpoint:
         raise CheckpointError(CheckpointFault.OTHER_SHAPE, str(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointError(CheckpointFault.NOT_JSON, str(error)) from error
+    count = len(file.data.entries or ())
+    if count > ENTRIES_MAX:
+        raise CheckpointError(CheckpointFault.TOO_LARGE, f"entries={count}, max={ENTRIES_MAX}")
     entries = tuple(_entry(each) for each in file.data.entries or ())
     responses = [
         None if raw.response is None else entry.response
         for raw, entry in zip(file.data.entries or (), entries, strict=True)
     ]
-    found = {checksum(_dump(file.data, responses, by_numa=kind)) for kind in _kinds(file.data)}
+    texts = {_dump(file.data, responses, by_numa=kind) for kind in _kinds(file.data)}
+    if (most := max(map(len, texts))) > TEXT_MAX:
+        raise CheckpointError(CheckpointFault.TOO_LARGE, f"text={most}, max={TEXT_MAX}")
+    found = set(map(checksum, texts))
     if file.checksum not in found:
         said = f"stored={file.checksum}, computed={','.join(map(str, sorted(found)))}"
         raise CheckpointError(CheckpointFault.WRONG_CHECKSUM, said)
@@ -182,7 +193,7 @@ def _dumped(raw: _Entry, response: bytes | None, *, by_numa: bool) -> str:
     else:
         assert not isinstance(raw.ids, dict)
         ids = f"([]string){_list(raw.ids)}"
-    answer = _list(None if response is None else map(str, response))
+    answer = _list(None if response is None else map(_DECIMALS.__getitem__, response))
     return (
         f"{{PodUID:(string){raw.pod_uid} ContainerName:(string){raw.container}"
         f" ResourceName:(string){raw.resource} DeviceIDs:{ids} AllocResp:([]uint8){answer}}}"

@@ -1,9 +1,20 @@
-"""A file that outlives us: whole or as it was before, whenever the machine ends."""
+"""Files that outlive us: whole or as before, whenever the machine ends; and only files are read."""
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from pathlib import Path
+
+
+def read_regular(path: Path, bytes_max: int) -> bytes:
+    """Return so much of a file. Raises OSError: there is none, or it is a link or a pipe."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        return file.read(bytes_max)
 
 
 def write_durably(path: Path, content: bytes) -> None:

@@ -7,13 +7,12 @@ read is put aside and named: its cards are then as the next look finds them.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Final
 
 from agent.discover.faults import Faults
 from agent.discover.machine import Fault
-from agent.durable import write_durably
+from agent.durable import read_regular, write_durably
 from ledger.domain.errors import InputError
 from ledger.domain.log.codec import encode_value, read_value
 
@@ -33,11 +32,9 @@ def read_faults(path: Path) -> tuple[Faults, tuple[Fault, ...]]:
         OSError: the file is there and can't be opened or put aside.
     """
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        raw = read_regular(path, BYTES_MAX)
     except FileNotFoundError:
         return Faults(), ()
-    with os.fdopen(handle, "rb") as file:
-        raw = file.read(BYTES_MAX)
     try:
         faults: Faults = read_value(Faults, raw.decode(), "")
     except (InputError, UnicodeDecodeError) as error:

@@ -18,15 +18,13 @@ import msgspec
 from agent.decide.pod_words import PodWords, pod_words
 from agent.https import Caller, NoAnswerError
 from ledger.domain.errors import InputError
-from ledger.domain.kube.object_fields import found_in
 
 PATH: Final = "/pods"
 CALL_SECONDS: Final = 5.0
 _GOOD: Final = 200
-_DECODER: Final = msgspec.json.Decoder(dict[str, Any])
 
 Pod = Mapping[str, Any]
-"""An object as the API has it, with the spec that kubelet runs."""
+"""An object as the API has it, with the spec that kubelet runs, as far as it is read here."""
 
 ROUND_SECONDS: Final = 30.0
 """Also what keeps our token known to kubelet, which remembers whom it let in for 2 to 5 minutes."""
@@ -61,18 +59,46 @@ class KubeletPods:
 def read_pods(body: bytes) -> Sequence[Pod]:
     """Return the Pods of a list in JSON. Raises InputError: it is none."""
     try:
-        items = _DECODER.decode(body).get("items")
+        pods: list[Pod] = msgspec.to_builtins(_DECODER.decode(body).items or [])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"not a list of Pods: {error}", place="kubelet") from error
-    pods = [] if items is None else items
-    if not isinstance(pods, list) or not all(map(_is_pod, pods)):
-        raise InputError("not a list of Pods", place="kubelet")
     return pods
 
 
-def _is_pod(thing: object) -> bool:
-    is_whole = isinstance(found_in(thing, "spec"), dict)
-    return is_whole and isinstance(found_in(thing, "metadata", "uid"), str)
+class _Part(msgspec.Struct, rename="camel", omit_defaults=True):
+    """Of what a team writes, such as variables, nothing else comes into memory."""
+
+
+class _Metadata(_Part):
+    uid: str
+    name: Any = None
+    namespace: Any = None
+    annotations: Any = None
+    deletion_timestamp: Any = None
+
+
+class _Container(_Part):
+    name: Any = None
+    resources: Any = None
+    restart_policy: Any = None
+
+
+class _Spec(_Part):
+    containers: list[_Container] | None = None
+    init_containers: list[_Container] | None = None
+
+
+class _Pod(_Part):
+    metadata: _Metadata
+    spec: _Spec
+    status: Any = None
+
+
+class _Pods(_Part):
+    items: list[_Pod] | None = None
+
+
+_DECODER: Final = msgspec.json.Decoder(_Pods)
 
 
 class PodSource(Protocol):

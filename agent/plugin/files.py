@@ -11,11 +11,17 @@ from typing import Final
 
 import yaml
 
-from agent.checkpoint import BYTES_MAX, DeviceCheckpoint, read_device_checkpoint
+from agent.checkpoint import (
+    BYTES_MAX,
+    CheckpointError,
+    DeviceCheckpoint,
+    read_device_checkpoint,
+)
 from agent.claim_checkpoint import PreparedClaim, read_claim_checkpoint
 from agent.decide.slots import is_name
 from agent.decide.slots_cdi import CardEdits, devices_shown, read_cards
 from agent.documents import json_document, yaml_document
+from agent.durable import read_regular
 from ledger.domain.errors import InputError, TenureError
 
 _PREFIX: Final = "tenure-"
@@ -142,13 +148,18 @@ class CheckpointFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._last: tuple[bytes, DeviceCheckpoint] | None = None
+        self._last: tuple[bytes, DeviceCheckpoint | CheckpointError] | None = None
 
     def read(self) -> DeviceCheckpoint:
         """Return what it says now. Raises CheckpointError: untrusted; OSError: unreadable."""
         content = read_file(self._path)
         if self._last is None or self._last[0] != content:
-            self._last = (content, read_device_checkpoint(content))
+            try:
+                self._last = (content, read_device_checkpoint(content))
+            except CheckpointError as error:
+                self._last = (content, error)
+        if isinstance(self._last[1], CheckpointError):
+            raise self._last[1].with_traceback(None)
         return self._last[1]
 
 
@@ -158,10 +169,8 @@ def claims_in(path: Path) -> tuple[PreparedClaim, ...]:
 
 
 def read_file(path: Path) -> bytes:
-    """Return a file's content, one byte more than `BYTES_MAX` at most; a link is not followed."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    with os.fdopen(os.open(path, flags), "rb") as file:
-        return file.read(BYTES_MAX + 1)
+    """Return a file's content, one byte more than `BYTES_MAX` at most; as `read_regular`."""
+    return read_regular(path, BYTES_MAX + 1)
 
 
 def _parsed(path: Path) -> object:

@@ -9,6 +9,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.support.hostile import leaf, node, port
+from tests.support.hostile import leaf, node, node_files, port
 
-ATTACKS: Final = (*port.ATTACKS, *leaf.ATTACKS, *node.ATTACKS)
+ATTACKS: Final = (*port.ATTACKS, *leaf.ATTACKS, *node.ATTACKS, *node_files.ATTACKS)

@@ -474,6 +474,6 @@ def test_what_is_no_file_or_has_no_end_is_named(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     large.write_bytes(b"cdiVersion: 0.6.0\ndevices: []\n" + b"#" * BYTES_MAX)
 
-    for path, why in ((pipe, "expected an object"), (large, "too large")):
+    for path, why in ((pipe, "not a regular file"), (large, "too large")):
         with pytest.raises(InputError, match=f"{path.name}.*{why}"):
             CardFiles([path]).cards()

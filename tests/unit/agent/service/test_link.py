@@ -4,86 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 
-from agent.https import Authority, Caller, NoAnswerError
+from agent.https import NoAnswerError
 from agent.service.link import RefusedError, ServiceLink
 from agent.service.wire import confirmation
-from certs.material import issue_authority
 from ledger.domain.annotations.proof import ProvenContainer, ProvenDevice
 from ledger.domain.cpuset import parse_cpuset
 from ledger.domain.errors import InputError
-from tests.support.agent_scene import Scene, agent_of
-from tests.support.certs import START
+from tests.support.agent_scene import agent_of
+from tests.support.agent_world import Linked
 
 GIVEN = ProvenContainer(
     index="0", devices=(ProvenDevice(device_type="gpu", device_id="GPU-a-0", minor=0),)
 )
-Act = Callable[[ServiceLink], Coroutine[Any, Any, None]]
-
-
-class World:
-    """A service, what it is asked by, and a link to it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.scene = Scene()
-        self.folder = folder
-        self.asked: list[tuple[str, str]] = []
-        (folder / "token").write_text("secret\n")
-        authority = issue_authority("test", now=START, lifetime=timedelta(days=1))
-        (folder / "ca.crt").write_bytes(authority.certificate)
-
-    def run(self, act: Act) -> None:
-        """Act with a link to a listener of the service."""
-
-        @web.middleware
-        async def note(request: web.Request, handler: Any) -> web.StreamResponse:  # noqa: ANN401
-            self.asked.append((request.path_qs, request.headers["Authorization"]))
-            answer: web.StreamResponse = await handler(request)
-            return answer
-
-        app = self.scene.app()
-        app.middlewares.append(note)
-        self.run_with(app, act)
-
-    def run_with(self, app: web.Application, act: Act) -> None:
-        """Act with a link to a listener."""
-
-        async def running() -> None:
-            server = TestServer(app)
-            await server.start_server()
-            async with aiohttp.ClientSession() as session:
-                await act(self.link(session, str(server.make_url("")).rstrip("/")))
-            await server.close()
-
-        asyncio.run(running())
-
-    def link(self, session: aiohttp.ClientSession, url: str) -> ServiceLink:
-        """Return a link to somewhere."""
-        caller = Caller(
-            session=session,
-            url=url,
-            authority=Authority(self.folder / "ca.crt"),
-            token=self.folder / "token",
-        )
-        return ServiceLink(caller, clock=time.monotonic, draw=lambda: 0.0)
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
+def world(tmp_path: Path) -> Linked:
     """A service with nodes `a` and `b`."""
-    return World(tmp_path)
+    return Linked(tmp_path)
 
 
 async def until(link: ServiceLink, holds: Callable[[], bool]) -> None:
@@ -105,7 +52,7 @@ def pods_of(link: ServiceLink) -> set[str]:
     return set() if link.holdings is None else {one.pod_uid for one in link.holdings.pods()}
 
 
-def test_it_knows_the_holdings_of_its_node_and_then_every_change(world: World) -> None:
+def test_it_knows_the_holdings_of_its_node_and_then_every_change(world: Linked) -> None:
     """With container, device and amounts, as the ledger has them."""
     world.scene.hold("p")
     world.scene.hold("of-b", "b")
@@ -130,7 +77,7 @@ def test_it_knows_the_holdings_of_its_node_and_then_every_change(world: World) -
     assert all(path.startswith("/agents/v1/changes?after=") for path in paths[1:])
 
 
-def test_the_token_is_read_at_every_question(world: World) -> None:
+def test_the_token_is_read_at_every_question(world: Linked) -> None:
     """Kubelet writes it anew before it expires."""
 
     async def act(link: ServiceLink) -> None:
@@ -143,7 +90,7 @@ def test_the_token_is_read_at_every_question(world: World) -> None:
     assert {token for _, token in world.asked} >= {"Bearer secret", "Bearer another"}
 
 
-def test_a_service_that_does_not_answer_leaves_the_last_word(world: World) -> None:
+def test_a_service_that_does_not_answer_leaves_the_last_word(world: Linked) -> None:
     """It says so, and goes on once there is an answer."""
     world.scene.hold("p")
 
@@ -172,7 +119,7 @@ def test_a_service_that_does_not_answer_leaves_the_last_word(world: World) -> No
     ],
 )
 def test_what_keeps_it_from_asking_is_said(
-    world: World, break_it: Callable[[World], object]
+    world: Linked, break_it: Callable[[Linked], object]
 ) -> None:
     """And asked again later; nothing ends."""
     break_it(world)
@@ -185,7 +132,7 @@ def test_what_keeps_it_from_asking_is_said(
     world.run(act)
 
 
-def test_nobody_listens(world: World) -> None:
+def test_nobody_listens(world: Linked) -> None:
     """A port without anybody is a failure like any other."""
 
     async def act() -> None:
@@ -207,7 +154,7 @@ def test_a_confirmation_says_of_a_container_what_was_seen_and_no_more() -> None:
     assert [each.keys() for each in container["devices"]] == [{"device_type", "device_id", "minor"}]
 
 
-def test_what_it_confirms_is_heard(world: World) -> None:
+def test_what_it_confirms_is_heard(world: Linked) -> None:
     """What a container was given, and that nothing of a Pod is left; a refusal is raised."""
     world.scene.hold("p")
 
@@ -237,7 +184,7 @@ CPUS_THAT_ARE_NO_TEXT = json.dumps(
     ["", "[]", '{"format": 2}', '{"format": 1, "node": {}}', CPUS_THAT_ARE_NO_TEXT],
     ids=["nothing", "a list", "another format", "no node", "CPUs that are no text"],
 )
-def test_an_answer_of_another_kind_is_none(world: World, body: str) -> None:
+def test_an_answer_of_another_kind_is_none(world: Linked, body: str) -> None:
     """Its words are not taken for holdings."""
     app = web.Application()
 

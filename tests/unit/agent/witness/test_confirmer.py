@@ -4,107 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from agent.checkpoint import CheckpointError, CheckpointFault, DeviceCheckpoint
+from agent.checkpoint import CheckpointError, CheckpointFault
 from agent.decide.node_holdings import HeldByPod
 from agent.decide.slots_cdi import CardEdits, specification_of
-from agent.discover.host_files import HostFiles
-from agent.discover.machine import Card, CardProcess, Place
-from agent.kubelet.watch import PodsHere
-from agent.plugin.files import SpecFolder
 from agent.service.link import ServiceLink
 from agent.service.wire import read_holdings
-from agent.witness.asking import AwayError, PodResources, Runtime
 from agent.witness.confirmer import (
     CHECKPOINT_CORRUPT,
     GONE_FILE,
     NOTE_FILE,
-    Confirmer,
     Gate,
     Historian,
-    Quarantine,
-    Sources,
     gone_in,
 )
 from agent.witness.history import Shown, Verdict
-from agent.witness.said import RUNNING, Given, Inside, KubeletSaid, Listed
+from agent.witness.said import Given, Inside, KubeletSaid
 from ledger.domain.annotations.proof import ProvenContainer, ProvenDevice
 from ledger.domain.proofs.merkle import EMPTY_ROOT
 from ledger.signing import Checkpoint, PrivateKey, sign_note
+from tests.support.agent_world import AgentWorld, Held
 from tests.support.proofs import held_by_pod
 from tests.support.witnessing import kept
-from tests.unit.agent.service.test_link import World as Linked
 
 NAME: Final = "slot-0000.00112233445566778899.1"
 Json = dict[str, Any]
 PLAIN: Final = "nvidia.com/gpu"
-
-
-class Kubelet(PodResources):
-    """Kubelet's answer, as it is given here."""
-
-    def __init__(self) -> None:
-        super().__init__(Path("/nowhere"))
-        self.given: tuple[Given, ...] | None = ()
-        self.claims: frozenset[tuple[str, str]] = frozenset()
-
-    async def answer(self) -> KubeletSaid:
-        """Return it, or be away."""
-        if self.given is None:
-            raise AwayError("away")
-        return KubeletSaid(given=self.given, claims=self.claims)
-
-
-class Containers(Runtime):
-    """The runtime's containers, likewise."""
-
-    def __init__(self) -> None:
-        super().__init__(Path("/nowhere"))
-        self.there: dict[Listed, Inside | None] = {}
-
-    async def containers(self) -> tuple[tuple[Listed, ...], Mapping[str, Inside]]:
-        """Return them."""
-        inside = {one.container_id: made for one, made in self.there.items() if made is not None}
-        return tuple(self.there), inside
-
-    def run(self, pod: str, inside: Inside | None) -> None:
-        """Let the container `main` of a Pod run; None = nobody is told what it was made with."""
-        one = Listed(
-            container_id=f"c-{pod}",
-            state=RUNNING,
-            pod_uid=f"pod-{pod}",
-            namespace="ml",
-            pod_name=pod,
-            name="main",
-        )
-        self.there[one] = inside
-
-    def end(self, pod: str) -> None:
-        """Let it be gone."""
-        self.there = {one: made for one, made in self.there.items() if one.pod_name != pod}
-
-
-class Held:
-    """The service's word, believed as it is."""
-
-    def __init__(self, link: ServiceLink) -> None:
-        self._link = link
-
-    def devices_of(self, pod_uid: str, _: str) -> Sequence[ProvenDevice] | None:
-        """Return the devices of all containers."""
-        held = () if self._link.holdings is None else self._link.holdings.of_pod(pod_uid)
-        return [each for one in held for part in one.containers for each in part.devices] or None
-
-    def is_held(self, pod_uid: str) -> bool:
-        """Tell whether there are any."""
-        return self.devices_of(pod_uid, "") is not None
 
 
 class NotNamed(Held):
@@ -119,98 +50,15 @@ class NotNamed(Held):
         return super().devices_of(pod_uid, "") is not None
 
 
-class World:
-    """Node `a` with two cards, what runs on it, and a link to the service."""
-
-    def __init__(self, folder: Path) -> None:
-        self.linked = Linked(folder)
-        self.scene = self.linked.scene
-        self.folder = folder
-        self.kubelet, self.runtime = Kubelet(), Containers()
-        self.listed: list[Json] = []
-        self.kept: tuple[Any, ...] = ()
-        self.fault: CheckpointError | None = None
-        self.pids: tuple[int, ...] = ()
-        self.driver_is_away = False
-        self.off_the_bus: set[int] = set()
-        (folder / "cdi").mkdir()
-        self.specifications = SpecFolder(folder / "cdi")
-        self.gate: Gate
-
-    async def pods(self) -> Sequence[Json]:
-        """Return what kubelet runs, as a PodSource."""
-        return self.listed
-
-    async def cards(self) -> tuple[Sequence[Card], bool]:
-        """Return two cards, the first with the processes, as Discoveries."""
-        cards = [
-            Card(
-                uuid=f"GPU-a-{number}",
-                minor=number,
-                memory_bytes=1,
-                place=Place(bus_id=f"0000:0{number}:00.0"),
-                processes=tuple(CardProcess(pid=pid) for pid in self.pids if not number),
-            )
-            for number in range(2)
-            if not (self.driver_is_away or number in self.off_the_bus)
-        ]
-        return cards, len(cards) == 2
-
-    def checkpoint(self) -> DeviceCheckpoint:
-        """Return kubelet's file."""
-        if self.fault is not None:
-            raise self.fault
-        return DeviceCheckpoint(entries=self.kept, registered={})
-
-    def create(self, pod: str, **status: str) -> None:
-        """Let kubelet have a Pod."""
-        metadata = {"uid": f"pod-{pod}", "namespace": "ml", "name": pod}
-        spec = {"containers": [{"name": "main"}]}
-        self.listed.append({"metadata": metadata, "spec": spec, "status": status})
-
-    def confirmer(self, link: ServiceLink, *, own_pod: str = "") -> Confirmer:
-        """Return what looks and confirms, as after a start of the process."""
-        pods = PodsHere(self)
-        self.gate = Gate(Held(link), self.folder)
-        sources = Sources(
-            cards=self,
-            checkpoint=self.checkpoint,
-            checkpoint_path=self.folder / "token",
-            kubelet=self.kubelet,
-            runtime=self.runtime,
-            pods=pods,
-            host=HostFiles(root=self.folder),
-            specifications=self.specifications,
-            aside=Quarantine(self.folder / "aside"),
-        )
-        return Confirmer(link, sources, self.gate, self.folder, lambda: 0.0, own_pod=own_pod)
-
-    def run(self, act: Callable[[ServiceLink], Coroutine[Any, Any, None]]) -> None:
-        """Act with a link that follows the service."""
-
-        async def following(link: ServiceLink) -> None:
-            heard = asyncio.Event()
-            link.changed.append(lambda: heard.set() if link.is_heard else None)
-            running = asyncio.create_task(link.run())
-            async with asyncio.timeout(60):
-                await heard.wait()
-                try:
-                    await act(link)
-                finally:
-                    running.cancel()
-                    with suppress(asyncio.CancelledError):
-                        await running
-
-        self.linked.run(following)
-
-
 @pytest.fixture
-def world(tmp_path: Path) -> World:
+def world(tmp_path: Path) -> AgentWorld:
     """A node with nothing on it."""
-    return World(tmp_path)
+    return AgentWorld(tmp_path)
 
 
-def test_what_runs_since_before_tenure_is_told_and_what_we_gave_is_confirmed(world: World) -> None:
+def test_what_runs_since_before_tenure_is_told_and_what_we_gave_is_confirmed(
+    world: AgentWorld,
+) -> None:
     """One Pod of a plain device plugin, one of ours whose name shows its card."""
     world.scene.hold("p")
     world.create("p")
@@ -241,7 +89,7 @@ def test_what_runs_since_before_tenure_is_told_and_what_we_gave_is_confirmed(wor
     world.run(act)
 
 
-def test_a_container_with_another_card_is_told_at_once(world: World) -> None:
+def test_a_container_with_another_card_is_told_at_once(world: AgentWorld) -> None:
     """Its name shows another one than is reserved for it."""
     event = world.scene.hold("p")
     world.create("p")
@@ -263,7 +111,7 @@ def test_a_container_with_another_card_is_told_at_once(world: World) -> None:
 
 
 def test_who_was_called_gone_waits_until_that_is_taken_back_also_after_a_crash(
-    world: World,
+    world: AgentWorld,
 ) -> None:
     """Kubelet heard of the Pod late; whom we called gone is on disk."""
     world.scene.hold("p")
@@ -292,7 +140,7 @@ def test_who_was_called_gone_waits_until_that_is_taken_back_also_after_a_crash(
     world.run(act)
 
 
-def test_a_name_that_was_written_before_opens_no_gate(world: World) -> None:
+def test_a_name_that_was_written_before_opens_no_gate(world: AgentWorld) -> None:
     """Kubelet's Pods are not told, so the name alone would start a Pod that was called gone."""
     world.scene.hold("p")
 
@@ -314,7 +162,7 @@ def test_a_name_that_was_written_before_opens_no_gate(world: World) -> None:
     world.run(act)
 
 
-def test_of_two_agents_at_an_upgrade_each_takes_back_what_the_other_said(world: World) -> None:
+def test_of_two_agents_at_an_upgrade_each_takes_back_what_the_other_said(world: AgentWorld) -> None:
     """Kubelet calls the one that registered last, whoever called the Pod gone."""
     world.scene.hold("p")
     world.create("q")
@@ -341,7 +189,7 @@ def test_of_two_agents_at_an_upgrade_each_takes_back_what_the_other_said(world: 
     world.run(act)
 
 
-def test_who_waited_for_what_another_agent_took_back_can_be_gone_later(world: World) -> None:
+def test_who_waited_for_what_another_agent_took_back_can_be_gone_later(world: AgentWorld) -> None:
     """It may start, so that it waits for nothing any more."""
     world.scene.hold("p")
     world.create("p")
@@ -361,13 +209,13 @@ def test_who_waited_for_what_another_agent_took_back_can_be_gone_later(world: Wo
     world.run(act)
 
 
-def holdings_of(world: World) -> list[HeldByPod]:
+def holdings_of(world: AgentWorld) -> list[HeldByPod]:
     """Return what the service tells of node `a`."""
     _, body = world.scene.get("holdings")
     return list(read_holdings(json.dumps(body).encode())[2])
 
 
-def test_nobody_is_called_gone_before_the_driver_told_its_processes(world: World) -> None:
+def test_nobody_is_called_gone_before_the_driver_told_its_processes(world: AgentWorld) -> None:
     """It is away since the agent began, so that not even a card is known."""
     world.scene.hold("p")
     world.driver_is_away = True
@@ -384,7 +232,7 @@ def test_nobody_is_called_gone_before_the_driver_told_its_processes(world: World
     world.run(act)
 
 
-def test_a_kubelet_that_began_and_knows_no_pods_yet_says_nothing(world: World) -> None:
+def test_a_kubelet_that_began_and_knows_no_pods_yet_says_nothing(world: AgentWorld) -> None:
     """We run, and it does not tell of us: what it does not tell may come."""
     world.scene.hold("p")
     world.runtime.run("agent", Inside())
@@ -403,7 +251,7 @@ def test_a_kubelet_that_began_and_knows_no_pods_yet_says_nothing(world: World) -
     world.run(act)
 
 
-def test_a_runtime_that_does_not_list_us_says_nothing(world: World) -> None:
+def test_a_runtime_that_does_not_list_us_says_nothing(world: AgentWorld) -> None:
     """Kubelet says that we run, and the runtime lists nobody for a moment: others run, too."""
     world.scene.hold("p")
     running: Any = [{"name": "main", "state": {"running": {}}}]
@@ -424,7 +272,7 @@ def test_a_runtime_that_does_not_list_us_says_nothing(world: World) -> None:
 
 @pytest.mark.parametrize("since", ["the agent began", "a moment"])
 def test_a_card_that_is_lost_keeps_back_who_holds_it_and_nobody_else(
-    world: World, since: str
+    world: AgentWorld, since: str
 ) -> None:
     """Who is on it can't be asked; of the other card all is known."""
     for name in ("p", "q"):
@@ -454,7 +302,7 @@ def test_a_card_that_is_lost_keeps_back_who_holds_it_and_nobody_else(
     world.run(act)
 
 
-def test_a_container_that_nobody_can_tell_of_keeps_nobody_else_back(world: World) -> None:
+def test_a_container_that_nobody_can_tell_of_keeps_nobody_else_back(world: AgentWorld) -> None:
     """The runtime never says what it was made with; its own Pod is there, and so is not gone."""
     world.scene.hold("p")
     world.scene.hold("q")
@@ -473,7 +321,7 @@ def test_a_container_that_nobody_can_tell_of_keeps_nobody_else_back(world: World
     world.run(act)
 
 
-def test_an_index_means_no_card_before_all_cards_were_told(world: World) -> None:
+def test_an_index_means_no_card_before_all_cards_were_told(world: AgentWorld) -> None:
     """With one off the bus the second of two is the first of those that are there."""
     world.off_the_bus = {0}
     world.create("old")
@@ -490,7 +338,7 @@ def test_an_index_means_no_card_before_all_cards_were_told(world: World) -> None
     world.run(act)
 
 
-def test_nobody_is_called_gone_while_it_is_not_known_whose_a_process_is(world: World) -> None:
+def test_nobody_is_called_gone_while_it_is_not_known_whose_a_process_is(world: AgentWorld) -> None:
     """It may be of the Pod whose container has ended."""
     world.scene.hold("p")
     world.pids = (42,)
@@ -507,7 +355,7 @@ def test_nobody_is_called_gone_while_it_is_not_known_whose_a_process_is(world: W
     world.run(act)
 
 
-def test_a_process_of_no_pod_holds_its_card_while_it_is_there(world: World) -> None:
+def test_a_process_of_no_pod_holds_its_card_while_it_is_there(world: AgentWorld) -> None:
     """It is told of once, and gone when it has ended."""
     cgroup = world.folder / "proc/42/cgroup"
     cgroup.parent.mkdir(parents=True)
@@ -546,7 +394,7 @@ def test_a_process_of_no_pod_holds_its_card_while_it_is_there(world: World) -> N
     world.run(act)
 
 
-def test_nothing_is_called_gone_where_a_source_is_away(world: World) -> None:
+def test_nothing_is_called_gone_where_a_source_is_away(world: AgentWorld) -> None:
     """Kubelet's answer, or its file, which is kept aside and named."""
     world.scene.hold("p")
 
@@ -568,7 +416,7 @@ def test_nothing_is_called_gone_where_a_source_is_away(world: World) -> None:
     world.run(act)
 
 
-def test_a_pod_that_ended_is_gone_once_nothing_of_it_is_left(world: World) -> None:
+def test_a_pod_that_ended_is_gone_once_nothing_of_it_is_left(world: AgentWorld) -> None:
     """Kubelet lists it still; a process may outlive its container's end by a moment."""
     world.scene.hold("p")
     world.create("p", phase="Succeeded")
@@ -587,7 +435,7 @@ def test_a_pod_that_ended_is_gone_once_nothing_of_it_is_left(world: World) -> No
 
 @pytest.mark.parametrize("source", ["file", "http"])
 def test_what_a_mirror_holds_is_not_gone_while_its_static_pod_runs(
-    world: World, source: str
+    world: AgentWorld, source: str
 ) -> None:
     """Kubelet knows the Pod by another UID than the API."""
     world.scene.hold("p")
@@ -610,7 +458,7 @@ def test_what_a_mirror_holds_is_not_gone_while_its_static_pod_runs(
     world.run(act)
 
 
-def test_what_was_seen_before_another_message_was_taken_is_seen_again(world: World) -> None:
+def test_what_was_seen_before_another_message_was_taken_is_seen_again(world: AgentWorld) -> None:
     """Of two agents at an upgrade: the other one said more since the look began."""
     world.scene.hold("p")
 
