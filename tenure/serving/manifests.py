@@ -205,8 +205,8 @@ def scheduler(
         list[str] | None,
         typer.Option(
             metavar="CIDR",
-            help="With --driver: addresses of the API servers, who alone reach the gate's port; may"
-            " be given again.",
+            help="With --driver, not with --host-network: addresses of the API servers, who alone"
+            " reach the gate's port; may be given again.",
         ),
     ] = None,
     untold_devices: Annotated[
@@ -271,6 +271,9 @@ def scheduler(
     if drivers and not (control_plane or host_network):
         error = InputError("who reaches the gate's port?", field="--control-plane")
         raise with_next(error, "give the addresses of the API servers, such as 10.0.0.0/28")
+    if control_plane and host_network:
+        error = InputError("no NetworkPolicy has force on nodes' addresses", field="--host-network")
+        raise with_next(error, "leave --control-plane out, and close the port by nodes' firewalls")
     for addresses in control_plane or ():
         _expect_network(addresses)
     if api_service != (api_ca is not None):

@@ -157,6 +157,8 @@ def test_with_an_image_the_replicas_are_printed_too(cli: CommandLine) -> None:
         if one["kind"] == "Deployment"
     ]
     assert names == ["tenure-scheduler", "tenure-kube-scheduler"]
+    reach = ("--control-plane", "10.0.0.0/28", "--host-network")
+    of_nodes = ("--driver", "d", "--image", "i", "--gate-open", *reach)
     for wrong, option in (
         (("--image", "tenure:1", "--replicas", "2"), "--replicas"),
         (("--ledger-secret", "ledger"), "--ledger-secret"),
@@ -168,6 +170,7 @@ def test_with_an_image_the_replicas_are_printed_too(cli: CommandLine) -> None:
         (("--driver", "d", "--control-plane", "10.0.0.1/28"), "--control-plane"),
         (("--driver", "d", "--image", "i", "--control-plane", "10.0.0.0/28"), "--gate-client-ca"),
         (("--untold-devices", "record"), "--untold-devices"),
+        (of_nodes, "--host-network"),
     ):
         answer = cli.run("manifests", *common, *wrong)
         assert (answer.code, answer.out) == (2, "")

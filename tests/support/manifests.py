@@ -29,7 +29,8 @@ def printed_scheduler(*options: str, authority: bytes = b"") -> list[dict[str, A
     """Return what is printed of the service; with an authority also the APIService."""
     if not authority:
         of_gate = [one for one in options if one.startswith("--driver")]
-        more = ["--control-plane", "10.0.0.0/28"] if of_gate else []
+        is_closed = of_gate and "--host-network" not in options
+        more = ["--control-plane", "10.0.0.0/28"] if is_closed else []
         return printed("scheduler", "--kube-version", "v1.36.3", *more, *options)
     with NamedTemporaryFile() as file:
         file.write(authority)
