@@ -6,11 +6,14 @@ import json
 import logging
 import math
 import sys
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tenure.serving.logs import JsonLines
+from tenure.serving import logs
+from tenure.serving.logs import JsonLines, set_up_logs
 
 
 def said(**more: object) -> dict[str, Any]:
@@ -77,3 +80,38 @@ def test_no_value_of_a_field_loses_the_line(value: object) -> None:
     """Whatever somebody logs."""
     line = said(odd=value)
     assert (line["event"], "odd" in line) == ("done", True)
+
+
+@pytest.fixture
+def _own_loggers() -> Iterator[None]:
+    """Put loggers back as they were."""
+    ours = logging.getLogger("tenure")
+    before = (ours.handlers, ours.propagate, ours.level, logging.lastResort)
+    yield
+    ours.handlers, ours.propagate, ours.level, logging.lastResort = before
+
+
+@pytest.mark.usefixtures("_own_loggers")
+def test_no_caller_fills_the_log(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred lines of one event, then one each second; it says how many were left out."""
+    now = [0.0]
+    monkeypatch.setattr(logs, "monotonic", lambda: now[0])
+    set_up_logs()
+    for name in ("listening", "scheduler.http", "scheduler.api", "scheduler"):
+        for _ in range(150):
+            logging.getLogger(f"tenure.{name}").warning("%s refused", name)
+    logging.getLogger("tenure.listening").warning("another event")
+    now[0] = 1.0
+    logging.getLogger("tenure.listening").warning("%s refused", "listening")
+
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert Counter(line["logger"] for line in lines) == {
+        "tenure.listening": 102,
+        "tenure.scheduler.http": 100,
+        "tenure.scheduler.api": 100,
+        "tenure.scheduler": 150,
+    }
+    assert lines[-1]["left_out"] == 50
+    assert sum("left_out" in line for line in lines) == 1
