@@ -72,6 +72,23 @@ class Budgets:
         return self._burst - max(0.0, spent - (self._now() - at) / self._seconds)
 
 
+class SharedBudgets:
+    """Budgets by key, and one of all keys together."""
+
+    def __init__(self, each: Budgets, together: Budgets) -> None:
+        self._each = each
+        self._together = together
+
+    def take(self, key: Hashable) -> bool:
+        """Take one of a key; tell whether there was one."""
+        return self._together.has(None) and self._each.take(key) and self._together.take(None)
+
+    def give_back(self, key: Hashable) -> None:
+        """Give one back that was taken for nothing."""
+        self._each.give_back(key)
+        self._together.give_back(None)
+
+
 FIRST_SECONDS: Final = 1.0
 LONGEST_SECONDS: Final = 60.0
 

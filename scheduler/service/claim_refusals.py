@@ -18,7 +18,7 @@ from scheduler.record import events
 from scheduler.service.budgets import put_newest
 from scheduler.service.claims import ClaimBook
 from scheduler.service.ports import Clock, Recorder
-from scheduler.service.refusing import RefusalBudgets
+from scheduler.service.refusing import refusal_budgets
 from scheduler.service.telling import Telling, about_pod
 
 REFUSED: Final = "DevicesRefused"
@@ -43,7 +43,7 @@ class ClaimRefusals:
         self._clock = clock
         self._telling = telling
         self._actor = actor
-        self._budgets = RefusalBudgets(clock.monotonic)
+        self._budgets = refusal_budgets(clock.monotonic)
         self._told: dict[str, str] = {}  # UID of a claim -> why it was refused last
         self.times: Counter[str] = Counter()
 

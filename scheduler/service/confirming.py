@@ -9,17 +9,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Final
 
 from certs.ports import ApiError, Object, Objects
 from ledger.domain.kube.object_fields import is_full_name, is_name, items_in, section, text_in
+from ledger.domain.log.events import ClaimBound
 from ledger.domain.systems import Claimant
 from scheduler.gate.claims import ClaimSeen
 from scheduler.gate.decide import STALE_WRITE, Barred, Write
 from scheduler.service.answering import NotNowError
 from scheduler.service.binding import pod_path
+from scheduler.service.budgets import Budgets, SharedBudgets
 from scheduler.service.claims import ClaimBook, claim_path
 from scheduler.service.ending import life_of
-from scheduler.service.ports import PendingPod
+from scheduler.service.ports import Clock, PendingPod
+
+NOT_STORED_TOO_OFTEN: Final = "NotStoredTooOften"
+GRANTS_BURST: Final = 20.0
+GRANTS_SECONDS: Final = 30.0
+"""
+Grants of one claim after its first, where callers are not known: so many at once, and one more
+after each so many seconds. What is stored costs none. A grant that nobody stores ends by then.
+"""
+ALL_GRANTS_BURST: Final = 2_000.0
+ALL_GRANTS_SECONDS: Final = 1.0
+"""Of all claims together: two events each, some 100 MB of ledger in a day."""
+CALLS_BURST: Final = 200.0
+CALLS_SECONDS: Final = 0.05
+"""Calls of the API server for callers that are not known, likewise: it has its own work."""
 
 
 class Confirming:
@@ -31,11 +48,30 @@ class Confirming:
             an Event written: its words would be the caller's.
     """
 
-    def __init__(self, book: ClaimBook, api: Objects, pod: PendingPod) -> None:
+    def __init__(self, book: ClaimBook, api: Objects, clock: Clock, pod: PendingPod) -> None:
         self._book = book
         self._api = api
         self._pod = pod
+        now = clock.monotonic
+        self._calls = Budgets(now, burst=CALLS_BURST, seconds=CALLS_SECONDS)
+        self._grants = SharedBudgets(
+            Budgets(now, burst=GRANTS_BURST, seconds=GRANTS_SECONDS),
+            Budgets(now, burst=ALL_GRANTS_BURST, seconds=ALL_GRANTS_SECONDS),
+        )
         self.knows_callers = False
+
+    def may_call(self) -> bool:
+        """Tell whether the API server may be called for whoever asks now; it counts as a call."""
+        return self.knows_callers or self._calls.take(None)
+
+    def may_grant(self, uid: str) -> bool:
+        """Tell whether a claim may be granted something, which counts until it is stored."""
+        return self.knows_callers or not self._book.attempts(uid) or self._grants.take(uid)
+
+    def stored(self, event: ClaimBound) -> None:
+        """Take note that what was granted is stored, as the watch shows it."""
+        if event.attempt > 1:
+            self._grants.give_back(event.claim_uid)
 
     def confirmed(self, old: ClaimSeen, new: ClaimSeen) -> ClaimSeen:
         """Return a claim without what a write of its status can't say, or its caller invents."""
@@ -64,6 +100,7 @@ class Confirming:
         frees = standing is not None and not old.is_allocated and old.version != standing.fence
         is_there = not frees and self._book.seen.get(old.uid) == old
         if not is_there:
+            self._check_may_call()
             try:
                 is_there = await self.is_there(old.uid, old.namespace, old.name)
             except ApiError as error:
@@ -94,10 +131,15 @@ class Confirming:
         self._book.put(uid, found)
         return True
 
+    def _check_may_call(self) -> None:
+        if not self.may_call():
+            raise NotNowError("callers that nobody knows asked for too much: try again")
+
     async def pod(self, namespace: str, name: str, uid: str) -> Object | None:
         """Return a Pod that waits for a node, or else as it is. Raises NotNowError: no answer."""
         pod = self._pod(uid)
         if pod is None:
+            self._check_may_call()
             try:
                 pod = await self._api.read(pod_path(namespace, name))
             except ApiError as error:

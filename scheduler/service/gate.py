@@ -26,6 +26,7 @@ from ledger.domain.errors import FencedError, LedgerError
 from ledger.domain.kube.object_fields import is_full_name
 from ledger.domain.log.drift import DRIFT_KINDS, TWO_MODES
 from ledger.domain.log.events import (
+    ClaimBound,
     ClaimEvent,
     ClaimObserved,
     ClaimReleased,
@@ -69,7 +70,7 @@ from scheduler.service.answering import NotNowError
 from scheduler.service.claim_refusals import ClaimRefusals
 from scheduler.service.claim_waits import Leaves, WaitingEnds, fence
 from scheduler.service.claims import CLAIMS, ClaimBook
-from scheduler.service.confirming import Confirming
+from scheduler.service.confirming import NOT_STORED_TOO_OFTEN, Confirming
 from scheduler.service.http import check_depth, read_aside
 from scheduler.service.ports import Attempts, Clock, PendingPod, Recorder, TakeRecorded, WhyNot
 from scheduler.service.recording import gravest, record
@@ -172,7 +173,7 @@ class Gate:
         self.refusals = ClaimRefusals(
             works.book, works.recorder, works.clock, works.telling, actor=works.actor
         )
-        self.confirming = Confirming(works.book, works.api, works.pod)
+        self.confirming = Confirming(works.book, works.api, works.clock, works.pod)
         self.ends = WaitingEnds(works.book, works.api, works.clock, works.leaving, self.confirming)
         for topic in (works.wakeups.pod_moved, works.wakeups.kubelet_ready_changed):
             topic.subscribe(self.look_again)
@@ -292,9 +293,7 @@ class Gate:
             self.counts["dry run"] += 1
             return answer
         if isinstance(answer, Through) and answer.events:
-            error = await self._record(answer.events, claim.version)
-            if error is not None:
-                answer = Barred(reason=LEDGER_REFUSED, message=str(error))
+            answer = await self._granted(claim, answer)
         if isinstance(answer, Barred):
             await self._refuse(claim, answer)
             if self.confirming.knows_callers:
@@ -310,6 +309,13 @@ class Gate:
                 self._look_again_at(claim.uid, claim.allocated.node_name)
         return answer
 
+    async def _granted(self, claim: ClaimSeen, answer: Through) -> Through | Barred:
+        if not self.confirming.may_grant(claim.uid):
+            fact = f"claim {claim.full_name} was granted devices that nobody stored: try again"
+            return Barred(reason=NOT_STORED_TOO_OFTEN, message=fact)
+        error = await self._record(answer.events, claim.version)
+        return answer if error is None else Barred(reason=LEDGER_REFUSED, message=str(error))
+
     async def _record(self, found: Sequence[ClaimEvent], version: int) -> LedgerError | None:
         new = tuple(self._signed(one, version) for one in found)
         opening = next(
@@ -321,6 +327,9 @@ class Gate:
             error = await record(self._works.recorder, new, self._works.recorded)
             if isinstance(error, FencedError):
                 raise error
+            for one in found:
+                if isinstance(one, ClaimBound) and error is None:
+                    self.confirming.stored(one)
             return error
         finally:
             if opening is not None:
@@ -338,7 +347,7 @@ class Gate:
 
     async def _refuse(self, claim: ClaimSeen, answer: Barred) -> None:
         self.counts[f"refused {answer.reason}"] += 1
-        if answer.fence:
+        if answer.fence and self.confirming.may_call():
             await fence(self._works.api, claim)
         if answer.reason in {DEVICE_CLOSED, DEVICE_TAKEN} and claim.allocated is not None:
             self._works.wakeups.allocation_refused.publish(claim.allocated)

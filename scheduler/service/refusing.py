@@ -43,7 +43,7 @@ from scheduler.record.grouping import refused_everywhere
 from scheduler.record.refusing import Told, ToldRefusals
 from scheduler.service.binding import Binder
 from scheduler.service.books import LiveBooks
-from scheduler.service.budgets import Budgets
+from scheduler.service.budgets import Budgets, SharedBudgets
 from scheduler.service.ports import Clock, Recorder, WhyNot
 from scheduler.service.recording import RecordUntilKnown
 from scheduler.service.view import ClusterView
@@ -126,7 +126,7 @@ class Refusing:
         self._recorded_waits: set[str] | None = None  # UIDs, as a start reads them; None = not yet
         self._gone: dict[str, None] = {}  # UIDs of deleted Pods whose wait may not have ended
         self._deleted: dict[str, float] = {}  # UID -> when it was deleted, by that
-        self._budgets = RefusalBudgets(binder.clock.monotonic)
+        self._budgets = refusal_budgets(binder.clock.monotonic)
         self.counts: Counter[str] = Counter()
         view.wakeups.event_folded.subscribe(self._take_event)
         view.wakeups.settings_decided.subscribe(self.decide_by)
@@ -347,21 +347,12 @@ class Refusing:
         self.counts[RECORDED if error is None else REFUSED] += 1
 
 
-class RefusalBudgets:
-    """How many refusals may be added to the ledger now: of each namespace, and of all together."""
-
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._each = Budgets(now, burst=NAMESPACE_BURST, seconds=NAMESPACE_SECONDS)
-        self._all = Budgets(now, burst=ALL_BURST, seconds=ALL_SECONDS)
-
-    def take(self, namespace: str) -> bool:
-        """Take one of a namespace; tell whether there was one."""
-        return self._all.has(None) and self._each.take(namespace) and self._all.take(None)
-
-    def give_back(self, namespace: str) -> None:
-        """Give one back that was taken for nothing."""
-        self._each.give_back(namespace)
-        self._all.give_back(None)
+def refusal_budgets(now: Callable[[], float]) -> SharedBudgets:
+    """Return how many refusals may be added to the ledger: of each namespace, and of all."""
+    return SharedBudgets(
+        Budgets(now, burst=NAMESPACE_BURST, seconds=NAMESPACE_SECONDS),
+        Budgets(now, burst=ALL_BURST, seconds=ALL_SECONDS),
+    )
 
 
 def explained(view: ClusterView, request: PodRequest, offered: IntArray | None) -> Unplaced | None:

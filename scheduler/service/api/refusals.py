@@ -26,7 +26,7 @@ from scheduler.service.api.http import RefusedError, Route, json_answer, read_ob
 from scheduler.service.api.words import REFUSALS, REFUSALS_MAX, WEBHOOK_ACTOR
 from scheduler.service.http import read_aside
 from scheduler.service.ports import Clock, Recorder, WhyNot
-from scheduler.service.refusing import RefusalBudgets
+from scheduler.service.refusing import refusal_budgets
 
 BINDING: Final = "Binding"
 ADMISSION, TAKEOVER = "admission", "takeover"
@@ -64,7 +64,7 @@ class RefusalRoutes:
         self._clock = clock
         self._user = user
         self._why_not = why_not
-        self._budgets = RefusalBudgets(clock.monotonic)
+        self._budgets = refusal_budgets(clock.monotonic)
         self.counts: Counter[str] = Counter()
 
     def routes(self) -> list[Route]:

@@ -36,6 +36,12 @@ from scheduler.service.answering import NotNowError
 from scheduler.service.binding import pod_path
 from scheduler.service.budgets import FIRST_SECONDS, LONGEST_SECONDS
 from scheduler.service.claims import CLAIMS, ClaimBook, claim_path
+from scheduler.service.confirming import (
+    CALLS_BURST,
+    CALLS_SECONDS,
+    GRANTS_BURST,
+    GRANTS_SECONDS,
+)
 from scheduler.service.gate import OPEN_SECONDS, Gate, GateWorks
 from scheduler.service.http import ASIDE_BYTES, DEPTH_MAX
 from scheduler.service.slices import SLICES, SliceBook
@@ -1197,6 +1203,64 @@ def test_an_open_gate_writes_no_words_of_its_callers_under_a_teams_name(world: W
     assert [one.name for one in granted.consumers] == ["train"]
     assert not [path for path in world.server.objects if "/events/" in path]
     assert world.gate.counts["refused DeviceTaken"] == 2
+
+
+def invented(world: World, name: str) -> bool:
+    """Forge a review of a claim that nobody has; tell whether it was answered."""
+    old = claim(name, 1)
+    try:
+        answer = world.asked(old, claim(name, 1, result(0)))
+    except NotNowError:
+        return False
+    assert not answer["allowed"]
+    return True
+
+
+def test_invented_claims_cost_an_open_gates_api_server_so_much_and_bar_nobody(world: World) -> None:
+    """Each is asked of once, within a budget; what the watch shows needs none of it."""
+    world.gate.confirming.knows_callers = False
+    world.book.put("claim-a", world.store(claim("a", 0)))
+    for number in range(2 * int(CALLS_BURST)):
+        invented(world, f"b-{number}")
+
+    asked = [path for _, path in world.api.calls if "/b-" in path]
+    assert len(asked) <= CALLS_BURST + world.clock.now / CALLS_SECONDS
+    assert not invented(world, "b")
+    assert world.write("a", result(0))["allowed"]
+
+
+def forged_and_fenced(world: World, name: str) -> bool:
+    """Let an open gate grant a claim that is there, and end that; tell whether it was granted."""
+    now = world.now(name)
+    version = int(now["metadata"]["resourceVersion"])
+    is_granted = bool(world.asked(now, claim(name, version, result(0)))["allowed"])
+    world.asked(now, claim(name, version, result(1)))  # its version is moved
+    world.show(world.now(name))
+    return is_granted
+
+
+def test_grants_that_nobody_stores_have_a_budget_at_an_open_gate(world: World) -> None:
+    """Of each claim; a claim's first one, and what is stored, cost nothing of it."""
+    world.gate.confirming.knows_callers = False
+    for name in "ab":
+        world.show(world.store(claim(name, 0)))
+    granted = [forged_and_fenced(world, "a") for _ in range(3 * int(GRANTS_BURST))]
+
+    assert sum(granted) <= 1 + GRANTS_BURST + world.clock.now / GRANTS_SECONDS
+    refused = world.write("a", result(0))["status"]["message"]
+    assert refused.startswith("NotStored")
+    for _ in range(2 * int(GRANTS_BURST)):
+        assert world.write("b", result(0))["allowed"]
+        world.show(world.now("b"))
+        assert world.write("b")["allowed"]
+        world.show(world.now("b"))
+
+
+def test_a_gate_that_knows_its_callers_grants_whatever_is_not_stored(world: World) -> None:
+    """Each of them may write the claim's status."""
+    world.show(world.store(claim("a", 0)))
+
+    assert all(forged_and_fenced(world, "a") for _ in range(2 * int(GRANTS_BURST)))
 
 
 def test_a_write_of_a_status_says_nothing_of_what_its_claim_asks_for(world: World) -> None:

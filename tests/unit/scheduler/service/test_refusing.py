@@ -22,8 +22,8 @@ from scheduler.service.refusing import (
     FILTERED_SECONDS,
     NAMESPACE_SECONDS,
     TOGETHER,
-    RefusalBudgets,
     Refusing,
+    refusal_budgets,
 )
 from scheduler.service.telling import Telling
 from scheduler.service.view import STRANGERS
@@ -221,7 +221,7 @@ def test_refusals_of_all_namespaces_together_are_bounded_and_come_with_time(
     """Whoever names ever other namespaces gets no more."""
     monkeypatch.setattr(refusing, "ALL_BURST", 2.0)
     clock = StillClock()
-    budgets = RefusalBudgets(clock.monotonic)
+    budgets = refusal_budgets(clock.monotonic)
 
     assert [budgets.take(f"team-{number}") for number in range(4)] == [True, True, False, False]
     budgets.give_back("team-0")
