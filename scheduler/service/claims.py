@@ -170,6 +170,10 @@ class ClaimBook:
         """Return the UIDs of the claims that hold something."""
         return frozenset(self._standing)
 
+    def called(self, full_name: str) -> list[str]:
+        """Return the UIDs of the claims of this name that hold something."""
+        return [uid for uid, one in self._standing.items() if one.full_name == full_name]
+
     def past_gate(self, uid: str) -> str:
         """Return by which kind of drift a claim has what no gate let through; empty = by none."""
         standing = self._standing.get(uid)

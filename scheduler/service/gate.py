@@ -503,7 +503,7 @@ class Gate:
             ApiError: whether a Pod of it runs is not known.
         """
         forced = []
-        for each in self._book.standing_uids() if uid == "" else (uid,):
+        for each in (uid,) if uid else self._book.called(f"{namespace}/{name}"):
             async with self._alone(each):
                 standing, seen = self._book.standing(each), self._book.seen.get(each)
                 if standing is None or standing.full_name != f"{namespace}/{name}":

@@ -1175,6 +1175,40 @@ def test_one_act_takes_back_what_no_claim_has(world: World, *, is_named: bool) -
         assert world.ledger.actors == ["user/anna"]
 
 
+def test_an_act_waits_for_no_claim_of_another_name(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody keeps a release waiting by a claim of which the API server is being asked."""
+    for name, number in (("a", 0), ("b", 1)):
+        assert world.write(name, result(number))["allowed"]
+    world.delete("b")
+    blocked, read = asyncio.Event(), ApiClient.read
+
+    async def read_late(api: ApiClient, path: str) -> Any:  # noqa: ANN401 - an object
+        if path == claim_path("ml", "a"):
+            await blocked.wait()
+        return await read(api, path)
+
+    monkeypatch.setattr(ApiClient, "read", read_late)
+    moved = world.store({**world.now("a"), "status": {}})  # no watch has shown it
+
+    async def both() -> dict[str, bool]:
+        version = int(moved["metadata"]["resourceVersion"])
+        review = {"uid": "r", "oldObject": moved, "object": claim("a", version, result(2))}
+        body = json.dumps({"request": review}).encode()
+        answering = asyncio.create_task(world.gate.answer(body))
+        act = world.gate.force("ml", "b", "", reason="mine", actor="user/anna", dry_run=True)
+        forced = asyncio.create_task(act)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        is_done = forced.done()
+        blocked.set()
+        await answering
+        return await forced if is_done else {}
+
+    assert asyncio.run(both()) == {"claim-b": False}
+
+
 def test_no_act_takes_back_what_a_claim_has(world: World) -> None:
     """Only what no claim has, or what waits for its node."""
     world.write("a", result(0), pods=["train"])
