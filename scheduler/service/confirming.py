@@ -24,6 +24,9 @@ from scheduler.service.claims import ClaimBook, claim_path
 from scheduler.service.ending import life_of
 from scheduler.service.ports import Clock, PendingPod
 
+WATCH_SECONDS: Final = 0.02
+WATCH_LOOKS: Final = 10
+"""So often within that time the watch is looked at for a version that it has not shown yet."""
 NOT_STORED_TOO_OFTEN: Final = "NotStoredTooOften"
 GRANTS_BURST: Final = 20.0
 GRANTS_SECONDS: Final = 30.0
@@ -52,6 +55,7 @@ class Confirming:
         self._book = book
         self._api = api
         self._pod = pod
+        self._clock = clock
         now = clock.monotonic
         self._calls = Budgets(now, burst=CALLS_BURST, seconds=CALLS_SECONDS)
         self._grants = SharedBudgets(
@@ -94,9 +98,14 @@ class Confirming:
         Raises:
             NotNowError: the API server can't be asked.
         """
-        old, new, standing = write.old, write.new, self._book.standing(write.old.uid)
+        old, new = write.old, write.new
         if (old.is_allocated, old.allocated) == (new.is_allocated, new.allocated):
             return None
+        for _ in range(WATCH_LOOKS):
+            if self._book.version(old.uid) >= old.version:
+                break
+            await self._clock.sleep(WATCH_SECONDS / WATCH_LOOKS)
+        standing = self._book.standing(old.uid)
         frees = standing is not None and not old.is_allocated and old.version != standing.fence
         is_there = not frees and self._book.seen.get(old.uid) == old
         if not is_there:
