@@ -71,6 +71,8 @@ def if_given(read: Callable[[str], T]) -> Callable[[str], T | None]:
     return lambda text: read(text) if text else None
 
 
+KUBE_API_SERVER: Final = "kube-apiserver-kubelet-client"
+"""The common name that kubeadm gives kube-apiserver as a caller."""
 DEBUG: Final = Option("Log more.", variable="")
 PROBES: Final = Option("HOST:PORT for /livez, /readyz and /metrics, plain.", read=Address.read)
 

@@ -33,6 +33,7 @@ from tenure.serving.probes import probes_app
 from tenure.serving.settings_file import SettingsFile
 from tenure.serving.telling_refusals import RefusalQueue, RefusalTarget, sending
 from tenure.serving.webhook_options import WebhookOptions
+from tenure.sources.text import content_of
 from webhook.server.app import Admission, hooks_app
 from webhook.server.metrics import Metrics
 
@@ -70,18 +71,19 @@ async def serve_webhook(options: WebhookOptions) -> None:
     Serve until SIGTERM or SIGINT, then let go of callers in order.
 
     Raises:
-        InputError: the settings file is wrong, or a name is none.
+        InputError: the settings file or callers' authority is wrong, or a name is none.
         ApiError: there are no credentials for a cluster.
         CertificateError: the certificates that were provided can't be served.
     """
     check_names(options)
     stopping = told_to_stop()
     async with AsyncExitStack() as stack:
-        metrics, connections = Metrics(), Connections()
+        metrics, connections = Metrics(), Connections(names=options.client_names)
         failures = metrics.background_failures
         settings = SettingsFile(options.config, metrics)
         objects = await stack.enter_async_context(connected(options.kubeconfig))
-        serving = Serving()
+        callers = None if options.client_ca is None else content_of(options.client_ca)
+        serving = Serving(clients=callers)
         keeper = await stack.enter_async_context(_keeper(options, objects, serving))
         readiness = Readiness(serving, keeper, stopping, _now)
         watches = KubeWatches(objects)

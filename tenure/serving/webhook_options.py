@@ -6,7 +6,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from tenure.serving.options import DEBUG, PROBES, PROBES_ADDRESS, TLS_ADDRESS, Address, Option
+from ledger.domain.errors import InputError
+from tenure.serving.options import (
+    DEBUG,
+    KUBE_API_SERVER,
+    PROBES,
+    PROBES_ADDRESS,
+    TLS_ADDRESS,
+    Address,
+    Option,
+)
 from tenure.serving.run import default_replica
 
 
@@ -24,6 +33,20 @@ class WebhookOptions:
         Address, Option("HOST:PORT that kube-apiserver calls, TLS.", read=Address.read)
     ] = TLS_ADDRESS
     probes: Annotated[Address, PROBES] = PROBES_ADDRESS
+    client_ca: Annotated[
+        Path | None,
+        Option(
+            "Authority of the certificate that kube-apiserver shows. Default: whoever reaches the"
+            " port is answered."
+        ),
+    ] = None
+    client_name: Annotated[
+        tuple[str, ...],
+        Option(
+            "With --client-ca: common name of kube-apiserver's certificate; may be given again."
+            " Default: kube-apiserver-kubelet-client."
+        ),
+    ] = ()
     config: Annotated[
         Path | None, Option("AdmissionConfiguration file, read again when it changes.")
     ] = None
@@ -51,7 +74,9 @@ class WebhookOptions:
     scheduler_api: Annotated[
         str | None,
         Option(
-            "API of the scheduler that records refusals. Default: none are recorded.", metavar="URL"
+            "With --client-ca: API of the scheduler that records refusals. Default: none are"
+            " recorded.",
+            metavar="URL",
         ),
     ] = None
     scheduler_ca: Annotated[Path, Option("Authority of that API's certificate.")] = Path(
@@ -61,6 +86,17 @@ class WebhookOptions:
         "/var/run/secrets/kubernetes.io/serviceaccount/token"
     )
     debug: Annotated[bool, DEBUG] = False
+
+    def __post_init__(self) -> None:
+        """Refuse to have refusals recorded of callers that anybody may be."""
+        if self.scheduler_api is not None and self.client_ca is None:
+            fact = "refusals are recorded of callers that show a certificate: give this"
+            raise InputError(fact, field="--client-ca")
+
+    @property
+    def client_names(self) -> tuple[str, ...] | None:
+        """Return the common names that callers may have; None = whoever calls is answered."""
+        return None if self.client_ca is None else self.client_name or (KUBE_API_SERVER,)
 
     @property
     def names(self) -> tuple[str, ...]:

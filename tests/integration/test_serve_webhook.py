@@ -21,9 +21,11 @@ from certs.material import KeyPair, facts_of, issue_authority, issue_leaf
 from certs.record import read_record
 from tenure.cli import app
 from tenure.exits import run
+from tenure.serving.options import KUBE_API_SERVER
 from tests.support.forked import Forked, forked
 from tests.support.kube.control_plane import free_port
 from tests.support.kube.fake_api import HANG, Canned, FakeApi, fake_api
+from tests.support.kube.schedulers import client_leaf
 from tests.support.reviews import review
 
 pytestmark = pytest.mark.integration
@@ -210,6 +212,36 @@ def test_it_serves_a_provided_leaf_and_the_next_one_without_a_restart(tmp_path: 
             assert await service.ended() == 0
             assert all(json.loads(line) for line in service.log.read_text().splitlines())
             assert "PRIVATE" not in service.log.read_text()
+
+    asyncio.run(run())
+
+
+def test_with_an_authority_of_callers_the_api_server_alone_is_answered(tmp_path: Path) -> None:
+    """By its name, which no other leaf of that authority has."""
+    authority, leaf = issue()
+    write(tmp_path / "certs", authority=authority, leaf=leaf)
+    (tmp_path / "callers.crt").write_bytes(authority.certificate)
+
+    async def asked(port: int, shown: KeyPair | None) -> bool:
+        context = trusting(authority.certificate)
+        if shown is not None:
+            (tmp_path / "shown.pem").write_bytes(shown.certificate + shown.key)
+            context.load_cert_chain(tmp_path / "shown.pem")
+        connector = aiohttp.TCPConnector(ssl=context)
+        async with aiohttp.ClientSession(connector=connector) as session:
+            try:
+                return bool((await ask(session, port))["allowed"])
+            except aiohttp.ClientError:
+                return False
+
+    async def run() -> None:
+        options = ("--certificates", str(tmp_path / "certs"), "--drain-seconds", "0")
+        callers = ("--client-ca", str(tmp_path / "callers.crt"))
+        async with running(tmp_path, *options, *callers) as service:
+            await service.until_ready()
+            assert await asked(service.hooks, client_leaf(authority, KUBE_API_SERVER))
+            for other in (None, client_leaf(authority, "system:node:n1"), client_leaf(issue()[0])):
+                assert not await asked(service.hooks, other)
 
     asyncio.run(run())
 

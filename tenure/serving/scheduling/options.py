@@ -11,6 +11,7 @@ from ledger.domain.errors import InputError
 from tenure.opening import LEDGER_HELP, ledger_url
 from tenure.serving.options import (
     DEBUG,
+    KUBE_API_SERVER,
     PROBES,
     PROBES_ADDRESS,
     TLS_ADDRESS,
@@ -21,7 +22,6 @@ from tenure.serving.options import (
 from tenure.serving.run import default_replica
 
 KUBE_SCHEDULER: Final = "system:kube-scheduler"
-KUBE_API_SERVER: Final = "kube-apiserver-kubelet-client"
 """What kubeadm calls kube-apiserver in its own client certificate."""
 
 

@@ -8,7 +8,8 @@ from typing import Final
 from certs.material import KeyPair
 from ledger.domain.log.events import RequestRefused
 from scheduler.service.api.words import ROOT
-from tenure.serving.scheduling.options import KUBE_API_SERVER, KUBE_SCHEDULER
+from tenure.serving.options import KUBE_API_SERVER
+from tenure.serving.scheduling.options import KUBE_SCHEDULER
 from tests.support.api_callers import authority
 from tests.support.hostile.attack import Attack
 from tests.support.hostile.doors import (

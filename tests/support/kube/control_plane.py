@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from certs.material import KeyPair, issue_authority
-from tenure.serving.scheduling.options import KUBE_API_SERVER
+from tenure.serving.options import KUBE_API_SERVER
 from tests.support.kube.api import Api
 from tests.support.kube.binaries import API_SERVER, CONTROLLERS, ETCD, SCHEDULER
 

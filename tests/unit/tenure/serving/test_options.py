@@ -30,6 +30,7 @@ REQUIRED: Final = {"scheduler": {"--certificates": "a", "--proof-key": "b", "--l
 TOGETHER: Final = {
     "--gate": {"--driver": "d", "--gate-client-ca": "f"},
     "--driver": {"--gate": "127.0.0.1:2", "--gate-client-ca": "f"},
+    "--scheduler-api": {"--client-ca": "f"},
 }
 OTHERS: Final = {
     "--mode": "plugin",
@@ -137,6 +138,14 @@ def test_who_may_ask_a_gate_has_to_be_given(
     flags = [word for pair in given.items() for word in pair]
     assert run(app, ["serve", "scheduler", *flags, *words]) == 2
     assert "--gate-client-ca" in capsys.readouterr().err
+
+
+def test_a_webhook_that_answers_anybody_has_no_refusal_recorded(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Namespace and name of what it refuses are the caller's words."""
+    assert run(app, ["serve", "webhook", "--scheduler-api", "https://api"]) == 2
+    assert "--client-ca" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flag", ["--gate", "--api"])
