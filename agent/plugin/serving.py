@@ -25,11 +25,13 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from agent.plugin import messages
 from agent.plugin.messages import MESSAGE_MAX, Allocated, NotYetError
+from agent.witness.asking import AwayError
 from ledger.domain.errors import InputError, TenureError
 
 SECONDS: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 20.0)
 
 KUBELET_SOCKET: Final = "kubelet.sock"
+HEALTHY: Final = "Healthy"
 PATH_MAX: Final = 107
 """The longest path of a Unix socket on Linux."""
 LOOK_SECONDS: Final = 1.0
@@ -38,6 +40,9 @@ UPGRADE_SECONDS: Final = 0.1
 LIST_SECONDS: Final = 30.0
 """Kubelet asks for the ids as soon as it has taken us; one that has not by then never will."""
 SWEEP_SECONDS: Final = 10.0
+"""Also between two questions of which ids kubelet would give."""
+OTHERS_MAX: Final = 2
+"""So often in turn kubelet would give other ids than ours: another plugin registered its own."""
 WAIT_SECONDS: Final = 20.0
 """How long a container's start waits for what is not known yet: kubelet gives up after 30 s."""
 AGAIN_SECONDS: Final = 0.005
@@ -148,11 +153,14 @@ class DevicePlugin:
         start: str,
         metrics: Metrics,
         list_seconds: float = LIST_SECONDS,
+        offered: Callable[[str], Awaitable[frozenset[str]]] | None = None,
     ) -> None:
         """
         Be ready to serve.
 
         Args:
+            offered: asks kubelet which ids of a resource it would give, and raises AwayError;
+                None = another plugin of the resource is not noticed.
             list_seconds: how long kubelet may take to ask for the ids once it has taken us.
 
         Raises:
@@ -169,6 +177,8 @@ class DevicePlugin:
         self._withdrawn = ""
         self._dropped = self._listed = False
         self._list_seconds = list_seconds
+        self._offered = offered
+        self._others_offered = 0
         self._others: frozenset[str] = frozenset()
         if len(os.fsencode(self._socket(999))) > PATH_MAX:
             raise InputError(f"the path of a socket is too long: {self._socket(999)}")
@@ -190,6 +200,7 @@ class DevicePlugin:
                 if time.monotonic() - swept > SWEEP_SECONDS:
                     swept = time.monotonic()
                     self._sweep()
+                    await self._compare_offered()
                 await asyncio.sleep(UPGRADE_SECONDS if self._others else LOOK_SECONDS)
         finally:
             await self._stop()
@@ -216,6 +227,7 @@ class DevicePlugin:
             self._registered is not None
             and self._registered.kubelet == self._kubelet()
             and self._registered.own.exists()
+            and self._others_offered < OTHERS_MAX
         )
 
     def _is_alone_again(self) -> bool:
@@ -231,6 +243,15 @@ class DevicePlugin:
         others = self._listening()
         is_other_gone, self._others = bool(self._others - others), others
         return is_other_gone or ((self._dropped or self._is_unasked()) and not others)
+
+    async def _compare_offered(self) -> None:
+        """Compare what kubelet would give: it tells no plugin that another took its place."""
+        if self._offered is None or self._registered is None or self._others:
+            return
+        ours = {one.ID for one in self._served.listing().devices if one.health == HEALTHY}
+        with suppress(AwayError):
+            is_other = await self._offered(self._served.resource) != ours
+            self._others_offered = self._others_offered + 1 if is_other else 0
 
     def _is_unasked(self) -> bool:
         if self._registered is None or self._listed:
@@ -256,6 +277,7 @@ class DevicePlugin:
         own = self._socket(self._listenings)
         self._others = self._listening()
         self._dropped = self._listed = False
+        self._others_offered = 0
         self._served.begin()
         try:
             await self._listen(own)

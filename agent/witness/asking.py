@@ -43,6 +43,15 @@ class PodResources:
             )
         return said.said_by_kubelet(answer)
 
+    async def offered(self, resource: str) -> frozenset[str]:
+        """Return the ids of a resource that kubelet would give. Raises AwayError."""
+        call = f"/{said.POD_RESOURCES}.PodResourcesLister/GetAllocatableResources"
+        asked = said.AllocatableResourcesRequest()
+        async with _channel(self._socket) as channel:
+            answer = await _answer(channel, call, asked, said.AllocatableResourcesResponse)
+        found = (one for one in answer.devices if one.resource_name == resource)
+        return frozenset(each for one in found for each in one.device_ids)
+
 
 class Runtime:
     """The container runtime, by CRI. A container's spec never changes, so it is read once."""

@@ -33,6 +33,8 @@ _CDI_PREFIX: Final = "cdi.k8s.io/"
 _OF_KUBELET: Final[Tables] = {
     "ListPodResourcesRequest": (),
     "ListPodResourcesResponse": ((1, "pod_resources", "every PodResources"),),
+    "AllocatableResourcesRequest": (),
+    "AllocatableResourcesResponse": ((1, "devices", "every ContainerDevices"),),
     "PodResources": (
         (1, "name", "string"),
         (2, "namespace", "string"),
@@ -68,6 +70,8 @@ _kubelets: Final = classes(POD_RESOURCES, _OF_KUBELET)
 _runtimes: Final = classes(RUNTIME, _OF_RUNTIME)
 ListPodResourcesRequest: Final = _kubelets("ListPodResourcesRequest")
 ListPodResourcesResponse: Final = _kubelets("ListPodResourcesResponse")
+AllocatableResourcesRequest: Final = _kubelets("AllocatableResourcesRequest")
+AllocatableResourcesResponse: Final = _kubelets("AllocatableResourcesResponse")
 ListContainersRequest: Final = _runtimes("ListContainersRequest")
 ListContainersResponse: Final = _runtimes("ListContainersResponse")
 ContainerStatusRequest: Final = _runtimes("ContainerStatusRequest")

@@ -31,7 +31,7 @@ from agent.plugin.runtime import RuntimeCheck
 from agent.plugin.serving import DevicePlugin, Metrics
 from agent.plugin.sharing import GpuShare, ShareSlots
 from agent.service.own_node import node_of_token
-from agent.witness.asking import Runtime
+from agent.witness.asking import PodResources, Runtime
 from agent.witness.confirmer import Gate
 from certs.ports import ConflictError, api_path
 from ledger.domain.errors import InputError
@@ -94,7 +94,13 @@ async def serve_agent(options: AgentOptions) -> None:
         why_not_ready: Callable[[], str] = str
         if served is not None:
             start, metrics = secrets.token_hex(_START_BYTES), Metrics(registry)
-            plugin = DevicePlugin(served, folder=options.plugins, start=start, metrics=metrics)
+            plugin = DevicePlugin(
+                served,
+                folder=options.plugins,
+                start=start,
+                metrics=metrics,
+                offered=PodResources(options.pod_resources).offered,
+            )
             why_not_ready = plugin.why_not_ready
             tasks.append(plugin.run())
         app = probes_app(registry, why_not_ready, beside)

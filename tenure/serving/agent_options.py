@@ -94,7 +94,7 @@ class AgentOptions:
         int, Option("How many containers with devices may be on the node at once.", least=1)
     ] = 512
     pod_resources: Annotated[
-        Path, Option("With --service: kubelet's socket that tells who was given what.")
+        Path, Option("Kubelet's socket that tells who was given what, and what it would give.")
     ] = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
     ledger_key: Annotated[
         tuple[str, ...],

@@ -28,8 +28,7 @@ def test_every_source_of_a_real_node_tells_whose_a_container_is(
         pods.running("seen")
         uid = pod["metadata"]["uid"]
 
-        socket = machine.room.folder / "kubelet" / "pod-resources" / "kubelet.sock"
-        given = asyncio.run(PodResources(socket).answer()).given
+        given = asyncio.run(PodResources(machine.pod_resources).answer()).given
         runtime = Runtime(machine.room.folder / "containerd.sock")
         listed, inside = asyncio.run(runtime.containers())
         record = CheckpointFile(machine.plugins / FILE_NAME).read()

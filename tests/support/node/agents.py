@@ -114,6 +114,7 @@ class Agent:
             *("--slots", str(self.slots)),
             *("--plugins", str(self.node.plugins), "--cdi", str(self.node.cdi)),
             *("--runtime", str(self.node.room.folder / "containerd.sock")),
+            *("--pod-resources", str(self.node.pod_resources)),
             *("--probes", f"127.0.0.1:{self.probes}"),
         ]
         if self.isolated is not None:

@@ -65,7 +65,6 @@ class Cluster:
         machine = write_machine(self.folder / "machine.json", Discovery(cards=cards))
         of_kubelet = self.machine.room.folder
         kubelet = of_kubelet / "kubelet-certs" / "kubelet.crt"
-        resources = of_kubelet / "kubelet" / "pod-resources" / "kubelet.sock"
         return (
             *("--service", f"https://127.0.0.1:{self.port}"),
             *("--ca", str(self.identities.server / "ca.crt")),
@@ -74,7 +73,7 @@ class Cluster:
             *("--kubelet", f"https://127.0.0.1:{self.machine.port}"),
             *("--kubelet-ca", str(kubelet), "--node", NODE_NAME, "--report-seconds", "1"),
             *("--kubeconfig", str(self._kubeconfig()), "--machine", str(machine)),
-            *("--pod-resources", str(resources), "--ledger-key", str(ledger.public)),
+            *("--ledger-key", str(ledger.public)),
             *(("--host", str(self.host())) if boots else ()),
             *(("--mode", "env", "--probe-image", probe) if probe else ()),
             *(("--probe-runtime-class", runtime) if runtime else ()),

@@ -175,6 +175,11 @@ class Node:
     cdi: Path
     port: int
 
+    @property
+    def pod_resources(self) -> Path:
+        """The socket on which kubelet tells what it gave, and what it would give."""
+        return self.room.folder / "kubelet" / "pod-resources" / "kubelet.sock"
+
     def until(self, holds: Callable[[], bool], what: str) -> None:
         """Wait until something holds."""
         until = time.monotonic() + SECONDS

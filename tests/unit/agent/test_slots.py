@@ -28,7 +28,13 @@ from agent.decide.slots_cdi import CardEdits, Edits, read_cards, specification_o
 from agent.plugin.files import CardFiles, CheckpointFile, OtherContentError, SpecFolder
 from agent.plugin.messages import NotYetError, devices_in
 from agent.plugin.preparing import SlotPlugin, Slots, not_isolated
-from agent.plugin.serving import DevicePlugin, Metrics
+from agent.plugin.serving import (
+    KUBELET_SOCKET,
+    DevicePlugin,
+    Metrics,
+)
+from agent.plugin.serving import _Registration as Registration
+from agent.witness.asking import AwayError
 from ledger.domain.annotations.proof import ProvenDevice
 from ledger.domain.errors import InputError
 from ledger.domain.resources import SLOT
@@ -121,6 +127,41 @@ def test_an_agent_hears_of_a_pod_when_kubelet_admits_it(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not a slot"):
         asyncio.run(plugin.allocate(["slot-0002"]))
     assert heard == ["came"]
+
+
+def test_a_plugin_whose_place_another_took_registers_again(tmp_path: Path) -> None:
+    """Kubelet tells it nothing, but would give other ids, or none; once may be a race."""
+    served = SlotPlugin(slots(tmp_path, Held()))
+    ours, others = frozenset(slot_ids(2)), frozenset({"slot-0000"})
+    answers = [ours, others, None, ours, others, None, frozenset[str]()]
+    asked: list[str] = []
+
+    async def offered(resource: str) -> frozenset[str]:
+        asked.append(resource)
+        answer = answers[len(asked) - 1]
+        if answer is None:
+            raise AwayError("away")
+        return answer
+
+    plugin = DevicePlugin(
+        served,
+        folder=tmp_path,
+        start=START,
+        metrics=Metrics(CollectorRegistry()),
+        offered=offered,
+    )
+    for name in (KUBELET_SOCKET, "own"):
+        (tmp_path / name).touch()
+    kubelet = plugin._kubelet()
+    assert kubelet is not None
+    plugin._registered = Registration(kubelet=kubelet, own=tmp_path / "own", at=0.0)
+    stands = []
+    for _ in answers:
+        asyncio.run(plugin._compare_offered())
+        stands.append(plugin.why_not_ready() == "")
+
+    assert stands == [True] * 6 + [False]
+    assert set(asked) == {SLOT}
 
 
 def test_a_start_is_tried_again_soon_and_then_less_and_less_often(tmp_path: Path) -> None:
