@@ -34,6 +34,7 @@ from ledger.domain.log.state import GRANTED, LOST, OBSERVED, Holding, NodeState,
 from scheduler.cluster.objects import ALONE
 from scheduler.record import events
 from scheduler.service.books import LiveBooks
+from scheduler.service.budgets import Budgets
 from scheduler.service.claim_ends import ClaimEnds
 from scheduler.service.ending import NodeWord
 from scheduler.service.node_log import NodeLog
@@ -50,6 +51,8 @@ CONFIRMED_MAX: Final = 512
 """Pods of one message."""
 PLACES_MAX: Final = 512
 """Pods of one node by its word alone, where kubelet says that it has more places: 110 as a rule."""
+TOLD_SECONDS: Final = 60.0
+"""A node that named so many and ended them again names one more so often: each is two events."""
 _OF_EPOCH: Final = 1 << 32
 """Numbers of messages and of questions of one epoch: those of another one are others."""
 
@@ -135,6 +138,7 @@ class Agents:
         self._seen: dict[str, dict[str, SeenPod]] = {}  # UID of the node -> by UID of the Pod
         self._otherwise: dict[str, dict[str, str]] = {}  # UID of the node -> by key, in words
         self._full: dict[str, float] = {}  # UID of the node -> when it named too many Pods
+        self._told = Budgets(clock.monotonic, burst=PLACES_MAX, seconds=TOLD_SECONDS)
         states = ((uid, view.recorded(uid)) for uid in view.holding_nodes())
         self._lost = {
             uid
@@ -328,20 +332,37 @@ class Agents:
             return DIFFERENT, self._gave(state, granted, fact)
         if pod.pod_name and not is_name(pod.pod_name):
             return LATER, f"not a Pod's name: {pod.pod_name!r}"
-        if not held and self._has_no_place(state, pod.pod_uid):
+        has_all = any(is_covered(one, pod) for one in there)
+        if self._is_too_much(state, pod, there, has_all=has_all):
             self._full[node_uid] = self._clock.monotonic()
-            return LATER, "more Pods that the API does not have: the node has no more Pod places"
+            return LATER, "more Pods that the API does not have: none of them is recorded now"
         self._seen.setdefault(node_uid, {})[pod.pod_uid] = pod
-        if any(is_covered(one, pod) for one in there):
+        if has_all:
             return HELD, ""
         self._wakeups.agent_reported.publish(state.name)
         return NOTED, ""
 
-    def _has_no_place(self, state: NodeState, pod_uid: str) -> bool:
-        """Tell whether a Pod is one more by the node's word alone than the node has places."""
-        pods, facts = self._view.pods, self._view.facts(state.name)
+    def _is_too_much(
+        self, state: NodeState, pod: SeenPod, there: Sequence[Holding], *, has_all: bool
+    ) -> bool:
+        """
+        Tell whether a Pod is more by the node's word alone than the node may have recorded.
+
+        That is one more than it has places, or, once it named and ended many, too soon after them.
+        What holds cards by their names already is counted, too, where it has others now.
+        """
+        pods, seen = self._view.pods, self._seen.get(state.uid, {})
         running = pods.running_on(state.name)
         known = running | {pods.seen[uid].static_uid for uid in running}
+        if not there and self._has_no_place(state, pod.pod_uid, known):
+            return True
+        is_named = any(each.device_id for one in there for each in one.shares)
+        is_new = seen.get(pod.pod_uid) != pod and (is_named or pod.pod_uid not in known)
+        return is_new and not has_all and not self._told.take(state.uid)
+
+    def _has_no_place(self, state: NodeState, pod_uid: str, known: AbstractSet[str]) -> bool:
+        """Tell whether a Pod that is not known otherwise is one more than the node has places."""
+        facts = self._view.facts(state.name)
         alone = {one.pod_uid for one in state.holdings.values() if one.namespace == ALONE}
         alone = (alone | self._seen.get(state.uid, {}).keys()) - known
         places = None if facts is None else facts.pods_max

@@ -180,7 +180,7 @@ def _of_alone(sight: Sight, use: _Use, there: Sequence[Holding]) -> Iterator[Dis
     alone = [each for each in there if each.namespace == ALONE]
     over = sum(map(use.is_over, alone))
     if over or sight.is_full:
-        more = ", and its agent names more than it has Pod places" if sight.is_full else ""
+        more = ", and its agent names more, or more often, than it may" if sight.is_full else ""
         yield Disagreement(
             kind=drift.OVER_HELD,
             words=f"{use.state.name}: the API does not have {len(alone)} Pods that hold something"

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import nullcontext
+from collections import Counter
+from contextlib import nullcontext, suppress
 from typing import Any, Final
 
 from aiohttp.test_utils import TestClient, TestServer
 
+from ledger.domain.annotations.checkpoints import DeviceCheckpoint
 from ledger.domain.log.events import PodObserved
 from scheduler.cluster.objects import ALONE
-from scheduler.service.agents import CONFIRMED_MAX
+from scheduler.service.agents import CONFIRMED_MAX, SeenPod
 from scheduler.service.api.agents import AgentRoutes
 from scheduler.service.api.http import api_app
 from scheduler.service.proofs import Signing
@@ -128,6 +130,56 @@ def invent_pods() -> str:
     return f"{alone} held {ALONE}, {billed} by that team; {kind}"
 
 
+def name_again() -> str:
+    """Name one invented Pod and end it, more often than a node may at once."""
+    node = HostileNode()
+    live = node.cluster.live
+    uid = live.view.nodes.uid("n1")
+    assert uid is not None
+    live.agents.heard("n1", uid)
+    given = DeviceCheckpoint(
+        pod_uid="x", container_name="c", resource_name="nvidia.com/gpu", device_ids=("GPU-n1-0",)
+    )
+    pod = SeenPod(pod_uid="x", namespace="payments", pod_name="x", entries=(given,))
+
+    async def saying() -> None:
+        for _ in range(600):
+            live.agents.observed(uid, pod)
+            await live.releasing.settle()
+            live.agents.gone(uid, [pod.pod_uid])
+            await live.releasing.settle()
+
+    asyncio.run(saying())
+    node.cluster.wait(60)
+    events = [one.pod_uid for one in node.cluster.ledger.log if isinstance(one, PodObserved)]
+    [kind] = set(node.cluster.kinds)
+    return f"{events.count('x')} times recorded; {kind}"
+
+
+def come_back() -> str:
+    """Register anew by the name of a lost Node, with its ids, and say that nothing runs."""
+    node = HostileNode()
+    cluster = node.cluster
+    cluster.server.delete("/api/v1/nodes/n0")
+    cluster.settle()
+    cluster.put_node("n0")
+    node.write_ids("n0", "board-n0")
+    [answer] = node.confirm({"runs": []}, node="n0")
+    for name in ("r", "s"):
+        cluster.put_pod(name, percent=100)
+        with suppress(AssertionError):
+            cluster.bind(name, "n0")
+    states = map(cluster.live.view.recorded, cluster.live.view.holding_nodes())
+    holders = [one for state in states if state for one in state.everyone()]
+    cards = Counter(share.device_id for one in holders for share in one.shares)
+    assert "GPU-n0-1" in cards, "the other card is given"
+    twice = sum(number > 1 for number in cards.values())
+    return (
+        f"{len(answer['cleared'])} Nodes cleared, its card is {node.is_held('p')},"
+        f" {twice} cards are given twice"
+    )
+
+
 def end_others() -> str:
     """Say that Pods of another node are gone."""
     node = HostileNode()
@@ -153,6 +205,12 @@ ATTACKS: Final = (
         play=take_ids,
     ),
     Attack(who=NODE, what="names 6,144 Pods of another team on one card", play=invent_pods),
+    Attack(who=NODE, what="names a Pod that nobody has and ends it, 600 times", play=name_again),
+    Attack(
+        who=NODE,
+        what="takes the name and the ids of a lost Node, and says that its living Pod does not run",
+        play=come_back,
+    ),
     Attack(who=NODE, what="says that a deleted Pod of another node is gone", play=end_others),
     Attack(who=NODE, what="says that a Pod is gone that runs by the API", play=end_running),
 )

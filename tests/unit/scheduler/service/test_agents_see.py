@@ -21,6 +21,7 @@ from scheduler.service.agents import (
     OWN,
     PLACES_MAX,
     SILENT_SECONDS,
+    TOLD_SECONDS,
     Agents,
     SeenPod,
 )
@@ -186,6 +187,31 @@ def test_a_node_names_no_more_pods_of_its_own_than_it_has_places(places: int | N
     assert len(scene.held) == most + 1
     scene.live.clock.now += SILENT_SECONDS
     assert not scene.agents.is_full("uid-a")
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["and ends", "with another card"])
+def test_a_node_that_names_a_pod_again_and_again_is_recorded_so_often_and_no_more(
+    *, ends: bool
+) -> None:
+    """Each time is two events; then one more a minute, and what the API has is recorded still."""
+    scene = Scene()
+    for number in range(PLACES_MAX + 8):
+        if ends:
+            scene.see("x", "GPU-a-0")
+            scene.agents.gone("uid-a", ["pod-x"])
+            scene.settle()
+        else:
+            scene.see("x", f"GPU-a-{number % 2}")
+
+    assert len(scene.observed) == PLACES_MAX
+    assert scene.agents.is_full("uid-a")
+    assert scene.see("y", "GPU-a-0") == LATER
+    scene.plain("true")
+    assert scene.see("true", "GPU-a-1") == NOTED
+    assert scene.held["pod-true"] == ["GPU-a-1"]
+    scene.live.clock.now += TOLD_SECONDS
+    assert scene.see("y", "GPU-a-0") == NOTED
+    assert scene.see("z", "GPU-a-0") == LATER
 
 
 def test_a_pod_that_the_api_shows_later_is_held_under_its_namespace_from_then_on() -> None:
