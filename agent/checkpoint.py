@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -101,19 +101,26 @@ class _File(msgspec.Struct):
     checksum: int = msgspec.field(name="Checksum")
 
 
+_T = TypeVar("_T")
 _DECODER: Final = msgspec.json.Decoder(_File)
+
+
+def decoded(decoder: msgspec.json.Decoder[_T], content: bytes, name: str = FILE_NAME) -> _T:
+    """Return what a file of kubelet's says. Raises CheckpointError: too large, or another shape."""
+    if len(content) > BYTES_MAX:
+        fact = f"bytes={len(content)}, max={BYTES_MAX}"
+        raise CheckpointError(CheckpointFault.TOO_LARGE, fact, name=name)
+    try:
+        return decoder.decode(content)
+    except msgspec.ValidationError as error:
+        raise CheckpointError(CheckpointFault.OTHER_SHAPE, str(error), name=name) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise CheckpointError(CheckpointFault.NOT_JSON, str(error), name=name) from error
 
 
 def read_device_checkpoint(content: bytes) -> DeviceCheckpoint:
     """Return what a checkpoint says, V2 or V1. Raises CheckpointError: kubelet did not write it."""
-    if len(content) > BYTES_MAX:
-        raise CheckpointError(CheckpointFault.TOO_LARGE, f"bytes={len(content)}, max={BYTES_MAX}")
-    try:
-        file = _DECODER.decode(content)
-    except msgspec.ValidationError as error:
-        raise CheckpointError(CheckpointFault.OTHER_SHAPE, str(error)) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise CheckpointError(CheckpointFault.NOT_JSON, str(error)) from error
+    file = decoded(_DECODER, content)
     count = len(file.data.entries or ())
     if count > ENTRIES_MAX:
         raise CheckpointError(CheckpointFault.TOO_LARGE, f"entries={count}, max={ENTRIES_MAX}")

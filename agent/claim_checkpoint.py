@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
-from agent.checkpoint import BYTES_MAX, CheckpointError, CheckpointFault
+from agent.checkpoint import CheckpointError, CheckpointFault, decoded
 
 FILE_NAME: Final = "dra_manager_state"
 KIND: Final = "DRACheckpoint"
@@ -50,22 +50,19 @@ class _File(msgspec.Struct):
     checksum: int = msgspec.field(name="Checksum")
 
 
-_T = TypeVar("_T")
 _FILE: Final = msgspec.json.Decoder(_File)
 _DATA: Final = msgspec.json.Decoder(_Data)
 
 
 def read_claim_checkpoint(content: bytes) -> tuple[PreparedClaim, ...]:
     """Return the claims of a checkpoint. Raises CheckpointError: unknown, or not kubelet's."""
-    if len(content) > BYTES_MAX:
-        raise _error(CheckpointFault.TOO_LARGE, f"bytes={len(content)}, max={BYTES_MAX}")
-    file = _read(_FILE, content)
+    file = decoded(_FILE, content, FILE_NAME)
     text = file.data.encode()
     found = zlib.crc32(text)
     if file.checksum != found:
         fact = f"stored={file.checksum}, computed={found}"
         raise _error(CheckpointFault.WRONG_CHECKSUM, fact)
-    data = _read(_DATA, text)
+    data = decoded(_DATA, text, FILE_NAME)
     if (data.kind, data.version) != (KIND, VERSION):
         fact = f"kind={data.kind!r}, version={data.version!r}"
         raise _error(CheckpointFault.OTHER_VERSION, fact)
@@ -81,15 +78,6 @@ def read_claim_checkpoint(content: bytes) -> tuple[PreparedClaim, ...]:
         )
         for one in claims
     )
-
-
-def _read(decoder: msgspec.json.Decoder[_T], content: bytes) -> _T:
-    try:
-        return decoder.decode(content)
-    except msgspec.ValidationError as error:
-        raise _error(CheckpointFault.OTHER_SHAPE, str(error)) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _error(CheckpointFault.NOT_JSON, str(error)) from error
 
 
 def _error(fault: CheckpointFault, detail: str) -> CheckpointError:

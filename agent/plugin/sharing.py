@@ -236,9 +236,7 @@ class ShareSlots(SlotPlugin):
 
     def why_not(self) -> str:
         """Return why nobody could be given a share now."""
-        return super().why_not() or (
-            "" if self._labels is not None else "the Node was not read yet"
-        )
+        return super().why_not() or ("" if self._labels is not None else NODE_UNREAD)
 
     async def prepare(self, ids: frozenset[str]) -> Mapping[str, object]:
         """

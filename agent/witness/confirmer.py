@@ -290,37 +290,32 @@ class Confirmer:
         sources = self._sources
         if sources.claims is None:
             return None
-        try:
-            return sources.claims()
-        except CheckpointError as error:
-            self._keep_aside(error, CLAIMS_FILE_NAME, sources.claims_path, faults)
-        except OSError as error:
-            faults.append(Fault(reason=CHECKPOINT_CORRUPT, message=str(error)))
-        return None
-
-    def _keep_aside(
-        self, error: CheckpointError, name: str, path: Path, faults: list[Fault]
-    ) -> None:
-        fact = str(error)
-        try:
-            kept = self._sources.aside.keep(name, read_file(path))
-        except OSError as failure:
-            fact += f"; not kept aside: {failure}"
-        else:
-            fact += f"; kept aside: {kept}" if kept else ""
-        faults.append(Fault(reason=CHECKPOINT_CORRUPT, message=fact))
+        return self._trusted(sources.claims, CLAIMS_FILE_NAME, sources.claims_path, faults)
 
     def _checkpoint(self, faults: list[Fault]) -> DeviceCheckpoint | None:
-        """Return kubelet's file; one that can't be trusted is kept aside and said."""
+        """Return kubelet's file."""
         sources = self._sources
-        try:
-            return sources.checkpoint()
-        except CheckpointError as error:
-            self._keep_aside(error, FILE_NAME, sources.checkpoint_path, faults)
-        except FileNotFoundError:
+        if not os.path.lexists(sources.checkpoint_path):
             return DeviceCheckpoint(entries=(), registered={})  # no container was given anything
+        return self._trusted(sources.checkpoint, FILE_NAME, sources.checkpoint_path, faults)
+
+    def _trusted(
+        self, read: Callable[[], _T], name: str, path: Path, faults: list[Fault]
+    ) -> _T | None:
+        """Return what kubelet's file says; one that can't be trusted is kept aside and said."""
+        try:
+            return read()
+        except CheckpointError as error:
+            fact = str(error)
+            try:
+                kept = self._sources.aside.keep(name, read_file(path))
+            except OSError as failure:
+                fact += f"; not kept aside: {failure}"
+            else:
+                fact += f"; kept aside: {kept}" if kept else ""
         except OSError as error:
-            faults.append(Fault(reason=CHECKPOINT_CORRUPT, message=str(error)))
+            fact = str(error)
+        faults.append(Fault(reason=CHECKPOINT_CORRUPT, message=fact))
         return None
 
     def _is_without_us(self, found: Seen) -> bool:
