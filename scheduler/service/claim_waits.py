@@ -119,10 +119,6 @@ class WaitingEnds:
         """Return the key of what of a claim waits for its node, empty where nothing does."""
         return self._waits.get(uid, ("", ""))[1]
 
-    def uids(self) -> list[str]:
-        """Return the UIDs of the claims whose end waits."""
-        return list(self._waits)
-
     def waiting(self, node: str = "") -> dict[str, float]:
         """Return the keys of ends that wait, and since when by our clock; no node = of all."""
         return {key: since for name, key, since in self._waits.values() if node in {"", name}}

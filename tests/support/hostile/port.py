@@ -31,6 +31,7 @@ NAMES: Final[dict[str, tuple[str, ...]]] = {
     "resourceVersion": ("9" * 5_000, str(10**19), "-1", "1.5", "0x1", "", "٢"),
 }
 """No object of an API server has these."""
+ROUNDS: Final = 100
 OTHERS: Final = 256
 """Pods that a review names, as many as the API allows."""
 
@@ -174,6 +175,28 @@ def fill_the_ledger() -> str:
     return f"{refused} refused; {events} events recorded, {more} Events written"
 
 
+def grant_again_and_again() -> str:
+    """Tell that a real claim gets a card, and then another, on every version that it has."""
+    doors = Doors(is_open=True)
+    reasons = Counter[str]()
+
+    async def act(doors: Doors) -> None:
+        for _ in range(ROUNDS):
+            real = doors.claim()
+            for number in (0, 1):
+                response = (await doors.review(real, given(real, number)))[1]
+                assert response is not None
+                words = response.get("status", {}).get("message", "granted")
+                reasons[words.partition(":")[0]] += 1
+            doors.cluster.live.guard.claims.put(real["metadata"]["uid"], doors.claim())
+            await doors.cluster.live.guard.gate.settle()
+
+    before = len(doors.recorded)
+    doors.attack(act)
+    said = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
+    return f"{said}; {len(doors.recorded) - before} events recorded"
+
+
 def ask_the_api() -> str:
     """Ask everything that people, agents and webhooks may, with made-up words on who calls."""
     doors = Doors()
@@ -274,6 +297,12 @@ ATTACKS: Final = (
         what="has 50 reviews of a real claim refused by a gate with `--gate-open`, for invented"
         " Pods of that team",
         play=fill_the_ledger,
+    ),
+    Attack(
+        who=P,
+        what=f"tells a gate with `--gate-open` {ROUNDS} times that a real claim gets a card, and"
+        " then another, so that it ends",
+        play=grant_again_and_again,
     ),
     Attack(
         who=P,
