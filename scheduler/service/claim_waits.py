@@ -13,6 +13,7 @@ from scheduler.gate.claims import ClaimSeen
 from scheduler.gate.decide import Standing
 from scheduler.gate.leaving import ON_LOST_NODE, STILL_USED, Stays
 from scheduler.service.budgets import Delays
+from scheduler.service.claim_ends import ClaimEnds
 from scheduler.service.claims import ClaimBook, claim_path
 from scheduler.service.confirming import Confirming
 from scheduler.service.ports import Clock
@@ -21,7 +22,14 @@ _log: Final = logging.getLogger("tenure.scheduler.gate")
 
 
 class Leaves(Protocol):
-    """Who says that what a claim has may go; see `scheduler.service.guard`."""
+    """
+    Who says that what a claim has may go; see `scheduler.service.guard`.
+
+    Attributes:
+        asks: what nodes are asked.
+    """
+
+    asks: ClaimEnds
 
     def runs(self, pod_uid: str) -> bool:
         """Tell whether a Pod has a node and has not ended."""
@@ -35,22 +43,6 @@ class Leaves(Protocol):
 
     def ask(self, standing: Standing, consumers: Sequence[Claimant]) -> None:
         """Ask the node of a claim whether nothing of it is left."""
-        ...
-
-    def is_asked(self, claim_uid: str) -> bool:
-        """Tell whether the node of a claim is asked whether nothing of it is left."""
-        ...
-
-    def vouch(self, claim_uid: str, consumers: Sequence[Claimant]) -> bool:
-        """Take somebody's word that nothing is left of a claim whose node is asked; tell if so."""
-        ...
-
-    def forget(self, claim_uid: str) -> None:
-        """Ask no more of a claim."""
-        ...
-
-    def deny(self, claim_uid: str) -> None:
-        """Let no word about a claim count: one of its Pods runs."""
         ...
 
 
@@ -172,7 +164,7 @@ class WaitingEnds:
             return True
         self._wait_no_more(uid)
         if kept is not None and kept.reason == STILL_USED:
-            self._leaving.deny(uid)  # it may have been asked of before that was known
+            self._leaving.asks.deny(uid)  # it may have been asked of before that was known
         if seen is None:
             return True
         if uid in self._held_back:
@@ -199,7 +191,7 @@ class WaitingEnds:
 
     def _wait_no_more(self, uid: str) -> None:
         self._waits.pop(uid, None)
-        self._leaving.forget(uid)
+        self._leaving.asks.forget(uid)
 
     def over(self, uid: str) -> None:
         """Forget that the end of a claim waits: it goes on, or has ended."""

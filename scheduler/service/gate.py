@@ -197,14 +197,13 @@ class Gate:
         new = self.confirming.confirmed(old, new)
         given = () if new.allocated is None or old.is_allocated else new.allocated.results
         is_ours = bool(given) and all(self._book.is_guarded((one,)) for one in given)
-        spec = request.object.get("spec") or {}
-        free = exchangeable(spec, self._works.classes) if is_ours else frozenset[str]()
-        write = Write(old=old, new=new, free=free)
+        write = Write(old=old, new=new)
         self._check_now()
         await self._list_claims()
         asked = await self._asked(request.object, write)
-        if isinstance(asked, Asking) and is_ours:
-            write = replace(write, free=exchangeable(spec, self._works.classes, is_ours=True))
+        if is_ours:
+            spec, by_us = request.object.get("spec") or {}, isinstance(asked, Asking)
+            write = replace(write, free=exchangeable(spec, self._works.classes, is_ours=by_us))
         if write.new.allocated is not None:
             self.look_again(write.new.allocated.node_name)
         has_news = self._book.changed or self._settling.locked()
@@ -257,13 +256,13 @@ class Gate:
         standing = self._book.standing(claim.uid)
         if isinstance(asked, Barred):
             return asked
-        appears = given is not None and not write.old.is_allocated
-        if appears and given is not None and not self._book.is_guarded(given.results):
-            fact = f"claim {claim.full_name} has devices of drivers that are not listed here alone"
-            return Barred(reason=DRIVER_UNLISTED, message=fact)
-        if appears and given is not None and self._works.mode(given.node_name) is Mode.BOTH:
-            meaning = DRIFT_KINDS[TWO_MODES].meaning
-            return Barred(reason=TWO_MODES, message=f"{given.node_name}: {meaning}")
+        if given is not None and not write.old.is_allocated:
+            if not self._book.is_guarded(given.results):
+                fact = f"claim {claim.full_name} has devices of drivers that are not listed here"
+                return Barred(reason=DRIVER_UNLISTED, message=f"{fact} alone")
+            if self._works.mode(given.node_name) is Mode.BOTH:
+                meaning = DRIFT_KINDS[TWO_MODES].meaning
+                return Barred(reason=TWO_MODES, message=f"{given.node_name}: {meaning}")
         own: dict[str, Any] = {} if asked is None else {"may_be_none": may_be_none(asked)}
 
         def kept(consumers: Sequence[Claimant]) -> Stays | None:
@@ -502,7 +501,7 @@ class Gate:
             LedgerError: it is not recorded.
             ApiError: whether a Pod of it runs is not known.
         """
-        forced = []
+        forced, asks = [], self._works.leaving.asks
         for each in (uid,) if uid else self._book.called(f"{namespace}/{name}"):
             async with self._alone(each):
                 standing, seen = self._book.standing(each), self._book.seen.get(each)
@@ -514,19 +513,16 @@ class Gate:
                     continue
                 if await self.confirming.runs(namespace, users, "" if waits else name):
                     continue
-                if not waits:
-                    forced.append(each)
-                    if dry_run:
-                        continue
-                    self.ends.forced[each] = standing.key, reason, actor
-                    error = await self._record((end_of(standing, DELETED),), 0)
-                    if error is not None:
-                        raise error
-                elif dry_run and self._works.leaving.is_asked(each):
-                    forced.append(each)
-                elif not dry_run and self._works.leaving.vouch(each, users):
-                    self.ends.forced[each] = standing.key, reason, actor
-                    forced.append(each)
+                pods = [one.uid for one in users]
+                if waits and not (asks.is_asked(each) if dry_run else asks.vouched(each, pods)):
+                    continue
+                forced.append(each)
+                if dry_run:
+                    continue
+                self.ends.forced[each] = standing.key, reason, actor
+                error = None if waits else await self._record((end_of(standing, DELETED),), 0)
+                if error is not None:
+                    raise error
         if dry_run:
             return dict.fromkeys(forced, False)
         self._book.changed.update(dict.fromkeys(forced))

@@ -251,22 +251,6 @@ class Leaving:
             ),
         )
 
-    def is_asked(self, claim_uid: str) -> bool:
-        """Tell whether the node of a claim is asked whether nothing of it is left."""
-        return self.asks.is_asked(claim_uid)
-
-    def vouch(self, claim_uid: str, consumers: Sequence[Claimant]) -> bool:
-        """Take somebody's word that nothing is left of a claim whose node is asked; tell if so."""
-        return self.asks.vouched(claim_uid, [one.uid for one in consumers])
-
-    def deny(self, claim_uid: str) -> None:
-        """Let no word about a claim count: one of its Pods runs."""
-        self.asks.deny(claim_uid)
-
-    def forget(self, claim_uid: str) -> None:
-        """Ask no more of a claim."""
-        self.asks.forget(claim_uid)
-
     def _node(self, standing: Standing) -> NodeOfClaim:
         opening = standing.opening
         state = self._view.recorded(opening.node_uid)

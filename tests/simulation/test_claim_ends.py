@@ -91,7 +91,7 @@ class Leaves:
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
         ledger = sim.world.ledger
-        self.ends = ClaimEnds(sim.world.clock.monotonic, lambda: ledger.epoch << 32, Wakeups())
+        self.asks = ClaimEnds(sim.world.clock.monotonic, lambda: ledger.epoch << 32, Wakeups())
 
     def runs(self, pod_uid: str) -> bool:
         """Tell whether a Pod runs, by the watch."""
@@ -106,17 +106,17 @@ class Leaves:
             opening, now = standing.opening, self._sim.world.clock.now
             node = NodeOfClaim(
                 name="n1",
-                has_witness=self.ends.reads(NODE) is not False,
+                has_witness=self.asks.reads(NODE) is not False,
                 agent_ready=now - self._sim.heard_at < SILENT_SECONDS,
                 kubelet_ready=True,
-                confirmed=self.ends.confirmed(opening.claim_uid, opening.attempt),
+                confirmed=self.asks.confirmed(opening.claim_uid, opening.attempt),
             )
         return stays(name, {one: self._sim.life(one.uid) for one in consumers}, node)
 
     def ask(self, standing: Standing, consumers: Sequence[Claimant]) -> None:
         """Ask the node."""
         opening = standing.opening
-        self.ends.ask(
+        self.asks.ask(
             NODE,
             claim_ends.EndingClaim(
                 claim_uid=opening.claim_uid,
@@ -128,14 +128,6 @@ class Leaves:
                 ),
             ),
         )
-
-    def deny(self, claim_uid: str) -> None:
-        """Let no word count."""
-        self.ends.deny(claim_uid)
-
-    def forget(self, claim_uid: str) -> None:
-        """Ask no more."""
-        self.ends.forget(claim_uid)
 
 
 class Simulation:
@@ -194,7 +186,7 @@ class Simulation:
     def _follow(self) -> None:
         """Let what agents are asked follow the ledger, as the live service does."""
         for event in self.world.accounts.events[self.count :]:
-            self.leaving.ends.take(event)
+            self.leaving.asks.take(event)
         self.count = len(self.world.accounts.events)
 
     def life(self, uid: str) -> Life:
@@ -207,7 +199,7 @@ class Simulation:
             uid, life = self.pod_news.popleft()
             self.seen[uid] = life
             if life is Life.RUNS:
-                self.leaving.ends.ran(uid)
+                self.leaving.asks.ran(uid)
         for _ in range(self.rng.randint(0, len(self.claim_news))):
             uid, item = self.claim_news.popleft()
             if item is None:
@@ -390,12 +382,12 @@ class Simulation:
                 if self.rng.random() < 0.9:
                     self.messages.remove(message)
                 said = msgspec.json.encode(list(map(_plain, message)))
-                self.leaving.ends.said(
+                self.leaving.asks.said(
                     NODE, msgspec.json.decode(said, type=list[claim_ends.EndingClaim])
                 )
         self.heard_at = self.world.clock.now
-        self.leaving.ends.heard(NODE, reads=True)
-        _, ends = self.leaving.ends.told(NODE)
+        self.leaving.asks.heard(NODE, reads=True)
+        _, ends = self.leaving.asks.told(NODE)
         self.told = tuple(
             EndingClaim(
                 claim_uid=one.claim_uid,
@@ -513,16 +505,16 @@ def test_an_answer_to_a_question_of_before_frees_nothing() -> None:
     assert sim.kubelet.runs()
     for uid, life in list(sim.pod_news):
         sim.seen[uid] = life
-        sim.leaving.ends.ran(uid)
+        sim.leaving.asks.ran(uid)
     sim.pod_news.clear()
     sim.settle()
-    assert not sim.leaving.ends.waiting()
+    assert not sim.leaving.asks.waiting()
 
     sim.delete_pod()
     sim.seen.clear()
     sim.let_go()
     sim.settle()
-    assert sim.leaving.ends.waiting(), "the same is asked again"
+    assert sim.leaving.asks.waiting(), "the same is asked again"
     luck.value = 0.5
     sim.agent()
     assert not sim.messages, "all have arrived"

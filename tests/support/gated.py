@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ledger.domain.cpuset import CpuSet, cpuset_of
@@ -21,6 +21,8 @@ from scheduler.gate.cpus import CPUS_UNTOLD, CpusBarred
 from scheduler.gate.decide import Accounted, Standing, Unaccounted, Write
 from scheduler.gate.exchange import Alike, Device
 from scheduler.gate.leaving import Life, NodeOfClaim, Stays, stays
+from scheduler.service.claim_ends import ClaimEnds, EndingClaim
+from scheduler.service.wakeups import Wakeups
 
 DRIVER: Final = "gpu.example.com"
 DRIVERS: Final = frozenset({DRIVER, CPU_DRIVER})
@@ -144,12 +146,17 @@ class Leaving:
     Attributes:
         lives: UID of a Pod -> what the API says of it; without a word it is gone.
         witness: what is known of the node.
-        asked: UID of a claim -> the Pods that its node is asked about it with.
+        asks: what the node is asked.
     """
 
     lives: dict[str, Life] = field(default_factory=dict)
     witness: NodeOfClaim = field(default_factory=lambda: NodeOfClaim(name=NODE))
-    asked: dict[str, set[str]] = field(default_factory=dict)
+    asks: ClaimEnds = field(default_factory=lambda: ClaimEnds(float, int, Wakeups()))
+
+    @property
+    def asked(self) -> dict[str, set[str]]:
+        """Return the Pods that the node is asked about a claim with, by the claim's UID."""
+        return {one.claim_uid: set(one.pods) for one in self.asks.told("node-1")[1]}
 
     def runs(self, pod_uid: str) -> bool:
         """Tell whether a Pod runs."""
@@ -164,24 +171,10 @@ class Leaving:
 
     def ask(self, standing: Standing, consumers: Sequence[Claimant]) -> None:
         """Ask the node of a claim."""
-        there = {one.uid for one in consumers if self.lives.get(one.uid) is not Life.UNBOUND}
-        self.asked[standing.opening.claim_uid] = there
-
-    def is_asked(self, claim_uid: str) -> bool:
-        """Tell whether its node was asked."""
-        return claim_uid in self.asked
-
-    def vouch(self, claim_uid: str, consumers: Sequence[Claimant]) -> bool:
-        """Take somebody's word for the node's."""
-        self.witness = replace(self.witness, confirmed=frozenset(one.uid for one in consumers))
-        return claim_uid in self.asked
-
-    def deny(self, claim_uid: str) -> None:
-        """Take note of nothing: words here are of the whole node."""
-
-    def forget(self, claim_uid: str) -> None:
-        """Ask no more."""
-        self.asked.pop(claim_uid, None)
+        there = [one.uid for one in consumers if self.lives.get(one.uid) is not Life.UNBOUND]
+        opening = standing.opening
+        claim = EndingClaim(claim_uid=opening.claim_uid, attempt=opening.attempt, pods=tuple(there))
+        self.asks.ask("node-1", claim)
 
 
 @dataclass(slots=True, kw_only=True)

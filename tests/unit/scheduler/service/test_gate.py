@@ -729,7 +729,7 @@ def test_what_waited_before_a_start_is_asked_again_and_woken(world: World) -> No
     assert state is not None
     opening = world.ledger.log[0]
     world.start([(opening, state.claims["claim-a/1"])])
-    world.leaving.asked.clear()
+    world.leaving.asks.forget("claim-a")
 
     world.show(stored)
 
