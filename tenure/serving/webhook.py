@@ -91,11 +91,11 @@ async def serve_webhook(options: WebhookOptions) -> None:
         admission = Admission(
             settings=settings,
             lookups=KubeLookups(objects.within(LOOKUP_SECONDS), metrics, watches=watches),
-            refusals=queue,
+            take_refusal=queue.put,
             metrics=metrics,
             clock=_now,
             why_not_ready=readiness.why_not,
-            connections=connections,
+            answering=connections.answering,
         )
         await stack.enter_async_context(
             announced(

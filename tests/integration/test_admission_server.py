@@ -158,13 +158,13 @@ async def served(fakes: Fakes, limits: ServerLimits, connections: Counted) -> As
     admission = Admission(
         settings=fakes,
         lookups=fakes,
-        refusals=fakes,
+        take_refusal=fakes.put,
         metrics=metrics,
         clock=lambda: NOW,
         limits=limits,
         why_not_ready=lambda: "".join(not_ready),
         aside=held,
-        connections=connections,
+        answering=connections.answering,
     )
     async with (
         listening(hooks_app(admission), LOOPBACK, connections, finish_seconds=60.0) as hooks,

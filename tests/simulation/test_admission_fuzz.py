@@ -64,7 +64,7 @@ async def _fuzz(seed: int, count: int) -> Counter[str]:
     admission = Admission(
         settings=fake,
         lookups=fake,
-        refusals=fake,
+        take_refusal=fake.put,
         metrics=Metrics(),
         clock=lambda: datetime.now(UTC),
         limits=ServerLimits(seconds_max=600.0),

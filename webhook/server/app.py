@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
@@ -37,13 +37,12 @@ from webhook.decide.validating.validate import validate
 from webhook.server.gathering import Needs, gather_facts, needs_of
 from webhook.server.metrics import Metrics
 from webhook.server.ports import (
-    Callers,
+    Answering,
     LookupFailedError,
     Lookups,
     RefusalRecord,
-    RefusalSink,
     SettingsSource,
-    UnmindedCallers,
+    TakeRefusal,
 )
 from webhook.server.reading import read_review
 from webhook.server.remembering import Memory, Remembered, cut_of, decided
@@ -148,13 +147,13 @@ class Admission:
 
     settings: SettingsSource
     lookups: Lookups
-    refusals: RefusalSink
+    take_refusal: TakeRefusal
     metrics: Metrics
     clock: Callable[[], datetime]
     limits: ServerLimits = field(default_factory=ServerLimits)
     why_not_ready: Callable[[], str] = str
     memory: Memory = field(default_factory=Memory)
-    connections: Callers = field(default_factory=UnmindedCallers)
+    answering: Answering = nullcontext
     aside: Executor = field(default_factory=lambda: ThreadPoolExecutor(1, "large"))
 
 
@@ -191,7 +190,7 @@ def _handler(admission: Admission, hook: str) -> Callable[[web.Request], Awaitab
     gates = Gates(limits)
 
     async def handle(request: web.Request) -> web.Response:
-        with admission.connections.answering(request.protocol):
+        with admission.answering(request.protocol):
             return await timed(request)
 
     async def timed(request: web.Request) -> web.Response:
@@ -320,7 +319,7 @@ def _take_note(admission: Admission, note: _Note, answer: AdmissionAnswer, secon
         told[refusal.mode] += 1
         if request.dry_run or told[refusal.mode] > TOLD_MAX:
             continue  # of a dry run nothing happens, so nothing is recorded
-        admission.refusals.put(
+        admission.take_refusal(
             RefusalRecord(
                 at=admission.clock(),
                 uid=note.uid,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -66,26 +66,7 @@ class RefusalRecord:
     message: str
 
 
-class RefusalSink(Protocol):
-    """Takes refusals without making the answer wait."""
-
-    def put(self, record: RefusalRecord) -> None:
-        """Take a refusal; when too many wait it is dropped and counted, never waited for."""
-        ...
-
-
-class Callers(Protocol):
-    """Who minds connections, that one which has a request is not closed for another."""
-
-    def answering(self, connection: RequestHandler | None) -> AbstractContextManager[None]:
-        """Keep a connection until the block ends."""
-        ...
-
-
-class UnmindedCallers:
-    """Minds none."""
-
-    def answering(self, connection: RequestHandler | None) -> AbstractContextManager[None]:
-        """Do nothing."""
-        del connection
-        return nullcontext()
+TakeRefusal = Callable[[RefusalRecord], None]
+"""Takes a refusal; when too many wait it is dropped and counted, never waited for."""
+Answering = Callable[[RequestHandler | None], AbstractContextManager[object]]
+"""Keeps a connection, which has a request, until the block ends."""
