@@ -393,7 +393,7 @@ def test_a_burst_waits_for_its_turn_and_is_answered() -> None:
             answers = await asyncio.gather(*asked)
         assert {status for status, _ in answers} == {200}
 
-    limits = replace(UNHURRIED, in_flight_max=2, arriving_max=3)
+    limits = replace(UNHURRIED, in_flight_max=2)
     run(act, fakes=Fakes(wait_seconds=0.001), limits=limits)
 
 
@@ -432,32 +432,29 @@ def test_callers_who_never_send_their_body_keep_nobody_out(length: int) -> None:
             for _, writer in slow:
                 writer.close()
 
-    run(act, limits=replace(UNHURRIED, in_flight_max=2, arriving_max=8, arriving_large_max=8))
+    run(act, limits=replace(UNHURRIED, in_flight_max=2))
 
 
-def test_bodies_that_arrive_are_bounded_large_ones_by_themselves() -> None:
-    """A large one too many is not read before another has gone; small ones get through."""
+def test_large_bodies_that_never_end_keep_no_other_large_one_out() -> None:
+    """However many there are; what they cost in memory is bounded for all of them together."""
 
     async def act(served: Served) -> None:
         host, port = served.hooks.removeprefix("http://").split(":")
         head = "POST /validate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
         whole = json.dumps(review(GOOD)).encode()
         lines = []
-        for body in (b"{", whole + b" " * (1_000_000 - len(whole))):
+        for body in (*[b"{"] * 40, whole + b" " * (1_000_000 - len(whole))):
             reader, writer = await asyncio.open_connection(host, int(port))
             writer.write(f"{head}Content-Length: 1000000\r\n\r\n".encode() + body)
             lines.append((reader, writer))
             await served.connections.until_come(len(lines))
-        answered = asyncio.create_task(lines[1][0].readline())
-        assert (await ask(served, "validate", review(GOOD)))[0] == 200
-        assert not served.held.waiting
-        lines[0][1].close()
         await served.held.something.wait()
         served.held.release()
-        assert b"200" in await answered
-        lines[1][1].close()
+        assert b"200" in await lines[-1][0].readline()
+        for _, writer in lines:
+            writer.close()
 
-    run(act, limits=replace(UNHURRIED, arriving_large_max=1))
+    run(act)
 
 
 def test_a_body_that_takes_long_to_read_holds_nobody_up() -> None:

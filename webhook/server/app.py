@@ -72,8 +72,6 @@ class ServerLimits:
     Attributes:
         in_flight_max: requests that are answered at once; more wait. Only a request whose body is
             here counts, so that a slow caller keeps nobody out.
-        arriving_max, arriving_large_max: bodies that are read or wait to be answered, up to
-            `large_bytes` and larger or of unknown length; more wait unread. They bound the memory.
         containers_quick: a Pod with more is decided on aside, like a larger request.
         seconds_max: for one request, less when the API server gives up earlier.
         seconds_min: what is tried at least, however soon the API server gives up.
@@ -81,27 +79,10 @@ class ServerLimits:
 
     review: ReviewLimits = DEFAULT_LIMITS
     in_flight_max: int = 64
-    arriving_max: int = 1024
-    arriving_large_max: int = 32
     large_bytes: int = 64 * 2**10
     containers_quick: int = 32
     seconds_max: float = 4.5
     seconds_min: float = 0.25
-
-
-class Gates:
-    """Places of one hook, for bodies and for requests; callers wait for one in order."""
-
-    def __init__(self, limits: ServerLimits) -> None:
-        self._large_bytes = limits.large_bytes
-        self._small = asyncio.Semaphore(limits.arriving_max)
-        self._large = asyncio.Semaphore(limits.arriving_large_max)
-        self.answering = asyncio.Semaphore(limits.in_flight_max)
-
-    def arriving(self, length: int | None) -> asyncio.Semaphore:
-        """Return the places of a body by its length in bytes, None when that is not known."""
-        small = length is not None and length <= self._large_bytes
-        return self._small if small else self._large
 
 
 def takes_long(request: AdmissionRequest, length: int, limits: ServerLimits) -> bool:
@@ -187,7 +168,7 @@ def hooks_app(admission: Admission) -> web.Application:
 def _handler(admission: Admission, hook: str) -> Callable[[web.Request], Awaitable[web.Response]]:
     metrics, limits = admission.metrics, admission.limits
     took = metrics.seconds.labels(hook)
-    gates = Gates(limits)
+    places = asyncio.Semaphore(limits.in_flight_max)  # callers wait for one in order
 
     async def handle(request: web.Request) -> web.Response:
         with admission.answering(request.protocol):
@@ -197,18 +178,14 @@ def _handler(admission: Admission, hook: str) -> Callable[[web.Request], Awaitab
         started = time.perf_counter()
         try:
             async with asyncio.timeout(budget_of_query(request.rel_url.raw_query_string, limits)):
-                async with gates.arriving(request.content_length):
-                    content = await _content(request, limits)
-                    read = None
-                    if len(content) > limits.large_bytes:  # takes long, so others come in between
-                        loop = asyncio.get_running_loop()
-                        read = await loop.run_in_executor(admission.aside, _read, content, limits)
-                    await gates.answering.acquire()
-                try:
+                content = await _content(request, limits)
+                read = None
+                if len(content) > limits.large_bytes:  # takes long, so others come in between
+                    loop = asyncio.get_running_loop()
+                    read = await loop.run_in_executor(admission.aside, _read, content, limits)
+                async with places:
                     with metrics.in_flight.track_inprogress():
                         response = await _answer(admission, hook, content, read, started)
-                finally:
-                    gates.answering.release()
                 if admission.why_not_ready():
                     response.force_close()  # callers shall not come back on this connection
                 return response
