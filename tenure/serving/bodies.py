@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any, Final, cast
 
@@ -17,6 +18,7 @@ SMALL_BYTES: Final = 64 << 10
 """A body up to this has as much room again: large ones, however many, never keep it out."""
 
 TOO_MANY: Final = "too many bytes at once: send it again\n"
+_log: Final = logging.getLogger("tenure.listening")
 
 
 class Body:
@@ -122,7 +124,9 @@ def counted(bodies: Bodies) -> Middleware:
                 raise
         finally:
             bodies.end(body)
-        answer = web.Response(status=503, text=TOO_MANY)  # no error: one has what is here of it
+        _log.warning("a body was given up", extra={"caller": request.remote, "size": body.size})
+        # No error: one has what is here of it.
+        answer = web.Response(status=503, text=TOO_MANY, headers={"Retry-After": "1"})
         answer.force_close()
         return answer
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import pytest
 import uvloop
 from aiohttp import web
 from h2.config import H2Configuration
@@ -48,21 +49,28 @@ async def sent(port: int, length: int, body: bytes) -> Streams:
 
 
 async def answer(streams: Streams) -> bytes:
-    """Return the status line of what is answered."""
+    """Return the head of what is answered."""
     reader, writer = streams
     async with asyncio.timeout(30):
-        line = await reader.readline()
+        head = await reader.readuntil(b"\r\n\r\n")
     writer.close()
-    return line
+    return head
 
 
-def test_bodies_that_do_not_end_make_room_for_those_that_come() -> None:
-    """Those that began first are given up; their callers may send them again."""
+def test_bodies_that_do_not_end_make_room_for_those_that_come(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Those that began first are given up; their callers may send them again, as the log says."""
 
     async def act(port: int, bodies: Bodies) -> None:
         begun = [await sent(port, 2 * MIB, b" " * (MIB - 1)) for _ in range(40)]
         for streams in begun[:36]:
-            assert b" 503 " in await answer(streams)
+            head = await answer(streams)
+            assert b" 503 " in head
+            assert b"\r\nRetry-After: 1\r\n" in head
+        given_up = [one for one in caplog.records if one.message == "a body was given up"]
+        assert len(given_up) == 36
+        assert {vars(one)["caller"] for one in given_up} == {"127.0.0.1"}
         assert bodies.size <= 4 * MIB
 
         assert b" 200 " in await answer(await sent(port, MIB, b" " * MIB))

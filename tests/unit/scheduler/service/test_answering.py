@@ -262,6 +262,22 @@ def test_a_question_has_bounds_wherever_it_is_large(verb: str, body: bytes) -> N
     assert words.startswith(b"body: too many values")
 
 
+def test_a_question_that_was_given_up_is_counted() -> None:
+    """Over HTTP/1.1 its call is cancelled where its bytes make room for others'."""
+    metrics = Metrics()
+    calls = extender_calls(Scene().extender, metrics)
+
+    async def ask() -> None:
+        asking = asyncio.ensure_future(calls.answer("filter", asyncio.Future()))
+        await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.wait({asking})
+
+    asyncio.run(ask())
+    words = {"verb": "filter", "reason": "not_now"}
+    assert metrics.registry.get_sample_value("tenure_extender_broken_calls_total", words) == 1
+
+
 def test_victims_have_a_bound() -> None:
     """However small each is."""
     many = {"c": {"Pods": [{"UID": ""}] * VICTIMS_MAX}}
