@@ -10,8 +10,10 @@ from typing import Any, Final, cast
 from aiohttp import StreamReader, web
 from aiohttp.typedefs import Handler, Middleware
 
-BYTES_MAX: Final = 16 << 20
+BYTES_MAX: Final = 17 << 20
 """Two of the largest reviews at once, where one in a thousand is larger than `SMALL_BYTES`."""
+BUFFERED_BYTES: Final = 512 << 10
+"""What the connection of a larger body has in memory beside it, for TLS above all."""
 READ_BYTES: Final = 32 << 10
 """Of each connection, twice as much is buffered before anyone reads it."""
 SMALL_BYTES: Final = 64 << 10
@@ -35,6 +37,11 @@ class Body:
         self.size = 0
         self.is_whole = False
         self.is_given_up = False
+
+    @property
+    def cost(self) -> int:
+        """Its bytes in memory, with those of its connection."""
+        return self.size + (BUFFERED_BYTES if self.size > SMALL_BYTES else 0)
 
 
 class Bodies:
@@ -65,15 +72,16 @@ class Bodies:
         """Count a body no more."""
         if body in self._there:
             del self._there[body]
-            self.size -= body.size
+            self.size -= body.cost
 
     def grow(self, body: Body, count: int) -> None:
         """Count bytes that came of a body, none = its end, and make room for them."""
         body.is_whole = not count
         if body.is_given_up or body.is_whole:
             return
+        self.size -= body.cost
         body.size += count
-        self.size += count
+        self.size += body.cost
         is_small = body.size <= SMALL_BYTES
         most = 2 * self.bytes_max if is_small else self.bytes_max
         if self.size <= most:

@@ -27,6 +27,11 @@ FINISH_SECONDS: Final = 25.0
 """How long requests in flight may take once we stop listening."""
 ACCEPTS_A_TURN: Final = 32
 """How many callers come in before whatever else is due has its turn."""
+LINGER_SECONDS: Final = 1.0
+"""
+How long what comes of a refused body is read, so that its caller sees the answer. A connection that
+is gone keeps its buffers as long.
+"""
 AGAIN_SECONDS: Final = 1.0
 """How long nobody is let in after the system had no descriptor left."""
 
@@ -226,6 +231,7 @@ async def listening(
         auto_decompress=False,
         keepalive_timeout=connections.limits.idle_seconds,
         read_bufsize=READ_BYTES,
+        lingering_time=LINGER_SECONDS,
     )
     await runner.setup()
     site = _Site(runner, where, connections, tls, http2)
