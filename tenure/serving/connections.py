@@ -177,12 +177,12 @@ class Connections:
         """
         Count one more; None where there is no room for it, and it is closed.
 
-        Of an address's handshakes, which are half of all at most, the oldest makes room.
+        Handshakes are half of all at most: of the address that has the most the oldest makes room.
         """
         most = self.open_max
-        starting = [one for one in self.starting if is_tls and one.address == address]
-        if len(starting) >= max(1, most // 2):
-            starting[0].cut()
+        if is_tls and len(self.starting) >= max(1, most // 2):
+            has = Counter(one.address for one in self.starting)
+            max(self.starting, key=lambda one: has[one.address]).cut()
         for one in self.listening:  # agents that came since leave less to each
             one.shrink(one.open_max)
         if not self.shrink(most - 1):
