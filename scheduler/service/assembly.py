@@ -22,6 +22,7 @@ from scheduler.service.groups import LiveGroups
 from scheduler.service.guard import Guard, guard_claims
 from scheduler.service.holds import Holds
 from scheduler.service.inventory import Inventory
+from scheduler.service.preempting import Preempting
 from scheduler.service.reconciling import Reconciling
 from scheduler.service.refusing import Refusing
 from scheduler.service.releasing import Releasing, gone_by
@@ -80,6 +81,7 @@ class Assembly:
     groups: LiveGroups
     gangs: Gangs
     extender: Extender
+    preempting: Preempting
     telling: Telling
     proofs: ProofBook
     reconciling: Reconciling
@@ -102,6 +104,7 @@ class Assembly:
                 (
                     self.view.pods,
                     self.holds,
+                    self.preempting,
                     self.groups.members,
                     self.books,
                     self.proofs,
@@ -201,6 +204,7 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
         said=begun.settings,
         documents_in=ports.documents_in,
     )
+    preempting = Preempting(view, holds, telling, clock, together=groups.together)
     guard = guard_claims(begun, ports, view, books, telling, agents=agents)
     assembly = Assembly(
         view=view,
@@ -215,8 +219,15 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
         groups=groups,
         gangs=gangs,
         extender=Extender(
-            view, binder, why_not=why_not, groups=groups, holds=holds, refusals=refusing
+            view,
+            binder,
+            why_not=why_not,
+            groups=groups,
+            holds=holds,
+            refusals=refusing,
+            preempting=preempting,
         ),
+        preempting=preempting,
         telling=telling,
         proofs=ProofBook(ports.origin, begun.state, view.pods.seen),
         reconciling=Reconciling(

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from certs.ports import Object
+from ledger.domain.request.requests import PodRequest
 from scheduler.decide.engine import Engine
 from scheduler.decide.outcome import Placement
 from scheduler.service.wakeups import Wakeups
@@ -122,6 +123,16 @@ class Holds:
             return
         until = self._now() + seconds_of(pod)
         self._holds[uid] = _Hold(taken, until, _condition(pod), self._engine.position)
+
+    def promise(self, request: PodRequest, pod: Object, node_name: str) -> None:
+        """Hold what came free for a Pod, if it has a place there and no hold yet."""
+        number = self._number_of(node_name)
+        if number is None or request.uid in self._holds or len(self._holds) >= self._most:
+            return
+        taken = self._engine.try_place(request, number)
+        if taken is not None:
+            until = self._now() + seconds_of(pod)
+            self._holds[request.uid] = _Hold(taken, until, _condition(pod), self._engine.position)
 
     def end(self, pod_uid: str, why: str) -> None:
         """End a Pod's hold, if it has one, and publish that its room is free."""

@@ -17,8 +17,9 @@ from aiohttp.web_protocol import RequestHandler
 
 from ledger.domain.errors import InputError, LedgerError
 from scheduler.decide.extender import LARGE_BYTES, read_arguments
-from scheduler.service.answering import Extender, NotNowError, read_victims
+from scheduler.service.answering import Extender, NotNowError
 from scheduler.service.metrics import Metrics
+from scheduler.service.preempting import read_victims
 
 _JSON: Final = "application/json"
 _TEXT: Final = "text/plain; charset=utf-8"

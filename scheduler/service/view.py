@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from operator import attrgetter, is_
@@ -451,21 +451,45 @@ class ClusterView:
         return placement is not None
 
     @contextmanager
-    def without(self, node_name: str, pod_uids: Sequence[str]) -> Iterator[None]:
+    def without(self, node_name: str, pod_uids: Collection[str]) -> Iterator[Lifted]:
         """Decide as if these Pods held nothing on a node, until the block ends."""
-        uid = self._named[node_name]
-        lifted = {
-            key: holding
-            for key, holding in self._held[uid].items()
-            if holding.pod_uid in frozenset(pod_uids)
-        }
-        for key in lifted:
-            self.engine.release(_name_of(key, uid))
+        lifted = Lifted(self, self._named[node_name])
+        lifted.lift(pod_uids)
         try:
-            yield
+            yield lifted
         finally:
-            for key, holding in lifted.items():
-                self.engine.take(self.numbers[uid], self._observed(uid, key, holding))
+            lifted.put_back(pod_uids)
+
+    def lift(self, uid: str, key: str) -> None:
+        """Take what is held out of the engine; `put_back` puts it in again."""
+        self.engine.release(_name_of(key, uid))
+
+    def put_back(self, uid: str, key: str, holding: Holding) -> None:
+        """Put what was lifted back into the engine."""
+        self.engine.take(self.numbers[uid], self._observed(uid, key, holding))
+
+
+class Lifted:
+    """What some Pods hold on a node and is not counted now."""
+
+    def __init__(self, view: ClusterView, node_uid: str) -> None:
+        self._view = view
+        self._uid = node_uid
+        self._lifted: dict[str, Holding] = {}
+
+    def lift(self, pod_uids: Collection[str]) -> None:
+        """Count what these hold no more."""
+        for key, holding in self._view.holdings(self._uid).items():
+            if holding.pod_uid in pod_uids and key not in self._lifted:
+                self._lifted[key] = holding
+                self._view.lift(self._uid, key)
+
+    def put_back(self, pod_uids: Collection[str]) -> None:
+        """Count what these hold again."""
+        for key, holding in list(self._lifted.items()):
+            if holding.pod_uid in pod_uids:
+                del self._lifted[key]
+                self._view.put_back(self._uid, key, holding)
 
 
 def _packed(event: Opened) -> Opened:

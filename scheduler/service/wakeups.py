@@ -81,6 +81,7 @@ class Wakeups:
                 "Refusing._take_event",
                 "Saying._take_event",
                 "Templates._take_event",
+                "Preempting._take_event",
                 "ClaimBook._take_event",
                 "Reconciling._take_event",
             ),
@@ -150,7 +151,15 @@ class Wakeups:
         )
         self.room_freed: Topic[str] = Topic(
             "room came free, other shares can be cut, or a change of the node counts from now on",
-            publishers=("Holds", "Inventory", "LiveBooks", "Plans", "Releasing", "Templates"),
+            publishers=(
+                "Holds",
+                "Inventory",
+                "LiveBooks",
+                "Plans",
+                "Preempting",
+                "Releasing",
+                "Templates",
+            ),
             subscribers=("Announcing.freed",),
         )
         self.member_planned: Topic[str] = Topic(

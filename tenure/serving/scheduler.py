@@ -90,6 +90,7 @@ async def serve_scheduler(options: SchedulerOptions) -> None:
         await label_the_leader(process)
         process.repeat(LOOK_SECONDS, "certificates", as_coroutine(folder.look))
         process.repeat(LOOK_SECONDS, "holds", as_coroutine(process.live.holds.expire))
+        process.repeat(LOOK_SECONDS, "preemptions", as_coroutine(process.live.preempting.expire))
         if started.late is not None:
             from tenure.serving.scheduling.api import answer_people
 
@@ -289,6 +290,7 @@ def _show(process: Process) -> None:
     for name, words, label, counts in (
         ("tenure_refusals", "Refusals, by what became of them.", "what", live.refusing.counts),
         ("tenure_soft_holds_ended", "Soft holds, by why they ended.", "why", live.holds.ended),
+        ("tenure_preempt_answers", "Answers of preempt.", "what", live.preempting.counts),
         ("tenure_bind_acts", "Acts of binding, with their outcome.", "act", live.binder.counts),
         ("tenure_bind_refusals", "Refused Bindings, by status.", "status", live.binder.refusals),
         ("tenure_agent_words", "What agents confirmed, by result.", "what", live.agents.counts),

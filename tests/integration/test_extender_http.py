@@ -31,7 +31,7 @@ from scheduler.service.ports import BindCall
 from tenure.serving import http2 as http2_connections
 from tenure.serving.connections import ConnectionLimits, Connections
 from tenure.serving.listening import HTTP1, HTTP2, Http2, listening
-from tests.support.extending import NoHolds, NoRefusals
+from tests.support.extending import NoHolds, NoRefusals, preempting
 from tests.support.http2 import http2_client
 from tests.support.kube.schedulers import KUBE_SCHEDULER, client_leaf
 from tests.support.live import Live
@@ -146,6 +146,7 @@ def served(tmp_path: Path) -> Callable[..., None]:
                 groups=live.groups,
                 holds=NoHolds(),
                 refusals=NoRefusals(),
+                preempting=preempting(live.view, NoHolds(), live.groups, live.clock),
             )
             calls = extender_calls(extender, one.metrics)
             app = calls_app(calls, connections.answering, lambda: one.silent)

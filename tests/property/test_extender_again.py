@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -11,8 +10,7 @@ from hypothesis import strategies as st
 from ledger.domain.errors import InputError
 from scheduler.decide.outcome import Placement
 from scheduler.service.answering import Extender, NotNowError
-from scheduler.service.ports import BindCall
-from tests.support.extending import NoRefusals
+from tests.support.extending import NoBinds, NoHolds, NoRefusals, preempting
 from tests.support.live import Live
 from tests.support.objects import Object, container, pod
 
@@ -27,15 +25,6 @@ acts = st.tuples(
     st.permutations(NAMES),
     st.sampled_from(["as answered", "as answered", "in another order", "with another Pod"]),
 )
-
-
-class NoBinds:
-    """Nobody binds here."""
-
-    async def bind(self, call: BindCall) -> str:
-        """Refuse."""
-        await asyncio.sleep(0)
-        return call.pod_name
 
 
 class Noted:
@@ -71,6 +60,7 @@ class Scene:
             groups=self.live.groups,
             holds=self.noted,
             refusals=NoRefusals(),
+            preempting=preempting(self.live.view, NoHolds(), self.live.groups, self.live.clock),
         )
         self.answered: list[str] = []
         self.born = 0

@@ -16,8 +16,10 @@ from scheduler.service.ending import SILENT, NodeWord
 from tests.support import fake_api
 from tests.support.binder_mutants import MUTANTS
 from tests.support.campaign import print_figures
+from tests.support.examples import seeds
 from tests.support.loops import run_in_virtual_time
-from tests.support.two_services import NODES, Word, World
+from tests.support.preempted import HALF, WHOLE, preempt
+from tests.support.two_services import CARDS, NODES, Word, World
 
 SAMPLE = 3
 CAMPAIGN = 40
@@ -88,6 +90,15 @@ def test_who_was_reserved_for_on_a_node_that_was_cleared_is_bound_after_a_restar
         world.end()
 
     run_in_virtual_time(live())
+
+
+@pytest.mark.parametrize("seed", seeds(6, 200))
+def test_a_preemption_ends_the_least_number_of_pods(seed: int, tmp_path: Path) -> None:
+    """Watches tell late, twice and in another order, agents too, and a service starts meanwhile."""
+    world = World(seed, tmp_path, rate=300, only="watch")
+    percent = (HALF, WHOLE, CARDS * WHOLE)[seed % 3]
+    ended, node = run_in_virtual_time(preempt(world, percent))
+    assert (len(ended), bool(node)) == (percent // HALF, True)
 
 
 @pytest.mark.slow

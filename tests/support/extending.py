@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from certs.ports import Object
 from ledger.domain.request.requests import PodRequest
 from scheduler.cluster.model import RefusedPod
 from scheduler.decide.nodes.arrays import IntArray
 from scheduler.decide.outcome import Placement
+from scheduler.service.groups import LiveGroups
+from scheduler.service.ports import BindCall
+from scheduler.service.preempting import Places, Preempting
+from scheduler.service.telling import Telling
+from scheduler.service.view import ClusterView
+from tests.support.fake_api import ApiClient, ApiServer
+from tests.support.live import StillClock
+
+
+class NoBinds:
+    """Nobody binds here."""
+
+    async def bind(self, call: BindCall) -> str:
+        """Refuse."""
+        await asyncio.sleep(0)
+        return call.pod_name
 
 
 class NoHolds:
@@ -18,6 +36,9 @@ class NoHolds:
     def expected(self, placement: Placement, pod: Object, decided_at: int = -1) -> None:
         """Do nothing."""
 
+    def promise(self, request: PodRequest, pod: Object, node_name: str) -> None:
+        """Do nothing."""
+
 
 class NoRefusals:
     """Keeps no refusals."""
@@ -26,3 +47,11 @@ class NoRefusals:
         self, asked: PodRequest | RefusedPod, offered: IntArray | None = None, why: str = ""
     ) -> None:
         """Do nothing."""
+
+
+def preempting(
+    view: ClusterView, places: Places, groups: LiveGroups, clock: StillClock
+) -> Preempting:
+    """Return what answers preempt, whose Events nobody writes."""
+    telling = Telling(api=ApiClient(ApiServer(), clock.sleep), clock=clock, reporter="test")
+    return Preempting(view, places, telling, clock, together=groups.together)

@@ -25,7 +25,7 @@ from scheduler.service.ports import BindCall, Chosen, NotChosen
 from scheduler.service.telling import Telling
 from tests.support import fake_api
 from tests.support.binding import Tasks, Unsigned, always
-from tests.support.extending import NoRefusals
+from tests.support.extending import NoRefusals, preempting
 from tests.support.fake_api import ANSWERED, ApiClient, ApiServer
 from tests.support.live import WORDS, Live, MemoryLedger
 from tests.support.objects import Json, container, device, gpu_device, node, pod
@@ -87,6 +87,7 @@ class Scene:
             groups=self.groups,
             holds=self.holds,
             refusals=NoRefusals(),
+            preempting=preempting(view, self.holds, self.groups, self.live.clock),
         )
         self.server.watchers.append(self._changed)
         self.pods: dict[str, dict[str, Any]] = {}

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import selectors
 from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 _LOOK_SECONDS: Final = 0.005
 """Between two looks at what another thread or process does."""
+
+Found = TypeVar("Found")
 
 
 class SkippingLoop(asyncio.SelectorEventLoop):
@@ -56,10 +58,10 @@ def run_with_skips(main: Callable[[SkippingLoop], Coroutine[Any, Any, None]]) ->
         runner.run(main(loop))
 
 
-def run_in_virtual_time(main: Coroutine[Any, Any, None]) -> None:
-    """Run what talks to no other thread or process, without ever waiting."""
+def run_in_virtual_time(main: Coroutine[Any, Any, Found]) -> Found:
+    """Run what talks to no other thread or process, without ever waiting; return what it does."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        runner.run(main)
+        return runner.run(main)
 
 
 async def until(holds: Callable[[], bool]) -> None:

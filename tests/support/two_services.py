@@ -65,6 +65,7 @@ from scheduler.service.gangs import Gangs, Lifting
 from scheduler.service.groups import LiveGroups
 from scheduler.service.holds import Holds
 from scheduler.service.inventory import Inventory
+from scheduler.service.preempting import Preempting
 from scheduler.service.reconciling import Reconciling
 from scheduler.service.refusing import Refusing
 from scheduler.service.releasing import Releasing, gone_by
@@ -146,17 +147,23 @@ class Faults:
 
     Attributes:
         rate: of every effect, how many in a thousand are hit.
+        only: what the words of those begin with that are.
     """
 
     rng: Random
     rate: int
     calm: bool = False
+    only: str = ""
     counts: Counter[str] = field(default_factory=Counter)
 
     def hits(self, what: str) -> bool:
         """Draw whether this is hit; a process ends less often than an answer is lost."""
         times = next((many for word, many in WEIGHTS.items() if what.startswith(word)), 1.0)
-        hit = not self.calm and self.rng.random() * 1000 < self.rate * times
+        hit = (
+            not self.calm
+            and what.startswith(self.only)
+            and self.rng.random() * 1000 < self.rate * times
+        )
         self.counts[what] += hit
         return hit
 
@@ -275,6 +282,9 @@ class Service:
         self.refusing = Refusing(
             self.view, self.books, self.binder, WORDS, told=self._told, why_not=self._why_not
         )
+        self.preempting = Preempting(
+            self.view, self.holds, telling, clock, together=self.groups.together
+        )
         self.extender = Extender(
             self.view,
             self.binder,
@@ -282,6 +292,7 @@ class Service:
             groups=self.groups,
             holds=self.holds,
             refusals=self.refusing,
+            preempting=self.preempting,
         )
         self.releasing = Releasing(
             self.view,
@@ -378,6 +389,7 @@ class Service:
                 self.ready = True
                 await self.gangs.settle()
                 self.holds.expire()
+                self.preempting.expire()
                 await self.releasing.settle()
                 await self.announcing.tell()
                 await self.refusing.settle()
@@ -406,7 +418,10 @@ class Service:
         uid = value["metadata"]["uid"]
         nodes = self.view.nodes
         sinks: dict[str, Sequence[Any]] = {
-            "Pod": (self.view.pods, self.holds, self.groups.members, self.books, self.refusing),
+            "Pod": (
+                *(self.view.pods, self.holds, self.preempting, self.groups.members),
+                *(self.books, self.refusing),
+            ),
             "Node": (nodes.nodes, self.agents.ready),
             "Device": (nodes.devices,),
             "Namespace": (self.announcing.namespaces,),
@@ -426,6 +441,7 @@ class World:
         binder: makes what binds; a mutant's is another one.
         word: returns what nodes say of what runs there; a mutant's is something else.
         rate: faults in a thousand effects.
+        only: what the words of all faults begin with.
         groups: some Pods are of a topology group and some of a gang, which has gates.
 
     Attributes:
@@ -439,13 +455,14 @@ class World:
         folder: Path,
         *,
         rate: int = 50,
+        only: str = "",
         binder: Callable[..., Binder] = Binder,
         word: Callable[[Word], Word] = lambda word: word,
         groups: bool = False,
     ) -> None:
         self.groups = groups
         self.rng = Random(seed)
-        self.faults = Faults(Random(seed + 1), rate)
+        self.faults = Faults(Random(seed + 1), rate, only=only)
         self.url = f"sqlite:///{folder / f'{seed}.db'}"
         self.settings = SchedulingSettings(node_policy="binpack")
         self.server = ApiServer()
@@ -486,11 +503,11 @@ class World:
         self.server.put(f"/devices/{name}", device)
         self.server.put(f"/api/v1/nodes/{name}", node)
 
-    def put_pod(self, name: str) -> None:
-        """Create a Pod, perhaps another one under a name that was there."""
+    def put_pod(self, name: str, percent: int = 0, *, priority: int = 0) -> None:
+        """Create a Pod, perhaps another one under a name that was there; 0 = drawn."""
         self.made[name] += 1
         uid = f"{name}-{self.made[name]}"
-        percent = self.rng.choice(ASKS)
+        percent = percent or self.rng.choice(ASKS)
         member: Json = MEMBERS.get(name, {}) if self.groups else {}
         if member:
             percent = MEMBER_PERCENT
@@ -502,6 +519,7 @@ class World:
             labels=member.get("labels"),
             schedulerName="tenure",
             **member.get("spec", {}),
+            priority=priority,
         )
         pod["status"] = {"phase": "Pending"}
         self.server.put(fake_api.path_of(pod), pod)

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import threading
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from certs.ports import Object
 from ledger.domain.errors import InputError
+from ledger.domain.request.requests import PodRequest
 from scheduler.decide.bounded import check_values
 from scheduler.decide.extender import LARGE_BYTES, WHOLE_NESTED_MAX, WHOLE_VALUES_MAX
 from scheduler.decide.outcome import Placement
-from scheduler.service.answering import VICTIMS_MAX, Extender, NotNowError
+from scheduler.service.answering import Extender, NotNowError
 from scheduler.service.holds import Holds
 from scheduler.service.http import Answered, extender_calls
 from scheduler.service.metrics import Metrics
 from scheduler.service.ports import BindCall
-from tests.support.extending import NoRefusals
+from scheduler.service.preempting import VICTIMS_MAX
+from tests.support.extending import NoRefusals, preempting
 from tests.support.live import Live
 from tests.support.objects import Json, container, pod
 
+_asked: Final = itertools.count()
 STALE = "ClusterViewStale: nodes"
 
 
@@ -50,6 +54,11 @@ class Told:
         assert decided_at >= 0, "a filter without a group says when it was decided"
         self.held.append(f"{placement.request.uid}@{placement.node_name}")
 
+    def promise(self, request: PodRequest, pod: Object, node_name: str) -> None:
+        """Note it, with the Pod that it is for."""
+        assert pod["metadata"]["uid"] == request.uid
+        self.held.append(f"{request.uid}@{node_name}, promised")
+
 
 class Scene:
     """Two nodes, one with a card that is half held, and an extender over them."""
@@ -69,6 +78,7 @@ class Scene:
             groups=self.live.groups,
             holds=self.told,
             refusals=NoRefusals(),
+            preempting=preempting(self.live.view, self.told, self.live.groups, self.live.clock),
         )
 
     def filter(self, **message: Json) -> Json:
@@ -358,7 +368,7 @@ class TestPreempt:
         asks = pod(
             container(limits={"koordinator.sh/gpu": 100 * gpus}),
             name="p",
-            uid="pod-p",
+            uid=f"pod-p-{next(_asked)}",
             priority=priority,
         )
         entry = {"Pods": [{"UID": f"pod-{name}"} for name in victims], "NumPDBViolations": 2}
@@ -367,11 +377,10 @@ class TestPreempt:
 
     def test_an_entry_whose_victims_suffice_is_kept(self) -> None:
         """Their cards are enough."""
-        scene = self._scene()
         free = [
             name
             for name in ("low", "mid")
-            if self._ask(scene, name)
+            if self._ask(self._scene(), name)
             == {"c": {"Pods": [{"UID": f"pod-{name}"}], "NumPDBViolations": 2}}
         ]
         assert free
@@ -419,6 +428,7 @@ class TestPreempt:
             groups=scene.live.groups,
             holds=holds,
             refusals=NoRefusals(),
+            preempting=preempting(view, holds, scene.live.groups, scene.live.clock),
         )
         asks = _pod("p", priority=7)
         extender.filter(json.dumps({"Pod": asks, "NodeNames": ["b"]}).encode())

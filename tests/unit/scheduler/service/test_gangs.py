@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
+from typing import Final
 
 import pytest
 
@@ -26,16 +28,17 @@ from tests.support.grouped import Scene
 from tests.support.objects import container, pod
 
 GATED = [{"name": "tenure.sh/gang"}]
+_asked: Final = itertools.count()
 
 
 def victims(
     scene: Scene, gpus: int, given: dict[str, list[str]], *, priority: int = 7
 ) -> dict[str, set[str]]:
-    """Return who would have to go on each node for a Pod, where kube-scheduler wants these to."""
+    """Return who would have to go on each node for a new Pod, where kube-scheduler wants these."""
     asks = pod(
         container(limits={"koordinator.sh/gpu": gpus * 100}),
         name="large",
-        uid="pod-large",
+        uid=f"pod-large-{next(_asked)}",
         priority=priority,
     )
     entries = {
@@ -138,7 +141,8 @@ def test_whoever_goes_besides_is_a_whole_gang_or_is_of_none() -> None:
         scene.create(name, 1, priority=priority)
         assert not scene.bind(name, "a")
     assert victims(scene, 1, {"a": []}) == {"a": {"gang-0", "gang-1"}}
-    assert victims(scene, 2, {"a": ["low"]}) == {"a": {"low", "gang-0", "gang-1"}}
+    assert victims(scene, 2, {"a": ["low"]}) == {"a": {"gang-0", "gang-1"}}
+    assert victims(scene, 3, {"a": ["low"]}) == {"a": {"low", "gang-0", "gang-1"}}
     assert victims(scene, 4, {"a": []}) == {"a": {"gang-0", "gang-1", "low", "mid"}}
     assert victims(scene, 4, {"a": []}, priority=5) == {}
 

@@ -28,7 +28,7 @@ from scheduler.service.refusing import (
 from scheduler.service.telling import Telling
 from scheduler.service.view import STRANGERS
 from tests.support.binding import Tasks, Unsigned, always, at_once
-from tests.support.extending import NoHolds
+from tests.support.extending import NoHolds, preempting
 from tests.support.fake_api import ApiClient, ApiServer
 from tests.support.live import WORDS, Live, MemoryLedger, StillClock
 from tests.support.objects import container, node, pod
@@ -75,6 +75,7 @@ class Scene:
             groups=self.live.groups,
             holds=NoHolds(),
             refusals=self.refusing,
+            preempting=preempting(self.live.view, NoHolds(), self.live.groups, self.live.clock),
         )
         for name in ("a", "b"):
             self.live.add_node(name, 1)
