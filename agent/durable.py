@@ -8,9 +8,9 @@ import stat
 from pathlib import Path
 
 
-def read_regular(path: Path, bytes_max: int) -> bytes:
-    """Return so much of a file. Raises OSError: there is none, or it is a link or a pipe."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+def read_regular(path: Path, bytes_max: int, *, follows: bool = False) -> bytes:
+    """Return so much of a file. Raises OSError: none, a pipe, or a link that it may not follow."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follows else os.O_NOFOLLOW)
     with os.fdopen(os.open(path, flags), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))

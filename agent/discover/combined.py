@@ -8,6 +8,7 @@ from typing import Final
 
 from agent.discover.bandwidth import TEXT_MAX, read_bandwidth
 from agent.discover.machine import Discovery, Fault, Identity, Kind, Probe, checked
+from agent.durable import read_regular
 from ledger.domain.errors import InputError
 
 BAD_FILE: Final = "BadFile"
@@ -56,8 +57,9 @@ class CombinedProbe:
         if self.measured is None or Kind.GPU in found.unknown:
             return found
         try:
-            with self.measured.open(encoding="utf-8", errors="replace") as file:
-                text = file.read(TEXT_MAX + 1)
+            text = read_regular(self.measured, TEXT_MAX + 1, follows=True).decode(
+                "ascii", "replace"
+            )
             return replace(found, measured=read_bandwidth(text, found.cards))
         except (InputError, OSError) as error:
             fact = f"{self.measured}: {error}; links are told by their kind"

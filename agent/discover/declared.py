@@ -23,6 +23,7 @@ from agent.discover.host_files import HostFiles
 from agent.discover.machine import Discovery, OtherDevice, checked
 from agent.discover.sysfs import bus_order, place_of, virtual_functions
 from agent.documents import yaml_document
+from agent.durable import read_regular
 from ledger.domain.bounds import Count, Name
 from ledger.domain.errors import InputError
 from ledger.domain.log.codec import decode_value
@@ -70,8 +71,7 @@ def read_document(path: Path) -> object:
         InputError: it can't be read, is too large, is no such document, or has a key twice.
     """
     try:
-        with path.open("rb") as file:
-            raw = file.read(BYTES_MAX + 1)
+        raw = read_regular(path, BYTES_MAX + 1, follows=True)  # links of a ConfigMap
         if len(raw) > BYTES_MAX:
             raise InputError(f"too large: bytes_max={BYTES_MAX}")
         return yaml_document(raw.decode())

@@ -17,11 +17,16 @@ import msgspec
 
 from agent.decide.pod_words import PodWords, pod_words
 from agent.https import Caller, NoAnswerError
+from ledger.domain.dialects.gpushare.words import WORDS
 from ledger.domain.errors import InputError
+from ledger.domain.resources import ANNOTATION_TENURE_PROOF
 
 PATH: Final = "/pods"
 CALL_SECONDS: Final = 5.0
 _GOOD: Final = 200
+SOURCE: Final = "kubernetes.io/config.source"
+ANNOTATIONS: Final = {SOURCE, ANNOTATION_TENURE_PROOF} | WORDS.allocation_annotations
+"""Those that are read here."""
 
 Pod = Mapping[str, Any]
 """An object as the API has it, with the spec that kubelet runs, as far as it is read here."""
@@ -66,15 +71,19 @@ def read_pods(body: bytes) -> Sequence[Pod]:
 
 
 class _Part(msgspec.Struct, rename="camel", omit_defaults=True):
-    """Of what a team writes, such as variables, nothing else comes into memory."""
+    """Of what a team writes, such as variables, nothing else stays in memory."""
 
 
 class _Metadata(_Part):
     uid: str
     name: Any = None
     namespace: Any = None
-    annotations: Any = None
+    annotations: dict[str, Any] | None = None
     deletion_timestamp: Any = None
+
+    def __post_init__(self) -> None:
+        written = self.annotations or {}
+        self.annotations = {key: written[key] for key in written.keys() & ANNOTATIONS}
 
 
 class _Container(_Part):

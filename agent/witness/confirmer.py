@@ -25,7 +25,7 @@ from agent.discover.host_files import HostFiles
 from agent.discover.machine import Card, Fault
 from agent.durable import write_durably
 from agent.https import NoAnswerError
-from agent.kubelet.watch import PodsHere
+from agent.kubelet.watch import SOURCE, PodsHere
 from agent.plugin.files import SpecFolder, read_file
 from agent.plugin.preparing import Holdings
 from agent.service.link import RefusedError, ServiceLink
@@ -49,7 +49,6 @@ GONE_FILE: Final = "gone.json"
 NOTE_FILE: Final = "ledger.checkpoint"
 CHECKPOINT_CORRUPT: Final = "CheckpointCorrupt"
 UNHEARD: Final = "ServiceUnheard"
-_SOURCE: Final = "kubernetes.io/config.source"
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 _STATIC: Final = frozenset({"file", "http"})
 
@@ -341,7 +340,7 @@ class Confirmer:
         static = [
             section(pod, "metadata")
             for pod in runs
-            if text_in(pod, "metadata", "annotations", _SOURCE) in _STATIC
+            if text_in(pod, "metadata", "annotations", SOURCE) in _STATIC
         ]
         names = {(text_in(one, "namespace"), text_in(one, "name")) for one in static}
         mirrors = {one.pod_uid for one in known.pods() if (one.namespace, one.pod_name) in names}

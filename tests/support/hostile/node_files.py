@@ -6,15 +6,19 @@ import json
 import os
 import tempfile
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from agent.checkpoint import FILE_NAME, CheckpointError, DeviceCheckpoint
 from agent.claim_checkpoint import FILE_NAME as CLAIMS_FILE_NAME
 from agent.decide.slots_cdi import CardEdits
+from agent.discover.combined import CombinedProbe, Part
+from agent.discover.declared import DeclaredProbe
 from agent.discover.fault_file import read_faults, write_faults
 from agent.discover.faults import CardFault, Faults
+from agent.discover.host_files import HostFiles
+from agent.discover.machine import Kind
 from agent.kubelet.watch import read_pods
 from agent.plugin.files import CheckpointFile, SpecFolder, claims_in
 from agent.plugin.preparing import Slots
@@ -133,6 +137,17 @@ def replace_own_state() -> str:
     return f"{', '.join(found)} are taken for its own"
 
 
+def declare_by_pipe() -> str:
+    """Have the agent look at a machine whose files are pipes."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "pipe")
+        os.mkfifo(path)
+        declared = DeclaredProbe(path=path, host=HostFiles(root=Path(folder)))
+        parts = (Part(probe=declared, kinds=(Kind.OTHER,)),)
+        found = CombinedProbe(parts=parts, measured=path).look()
+    return f"{len(found.problems)} of 2 named: {', '.join(one.reason for one in found.problems)}"
+
+
 def _out(path: Path) -> bytes:
     content = path.read_bytes()
     path.unlink()
@@ -196,24 +211,29 @@ def forge_names() -> str:
     return f"{sum(started)} of {len(started)} containers start, {len(files)} files are written"
 
 
-def grow_pods() -> str:
+def grow_variables() -> str:
     """Fill kubelet's answer with Pods as large as the API server takes, all of variables."""
-    names = [{"name": f"E{number}", "value": "v"} for number in range(POD_BYTES // 34)]
-    pods = [_pod(f"pod-{number}", names) for number in range(20)]
-    body = json.dumps({"items": pods}).encode()
+    named = [{"name": f"E{number}", "value": "v"} for number in range(POD_BYTES // 34)]
+    return _grown(20, {}, named)
+
+
+def grow_annotations() -> str:
+    """Fill it with as many annotations as a Pod may have."""
+    return _grown(10, {f"x/{number:05}": "v" for number in range(32_768)}, [])
+
+
+def _grown(count: int, annotations: Mapping[str, str], variables: list[dict[str, str]]) -> str:
+    metadata = {"uid": "pod-x", "name": "x", "namespace": "x", "annotations": annotations}
+    spec = {"containers": [{"name": "main", "image": "i", "env": variables}]}
+    body = json.dumps({"items": [{"metadata": metadata, "spec": spec}] * count}).encode()
     tracemalloc.start()
     try:
         read = read_pods(body)
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    more = 1 if most < MIB else most // MIB
-    return f"{len(read)} Pods of {len(body) // MIB} MiB are read in {more} MiB more"
-
-
-def _pod(uid: str, variables: list[dict[str, str]]) -> dict[str, Any]:
-    spec = {"containers": [{"name": "main", "image": "i", "env": variables}]}
-    return {"metadata": {"uid": uid, "name": uid, "namespace": "x"}, "spec": spec}
+    bound = 8 if most < 8 * MIB else most // MIB
+    return f"{len(read)} Pods of {len(body) // MIB} MiB are read in less than {bound} MiB more"
 
 
 def nest_cgroups() -> str:
@@ -236,6 +256,11 @@ ATTACKS: Final = (
         what="puts the same where the agent's faults, Pods called gone and holdings are",
         play=replace_own_state,
     ),
+    Attack(
+        who=FILES,
+        what="puts a pipe where devices are declared, and where bandwidth is",
+        play=declare_by_pipe,
+    ),
     Attack(who=FILES, what="fills kubelet's record with 250,000 empty entries", play=fill_record),
     Attack(
         who=FILES,
@@ -245,7 +270,12 @@ ATTACKS: Final = (
     Attack(
         who=NAMESPACE,
         what="has 20 Pods of 1.3 MiB of variables on a node",
-        play=grow_pods,
+        play=grow_variables,
+    ),
+    Attack(
+        who=NAMESPACE,
+        what="has 10 Pods of 256 KiB of annotations on a node",
+        play=grow_annotations,
     ),
     Attack(
         who=NAMESPACE,
