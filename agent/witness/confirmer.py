@@ -292,14 +292,17 @@ class Confirmer:
         return self._trusted(sources.claims, CLAIMS_FILE_NAME, sources.claims_path, faults)
 
     def _checkpoint(self, faults: list[Fault]) -> DeviceCheckpoint | None:
-        """Return kubelet's file."""
-        sources = self._sources
-        if not os.path.lexists(sources.checkpoint_path):
-            return DeviceCheckpoint(entries=(), registered={})  # no container was given anything
-        return self._trusted(sources.checkpoint, FILE_NAME, sources.checkpoint_path, faults)
+        """Return kubelet's file; where there is none, no container was given anything."""
+        path, nothing = self._sources.checkpoint_path, DeviceCheckpoint(entries=(), registered={})
+        return self._trusted(self._sources.checkpoint, FILE_NAME, path, faults, nothing)
 
     def _trusted(
-        self, read: Callable[[], _T], name: str, path: Path, faults: list[Fault]
+        self,
+        read: Callable[[], _T],
+        name: str,
+        path: Path,
+        faults: list[Fault],
+        otherwise: _T | None = None,
     ) -> _T | None:
         """Return what kubelet's file says; one that can't be trusted is kept aside and said."""
         try:
@@ -313,6 +316,8 @@ class Confirmer:
             else:
                 fact += f"; kept aside: {kept}" if kept else ""
         except OSError as error:
+            if isinstance(error, FileNotFoundError) and otherwise is not None:
+                return otherwise
             fact = str(error)
         faults.append(Fault(reason=CHECKPOINT_CORRUPT, message=fact))
         return None
