@@ -91,9 +91,8 @@ async def serve_webhook(options: WebhookOptions) -> None:
         admission = Admission(
             settings=settings,
             lookups=KubeLookups(objects.within(LOOKUP_SECONDS), metrics, watches=watches),
-            take_refusal=queue.put,
+            take_refusal=None if options.scheduler_api is None else queue.put,
             metrics=metrics,
-            clock=_now,
             why_not_ready=readiness.why_not,
             answering=connections.answering,
         )

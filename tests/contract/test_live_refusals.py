@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import aiohttp
@@ -33,7 +32,6 @@ from webhook.server.ports import RefusalRecord
 
 WEBHOOK = user_of(WEBHOOK_ACCOUNT)
 REFUSED = RefusalRecord(
-    at=datetime(2026, 3, 2, tzinfo=UTC),
     uid="review-1",
     kind="Pod",
     namespace="ml",

@@ -14,7 +14,6 @@ from concurrent.futures import Executor, Future
 from contextlib import asynccontextmanager, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any
 
 import aiohttp
@@ -36,7 +35,6 @@ LOOPBACK = ("127.0.0.1", 0)
 SECONDS_MAX = 60.0
 """More than anything here takes, on however busy a machine."""
 UNHURRIED = ServerLimits(seconds_max=SECONDS_MAX)
-NOW = datetime(2026, 3, 2, 10, tzinfo=UTC)
 GOOD = {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "50"}
 BAD = {"koordinator.sh/gpu-core": "150", "koordinator.sh/gpu-memory-ratio": "50"}
 
@@ -160,7 +158,6 @@ async def served(fakes: Fakes, limits: ServerLimits, connections: Counted) -> As
         lookups=fakes,
         take_refusal=fakes.put,
         metrics=metrics,
-        clock=lambda: NOW,
         limits=limits,
         why_not_ready=lambda: "".join(not_ready),
         aside=held,
@@ -260,7 +257,7 @@ def test_a_bad_pod_is_refused_with_its_field_and_noted() -> None:
         fields = [cause["field"] for cause in response["status"]["details"]["causes"]]
         assert fields == ["spec.containers[0].resources.requests[koordinator.sh/gpu-core]"]
         (record,) = served.fakes.records
-        assert (record.rule, record.user, record.at) == ("DevicePercent", "ada", NOW)
+        assert (record.rule, record.user) == ("DevicePercent", "ada")
         labels = {"rule": "DevicePercent", "mode": "enforce"}
         counted = served.metrics.registry.get_sample_value
         assert counted("tenure_admission_violations_total", labels) == 1.0

@@ -171,14 +171,21 @@ async def running(tmp_path: Path, *arguments: str, first: str = "") -> AsyncIter
             process.wait()
 
 
-async def ask(session: aiohttp.ClientSession, port: int, namespace: str = "ml") -> dict[str, Any]:
+async def ask(
+    session: aiohttp.ClientSession,
+    port: int,
+    namespace: str = "ml",
+    *,
+    percent: str = "50",
+    hook: str = "mutate",
+) -> dict[str, Any]:
     """Send a Pod to be completed, and return the answer."""
-    amounts = {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "50"}
+    amounts = {"koordinator.sh/gpu-core": percent, "koordinator.sh/gpu-memory-ratio": percent}
     container = {"name": "main", "image": "x", "resources": {"limits": amounts}}
     metadata = {"name": "train", "namespace": namespace}
     body = review({"metadata": metadata, "spec": {"containers": [container]}})
     body["request"]["namespace"] = namespace
-    async with session.post(f"https://127.0.0.1:{port}/mutate?timeout=60s", json=body) as answer:
+    async with session.post(f"https://127.0.0.1:{port}/{hook}?timeout=60s", json=body) as answer:
         assert answer.status == 200, await answer.text()
         found: dict[str, Any] = (await answer.json())["response"]
         return found
@@ -212,6 +219,31 @@ def test_it_serves_a_provided_leaf_and_the_next_one_without_a_restart(tmp_path: 
             assert await service.ended() == 0
             assert all(json.loads(line) for line in service.log.read_text().splitlines())
             assert "PRIVATE" not in service.log.read_text()
+
+    asyncio.run(run())
+
+
+def test_refusals_that_nobody_takes_are_not_remembered(tmp_path: Path) -> None:
+    """Anybody may be refused so often, by words that are long."""
+    authority, leaf = issue()
+    write(tmp_path / "certs", authority=authority, leaf=leaf)
+    first = """
+from tenure.serving.telling_refusals import RefusalQueue
+RefusalQueue.__init__.__defaults__ = (1,)
+"""
+
+    async def run() -> None:
+        options = ("--certificates", str(tmp_path / "certs"), "--drain-seconds", "0")
+        async with running(tmp_path, *options, first=first) as service:
+            await service.until_ready()
+            connector = aiohttp.TCPConnector(ssl=trusting(authority.certificate))
+            async with aiohttp.ClientSession(connector=connector) as session:
+                for _ in range(3):
+                    said = await ask(session, service.hooks, percent="150", hook="validate")
+                    assert not said["allowed"]
+                async with session.get(f"http://127.0.0.1:{service.probes}/metrics") as answer:
+                    lines = (await answer.text()).splitlines()
+            assert "tenure_admission_refusals_dropped_total 0.0" in lines
 
     asyncio.run(run())
 

@@ -7,7 +7,6 @@ import random
 import time
 from collections import Counter
 from collections.abc import Mapping
-from datetime import UTC, datetime
 
 import aiohttp
 import pytest
@@ -66,7 +65,6 @@ async def _fuzz(seed: int, count: int) -> Counter[str]:
         lookups=fake,
         take_refusal=fake.put,
         metrics=Metrics(),
-        clock=lambda: datetime.now(UTC),
         limits=ServerLimits(seconds_max=600.0),
     )
     runner = web.AppRunner(hooks_app(admission), access_log=None, auto_decompress=False)

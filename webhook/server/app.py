@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import lru_cache
 from typing import Final
 from urllib.parse import parse_qs
@@ -120,6 +119,7 @@ class Admission:
     What the hooks work with.
 
     Attributes:
+        take_refusal: None where nobody records them.
         why_not_ready: tells why no calls should come here; empty when they may.
         memory: decisions that Pods alike share.
         aside: reads large requests and decides on Pods of many containers, so that the others are
@@ -128,9 +128,8 @@ class Admission:
 
     settings: SettingsSource
     lookups: Lookups
-    take_refusal: TakeRefusal
+    take_refusal: TakeRefusal | None
     metrics: Metrics
-    clock: Callable[[], datetime]
     limits: ServerLimits = field(default_factory=ServerLimits)
     why_not_ready: Callable[[], str] = str
     memory: Memory = field(default_factory=Memory)
@@ -294,11 +293,11 @@ def _take_note(admission: Admission, note: _Note, answer: AdmissionAnswer, secon
     for refusal in answer.refusals:
         metrics.violations.labels(refusal.rule, refusal.mode).inc()
         told[refusal.mode] += 1
-        if request.dry_run or told[refusal.mode] > TOLD_MAX:
+        is_over = told[refusal.mode] > TOLD_MAX
+        if admission.take_refusal is None or request.dry_run or is_over:
             continue  # of a dry run nothing happens, so nothing is recorded
         admission.take_refusal(
             RefusalRecord(
-                at=admission.clock(),
                 uid=note.uid,
                 kind=request.kind,
                 namespace=request.namespace,

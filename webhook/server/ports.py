@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Protocol
 
 from aiohttp.web_protocol import RequestHandler
@@ -54,7 +53,6 @@ class RefusalRecord:
         mode: `enforce` when it refused the object, `warn` when it was only said.
     """
 
-    at: datetime
     uid: str
     kind: str
     namespace: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 
 from tenure.serving.telling_refusals import TEXT_MAX, RefusalQueue
 from webhook.server.metrics import Metrics
@@ -13,7 +12,6 @@ from webhook.server.ports import RefusalRecord
 def record(number: int) -> RefusalRecord:
     """Return a refusal that is told from others by its uid."""
     return RefusalRecord(
-        at=datetime(2026, 3, 2, tzinfo=UTC),
         uid=str(number),
         kind="Pod",
         namespace="ml",
