@@ -309,8 +309,9 @@ class Http2Connection(asyncio.Protocol):
                 method = value
             elif name == b":path":
                 path = value
+        # By its number: what the stream refers to must not refer to it, or only gc frees its body.
         body = self._bodies.begin(
-            lambda: self._refuse(stream, HTTPServiceUnavailable(text=TOO_MANY))
+            lambda: self._refuse(self._streams.get(number), HTTPServiceUnavailable(text=TOO_MANY))
         )
         stream = _Stream(whole=self._loop.create_future(), body=body, since=self._loop.time())
         self._streams[number] = stream
@@ -331,7 +332,9 @@ class Http2Connection(asyncio.Protocol):
             self._bodies.grow(stream.body, len(data))
 
     @staticmethod
-    def _refuse(stream: _Stream, error: Exception) -> None:
+    def _refuse(stream: _Stream | None, error: Exception) -> None:
+        if stream is None:
+            return
         stream.parts.clear()
         if not stream.whole.done():  # its call has ended, and has not given its body back yet
             stream.whole.set_exception(error)

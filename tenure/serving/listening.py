@@ -25,7 +25,7 @@ HTTP2: Final = "h2"
 """What ALPN calls them."""
 FINISH_SECONDS: Final = 25.0
 """How long requests in flight may take once we stop listening."""
-ACCEPTS_A_TURN: Final = 32
+ACCEPTS_A_TURN: Final = 8
 """How many callers come in before whatever else is due has its turn."""
 LINGER_SECONDS: Final = 1.0
 """

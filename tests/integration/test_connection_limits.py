@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import itertools
 import resource
 import socket
@@ -18,6 +19,7 @@ from hyperframe import frame as frames
 from tenure.serving import http2 as http2_connections
 from tenure.serving import listening as module
 from tenure.serving.connections import DESCRIPTORS_LEFT, ConnectionLimits, Connections
+from tenure.serving.http2 import _Stream
 from tenure.serving.listening import HTTP1, Http2
 from tests.integration.test_malformed_http import contexts, serve
 from tests.support.http2 import Http2Client, http2_client
@@ -222,6 +224,24 @@ def test_frames_that_bring_nothing_end_the_connection(tmp_path: Path, one: frame
                 assert await other.ask("/1", b"") == (200, b"x")
             await client.closed.wait()
             assert client.left
+
+    speaking(tmp_path, act)
+
+
+def test_a_body_goes_with_its_answer(tmp_path: Path) -> None:
+    """At once, without a look for cycles: each may be of 64 MB."""
+
+    async def act(connect: Connect) -> None:
+        async with connect() as client:
+            gc.collect()
+            gc.disable()
+            try:
+                for _ in range(5):
+                    assert (await client.ask("/1", b"x" * 900)) == (200, b"x")
+                left = [one for one in gc.get_objects() if isinstance(one, _Stream)]
+            finally:
+                gc.enable()
+            assert len(left) <= 1
 
     speaking(tmp_path, act)
 
