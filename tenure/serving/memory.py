@@ -44,13 +44,18 @@ def look_seldom() -> None:
 
 
 def give_back() -> None:
+    """Look no more for cycles in what a start made, which stays, and return what is free."""
+    gc.set_threshold(*_USUAL)
+    gc.freeze()
+    trim()
+
+
+def trim() -> None:
     """
-    Look no more for cycles in what a start made, which stays, and return the pages that are free.
+    Return the pages that are free: in a millisecond or few, so that a service may do it often.
 
     The allocator keeps what was freed between what stays, until it is told: glibc's is, where the
     process has that one.
     """
-    gc.set_threshold(*_USUAL)
-    gc.freeze()
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
