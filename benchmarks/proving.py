@@ -5,7 +5,7 @@
 
 A tree is a folder of sources; README.md says how it and its ledger are made. Each turn is a
 process of its own, measured behind its imports. Microseconds per event, lowest and median: by the
-clock, of the processor, and of the second process where there is one, until its answer.
+clock, and of the processor.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from typing import Final
 from benchmarks.measure import say, say_machine
 
 _TURN: Final = """
-import json, os, resource, sys, time
-from contextlib import nullcontext
+import json, sys, time
 from importlib import import_module
 from importlib.util import find_spec
 from ledger.store.open import open_ledger
@@ -34,26 +33,19 @@ def there(name):
 def module(*names):
     return import_module(next(filter(there, names)))
 
-def spent(whose):
-    used = resource.getrusage(whose)
-    return used.ru_utime + used.ru_stime
-
 what, url = sys.argv[1:]
 verify = module("ledger.store.proving.verify", "ledger.store.verify").verify
 replay = module("ledger.store.reading.read", "ledger.store.read").replay
-beside = nullcontext()
-if what == "verify" and there("ledger.store.proving.second") and len(os.sched_getaffinity(0)) > 1:
-    beside = module("ledger.store.proving.second").second_prover(url)
-began, own = time.perf_counter(), spent(resource.RUSAGE_SELF)
-with beside as second, open_ledger(url, mode="read") as ledger:
+began, own = time.perf_counter(), time.process_time()
+with open_ledger(url, mode="read") as ledger:
     if what == "verify":
-        report = verify(ledger, second=second) if second else verify(ledger)
+        report = verify(ledger)
         assert report.ok, report.findings[:3]
         events = report.events
     else:
         events = sum(1 for _ in replay(ledger.connection))
-clock, own = time.perf_counter() - began, spent(resource.RUSAGE_SELF) - own
-print(json.dumps([each / events * 1e6 for each in (clock, own, spent(resource.RUSAGE_CHILDREN))]))
+clock, own = time.perf_counter() - began, time.process_time() - own
+print(json.dumps([each / events * 1e6 for each in (clock, own)]))
 """
 
 
@@ -71,7 +63,7 @@ def main() -> None:
             for tree, ledger in pairs:
                 taken[tree].append(_turn(tree, ledger, what))
         for tree, figures in taken.items():
-            columns = zip(("clock", "processor", "second"), zip(*figures, strict=True), strict=True)
+            columns = zip(("clock", "processor"), zip(*figures, strict=True), strict=True)
             told = {
                 f"{name}_us": [round(min(of), 1), round(statistics.median(of), 1)]
                 for name, of in columns

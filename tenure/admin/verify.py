@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from base64 import b64encode
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
     from ledger.signing import Checkpoint
     from ledger.store.mending.acts import Withdrawal
     from ledger.store.open import Ledger
-    from ledger.store.proving.second import SecondProver
     from ledger.store.proving.tree_proof import KeptCheckpoint
     from ledger.store.proving.verify import VerifyReport
 
@@ -204,9 +201,9 @@ def _proved(
     Where there is no ledger any more, what tells that there was one is a finding.
     """
     try:
-        with _second_prover(ledger_url(ledger)) as second, opened(ledger) as source:
+        with opened(ledger) as source:
             witness, noted, refusals = _witness(source, checkpoints, export, public_key)
-            return _with(run_verify(source, witness, segments, second), refusals), noted
+            return _with(run_verify(source, witness, segments), refusals), noted
     except InputError as error:
         if not error.message.startswith("not a ledger"):
             raise
@@ -246,28 +243,8 @@ def _kept(checkpoints: Sequence[Path], export: Path | None, public_key: str | No
     return found
 
 
-def _second_prover(url: str) -> AbstractContextManager[SecondProver | None]:
-    """
-    Return a second process for the proof, if there is a core for it and anything to prove.
-
-    It is forked, which Linux alone does well, and which nobody may do who has threads.
-    """
-    from ledger.store.place import is_postgres, sqlite_path
-
-    there = is_postgres(url) or sqlite_path(url).is_file()
-    if not there or sys.platform != "linux" or len(os.sched_getaffinity(0)) == 1:
-        return nullcontext()
-    from ledger.store.proving.second import second_prover
-
-    threads = list(Path("/proc/self/task").iterdir())
-    return second_prover(url) if len(threads) == 1 else nullcontext()
-
-
 def run_verify(
-    source: Ledger,
-    witness: KeptCheckpoint | None = None,
-    segments: Path | None = None,
-    second: SecondProver | None = None,
+    source: Ledger, witness: KeptCheckpoint | None = None, segments: Path | None = None
 ) -> VerifyReport:
     """Prove a ledger, with a progress bar where someone is watching."""
     from ledger.store.proving.tree_proof import NO_WITNESS
@@ -275,7 +252,7 @@ def run_verify(
 
     with progress_bar("verifying") as progress:
         kept = witness or NO_WITNESS
-        return verify(source, progress, witness=kept, segments=segments, second=second)
+        return verify(source, progress, witness=kept, segments=segments)
 
 
 def _witness(

@@ -31,7 +31,6 @@ from ledger.store.open import Ledger
 from ledger.store.profile import driver_connection
 from ledger.store.proving.checkpoints import reader_of
 from ledger.store.proving.proof import HISTORY
-from ledger.store.proving.second import second_prover
 from ledger.store.proving.tree_proof import NO_WITNESS, KeptCheckpoint
 from ledger.store.proving.verify import VerifyReport, verify
 from ledger.store.reading.kept import events_of
@@ -269,17 +268,6 @@ def test_verify_names_each_table_whose_ended_rows_are_others(moved: Moved) -> No
         assert any(text.startswith(f"position {position}: {name} is ") for text in words(read))
 
 
-def test_two_processes_say_the_same(moved: Moved) -> None:
-    """The first compares what ended; the second the rest."""
-    changed(moved.store, f"DELETE FROM ledger_refusals WHERE {an_ended(moved, 'ledger_refusals')}")
-    with (
-        second_prover(moved.store.url, events_min=1) as second,
-        moved.store.open("read") as ledger,
-    ):
-        two = verify(ledger, second=second)
-    assert words(two) == words(proved(moved)) != []
-
-
 @pytest.mark.parametrize(
     ("statement", "text"),
     [
@@ -342,8 +330,6 @@ def test_rows_that_no_digest_speaks_of_are_never_called_proved(moved: Moved) -> 
     assert (words(report), report.ok, report.outcome) == ([], False, "not compared")
     (unknown,) = report.not_compared
     assert (set(unknown.tables), unknown.first, unknown.last) == (set(NAMES), 513, 768)
-    with second_prover(moved.store.url, events_min=1) as second, moved.store.open("read") as ledger:
-        assert verify(ledger, second=second).not_compared == report.not_compared
     assert proved(moved, segments=moved.folder).outcome == "proved"
     with moved.store.open() as ledger:
         writer, clock = start(ledger, "more"), Clock(now_us=ledger.head().at_us)

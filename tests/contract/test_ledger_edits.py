@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -21,7 +21,6 @@ from ledger.domain.errors import InputError
 from ledger.signing import sign_note
 from ledger.store.open import Ledger
 from ledger.store.proving.checkpoints import checkpoint_at, store_checkpoint
-from ledger.store.proving.second import second_prover
 from ledger.store.proving.verify import verify
 from ledger.store.reading.snapshots import take_snapshot
 from ledger.store.writing.append import Writer
@@ -79,7 +78,7 @@ def whole(ledger: Ledger, folder: Path) -> None:
 
 
 def long(ledger: Ledger, folder: Path) -> None:
-    """So many events that a second process proves the rows."""
+    """So many events that rows are read in many pages."""
     del folder
     history(ledger, Clock(), events=6_100)
 
@@ -181,25 +180,21 @@ def is_lawful(edit: Edit) -> bool:
     return edit.table == "ledger_snapshots" and edit.kind == "row deleted"
 
 
-def try_edit(edits: Edits, edit: Edit, tried: Tried, *, second: bool) -> None:
+def try_edit(edits: Edits, edit: Edit, tried: Tried) -> None:
     """Make the edit, and ask what `verify` says of it."""
     with edits.edited(edit) as store:
         if store is None:
             tried.refused += 1
             return
-        prover: AbstractContextManager[object] = nullcontext()
-        if second:
-            prover = second_prover(store.url)
-        with prover as beside:
-            try:
-                with store.open("read") as ledger:
-                    report = verify(ledger, second=beside)  # type: ignore[arg-type] # or None
-            except InputError:
-                tried.not_opened += 1
-                return
-            except Exception as error:  # noqa: BLE001 - a traceback is a wrong answer
-                tried.wrong.append(f"{edit}: {error!r}")
-                return
+        try:
+            with store.open("read") as ledger:
+                report = verify(ledger)
+        except InputError:
+            tried.not_opened += 1
+            return
+        except Exception as error:  # noqa: BLE001 - a traceback is a wrong answer
+            tried.wrong.append(f"{edit}: {error!r}")
+            return
         tried.found += not report.ok
         if report.ok:
             tried.wrong.append(f"{edit}: nothing found")
@@ -272,7 +267,7 @@ def test_verify_finds_every_single_edit_of_a_row(
         every = edits_of(full, rng, every_row=campaign.every_row)
         for edit in chosen(every, campaign.each, campaign.some, rng):
             if not is_lawful(edit):
-                try_edit(edits, edit, tried, second=scene is LONG)
+                try_edit(edits, edit, tried)
     figures = {
         "edits": tried.found + tried.not_opened + len(tried.wrong),
         "not opened": tried.not_opened,

@@ -115,7 +115,7 @@ LOOKS = {
         cursor_to_xml cursor_to_xmlschema query_to_xml query_to_xml_and_xmlschema query_to_xmlschema
         ts_rewrite ts_stat""",
     "to wait, as every long query does": "pg_sleep pg_sleep_for pg_sleep_until",
-    "one's own snapshot, for the second process of `verify`": "pg_export_snapshot",
+    "one's own snapshot": "pg_export_snapshot",
     "what asks for a right on the sequence or index": """
         currval lastval nextval pg_sequence_last_value setval brin_desummarize_range
         brin_summarize_new_values brin_summarize_range gin_clean_pending_list""",

@@ -71,7 +71,6 @@ from ledger.store.profile_postgres import one_snapshot
 from ledger.store.projections.held import HeldByFold
 from ledger.store.proving.damage import broken_checks, changed_rules, damaged_pages, other_revision
 from ledger.store.proving.resumed import ResumedProof
-from ledger.store.proving.second import SecondProver
 from ledger.store.proving.tree_proof import NO_WITNESS, KeptCheckpoint, TreeProof
 from ledger.store.reading.kept import seldom_of
 from ledger.store.reading.read import checked_head, proven_chain
@@ -178,7 +177,6 @@ def verify(
     segments: Path | None = None,
     also_void: Voids = NO_VOIDS,
     also_withdrawn: Withdrawals = NO_WITHDRAWALS,
-    second: SecondProver | None = None,
 ) -> VerifyReport:
     """
     Check everything the ledger promises, in one snapshot of it.
@@ -197,70 +195,34 @@ def verify(
             begins at the state behind the last of them, which the log commits to.
         also_void: what would be found if the log declared these positions void.
         also_withdrawn: what would be found if the log withdrew these checkpoints.
-        second: a process that proves the rows meanwhile, where the ledger is long enough and the
-            archive is not read. What is found is the same without it.
     """
     started = time.perf_counter()
-    snapshot = second.begin(ledger) if second is not None and segments is None else None
-    beside = second if snapshot is not None else None
-    if snapshot is None:
-        snapshot = ledger.connection.begin()
+    findings = _Findings()
+    connection = ledger.connection
+    snapshot = connection.begin()
     try:
-        if beside is None:
-            one_snapshot(ledger.connection)
-        asked = partial(
-            _proved,
-            ledger.connection,
-            progress or (lambda _done, _all: None),
-            witness=witness,
-            segments=segments,
+        one_snapshot(connection)
+        for look in (damaged_pages, broken_checks, changed_rules, other_revision):
+            for text in look(connection):
+                findings.add(None, text)
+        past = _past(connection, findings, segments)
+        walk = Walk(
+            connection,
+            findings.add,
+            witness,
+            past,
             also_void=also_void,
             also_withdrawn=also_withdrawn,
         )
-        report = asked(second=beside)
-        if beside is not None and report.findings:
-            report = asked(second=None)  # with every finding, in its order
+        with closing(walk):
+            walk.run(past.rows(connection, findings.add), progress or (lambda _done, _all: None))
     finally:
         with suppress(*DAMAGE):  # nothing was written; a damaged database can't even end that
             snapshot.rollback()
-    return replace(report, seconds=time.perf_counter() - started)
-
-
-def _proved(
-    connection: Connection,
-    progress: Callable[[int, int], None],
-    *,
-    witness: KeptCheckpoint,
-    segments: Path | None,
-    also_void: Voids,
-    also_withdrawn: Withdrawals,
-    second: SecondProver | None,
-) -> VerifyReport:
-    """Prove the ledger in the transaction that is open: without the rows, with a `second`."""
-    findings = _Findings()
-    for look in (damaged_pages, broken_checks, changed_rules, other_revision):
-        for text in look(connection):
-            findings.add(None, text)
-    past = _past(connection, findings, segments)
-    walk = Walk(
-        connection,
-        findings.add,
-        witness,
-        past,
-        also_void=also_void,
-        also_withdrawn=also_withdrawn,
-        rows=second is None,
-    )
-    with closing(walk):
-        walk.run(past.rows(connection, findings.add), progress)
-    if second is not None:
-        vouched = second.answer(connection)
-        if vouched is None or (vouched.position, vouched.chain_hash) != (walk.position, walk.chain):
-            findings.add(None, "the second process does not vouch for the rows")
     return VerifyReport(
         events=walk.position,
         findings=findings.sorted(),
-        seconds=0.0,
+        seconds=time.perf_counter() - started,
         chain_hash=walk.chain,
         unread=past.start.position,
         not_compared=past.not_compared,
@@ -315,7 +277,7 @@ def _voidable(position: int, event: LedgerEvent) -> bool:
 
 
 class Walk:
-    """One pass over the events behind `past`; with `rows` it proves the projections beside them."""
+    """One pass over the events behind `past`, which proves the projections beside them."""
 
     def __init__(
         self,
@@ -326,12 +288,11 @@ class Walk:
         *,
         also_void: Voids = NO_VOIDS,
         also_withdrawn: Withdrawals = NO_WITHDRAWALS,
-        rows: bool = True,
     ) -> None:
         start = past.start
         self.position = start.position
         self.chain = start.chain_hash
-        self.proof = ResumedProof(connection, report, start) if rows else None
+        self.proof = ResumedProof(connection, report, start)
         self._held = HeldByFold(connection, start.folded())
         self._snapshots = SnapshotProof(connection, report)
         declared = _read(partial(voids_of, connection), NO_VOIDS)
@@ -449,7 +410,6 @@ class Walk:
 
     def end(self) -> End:
         """Return what is known behind the last event that was taken."""
-        assert self.proof is not None, "the rows are proved elsewhere"
         return End(
             position=self.position,
             at_us=self._at_us,
@@ -463,8 +423,7 @@ class Walk:
 
     def close(self) -> None:
         """Let go of every query."""
-        if self.proof is not None:
-            self.proof.close()
+        self.proof.close()
         self._snapshots.close()
 
     def _seal(self, segment: Segment) -> None:
@@ -477,8 +436,7 @@ class Walk:
     def _compare(self) -> None:
         """Compare what is held at the end with the tables, by the writer's fold and by ours."""
         try:
-            if self.proof is not None:
-                self.proof.finish()
+            self.proof.finish()
             for position, text in self._held.differences():
                 self._report(position, text)
         except (UnreadableError, *CONTRADICTION) as error:
@@ -577,8 +535,7 @@ class Walk:
         for fact in self._quotes.untold(position, event):
             self._report(position, fact)
         try:
-            if self.proof is not None:
-                self.proof.add(position, at_us, event)
+            self.proof.add(position, at_us, event)
             self._held.add(position, event)
             self._snapshots.add(position, event, lambda: self._held.state)
         except CONTRADICTION as error:
