@@ -7,6 +7,7 @@ from typing import Final, Protocol
 
 STALE: Final = "ClusterViewStale"
 AWAY: Final = "LedgerUnavailable"
+API_AWAY: Final = "ApiServerUnavailable"
 UNSETTLED: Final = f"{STALE}: nodes are being recorded"
 SILENT_SECONDS_MAX: Final = 75.0
 """A watch lasts half a minute, and its end in order is news: twice as long without is a fault."""

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
+from collections.abc import Set as AbstractSet
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
+from certs.ports import ApiError
 from ledger.domain.errors import CorruptLedgerError, LedgerError, UnknownEventError
 from ledger.store.service import Service, open_service
 from ledger.store.threaded import in_thread
@@ -19,7 +23,7 @@ from scheduler.service.agents import SILENT_SECONDS
 from scheduler.service.api.http import LateRoutes
 from scheduler.service.assembly import assemble
 from scheduler.service.beginning import Beginning
-from scheduler.service.freshness import AWAY, Freshness
+from scheduler.service.freshness import API_AWAY, AWAY, Freshness
 from scheduler.service.http import EXTENDER, calls_app, extender_calls
 from scheduler.service.leading import Leading
 from scheduler.service.metrics import Metrics
@@ -58,6 +62,7 @@ START_SECONDS: Final = 60.0
 TRIM_SECONDS: Final = 10.0
 """1,000 connections that came and went leave 50 MB of free pages between those in use."""
 FOLLOW_SECONDS: Final = 0.1
+_UNAUTHORIZED: Final = 401
 
 _log: Final = logging.getLogger("tenure.scheduler")
 
@@ -68,7 +73,7 @@ async def serve_scheduler(options: SchedulerOptions) -> None:
 
     Raises:
         InputError: the settings file, a key or the ledger is wrong.
-        ApiError: there are no credentials for a cluster, or it does not answer.
+        ApiError: there are no credentials for a cluster, or it does not take them.
         CertificateError: the certificates can't be served.
         FencedError: another writer took the ledger over.
     """
@@ -79,14 +84,13 @@ async def serve_scheduler(options: SchedulerOptions) -> None:
     folder = ServingFolder(options, metrics)
     async with AsyncExitStack() as stack:
         started = await _started(options, metrics, stack)
-        wrong = await unless(started.stopping, why_not_expected(started.objects, accounts))
-        found = await unless(started.stopping, _found(started))
+        found = await unless(started.stopping, _found(started, accounts))
         if found is None:
             return
         standing = Standing(options)
         process = await _opened(started, settings, standing, found)
         _show(process)
-        started.wrong, started.process = wrong or "", process
+        started.process = process
         pods = _follow(process)
         be_a_replica(process, standing, pods)
         await label_the_leader(process)
@@ -120,6 +124,7 @@ class Started:
 
     Attributes:
         late: what is answered to people once there is one; None = nobody is.
+        away: what is waited for, until there is a ledger.
         wrong: what of the cluster is not as this process expects it.
     """
 
@@ -129,12 +134,13 @@ class Started:
     stopping: asyncio.Event
     objects: KubeObjects
     late: LateRoutes | None = None
+    away: str = API_AWAY
     wrong: str = ""
     process: Process | None = None
 
     def why_not_ready(self) -> str:
         """Return why no calls should come here, empty when they may."""
-        return AWAY if self.process is None else self.wrong or why_not_ready(self.process)
+        return self.away if self.process is None else self.wrong or why_not_ready(self.process)
 
 
 async def _started(options: SchedulerOptions, metrics: Metrics, stack: AsyncExitStack) -> Started:
@@ -167,16 +173,19 @@ class Found:
     begun: Beginning
 
 
-async def _found(started: Started) -> Found:
+async def _found(started: Started, accounts: AbstractSet[str]) -> Found:
     """
-    Wait for the ledger, and open it.
+    Wait for the API server and for the ledger, and open it.
 
     Raises:
+        ApiError: the API server does not take our credentials.
         InputError: there is none there, or another's.
         CorruptLedgerError, UnknownEventError: waiting makes it no better.
     """
-    options, reason = started.options, ""
-    origin = await origin_of(started.objects)
+    options, objects, reason = started.options, started.objects, ""
+    origin = await _asked(partial(origin_of, objects))
+    started.wrong = await _asked(partial(why_not_expected, objects, accounts))
+    started.away = AWAY
     while True:
         try:
             begun = await in_thread(beginning_of, options.ledger, origin)
@@ -191,6 +200,28 @@ async def _found(started: Started) -> Found:
                 _log.error("the ledger does not answer: waiting", extra={"reason": reason})
         else:
             return Found(origin=origin, service=service, begun=begun)
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+async def _asked(ask: Callable[[], Awaitable[str]]) -> str:
+    """
+    Ask the API server until it answers.
+
+    It may be away, and in its first seconds refuses what it allows later (403).
+
+    Raises:
+        ApiError: it does not take our credentials.
+    """
+    reason = ""
+    while True:
+        try:
+            return await ask()
+        except ApiError as error:
+            if error.status == _UNAUTHORIZED:
+                raise
+            if str(error) != reason:
+                reason = str(error)
+                _log.error("the API server does not answer: waiting", extra={"reason": reason})
         await asyncio.sleep(LOOK_SECONDS)
 
 

@@ -7,23 +7,32 @@ import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
 
 from certs.material import KeyPair
-from scheduler.service.freshness import AWAY
+from scheduler.service.freshness import API_AWAY, AWAY
 from tests.support.kube.bursts import eventually, remove_pods
-from tests.support.kube.control_plane import ADMIN, ControlPlane, free_port
+from tests.support.kube.control_plane import (
+    ADMIN,
+    KUBELET,
+    SCHEDULER_ACCOUNT,
+    ControlPlane,
+    free_port,
+)
 from tests.support.kube.inventory import DEVICES, TOPOLOGIES, know
 from tests.support.kube.pods import pod, pods_in
 from tests.support.kube.schedulers import (
     API_NAME,
     Identities,
+    Served,
     add_gpu_node,
     asking,
     client_leaf,
@@ -35,6 +44,7 @@ from tests.support.kube.webhooks import apply, collection_of, remove
 from tests.support.manifests import printed_scheduler
 from tests.support.postgres import own_server
 from tests.support.process import tenure
+from tests.support.relay import relay_to
 from tests.support.stores import PostgresStore
 
 NODE: Final = "answered"
@@ -347,6 +357,48 @@ def test_all_that_the_manifests_print_is_taken_by_the_api_server(
     assert not may(ANNA, "get", "answers")
     assert not may("bob", "force-release", "holdings")
     remove(plane, [*roles, binding])
+
+
+def says(served: Served, words: str) -> bool:
+    """Tell whether a service that runs has logged this."""
+    assert served.process.poll() is None, served.words()
+    return words in served.words()
+
+
+def test_who_starts_while_the_api_server_is_away_waits_for_it(
+    plane: ControlPlane, identities: Identities, tmp_path: Path
+) -> None:
+    """Then it goes on by itself; also where it may read nothing, as in a server's first seconds."""
+    url = f"sqlite:///{tmp_path / 'live.db'}"
+    assert tenure("ledger", "init", "--ledger", url, cwd=tmp_path).returncode == 0
+    server = urlsplit(plane.url).port
+    assert server is not None
+    with relay_to(server) as link, ExitStack() as stack:
+        away = stack.enter_context(ExitStack())
+        away.enter_context(link.cut())
+        reached = plane.kubeconfig(SCHEDULER_ACCOUNT, f"https://127.0.0.1:{link.port}")
+        served = stack.enter_context(
+            extender(plane, url, identities, kubeconfig=reached, ready=False)
+        )
+        eventually(lambda: says(served, "the API server does not answer: waiting"))
+        eventually(lambda: served.probe("readyz").startswith(API_AWAY))
+        away.close()
+        served.wait_ready()
+    forbidden = plane.kubeconfig(KUBELET)
+    with extender(plane, url, identities, kubeconfig=forbidden, ready=False) as served:
+        eventually(lambda: says(served, "status=403"))
+        role = {"apiGroup": RBAC, "kind": "ClusterRole", "name": "tenure-scheduler"}
+        user = {"apiGroup": RBAC, "kind": "User", "name": KUBELET}
+        binding = {
+            "apiVersion": f"{RBAC}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": "late"},
+            "roleRef": role,
+            "subjects": [user],
+        }
+        apply(plane, [binding])
+        eventually(lambda: served.probe("readyz").startswith("WrongIdentity"))
+        remove(plane, [binding])
 
 
 def test_who_starts_without_its_ledger_answers_discovery_and_waits(
