@@ -9,7 +9,7 @@ import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -27,18 +27,20 @@ from scheduler.service.api.agents import AgentRoutes
 from scheduler.service.api.http import Route
 from scheduler.service.api.refusals import RefusalRoutes
 from scheduler.service.api.words import WEBHOOK_ACCOUNT, user_of
+from scheduler.service.binding import pod_path
 from scheduler.service.claims import claim_path
 from scheduler.service.http import calls_app, extender_calls, gate_calls
 from scheduler.service.metrics import Metrics
 from scheduler.service.proofs import Signing
 from tenure.serving.connections import Connections
 from tenure.serving.listening import Http2, listening
-from tenure.serving.options import Address
+from tenure.serving.options import KUBE_API_SERVER, Address
 from tenure.serving.probes import probes_app
 from tenure.serving.scheduling.answers import Answering, questions
 from tenure.serving.scheduling.api import ApiListener
 from tenure.serving.scheduling.options import SchedulerOptions
 from tenure.serving.scheduling.signing import ServingFolder
+from tenure.serving.webhook_options import WebhookOptions
 from tests.support import api_callers
 from tests.support.agent_scene import AGENT
 from tests.support.api_callers import NAME, api_options, authority, server_folder
@@ -49,14 +51,20 @@ from tests.support.kube.control_plane import free_port
 from tests.support.kube.schedulers import KUBE_SCHEDULER, client_leaf
 from tests.support.objects import container, pod
 from tests.support.reconciled import CLUSTER, LEDGER_KEY, PROOF_KEY, Cluster, StoreLedger
+from tests.support.reviews import corpus
 from tests.support.stores import SqliteStore
+from webhook.decide.facts import QuotaFact
+from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings
+from webhook.server import metrics as webhook
+from webhook.server.app import Admission, hooks_app
+from webhook.server.ports import RefusalRecord
 
 Json = dict[str, Any]
 T = TypeVar("T")
 
-SECONDS_MAX: Final = 60.0
+SECONDS_MAX: Final = 300.0
 """More than any play takes, on however busy a machine."""
-EXTENDER, GATE, API, PROBES = "extender", "gate", "api", "probes"
+EXTENDER, GATE, API, PROBES, WEBHOOK = "extender", "gate", "api", "probes", "webhook"
 VERBS: Final = ("filter", "prioritize", "preempt", "bind")
 REFUSED: Final = 0
 """The connection ended without an answer."""
@@ -83,6 +91,26 @@ def leaf(name: str) -> KeyPair:
     return client_leaf(cluster_authority(), name)
 
 
+@dataclass(slots=True)
+class Admits:
+    """What the webhook is told of the cluster, and the refusals that it hands on."""
+
+    current: AdmissionSettings = DEFAULT_ADMISSION
+    records: list[RefusalRecord] = field(default_factory=list)
+
+    async def namespace_labels(self, _namespace: str) -> Mapping[str, str]:
+        """Return that admission holds everywhere."""
+        return {"tenure.sh/managed": "true"}
+
+    async def quotas(self, _namespace: str) -> tuple[QuotaFact, ...]:
+        """Return no quotas."""
+        return ()
+
+    async def pod(self, _namespace: str, _name: str) -> Mapping[str, object] | None:
+        """Return no Pod."""
+        return None
+
+
 class Doors:
     """
     A live service that whoever calls it attacks.
@@ -91,10 +119,11 @@ class Doors:
     `n2` are given by claims. The claim `real` of `ml` waits for one.
 
     Args:
-        is_open: the gate is `--gate-open`.
+        is_open: the gate is `--gate-open`, and the webhook has no `--client-ca`.
 
     Attributes:
         who: the API server's word on callers of `--api`.
+        admits: what the webhook works with.
         ports: of the doors, while they are open.
     """
 
@@ -109,6 +138,7 @@ class Doors:
         self.cluster.bound_pods()
         self.store_claim("real")
         self.who = api_callers.Cluster(tokens={"good": "anna"}, may={"anna": {""}})
+        self.admits = Admits()
         self.metrics = Metrics()
         self.ports: dict[str, int] = {}
         self._contexts: dict[tuple[KeyPair | None, bool], ssl.SSLContext] = {}
@@ -121,6 +151,9 @@ class Doors:
             gate_open=is_open,
             name=(NAME,),
             gate_name=(NAME,),
+        )
+        self.hooks = WebhookOptions(
+            name=(NAME,), client_ca=None if is_open else self.folder / "clients.crt"
         )
         self.cluster.live.guard.gate.confirming.knows_callers = not is_open
 
@@ -139,6 +172,42 @@ class Doors:
         found = self.cluster.server.read(claim_path(namespace, name))
         assert found is not None
         return found
+
+    def put_in(
+        self, namespace: str, name: str, annotations: Mapping[str, str], node: str = ""
+    ) -> None:
+        """Create a Pod that asks for half a card in a namespace, which runs where it has a node."""
+        made = pod(container(limits={"koordinator.sh/gpu": "50"}), name=name, uid=f"uid-{name}")
+        more = {**annotations, "tenure.sh/admitted": "true"}
+        made["metadata"] |= {"namespace": namespace, "annotations": more}
+        made["spec"]["schedulerName"] = "tenure"
+        made["status"] = {"phase": "Running" if node else "Pending"}
+        if node:
+            made["spec"]["nodeName"] = node
+        self.cluster.server.put(pod_path(namespace, name), made)
+        self.cluster.settle()
+
+    async def filter(self, namespace: str, name: str) -> Json:
+        """Ask as kube-scheduler which nodes may take a Pod."""
+        made = self.cluster.server.read(pod_path(namespace, name))
+        body = json.dumps({"Pod": made, "NodeNames": self.cluster.names}).encode()
+        status, said = await self.ask(EXTENDER, "/filter", body, own=leaf(KUBE_SCHEDULER))
+        assert status == 200
+        answer: Json = json.loads(said)
+        return answer
+
+    def shares(self, name: str) -> list[tuple[str, int]]:
+        """Return the cards that a Pod holds by the service, with their percent."""
+        view = self.cluster.live.view
+        states = [view.recorded(uid) for uid in view.holding_nodes()]
+        return [
+            (share.device_id, share.core_percent)
+            for state in states
+            if state
+            for one in state.holdings.values()
+            if one.pod_uid == f"uid-{name}"
+            for share in one.shares
+        ]
 
     @property
     def asked(self) -> list[str]:
@@ -220,8 +289,7 @@ class Doors:
             app = calls_app(calls, connections.answering)
             await listen(EXTENDER, app, connections, tls=tls, http2=http2)
 
-            callers = options.gate_client_ca
-            serving = Serving(clients=None if callers is None else callers.read_bytes())
+            serving = _serving(options.gate_client_ca)
             _folder(options, serving, options.gate_names).look()
             connections = Connections(names=options.gate_client_names)
             app = calls_app(gate_calls(live.guard.gate.answer, self.metrics), connections.answering)
@@ -229,6 +297,17 @@ class Doors:
 
             app = probes_app(self.metrics.registry, str)
             await listen(PROBES, app, Connections())
+
+            admission = Admission(
+                settings=self.admits,
+                lookups=self.admits,
+                take_refusal=self.admits.records.append,
+                metrics=webhook.Metrics(),
+            )
+            serving = _serving(self.hooks.client_ca)
+            _folder(options, serving, self.hooks.names).look()
+            connections = Connections(names=self.hooks.client_names)
+            await listen(WEBHOOK, hooks_app(admission), connections, tls=serving.context)
 
             listener = ApiListener(options, self.who, lambda: datetime.now(UTC))
             answering = Answering(self.url)
@@ -243,10 +322,13 @@ class Doors:
 
     async def _serves(self) -> None:
         """Expect that honest callers are answered."""
-        asked = pod(container(limits={"koordinator.sh/gpu": 100}), name="honest", uid="honest")
+        asked = pod(container(limits={"koordinator.sh/gpu": 10}), name="honest", uid="honest")
         body = json.dumps({"Pod": asked, "NodeNames": ["n0", "n1"]}).encode()
         status, said = await self.ask(EXTENDER, "/filter", body, own=leaf(KUBE_SCHEDULER))
-        assert (status, json.loads(said)["NodeNames"]) == (200, ["n0", "n1"])
+        assert status == 200
+        assert json.loads(said)["NodeNames"]
+        admitted = await self.admit("mutate", corpus()[0], leaf(KUBE_API_SERVER))
+        assert admitted[0] == 200
         assert (await self.ask(API, "/apis", method="GET"))[0] == 200
         assert (await self.ask(PROBES, "/livez", method="GET"))[0] == 200
 
@@ -303,6 +385,14 @@ class Doors:
                 return answer.status, await answer.read()
         return REFUSED, b""
 
+    async def admit(
+        self, hook: str, review: Json, own: KeyPair | None = None
+    ) -> tuple[int, Json | None]:
+        """Let the webhook review a write; return the status, and the response if any."""
+        body, headers = json.dumps(review).encode(), {"Content-Type": "application/json"}
+        status, said = await self.ask(WEBHOOK, f"/{hook}", body, own=own, headers=headers)
+        return status, json.loads(said)["response"] if status == 200 else None
+
     async def review(
         self, old: Json, new: Json, own: KeyPair | None = None
     ) -> tuple[int, Json | None]:
@@ -321,6 +411,10 @@ class Doors:
             context.load_cert_chain(self.folder / "own.pem")
         self._contexts[own, is_http2] = context
         return context
+
+
+def _serving(callers: Path | None) -> Serving:
+    return Serving(clients=None if callers is None else callers.read_bytes())
 
 
 def _folder(options: SchedulerOptions, serving: Serving, names: tuple[str, ...]) -> Folder:

@@ -21,7 +21,7 @@ from tests.support.hostile.doors import (
     given,
     leaf,
 )
-from tests.support.hostile.port import NAMES, ask_the_extender, call_of
+from tests.support.hostile.port import NAMES, ask_the_extender, ask_the_webhook, call_of
 from tests.support.kube.schedulers import client_leaf
 from tests.support.objects import container, pod
 
@@ -59,6 +59,17 @@ def use_the_gate() -> str:
         return [(await doors.review(real, given(real), each))[0] for each in own]
 
     return f"{counted(doors.attack(act))}; {doors.holders()['n2']} cards taken"
+
+
+def use_the_webhook() -> str:
+    """Have invented Pods reviewed."""
+    doors = Doors()
+    own = [one for one in others() if one != leaf(KUBE_API_SERVER)]
+
+    async def act(doors: Doors) -> list[int]:
+        return [status for each in own for status in await ask_the_webhook(doors, each)]
+
+    return f"{counted(doors.attack(act))}; {len(doors.admits.records)} refusals handed on"
 
 
 def name_somebody_else() -> str:
@@ -171,6 +182,11 @@ ATTACKS: Final = (
         play=use_the_extender,
     ),
     Attack(who=OTHER, what="has a true claim reviewed by the gate", play=use_the_gate),
+    Attack(
+        who=OTHER,
+        what="has a Pod that is not there reviewed by a webhook with `--client-ca`",
+        play=use_the_webhook,
+    ),
     Attack(who=OTHER, what="names a user to `--api`", play=name_somebody_else),
     Attack(
         who=SCHEDULER,

@@ -7,6 +7,8 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any, Final
 
+from certs.material import KeyPair
+from ledger.domain.errors import InputError
 from scheduler.service.api.discovery import discovery_routes
 from scheduler.service.api.words import ROOT
 from tenure.query.questions import QUESTIONS
@@ -20,6 +22,8 @@ from tests.support.hostile.doors import (
     counted,
     given,
 )
+from tests.support.kube import pods
+from tests.support.reviews import review
 
 Json = dict[str, Any]
 P: Final = "P"
@@ -267,6 +271,32 @@ def use_the_probes() -> str:
     return f"{counted(doors.attack(act))}"
 
 
+async def ask_the_webhook(doors: Doors, own: KeyPair | None = None) -> list[int]:
+    """Have both hooks decide on a Pod of another team that breaks rules; return the statuses."""
+    made = pods.pod("victim", {"koordinator.sh/gpu-core": "150"})
+    made["metadata"]["namespace"] = "payments"
+    return [(await doors.admit(hook, review(made), own))[0] for hook in ("mutate", "validate")]
+
+
+def use_the_webhook() -> str:
+    """Have invented Pods reviewed."""
+    doors = Doors()
+    statuses = doors.attack(ask_the_webhook)
+    return f"{counted(statuses)}; {len(doors.admits.records)} refusals handed on"
+
+
+def use_an_open_webhook() -> str:
+    """Have invented Pods reviewed by a webhook that asks nobody for a certificate."""
+    doors = Doors(is_open=True)
+    statuses = doors.attack(ask_the_webhook)
+    try:
+        replace(doors.hooks, scheduler_api="https://tenure-api.tenure-system.svc")
+        after = "they are recorded"
+    except InputError as error:
+        after = f"with `--scheduler-api` it does not start, for want of `{error.field}`"
+    return f"{counted(statuses)}; {after}"
+
+
 ATTACKS: Final = (
     Attack(
         who=P,
@@ -312,5 +342,11 @@ ATTACKS: Final = (
     ),
     Attack(who=P, what="reads the discovery documents of `--api`", play=look_around),
     Attack(who=P, what="shows `--api` 70 tokens that are nobody's", play=guess_tokens),
+    Attack(
+        who=P,
+        what="has a Pod of another team that is not there reviewed by a webhook with `--client-ca`",
+        play=use_the_webhook,
+    ),
+    Attack(who=P, what="has it reviewed by a webhook without", play=use_an_open_webhook),
     Attack(who=P, what="asks the port of probes for what other doors have", play=use_the_probes),
 )

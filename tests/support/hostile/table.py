@@ -9,6 +9,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.support.hostile import leaf, node, node_files, port
+from tests.support.hostile import leaf, namespace, node, node_files, port
 
-ATTACKS: Final = (*port.ATTACKS, *leaf.ATTACKS, *node.ATTACKS, *node_files.ATTACKS)
+ATTACKS: Final = (
+    *port.ATTACKS,
+    *leaf.ATTACKS,
+    *namespace.ATTACKS,
+    *node.ATTACKS,
+    *node_files.ATTACKS,
+)
