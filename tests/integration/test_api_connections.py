@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import ssl
-import statistics
-import sys
-import time
-from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -34,6 +29,7 @@ pytestmark = pytest.mark.integration
 
 LIMITS: Final = ConnectionLimits(open_max=16, agents_max=20, token_max=3)
 CHANGES: Final = "/agents/v1/changes"
+CONFIRMATIONS: Final = "/agents/v1/confirmations"
 HOLDINGS: Final = "/agents/v1/holdings"
 SLOWLY: Final = "/slowly"
 DISCOVERY: Final = "/apis/audit.tenure.sh"
@@ -90,6 +86,7 @@ class Scene:
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
     waiting: dict[str, asyncio.Event] = field(default_factory=dict)
     clients: list[Client] = field(default_factory=list)
+    reading: bool = False
 
     async def connect(self) -> Client:
         """Open a connection."""
@@ -122,6 +119,15 @@ class Scene:
         for one in self.waiting.values():
             one.set()
 
+    async def read(self, request: web.Request, _: Caller) -> web.StreamResponse:
+        """Read a body to its end."""
+        self.reading = True
+        try:
+            await request.read()
+        finally:
+            self.reading = False
+        return json_answer({})
+
     async def answer(self, _: web.Request, __: Caller) -> web.StreamResponse:
         """Answer at once."""
         return json_answer({})
@@ -145,6 +151,7 @@ def served(
             [
                 Route(method="GET", path=CHANGES, act=scene.wait, agents=AGENT_ACCOUNT),
                 Route(method="GET", path=HOLDINGS, act=scene.answer, agents=AGENT_ACCOUNT),
+                Route(method="POST", path=CONFIRMATIONS, act=scene.read, agents=AGENT_ACCOUNT),
                 Route(method="GET", path=SLOWLY, act=scene.wait),
                 Route(method="GET", path="/who", act=scene.answer),
             ]
@@ -201,6 +208,25 @@ def test_an_agent_that_hangs_up_as_it_asks_leaves_its_place(tmp_path: Path) -> N
     with_time(served, tmp_path, act)
 
 
+def test_a_caller_who_hangs_up_in_a_body_is_no_mistake_of_ours(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An agent gives up a message where the service is slow; the log names no error for it."""
+
+    async def act(scene: Scene) -> None:
+        scene.cluster.reviews_agents.set()
+        one = await scene.connect()
+        head = f"POST {CONFIRMATIONS} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer agent-1.a\r\n"
+        one.writer.write(f"{head}Content-Length: 9\r\n\r\n[".encode())
+        await until(lambda: scene.reading)
+        one.writer.transport.abort()
+        [listener] = Connections.listening
+        await until(lambda: not listener.open and not scene.reading)
+
+    with_time(served, tmp_path, act)
+    assert not [one for one in caplog.records if one.levelname == "ERROR"]
+
+
 def test_one_user_has_a_few_connections_whatever_tokens_they_show(tmp_path: Path) -> None:
     """One more takes the place of the oldest that is idle, and is refused where none is."""
 
@@ -236,62 +262,6 @@ def test_agents_whose_tokens_are_asked_about_leave_people_theirs(tmp_path: Path)
         assert await asyncio.gather(*agents) == [200] * MOST
 
     with_time(served, tmp_path, act)
-
-
-AGENTS: Final = 6_000
-
-
-@pytest.mark.slow
-def test_people_are_answered_within_a_second_beside_six_thousand_agents(tmp_path: Path) -> None:
-    """Every agent waits for changes; each is answered soon after there is one for it."""
-
-    async def act(scene: Scene) -> None:
-        scene.cluster.reviews_agents.set()
-        free = asyncio.Semaphore(4)  # fewer than one address may ask about at once
-        draw, answered, connected = random.Random(1), Counter[int](), set[int]()
-
-        async def agent(number: int) -> None:
-            async with free:
-                client = await scene.connect()
-                assert await client.ask(HOLDINGS, f"agent-{number}") == 200
-            connected.add(number)
-            while not scene.go_on.is_set():
-                assert await client.ask(CHANGES, f"agent-{number}") == 200
-                answered[number] += 1
-
-        began = time.monotonic()
-        agents = [asyncio.create_task(agent(number)) for number in range(AGENTS)]
-        await until(lambda: len(connected) == AGENTS)
-        report(f"{AGENTS} agents connected in {time.monotonic() - began:.0f} s")
-        took: dict[str, list[float]] = {"people": [], "discovery": [], "agents": []}
-        for number in range(200):
-            for what, path, token in (
-                ("people", "/who", f"person-{number}"),
-                ("discovery", DISCOVERY, ""),
-            ):
-                at = time.monotonic()
-                assert await scene.ask(path, token) == 200
-                took[what].append(time.monotonic() - at)
-            one = draw.randrange(AGENTS)
-            await until(lambda: f"agent-{one}{CHANGES}" in scene.waiting)  # noqa: B023
-            at, before = time.monotonic(), answered[one]
-            scene.waiting[f"agent-{one}{CHANGES}"].set()
-            await until(lambda: answered[one] > before)  # noqa: B023 - it is over by then
-            took["agents"].append(time.monotonic() - at)
-        assert not any(one.done() for one in agents), "none was refused, or lost its connection"
-        for what, seconds in took.items():
-            p50, p99 = statistics.median(seconds), statistics.quantiles(seconds, n=100)[98]
-            report(f"{what}: p50 {1000 * p50:.1f} ms, p99 {1000 * p99:.1f} ms")
-            assert p99 < 1, what
-        scene.release()
-        await asyncio.gather(*agents)
-
-    served(tmp_path, act, ConnectionLimits())
-
-
-def report(words: str) -> None:
-    """Say it to whoever runs the campaign."""
-    sys.stdout.write(f"\n{words}")
 
 
 def with_time(serve: Callable[..., None], folder: Path, act: Callable[..., Any]) -> None:

@@ -290,7 +290,7 @@ def _handler(
             _log.warning("not answered", extra={"path": route.path, "reason": str(error)})
             away = "the API server" if isinstance(error, ApiError) else "the ledger"
             return refusal(503, "ServiceUnavailable", f"{away} does not answer now", retry=True)
-        except web.HTTPException:
+        except (web.HTTPException, ConnectionError):  # of one's own, or whoever asked hung up
             raise
         except TimeoutError:
             return refusal(504, "Timeout", f"no answer in time: seconds={seconds:g}")
