@@ -29,6 +29,8 @@ AUTHENTICATION: Final = (
 )
 REVIEWS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"
 REMEMBERED_SECONDS: Final = 10.0
+AGENTS_SECONDS: Final = 60.0
+"""So long for agents, each of which asks every 20 s: 6,000 reviews a minute of as many nodes."""
 TOKEN_MAX: Final = 8 * 1024
 PROVED_SECONDS: Final = 3_600.0
 """A token that was somebody's so lately is not a stranger's; kubelet renews one in that time."""
@@ -126,16 +128,28 @@ def read_rule(found: Object | None) -> HeaderRule:
 
 
 class Callers:
-    """Tells who calls; `rule` says whose headers are believed, and is set when that changes."""
+    """
+    Tells who calls; `rule` says whose headers are believed, and is set when that changes.
 
-    def __init__(self, api: Objects, monotonic: Callable[[], float]) -> None:
+    Args:
+        seconds: how long it is remembered whose a token is; that it is nobody's, 10 s.
+    """
+
+    def __init__(
+        self,
+        api: Objects,
+        monotonic: Callable[[], float],
+        seconds: float = REMEMBERED_SECONDS,
+    ) -> None:
         self.rule = NOBODY
         self._api = api
         self._monotonic = monotonic
-        kept: Callable[[], Remembered[bytes, Caller | None]] = partial(
-            Remembered, monotonic, seconds=REMEMBERED_SECONDS
+        self._known: Remembered[bytes, Caller | None] = Remembered(
+            monotonic, seconds=seconds, kept_max=PROVED_MAX, asked_max=PROVED_MAX
         )
-        self._known, self._strange = kept(), kept()
+        self._strange: Remembered[bytes, Caller | None] = Remembered(
+            monotonic, seconds=REMEMBERED_SECONDS
+        )
         self._proved: dict[bytes, float] = {}  # digest of a token -> when it was somebody's
         self._junk = Budgets(monotonic, burst=JUNK_MAX, seconds=JUNK_SECONDS)
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from scheduler.service.budgets import put_newest
+
+AT_ONCE: Final = 32
+"""Questions that the API server is asked at once, of those that are open."""
 
 _K = TypeVar("_K", bound=Hashable)
 _V = TypeVar("_V")
@@ -24,7 +27,7 @@ class Remembered(Generic[_K, _V]):
     Args:
         seconds: how long an answer counts.
         kept_max: answers; the oldest goes first.
-        asked_max: questions that are open at once.
+        asked_max: questions that are open at once, those included that wait for their turn.
         share_max: those of them that one who asks may have open.
     """
 
@@ -34,7 +37,7 @@ class Remembered(Generic[_K, _V]):
         *,
         seconds: float,
         kept_max: int = 4096,
-        asked_max: int = 32,
+        asked_max: int = 1024,
         share_max: int = 8,
     ) -> None:
         self._monotonic = monotonic
@@ -45,6 +48,7 @@ class Remembered(Generic[_K, _V]):
         self._shares: Counter[Hashable] = Counter()
         self._kept: dict[_K, tuple[float, _V]] = {}
         self._asked: dict[_K, asyncio.Future[_V]] = {}
+        self._turns = asyncio.Semaphore(AT_ONCE)
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -79,8 +83,9 @@ class Remembered(Generic[_K, _V]):
         put_newest(self._kept, key, (since + self._seconds, value), self._kept_max)
 
     async def _learn(self, key: _K, ask: Callable[[], Awaitable[_V]]) -> _V:
-        since = self._monotonic()
-        found = await ask()
+        async with self._turns:
+            since = self._monotonic()
+            found = await ask()
         self.keep(key, found, since)
         return found
 

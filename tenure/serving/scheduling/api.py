@@ -10,7 +10,7 @@ from typing import Final
 
 from certs.ports import Objects
 from certs.serving import Folder, Serving
-from scheduler.service.api.callers import AUTHENTICATION, Callers, read_rule
+from scheduler.service.api.callers import AGENTS_SECONDS, AUTHENTICATION, Callers, read_rule
 from scheduler.service.api.discovery import discovery_routes
 from scheduler.service.api.http import LateRoutes, OpenRoute, Route, Took, api_app
 from scheduler.service.metrics import Metrics
@@ -50,7 +50,7 @@ class ApiListener:
         )
         self._folder.look()
         self._callers = Callers(api, time.monotonic)
-        self._agents = Callers(api, time.monotonic)
+        self._agents = Callers(api, time.monotonic, AGENTS_SECONDS)
         self._connections = Connections(limits)
 
     def look(self) -> bool:

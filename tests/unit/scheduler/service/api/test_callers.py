@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 from multidict import CIMultiDict
 
+from agent.decide.following import WAIT_SECONDS
 from certs.ports import ApiError, Object
 from ledger.domain.errors import InputError
 from scheduler.service.api.callers import (
+    AGENTS_SECONDS,
     JUNK_MAX,
     NOBODY,
     REMEMBERED_SECONDS,
@@ -22,7 +24,7 @@ from scheduler.service.api.callers import (
     UnknownCallerError,
     read_rule,
 )
-from scheduler.service.api.remembered import TooManyError
+from scheduler.service.api.remembered import AT_ONCE, TooManyError
 
 RULE = HeaderRule(
     authority=b"PEM",
@@ -54,7 +56,7 @@ class Reviews:
         await asyncio.sleep(0)
         if self.away:
             raise ApiError("the API did not answer")
-        good = body["spec"]["token"] == "good"
+        good = body["spec"]["token"].startswith(("good", "agent"))
         return {"status": {"authenticated": True, "user": self.user} if good else {}}
 
     async def read(self, path: str) -> Object | None:
@@ -181,6 +183,44 @@ def test_a_token_without_a_user_is_nobodys() -> None:
         who(TOKEN, reviews=Reviews(username=""))
 
 
+def test_agents_are_remembered_from_poll_to_poll_all_of_them() -> None:
+    """Each asks every 20 s: the API server reviews the tokens of 6,000 nodes once a minute."""
+    reviews = Reviews()
+    callers = Callers(reviews, lambda: reviews.now, seconds=AGENTS_SECONDS)
+
+    async def main() -> None:
+        for _ in range(3):
+            for number in range(6_000):
+                token = ("authorization", f"bearer agent-{number}")
+                await callers.who(CIMultiDict([token]), (), f"10.0.{number // 250}.{number % 250}")
+            reviews.now += WAIT_SECONDS - 0.1
+        assert len(reviews.asked) == 6_000
+        reviews.now += AGENTS_SECONDS
+        await callers.who(CIMultiDict([token]), ())
+        assert len(reviews.asked) == 6_001
+
+    asyncio.run(main())
+
+
+def test_many_who_ask_at_once_wait_for_their_turn() -> None:
+    """After a restart every agent comes at once: none is refused, and few reviews are open."""
+
+    async def main() -> None:
+        reviews = Waiting()
+        callers = Callers(reviews, lambda: reviews.now)
+        asking = [
+            asyncio.create_task(callers.who(bearing(f"agent-{number}"), (), f"at {number}"))
+            for number in range(1_000)
+        ]
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert reviews.open == AT_ONCE
+        reviews.goes_on.set()
+        assert {one.user for one in await asyncio.gather(*asking)} == {"sa"}
+
+    asyncio.run(main())
+
+
 def test_a_token_is_asked_of_once_in_some_seconds_and_once_for_all_who_wait() -> None:
     """The token's text is kept for no longer than it is asked about."""
     reviews = Reviews()
@@ -248,11 +288,14 @@ class Waiting(Reviews):
     def __init__(self) -> None:
         super().__init__()
         self.goes_on = asyncio.Event()
+        self.open = 0
 
     async def create(self, path: str, body: Object) -> Object:
         """Review a token, late if it is nobody's."""
         if body["spec"]["token"] != "good":
+            self.open += 1
             await self.goes_on.wait()
+            self.open -= 1
         return await super().create(path, body)
 
 
@@ -288,7 +331,7 @@ def test_strangers_with_junk_keep_nobody_out() -> None:
         reviews.goes_on.set()
         ends = await asyncio.gather(*junk, *many, return_exceptions=True)
         kinds = Counter(type(each) for each in ends)
-        assert kinds == {UnknownCallerError: 32, TooManyError: 168}
+        assert kinds == {UnknownCallerError: 108, TooManyError: 92}
 
     asyncio.run(main())
 
