@@ -213,6 +213,7 @@ class _Pod:
 def _measure(plane: ControlPlane, folder: Path, port: int, seconds: float) -> None:
     probes = free_port()
     options = {
+        "mode": "plugin",
         "service": f"https://127.0.0.1:{port}",
         "kubelet": f"https://127.0.0.1:{port}",
         "ca": "ca.crt",

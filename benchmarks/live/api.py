@@ -21,6 +21,9 @@ from aiohttp import web
 
 from benchmarks.live import cluster
 from benchmarks.live.cluster import NAMESPACE, Json
+from ledger.domain.resources import CALLER_NODE_NAME, CALLER_NODE_UID
+from scheduler.service.api import callers, rights
+from scheduler.service.api.words import AGENT_ACCOUNT, user_of
 from tenure.serving.scheduling.cluster import PATHS
 
 BOOKMARK_SECONDS: Final = 15.0
@@ -54,7 +57,8 @@ class Collection:
 class Api:
     """The whole of it."""
 
-    def __init__(self, node_count: int, pods: Iterable[Json]) -> None:
+    def __init__(self, node_count: int, pods: Iterable[Json], equipped: int | None = None) -> None:
+        equipped = node_count if equipped is None else equipped
         self._own: dict[str, Json] = {}  # objects of the service's own, by path
         self._pages: dict[tuple[str, int, int], bytes] = {}
         self._versions = itertools.count(1)
@@ -62,8 +66,8 @@ class Api:
         names = ("default", "kube-system", NAMESPACE)
         self._fill(PATHS["namespaces"], ({"metadata": {"name": name}} for name in names))
         self._fill(PATHS["nodes"], cluster.nodes(node_count))
-        self._fill(PATHS["devices"], cluster.devices(node_count))
-        self._fill(PATHS["noderesourcetopologies"], cluster.topologies(node_count))
+        self._fill(PATHS["devices"], cluster.devices(equipped))
+        self._fill(PATHS["noderesourcetopologies"], cluster.topologies(equipped))
         self._fill(PATHS["pods"], pods)
 
     def app(self) -> web.Application:
@@ -79,6 +83,8 @@ class Api:
             app.router.add_put(f"{path}/{{name}}", self._replace_own)
             app.router.add_patch(f"{path}/{{name}}", self._read_own)
         app.router.add_post(f"{pods}/{{name}}/binding", self._bind)
+        app.router.add_post(callers.REVIEWS, _review_token)
+        app.router.add_post(rights.REVIEWS, _review_right)
         for path in ("/api/v1/namespaces/{name}", f"{pods}/{{name}}", "/api/v1/nodes/{name}"):
             app.router.add_get(path, self._read)
             app.router.add_patch(path, self._patch)
@@ -119,9 +125,11 @@ class Api:
         watches = self._all[request.path].watches
         watches.add(told)
         try:
-            while True:
+            loop = asyncio.get_running_loop()
+            end = loop.time() + float(request.query["timeoutSeconds"])
+            while (left := end - loop.time()) > 0:
                 try:
-                    async with asyncio.timeout(BOOKMARK_SECONDS):
+                    async with asyncio.timeout(min(left, BOOKMARK_SECONDS)):
                         event = await told.get()
                 except TimeoutError:
                     metadata = {"name": "now", "resourceVersion": str(next(self._versions))}
@@ -131,6 +139,7 @@ class Api:
             return answer
         finally:
             watches.discard(told)
+        return answer
 
     async def _create_pod(self, request: web.Request) -> web.Response:
         pod = self._put("/api/v1/pods", await request.json())
@@ -188,6 +197,22 @@ class Api:
         return web.json_response(item)
 
 
+async def _review_token(request: web.Request) -> web.Response:
+    """Say whose a token is: `agent.NODE` a node's agent's, any other the user's of its name."""
+    token = (await request.json())["spec"]["token"]
+    user: Json = {"username": token}
+    if token.startswith("agent."):
+        node = token.partition(".")[2]
+        extra = {CALLER_NODE_NAME: [node], CALLER_NODE_UID: [f"node-{node}"]}
+        user = {"username": user_of(AGENT_ACCOUNT), "extra": extra}
+    return web.json_response({"status": {"authenticated": True, "user": user}}, status=201)
+
+
+async def _review_right(_: web.Request) -> web.Response:
+    """Let whoever asks get everything."""
+    return web.json_response({"status": {"allowed": True}}, status=201)
+
+
 def _collection(request: web.Request) -> str:
     kind = request.path.split("/")[-2]
     return f"/api/v1/{kind}"
@@ -198,13 +223,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.live.api")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--nodes", type=int, required=True)
+    parser.add_argument("--equipped", type=int, help="that have devices and CPUs; default: all")
     parser.add_argument("--pods", type=int, default=0)
     parser.add_argument("--pods-file", type=Path, help="Pods, a line of JSON each")
     asked = parser.parse_args()
     pods: Iterable[Json] = cluster.running(asked.pods, asked.nodes)
     if asked.pods_file is not None:
         pods = map(json.loads, asked.pods_file.read_text().splitlines())
-    app = Api(asked.nodes, pods).app()
+    app = Api(asked.nodes, pods, asked.equipped).app()
     web.run_app(app, host="127.0.0.1", port=asked.port, print=None)
 
 
