@@ -60,10 +60,6 @@ class RefusedError(Exception):
         self.retry = retry
 
 
-class ConnectAgainError(Exception):
-    """What a connection proved when it was opened is believed no more."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
     """
@@ -273,10 +269,6 @@ def _handler(
             if error.retry:
                 answer.force_close()  # the next connection may find another replica
             return answer
-        except ConnectAgainError as error:
-            answer = refusal(503, "ServiceUnavailable", str(error), retry=True)
-            answer.force_close()
-            return answer
         except UnknownCallerError as error:
             return refusal(401, "Unauthorized", str(error))
         except web.HTTPRequestEntityTooLarge:
@@ -321,14 +313,15 @@ def _common_names(request: web.Request, believed: Believed) -> tuple[str, ...]:
     Return the common names of a certificate that is believed now, none without one.
 
     Raises:
-        ConnectAgainError: the connection showed one to an authority that is not believed any more.
+        RefusedError: the connection showed one to an authority that is not believed any more.
     """
     transport = request.transport
     shown = None if transport is None else transport.get_extra_info("ssl_object")
     if shown is None or not shown.getpeercert():
         return ()
     if not believed.believes(shown.context):
-        raise ConnectAgainError("whose certificates are believed has changed: connect again")
+        fact = "whose certificates are believed has changed: connect again"
+        raise RefusedError(503, "ServiceUnavailable", fact, retry=True)
     return common_names(shown)
 
 
