@@ -150,14 +150,17 @@ class Scene:
         said, _ = extender.call("bind", json.dumps(call).encode())
         assert not said["Error"], said["Error"]
 
-    def judge(self, name: str, *, bounded: bool = True) -> None:
-        """Say how long everything took, and hold it to the bound."""
+    def judge(self, name: str) -> list[str]:
+        """Say how long everything took; return what took too long."""
+        late = []
         for what, seconds in self.took.items():
             p50, p99 = statistics.median(seconds), statistics.quantiles(seconds, n=100)[98]
             figures = f"p50 {p50:.3f} p99 {p99:.3f} max {max(seconds):.3f} s of {len(seconds)}"
             report(f"{name}, {what}: {figures}")
-            assert p99 < SECONDS_MAX or not bounded, (name, what)
+            if p99 >= SECONDS_MAX:
+                late.append(f"{name}, {what}: {figures}")
         self.took.clear()
+        return late
 
 
 def report(words: str) -> None:
@@ -191,7 +194,7 @@ def test_people_are_answered_within_a_second_beside_six_thousand_agents(tmp_path
         scene = Scene(folder=tmp_path, identities=issue(tmp_path / "keys"), api=api)
         ledger = f"sqlite:///{tmp_path / 'ledger.db'}"
         assert tenure("ledger", "init", "--ledger", ledger, cwd=tmp_path).returncode == 0
-        pods = cluster.coming(2 * PODS)
+        pods, late = cluster.coming(2 * PODS), []
         with scene.service():
             until(lambda: position(scene) >= AGENTS, BEGIN_SECONDS)
             stack.enter_context(scene.played())
@@ -205,10 +208,10 @@ def test_people_are_answered_within_a_second_beside_six_thousand_agents(tmp_path
                     if number % 3 == 0:
                         scene.place(next(pods), extender)
                     scene.ask()
-                scene.judge(name)
+                late += scene.judge(name)
             told = scene.look()["told"]
             scene.took["agents"] = [told[uid] - at for uid, at in scene.bound.items()]
-            scene.judge("from the bind")
+            late += scene.judge("from the bind")
             report(f"not answered: {scene.look()['failures']}")
         ended = time.monotonic()
         with scene.service():
@@ -217,7 +220,8 @@ def test_people_are_answered_within_a_second_beside_six_thousand_agents(tmp_path
                 scene.ask()
                 assert time.monotonic() - ended < SILENT_SECONDS, found["failures"]
             report(f"all heard {time.monotonic() - ended:.0f} s after its end")
-            scene.judge("storm", bounded=False)
+            scene.judge("storm")
+        assert not late
 
 
 def position(scene: Scene) -> float:
