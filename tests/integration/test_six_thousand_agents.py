@@ -43,7 +43,7 @@ BEGIN_SECONDS: Final = 180.0
 _ASKED: Final = {
     "people": ("api", f"{ROOT}/answers/drift", {"Authorization": "Bearer anna"}),
     "discovery": ("api", ROOT, {}),
-    "probes": ("probes", "/readyz", {}),
+    "probes": ("probes", "/livez", {}),
 }
 
 
