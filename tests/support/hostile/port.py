@@ -149,10 +149,11 @@ def take_for_others() -> str:
     assert doors.attack(act)
     [holding] = doors.claims_of("n2")
     seconds, held = 0, doors.holders()["n2"]
-    while doors.holders()["n2"]:
+    while doors.claims_of("n2"):
         doors.cluster.wait(1, step=1)
         doors.cluster.live.guard.gate.look_again()
         seconds += 1
+    assert not doors.holders()["n2"]
     return f"{held} card held for {seconds} s, then free; {len(holding.consumers)} Pods recorded"
 
 
