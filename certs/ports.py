@@ -57,20 +57,15 @@ class Objects(Protocol):
 
     async def read(self, path: str) -> Object | None:
         """Return an object as the API server has it now; None if there is none."""
-        ...
 
     async def create(self, path: str, body: Object) -> Object:
         """Create an object in the collection at `path`."""
-        ...
 
     async def replace(self, path: str, body: Object) -> Object:
         """Replace an object if it still has the resourceVersion in `body`."""
-        ...
 
     async def patch(self, path: str, operations: Sequence[Object]) -> Object:
         """Apply a JSON patch whole or not at all; a failing `test` is a conflict."""
-        ...
 
     async def remove(self, path: str) -> None:
         """Delete an object; one that is gone already is no error."""
-        ...

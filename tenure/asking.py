@@ -100,7 +100,6 @@ class Answers(Protocol[_Q_contra]):
 
     def __call__(self, source: Ledger, question: _Q_contra, sight: Sight, /) -> Answer:
         """Answer. Raises InputError: the question can't be read, or is of what nobody knows."""
-        ...
 
 
 def params_of(question: DataclassInstance) -> list[tuple[str, str]]:

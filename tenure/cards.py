@@ -15,27 +15,22 @@ class Part(Protocol):
     @property
     def device_type(self) -> str | None:
         """Return the type; None for what is no device."""
-        ...
 
     @property
     def minor(self) -> int | None:
         """Return the number of the device."""
-        ...
 
     @property
     def core_percent(self) -> int:
         """Return the core of it, 0 where none was asked."""
-        ...
 
     @property
     def memory_bytes(self) -> int:
         """Return the memory of it."""
-        ...
 
     @property
     def memory_ratio_percent(self) -> int:
         """Return the same of all it has."""
-        ...
 
 
 def cards_text(parts: Iterable[Part]) -> str:

@@ -229,7 +229,6 @@ class Probe(Protocol):
         Raises:
             InputError: a file that somebody wrote says something else than a machine.
         """
-        ...
 
 
 def checked(found: Discovery) -> Discovery:

@@ -115,7 +115,6 @@ class PodSource(Protocol):
 
     async def pods(self) -> Sequence[Pod]:
         """Return them. Raises NoAnswerError, InputError: it can't."""
-        ...
 
 
 class PodsHere:

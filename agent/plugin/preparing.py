@@ -23,11 +23,9 @@ class Holdings(Protocol):
 
     def devices_of(self, pod_uid: str, container: str) -> Sequence[ProvenDevice] | None:
         """Return a container's devices, as the ledger says; None where nothing is known of it."""
-        ...
 
     def is_held(self, pod_uid: str) -> bool:
         """Tell whether a Pod holds something by a word of now; it may not name its containers."""
-        ...
 
 
 def not_isolated(_devices: Sequence[ProvenDevice]) -> Edits:

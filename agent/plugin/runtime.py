@@ -18,7 +18,6 @@ class AsksRuntime(Protocol):
 
     async def itself(self) -> RuntimeSaid:
         """Return what it says. Raises AwayError."""
-        ...
 
 
 class RuntimeCheck:

@@ -115,31 +115,24 @@ class Served(Protocol):
 
     def begin(self) -> None:
         """Hear that kubelet knows the resource anew: it started, or we did."""
-        ...
 
     def why_not(self) -> str:
         """Return why kubelet must not know the resource now; nothing when it may."""
-        ...
 
     def listing(self) -> Any:  # noqa: ANN401 - a message
         """Return all ids as a ListAndWatchResponse, the same object while nothing changed."""
-        ...
 
     async def allocate(self, ids: Sequence[str]) -> Allocated:
         """Return the answer to a container that is given these ids."""
-        ...
 
     async def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> list[str]:
         """Return the ids that kubelet should take."""
-        ...
 
     async def prepare(self, ids: frozenset[str]) -> Mapping[str, object]:
         """Make sure that a container with these ids may start; return what is said of it."""
-        ...
 
     def sweep(self) -> int:
         """Take away what nobody needs any more; return how much that was."""
-        ...
 
 
 class DevicePlugin:

@@ -34,15 +34,12 @@ class NodeWord(Protocol):
 
     def pods(self) -> Sequence[HeldByPod] | None:
         """Return what every Pod holds, as the ledger says; None where nobody knows."""
-        ...
 
     def asked(self) -> Asked | None:
         """Return what kubelet's Pods ask for; None where nobody knows."""
-        ...
 
     def version(self) -> object:
         """Return what differs from before once another answer may."""
-        ...
 
 
 def asked_by_living(pods: Iterable[Mapping[str, Any]], vocabulary: Vocabulary) -> Asked:

@@ -65,11 +65,9 @@ class Applier(Protocol):
 
     async def read(self, path: str) -> Object | None:
         """Return an object as the API server has it now; None if there is none."""
-        ...
 
     async def apply(self, path: str, body: Object, *, manager: str, force: bool) -> Object:
         """Apply an object's fields as this manager's (server-side apply)."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

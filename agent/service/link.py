@@ -41,16 +41,13 @@ class HoldingsOfNode(Protocol):
     @property
     def holdings(self) -> NodeHoldings | None:
         """Return the last word; None = there was none yet."""
-        ...
 
     @property
     def is_heard(self) -> bool:
         """Tell whether that is the service's word of now, and no older one."""
-        ...
 
     def age_seconds(self) -> float | None:
         """Return how long ago the service said so; None = nobody knows."""
-        ...
 
 
 class RefusedError(TenureError):

@@ -61,7 +61,6 @@ class Discoveries(Protocol):
 
     async def cards(self) -> tuple[Sequence[Card], bool]:
         """Return those that can be looked at, with their processes, and whether these are all."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

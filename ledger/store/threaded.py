@@ -41,15 +41,12 @@ class Connected(Protocol):
         self, fn: Callable[Concatenate[Connection, _P], _T], *args: _P.args, **kwargs: _P.kwargs
     ) -> _T:
         """Return what a function of the store gives for the connection."""
-        ...
 
     async def invalidate(self) -> None:
         """Count on nothing that is there."""
-        ...
 
     async def close(self) -> None:
         """Let go of it."""
-        ...
 
 
 class ThreadedConnection:

@@ -60,11 +60,9 @@ class Documents(Protocol):
     @property
     def documents(self) -> Sequence[Document]:
         """All of them."""
-        ...
 
     def of_kind(self, kind: str) -> Sequence[Document]:
         """Return the objects of one kind of ours."""
-        ...
 
     def documents_in(self, name: str, text: str) -> tuple[Any, ...]:
         """
@@ -73,7 +71,6 @@ class Documents(Protocol):
         Raises:
             InputError: broken YAML; with its line.
         """
-        ...
 
 
 def is_ended(body: Mapping[str, Any]) -> bool:

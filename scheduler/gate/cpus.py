@@ -43,11 +43,9 @@ class ClaimCpus(Protocol):
 
     def offered(self, node: NodeState, result: ClaimResult) -> CpuSet | CpusBarred:
         """Return all CPUs of which a result's device is some, held or not."""
-        ...
 
     def choose(self, node: NodeState, count: int, closed: CpuSet) -> CpuSet | str:
         """Return so many CPUs of a node that are not closed; or in words why there are none."""
-        ...
 
 
 def with_cpus(

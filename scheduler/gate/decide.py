@@ -114,11 +114,9 @@ class Accounts(Protocol):
 
     def node(self, name: str) -> NodeState | None:
         """Return what the ledger has of the Node of this name; None where it has none."""
-        ...
 
     def account(self, allocated: Allocated) -> Accounted | Unaccounted:
         """Return what these results are of, by whole pools in their newest generation alone."""
-        ...
 
     def alike(self, node: str, device: Device, *, anywhere: bool = False) -> tuple[Alike, ...]:
         """
@@ -129,7 +127,6 @@ class Accounts(Protocol):
         Args:
             anywhere: wherever on the node they are, by PCIe root or NUMA node.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

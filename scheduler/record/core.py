@@ -50,11 +50,9 @@ class Record(Protocol):
 
     def add(self, event: NewEvent) -> None:
         """Take an event that belongs to the decision under way."""
-        ...
 
     def decided(self) -> None:
         """End a decision."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,7 +39,6 @@ class Binds(Protocol):
 
     async def bind(self, call: BindCall) -> str:
         """Bind a Pod; return why not, empty when it is bound there."""
-        ...
 
 
 class Holds(Protocol):
@@ -47,11 +46,9 @@ class Holds(Protocol):
 
     def asked_again(self, pod_uid: str) -> None:
         """Take back what a Pod was expected to get: it is filtered anew."""
-        ...
 
     def expected(self, placement: Placement, pod: Object, decided_at: int = -1) -> None:
         """Keep what a Pod would get on the node that is expected to win."""
-        ...
 
 
 class Refusals(Protocol):
@@ -61,7 +58,6 @@ class Refusals(Protocol):
         self, asked: PodRequest | RefusedPod, offered: IntArray | None = None, why: str = ""
     ) -> None:
         """Take note that a filter left a Pod no node; nothing waits."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

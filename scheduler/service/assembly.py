@@ -41,11 +41,9 @@ class Sink(Protocol):
 
     def put(self, uid: str, item: Object) -> None:
         """Take an object that came or changed."""
-        ...
 
     def drop(self, uid: str) -> None:
         """Forget an object that is gone."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,17 +33,14 @@ class Leaves(Protocol):
 
     def runs(self, pod_uid: str) -> bool:
         """Tell whether a Pod has a node and has not ended."""
-        ...
 
     def kept(
         self, name: str, standing: Standing | None, consumers: Sequence[Claimant]
     ) -> Stays | None:
         """Return why what a claim has stays, given who uses it or did so last."""
-        ...
 
     def ask(self, standing: Standing, consumers: Sequence[Claimant]) -> None:
         """Ask the node of a claim whether nothing of it is left."""
-        ...
 
 
 async def fence(api: Objects, claim: ClaimSeen) -> None:

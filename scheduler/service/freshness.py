@@ -19,11 +19,9 @@ class Followed(Protocol):
     @property
     def synced(self) -> bool:
         """Tell whether everything was told at some moment."""
-        ...
 
     def staleness(self) -> float | None:
         """Return the seconds since news came: an event, or the end of a watch in order."""
-        ...
 
 
 class Freshness:

@@ -18,12 +18,10 @@ class Recorder(Protocol):
     @property
     def epoch(self) -> int:
         """Return the epoch that is written in."""
-        ...
 
     @property
     def position(self) -> int:
         """Return the last position that is known to be durable."""
-        ...
 
     async def record(self, command: Command) -> Outcome:
         """
@@ -35,7 +33,6 @@ class Recorder(Protocol):
             OverloadedError: too many wait.
             LedgerError: nothing was recorded.
         """
-        ...
 
 
 class Clock(Protocol):
@@ -43,15 +40,12 @@ class Clock(Protocol):
 
     def monotonic(self) -> float:
         """Return seconds that never run backwards."""
-        ...
 
     def wall_us(self) -> int:
         """Return the wall clock in microseconds since 1970."""
-        ...
 
     async def sleep(self, seconds: float) -> None:
         """Come back after that many seconds."""
-        ...
 
 
 Start = Callable[[Awaitable[None]], None]
@@ -125,19 +119,15 @@ class Books(Protocol):
 
     def standing(self, pod_uid: str) -> Standing | None:
         """Return what is reserved for a Pod, None where nothing is."""
-        ...
 
     def is_named(self, call: BindCall) -> bool:
         """Tell whether a Pod has the name of a call, or is not known by any."""
-        ...
 
     def version(self, pod_uid: str) -> str | None:
         """Return the resourceVersion of a Pod that was seen unbound; None without such a Pod."""
-        ...
 
     def attempts(self, pod_uid: str) -> int:
         """Return the number of the Pod's newest reservation, ended or not; 0 without one."""
-        ...
 
     def choose(
         self, call: BindCall, attempt: int, resource_version: str, pod: Object | None
@@ -148,24 +138,18 @@ class Books(Protocol):
         Args:
             pod: as it was read at that version; None = as it was seen last.
         """
-        ...
 
     def by_number(self, call: BindCall) -> tuple[PodObserved, tuple[NewEvent, ...]] | None:
         """Count cards that a node gives by number as held at once; None where cards have names."""
-        ...
 
     def unbound(self, counted: PodObserved) -> None:
         """Give back what was counted: the Pod is not bound, or nothing of it is recorded."""
-        ...
 
     def refused(self, chosen: Chosen) -> None:
         """Give back what was chosen: the ledger has not recorded it, and will not."""
-        ...
 
     def used(self, chosen: Chosen) -> None:
         """Number Pods on from what was chosen: the ledger has others of these numbers."""
-        ...
 
     def recorded(self, events: Sequence[NewEvent], first: int) -> None:
         """Take note of events that are durable, the first at that position."""
-        ...

@@ -47,11 +47,9 @@ class ListerWatcher(Protocol):
 
     async def read(self, path: str) -> Object | None:
         """Return a list as the API server has it now."""
-        ...
 
     def watch(self, path: str, seconds: int) -> AsyncGenerator[Object, None]:
         """Yield the events of a watch until the API server ends it."""
-        ...
 
 
 class Sink(Protocol):
@@ -59,11 +57,9 @@ class Sink(Protocol):
 
     def put(self, uid: str, item: Object) -> None:
         """Take an object that came or changed; `item` is whole, and nobody else keeps it."""
-        ...
 
     def drop(self, uid: str) -> None:
         """Forget an object that is gone."""
-        ...
 
 
 class Reflector:

@@ -45,24 +45,19 @@ class Known(Protocol):
     @property
     def who(self) -> str:
         """Who knows them, in words: `the ledger`."""
-        ...
 
     @property
     def where(self) -> str:
         """Where one sees what there is."""
-        ...
 
     def names(self, reading: Reading) -> Iterable[Name]:
         """Return the names that a reading may stand for."""
-        ...
 
     def knows(self, name: Name) -> bool:
         """Tell whether there is something of this name."""
-        ...
 
     def there(self) -> tuple[Sequence[str], Sequence[str]]:
         """Return nodes, and Pods and owners as `NAMESPACE/POD`, for whoever mistyped one."""
-        ...
 
 
 def first_known(

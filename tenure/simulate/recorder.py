@@ -16,7 +16,6 @@ class Writer(Protocol):
 
     def append(self, events: Sequence[NewEvent]) -> int:
         """Append in one durable commit; return the head position."""
-        ...
 
 
 class ResumedEvents:

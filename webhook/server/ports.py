@@ -22,15 +22,12 @@ class Lookups(Protocol):
 
     async def namespace_labels(self, namespace: str) -> Mapping[str, str]:
         """Return the labels of a namespace; none for one that does not exist."""
-        ...
 
     async def quotas(self, namespace: str) -> tuple[QuotaFact, ...]:
         """Return the namespace's ResourceQuotas."""
-        ...
 
     async def pod(self, namespace: str, name: str) -> Mapping[str, object] | None:
         """Return a Pod; None for one that does not exist."""
-        ...
 
 
 class SettingsSource(Protocol):
@@ -39,7 +36,6 @@ class SettingsSource(Protocol):
     @property
     def current(self) -> AdmissionSettings:
         """The settings as last read and found right."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,32 +28,26 @@ class Registered(Protocol):
     @property
     def uid(self) -> str:
         """Return the UID of the Node object."""
-        ...
 
     @property
     def name(self) -> str:
         """Return its name."""
-        ...
 
     @property
     def system_uuid(self) -> str:
         """Return what the firmware calls the machine."""
-        ...
 
     @property
     def machine_id(self) -> str:
         """Return what the operating system calls it."""
-        ...
 
     @property
     def lost(self) -> bool:
         """Tell whether it was deleted or is out of service."""
-        ...
 
     @property
     def devices(self) -> tuple[DeviceRecord, ...]:
         """Return what it lists."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

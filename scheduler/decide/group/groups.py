@@ -48,25 +48,20 @@ class TrialCluster(Protocol):
 
     def candidates(self, request: PodRequest) -> Sequence[int]:
         """Return the nodes that can take this Pod alone now, best first by node policy."""
-        ...
 
     def rooms(self, requests: Sequence[PodRequest], most: Sequence[int]) -> Rooms:
         """Return what nodes have free for so many Pods like these; no node has too little."""
-        ...
 
     def view(self, node: int) -> NodeView:
         """Return what is left of one node, trials included."""
-        ...
 
     def try_place(
         self, request: PodRequest, node: int, only_minors: Minors = None
     ) -> Placement | None:
         """Reserve the Pod on this node, on these GPUs if given; None changes nothing."""
-        ...
 
     def undo(self, placement: Placement) -> None:
         """Take back one trial."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

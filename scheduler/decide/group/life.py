@@ -259,11 +259,9 @@ class Restorable(Protocol):
         self, request: PodRequest, node: int, only_minors: frozenset[int] | None = None
     ) -> Placement | None:
         """Reserve the Pod on this node, on these GPUs if given; None changes nothing."""
-        ...
 
     def undo(self, placement: Placement) -> None:
         """Take back what `try_place` reserved."""
-        ...
 
 
 def take_again(

@@ -31,7 +31,6 @@ class NodePolicy(Protocol):
 
     def put(self, node: int) -> None:
         """Take a node as it is now, after predicates and fitting did."""
-        ...
 
     def rate(self, shape: Shape, nodes: IntArray) -> IntArray:
         """
@@ -40,15 +39,12 @@ class NodePolicy(Protocol):
         Devices, cpu and what the shape says of memory are tested here; predicates and the number
         of Pods are not.
         """
-        ...
 
     def version(self) -> int:
         """Return a number that grows when nodes that did not change are rated otherwise."""
-        ...
 
     def card(self, shape: Shape, node: int) -> int | None:
         """Return the column of the GPU that a part of one should take; None = no opinion."""
-        ...
 
 
 class _OfNodeAlone:

@@ -58,11 +58,9 @@ class Headers(Protocol):
 
     def getall(self, key: str, default: Sequence[str]) -> Sequence[str]:
         """Return every value of a header, in order."""
-        ...
 
     def keys(self) -> Any:  # noqa: ANN401 - a view of names, of which there may be the same twice
         """Return the names."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

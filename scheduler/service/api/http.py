@@ -38,7 +38,6 @@ class TakesIn(Protocol):
 
     def __call__(self, one: RequestHandler, caller: Caller, /, *, is_agent: bool) -> bool:
         """Tell whether it may stay."""
-        ...
 
 
 Act = Callable[[web.Request, Caller], Awaitable[web.StreamResponse]]
@@ -166,7 +165,6 @@ class Believed(Protocol):
 
     def believes(self, context: ssl.SSLContext) -> bool:
         """Tell whether a leaf that a connection of this context showed is one to believe now."""
-        ...
 
 
 class Knows(Protocol):
@@ -176,7 +174,6 @@ class Knows(Protocol):
         self, headers: Headers, common_names: tuple[str, ...], address: str = ""
     ) -> Caller:
         """Return who calls."""
-        ...
 
 
 def api_app(
