@@ -24,14 +24,11 @@ class Place:
     Attributes:
         bus_id: the PCI address as sysfs has it, `0000:3b:00.0`; empty = none, or unknown.
         root: the PCIe root complex, `pci0000:3a`; empty = unknown.
-        bridges: PCI addresses of the bridges from the root to the device; two devices behind one
-            switch begin alike.
         numa_node: -1 = unknown.
     """
 
     bus_id: Name = ""
     root: Name = ""
-    bridges: tuple[Name, ...] = ()
     numa_node: Index = -1
 
 
@@ -126,7 +123,6 @@ class GpuLink:
     Attributes:
         nvlinks: NVLinks that are up between them, through a switch or directly; 0 = none.
         nvlink_mbps: megabytes a second of one of them and direction; 0 = unknown.
-        p2p: they read each other's memory; None = could not be asked.
         common: None = could not be asked.
     """
 
@@ -134,7 +130,6 @@ class GpuLink:
     second: Number
     nvlinks: Number = 0
     nvlink_mbps: Count = 0
-    p2p: bool | None = None
     common: Common | None = None
 
 
@@ -147,7 +142,6 @@ class Nic:
         name: of its RDMA device, `mlx5_0`.
         minor: its place in the order of bus addresses among the NICs of the machine.
         fabric: the link layer of its ports, `ib` or `roce`; empty = mixed or unknown.
-        interfaces: its network interfaces.
         vfs: its virtual functions, by number.
     """
 
@@ -155,7 +149,6 @@ class Nic:
     minor: Number
     place: Place
     fabric: Name = ""
-    interfaces: tuple[Name, ...] = ()
     faults: tuple[Fault, ...] = ()
     vfs: tuple[VirtualFunction, ...] = ()
 

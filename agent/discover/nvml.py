@@ -54,8 +54,6 @@ _DRIVER_GONE: Final = frozenset(
 """These are about no single card."""
 _GONE: Final = _DRIVER_GONE | {pynvml.NVML_ERROR_GPU_IS_LOST}
 """After these nothing that a card still says of itself counts."""
-_READ: Final = 0
-"""`NVML_P2P_CAPS_INDEX_READ`, which the binding defines as a tuple by a comma too many."""
 _ABSENT: Final = frozenset(
     {pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED}
 )
@@ -304,26 +302,25 @@ def _links(read: Sequence[_Read]) -> Iterator[GpuLink]:
     for a, b in combinations(sorted(read, key=lambda one: one.card.minor), 2):
         direct = a.lanes.to.get(b.card.place.bus_id, 0)
         count = direct + min(a.lanes.to.get(_SWITCH, 0), b.lanes.to.get(_SWITCH, 0))
-        level = _between(pynvml.nvmlDeviceGetTopologyCommonAncestor, a, b)
-        p2p = _between(pynvml.nvmlDeviceGetP2PStatus, a, b, _READ)
+        level = _level(a, b)
         yield GpuLink(
             first=a.card.minor,
             second=b.card.minor,
             nvlinks=count,
             nvlink_mbps=min(a.lanes.mbps, b.lanes.mbps) if count else 0,
-            p2p=None if p2p is None else p2p == pynvml.NVML_P2P_STATUS_OK,
             common=None if level is None else _COMMON.get(level),
         )
 
 
-def _between(ask: Callable[..., int], a: _Read, b: _Read, *about: object) -> int | None:
-    """Return what the driver says of two cards; one that is lost by now is the next look's."""
+def _level(a: _Read, b: _Read) -> int | None:
+    """Return what lies between two cards; one that is lost by now is the next look's."""
     try:
-        return ask(a.handle, b.handle, *about)
+        level: int = pynvml.nvmlDeviceGetTopologyCommonAncestor(a.handle, b.handle)
     except pynvml.NVMLError as error:
         if _code(error) in _DRIVER_GONE:
             raise
         return None
+    return level
 
 
 def _nvlinks(handle: Handle) -> _Lanes:

@@ -91,7 +91,6 @@ def place_of(host: HostFiles, bus_id: str) -> Place:
     return Place(
         bus_id=bus_id,
         root=next((name for name in path if _ROOT.fullmatch(name)), ""),
-        bridges=tuple(name for name in path[:-1] if _BUS_ID.fullmatch(name)),
         numa_node=int(numa) if re.fullmatch(r"[0-9]{1,4}", numa) else -1,
     )
 
@@ -124,7 +123,6 @@ def _nic(host: HostFiles, name: str) -> Nic | None:
         minor=0,
         place=place_of(host, bus_id),
         fabric=fabric,
-        interfaces=host.names(f"{folder}/net"),
         faults=_faults(states),
         vfs=virtual_functions(host, bus_id),
     )

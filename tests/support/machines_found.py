@@ -34,7 +34,6 @@ def card(minor: int, *, numa: int = 0, root: str = "pci0000:3a", gib: int = 80) 
         place=Place(
             bus_id=f"0000:{0x3B + minor:02x}:00.0",
             root=root,
-            bridges=(f"{root.removeprefix('pci')}:00.0",),
             numa_node=numa,
         ),
         processes=(),
@@ -45,14 +44,13 @@ TWO_CARDS: Final = Discovery(
     identity=Identity(system_uuid="a-b-c", machine_id="0123", boot_id="first"),
     driver_version="550.90.07",
     cards=(card(0), card(1, numa=1, root="pci0000:5d")),
-    links=(GpuLink(first=0, second=1, nvlinks=12, nvlink_mbps=25_000, p2p=True),),
+    links=(GpuLink(first=0, second=1, nvlinks=12, nvlink_mbps=25_000),),
     nics=(
         Nic(
             name="mlx5_0",
             minor=0,
             place=Place(bus_id="0000:5e:00.0", root="pci0000:5d", numa_node=1),
             fabric="roce",
-            interfaces=("ens5f0",),
             vfs=(VirtualFunction(minor=0, bus_id="0000:5e:00.2"),),
         ),
     ),

@@ -53,7 +53,6 @@ OPTIONAL: Final = (
     ("DeviceGetNvLinkRemoteDeviceType", "0,0"),
     ("DeviceGetNvLinkRemotePciInfo_v2", "0,0"),
     ("DeviceGetNvLinkVersion", "0,0"),
-    ("DeviceGetP2PStatus", "0,1,0"),
     ("DeviceGetTopologyCommonAncestor", "0,1"),
 )
 
@@ -100,9 +99,7 @@ def test_a_card_is_what_the_driver_says(driver: Driver, probe: NvmlProbe) -> Non
         model="NVIDIA A100-SXM4-80GB",
         memory_bytes=80 * GIB - (600 << 20),
         reserved_bytes=600 << 20,
-        place=Place(
-            bus_id="0000:3b:00.0", root="pci0000:3a", bridges=("0000:3a:00.0",), numa_node=1
-        ),
+        place=Place(bus_id="0000:3b:00.0", root="pci0000:3a", numa_node=1),
         processes=(
             CardProcess(pid=99, memory_bytes=2048),
             CardProcess(pid=4711, memory_bytes=4096),
@@ -130,7 +127,7 @@ def test_an_old_driver_reserves_nothing_that_it_tells_of(driver: Driver, probe: 
     assert (card.memory_bytes, card.reserved_bytes) == (16 * GIB, 0)
 
 
-def test_direct_nvlinks_and_p2p(driver: Driver, probe: NvmlProbe) -> None:
+def test_direct_nvlinks(driver: Driver, probe: NvmlProbe) -> None:
     """Links that are up, by the card at their other end; what lies between the two besides."""
     for link in range(4):
         for index in (0, 1):
@@ -139,11 +136,10 @@ def test_direct_nvlinks_and_p2p(driver: Driver, probe: NvmlProbe) -> None:
             driver.says("DeviceGetNvLinkRemoteDeviceType", f"{index},{link}", 0)
             other = f"00000000:{0x3C - index:02X}:00.0"
             driver.says("DeviceGetNvLinkRemotePciInfo_v2", f"{index},{link}", other)
-    driver.says("DeviceGetP2PStatus", "0,1,0", 0)
     driver.says("DeviceGetTopologyCommonAncestor", "0,1", 50)
 
     assert probe.look().links == (
-        GpuLink(first=0, second=1, nvlinks=3, nvlink_mbps=25_000, p2p=True, common=Common.SYSTEM),
+        GpuLink(first=0, second=1, nvlinks=3, nvlink_mbps=25_000, common=Common.SYSTEM),
     )
 
 
@@ -158,7 +154,7 @@ def test_cards_behind_an_nvswitch_are_linked_by_the_fewer_links(
             driver.says("DeviceGetNvLinkVersion", f"{index},{link}", 6)
 
     (pair,) = probe.look().links
-    assert (pair.nvlinks, pair.nvlink_mbps, pair.p2p) == (12, 25_000, None)
+    assert (pair.nvlinks, pair.nvlink_mbps) == (12, 25_000)
 
 
 @pytest.mark.parametrize(
@@ -179,10 +175,9 @@ def test_what_lies_between_two_cards(
 ) -> None:
     """The levels of `nvidia-smi topo`; one that nobody knows is none."""
     driver.says("DeviceGetTopologyCommonAncestor", "0,1", level)
-    driver.says("DeviceGetP2PStatus", "0,1,0", 5)
 
     (link,) = probe.look().links
-    assert (link.common, link.p2p) == (common and Common(common), False)
+    assert link.common == (common and Common(common))
 
 
 def test_a_card_in_mig_mode_names_its_instances_and_is_closed(
