@@ -3,37 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from ledger.domain.amounts import format_bytes
-from ledger.domain.devices import WHOLE_PERCENT
+from ledger.domain.devices import WHOLE_PERCENT, DeviceShare
+
+if TYPE_CHECKING:
+    from ledger.store.reading.report_rows import HolderRow
 
 
-class Part(Protocol):
-    """What a Pod has of one device."""
-
-    @property
-    def device_type(self) -> str | None:
-        """Return the type; None for what is no device."""
-
-    @property
-    def minor(self) -> int | None:
-        """Return the number of the device."""
-
-    @property
-    def core_percent(self) -> int:
-        """Return the core of it, 0 where none was asked."""
-
-    @property
-    def memory_bytes(self) -> int:
-        """Return the memory of it."""
-
-    @property
-    def memory_ratio_percent(self) -> int:
-        """Return the same of all it has."""
-
-
-def cards_text(parts: Iterable[Part]) -> str:
+def cards_text(parts: Iterable[DeviceShare | HolderRow]) -> str:
     """
     Return devices by type.
 
@@ -47,7 +26,7 @@ def cards_text(parts: Iterable[Part]) -> str:
     return " ".join(f"{kind}:{','.join(minors)}" for kind, minors in by_type.items())
 
 
-def _share(part: Part) -> str:
+def _share(part: DeviceShare | HolderRow) -> str:
     if part.core_percent:
         return f"({part.core_percent}%)" if part.core_percent < WHOLE_PERCENT else ""
     if part.memory_ratio_percent >= WHOLE_PERCENT or not part.memory_bytes:

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Thread
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Engine
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -32,21 +33,6 @@ async def in_thread(act: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) 
 
     Thread(target=run, name="ledger", daemon=True).start()
     return await asyncio.wrap_future(given)
-
-
-class Connected(Protocol):
-    """A connection that a loop may wait for: SQLAlchemy's own for Postgres, or one in a thread."""
-
-    async def run_sync(
-        self, fn: Callable[Concatenate[Connection, _P], _T], *args: _P.args, **kwargs: _P.kwargs
-    ) -> _T:
-        """Return what a function of the store gives for the connection."""
-
-    async def invalidate(self) -> None:
-        """Count on nothing that is there."""
-
-    async def close(self) -> None:
-        """Let go of it."""
 
 
 class ThreadedConnection:
@@ -76,6 +62,10 @@ class ThreadedConnection:
         closed = self._thread.submit(self._connection.close)
         self._thread.shutdown(wait=False)
         await asyncio.shield(asyncio.wrap_future(closed))
+
+
+Connected = AsyncConnection | ThreadedConnection
+"""A connection that a loop may wait for: SQLAlchemy's own for Postgres, or one in a thread."""
 
 
 async def connect(engine: Engine) -> ThreadedConnection:
