@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -94,8 +94,6 @@ def answer_translate(
     domain: str,
     as_json: bool,
     device_class: str = "",
-    stdin: BinaryIO | None = None,
-    out: TextIO | None = None,
 ) -> None:
     """
     Write every ResourceQuota of the input with what it has to count beside its cards.
@@ -108,7 +106,7 @@ def answer_translate(
     from tenure.manifests import read_manifests
     from webhook.decide.settings import DomainSetting
 
-    documents = read_manifests(files, stdin=stdin).documents
+    documents = read_manifests(files).documents
     quotas = [document for document in documents if document.kind == KIND]
     if not quotas:
         error = InputError(f"no {KIND} in the input: objects={len(documents)}")
@@ -117,14 +115,13 @@ def answer_translate(
     if left_out:
         warn(f"objects of other kinds left out: {left_out}")
     result = [_translated(document, DomainSetting(domain), device_class) for document in quotas]
-    target = out or sys.stdout
     if as_json:
-        write_json({"apiVersion": "v1", "kind": "List", "items": result}, target)
+        write_json({"apiVersion": "v1", "kind": "List", "items": result}, sys.stdout)
         return
     for number, quota in enumerate(result):
         if number:
-            target.write("---\n")
-        write_yaml(quota, target)
+            sys.stdout.write("---\n")
+        write_yaml(quota, sys.stdout)
 
 
 def _translated(document: Document, domain: DomainSetting, device_class: str) -> dict[str, Any]:

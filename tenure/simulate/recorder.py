@@ -46,7 +46,7 @@ class ResumedEvents:
 
 
 class Recorder:
-    """Appends events of decisions together; `appended` counts those of this process alone."""
+    """Appends events of decisions together."""
 
     def __init__(self, writer: Writer, *, batch: int, replay: ResumedEvents | None = None) -> None:
         assert batch >= 1, batch
@@ -55,7 +55,6 @@ class Recorder:
         self._replay = replay
         self._waiting: list[NewEvent] = []
         self._decisions = 0
-        self.appended = 0
 
     def add(self, event: NewEvent) -> None:
         """Take an event that belongs to the decision under way."""
@@ -74,7 +73,6 @@ class Recorder:
             events = self._replay.unknown(events)
         if events:
             self._writer.append(events)
-            self.appended += len(events)
         self._waiting = []
         self._decisions = 0
 

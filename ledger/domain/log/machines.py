@@ -57,14 +57,13 @@ class Contradiction:
 
     Attributes:
         kind: a name that drift is found by.
-        node_uid, node_name: the later claimant; `other_name` is the Node that claimed it before.
+        node_uid, node_name: the later claimant.
         device: of `DeviceIdCloned`, the later claimant's record of it.
     """
 
     kind: str
     node_uid: str
     node_name: str
-    other_name: str
     detail: str
     device: DeviceRecord | None = None
 
@@ -129,7 +128,6 @@ def ids_taken(nodes: Iterable[Registered], lost: Iterable[Registered]) -> Iterat
                 kind=MACHINE_IDS_TAKEN,
                 node_uid=node.uid,
                 node_name=node.name,
-                other_name=before.name,
                 detail=f"it tells the ids of the machine of {before.name}, which is lost, and its"
                 f" agent's word ends nothing there: system_uuid={node.system_uuid},"
                 f" machine_id={node.machine_id}",
@@ -167,7 +165,6 @@ def _registered_twice(nodes: Iterable[Registered]) -> Iterator[Contradiction]:
                 kind=MACHINE_REGISTERED_TWICE,
                 node_uid=node.uid,
                 node_name=node.name,
-                other_name=before.name,
                 detail=f"the machine is registered already, as {before.name}:"
                 f" system_uuid={node.system_uuid}, machine_id={node.machine_id}",
             )
@@ -187,7 +184,6 @@ def _cloned_machines(nodes: Iterable[Registered]) -> Iterator[Contradiction]:
             kind=MACHINE_ID_CLONED,
             node_uid=node.uid,
             node_name=node.name,
-            other_name=before.name,
             detail=f"another machine has the machine id of {before.name}:"
             f" machine_id={node.machine_id}, system_uuid={node.system_uuid or 'none'},"
             f" first_system_uuid={before.system_uuid or 'none'}",
@@ -212,7 +208,6 @@ def _cloned_devices(nodes: Sequence[Registered]) -> Iterator[Contradiction]:
                 kind=DEVICE_ID_CLONED,
                 node_uid=node.uid,
                 node_name=node.name,
-                other_name=before.name,
                 detail=f"{device.device_type} {device.minor} has the id of a device of"
                 f" {before.name}, both are closed to new grants: device_id={device.device_id}",
                 device=device,

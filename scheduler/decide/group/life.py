@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final
 
 from ledger.domain.log.events import (
     GroupPlanned,
@@ -24,7 +24,7 @@ from ledger.domain.log.events import (
     PodVoided,
 )
 from ledger.domain.request.requests import GangRef, PodRequest
-from scheduler.decide.group.groups import gpu_minors
+from scheduler.decide.group.groups import TrialCluster, gpu_minors
 from scheduler.decide.outcome import Placement
 
 MEMBER_GONE: Final = "PlannedMemberGone"
@@ -252,23 +252,11 @@ def review(
     return (PlanDropped(group=life.name, reason=reason, pod_uid=uid),) if reason else ()
 
 
-class Restorable(Protocol):
-    """The cluster, as far as places are taken in it again."""
-
-    def try_place(
-        self, request: PodRequest, node: int, only_minors: frozenset[int] | None = None
-    ) -> Placement | None:
-        """Reserve the Pod on this node, on these GPUs if given; None changes nothing."""
-
-    def undo(self, placement: Placement) -> None:
-        """Take back what `try_place` reserved."""
-
-
 def take_again(
     life: GroupLife,
     members: Mapping[str, PodRequest],
     nodes: Mapping[str, int],
-    cluster: Restorable,
+    cluster: TrialCluster,
 ) -> dict[str, Placement] | None:
     """
     Take the open places in a cluster made anew from the ledger, after what is held in it.

@@ -25,25 +25,20 @@ class LinkStack:
     """
     The links of every kind of node, by column of its GPUs.
 
-    Args:
-        kinds: one example per kind; kinds differ in links or in the minors of their GPUs.
-        minors: of the GPUs of each example, by column.
+    Kinds differ in links or in the minors of their GPUs.
     """
 
-    def __init__(
-        self, kinds: Sequence[NodeFacts], minors: Sequence[Sequence[int]], width: int
-    ) -> None:
+    def __init__(self, width: int) -> None:
         self.width = width
         self._count = 0
-        self._links: Speeds = np.zeros((len(kinds), width, width), dtype=np.float64)
-        self.add(kinds, minors)
+        self._links: Speeds = np.zeros((0, width, width), dtype=np.float64)
 
     def __len__(self) -> int:
         """Return the number of kinds."""
         return self._count
 
     def add(self, kinds: Sequence[NodeFacts], minors: Sequence[Sequence[int]]) -> None:
-        """Take more kinds; their numbers follow on."""
+        """Take an example of each of more kinds, and its GPUs' minors; their numbers follow on."""
         first, self._count = self._count, self._count + len(kinds)
         self._links = with_rows(self._links, self._count)
         for kind, (facts, numbers) in enumerate(zip(kinds, minors, strict=True), first):

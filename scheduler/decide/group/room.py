@@ -68,7 +68,7 @@ class RoomCounter:
         self._fitting = fitting
         self._link_kinds: Kinds[Hashable] | None = None
         self._renewals = 0
-        self._links = LinkStack((), (), 0)
+        self._links = LinkStack(0)
         self._speeds: dict[tuple[object, int], float] = {}
 
     def put(self, node: int) -> None:
@@ -177,7 +177,7 @@ class RoomCounter:
         kinds = self._link_kinds
         if kinds.renewals != self._renewals:
             self._renewals = kinds.renewals
-            self._links = LinkStack((), (), width)
+            self._links = LinkStack(width)
             self._speeds.clear()
         if width <= WIDTH_MAX and len(self._links) < len(kinds.examples):
             more = kinds.examples[len(self._links) :]

@@ -89,7 +89,6 @@ class DeviceArrays:
         left_total: sum of `left` per node.
         by_number: per node, the units that it gives are parts of cards, which no grant names.
         made_up: per node, so many that nothing lists: a row has a slot for each, and no card.
-        counted_over: counted cards for which no untouched card is there, of the whole cluster.
         closed_count: cards of the whole cluster that are not open.
         core_over: core percent that is held beyond what cards have, of the whole cluster, with
             counted cards that are not there.
@@ -130,7 +129,6 @@ class DeviceArrays:
         self.made_up: BoolArray = np.zeros(len(nodes), dtype=np.bool_)
         self.closed_count = 0
         self.core_over = 0
-        self.counted_over = 0
         self._excess: dict[tuple[int, int], tuple[int, int]] = {}  # of cards that others scale
         self._functions: dict[tuple[int, int], Counter[str]] = {}
         for row, (node, records) in enumerate(zip(nodes, listed, strict=True)):
@@ -354,7 +352,6 @@ class DeviceArrays:
             self._add(node, column, _all_of(self.records[node][column]), -1)
 
     def _count_over(self, node: int, cards: int) -> None:
-        self.counted_over += cards
         if not self.made_up.item(node):
             self.core_over += WHOLE_PERCENT * cards
 

@@ -14,20 +14,17 @@ COVERAGE_PERCENT: Final = 95
 """The share of all Pods that the typical ones make up together (FGD paper's simulator)."""
 
 
-def workload_of(
-    requests: Iterable[PodRequest], coverage_percent: int = COVERAGE_PERCENT
-) -> Workload:
+def workload_of(requests: Iterable[PodRequest]) -> Workload:
     """
-    Return the most frequent requests until they make up `coverage_percent` of all.
+    Return the most frequent requests until they make up `COVERAGE_PERCENT` of all.
 
     Rule: FGD paper, "typical Pods"; Pods without GPUs count too. Of equally frequent requests the
     one that was seen first comes first.
     """
-    assert 0 < coverage_percent <= 100, coverage_percent
     found = Counter(_typical(request) for request in requests)
     covered, chosen = 0, []
     for pod, count in found.most_common():
-        if covered * 100 >= coverage_percent * found.total():
+        if covered * 100 >= COVERAGE_PERCENT * found.total():
             break
         covered += count
         chosen.append((pod, count))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from ledger.domain.cpuset import parse_cpuset
@@ -12,7 +13,14 @@ from ledger.domain.log.events import (
     PodReleased,
     PodReserved,
 )
-from ledger.domain.log.machines import cloned_ids, contradictions, ids_taken, is_witness, machine_of
+from ledger.domain.log.machines import (
+    Contradiction,
+    cloned_ids,
+    contradictions,
+    ids_taken,
+    is_witness,
+    machine_of,
+)
 from ledger.domain.nodes import NodeFacts
 from tests.support.folding import fold
 from tests.support.violations import machine_violations, violations
@@ -45,9 +53,16 @@ def node(
     )
 
 
+def earlier(found: Contradiction) -> str:
+    """Return the Node that claimed it before, as the detail names it."""
+    name = re.search(r"(?:device of|machine id of|machine of|already, as) (\w+)\b", found.detail)
+    assert name is not None, found
+    return name[1]
+
+
 def named(*nodes: NodeFacts) -> list[tuple[str, str, str]]:
     """Return the kind, the later claimant and the earlier one of each contradiction."""
-    return [(each.kind, each.node_name, each.other_name) for each in contradictions(nodes)]
+    return [(each.kind, each.node_name, earlier(each)) for each in contradictions(nodes)]
 
 
 def test_a_machine_is_both_ids_and_else_the_nodes_own() -> None:
@@ -76,7 +91,7 @@ def test_a_witness_has_the_name_or_the_uid_of_the_lost_node() -> None:
     others = [others[0], *(replace(each, uid="uid-new") for each in others[1:])]
     assert [is_witness(each, lost) for each in others] == [False] * 3
     found = list(ids_taken([again, *others, node("c", lost=True)], [lost]))
-    assert [(one.node_name, one.other_name) for one in found] == [("b", "a")]
+    assert [(one.node_name, earlier(one)) for one in found] == [("b", "a")]
     assert list(ids_taken([node("b", "", ""), node("b")], [node("a", "", "", lost=True)])) == []
 
 
@@ -103,7 +118,7 @@ def test_the_same_card_on_two_live_machines_is_named() -> None:
         str(only) == "b: DeviceIdCloned: gpu 3 has the id of a device of a,"
         " both are closed to new grants: device_id=GPU-7"
     )
-    assert (only.device, only.other_name) == (card("GPU-7", 3), "a")
+    assert (only.device, earlier(only)) == (card("GPU-7", 3), "a")
     local = card("0000:3b:00.0", unique=False)
     assert named(node("a", "x", "1", local), node("b", "y", "2", local)) == []
     lost = node("a", "x", "1", card("GPU-7"), lost=True)

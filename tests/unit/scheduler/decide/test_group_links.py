@@ -47,7 +47,8 @@ def test_bottlenecks_equal_those_of_every_set() -> None:
     """Whatever minors a node has, whatever is free, and where no link is known."""
     rng = random.Random(5)
     machines = [machine(rng, number) for number in range(60)]
-    stack = LinkStack([facts for facts, _ in machines], [minors for _, minors in machines], WIDTH)
+    stack = LinkStack(WIDTH)
+    stack.add([facts for facts, _ in machines], [minors for _, minors in machines])
     checked = 0
     for count in range(2, WIDTH + 1):
         free = np.zeros((len(machines), WIDTH), dtype=np.bool_)
