@@ -75,7 +75,7 @@ def run_demo(*, size: str, directory: Path, seed: int) -> None:
     """
     from ledger.store.open import open_ledger
     from ledger.store.proving.verify import verify
-    from tenure.report.build import write_report
+    from tenure.report.build import read_report, write_report
     from tenure.simulate.trace.week import write_week
 
     chosen = SIZES[size]
@@ -91,7 +91,8 @@ def run_demo(*, size: str, directory: Path, seed: int) -> None:
         with progress_bar("proving") as progress:
             proof = verify(ledger, progress)
         typer.echo(f"  proved    {proof.events} events in {proof.seconds:.1f} s")
-        write_report(ledger, paths.report, proof=proof, command="make demo", seed=str(seed))
+        report = read_report(ledger, proof=proof, command="make demo", seed=str(seed))
+        write_report(report, paths.report)
         typer.echo(f"  drawn     {paths.report}")
         hints = _hints(ledger, paths)
     typer.echo("")

@@ -23,55 +23,45 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.seconds = Histogram(
+        counter = partial(Counter, registry=self.registry)
+        gauge = partial(Gauge, registry=self.registry)
+        histogram = partial(Histogram, buckets=_SECONDS, registry=self.registry)
+        self.seconds = histogram(
             "tenure_extender_duration_seconds",
             "Time from the first byte of a call to its answer.",
             ("verb",),
-            buckets=_SECONDS,
-            registry=self.registry,
         )
-        self.broken = Counter(
+        self.broken = counter(
             "tenure_extender_broken_calls_total",
             "Calls that were not answered, by reason.",
             ("verb", "reason"),
-            registry=self.registry,
         )
-        self.api_seconds = Histogram(
+        self.api_seconds = histogram(
             "tenure_api_duration_seconds",
             "Time that people, agents and webhooks waited for an answer, by route and status.",
             ("route", "status"),
-            buckets=_SECONDS,
-            registry=self.registry,
         )
-        self.background_failures = Counter(
+        self.background_failures = counter(
             "tenure_scheduler_background_failures_total",
             "Failures of the work beside answering: watches, ledger, settings, certificates.",
             ("what",),
-            registry=self.registry,
         )
-        self.certificate_not_after = Gauge(
-            "tenure_certificate_not_after_seconds",
-            "End of the serving certificate, Unix time.",
-            registry=self.registry,
+        self.certificate_not_after = gauge(
+            "tenure_certificate_not_after_seconds", "End of the serving certificate, Unix time."
         )
-        self._read = Gauge(
+        self._read = gauge(
             "tenure_scheduler_view",
             "What the view has: Nodes, those with faults, soft holds, ledger position, what has"
             " ended unconfirmed by its node, Pods that can't be recorded.",
             ("what",),
-            registry=self.registry,
         )
-        self._drift = Gauge(
-            "tenure_drift",
-            "Drift that is open, by kind; docs/drift.md.",
-            ("kind",),
-            registry=self.registry,
+        self._drift = gauge(
+            "tenure_drift", "Drift that is open, by kind; docs/drift.md.", ("kind",)
         )
-        self._stale = Gauge(
+        self._stale = gauge(
             "tenure_reflector_staleness_seconds",
             "Time since the API server last told anything of a collection.",
             ("collection",),
-            registry=self.registry,
         )
 
     def read(self, **values: Callable[[], float]) -> None:

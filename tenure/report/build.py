@@ -60,43 +60,15 @@ class Period:
 ALL: Final = Period()
 
 
-def write_report(
-    ledger: Ledger,
-    path: Path,
-    *,
-    proof: VerifyReport | None,
-    command: str,
-    seed: str = "",
-    period: Period = ALL,
-) -> int:
-    """
-    Write the page of an open ledger and return its size in bytes.
-
-    `proof` is what `verify` found; without it the page says "not verified".
-
-    Raises:
-        InputError: a ledger without events or with none in the period, or a path that can't be
-            written.
-    """
-    page = page_of(ledger, proof=proof, command=command, seed=seed, period=period).encode()
+def write_report(report: Report, path: Path) -> int:
+    """Write the page and return its size in bytes. Raises InputError: it can't be written."""
+    page = render(report).encode()
     try:
         path.write_bytes(page)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise InputError(f"can't write the report: {reason}", place=str(path)) from error
     return len(page)
-
-
-def page_of(
-    ledger: Ledger,
-    *,
-    proof: VerifyReport | None,
-    command: str,
-    seed: str = "",
-    period: Period = ALL,
-) -> str:
-    """Return the page of an open ledger."""
-    return render(read_report(ledger, proof=proof, command=command, seed=seed, period=period))
 
 
 def read_report(
@@ -110,7 +82,11 @@ def read_report(
     """
     Return the report of an open ledger, everything in it from one transaction.
 
-    `seed` is shown in the footer; without it the one of the settings in force, if they have one.
+    `proof` is what `verify` found; without it the page says "not verified". `seed` is shown in the
+    footer; without it the one of the settings in force, if they have one.
+
+    Raises:
+        InputError: a ledger without events or with none in the period.
     """
     head, connection = ledger.head(), ledger.connection
     began = ledger.began

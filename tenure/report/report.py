@@ -42,7 +42,8 @@ def report(
     import shlex
 
     from tenure.admin.verify import run_verify
-    from tenure.report.build import Period, page_of, write_report
+    from tenure.report.build import Period, read_report, write_report
+    from tenure.report.page import render
 
     expect_now(files, since=since, until=until)
     command = shlex.join(["tenure", *sys.argv[1:]])
@@ -54,10 +55,11 @@ def report(
             until_us=None if until is None else moment_of(until, now, option="--until"),
         )
         proof = run_verify(source) if verify and not files else None
-        if output == STDOUT:
-            sys.stdout.write(page_of(source, proof=proof, command=command, period=period))
-            return
-        size = write_report(source, Path(output), proof=proof, command=command, period=period)
+        report = read_report(source, proof=proof, command=command, period=period)
+    if output == STDOUT:
+        sys.stdout.write(render(report))
+        return
+    size = write_report(report, Path(output))
     note(f"report: {output}, {size / 1e6:.1f} MB; open it in a browser")
     if proof is not None and not proof.ok:
         warn(f"the ledger is {proof.outcome}, and the page says so: run `tenure verify`")

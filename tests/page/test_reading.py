@@ -14,7 +14,7 @@ import pytest
 
 from ledger.domain.log.events import RefusalReason
 from scheduler.usage.model import NodeInfo
-from tenure.report.build import write_report
+from tenure.report.build import read_report, write_report
 from tenure.report.page import render
 from tenure.report.waiting import Wait
 from tenure.simulate.dump import ledger_of_files
@@ -264,7 +264,8 @@ def test_a_page_of_objects_says_why_pods_wait(
     dump, path = tmp_path / "dump.json", tmp_path / "page.html"
     dump.write_text(json.dumps({"kind": "List", "items": [*cluster(), *waiting()]}))
     with ledger_of_files([str(dump)], decide=True) as ledger:
-        write_report(ledger, path, proof=None, command="tenure report dump.json")
+        report = read_report(ledger, proof=None, command="tenure report dump.json")
+        write_report(report, path)
 
     page = opened(width=width, scheme=scheme, path=path)
     found = page.page.locator(".causes tbody tr")

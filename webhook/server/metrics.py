@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -14,81 +15,68 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        counter = partial(Counter, registry=self.registry)
+        gauge = partial(Gauge, registry=self.registry)
+        histogram = partial(Histogram, buckets=_SECONDS, registry=self.registry)
         self._counted: dict[tuple[str, str, str], Counter] = {}
-        self.requests = Counter(
+        self.requests = counter(
             "tenure_admission_requests_total",
             "Admission requests by hook, operation and what became of them.",
             ("hook", "operation", "decision"),
-            registry=self.registry,
         )
-        self.seconds = Histogram(
+        self.seconds = histogram(
             "tenure_admission_duration_seconds",
             "Time from the first byte of a request to its answer.",
             ("hook",),
-            buckets=_SECONDS,
-            registry=self.registry,
         )
-        self.remembered = Counter(
+        self.remembered = counter(
             "tenure_admission_remembered_total",
             "Answers taken over from the decision about a Pod that is alike.",
-            registry=self.registry,
         )
-        self.violations = Counter(
+        self.violations = counter(
             "tenure_admission_violations_total",
             "Violations by rule and by what they did.",
             ("rule", "mode"),
-            registry=self.registry,
         )
-        self.broken = Counter(
+        self.broken = counter(
             "tenure_admission_broken_requests_total",
             "Requests that were no AdmissionReview, by reason.",
             ("reason",),
-            registry=self.registry,
         )
-        self.in_flight = Gauge(
-            "tenure_admission_in_flight_requests",
-            "Admission requests that are being answered.",
-            registry=self.registry,
+        self.in_flight = gauge(
+            "tenure_admission_in_flight_requests", "Admission requests that are being answered."
         )
-        self.lookups = Counter(
+        self.lookups = counter(
             "tenure_admission_lookups_total",
             "Look-ups in the API by what was asked and whether it answered.",
             ("object", "outcome"),
-            registry=self.registry,
         )
-        self.refusals_dropped = Counter(
+        self.refusals_dropped = counter(
             "tenure_admission_refusals_dropped_total",
             "Refusals that could not be handed on because too many waited.",
-            registry=self.registry,
         )
-        self.settings_reloads = Counter(
+        self.settings_reloads = counter(
             "tenure_admission_settings_reloads_total",
             "Readings of a changed settings file, by outcome.",
             ("outcome",),
-            registry=self.registry,
         )
-        self.vocabulary = Gauge(
+        self.vocabulary = gauge(
             "tenure_admission_vocabulary_info",
             "1 for the vocabulary that requests are read by, by its SHA-256.",
             ("sha256",),
-            registry=self.registry,
         )
-        self.background_failures = Counter(
+        self.background_failures = counter(
             "tenure_webhook_background_failures_total",
             "Failures of the work beside answering: certificates, rotation, settings, watches.",
             ("what",),
-            registry=self.registry,
         )
-        self.rotation_phase = Gauge(
+        self.rotation_phase = gauge(
             "tenure_certificate_rotation_phase",
             "1 for the phase that the rotation of certificates is in, 0 for the others.",
             ("phase",),
-            registry=self.registry,
         )
-        self.certificate_not_after = Gauge(
-            "tenure_certificate_not_after_seconds",
-            "End of the serving certificate, Unix time.",
-            registry=self.registry,
+        self.certificate_not_after = gauge(
+            "tenure_certificate_not_after_seconds", "End of the serving certificate, Unix time."
         )
 
     def count(self, hook: str, operation: str, decision: str) -> None:
