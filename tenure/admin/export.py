@@ -58,33 +58,9 @@ def export(
 
     Example: tenure ledger export --out ledger.jsonl.gz --key cluster-1.key
     """
+    # The file appears under its name only when it is on disk and was read back whole.
     if key is not None and checkpoint is not None:
         raise typer.BadParameter("--key and --checkpoint exclude each other")
-    answer_export(ledger=ledger, out=out, first=first, last=last, key=key, checkpoint=checkpoint)
-
-
-def answer_export(
-    *,
-    ledger: str | None,
-    out: Path,
-    first: int,
-    last: int | None,
-    key: Path | None,
-    checkpoint: Path | None,
-) -> None:
-    """
-    Write events to a compressed file, and a signed checkpoint behind them.
-
-    The file appears under its name only when it is on disk and was read back whole.
-
-    Args:
-        last: the last position; None for the checkpoint's size, else the head.
-        key: who signs the tree up to `last`.
-        checkpoint: a note that was signed before, in place of a key.
-
-    Raises:
-        InputError: there is a file, there are no such events, or the note is of other events.
-    """
     from ledger.signing import sign_note
     from ledger.store.proving.checkpoints import checkpoint_at
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -80,29 +79,6 @@ def translate(
 
     Everything else in them is kept. Other kinds in the input are left out.
     """
-    answer_translate(
-        files,
-        domain=domain.value,
-        device_class=device_class,
-        as_json=output is QuotaFormat.JSON,
-    )
-
-
-def answer_translate(
-    files: Sequence[str],
-    *,
-    domain: str,
-    as_json: bool,
-    device_class: str = "",
-) -> None:
-    """
-    Write every ResourceQuota of the input with what it has to count beside its cards.
-
-    Rule: design section 8, Guests in the cluster.
-
-    Raises:
-        InputError: a file that can't be read, a quota that can't, or none at all.
-    """
     from tenure.manifests import read_manifests
     from webhook.decide.settings import DomainSetting
 
@@ -114,8 +90,9 @@ def answer_translate(
     left_out = len(documents) - len(quotas)
     if left_out:
         warn(f"objects of other kinds left out: {left_out}")
-    result = [_translated(document, DomainSetting(domain), device_class) for document in quotas]
-    if as_json:
+    names = DomainSetting(domain.value)
+    result = [_translated(document, names, device_class) for document in quotas]
+    if output is QuotaFormat.JSON:
         write_json({"apiVersion": "v1", "kind": "List", "items": result}, sys.stdout)
         return
     for number, quota in enumerate(result):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ledger.domain.proofs.hashing import chain_hash
-from tenure.admin.export import answer_export
+from tenure.admin.export import export
 from tenure.offline import NotProvedError, check
 from tests.support.archives import KEY, archive_up_to, history
 from tests.support.stores import Clock, SqliteStore
@@ -38,7 +38,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Files:
     with store.open("create") as ledger:
         history(ledger, Clock())
     for name, first in (("whole", 1), ("part", 300)):
-        answer_export(
+        export(
             ledger=store.url, out=folder / name, first=first, last=None, key=key, checkpoint=None
         )
     with store.open() as ledger:
