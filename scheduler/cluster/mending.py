@@ -112,7 +112,7 @@ class _Mending:
                 )
                 if culprit is None:
                     raise
-                self._say(culprit, error, "")
+                self._say(culprit, error)
                 kept = tuple(each for each in mended.documents if each is not culprit)
                 mended = dataclasses.replace(mended, documents=kept)
         raise AssertionError("each try leaves an object out")
@@ -123,12 +123,10 @@ class _Mending:
                 read_witnesses(about)
                 return about, read_node(about, self._settings, _NOBODY)[0]
             except InputError as error:
-                about = self._mend_node(name, about, error, last=number == _TRIES_MAX - 2)
+                about = self._mend_node(about, error, last=number == _TRIES_MAX - 2)
         raise AssertionError(f"a bare Node can be read: {name}")
 
-    def _mend_node(
-        self, name: str, about: NodeDocuments, error: InputError, *, last: bool
-    ) -> NodeDocuments:
+    def _mend_node(self, about: NodeDocuments, error: InputError, *, last: bool) -> NodeDocuments:
         parts = {
             field.name: part
             for field in dataclasses.fields(NodeDocuments)
@@ -138,7 +136,7 @@ class _Mending:
             (key for key, part in parts.items() if error.place.endswith(part.title)), "node"
         )
         culprit: Document = parts[which]
-        self._say(culprit, error, name)
+        self._say(culprit, error)
         key = _ANNOTATION.search(error.field)
         if key is not None and not last:
             mended = _without_annotation(culprit, key[1])
@@ -168,7 +166,7 @@ class _Mending:
                     about, facts = nodes.get(name) or _nowhere(name, pod)
                     observed_on(pod, facts, about, self._settings.vocabulary)
             except InputError as error:
-                self._say(document, error, "")
+                self._say(document, error)
                 key = _ANNOTATION.search(error.field)
                 mended = pod if key is None else _without_annotation(pod, key[1])
                 if mended is pod or number == _TRIES_MAX - 2:
@@ -180,11 +178,9 @@ class _Mending:
                 return
         raise AssertionError(f"a bare Pod can be read: {document.title}")
 
-    def _say(self, document: Document, error: InputError, node: str) -> None:
+    def _say(self, document: Document, error: InputError) -> None:
         text = ": ".join(filter(None, (error.field, error.message)))
-        if document.kind == "Pod":
-            node = text_in(document.body, "spec", "nodeName")
-        self._unreadable.append(Unreadable(object=document.title, node=node, text=text))
+        self._unreadable.append(Unreadable(object=document.title, text=text))
 
     def _put(self, document: Document, instead: Document | None) -> None:
         self._instead[document.kind, document.namespace, document.name] = instead

@@ -89,16 +89,9 @@ class Clearing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unreadable:
-    """
-    What of an object can't be read, so that what it says is not known.
-
-    Attributes:
-        object: its kind and name.
-        node: where it is, or which it is about; empty = not known.
-    """
+    """What of an object, by kind and name, can't be read, so that what it says is not known."""
 
     object: str
-    node: str
     text: str
 
     def __str__(self) -> str:
@@ -203,7 +196,6 @@ class ClusterSnapshot:
 
     Attributes:
         requests: Pod UID -> its own request, of Pods that wait and Pods that hold.
-        broken: Pod UID -> the errors of a Pod that breaks rules of ours.
         refused: Pod UID -> the reasons of its newest refusal.
         untold: facts that nobody wrote down here, so that nothing was decided by them.
         knows_nodes: every node is told as deciding reads it.
@@ -215,7 +207,6 @@ class ClusterSnapshot:
     holders: tuple[Holder, ...]
     settings: SchedulingSettings
     requests: Mapping[str, PodRequest] = field(default_factory=dict)
-    broken: Mapping[str, str] = field(default_factory=dict)
     refused: Mapping[str, tuple[RefusalReason, ...]] = field(default_factory=dict)
     untold: tuple[str, ...] = ()
     knows_nodes: bool = True

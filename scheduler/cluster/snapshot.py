@@ -107,7 +107,7 @@ class FileObjects:
     nodes: tuple[NodeFacts, ...]
     adopted: tuple[PodObserved, ...]
     requests: Mapping[str, PodRequest]
-    broken: Mapping[str, str]
+    broken: frozenset[str]
     managed: frozenset[str]
     claims: tuple[ClaimObserved, ...] = ()
     shared_templates: tuple[SharedTemplate, ...] | None = None
@@ -123,7 +123,7 @@ def objects_of(cluster: Cluster, objects: Documents, settings: SchedulingSetting
     """Return what these objects tell beside the cluster that was read of them."""
     offers = frozenset(name for node in cluster.nodes for name in node.extended)
     requests: dict[str, PodRequest] = {}
-    broken: dict[str, str] = {}
+    broken: set[str] = set()
     managed: set[str] = set()
     unreadable = list(cluster.unreadable)
     named = {each.object for each in unreadable}
@@ -135,12 +135,13 @@ def objects_of(cluster: Cluster, objects: Documents, settings: SchedulingSetting
             if request is None:
                 request, errors = examine_pod(document.body, settings.vocabulary)
         except InputError as error:
-            broken[document.uid] = text = ": ".join(filter(None, (error.field, error.message)))
+            broken.add(document.uid)
             if document.title not in named:
-                unreadable.append(Unreadable(object=document.title, node="", text=text))
+                text = ": ".join(filter(None, (error.field, error.message)))
+                unreadable.append(Unreadable(object=document.title, text=text))
             continue
         if errors:
-            broken[request.uid] = "; ".join(map(str, errors))
+            broken.add(request.uid)
         else:
             requests[request.uid] = by_number(request, offers)
         if _is_managed(document):
@@ -153,7 +154,7 @@ def objects_of(cluster: Cluster, objects: Documents, settings: SchedulingSetting
         nodes=cluster.nodes,
         adopted=tuple(pod for pod in cluster.adopted if pod.node_uid),
         requests=requests,
-        broken=broken,
+        broken=frozenset(broken),
         managed=frozenset(managed),
         claims=cluster.claims,
         shared_templates=cluster.shared_templates,
@@ -192,7 +193,6 @@ def snapshot_of_objects(
         holders=tuple(holders),
         settings=with_templates(settings, objects.shared_templates),
         requests=objects.requests,
-        broken=objects.broken,
         by_count=True,
     )
 
@@ -255,7 +255,6 @@ def snapshot_of_ledger(
         holders=tuple(_holders(state, told, places, known)),
         settings=with_templates(settings, objects.shared_templates if objects else None),
         requests=known,
-        broken=objects.broken if objects else {},
         refused={uid: event.reasons for uid, event in told.refusals.items()},
         untold=tuple(untold),
         knows_nodes=knows_nodes,
