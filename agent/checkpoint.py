@@ -76,7 +76,6 @@ class DeviceCheckpoint:
     """What kubelet has given. Entries of a Pod that is gone stay until the next admission."""
 
     entries: tuple[DeviceEntry, ...]
-    registered: Mapping[str, tuple[str, ...]]
 
 
 class _Entry(msgspec.Struct):
@@ -136,10 +135,7 @@ def read_device_checkpoint(content: bytes) -> DeviceCheckpoint:
     if file.checksum not in found:
         said = f"stored={file.checksum}, computed={','.join(map(str, sorted(found)))}"
         raise CheckpointError(CheckpointFault.WRONG_CHECKSUM, said)
-    registered = file.data.registered or {}
-    return DeviceCheckpoint(
-        entries=entries, registered={name: tuple(ids or ()) for name, ids in registered.items()}
-    )
+    return DeviceCheckpoint(entries=entries)
 
 
 def checksum(dump: str) -> int:

@@ -60,8 +60,6 @@ def week(cards: int, holds_per_card: int, seed: int) -> History:
         nodes=tuple(
             NodeInfo(
                 name=f"gpu-{n:05}",
-                cpu_milli=96_000,
-                memory_bytes=1 << 40,
                 cards=range(n * 8, n * 8 + 8),
             )
             for n in range(nodes)

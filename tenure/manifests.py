@@ -57,12 +57,10 @@ class Document(documents.Document):
 
     Attributes:
         metadata: its metadata as written, without what was filled in.
-        index: its place among all objects of the input, from 0.
         number, path: where it stands in its source: the document, and `items[3]` inside a List.
     """
 
     metadata: dict[str, Any]
-    index: int
     source: InputFile
     number: int
     path: str
@@ -246,7 +244,6 @@ def _document(spot: _Spot, body: dict[str, Any], index: int) -> Document:
         uid=metadata["uid"],
         body=body,
         metadata=dict(section(written)),
-        index=index,
         source=spot.source,
         number=spot.number,
         path=spot.path,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ledger.domain.annotations.cpu import CpuSharedPool
 from ledger.domain.annotations.qos import QosClass
-from ledger.domain.cpuset import EMPTY, CpuSet
+from ledger.domain.cpuset import EMPTY, CpuSet, union
 from ledger.domain.topology import CpuTopology
 
 
@@ -83,10 +83,7 @@ def pools_of(node: NodeCpus, pods: Iterable[PodCpus]) -> Pools:
 
 def joined(pools: Iterable[CpuSharedPool]) -> CpuSet:
     """Return the CPUs of several pools."""
-    cpus = EMPTY
-    for pool in pools:
-        cpus |= pool.cpus
-    return cpus
+    return union(pool.cpus for pool in pools)
 
 
 def _by_numa(topology: CpuTopology, cpus: CpuSet) -> tuple[CpuSharedPool, ...]:

@@ -63,22 +63,19 @@ class Metrics:
     """Counters and gauges of one process."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        counter = partial(Counter, registry=registry)
         self.registered = Gauge(
             "tenure_agent_registered", "Whether kubelet knows our slots", registry=registry
         )
-        self.registrations = Counter(
+        self.registrations = counter(
             "tenure_agent_registrations",
             "How often we registered with kubelet: once for each start of it or of us",
-            registry=registry,
         )
-        self.names = Counter(
-            "tenure_agent_names", "Names given to containers with devices", registry=registry
-        )
-        self.starts = Counter(
+        self.names = counter("tenure_agent_names", "Names given to containers with devices")
+        self.starts = counter(
             "tenure_agent_container_starts",
             "Starts of containers with devices, by whether they may",
             ["result"],
-            registry=registry,
         )
         for result in ("prepared", "refused"):
             self.starts.labels(result)

@@ -289,7 +289,7 @@ def _recorded(checkpoint: Callable[[], DeviceCheckpoint]) -> DeviceCheckpoint:
     try:
         return checkpoint()
     except FileNotFoundError:
-        return DeviceCheckpoint(entries=(), registered={})  # of a kubelet that gave nothing yet
+        return DeviceCheckpoint(entries=())  # of a kubelet that gave nothing yet
     except (CheckpointError, OSError) as error:
         raise NotYetError(str(error)) from error
 

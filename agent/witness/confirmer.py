@@ -292,7 +292,7 @@ class Confirmer:
 
     def _checkpoint(self, faults: list[Fault]) -> DeviceCheckpoint | None:
         """Return kubelet's file; where there is none, no container was given anything."""
-        path, nothing = self._sources.checkpoint_path, DeviceCheckpoint(entries=(), registered={})
+        path, nothing = self._sources.checkpoint_path, DeviceCheckpoint(entries=())
         return self._trusted(self._sources.checkpoint, FILE_NAME, path, faults, nothing)
 
     def _trusted(

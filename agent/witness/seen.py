@@ -126,14 +126,6 @@ class Seen:
             return True
         return not self.every_card and all(card.uuid != uuid for card in self.cards)
 
-    def on(self, pod_uid: str) -> frozenset[str]:
-        """Return the cards that a Pod is on."""
-        return frozenset(
-            card.uuid
-            for card in self.cards
-            if any(whose.pod_uid == pod_uid for whose, _ in card.holders)
-        )
-
 
 def seen(cards: Sequence[Card], read: Read, *, is_card: Callable[[str], bool]) -> Seen:
     """Combine what was read; `is_card` tells whether a resource's ids are those of cards."""

@@ -74,6 +74,14 @@ class CpuSet:
 EMPTY: Final = CpuSet()
 
 
+def union(sets: Iterable[CpuSet]) -> CpuSet:
+    """Return the CPUs of several sets."""
+    found = EMPTY
+    for one in sets:
+        found |= one
+    return found
+
+
 def cpuset_of(cpu_ids: Iterable[int]) -> CpuSet:
     """Return the set of these ids. Raises InputError: an id below 0 or above 4096."""
     mask = 0

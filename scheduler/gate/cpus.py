@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from msgspec import structs
 
 from ledger.domain.annotations.qos import QosClass
-from ledger.domain.cpuset import EMPTY, CpuSet
+from ledger.domain.cpuset import CpuSet, union
 from ledger.domain.dialects.dra.cpus import CPU, CPU_DRIVER, cpu_config, cpus_asked
 from ledger.domain.errors import InputError
 from ledger.domain.log.events import ClaimResult
@@ -132,14 +132,6 @@ def _are(there: Iterable[Holding]) -> str:
 def is_of_cpus(result: ClaimResult) -> bool:
     """Tell whether a result is of CPUs that it holds."""
     return result.driver == CPU_DRIVER and not result.admin
-
-
-def union(sets: Iterable[CpuSet]) -> CpuSet:
-    """Return the CPUs of several sets."""
-    found = EMPTY
-    for one in sets:
-        found |= one
-    return found
 
 
 def cpus_of(results: Iterable[ClaimResult]) -> CpuSet:

@@ -360,7 +360,6 @@ def _only(
     failing = np.flatnonzero(~here)
     passing = np.flatnonzero(here)
     filtered = Filtered(
-        request=request,
         best=best,
         passing=passing,
         ratings=np.zeros(len(passing), dtype=np.int64),

@@ -232,14 +232,7 @@ def _inventory(
                     memory_capacity_bytes=device.memory_capacity_bytes if device else 0,
                 )
             )
-        infos.append(
-            NodeInfo(
-                name=node.node_name,
-                cpu_milli=node.cpu_milli,
-                memory_bytes=node.memory_bytes,
-                cards=range(first, len(cards)),
-            )
-        )
+        infos.append(NodeInfo(name=node.node_name, cards=range(first, len(cards))))
     return tuple(infos), tuple(cards), places
 
 

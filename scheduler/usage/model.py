@@ -36,8 +36,6 @@ class NodeInfo:
     """One node of the inventory; `cards` are indexes into `History.cards`, ascending."""
 
     name: str
-    cpu_milli: int = 0
-    memory_bytes: int = 0
     cards: range = range(0)
 
 

@@ -414,17 +414,9 @@ def picture_record(picture: Picture, *, whole: Picture | None = None) -> dict[st
         },
         "nodes": [_node(node) for node in picture.nodes],
         "double": [
-            {
-                "node": double.node,
-                "id": double.id,
-                "minor": double.minor,
-                "holders": list(double.holders),
-            }
-            for double in picture.double
+            {**asdict(double), "holders": list(double.holders)} for double in picture.double
         ],
-        "contradictions": [
-            {"object": each.object, "text": each.text} for each in picture.contradictions
-        ],
+        "contradictions": [asdict(each) for each in picture.contradictions],
     }
 
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from ledger.domain.cpuset import CpuSet, cpuset_of
+from ledger.domain.cpuset import CpuSet, cpuset_of, union
 from ledger.domain.dialects.dra.cpus import cpu_config
 from ledger.domain.errors import CapacityError
 from ledger.domain.log.events import ClaimBound, ClaimObserved, ClaimReserved, LedgerEvent
@@ -23,7 +23,7 @@ from ledger.store.projections.rebuild import rebuild
 from ledger.store.proving.verify import verify
 from ledger.store.writing.append import Writer
 from scheduler.gate.claims import claim_seen
-from scheduler.gate.cpus import patch_of, union
+from scheduler.gate.cpus import patch_of
 from scheduler.gate.decide import Barred, Standing, Write, decide
 from scheduler.gate.follow import follow
 from tests.support.examples import examples

@@ -181,7 +181,7 @@ class AgentWorld:
         """Return kubelet's file."""
         if self.fault is not None:
             raise self.fault
-        return DeviceCheckpoint(entries=self.kept, registered={})
+        return DeviceCheckpoint(entries=self.kept)
 
     def create(self, pod: str, **status: str) -> None:
         """Let kubelet have a Pod."""

@@ -48,8 +48,6 @@ def week(nodes: int = 16, pods: int = 400, seed: int = 1) -> History:
         infos.append(
             NodeInfo(
                 name=f"gpu-{model[:4].lower().strip('-')}-{n:03}",
-                cpu_milli=96_000,
-                memory_bytes=1 << 40,
                 cards=range(first, len(cards)),
             )
         )

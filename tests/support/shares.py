@@ -88,7 +88,7 @@ def given(pod_uid: str, container: str, ids: Sequence[str], **envs: str) -> Devi
 
 def recorded(*entries: DeviceEntry) -> DeviceCheckpoint:
     """Return a checkpoint with these entries."""
-    return DeviceCheckpoint(entries=entries, registered={})
+    return DeviceCheckpoint(entries=entries)
 
 
 @dataclass(kw_only=True)

@@ -73,7 +73,7 @@ def read(
     """Return what was read of all sources; containers were made with nothing unless it is said."""
     there = tuple(containers)
     facts: dict[str, Any] = {
-        "checkpoint": DeviceCheckpoint(entries=entries, registered={}),
+        "checkpoint": DeviceCheckpoint(entries=entries),
         "given": tuple(answer),
         "containers": there,
         "inside": {one.container_id: Inside() for one in there} | dict(made or {}),
@@ -97,3 +97,12 @@ def made_with(**env: str) -> Inside:
     """Return a container with this environment."""
     spec = {"process": {"env": [f"{key}={value}" for key, value in env.items()]}}
     return inside(status({"runtimeSpec": spec}))
+
+
+def cards_with(seen: Seen, pod_uid: str) -> frozenset[str]:
+    """Return the cards that a Pod is on."""
+    return frozenset(
+        card.uuid
+        for card in seen.cards
+        if any(whose.pod_uid == pod_uid for whose, _ in card.holders)
+    )

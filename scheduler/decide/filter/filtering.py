@@ -90,7 +90,6 @@ class Filtered:
         hopeless: which of the failing take the Pod not even with all other Pods gone.
     """
 
-    request: PodRequest
     best: Placement | None
     passing: IntArray
     ratings: IntArray
@@ -179,7 +178,6 @@ class Filtering:
         tried = {number: looked[row] for row, number in failed.items()}
         codes, hopeless, reasons = self._why(request, shape, rows, failing, tried)
         return Filtered(
-            request=request,
             best=best,
             passing=passing,
             ratings=ratings.take(passing).astype(np.int64),

@@ -68,7 +68,6 @@ def test_lists_are_opened(tmp_path: Path) -> None:
     found = documents(tmp_path, json.dumps(outer), "f.json")
 
     assert [document.title for document in found] == ["Pod default/a", "Pod default/b", "Node n"]
-    assert [document.index for document in found] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("items", ["", "items:", "items: []"])

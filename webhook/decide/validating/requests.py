@@ -30,13 +30,11 @@ class Examined:
     Attributes:
         spec: the Pod as read, None when not even that can be done.
         request: what it comes to; with violations it has no devices, see `examine_pod`.
-        unread: annotations that do not parse, each with its violation among the errors.
     """
 
     spec: PodSpec | None
     request: PodRequest | None
     errors: tuple[FieldError, ...] = ()
-    unread: frozenset[str] = frozenset()
 
     @property
     def asks_devices(self) -> bool:
@@ -65,7 +63,6 @@ def examine(pod: Json, vocabulary: Vocabulary, namespace: str = "") -> Examined:
         namespace: the request's, for a Pod that does not carry its own yet.
     """
     errors: list[FieldError] = []
-    unread: set[str] = set()
     spec = None
     try:
         spec = read_asked(readable_pod(pod, namespace), vocabulary)
@@ -78,22 +75,11 @@ def examine(pod: Json, vocabulary: Vocabulary, namespace: str = "") -> Examined:
                 if not key:
                     raise
                 errors.append(_syntax(error))
-                unread.add(key)
                 legible = _without(legible, key)
             else:
-                return Examined(
-                    spec=spec,
-                    request=request,
-                    errors=(*errors, *found),
-                    unread=frozenset(unread),
-                )
+                return Examined(spec=spec, request=request, errors=(*errors, *found))
     except InputError as error:
-        return Examined(
-            spec=spec,
-            request=None,
-            errors=(*errors, _syntax(error)),
-            unread=frozenset(unread),
-        )
+        return Examined(spec=spec, request=None, errors=(*errors, _syntax(error)))
 
 
 def _without(spec: PodSpec, key: str) -> PodSpec:

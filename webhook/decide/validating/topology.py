@@ -16,7 +16,7 @@ from ledger.domain.annotations.node_cpu import (
     decode_system_qos_resource,
 )
 from ledger.domain.annotations.wire import annotation_path
-from ledger.domain.cpuset import EMPTY, CpuSet
+from ledger.domain.cpuset import EMPTY, CpuSet, union
 from ledger.domain.errors import FieldError, InputError
 from ledger.domain.kube.object_fields import annotations_of
 from ledger.domain.request.rule_names import Rule
@@ -42,13 +42,6 @@ Reader = Callable[[str], CpuSet]
 """An annotation's text to the CPUs that it names."""
 
 
-def _union(sets: Iterator[CpuSet]) -> CpuSet:
-    result = EMPTY
-    for cpus in sets:
-        result |= cpus
-    return result
-
-
 def _no_cpus(read: Callable[[str], object]) -> Reader:
     def reader(text: str) -> CpuSet:
         read(text)
@@ -70,13 +63,13 @@ _READERS: Final[dict[str, Reader]] = {
     ANNOTATION_KUBELET_CPU_MANAGER_POLICY: lambda text: (
         decode_kubelet_cpu_policy(text).reserved_cpus
     ),
-    ANNOTATION_POD_CPU_ALLOCS: lambda text: _union(
+    ANNOTATION_POD_CPU_ALLOCS: lambda text: union(
         alloc.cpus for alloc in decode_pod_cpu_allocs(text)
     ),
-    ANNOTATION_CPU_SHARED_POOLS: lambda text: _union(
+    ANNOTATION_CPU_SHARED_POOLS: lambda text: union(
         pool.cpus for pool in decode_cpu_shared_pools(text)
     ),
-    ANNOTATION_BE_CPU_SHARED_POOLS: lambda text: _union(
+    ANNOTATION_BE_CPU_SHARED_POOLS: lambda text: union(
         pool.cpus for pool in decode_cpu_shared_pools(text, best_effort=True)
     ),
     **NODE_READERS,

@@ -31,7 +31,7 @@ from ledger.domain.proofs.merkle import EMPTY_ROOT
 from ledger.signing import Checkpoint, PrivateKey, sign_note
 from tests.support.agent_world import AgentWorld, Held
 from tests.support.proofs import held_by_pod
-from tests.support.witnessing import kept
+from tests.support.witnessing import cards_with, kept
 
 NAME: Final = "slot-0000.00112233445566778899.1"
 Json = dict[str, Any]
@@ -333,7 +333,7 @@ def test_an_index_means_no_card_before_all_cards_were_told(world: AgentWorld) ->
             world.off_the_bus = lost
             await confirmer.round()
             assert confirmer.seen is not None
-            assert confirmer.seen.on("pod-old") == wanted
+            assert cards_with(confirmer.seen, "pod-old") == wanted
 
     world.run(act)
 

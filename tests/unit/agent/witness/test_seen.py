@@ -22,7 +22,7 @@ from agent.witness.said import (
     said_by_kubelet,
 )
 from agent.witness.seen import Place, Read, Seen, Source, seen
-from tests.support.witnessing import card, given, kept, listed, look, made_with, read
+from tests.support.witnessing import card, cards_with, given, kept, listed, look, made_with, read
 
 CARDS: Final = (card(0), card(1), card(2))
 KUBELET: Final = Path(__file__).parents[3] / "samples" / "kubelet"
@@ -59,7 +59,7 @@ def test_every_source_tells_of_a_holder() -> None:
     assert holders(found) == {"GPU-1": {"uid-old/main": every}}
     assert (found.complete, found.disagreements) == (True, ())
     assert found.live == {"uid-old"}
-    assert found.on("uid-old") == {"GPU-1"}
+    assert cards_with(found, "uid-old") == {"GPU-1"}
 
 
 def test_an_entry_of_a_pod_that_is_gone_holds_nothing() -> None:
@@ -93,7 +93,7 @@ def test_a_source_that_is_away_frees_nothing(away: str) -> None:
     whole = read(kept("old", "GPU-1"), answer=[given("old", "GPU-1")], containers=[listed("old")])
     nothing: Any = {away: None}
     found = look(CARDS, replace(whole, **nothing))
-    assert found.on("uid-old") == {"GPU-1"}
+    assert cards_with(found, "uid-old") == {"GPU-1"}
     assert (found.complete, reasons(found)) == (False, [names.SOURCE_AWAY])
 
 
@@ -126,7 +126,7 @@ def test_disagreements_are_named_and_everybody_counts() -> None:
         made={"p-main": made_with(NVIDIA_VISIBLE_DEVICES="GPU-2")},
     )
     found = look(CARDS, said)
-    assert found.on("uid-p") == {"GPU-0", "GPU-1", "GPU-2"}
+    assert cards_with(found, "uid-p") == {"GPU-0", "GPU-1", "GPU-2"}
     wanted = [names.CARD_UNKNOWN, names.ENVIRONMENT_DIFFERS, names.RECORDS_DIFFER]
     assert reasons(found) == wanted
     words = {one.reason: one.message for one in found.disagreements}
@@ -158,7 +158,7 @@ def test_a_pod_whose_uid_nothing_tells_is_named() -> None:
     found = look(CARDS, read(answer=[given("new", "GPU-0")]))
     assert (reasons(found), found.complete) == ([names.POD_UNKNOWN], False)
     both = look(CARDS, read(kept("new", "GPU-0"), answer=[given("new", "GPU-0")]))
-    assert both.on("uid-new") == {"GPU-0"}
+    assert cards_with(both, "uid-new") == {"GPU-0"}
 
 
 def test_devices_that_are_no_cards_are_not_looked_at() -> None:
@@ -173,14 +173,13 @@ def test_devices_that_are_no_cards_are_not_looked_at() -> None:
 @pytest.mark.parametrize("name", ["one-pod", "one-pod-two-numa", "two-pods-8cpu-2numa"])
 def test_captured_answers_of_a_real_kubelet_agree(name: str) -> None:
     """Its file, its answer and the containers that its runtime would list."""
-    record = read_device_checkpoint(
-        (KUBELET / f"kubelet_internal_checkpoint.{name}.json").read_bytes()
-    )
+    content = (KUBELET / f"kubelet_internal_checkpoint.{name}.json").read_bytes()
+    record, registered = read_device_checkpoint(content), json.loads(content)["Data"]
     said = json.loads((KUBELET / "podresources" / f"podresources.{name}.json").read_text())
     answer = said_by_kubelet(
         ParseDict(said["List"], ListPodResourcesResponse(), ignore_unknown_fields=True)
     ).given
-    ids = sorted({each for ids in record.registered.values() for each in ids})
+    ids = sorted({each for ids in registered["RegisteredDevices"].values() for each in ids})
     cards = tuple(
         Card(uuid=each, minor=number, memory_bytes=1, processes=())
         for number, each in enumerate(ids)
@@ -209,6 +208,6 @@ def test_captured_answers_of_a_real_kubelet_agree(name: str) -> None:
     )
     assert (found.complete, found.disagreements) == (True, ())
     for entry in record.entries:
-        assert found.on(entry.pod_uid) == entry.ids()
+        assert cards_with(found, entry.pod_uid) == entry.ids()
     both = frozenset({Source.CHECKPOINT, Source.POD_RESOURCES})
     assert {sources for one in found.cards for _, sources in one.holders} == {both}
