@@ -120,7 +120,7 @@ class Agents:
     def come(self, plane: ControlPlane, names: Iterable[str]) -> None:
         """Let each report for the first time."""
         for name in names:
-            body = pod(f"agent-{name}", {"cpu": "10m"}, nodeName=name, serviceAccountName=AGENT)
+            body = pod(f"agent-{name}", {}, nodeName=name, serviceAccountName=AGENT)
             made = plane.api().create(pods_in(OURS), body)
             assert made.ok, made.message
             token = self.tokens[name] = token_of(plane, AGENT, made.body)
