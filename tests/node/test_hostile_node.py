@@ -26,4 +26,4 @@ def test_what_came_is_what_the_page_says(attacked: Agent, pods: Pods, attack: Re
     came = attack.play(RealNode(agent=attacked, pods=pods))
 
     assert rows(real=True)[attack.who, attack.what] == came
-    assert attacked.is_ready()
+    attacked.node.until(attacked.is_ready, "it is not ready")

@@ -16,6 +16,7 @@ from typing import Final
 from agent.checkpoint import FILE_NAME
 from ledger.domain.resources import ENV_NVIDIA_VISIBLE, SLOT
 from tests.support.node.agents import Agent, holder
+from tests.support.node.node import SECONDS
 from tests.support.node.pods import Pods, container
 from tests.support.process import ROOT, environment
 
@@ -188,14 +189,20 @@ def flood_probes(node: RealNode) -> str:
         body = stack.enter_context(_caller(port))
         words = b"POST /livez HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (64 * MIB)
         posted = _said(body, words + b"x" * (64 * MIB))
-        lives = node.agent.probe("livez").strip()
+        answers: list[str] = []
+
+        def is_answered() -> bool:
+            answers.append(node.agent.probe("livez").strip())
+            return bool(answers[-1])
+
+        node.agent.node.until(is_answered, "/livez is not answered")
         more = _resident(node) - before
     assert more < 64, more
-    return f"{head}, {posted}, /livez: {lives}, less than 64 MiB more"
+    return f"{head}, {posted}, /livez: {answers[-1]}, less than 64 MiB more"
 
 
 def _caller(port: int) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), timeout=60)
+    return socket.create_connection(("127.0.0.1", port), timeout=SECONDS)
 
 
 def _said(caller: socket.socket, words: bytes) -> str:
