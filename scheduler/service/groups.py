@@ -54,6 +54,7 @@ ELSEWHERE: Final = "PlannedOnAnotherNode"
 """The node may take the Pod, and its group has a place for it on another one."""
 DROPPING: Final = "the plan of its group is being dropped"
 GONE: Final = "the Pod is gone"
+UNKNOWN_MEMBER: Final = "the watch has not shown the Pod yet"
 MEMBERS_COME: Final = "members of the group are still being created"
 MEMBERS_SECONDS: Final = 2.0
 """How long a group's first member waits for the others, whose number its label says."""
@@ -162,14 +163,19 @@ class LiveGroups:
 
     def why_not_yet(self, request: PodRequest) -> str:
         """
-        Return why a group is not planned yet, empty where it is or may be.
+        Return why a group or gang is not planned yet, empty where it is or may be.
 
-        Its label says how many Pods it has. kube-scheduler asks about the first before the last is
-        created, so the first waits for them a moment.
+        kube-scheduler may know a Pod before our watch shows it; then nobody knows yet who else is
+        there. The label of a group says how many Pods it has. kube-scheduler asks about the first
+        before the last is created, so the first waits for them a moment.
         """
         name = group_name(request)
-        life = self.groups.lives.get(name)
-        if request.group is None or request.gang is not None or life is None:
+        if not name:
+            return ""
+        if request.uid not in self.members.pods(name):
+            return UNKNOWN_MEMBER
+        life = self.groups.lives[name]
+        if request.group is None or request.gang is not None:
             return ""
         if life.plans or life.held or len(self.members.pods(name)) >= request.group.replica:
             return ""
