@@ -71,11 +71,13 @@ def some_cards(plane: ControlPlane, nodes: int, *, prefix: str) -> Iterator[None
     add_class(plane)
     for name in names:
         add_claim_node(plane, name)
-    yield
-    for name in names:
-        plane.api().delete(f"/api/v1/nodes/{name}")
-    for one in plane.api().get(f"{GROUP}/resourceslices").body["items"]:
-        plane.api().delete(f"{GROUP}/resourceslices/{one['metadata']['name']}")
+    try:
+        yield
+    finally:
+        for name in names:
+            plane.api().delete(f"/api/v1/nodes/{name}")
+        for one in plane.api().get(f"{GROUP}/resourceslices").body["items"]:
+            plane.api().delete(f"{GROUP}/resourceslices/{one['metadata']['name']}")
 
 
 def slice_of(
