@@ -231,6 +231,10 @@ class NodeDirectory:
         """Return the engine's numbers of all nodes that are open."""
         return frozenset(self._number_of.values())
 
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all nodes that are open."""
+        return tuple(self._number_of)
+
     def closed(self, name: str) -> str:
         """Return why a name can't be asked about."""
         return self._closed.get(name, UNKNOWN_NODE)

@@ -7,14 +7,21 @@ Rule: design section 5; GPU-sharing contract C.4, "Ours".
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
+
+import numpy as np
 
 from certs.ports import ApiError, ConflictError, Object, Objects, api_path
 from ledger.domain.annotations.tenure import encode_released_at
 from ledger.domain.annotations.wire import TRUE
+from ledger.domain.log.recorded_request import recorded_request, request_digest
+from ledger.domain.request.requests import PodRequest
 from ledger.domain.resources import ANNOTATION_TENURE_RELEASED_AT, LABEL_TENURE_HOLDING
+from scheduler.decide.outcome import Placement
 from scheduler.service.ending import Wakes, namespace_labels
 from scheduler.service.kept import Namespaces
 from scheduler.service.ports import Clock, WhyNot
@@ -23,17 +30,41 @@ from scheduler.service.view import ClusterView
 LABEL_SECONDS: Final = 1.0
 AGO_SECONDS_MAX: Final = 60.0
 """A release that is older was told of by whoever recorded it: a Lease lapses much sooner."""
+KINDS_MAX: Final = 256
+"""Kinds of waiting Pods that a new leader looks for room for: each is a look at every node."""
+NODES_OF_KIND: Final = 16
+"""Nodes that a kind is woken on: kube-scheduler's own checks may keep its Pods from some."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+_log: Final = logging.getLogger("tenure.scheduler.announcing")
 
 
 class Announcing:
-    """Marks Nodes and Namespaces; `mislabelled` says why a label can't be mended, in words."""
+    """
+    Marks Nodes and Namespaces.
 
-    def __init__(self, view: ClusterView, api: Objects, clock: Clock, *, why_not: WhyNot) -> None:
+    Args:
+        planned: returns the place that a plan keeps for a member of a group, if there is one.
+
+    Attributes:
+        mislabelled: name of a Namespace -> why its label can't be mended, in words.
+    """
+
+    def __init__(
+        self,
+        view: ClusterView,
+        api: Objects,
+        clock: Clock,
+        *,
+        why_not: WhyNot,
+        planned: Callable[[PodRequest], Placement | None],
+    ) -> None:
         self._view = view
         self._api = api
         self._clock = clock
         self._why_not = why_not
+        self._planned = planned
+        self._has_looked = False
         self._wakes = Wakes(clock.monotonic)
         self._label_at = 0.0
         self.namespaces = Namespaces()
@@ -55,6 +86,9 @@ class Announcing:
         Raises:
             ApiError: the API is away; it is told again.
         """
+        if not (self._has_looked or self._why_not()):
+            self._has_looked = True
+            await self._find_room()
         await _all(*map(self._wake, self._wakes.take()))
         now = self._clock.monotonic()
         if now < self._label_at or self._why_not():
@@ -64,6 +98,37 @@ class Announcing:
         for name in self.mislabelled.keys() - wrong.keys():
             del self.mislabelled[name]
         await _all(*(self._label(name, has=has) for name, has in wrong.items()))
+
+    async def _find_room(self) -> None:
+        """
+        Wake Pods that wait since before we led: of room that came free until then we know nothing.
+
+        Pods alike are looked at once, and calls are answered between two Pods.
+        """
+        view, kinds = self._view, set[tuple[int, int, str]]()
+        pods = list(view.pods.seen.values())
+        for pod in (one for one in pods if one.is_ours and not (one.node or one.ended)):
+            await asyncio.sleep(0)
+            request = view.requests.by_uid(pod.uid)
+            if isinstance(request, str):
+                continue
+            place = self._planned(request)
+            if place is not None:
+                self._wakes.released(place.node_name)
+                continue
+            alone = recorded_request(replace(request, group=None, gang=None))
+            kind = (request.cpu_milli, request.memory_bytes, request_digest(alone))
+            if kind in kinds:
+                continue
+            if len(kinds) == KINDS_MAX:
+                _log.warning("not every Pod that waits is woken", extra={"kinds": KINDS_MAX})
+                return
+            kinds.add(kind)
+            names = view.directory.names()
+            found = view.engine.filter(request, view.directory.ask(names).nodes)
+            best = np.argsort(-found.ratings, kind="stable")[:NODES_OF_KIND]
+            for node in found.passing[best].tolist():
+                self._wakes.released(names[node])
 
     async def _wake(self, name: str) -> None:
         """

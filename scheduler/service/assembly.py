@@ -191,7 +191,9 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
         seen=agents.seen,
         why_deleted=gangs.why_evicted,
     )
-    announcing = Announcing(view, ports.api, clock, why_not=ports.freshness.why_not)
+    announcing = Announcing(
+        view, ports.api, clock, why_not=ports.freshness.why_not, planned=groups.place_kept
+    )
     refusing = Refusing(view, books, binder, ports.words, told=ports.told, why_not=why_not)
     Saying(view, telling, why_not=why_not)
     templates = Templates(

@@ -159,6 +159,11 @@ class LiveGroups:
             self.plans.undo(name)  # of those whom kube-scheduler asks about, at their turn
         return found
 
+    def place_kept(self, request: PodRequest) -> Placement | None:
+        """Return the place that a plan keeps for a member, the ledger's or one of ours."""
+        self.plans.lead()
+        return self.groups.kept(request)
+
     # --- filter ---------------------------------------------------------------------------------
 
     def why_not_yet(self, request: PodRequest) -> str:

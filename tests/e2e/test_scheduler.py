@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,6 +30,7 @@ from tests.support.kube.schedulers import (
     GIB,
     Identities,
     add_gpu_node,
+    ask,
     asking,
     extender,
     remove_node,
@@ -38,6 +40,8 @@ from tests.support.recount import ALLOCATED, differences, held_by_ledger, held_b
 
 NODES = tuple(f"gpu-{number}" for number in range(6))
 RETRIED_US = 5_000_000
+WOKEN_SECONDS = 120.0
+"""kube-scheduler asks by itself after 300."""
 GIVEN = (
     '{"gpu":[{"minor":0,"resources":{"koordinator.sh/gpu-core":"100",'
     '"koordinator.sh/gpu-memory-ratio":"100"}}]}'
@@ -170,6 +174,35 @@ def test_a_scheduler_that_is_killed_in_a_burst_goes_on_from_its_ledger(
     assert not missing, f"{sorted(missing)}\n{words}"
     check(ledger, bound, tmp_path)
     remove_pods(plane, where, names)
+
+
+@pytest.mark.parametrize("ledger", ["sqlite"], indirect=True)
+def test_who_waits_is_woken_at_a_start_where_only_memory_kept_the_room(
+    plane: ControlPlane,
+    namespace: Callable[..., str],
+    ledger: str,
+    single: str,
+    identities: Identities,
+) -> None:
+    """A hold that no bind followed ends with its process; kube-scheduler would ask in minutes."""
+    where, api = pods_in(namespace(managed=False)), plane.api()
+    holder = pod("holder", schedulerName="tenure", **DIALECTS["nvidia"])
+    holder["metadata"] |= {"uid": "holder", "namespace": "default"}
+    with (
+        extender(plane, ledger, identities, forked=True) as served,
+        plane.scheduler(asking(plane, served, identities)),
+    ):
+        answer = ask(served, identities, "filter", {"Pod": holder, "NodeNames": [single]})
+        assert answer["NodeNames"] == [single], answer
+        assert api.create(where, pod("waits", schedulerName="tenure", **DIALECTS["nvidia"])).ok
+        eventually(lambda: is_refused(plane, f"{where}/waits"))
+        served.kill()
+        with extender(plane, ledger, identities, port=served.port, forked=True, remembered=True):
+            until = time.monotonic() + WOKEN_SECONDS
+            while not node_of(plane, f"{where}/waits"):
+                assert time.monotonic() < until
+                time.sleep(0.1)
+    remove_pods(plane, where, ["waits"])
 
 
 @pytest.mark.usefixtures("nodes")

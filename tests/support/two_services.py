@@ -305,7 +305,13 @@ class Service:
             seen=self.agents.seen,
             why_deleted=self.gangs.why_evicted,
         )
-        self.announcing = Announcing(self.view, self.api, clock, why_not=self._why_not)
+        self.announcing = Announcing(
+            self.view,
+            self.api,
+            clock,
+            why_not=self._why_not,
+            planned=self.groups.place_kept,
+        )
         self.reconciling = Reconciling(
             claims_end=lambda _: {},
             view=self.view,

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -12,9 +12,13 @@ from certs.ports import ApiError
 from ledger.domain.errors import LedgerError, UnknownOutcomeError
 from ledger.domain.log.events import PodBound, PodObserved, PodReleased
 from ledger.domain.log.state import NodeState
+from ledger.domain.request.requests import PodRequest
 from ledger.store.writing.commands import Command, Outcome, Recorded
+from scheduler.decide.filter.filtering import Filtered
+from scheduler.decide.nodes.arrays import IntArray
+from scheduler.decide.outcome import Placement
 from scheduler.service.agents import SeenPod
-from scheduler.service.announcing import Announcing
+from scheduler.service.announcing import NODES_OF_KIND, Announcing
 from scheduler.service.binding import Binder
 from scheduler.service.ending import NodeWord
 from scheduler.service.releasing import TOGETHER, Releasing, gone_by
@@ -40,6 +44,7 @@ class Scene:
         self.server = ApiServer()
         self.fates: deque[str | int] = deque()
         self.why_not = ""
+        self.planned: dict[str, Placement] = {}
         self.tasks = Tasks()
         self.why_evicted: Callable[[str], str] = lambda _: ""
         begun = self.live.ledger.beginning()
@@ -74,11 +79,20 @@ class Scene:
             why_deleted=lambda uid: self.why_evicted(uid),  # noqa: PLW0108 - another later
         )
         self.announcing = Announcing(
-            self.live.view, self.api, self.live.clock, why_not=lambda: self.why_not
+            self.live.view,
+            self.api,
+            self.live.clock,
+            why_not=lambda: self.why_not,
+            planned=lambda request: self.planned.get(request.uid),
         )
-        self.live.add_node("a", 2)
-        self.server.put(NODE, objects.node("a") | {"metadata": {"name": "a", "uid": "uid-a"}})
+        self.add_node("a", 2)
         self.live.settle()
+
+    def add_node(self, name: str, gpus: int) -> None:
+        """Let API server and watch have a node."""
+        self.live.add_node(name, gpus)
+        node = objects.node(name) | {"metadata": {"name": name, "uid": f"uid-{name}"}}
+        self.server.put(f"/api/v1/nodes/{name}", node)
 
     def word(self, state: NodeState) -> NodeWord:
         """Return what a node says: nothing yet."""
@@ -147,6 +161,13 @@ def asking(name: str, percent: int = 100, **metadata: Any) -> dict[str, Any]:  #
     amounts = {"koordinator.sh/gpu": percent}
     pod = objects.pod(objects.container(limits=amounts), name=name, uid=f"pod-{name}")
     pod["metadata"] |= metadata
+    return pod
+
+
+def waiting(name: str, percent: int = 100, *, scheduler: str = "tenure") -> dict[str, Any]:
+    """Return such a Pod that its scheduler has to place."""
+    pod = asking(name, percent)
+    pod["spec"]["schedulerName"] = scheduler
     return pod
 
 
@@ -522,6 +543,86 @@ def test_a_changed_node_that_counts_wakes_pods_that_wait() -> None:
     scene.live.add_node("a", 4)
     scene.live.settle()
     assert woken == ["a"]
+
+
+def test_a_new_leader_wakes_who_waits_already_where_a_node_has_room() -> None:
+    """The room came free before anybody here knew of it; the look is made once."""
+    scene = Scene()
+    scene.add_node("full", 0)
+    scene.live.settle()
+    scene.put(waiting("p"))
+    scene.why_not = "not known yet"
+    scene.tell()
+    assert scene.woken is None
+    scene.why_not = ""
+    scene.tell()
+    first = scene.woken
+    assert first is not None
+    full = scene.server.objects["/api/v1/nodes/full"]["metadata"]
+    assert RELEASED_AT not in full.get("annotations", {})
+    scene.live.clock.now += 60
+    scene.put(waiting("q"))
+    scene.tell()
+    assert scene.woken == first
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [waiting("p", 300), waiting("p", scheduler="default-scheduler")],
+    ids=["no node has room", "another scheduler's"],
+)
+def test_a_new_leader_wakes_nobody_whom_no_node_takes(pod: dict[str, Any]) -> None:
+    """Nor anybody that is not asked about here."""
+    scene = Scene()
+    scene.put(pod)
+    scene.tell()
+    assert scene.woken is None
+
+
+def test_a_new_leader_wakes_a_member_on_the_node_that_its_plan_keeps() -> None:
+    """Its place is taken, so that a look for room would find none."""
+    scene = Scene()
+    pod = waiting("p", 200)
+    placement = scene.live.placement(pod, "a")
+    scene.planned["pod-p"] = placement
+    assert scene.live.view.engine.place(placement, -1) is not None
+    scene.put(pod)
+    scene.tell()
+    assert scene.woken is not None
+
+
+def test_a_new_leader_looks_once_for_each_kind_of_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For so many kinds and nodes of each as the bounds say."""
+    scene, looks = Scene(), list[str]()
+    for number in range(NODES_OF_KIND + 3):
+        scene.add_node(f"n{number}", 1)
+    scene.live.settle()
+    for number in range(3):
+        scene.put(waiting(f"p{number}"))
+    engine = scene.live.view.engine
+    judge = engine.filter
+
+    def look(request: PodRequest, nodes: Sequence[int] | IntArray) -> Filtered:
+        looks.append(request.uid)
+        return judge(request, nodes)
+
+    monkeypatch.setattr(engine, "filter", look)
+    scene.tell()
+    assert looks == ["pod-p0"]
+    woken = [
+        path
+        for path, stored in scene.server.objects.items()
+        if RELEASED_AT in (stored["metadata"].get("annotations") or {})
+    ]
+    assert len(woken) == NODES_OF_KIND
+    other = Scene()
+    monkeypatch.setattr("scheduler.service.announcing.KINDS_MAX", 1)
+    monkeypatch.setattr(other.live.view.engine, "filter", look)
+    looks.clear()
+    other.put(waiting("p", 100))
+    other.put(waiting("q", 50))
+    other.tell()
+    assert looks == ["pod-p"]
 
 
 def test_a_namespace_is_labelled_while_a_pod_of_it_holds_something() -> None:
