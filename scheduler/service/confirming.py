@@ -142,7 +142,7 @@ class Confirming:
 
     def _check_may_call(self) -> None:
         if not self.may_call():
-            raise NotNowError("callers that nobody knows asked for too much: try again")
+            raise NotNowError("callers without a certificate asked too often: try again")
 
     async def pod(self, namespace: str, name: str, uid: str) -> Object | None:
         """Return a Pod that waits for a node, or else as it is. Raises NotNowError: no answer."""

@@ -44,6 +44,8 @@ _BOUNDED_BY_US: Final = aiohttp.ClientTimeout()
 _OK: Final = 200
 _NOT_FOUND: Final = 404
 _CONFLICT: Final = 409
+_LATER: Final = frozenset({403, 429})  # not allowed yet, or too often
+_SERVER_ERROR: Final = 500
 _INVALID: Final = 422  # a failing `test` of a JSON patch too, which alone has no causes
 _MESSAGE_MAX: Final = 500
 _MISSHAPEN: Final = (AttributeError, KeyError, TypeError, ValueError)
@@ -291,6 +293,18 @@ def _as_api_errors(method: str, path: str, seconds: float) -> Iterator[None]:
         raise ApiError(f"the API can't be reached: {method} {path}: {error}") from error
     except (ConfigException, OpenApiException) as error:  # such as a token that can't be read
         raise ApiError(f"the API can't be asked: {method} {path}: {error}") from error
+
+
+def waiting_helps(error: ApiError) -> bool:
+    """
+    Tell whether the same call may succeed later, with nothing changed by anybody.
+
+    An API server that starts answers 403 until it has read its roles.
+    """
+    if error.status is None:
+        lasting = (aiohttp.ClientConnectorCertificateError, ConfigException)
+        return not isinstance(error.__cause__, lasting)
+    return error.status in _LATER or error.status >= _SERVER_ERROR
 
 
 def _skew(date: str, asked: datetime, heard: datetime) -> timedelta:

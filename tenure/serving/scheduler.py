@@ -29,7 +29,7 @@ from scheduler.service.leading import Leading
 from scheduler.service.metrics import Metrics
 from scheduler.service.replica import Replica
 from scheduler.service.world import Ports
-from tenure.kube.objects import KubeObjects, connected
+from tenure.kube.objects import KubeObjects, connected, waiting_helps
 from tenure.kube.reflector import Reflector, SetBackError
 from tenure.serving.background import as_coroutine, tasks_of_process, told_to_stop, unless
 from tenure.serving.bodies import Bodies
@@ -62,7 +62,6 @@ START_SECONDS: Final = 60.0
 TRIM_SECONDS: Final = 10.0
 """1,000 connections that came and went leave 50 MB of free pages between those in use."""
 FOLLOW_SECONDS: Final = 0.1
-_UNAUTHORIZED: Final = 401
 
 _log: Final = logging.getLogger("tenure.scheduler")
 
@@ -178,7 +177,7 @@ async def _found(started: Started, accounts: AbstractSet[str]) -> Found:
     Wait for the API server and for the ledger, and open it.
 
     Raises:
-        ApiError: the API server does not take our credentials.
+        ApiError: the API server refuses, and waiting helps nothing.
         InputError: there is none there, or another's.
         CorruptLedgerError, UnknownEventError: waiting makes it no better.
     """
@@ -205,23 +204,24 @@ async def _found(started: Started, accounts: AbstractSet[str]) -> Found:
 
 async def _asked(ask: Callable[[], Awaitable[str]]) -> str:
     """
-    Ask the API server until it answers.
+    Ask the API server until it answers, while waiting may help.
 
     It may be away, and in its first seconds refuses what it allows later (403).
 
     Raises:
-        ApiError: it does not take our credentials.
+        ApiError: waiting helps nothing, as where it does not take our credentials.
     """
     reason = ""
     while True:
         try:
             return await ask()
         except ApiError as error:
-            if error.status == _UNAUTHORIZED:
+            if not waiting_helps(error):
                 raise
             if str(error) != reason:
-                reason = str(error)
-                _log.error("the API server does not answer: waiting", extra={"reason": reason})
+                reason, status = str(error), error.status
+                fact = "does not answer" if status is None else f"refuses with status {status}"
+                _log.error(f"the API server {fact}: waiting", extra={"reason": reason})
         await asyncio.sleep(LOOK_SECONDS)
 
 

@@ -76,7 +76,7 @@ async def origin_of(objects: KubeObjects) -> str:
     """Return the origin of our ledger: the cluster's. Raises ApiError: it can't be asked."""
     cluster = await objects.read(_CLUSTER)
     if cluster is None:
-        raise ApiError(f"there is no such namespace: path={_CLUSTER}")
+        raise ApiError(f"there is no such namespace: path={_CLUSTER}", status=404)
     return f"ledger/{cluster['metadata']['uid']}"
 
 
