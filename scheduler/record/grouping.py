@@ -67,9 +67,9 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """The node of a member that holds its devices, and its GPUs there."""
+    """The UID of the node of a member that holds its devices, and its GPUs there."""
 
-    node: int
+    node_uid: str
     minors: tuple[int, ...]
 
 
@@ -222,7 +222,7 @@ class Grouping:
         name = group_name(placement.request)
         seen = {*placement.visible_minors, *gpu_minors(placement)}
         for held in self._given.get(name, {}).values():
-            if held.node == placement.node:
+            if held.node_uid == placement.node_uid:
                 seen.update(held.minors)
         for open_place in self._open.get(name, {}).values():
             if open_place.node == placement.node:
@@ -261,7 +261,7 @@ class Grouping:
         """Note what a member holds now; its place is over."""
         name, uid = group_name(placement.request), placement.request.uid
         self._open.get(name, {}).pop(uid, None)
-        self._given.setdefault(name, {})[uid] = _Given(placement.node, gpu_minors(placement))
+        self._given.setdefault(name, {})[uid] = _Given(placement.node_uid, gpu_minors(placement))
 
     def has_given(self, uid: str) -> bool:
         """Tell whether a member holds something."""
@@ -270,9 +270,7 @@ class Grouping:
     def given_by(self, event: PodReserved) -> None:
         """Note what a member holds by a reservation that is recorded."""
         minors = tuple(share.minor for share in event.shares if share.device_type == GPU)
-        place = self._places.get(event.node_uid)
-        if place is not None:
-            self._given.setdefault(event.group, {})[event.pod_uid] = _Given(place, minors)
+        self._given.setdefault(event.group, {})[event.pod_uid] = _Given(event.node_uid, minors)
 
     def unplanned(self, name: str) -> list[Placement]:
         """Take a plan back that was never recorded, and return its places as `dropped` does."""
@@ -397,11 +395,11 @@ class Grouping:
 
     def nodes_of(self, name: str) -> frozenset[int]:
         """Return the nodes where members hold something or have a place kept for them."""
-        held = [each.node for each in self._given.get(name, {}).values()]
         kept = [each.node for each in self._open.get(name, {}).values()]
-        running = (self._places.get(pod.node_uid) for pod in self._observed(name))
-        there = (place for place in running if place is not None)
-        return frozenset((*held, *kept, *there))
+        held = [each.node_uid for each in self._given.get(name, {}).values()]
+        held += [pod.node_uid for pod in self._observed(name)]
+        there = (self._places.get(uid) for uid in held)
+        return frozenset((*kept, *(place for place in there if place is not None)))
 
     def _usable(self, life: GroupLife) -> dict[str, frozenset[int]]:
         uids: Iterable[str] = dict.fromkeys(place.node_uid for place in life.places.values())

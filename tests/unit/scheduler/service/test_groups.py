@@ -16,7 +16,7 @@ from scheduler.service.groups import ELSEWHERE, MEMBERS_COME, MEMBERS_SECONDS
 from scheduler.service.holds import HOLD_SECONDS
 from scheduler.service.ports import Chosen, NotChosen
 from tests.support.grouped import GROUP, Scene, cards
-from tests.support.live import types
+from tests.support.live import MemoryLedger, types
 from tests.support.objects import Json, container, pod
 from tests.support.replays import replayed
 from tests.support.runs import recorded
@@ -285,6 +285,30 @@ def test_a_restart_between_two_members_keeps_the_plan() -> None:
     [plan] = again.said(GroupPlanned)
     planned = {member.pod_uid: list(member.minors) for member in plan.members}
     assert planned == {event.pod_uid: cards(event) for event in (first, second, third)}
+
+
+def test_after_a_restart_a_member_sees_the_cards_of_those_who_are_bound() -> None:
+    """With a place of the plan and without one: by what is held, and beside its group."""
+    scene = Scene("a", "b")
+    scene.job(3)
+    [where] = scene.passing("job-0")
+    first = scene.reserve("job-0", where)
+    second = scene.reserve("job-1", where)
+    seen = {str(minor) for minor in (*cards(first), *cards(second))}
+    for gone in ("", "job-2"):
+        again = Scene("a", "b", ledger=MemoryLedger(list(scene.live.ledger.log)))
+        for name in scene.pods.keys() - {gone}:
+            again.tell(scene.pods[name])
+        last = "job-2"
+        if gone:
+            again.groups.plans.review_all()
+            again.tell_drops()
+            last = "job-3"
+            again.create(last, labels=scene.pods["job-0"]["metadata"]["labels"])
+        assert again.passing(last) == [where]
+        third = again.reserve(last, where)
+        told = json.loads(third.annotations[ANNOTATION_GPU_TOPOLOGY])["visibleGPUs"]
+        assert set(told) == seen | set(map(str, cards(third)))
 
 
 def test_a_plan_whose_member_went_while_nobody_ran_is_dropped_at_the_start() -> None:
