@@ -17,7 +17,7 @@ import msgspec
 
 from agent.decide.pod_words import PodWords, pod_words
 from agent.https import Caller, NoAnswerError
-from ledger.domain.dialects.gpushare.words import WORDS
+from ledger.domain.dialects.names import FOREIGN_WORDS
 from ledger.domain.errors import InputError
 from ledger.domain.resources import ANNOTATION_TENURE_PROOF
 
@@ -25,7 +25,9 @@ PATH: Final = "/pods"
 CALL_SECONDS: Final = 5.0
 _GOOD: Final = 200
 SOURCE: Final = "kubernetes.io/config.source"
-ANNOTATIONS: Final = {SOURCE, ANNOTATION_TENURE_PROOF} | WORDS.allocation_annotations
+ANNOTATIONS: Final = {SOURCE, ANNOTATION_TENURE_PROOF}.union(
+    *(words.allocation_annotations for words in FOREIGN_WORDS)
+)
 """Those that are read here."""
 
 Pod = Mapping[str, Any]
