@@ -131,9 +131,10 @@ def giving_way(
     def lifted(pod_uid: str, node_name: str) -> Iterator[Placement | None]:
         with (
             holds.lifted(pod_uid, node_name) as held,
+            groups.plans.to_come.lifted(node_name) as has_room,
             groups.plans.lifted(pod_uid, node_name) as is_planned,
         ):
-            yield None if is_planned else held
+            yield None if has_room or is_planned else held
 
     return lifted
 

@@ -48,6 +48,7 @@ from scheduler.service.beginning import Beginning
 from scheduler.service.holds import seconds_of
 from scheduler.service.members import Members, Waiting
 from scheduler.service.ports import Chosen, Clock
+from scheduler.service.to_come import TO_COME_SECONDS, ToCome
 from scheduler.service.view import ClusterView, Judged
 
 ELSEWHERE: Final = "PlannedOnAnotherNode"
@@ -135,6 +136,7 @@ class LiveGroups:
             return
         self.members.forget(name)
         self.groups.forget(name)
+        self.plans.give_up_to_come(name)
 
     def together(self, uid: str) -> frozenset[str]:
         """Return the Pods that stand or fall with a Pod: its gang's that have begun, and itself."""
@@ -184,9 +186,13 @@ class LiveGroups:
             return ""
         if life.plans or life.held or len(self.members.pods(name)) >= request.group.replica:
             return ""
-        first = min((one.since for one in self.members.without_node(name).values()), default=None)
-        waits = first is None or self._clock.monotonic() - first < MEMBERS_SECONDS
+        waits = self._clock.monotonic() < self._first_at(name) + MEMBERS_SECONDS
         return MEMBERS_COME if waits else ""
+
+    def _first_at(self, name: str) -> float:
+        """Return when the watch showed the first of a group's members without a node."""
+        waiting = self.members.without_node(name).values()
+        return min((one.since for one in waiting), default=self._clock.monotonic())
 
     def judge(self, request: PodRequest, names: Sequence[str]) -> Judged:
         """
@@ -212,7 +218,7 @@ class LiveGroups:
         if placement is not None:
             self.plans.extend(name)
             return view.remember(_only(request, asked, placement.node))
-        beside = among & self.groups.nodes_of(name)
+        beside = self.plans.to_come.give(name, uid, among) | (among & self.groups.nodes_of(name))
         if beside:
             found = view.engine.filter(request, sorted(beside)).best
             if found is not None:
@@ -239,7 +245,12 @@ class LiveGroups:
         return self.groups.kept(request) if refusal is None else refusal
 
     def plan(self, request: PodRequest, among: Collection[int]) -> Unfit | None:
-        """Plan all who wait of a group on these nodes; return why a gang gets nothing."""
+        """
+        Plan all who wait of a group on these nodes; return why a gang gets nothing.
+
+        A group is planned for the number on its label, where all of it fits: members to come are
+        like the first, for a bounded time after it.
+        """
         name = group_name(request)
         life = self.groups.life_of(request)
         members = {uid: one.request for uid, one in self.members.waiting(name).items()}
@@ -253,10 +264,20 @@ class LiveGroups:
             return None
         for uid in members:
             self._view.wakeups.member_planned.publish(uid)
-        answer = self.groups.plan(list(members.values()), (), Among(self._view.engine, among))
-        taken = [placement for placement in answer.placements if placement is not None]
+        here, cluster = list(members.values()), Among(self._view.engine, among)
+        self.plans.give_up_to_come(name)
+        missing, until = 0, self._first_at(name) + TO_COME_SECONDS
+        if request.group and not request.gang and self._clock.monotonic() < until:
+            missing = request.group.replica - len(self.members.pods(name) | members.keys())
+        to_come = self.plans.to_come.like(here[0], missing)
+        answer = self.groups.plan(here, to_come, cluster)
+        if to_come and not answer.whole:
+            answer = self.groups.plan(here, (), cluster)
+        places = answer.placements
+        taken = [placement for placement in places[: len(here)] if placement is not None]
         if answer.refusal is None and taken:
-            self.plans.keep(name, list(members.values()), taken)
+            self.plans.keep(name, here, taken)
+            self.plans.to_come.keep(name, [each for each in places[len(here) :] if each], until)
         return answer.refusal
 
     # --- bind -----------------------------------------------------------------------------------
@@ -361,6 +382,7 @@ class LiveGroups:
         """Forget places that the engine gave back when their node went."""
         for uid in pod_uids:
             self.groups.taken(uid)
+            self.plans.to_come.gone(uid)
 
 
 def _only(
@@ -414,6 +436,7 @@ class Plans:
 
     Attributes:
         leads: this process decides, and has the open places of the ledger's plans.
+        to_come: the places of members that are not created yet, which no event tells.
     """
 
     def __init__(
@@ -433,6 +456,7 @@ class Plans:
         self._over = over
         self._all_or_nothing = all_or_nothing
         self.leads = False
+        self.to_come = ToCome(view.engine, clock)
         self._plans: dict[str, _Plan] = {}
         self._drops: dict[str, NewEvent] = {}  # group -> what the ledger is to be told
         self._dropping: dict[str, NewEvent] = {}  # likewise, and it is being told
@@ -515,7 +539,7 @@ class Plans:
         """Plan a group anew whose cards went to another Pod, if its members keep their nodes."""
         plan = self._plans[name]
         places = {place.request.uid: place.node for place in (*lifted, *self._groups.places(name))}
-        self._unplan(name)
+        self._tell_room(self.undo(name))
         nodes = frozenset(places.values())
         for member in plan.members:
             self._view.wakeups.member_planned.publish(member.uid)
@@ -524,6 +548,8 @@ class Plans:
         if {placement.request.uid: placement.node for placement in taken} == places:
             self.keep(name, plan.members, taken)
             self._plans[name].until = plan.until
+        else:
+            self.give_up_to_come(name)
 
     # --- what ends ------------------------------------------------------------------------------
 
@@ -537,7 +563,8 @@ class Plans:
         return name in self._dropping
 
     def expire(self) -> None:
-        """End the plans that nobody has asked about."""
+        """End the plans that nobody has asked about, and the wait for members that did not come."""
+        self._tell_room(self.to_come.expire())
         now = self._clock.monotonic()
         for name, plan in list(self._plans.items()):
             if plan.until <= now and not plan.under_way:
@@ -559,7 +586,14 @@ class Plans:
 
     def _unplan(self, name: str) -> None:
         """End a plan that the ledger does not have."""
-        for node_name in self.undo(name):
+        self._tell_room([*self.undo(name), *self.to_come.drop(name)])
+
+    def give_up_to_come(self, name: str) -> None:
+        """Keep nothing any more for members of a group that are still to be created."""
+        self._tell_room(self.to_come.drop(name))
+
+    def _tell_room(self, node_names: Sequence[str]) -> None:
+        for node_name in node_names:
             self._view.wakeups.room_freed.publish(node_name)
 
     def undo(self, name: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Groups whose Pods kube-scheduler asks about before, between and after our watch shows them."""
+"""Groups whose Pods are created late, and asked about before, between and after they are shown."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import pytest
 
-from scheduler.service.groups import UNKNOWN_MEMBER
+from scheduler.service.groups import MEMBERS_SECONDS, UNKNOWN_MEMBER
+from scheduler.service.to_come import TO_COME_SECONDS
 from tests.support.examples import seeds
 from tests.support.grouped import GROUP, Scene, cards
 from tests.support.objects import Json
@@ -18,6 +19,8 @@ BESIDE: Final = (1, 2, 3, 6)
 """Cards that another Pod has on one of the nodes."""
 NODES: Final = ("a", "b")
 STEPS_MAX: Final = 10_000
+LATE_SECONDS: Final = MEMBERS_SECONDS + TO_COME_SECONDS / 2
+"""Until then the last member is created, and the watch has shown it long before its room ends."""
 SEEDS: Final = 20
 """In one test of the long tier: a scene takes longer to make than to play."""
 
@@ -93,6 +96,43 @@ def by_order(seed: int) -> tuple[Places, Places]:
     return found, {name: place for name in names if (place := ask(soon, name))}
 
 
+def created_late(seed: int) -> tuple[Places, Places]:
+    """Return where members go that come over many seconds among strangers, and where at once."""
+    rng = Random(seed)
+    count, gpus = rng.choice(SHAPES)
+    beside = rng.choice(BESIDE)
+    late, soon = LateWatch(*NODES), Scene(*NODES)
+    for scene in (late, soon):
+        fill(scene, beside)
+    began = late.live.clock.now
+    names = [f"job-{number}" for number in range(count)]
+    at = {name: began + rng.uniform(0.0, LATE_SECONDS) for name in names[1:]} | {names[0]: began}
+    found, strangers = Places(), 0
+    while len(found) < count:
+        late.live.clock.now += rng.uniform(0.1, 1.0)
+        late.groups.plans.review_all()
+        for name in [name for name in names if at.get(name, began) <= late.live.clock.now]:
+            late.create(name, gpus, **of_job(count))
+            del at[name]
+            names.remove(name)
+        for _ in range(rng.randrange(len(late.unshown) + 1)):
+            late.show()
+        for name in sorted(late.pods.keys() - found.keys()):
+            if name.startswith("job") and (place := ask(late, name)) is not None:
+                found[name] = place
+        if found and rng.randrange(3) == 0:
+            strangers += 1
+            late.create(f"stranger-{strangers}", 1)
+            while late.unshown:
+                late.show()
+            passing = late.passing(f"stranger-{strangers}")
+            if passing:
+                late.reserve(f"stranger-{strangers}", rng.choice(passing))
+    soon.job(count, gpus)
+    names = [f"job-{number}" for number in range(count)]
+    return found, {name: place for name in names if (place := ask(soon, name))}
+
+
 def union(places: Places) -> set[tuple[str, int]]:
     """Return all cards of a group."""
     return {(node, card) for node, minors in places.values() for card in minors}
@@ -105,6 +145,15 @@ def test_a_group_gets_the_cards_that_it_gets_when_the_watch_is_at_once(first: in
         late, soon = by_order(seed)
         assert len(late) == len(soon), seed
         assert union(late) == union(soon), seed
+
+
+@pytest.mark.parametrize("first", seeds(2, 50))
+def test_a_group_whose_members_come_late_gets_the_node_of_one_that_is_there(first: int) -> None:
+    """A thousand orders: it is planned for its label's number, and strangers get other cards."""
+    for seed in range(first * SEEDS, (first + 1) * SEEDS):
+        late, soon = created_late(seed)
+        [node] = {node for node, _ in soon.values()}
+        assert {node for node, _ in late.values()} == {node}, seed
 
 
 def test_a_member_that_no_watch_has_shown_waits_for_the_watch_and_not_for_a_time() -> None:

@@ -15,6 +15,7 @@ from scheduler.record.so_far import InForce
 from scheduler.service.groups import ELSEWHERE, MEMBERS_COME, MEMBERS_SECONDS
 from scheduler.service.holds import HOLD_SECONDS
 from scheduler.service.ports import Chosen, NotChosen
+from scheduler.service.to_come import TO_COME_SECONDS
 from tests.support.grouped import GROUP, Scene, cards
 from tests.support.live import MemoryLedger, types
 from tests.support.objects import Json, container, pod
@@ -189,6 +190,98 @@ def test_who_has_a_soft_hold_is_planned_with_its_group() -> None:
     [where] = scene.passing("job-2")
     assert scene.passing("job-1") == [where]
     assert not len(scene.holds)
+
+
+def early(scene: Scene) -> None:
+    """Let two of eight members be there, for which two seconds were waited."""
+    scene.create("beside", 6)
+    scene.passing("beside", "a")
+    scene.reserve("beside", "a")
+    scene.job(2, 1, replica=8)
+    assert scene.filter("job-0")["Error"] == MEMBERS_COME
+    scene.live.clock.now += MEMBERS_SECONDS
+
+
+def test_a_group_is_planned_for_the_number_on_its_label() -> None:
+    """Two of eight came early: not where two cards are left, but where all eight have room."""
+    scene = Scene("a", "b")
+    early(scene)
+    for name in ("job-0", "job-1"):
+        assert scene.passing(name) == ["b"]
+        scene.reserve(name, "b")
+    scene.create("stranger", 1)
+    assert scene.passing("stranger") == ["a"]
+    labels = scene.pods["job-0"]["metadata"]["labels"]
+    for name in (f"job-{number}" for number in range(2, 8)):
+        scene.create(name, 1, labels=labels)
+        assert scene.passing(name) == ["b"]
+        assert scene.passing(name) == ["b"], "it has its place, and takes no second one"
+        scene.reserve(name, "b")
+
+
+def test_a_group_whose_label_names_more_than_fit_is_planned_for_those_who_are_there() -> None:
+    """As it was before: nothing is kept for the others."""
+    scene = Scene("a", "b")
+    scene.job(2, 4, replica=9)
+    scene.live.clock.now += MEMBERS_SECONDS
+    [where] = scene.passing("job-0")
+    assert scene.passing("job-1") == [where]
+    scene.create("stranger", 8)
+    assert len(scene.passing("stranger")) == 1
+
+
+def test_members_to_come_are_waited_for_as_long_as_a_soft_hold() -> None:
+    """Then their room is told of and anybody's, and those who come late are placed beside."""
+    scene = Scene("a", "b")
+    freed: list[str] = []
+    scene.live.wakeups.room_freed.subscribe(freed.append)
+    early(scene)
+    for name in ("job-0", "job-1"):
+        assert scene.passing(name) == ["b"]
+        scene.reserve(name, "b")
+    scene.create("stranger", 4)
+    scene.live.clock.now += TO_COME_SECONDS - MEMBERS_SECONDS - 1
+    scene.groups.plans.review_all()
+    assert scene.passing("stranger") == []
+    scene.live.clock.now += 1
+    scene.groups.plans.review_all()
+    assert freed == ["b"] * 6
+    assert scene.passing("stranger") == ["b"]
+    scene.create("job-2", 1, labels=scene.pods["job-0"]["metadata"]["labels"])
+    assert scene.passing("job-2") == ["b"]
+
+
+def test_a_group_is_planned_for_members_to_come_only_once() -> None:
+    """Its Pods wait longer than that for room: then it is planned for those who are there."""
+    scene = Scene("b")
+    scene.create("large", 8)
+    scene.passing("large")
+    large = scene.reserve("large", "b")
+    scene.job(2, 1, replica=8)
+    scene.live.clock.now += TO_COME_SECONDS
+    assert scene.passing("job-0") == []
+    scene.end(large)
+    assert scene.passing("job-0") == ["b"]
+    scene.create("stranger", 6)
+    assert scene.passing("stranger") == ["b"]
+
+
+def test_members_to_come_give_way_to_a_pod_that_is_bound() -> None:
+    """Bind decides by the ledger alone; who comes gets what is left beside its group."""
+    scene = Scene("a", "b")
+    scene.create("stranger", 4)
+    assert "b" in scene.passing("stranger")
+    early(scene)
+    [where] = scene.passing("job-0", "b")
+    scene.reserve("job-0", where)
+    scene.reserve("stranger", where)
+    labels = scene.pods["job-0"]["metadata"]["labels"]
+    scene.create("job-2", 1, labels=labels)
+    for name in ("job-1", "job-2"):
+        assert scene.passing(name) == [where]
+        scene.reserve(name, where)
+    scene.create("other", 1)
+    assert scene.passing("other", where) == [], "one card is left, and a member of it waits"
 
 
 def test_a_pod_made_anew_under_the_name_of_a_member_is_another_one() -> None:
