@@ -171,8 +171,12 @@ def cleared_by_agent(node: NodeState, witness_uid: str, position: int, at_us: in
     return _of_node(event, f"clear:{node.uid}:agent:{position}", at_us)
 
 
-def node_cleared(node: NodeFacts, reason: str, at_us: int, number: int) -> NewEvent:
-    """Return that nothing runs any more of what a lost node's Pods held; `number` as above."""
+def node_cleared(node: NodeFacts | NodeState, reason: str, at_us: int, number: int) -> NewEvent:
+    """
+    Return that nothing runs any more of what a lost node's Pods held, by somebody's act.
+
+    `number` is another one for each act about this node.
+    """
     event = NodeCleared(node_uid=node.uid, node_name=node.name, evidence=ACT, reason=reason)
     return _of_node(event, f"clear:{node.uid}:{number}", at_us)
 

@@ -419,6 +419,34 @@ class Agents:
                 self.counts["not cleared"] += 1
         return cleared
 
+    async def clear(
+        self, node: str, *, reason: str, actor: str, dry_run: bool = False
+    ) -> list[NodeState]:
+        """
+        End by somebody's act what Pods and claims hold through lost Nodes of a name or UID.
+
+        Args:
+            dry_run: only say what would end.
+
+        Returns:
+            The Nodes as they are before; none where nothing is held through a lost one.
+
+        Raises:
+            FencedError: another writer took over.
+            LedgerError: it is not recorded, or that is not known.
+        """
+        found = [one for one in self.lost() if node in {one.name, one.uid}]
+        if dry_run or not found:
+            return found
+        at_us, new = self._clock.wall_us(), []
+        for state in found:
+            newest = max(one.opened_position for one in state.everyone() if one.phase == LOST)
+            new.append(events.by(actor, events.node_cleared(state, reason, at_us, newest)))
+        error = await record(self._recorder, new, self._books.recorded)
+        if error is not None:
+            raise error
+        return found
+
     def seen(self, node_uid: str) -> Mapping[str, SeenPod]:
         """Return what a node's agent sees Pods have that others gave them, by UID of the Pod."""
         return self._seen.get(node_uid, {})

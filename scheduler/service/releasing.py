@@ -21,6 +21,7 @@ from ledger.domain.errors import InputError, LedgerError
 from ledger.domain.kube.object_fields import is_full_name
 from ledger.domain.log.events import (
     LedgerEvent,
+    NodeCleared,
     NodeInventoried,
     PodObserved,
     PodReleased,
@@ -169,7 +170,21 @@ class Releasing:
         elif isinstance(event, PodObserved | PodReleased | PodVoided):
             # also where its node opens
             self._wakeups.room_freed.publish(self._names[uid])
+        elif isinstance(event, NodeCleared):
+            for name in self._names_of_machine(uid):
+                self._wakeups.room_freed.publish(name)
         self.look_at(self._names[uid])
+
+    def _names_of_machine(self, uid: str) -> set[str]:
+        """Return the names of a Node and of the others that its machine had or has."""
+        states = {each: self._view.recorded(each) for each in self._names}
+        ids = {each: (one.system_uuid, one.machine_id) for each, one in states.items() if one}
+        is_known = all(ids.get(uid, ("",)))
+        return {
+            name
+            for each, name in self._names.items()
+            if each == uid or (is_known and ids.get(each) == ids[uid])
+        }
 
     def stand_by(self) -> None:
         """Forget what whoever records has dealt with; who begins to record looks at every node."""

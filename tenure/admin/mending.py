@@ -1,7 +1,8 @@
 """
 `tenure ledger void`, `withdraw`, `correct-time` and `clear`: say what a ledger has wrong.
 
-Each takes the ledger over and records one act. What was recorded before stays.
+Each takes the ledger over and records one act; `clear` is a live service's act where one runs. What
+was recorded before stays.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import typer
 from ledger.domain.bounds import bounds_of
 from ledger.domain.errors import InputError
 from tenure.keys import public_key
+from tenure.live.place import Place, asks
 from tenure.opening import opened, taken_over
 from tenure.options import LedgerUrl
 from tenure.times import iso_time
@@ -137,29 +139,36 @@ def correct_time(
     sys.stdout.write(f"corrected: {what}, by the event at {at}\n")
 
 
+@asks(but=("namespace",))
 def clear(
-    *,
     node: Annotated[str, typer.Argument(help="A lost node's name or UID.")],
+    *,
     reason: Annotated[str, typer.Option("--reason", help="Who made sure that nothing runs, how.")],
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say which holders would be ended.")
     ] = False,
-    ledger: LedgerUrl = None,
+    place: Place,
 ) -> None:
     """
     Say that nothing runs any more which a lost node's Pods held: their cards and CPUs open.
 
-    Takes the ledger over: a process that writes it meanwhile is fenced.
+    The live service does it, in your name. Where none runs, --ledger takes the ledger over: a
+    process that writes it meanwhile is fenced.
 
-    Example: tenure ledger clear gpu-0042 --reason "powered off, ticket 12" --ledger tenure.db
+    Example: tenure ledger clear gpu-0042 --reason "powered off, ticket 12" --live
     """
     from ledger.domain.log.state import LOST
 
     if not reason.strip():
         raise InputError("say who made sure that nothing runs, and how", field="--reason")
-    with opened(ledger, mode="read" if dry_run else "write") as source:
+    verb = "would end" if dry_run else "ended"
+    if place.service is not None:
+        for one in place.service.clear(node, reason=reason, dry_run=dry_run):
+            words = ", ".join(f"{key}={one[key]}" for key in ("node", "node_uid", "pod", "pod_uid"))
+            sys.stdout.write(f"{verb}: {words}\n")
+        return
+    with opened(place.ledger, mode="read" if dry_run else "write") as source:
         found = _lost(source, node)
-        verb = "would end" if dry_run else "ended"
         if not dry_run:
             _record(source, found, reason)
     for state in found:
@@ -187,21 +196,9 @@ def _lost(source: Ledger, node: str) -> list[NodeState]:
 def _record(source: Ledger, found: list[NodeState], reason: str) -> None:
     import getpass
 
-    from ledger.domain.log.events import ACT, NodeCleared
-    from ledger.domain.log.recorded import NewEvent
+    from scheduler.record import events
 
     writer, wall_us = taken_over(source, "tenure ledger clear")
-    writer.append(
-        [
-            NewEvent(
-                stream=f"node/{state.uid}",
-                event=NodeCleared(
-                    node_uid=state.uid, node_name=state.name, evidence=ACT, reason=reason
-                ),
-                actor=getpass.getuser(),
-                idempotency_key=f"clear:{state.uid}:{writer.head.position}",
-                wall_us=wall_us,
-            )
-            for state in found
-        ]
-    )
+    number = writer.head.position
+    new = (events.node_cleared(state, reason, wall_us, number) for state in found)
+    writer.append([events.by(getpass.getuser(), one) for one in new])

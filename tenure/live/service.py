@@ -34,6 +34,9 @@ _STEPS: Final = {
 _RELEASE_STEPS: Final = _STEPS | {
     403: "let somebody grant you `force-release holdings.audit.tenure.sh` in that namespace",
 }
+_CLEAR_STEPS: Final = _STEPS | {
+    403: "let somebody grant you `force-release holdings.audit.tenure.sh` in all namespaces",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +91,23 @@ class Service:
             raise self._refused(found, _RELEASE_STEPS)
         said = json.loads(found.text)
         return said["released"], said.get("let_go", [])
+
+    def clear(self, node: str, *, reason: str, dry_run: bool) -> list[dict[str, str]]:
+        """
+        Order that what lost Pods hold of a node ends.
+
+        Returns:
+            Who ended: `node`, `node_uid`, `pod` and `pod_uid` of each.
+
+        Raises:
+            InputError: it can't be ordered, or it refuses; in its own words.
+        """
+        order = {"reason": reason} | ({"dryRun": True} if dry_run else {})
+        found = self._called((HOLDINGS, node, "clear"), order)
+        if found.status != _OK:
+            raise self._refused(found, _CLEAR_STEPS)
+        ended: list[dict[str, str]] = json.loads(found.text)["ended"]
+        return ended
 
     def _called(
         self,

@@ -95,7 +95,7 @@ class Dark:
     def order(self, name: str = "gpu", *, dry_run: bool = False) -> tuple[int, Json]:
         """Order it over the listener, with the right to."""
         live = self.cluster.live
-        acts = ActRoutes(live.releasing, live.guard.gate, Allowing(), why_not=str)
+        acts = ActRoutes(live.releasing, live.guard.gate, live.agents, Allowing(), why_not=str)
         known = Known(Caller(user="anna"))
         app = api_app(acts.routes(), known, Believing(), lambda _: nullcontext())
         path = f"{ROOT}/namespaces/ml/{HOLDINGS}/{name}/release"

@@ -8,12 +8,27 @@ import pytest
 
 from ledger.store.open import open_ledger
 from ledger.store.proving.verify import verify
+from scheduler.service.api.acts import ActRoutes
 from tests.contract.test_ledger_machines import holder, lost, on_m
+from tests.integration.test_live_answers import served
+from tests.support.api_callers import Cluster as Callers
 from tests.support.cli import CommandLine
+from tests.support.ledgers import morning, write_ledger
+from tests.support.reconciled import Cluster
 from tests.support.recorded import Recorded
 from tests.support.stores import Clock, SqliteStore
 
 REASON = ("--reason", "powered off, ticket 12")
+
+
+class Lost(Cluster):
+    """A service, and a node that went while a Pod of ours ran there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bound_pods()
+        self.server.delete("/api/v1/nodes/n0")
+        self.settle()
 
 
 @pytest.fixture
@@ -42,6 +57,29 @@ def test_the_act_ends_the_lost_holders_and_says_which(
         writer = ledger.start_epoch("test", ledger.head().origin, "0.1.0")
         writer.append([Clock().new(holder("b", "n-2"), key="behind the act")])
         assert verify(ledger).ok
+
+
+def test_a_live_service_does_it_and_says_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By a caller with the right in all namespaces; its answer is the command's."""
+    live = Lost().live
+    cluster = Callers(tokens={"good": "anna"}, may={"anna": {"ml"}})
+    acts = ActRoutes(live.releasing, live.guard.gate, live.agents, cluster, why_not=str)
+    line, ledger = CommandLine(tmp_path / "none.db", capsys), tmp_path / "asked.db"
+    order = ("ledger", "clear", "n0", *REASON)
+    said = "node=n0, node_uid=uid-n0-0, pod=ml/p, pod_uid=uid-p\n"
+    with served(tmp_path, str(write_ledger(ledger, morning())), cluster, acts.routes()) as place:
+        refused = line.run(*order, *place)
+        assert (refused.code, refused.out) == (2, "")
+        assert "in all namespaces" in refused.err
+        cluster.may["anna"].add("")
+        assert line.run(*order, *place, "--dry-run").out == f"would end: {said}"
+        assert line.run(*order, *place).out == f"ended: {said}"
+        again = line.run(*order, *place)
+    assert again.code == 2
+    assert "nothing is held by a lost Pod of this node" in again.err
+    assert not (tmp_path / "none.db").exists()
 
 
 @pytest.mark.parametrize(

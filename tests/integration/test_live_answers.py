@@ -8,7 +8,7 @@ import ssl
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +18,7 @@ import pytest
 from msgspec import structs
 
 from ledger.domain.log.events import DriftFound, LedgerEvent
+from scheduler.service.api.http import Route
 from tenure.serving.scheduling.answers import Answering, questions
 from tenure.serving.scheduling.api import ApiListener
 from tests.support.api_callers import Cluster, api_options, authority, server_folder
@@ -69,7 +70,9 @@ def _zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @contextmanager
-def served(folder: Path, ledger: str, cluster: Cluster) -> Iterator[tuple[str, ...]]:
+def served(
+    folder: Path, ledger: str, cluster: Cluster, acts: Sequence[Route] = ()
+) -> Iterator[tuple[str, ...]]:
     """Serve a ledger in a thread; yield the options of who asks with the token `good`."""
     server, port = authority("server"), free_port()
     ready, ends = threading.Event(), asyncio.Event()
@@ -80,7 +83,7 @@ def served(folder: Path, ledger: str, cluster: Cluster) -> Iterator[tuple[str, .
         options = api_options(port, server_folder(folder / "server", server))
         listener = ApiListener(options, cluster, lambda: datetime.now(UTC))
         answering = Answering(ledger)
-        async with listener.listening(questions(cluster, answering)):
+        async with listener.listening([*questions(cluster, answering), *acts]):
             ready.set()
             await ends.wait()
         answering.close()

@@ -55,7 +55,7 @@ def agent_routes(process: Process, standing: Standing) -> list[Route]:
         why_not=why_not,
         checkpoint=checkpoint,
     )
-    acts = ActRoutes(live.releasing, live.guard.gate, process.objects, why_not=why_not)
+    acts = ActRoutes(live.releasing, live.guard.gate, live.agents, process.objects, why_not=why_not)
     webhook = user_of(WEBHOOK_ACCOUNT, namespace)
     refusals = RefusalRoutes(process.recorder, process.clock, user=webhook, why_not=why_not)
     words = "Refusals that webhooks told of, by what became of them."

@@ -349,7 +349,7 @@ class Doors:
         agents = AgentRoutes(
             live.agents, live.view, proofs=signing, user=AGENT, why_not=str, checkpoint=checkpoint
         )
-        acts = ActRoutes(live.releasing, live.guard.gate, self.who, why_not=str)
+        acts = ActRoutes(live.releasing, live.guard.gate, live.agents, self.who, why_not=str)
         webhook = user_of(WEBHOOK_ACCOUNT)
         refusals = RefusalRoutes(ledger, self.cluster.clock, user=webhook, why_not=str)
         return [*agents.routes(), *acts.routes(), *refusals.routes()]

@@ -10,7 +10,14 @@ import pytest
 
 from certs.ports import ApiError
 from ledger.domain.errors import LedgerError, UnknownOutcomeError
-from ledger.domain.log.events import PodBound, PodObserved, PodReleased
+from ledger.domain.log.events import (
+    NodeCleared,
+    NodeInventoried,
+    NodeLost,
+    PodBound,
+    PodObserved,
+    PodReleased,
+)
 from ledger.domain.log.state import NodeState
 from ledger.domain.request.requests import PodRequest
 from ledger.store.writing.commands import Command, Outcome, Recorded
@@ -543,6 +550,25 @@ def test_a_changed_node_that_counts_wakes_pods_that_wait() -> None:
     scene.live.add_node("a", 4)
     scene.live.settle()
     assert woken == ["a"]
+
+
+def test_pods_are_woken_where_a_lost_machine_was_cleared() -> None:
+    """On every Node that its machine has: the cards are given through that one."""
+    scene, woken = Scene(), list[str]()
+    scene.bind("p")
+    for name in ("b", "c"):
+        scene.add_node(name, 1)
+    scene.live.settle()
+    for name, machine in (("a", "disk"), ("b", "disk"), ("c", "another")):
+        told = NodeInventoried(
+            node_uid=f"uid-{name}", node_name=name, system_uuid="board", machine_id=machine
+        )
+        scene.live.record(told)
+    scene.live.record(NodeLost(node_uid="uid-a", node_name="a", reason="deleted"))
+    scene.live.wakeups.room_freed.subscribe(woken.append)
+    cleared = NodeCleared(node_uid="uid-a", node_name="a", evidence="act", reason="looked")
+    scene.live.record(cleared)
+    assert sorted(woken) == ["a", "b"]
 
 
 def test_a_new_leader_wakes_who_waits_already_where_a_node_has_room() -> None:

@@ -252,7 +252,11 @@ def test_names_that_the_service_has_in_code_are_those_of_the_files() -> None:
         assert right in rights
     answers, force = (things[f"ClusterRole/tenure-{name}"] for name in ("answers", "force-release"))
     assert answers["rules"] == [{"apiGroups": [GROUP], "resources": [RESOURCE], "verbs": ["get"]}]
-    assert force["rules"] == [{"apiGroups": [GROUP], "resources": [HOLDINGS], "verbs": [FORCE]}]
+    orders = [f"{HOLDINGS}/{order}" for order in ("release", "clear")]
+    assert force["rules"] == [
+        {"apiGroups": [GROUP], "resources": [HOLDINGS], "verbs": [FORCE]},
+        {"apiGroups": [GROUP], "resources": orders, "verbs": ["create"]},
+    ]
     assert f"APIService/{VERSION}.{GROUP}" in things
     assert LABEL_TENURE_LEADER in things["Service/tenure-scheduler"]["spec"]["selector"]
 
@@ -277,7 +281,7 @@ def test_agents_and_those_who_may_force_a_release_are_there_with_the_api() -> No
     made = running()
     account = made[f"ServiceAccount/{AGENT_ACCOUNT}"]["metadata"]
     assert (account["namespace"], account["name"]) == ("tenure-system", AGENT_ACCOUNT)
-    [rule] = made["ClusterRole/tenure-force-release"]["rules"]
+    rule, _ = made["ClusterRole/tenure-force-release"]["rules"]
     assert (rule["verbs"], rule["resources"]) == (["force-release"], ["holdings"])
     without = by_name(printed_scheduler())
     assert not any("force" in key or AGENT_ACCOUNT in key for key in without)
