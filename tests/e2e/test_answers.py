@@ -356,6 +356,8 @@ def test_all_that_the_manifests_print_is_taken_by_the_api_server(
     eventually(lambda: may(ANNA, "force-release", "holdings"))
     assert not may(ANNA, "get", "answers")
     assert not may("bob", "force-release", "holdings")
+    may_order = [may(ANNA, "create", f"holdings/{order}") for order in ("release", "clear")]
+    assert may_order == [True, True], "kube-apiserver asks before it hands an order on"
     remove(plane, [*roles, binding])
 
 
