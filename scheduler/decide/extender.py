@@ -24,6 +24,7 @@ SCORE_MAX: Final = 1000
 
 _SCORED: Final = [f',"Score":{score}}}' for score in range(SCORE_MAX, 0, -1)]
 _NAMES: Final = b',"NodeNames":['
+_NULL: Final = msgspec.Raw(b"null")
 
 LARGE_BYTES: Final = 512 << 10
 """A larger question has whole nodes, or very long names: 16,000 usual ones have half of it."""
@@ -33,7 +34,7 @@ MEMBER_BYTES_MAX: Final = 8 << 20
 """A Pod of 1.5 MiB, escaped, or the longest names of so many nodes."""
 WHOLE_NESTED_MAX: Final = 1 << 20
 WHOLE_VALUES_MAX: Final = 1 << 21
-"""Opening brackets and commas of whole nodes: 64 MiB of them have two thirds as many."""
+"""Brackets and commas of whole nodes: 64 MiB have two thirds as many. Of victims a third."""
 
 UNKNOWN_NODE: Final = "NodeNotInInventory"
 
@@ -80,23 +81,9 @@ class _Node(msgspec.Struct, gc=False):
     metadata: _Metadata
 
 
-class _Nodes(msgspec.Struct):
-    items: list[_Node]
-
-
-class _Whole(msgspec.Struct):
-    items: list[msgspec.Raw]
-
-
-class _Large(msgspec.Struct, rename="pascal"):
-    pod: msgspec.Raw = msgspec.Raw(b"null")
-    node_names: msgspec.Raw = msgspec.Raw(b"null")
-    nodes: msgspec.Raw = msgspec.Raw(b"null")
-
-
 def read_arguments(body: bytes) -> ExtenderArguments:
     """
-    Return the question of a body. A large one has its keys as kube-scheduler writes them.
+    Return the question of a body.
 
     Raises:
         InputError: it is none, or beyond a bound.
@@ -112,19 +99,22 @@ def read_arguments(body: bytes) -> ExtenderArguments:
 def _read_large(body: bytes) -> ExtenderArguments:
     """Read a question of whole nodes, of which no more than their names is decoded."""
     check_values(body, WHOLE_NESTED_MAX, WHOLE_VALUES_MAX)
-    found = decode_checked(body, _Large)
-    pod = _member(found.pod, dict[str, Any], "Pod")
-    names = _member(found.node_names, object, "NodeNames")
+    found = decode_checked(body, dict[str, msgspec.Raw])
+    pod = _member(found, dict[str, Any], "Pod")
+    names = _member(found, object, "NodeNames")
     if isinstance(names, list):
         return ExtenderArguments(pod=pod, node_names=names)
-    names = [one.metadata.name for one in decode_checked(found.nodes, _Nodes, "Nodes").items]
+    whole = decode_checked(member(found, "Nodes") or _NULL, dict[str, msgspec.Raw], "Nodes")
+    items = whole.get("items", _NULL)
+    names = [one.metadata.name for one in decode_checked(items, list[_Node], "Nodes.items")]
     if len(names) > NODES_MAX:
         return ExtenderArguments(pod=pod, node_names=names)
-    nodes = dict(zip(names, decode_checked(found.nodes, _Whole).items, strict=True))
+    nodes = dict(zip(names, decode_checked(items, list[msgspec.Raw]), strict=True))
     return ExtenderArguments(pod=pod, node_names=list(nodes), nodes=nodes)
 
 
-def _member(raw: msgspec.Raw, kind: type[T], key: str) -> T:
+def _member(found: Mapping[str, msgspec.Raw], kind: type[T], key: str) -> T:
+    raw = member(found, key) or _NULL
     size = memoryview(raw).nbytes
     if size > MEMBER_BYTES_MAX:
         raise InputError(f"too large: bytes={size}, most={MEMBER_BYTES_MAX}", field=key)
@@ -168,7 +158,7 @@ def arguments_of(body: bytes) -> ExtenderArguments:
     return ExtenderArguments(pod=pod, node_names=list(nodes), nodes=nodes)
 
 
-def member(value: Mapping[str, object], key: str) -> object:
+def member(value: Mapping[str, T], key: str) -> T | None:
     """Return a member of a message by its key, in whatever letter case that is; None without."""
     if key in value:
         return value[key]

@@ -117,8 +117,9 @@ class Calls:
             return self._broken(verb, 400, "unreadable", str(error))
         except limits.not_now as error:
             return self._broken(verb, 503, "not_now", str(error))
-        except asyncio.CancelledError:  # the same over HTTP/1.1, and logged where it is given up
-            self._metrics.broken.labels(verb, "not_now").inc()
+        except asyncio.CancelledError as error:
+            if error.args:  # the same over HTTP/1.1, and logged there; a caller's end has no words
+                self._metrics.broken.labels(verb, "not_now").inc()
             raise
         except TimeoutError:
             return self._broken(verb, 504, "timeout", "no time left to answer")

@@ -22,7 +22,7 @@ from ledger.domain.log.state import Holding
 from ledger.domain.request.requests import PodRequest, group_name
 from scheduler.cluster.model import RefusedPod
 from scheduler.decide.bounded import decode_bounded
-from scheduler.decide.extender import member
+from scheduler.decide.extender import WHOLE_NESTED_MAX, member
 from scheduler.service.agents import SILENT_SECONDS
 from scheduler.service.budgets import put_newest
 from scheduler.service.ending import RESERVED
@@ -38,8 +38,6 @@ DUE_SECONDS: Final = SILENT_SECONDS + 30.0
 So long no further Pods end while some do: by then a silent agent's node has kubelet's word for it,
 and a sweep has looked.
 """
-VICTIMS_NESTED_MAX: Final = 1 << 18
-"""Opening brackets where victims come whole: 3,000 Pods have as many."""
 VICTIMS_MAX: Final = 1 << 16
 """kube-scheduler looks for them on 500 of 5,000 nodes, of 110 Pods each."""
 TRIES_MAX: Final = 500
@@ -276,7 +274,7 @@ class Preempting:
 
 def read_victims(body: bytes) -> dict[str, object]:
     """Return a question for victims. Raises InputError."""
-    return decode_bounded(body, dict[str, object], nested_max=VICTIMS_NESTED_MAX)
+    return decode_bounded(body, dict[str, object], nested_max=WHOLE_NESTED_MAX)
 
 
 def _victims(value: Mapping[str, object]) -> dict[str, tuple[list[str], int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, cast
 
 from aiohttp import StreamReader, web
@@ -103,7 +104,11 @@ class _Counted:
 
     async def readany(self) -> bytes:
         """Return what is here; nothing at its end."""
-        chunk = await self._stream.readany()
+        try:
+            chunk = await self._stream.readany()
+        except ConnectionError as error:
+            error.__traceback__ = None  # the stream has it, and a frame of it the body: a cycle
+            raise ConnectionResetError(str(error)) from None
         self._grow(len(chunk))
         return chunk
 
@@ -122,7 +127,7 @@ def counted(bodies: Bodies) -> Middleware:
         if not request.can_read_body:
             return await handler(request)
         task = cast("asyncio.Task[object]", asyncio.current_task())
-        body = bodies.begin(task.cancel)
+        body = bodies.begin(partial(task.cancel, TOO_MANY))
         stream = _Counted(request.content, lambda count: bodies.grow(body, count))
         request._payload = stream  # type: ignore[assignment]  # noqa: SLF001 - every way to read it
         try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import tracemalloc
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -79,6 +81,32 @@ def test_bodies_that_do_not_end_make_room_for_those_that_come(
             writer.close()
 
     serve(act)
+
+
+def test_bodies_whose_callers_hung_up_are_in_memory_no_more() -> None:
+    """Even where nothing looks for cycles: a busy process does so seldom."""
+    left: list[int] = []
+
+    async def act(port: int, bodies: Bodies) -> None:
+        async with asyncio.timeout(60):
+            for _ in range(12):
+                _, writer = await sent(port, 2 * MIB, b" " * MIB)
+                while bodies.size < MIB:  # noqa: ASYNC110 - it tells of no change
+                    await asyncio.sleep(0.01)
+                writer.transport.abort()
+                while bodies.size:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                left.append(tracemalloc.get_traced_memory()[0])
+
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        serve(act)
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+    assert left[-1] - left[0] < 4 * MIB
 
 
 def test_small_bodies_have_room_beside_large_ones() -> None:

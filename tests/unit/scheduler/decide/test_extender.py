@@ -205,6 +205,19 @@ def test_the_longest_names_of_the_largest_cluster_are_read() -> None:
     assert arguments.nodes is None
 
 
+@pytest.mark.parametrize("keys", [("pod", "nodes", "nodenames"), ("POD", "nOdes", "NODENAMES")])
+def test_keys_of_a_large_question_come_in_any_letter_case(keys: tuple[str, str, str]) -> None:
+    """As those of a small one."""
+    pod, nodes, names = (key.encode() for key in keys)
+    whole = b",".join(whole_nodes(50, LARGE_BYTES // 49))
+    head = b'{"%s":%s,' % (pod, json.dumps(POD).encode())
+    by_nodes = read_arguments(head + b'"%s":{"items":[%s]},"%s":null}' % (nodes, whole, names))
+    by_names = read_arguments(head + b'"%s":%s}' % (names, json.dumps(LONGEST).encode()))
+    assert by_nodes.pod == by_names.pod == POD
+    assert len(by_nodes.node_names) == 50
+    assert by_names.node_names == LONGEST
+
+
 def test_whole_nodes_of_the_largest_cluster_are_read() -> None:
     """64 MiB of them, as much as a body has, are given back as they came."""
     whole = whole_nodes(5_000, (64 << 20) // 5_000 - 1)
@@ -233,7 +246,7 @@ BROKEN: Final = {
     ),
     "numbers for nodes": (
         b'{"Pod":{},"Nodes":{"items":[%s0]}}' % (b"0," * (1 << 20)),
-        r"Nodes: Expected `object`, got `int` - at `\$.items\[0\]`",
+        r"Nodes.items: Expected `object`, got `int` - at `\$\[0\]`",
     ),
     "numbers for names": (
         b'{"Pod":{},"NodeNames":[%s0]}' % (b"0," * (1 << 19)),

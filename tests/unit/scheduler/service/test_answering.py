@@ -22,7 +22,8 @@ from scheduler.service.holds import Holds
 from scheduler.service.http import Answered, extender_calls
 from scheduler.service.metrics import Metrics
 from scheduler.service.ports import BindCall
-from scheduler.service.preempting import VICTIMS_MAX
+from scheduler.service.preempting import VICTIMS_MAX, read_victims
+from tenure.serving.bodies import TOO_MANY
 from tests.support.extending import NoRefusals, preempting
 from tests.support.live import Live
 from tests.support.objects import Json, container, pod
@@ -272,20 +273,28 @@ def test_a_question_has_bounds_wherever_it_is_large(verb: str, body: bytes) -> N
     assert words.startswith(b"body: too many values")
 
 
-def test_a_question_that_was_given_up_is_counted() -> None:
-    """Over HTTP/1.1 its call is cancelled where its bytes make room for others'."""
+@pytest.mark.parametrize(("why", "count"), [((TOO_MANY,), 1), ((), None)])
+def test_a_question_that_was_given_up_is_counted(why: tuple[str, ...], count: int | None) -> None:
+    """Its call is cancelled where its bytes make room for others', and where its caller hung up."""
     metrics = Metrics()
     calls = extender_calls(Scene().extender, metrics)
 
     async def ask() -> None:
         asking = asyncio.ensure_future(calls.answer("filter", asyncio.Future()))
         await asyncio.sleep(0)
-        asking.cancel()
+        asking.cancel(*why)
         await asyncio.wait({asking})
 
     asyncio.run(ask())
     words = {"verb": "filter", "reason": "not_now"}
-    assert metrics.registry.get_sample_value("tenure_extender_broken_calls_total", words) == 1
+    assert metrics.registry.get_sample_value("tenure_extender_broken_calls_total", words) == count
+
+
+def test_whole_victims_of_the_largest_cluster_are_read() -> None:
+    """On 500 nodes 11 Pods each, of as many values as a usual Pod has."""
+    victim = {"metadata": {"uid": "u"}, "spec": {"tolerations": [{}] * 50}}
+    nodes = {str(number): {"Pods": [victim] * 11} for number in range(500)}
+    assert read_victims(json.dumps({"NodeNameToVictims": nodes}).encode())
 
 
 def test_victims_have_a_bound() -> None:
