@@ -41,6 +41,8 @@ LIST_SECONDS: Final = 30.0
 """Kubelet asks for the ids as soon as it has taken us; one that has not by then never will."""
 SWEEP_SECONDS: Final = 10.0
 """Also between two questions of which ids kubelet would give."""
+OFFERED_SECONDS: Final = 2.0
+"""So long kubelet has to say which: no registration is looked at in between."""
 OTHERS_MAX: Final = 2
 """So often in turn kubelet would give other ids than ours: another plugin registered its own."""
 WAIT_SECONDS: Final = 20.0
@@ -69,7 +71,7 @@ class Metrics:
         )
         self.registrations = counter(
             "tenure_agent_registrations",
-            "How often we registered with kubelet: once for each start of it or of us",
+            "How often we registered with kubelet; again too after another plugin of the resource",
         )
         self.names = counter("tenure_agent_names", "Names given to containers with devices")
         self.starts = counter(
@@ -239,9 +241,9 @@ class DevicePlugin:
         if self._offered is None or self._registered is None or self._others:
             return
         ours = {one.ID for one in self._served.listing().devices if one.health == HEALTHY}
-        with suppress(AwayError):
-            is_other = await self._offered(self._served.resource) != ours
-            self._others_offered = self._others_offered + 1 if is_other else 0
+        with suppress(AwayError, TimeoutError):
+            found = await asyncio.wait_for(self._offered(self._served.resource), OFFERED_SECONDS)
+            self._others_offered = self._others_offered + 1 if found != ours else 0
 
     def _is_unasked(self) -> bool:
         if self._registered is None or self._listed:

@@ -88,6 +88,20 @@ def test_a_file_of_a_kubelet_without_devices_is_read() -> None:
     assert read == DeviceCheckpoint(entries=())
 
 
+def test_as_many_ids_as_kubelet_takes_are_read_where_all_are_given() -> None:
+    """Each stands there twice then."""
+    ids = [f"GPU-8f39a1b2-1c2d-3e4f-5a6b-7c8d9e0f1a-{number:05d}" for number in range(65_536)]
+    entries = [entry(DeviceIDs={"-1": ids[at::8]}) for at in range(8)]
+    whole = changed(V2, PodDeviceEntries=entries, RegisteredDevices={"r": ids})
+    assert len(whole) > 6_000_000
+    with pytest.raises(CheckpointError) as refusal:
+        read_device_checkpoint(whole)
+    assert refusal.value.fault is CheckpointFault.WRONG_CHECKSUM
+    (found,) = re.findall(rb"computed=(\d+)", str(refusal.value).encode())
+    read = read_device_checkpoint(whole.replace(b"875023044", found))
+    assert frozenset().union(*(each.ids() for each in read.entries)) == frozenset(ids)
+
+
 @pytest.mark.parametrize(
     ("content", "fault"),
     [

@@ -25,6 +25,7 @@ from agent.checkpoint import (
 from agent.decide.isolation import UnknownSizeError
 from agent.decide.slots import SharedNameError, given, is_name, name_of, slot_ids, started
 from agent.decide.slots_cdi import CardEdits, Edits, read_cards, specification_of
+from agent.plugin import serving
 from agent.plugin.files import CardFiles, CheckpointFile, OtherContentError, SpecFolder
 from agent.plugin.messages import NotYetError, devices_in
 from agent.plugin.preparing import SlotPlugin, Slots, not_isolated
@@ -162,6 +163,33 @@ def test_a_plugin_whose_place_another_took_registers_again(tmp_path: Path) -> No
 
     assert stands == [True] * 6 + [False]
     assert set(asked) == {SLOT}
+
+
+def test_a_kubelet_that_does_not_say_what_it_offers_holds_nothing_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plugin has its registration to look at."""
+    monkeypatch.setattr(serving, "OFFERED_SECONDS", 0.01)
+
+    async def offered(_: str) -> frozenset[str]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    plugin = DevicePlugin(
+        SlotPlugin(slots(tmp_path, Held())),
+        folder=tmp_path,
+        start=START,
+        metrics=Metrics(CollectorRegistry()),
+        offered=offered,
+    )
+    plugin._registered = Registration(kubelet=(1, 1), own=tmp_path / "own", at=0.0)
+
+    async def compare() -> None:
+        async with asyncio.timeout(10):
+            await plugin._compare_offered()
+
+    asyncio.run(compare())
+    assert plugin._others_offered == 0
 
 
 def test_a_start_is_tried_again_soon_and_then_less_and_less_often(tmp_path: Path) -> None:
