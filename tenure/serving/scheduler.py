@@ -58,7 +58,7 @@ from webhook.decide.settings import SERVICE_ACCOUNTS
 
 LOOK_SECONDS: Final = 2.0
 START_SECONDS: Final = 60.0
-"""So long a start may take: from then on cycles are looked for as usual, whatever came of it."""
+"""So long a start may take once it has its ledger: cycles are looked for as usual afterwards."""
 TRIM_SECONDS: Final = 10.0
 """1,000 connections that came and went leave 50 MB of free pages between those in use."""
 FOLLOW_SECONDS: Final = 0.1
@@ -77,7 +77,6 @@ async def serve_scheduler(options: SchedulerOptions) -> None:
         FencedError: another writer took the ledger over.
     """
     look_seldom()
-    asyncio.get_running_loop().call_later(START_SECONDS, give_back)
     settings, accounts = _settings_of(options)
     metrics = Metrics()
     folder = ServingFolder(options, metrics)
@@ -86,6 +85,7 @@ async def serve_scheduler(options: SchedulerOptions) -> None:
         found = await unless(started.stopping, _found(started, accounts))
         if found is None:
             return
+        asyncio.get_running_loop().call_later(START_SECONDS, give_back)
         standing = Standing(options)
         process = await _opened(started, settings, standing, found)
         _show(process)

@@ -1,8 +1,15 @@
 from __future__ import annotations
 
+import asyncio
 import gc
+from types import SimpleNamespace
+from typing import cast
 
+import pytest
+
+from tenure.serving import scheduler
 from tenure.serving.memory import give_back, look_seldom
+from tenure.serving.scheduling.options import SchedulerOptions
 
 
 def test_cycles_are_looked_for_seldom_until_a_start_is_over() -> None:
@@ -21,3 +28,27 @@ def test_cycles_are_looked_for_seldom_until_a_start_is_over() -> None:
         assert len(there) == 1000
     finally:
         gc.set_threshold(*usual)
+
+
+def test_a_start_that_waits_for_its_ledger_is_not_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cluster, which stays, is read later."""
+    over: list[str] = []
+
+    async def started(*_: object) -> object:
+        return SimpleNamespace(stopping=asyncio.Event())
+
+    async def found(*_: object) -> None:
+        await asyncio.sleep(0.1)
+
+    for name, value in (
+        ("START_SECONDS", 0.0),
+        ("look_seldom", lambda: None),
+        ("give_back", lambda: over.append("over")),
+        ("ServingFolder", lambda *_: None),
+        ("_settings_of", lambda _: (None, frozenset())),
+        ("_started", started),
+        ("_found", found),
+    ):
+        monkeypatch.setattr(scheduler, name, value)
+    asyncio.run(scheduler.serve_scheduler(cast("SchedulerOptions", None)))
+    assert over == []
