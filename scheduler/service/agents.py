@@ -135,10 +135,10 @@ class Agents:
         self._began = self._looked = clock.monotonic()
         self._heard: dict[str, float] = {}  # UID of the node -> when its agent was heard of last
         self._gone: dict[str, dict[str, None]] = {}  # UID of the node -> UIDs of Pods
-        self._seen: dict[str, dict[str, SeenPod]] = {}  # UID of the node -> by UID of the Pod
+        self._others: dict[str, dict[str, SeenPod]] = {}  # UID of the node -> by UID of the Pod
         self._otherwise: dict[str, dict[str, str]] = {}  # UID of the node -> by key, in words
         self._full: dict[str, float] = {}  # UID of the node -> when it named too many Pods
-        self._told = Budgets(clock.monotonic, burst=PLACES_MAX, seconds=TOLD_SECONDS)
+        self._records = Budgets(clock.monotonic, burst=PLACES_MAX, seconds=TOLD_SECONDS)
         states = ((uid, view.recorded(uid)) for uid in view.holding_nodes())
         self._lost = {
             uid
@@ -204,12 +204,12 @@ class Agents:
             return
         if isinstance(event, NodeLost | NodeCleared):
             (self._lost.add if isinstance(event, NodeLost) else self._lost.discard)(uid)
-            for known in (self._heard, self._gone, self._seen, self._otherwise, self._full):
+            for known in (self._heard, self._gone, self._others, self._otherwise, self._full):
                 known.pop(uid, None)
         elif isinstance(event, PodReleased | PodVoided):
             self._otherwise.get(uid, {}).pop(f"{event.pod_uid}/{event.attempt}", None)
             if event.reason != NAMED:
-                self._seen.get(uid, {}).pop(event.pod_uid, None)
+                self._others.get(uid, {}).pop(event.pod_uid, None)
             gone = self._gone.get(uid, {})
             gone.pop(event.pod_uid, None)
             if not gone:
@@ -244,7 +244,7 @@ class Agents:
         held = set() if state is None else {each.pod_uid for each in state.holdings.values()}
         answers: dict[str, str] = {}
         for uid in pod_uids:
-            self._seen.get(node_uid, {}).pop(uid, None)
+            self._others.get(node_uid, {}).pop(uid, None)
             answers[uid] = NOTED if uid in held else NOTHING
             if uid in held:
                 self._gone.setdefault(node_uid, {})[uid] = None
@@ -336,7 +336,7 @@ class Agents:
         if self._is_too_much(state, pod, there, has_all=has_all):
             self._full[node_uid] = self._clock.monotonic()
             return LATER, "more Pods that the API does not have: none of them is recorded now"
-        self._seen.setdefault(node_uid, {})[pod.pod_uid] = pod
+        self._others.setdefault(node_uid, {})[pod.pod_uid] = pod
         if has_all:
             return HELD, ""
         self._wakeups.agent_reported.publish(state.name)
@@ -351,20 +351,20 @@ class Agents:
         That is one more than it has places, or, once it named and ended many, too soon after them.
         What holds cards by their names already is counted, too, where it has others now.
         """
-        pods, seen = self._view.pods, self._seen.get(state.uid, {})
+        pods, seen = self._view.pods, self._others.get(state.uid, {})
         running = pods.running_on(state.name)
         known = running | {pods.seen[uid].static_uid for uid in running}
         if not there and self._has_no_place(state, pod.pod_uid, known):
             return True
         is_named = any(each.device_id for one in there for each in one.shares)
         is_new = seen.get(pod.pod_uid) != pod and (is_named or pod.pod_uid not in known)
-        return is_new and not has_all and not self._told.take(state.uid)
+        return is_new and not has_all and not self._records.take(state.uid)
 
     def _has_no_place(self, state: NodeState, pod_uid: str, known: AbstractSet[str]) -> bool:
         """Tell whether a Pod that is not known otherwise is one more than the node has places."""
         facts = self._view.facts(state.name)
         alone = {one.pod_uid for one in state.holdings.values() if one.namespace == ALONE}
-        alone = (alone | self._seen.get(state.uid, {}).keys()) - known
+        alone = (alone | self._others.get(state.uid, {}).keys()) - known
         places = None if facts is None else facts.pods_max
         most = PLACES_MAX if places is None else min(places, PLACES_MAX)
         return pod_uid not in known | alone and len(alone) >= most
@@ -449,7 +449,7 @@ class Agents:
 
     def seen(self, node_uid: str) -> Mapping[str, SeenPod]:
         """Return what a node's agent sees Pods have that others gave them, by UID of the Pod."""
-        return self._seen.get(node_uid, {})
+        return self._others.get(node_uid, {})
 
 
 def _is_there(holding: Holding, pod_uids: AbstractSet[str]) -> bool:

@@ -59,6 +59,11 @@ class Scene:
             return answer.status, json.loads(await answer.read())
 
 
+async def cut_off(_: web.Request, __: Caller) -> web.StreamResponse:
+    """Fail as a connection of ours to something else does."""
+    raise ConnectionResetError("by the database")
+
+
 async def mistaken(_: web.Request, who: Caller) -> web.StreamResponse:
     """Make a mistake."""
     raise AssertionError(who)
@@ -82,6 +87,7 @@ def served(folder: Path, act: Callable[[Scene], Coroutine[Any, Any, None]]) -> N
         routes = [
             Route(method="GET", path="/who-am-i", act=who_am_i),
             Route(method="GET", path="/mistaken", act=mistaken),
+            Route(method="GET", path="/cut-off", act=cut_off),
         ]
         took: list[tuple[str, int]] = []
         async with listener.listening(
@@ -310,11 +316,12 @@ def test_a_leaf_that_is_swapped_keeps_whose_certificates_are_believed(tmp_path: 
     served(tmp_path, act)
 
 
-def test_a_mistake_of_ours_is_a_500_without_what_it_was(tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", ["/mistaken", "/cut-off"])
+def test_a_mistake_of_ours_is_a_500_without_what_it_was(tmp_path: Path, path: str) -> None:
     """The log has it; a token or a name of somebody else's may be in its words."""
 
     async def act(scene: Scene) -> None:
-        status, body = await scene.ask(None, {"Authorization": "Bearer good"}, "/mistaken")
+        status, body = await scene.ask(None, {"Authorization": "Bearer good"}, path)
         assert (status, body["reason"]) == (500, "InternalError")
         assert "sa" not in body["message"].split()
 

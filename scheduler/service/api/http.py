@@ -279,11 +279,14 @@ def _handler(
             _log.warning("not answered", extra={"path": route.path, "reason": str(error)})
             away = "the API server" if isinstance(error, ApiError) else "the ledger"
             return refusal(503, "ServiceUnavailable", f"{away} does not answer now", retry=True)
-        except (web.HTTPException, ConnectionError):  # of one's own, or whoever asked hung up
+        except web.HTTPException:
             raise
         except TimeoutError:
             return refusal(504, "Timeout", f"no answer in time: seconds={seconds:g}")
-        except Exception:  # noqa: BLE001 - the edge of the process
+        except Exception as error:  # the edge of the process
+            transport = request.transport
+            if isinstance(error, ConnectionError) and (transport is None or transport.is_closing()):
+                raise  # the caller hung up
             _log.exception("our mistake", extra={"path": route.path})
             return refusal(500, "InternalError", "it is our mistake, and logged")
 
