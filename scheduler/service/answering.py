@@ -124,6 +124,7 @@ class Extender:
         if why:
             return failed_filter(why)
         judged = self._judge(request, arguments.node_names)
+        self._preempting.take_filter(request.uid)
         best = judged.filtered.best
         if not len(judged.filtered.passing) and not _is_nominated(arguments):
             self._refusals.noted(request, judged.asked.nodes, why=judged.refusal)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from certs.ports import Object
@@ -40,12 +40,21 @@ NO_ROOM: Final = "no room"
 
 @dataclass(frozen=True, slots=True)
 class _Hold:
-    """A place that is taken `until`; PodScheduled and the log's position as they were then."""
+    """
+    A place that is taken.
+
+    Attributes:
+        condition: PodScheduled, as it was then.
+        taken_at: the log's position then.
+        promised: for a Pod that is asked about next. kube-scheduler writes the condition of the
+            attempt before, with its nomination, after that.
+    """
 
     placement: Placement
     until: float
     condition: str
     taken_at: int
+    promised: bool = False
 
 
 class Holds:
@@ -124,15 +133,31 @@ class Holds:
         until = self._now() + seconds_of(pod)
         self._holds[uid] = _Hold(taken, until, _condition(pod), self._engine.position)
 
-    def promise(self, request: PodRequest, pod: Object, node_name: str) -> None:
-        """Hold what came free for a Pod, if it has a place there and no hold yet."""
+    def promise(self, request: PodRequest, node_name: str) -> None:
+        """
+        Hold what came free for a Pod, if it has a place there and no hold yet.
+
+        What was promised to Pods of a lower priority there gives way.
+        """
         number = self._number_of(node_name)
         if number is None or request.uid in self._holds or len(self._holds) >= self._most:
             return
+        lower = {
+            uid: hold
+            for uid, hold in self._holds.items()
+            if hold.promised
+            and hold.placement.node == number
+            and hold.placement.request.snapshot.priority < request.snapshot.priority
+        }
+        for uid in lower:
+            self._engine.release(uid)
+            del self._holds[uid]
         taken = self._engine.try_place(request, number)
         if taken is not None:
-            until = self._now() + seconds_of(pod)
-            self._holds[request.uid] = _Hold(taken, until, _condition(pod), self._engine.position)
+            until, at = self._now() + HOLD_SECONDS, self._engine.position
+            self._holds[request.uid] = _Hold(taken, until, "", at, promised=True)
+        for uid, hold in lower.items():
+            self._take(uid, hold, number, CROWDED_OUT)
 
     def end(self, pod_uid: str, why: str) -> None:
         """End a Pod's hold, if it has one, and publish that its room is free."""
@@ -159,7 +184,8 @@ class Holds:
         """
         Take a Pod that came or changed.
 
-        Its hold ends when it is bound, is being deleted, or became unschedulable after the filter.
+        Its hold ends when it is bound, is being deleted, or became unschedulable after the filter;
+        the last is nothing to a hold that was promised.
         The hold follows it to the node that kube-scheduler nominated, and ends if that has no room.
         """
         hold = self._holds.get(uid)
@@ -170,7 +196,7 @@ class Holds:
             self._bound(uid, item["spec"]["nodeName"])
         elif item["metadata"].get("deletionTimestamp"):
             self.end(uid, DELETED)
-        elif condition.startswith("False") and condition != hold.condition:
+        elif condition.startswith("False") and condition != hold.condition and not hold.promised:
             self.end(uid, UNSCHEDULABLE)
         else:
             nominated = (item.get("status") or {}).get("nominatedNodeName")
@@ -238,7 +264,7 @@ class Holds:
             if otherwise == CROWDED_OUT:
                 self._wakeups.room_freed.publish(hold.placement.node_name)
         else:
-            self._holds[uid] = _Hold(taken, hold.until, hold.condition, self._engine.position)
+            self._holds[uid] = replace(hold, placement=taken, taken_at=self._engine.position)
 
 
 def seconds_of(pod: Object) -> float:

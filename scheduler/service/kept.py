@@ -285,7 +285,7 @@ class PodSeen(PodLife):
         given: of one with a node, a digest of what its annotations say that it has, if anything.
         proof: likewise, a digest of its proof.
         labels: as JSON, of one that is bound and has not ended; empty without any.
-        leaving: it was told to end.
+        leaving: its deletionTimestamp, by when it is to have ended; empty where it has none.
     """
 
     priority: int
@@ -295,7 +295,7 @@ class PodSeen(PodLife):
     given: bytes = b""
     proof: bytes = b""
     labels: str = ""
-    leaving: bool = False
+    leaving: str = ""
 
 
 class PodBook:
@@ -433,7 +433,7 @@ def pod_seen(item: Object, device_names: AbstractSet[str]) -> PodSeen:
         given=given_digest(words),
         proof=_digest(words.get(ANNOTATION_TENURE_PROOF, "").encode()),
         labels=_labels(metadata) if life["node"] and not life["ended"] else "",
-        leaving=bool(metadata.get("deletionTimestamp")),
+        leaving=str(metadata.get("deletionTimestamp") or ""),
     )
 
 

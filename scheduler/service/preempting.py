@@ -1,5 +1,5 @@
 """
-Whom kube-scheduler may end for a Pod, and that it ends nobody else while they end.
+Which Pods kube-scheduler may end for another, and that it ends no further ones meanwhile.
 
 Rule: GPU-sharing contract C.5, "Ours"; docs/adr/0041.
 """
@@ -7,7 +7,7 @@ Rule: GPU-sharing contract C.5, "Ours"; docs/adr/0041.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, combinations
 from math import inf
@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 from certs.ports import Object
 from ledger.domain.annotations.wire import a_list, an_object
 from ledger.domain.errors import InputError
-from ledger.domain.kube.object_fields import text_at, text_in
+from ledger.domain.kube.object_fields import text_at, text_in, time_us
 from ledger.domain.log.events import LedgerEvent, PodReleased
 from ledger.domain.log.state import Holding
 from ledger.domain.request.requests import PodRequest, group_name
@@ -29,10 +29,17 @@ from scheduler.service.ending import RESERVED
 from scheduler.service.kept import PodSeen
 from scheduler.service.ports import Clock
 from scheduler.service.telling import NORMAL, Telling, about_pod
-from scheduler.service.view import ClusterView, Judged
+from scheduler.service.view import JUDGED_MAX, ClusterView, Judged
 
 BEGUN_SECONDS: Final = 5.0
 """So long after an answer its victims may be about to end, though no watch has told of it."""
+GRACE_DUE_SECONDS: Final = 30.0
+"""So long no further Pods end after the deletionTimestamp of one with a longer grace period."""
+FILTER_SECONDS: Final = 1.0
+"""
+So old a filter may be that refused a node with room: kube-scheduler asks for victims in the same
+attempt. After as long the Pod is woken, as the room is no event of Kubernetes'.
+"""
 DUE_SECONDS: Final = SILENT_SECONDS + 30.0
 """
 So long no further Pods end while some do: by then a silent agent's node has kubelet's word for it,
@@ -40,11 +47,18 @@ and a sweep has looked.
 """
 VICTIMS_MAX: Final = 1 << 16
 """kube-scheduler looks for them on 500 of 5,000 nodes, of 110 Pods each."""
-TRIES_MAX: Final = 500
-"""Sets of victims that one question looks at for a smaller one: a fifth of a second at most."""
+TRIES_MAX: Final = 300
+"""
+Sets of victims that are tried for one question, on all nodes together: about 0.2 s. Then the nodes
+that were not looked at are left out, and no smaller sets are looked for.
+"""
+TRIES_WITHOUT_ANSWER_MAX: Final = 3_000
+"""Sets that are tried while no node has an answer: about 2 s, a fifth of `httpTimeout`."""
 BEGUN_MAX: Final = 4_096
 """Preemptions that are remembered, of those that were answered last."""
 WAITS: Final = "WaitsForEnds"
+_COUNTED: Final = frozenset({"cpu", "memory"})
+"""What of a Pod's resources its holding counts, beside devices."""
 _LOWEST: Final = 1 << 31
 """Makes every priority count, so that a Pod more is never cheaper, as kube-scheduler does."""
 
@@ -53,13 +67,13 @@ _LOWEST: Final = 1 << 31
 
 
 class Places(Protocol):
-    """Who keeps soft holds; see `scheduler.service.holds.Holds`."""
+    """Soft holds; see `scheduler.service.holds.Holds`."""
 
     def asked_again(self, pod_uid: str) -> None:
         """Take back what a Pod was expected to get."""
         ...
 
-    def promise(self, request: PodRequest, pod: Object, node_name: str) -> None:
+    def promise(self, request: PodRequest, node_name: str) -> None:
         """Hold for a Pod what it gets on a node, if it has a place there."""
         ...
 
@@ -71,13 +85,16 @@ class _Begun:
 
     Attributes:
         at: when its victims were named, or its nomination was met first.
-        victims: UIDs by the node that they were named of; kube-scheduler takes one of the nodes.
+        until: so long no further Pods end for it, and what comes free is for it.
+        victims: UIDs by the node that they were named of, of those that held something there;
+            kube-scheduler takes one of the nodes.
         waits_on: the node whose ends the Pod was told to wait for; empty = none.
         wakes_at: when it is woken, whatever has ended by then.
     """
 
     at: float
-    victims: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    until: float
+    victims: dict[str, frozenset[str]] = field(default_factory=dict)
     waits_on: str = ""
     wakes_at: float = inf
 
@@ -87,8 +104,8 @@ class Preempting:
     Answers the preempt verb, and a sink of Pods that may end a wait.
 
     kube-scheduler asks again as soon as the victims' objects are gone, and their cards are given
-    back by the ledger later. Until then nobody else ends for the Pod, and what comes free on its
-    node is held for it.
+    back by the ledger later. Until then no further Pods end for the Pod, and what comes free on its
+    node is for it.
 
     Attributes:
         counts: answers by what they were.
@@ -109,20 +126,26 @@ class Preempting:
         self._clock = clock
         self._together = together
         self._begun: dict[str, _Begun] = {}  # by UID of the Pod
-        self._judged: dict[str, Judged] = {}  # filters that refused what has a place since
+        self._filtered_at: dict[str, float] = {}  # by UID of the Pod; last ones
         self.counts: Counter[str] = Counter()
         view.wakeups.event_folded.subscribe(self._take_event)
+
+    def take_filter(self, uid: str) -> None:
+        """Take note that a Pod is filtered now."""
+        put_newest(self._filtered_at, uid, self._clock.monotonic(), JUDGED_MAX)
 
     def answer(self, value: Mapping[str, object]) -> dict[str, dict[str, Any]]:
         """
         Return the nodes where a Pod fits with these victims gone, or with others in their place.
 
-        An entry stays as it came where the Pod fits. Else its victims are all who hold something
-        there and have a lower priority, less those that can stay: first those whose end breaks a
-        disruption budget, then the highest, of equals those that hold least. Together they give
-        back at least what kube-scheduler's victims would: it counts that and not the cards. Of a
-        gang all who have begun go, or none: the node is left out if kube-scheduler wants one of
+        An entry stays as it came where the Pod fits. Else its victims are all Pods that hold
+        something there and have a lower priority, less those that can stay: first those whose end
+        breaks a disruption budget, then the highest, of equals those that hold least. Together they
+        give back at least what kube-scheduler's victims would: it counts that and not the cards. Of
+        a gang all that have begun go, or none: the node is left out if kube-scheduler wants one of
         them and not all are on it with a lower priority. For a member of a group none goes.
+
+        Once `TRIES_MAX` sets were tried the other nodes are left out, those with most victims.
 
         Raises:
             InputError: the call can't be read.
@@ -142,59 +165,103 @@ class Preempting:
         refused = None if judged is None or len(judged.filtered.passing) else judged
         if self._has_room_by_now(request, refused) or self._has_to_wait(request, pod, refused):
             return {}
-        answer: dict[str, dict[str, Any]] = {}
-        tries = iter(range(TRIES_MAX))
-        for name, (pods, violations) in wanted.items():
-            crew = _Crew(self._view, name, priority, self._together, tries)
-            victims = crew.victims(request, pods)
-            if victims:
-                broken = violations
-                if set(victims) >= set(pods):
-                    broken += crew.broken(pods, [uid for uid in victims if uid not in pods])
-                else:
-                    broken = crew.broken((), victims)
-                answer[name] = {
-                    "Pods": [{"UID": uid} for uid in victims],
-                    "NumPDBViolations": broken,
-                }
+        answer = self._answer(request, pod, priority, wanted)
         if answer:
-            victims_of = {
-                name: frozenset(each["UID"] for each in entry["Pods"])
-                for name, entry in answer.items()
-            }
-            begun = _Begun(at=self._clock.monotonic(), victims=victims_of)
-            put_newest(self._begun, request.uid, begun, BEGUN_MAX)
-        self.counts["named" if answer else "nobody"] += 1
+            begun = self._begin(request.uid)
+            for name, entry in answer.items():
+                holders = {holding.pod_uid for holding in self._holdings(name)}
+                if victims := holders.intersection(each["UID"] for each in entry["Pods"]):
+                    begun.victims[name] = frozenset(victims)
+        self.counts["named" if answer else "no victims"] += 1
         return answer
+
+    def _answer(
+        self,
+        request: PodRequest,
+        pod: Object,
+        priority: int,
+        wanted: Mapping[str, tuple[list[str], int]],
+    ) -> dict[str, dict[str, Any]]:
+        """Return the entries of the answer, of the nodes with the likeliest ones first."""
+        keeps = self._asks_for_others(pod)
+        tries = _Tries()
+        found: dict[str, tuple[_Crew, list[str]]] = {}
+        for name in self._likeliest_first(wanted):
+            if tries.spent >= (TRIES_MAX if found else TRIES_WITHOUT_ANSWER_MAX):
+                break
+            crew = _Crew(self._view, name, priority, self._together, tries, keeps)
+            victims = crew.victims(request, wanted[name][0])
+            if victims:
+                found[name] = crew, victims
+        answer: dict[str, dict[str, Any]] = {}
+        for name, (crew, least) in found.items():
+            pods, broken = wanted[name]
+            victims = crew.smaller(request, pods, least)
+            if set(victims) >= set(pods):
+                broken += crew.broken(pods, [uid for uid in victims if uid not in pods])
+            else:
+                broken = crew.broken((), victims)
+            entry = {"Pods": [{"UID": uid} for uid in victims], "NumPDBViolations": broken}
+            answer[name] = entry
+        return answer
+
+    def _likeliest_first(self, wanted: Mapping[str, tuple[list[str], int]]) -> list[str]:
+        """Return the nodes in about the order in which kube-scheduler prefers them."""
+        known = self._view.pods.seen
+
+        def worth(name: str) -> tuple[int, int, int]:
+            pods, violations = wanted[name]
+            highest = max((known[uid].priority for uid in pods if uid in known), default=0)
+            return violations, highest, len(pods)
+
+        return sorted(wanted, key=worth)
+
+    def _asks_for_others(self, pod: Object) -> bool:
+        """Tell whether a Pod asks for what holdings do not count, such as huge pages."""
+        spec = pod.get("spec") or {}
+        containers = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
+        resources = (each.get("resources") or {} for each in containers)
+        amounts = (each.get(kind) or () for each in resources for kind in ("requests", "limits"))
+        asked = chain.from_iterable(amounts)
+        return not _COUNTED.union(self._view.device_names).issuperset(asked)
+
+    def _begin(self, uid: str) -> _Begun:
+        """Remember that a Pod's preemption may begin now."""
+        now = self._clock.monotonic()
+        begun = _Begun(at=now, until=now + DUE_SECONDS)
+        put_newest(self._begun, uid, begun, BEGUN_MAX)
+        return begun
 
     def _has_room_by_now(self, request: PodRequest, refused: Judged | None) -> bool:
         """Tell whether room came free since the filter that refused a Pod; once for each filter."""
-        uid = request.uid
-        if refused is None or refused is self._judged.get(uid):
+        uid, now = request.uid, self._clock.monotonic()
+        if refused is None or now - self._filtered_at.get(uid, -inf) >= FILTER_SECONDS:
             return False
-        if not len(self._view.engine.filter(request, refused.asked.nodes).passing):
+        best = self._view.engine.filter(request, refused.asked.nodes).best
+        if best is None:
             return False
-        put_newest(self._judged, uid, refused, BEGUN_MAX)
+        del self._filtered_at[uid]
+        begun = self._begun.get(uid) or self._begin(uid)
+        begun.waits_on, begun.wakes_at = best.node_name, now + FILTER_SECONDS
         self.counts["has room by now"] += 1
         return True
 
     def _has_to_wait(
         self, request: PodRequest, pod: Mapping[str, Any], refused: Judged | None
     ) -> bool:
-        """Tell whether nobody may end for a Pod now; it is woken once it has room, or in time."""
+        """Tell whether no Pod may end for one now; it is woken once it has room, or in time."""
         nominated = text_in(pod, "status", "nominatedNodeName")
         begun, now = self._begun.get(request.uid), self._clock.monotonic()
-        if begun is None or self._is_over(begun):
-            begun = _Begun(at=now)
-        age = now - begun.at
-        if age >= DUE_SECONDS:
-            return False
+        if begun is None or self._is_over(begun, nominated):
+            begun = _Begun(at=now, until=now + DUE_SECONDS)
+        is_new = now - begun.at < BEGUN_SECONDS
         for name in sorted({*begun.victims, nominated, *self._names(refused)} - {""}):
-            named = begun.victims.get(name, frozenset()) if age < BEGUN_SECONDS else frozenset()
+            named = begun.victims.get(name, frozenset()) if is_new else frozenset()
             ending = self._ending(name, named)
-            if ending and _fits(self._view, name, request, ending):
-                begun.waits_on = name
-                begun.wakes_at = begun.at + (BEGUN_SECONDS if named else DUE_SECONDS)
+            until = max(begun.until, self._ends_at(ending) + GRACE_DUE_SECONDS)
+            if ending and now < until and _fits(self._view, name, request, ending):
+                begun.waits_on, begun.until = name, until
+                begun.wakes_at = begun.at + BEGUN_SECONDS if named else until
                 put_newest(self._begun, request.uid, begun, BEGUN_MAX)
                 self._tell(request, len(ending), name)
                 return True
@@ -209,28 +276,38 @@ class Preempting:
         states = map(self._view.recorded, uids)
         return [state.name for state in states if state is not None]
 
-    def _is_over(self, begun: _Begun) -> bool:
-        """Tell whether all that were named of a node hold nothing there any more."""
-        return any(
-            victims.isdisjoint(held.pod_uid for held in self._held(name))
-            for name, victims in begun.victims.items()
+    def _is_over(self, begun: _Begun, nominated: str) -> bool:
+        """Tell whether the victims that were named hold nothing any more, where they may end."""
+        names = (nominated,) if nominated in begun.victims else tuple(begun.victims)
+        return bool(names) and all(
+            begun.victims[name].isdisjoint(holding.pod_uid for holding in self._holdings(name))
+            for name in names
         )
 
-    def _held(self, name: str) -> Collection[Holding]:
+    def _ends_at(self, uids: Collection[str]) -> float:
+        """Return by when these are to have ended, as the API says."""
+        known, ends = self._view.pods.seen, -inf
+        ahead = self._clock.monotonic() - self._clock.wall_us() / 1e6
+        for text in (known[uid].leaving for uid in uids if uid in known):
+            if text:
+                ends = max(ends, time_us(text, "metadata.deletionTimestamp") / 1e6 + ahead)
+        return ends
+
+    def _holdings(self, name: str) -> Collection[Holding]:
         uid = self._view.uid(name)
         return () if uid is None else self._view.holdings(uid).values()
 
     def _ending(self, name: str, named: Collection[str]) -> list[str]:
-        """Return who holds something on a node and is about to end there, or has ended."""
-        seen, gone, ending = self._view.pods.seen, self._view.pods.gone.get(name, {}), []
-        for held in self._held(name):
-            pod = seen.get(held.pod_uid)
+        """Return the Pods that hold something on a node and are about to end, or have ended."""
+        known, gone, ending = self._view.pods.seen, self._view.pods.gone.get(name, {}), []
+        for holding in self._holdings(name):
+            pod = known.get(holding.pod_uid)
             if pod is None:
-                is_ending = held.phase != RESERVED or held.pod_uid in gone
+                is_ending = holding.phase != RESERVED or holding.pod_uid in gone
             else:
-                is_ending = bool(pod.ended) or pod.leaving
-            if is_ending or held.pod_uid in named:
-                ending.append(held.pod_uid)
+                is_ending = bool(pod.ended or pod.leaving)
+            if is_ending or holding.pod_uid in named:
+                ending.append(holding.pod_uid)
         return ending
 
     def _tell(self, request: PodRequest, count: int, name: str) -> None:
@@ -245,31 +322,44 @@ class Preempting:
         if state is None:
             return
         assert isinstance(event, PodReleased)
-        for uid, begun in list(self._begun.items()):
+        now, waiting = self._clock.monotonic(), []
+        for uid, begun in self._begun.items():
             is_theirs = event.pod_uid in begun.victims.get(state.name, ())
-            waits = is_theirs or begun.waits_on == state.name
+            waits = now < begun.until and (is_theirs or begun.waits_on == state.name)
             pod = self._view.pods.pending(uid) if waits else None
-            request = None if pod is None else self._view.requests.by_uid(uid)
-            if pod is not None and isinstance(request, PodRequest):
-                self._places.promise(request, pod, state.name)
+            if pod is None or pod["metadata"].get("deletionTimestamp"):
+                continue
+            if text_in(pod, "status", "nominatedNodeName") not in {"", state.name}:
+                continue  # kube-scheduler has taken another of the nodes
+            request = self._view.requests.by_uid(uid)
+            if isinstance(request, PodRequest):
+                waiting.append((-request.snapshot.priority, not is_theirs, uid, request))
+        for *_, request in sorted(waiting, key=lambda each: each[:2]):
+            self._places.promise(request, state.name)
 
     def expire(self) -> None:
-        """Wake who has waited long enough for ends."""
+        """
+        Wake the Pods that have waited long enough for ends, and forget what was long ago.
+
+        The Pod that is woken at the end of its wait is asked about meanwhile.
+        """
         now = self._clock.monotonic()
-        for begun in list(self._begun.values()):
+        for uid, begun in list(self._begun.items()):
             if begun.wakes_at <= now:
-                begun.wakes_at = inf
-                self._view.wakeups.room_freed.publish(begun.waits_on)
+                name, begun.waits_on, begun.wakes_at = begun.waits_on, "", inf
+                self._view.wakeups.room_freed.publish(name)
+            elif begun.wakes_at == inf and begun.until + DUE_SECONDS <= now:
+                self._begun.pop(uid, None)
 
     def put(self, uid: str, item: Object) -> None:
-        """Take a Pod that came or changed; who has a node waits no more."""
+        """Take a Pod that came or changed; one that has a node waits no more."""
         if (item.get("spec") or {}).get("nodeName"):
             self.drop(uid)
 
     def drop(self, uid: str) -> None:
         """Forget a Pod that is gone."""
         self._begun.pop(uid, None)
-        self._judged.pop(uid, None)
+        self._filtered_at.pop(uid, None)
 
 
 def read_victims(body: bytes) -> dict[str, object]:
@@ -308,18 +398,31 @@ def _uid(pod: object, path: str) -> str:
     return uid
 
 
+@dataclass(slots=True)
+class _Tries:
+    """How many sets of victims were tried for one question."""
+
+    spent: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class _Crew:
-    """Who holds something on a node, as far as they may go for a Pod of a priority."""
+    """
+    The Pods that hold something on a node, as far as they may go for a Pod of a priority.
+
+    Attributes:
+        keeps: kube-scheduler's victims all go: it counts what holdings do not.
+    """
 
     view: ClusterView
     name: str
     priority: int
     together: Callable[[str], frozenset[str]]
-    tries: Iterator[int]
+    tries: _Tries
+    keeps: bool
 
     def victims(self, request: PodRequest, wanted: Sequence[str]) -> list[str]:
-        """Return who has to go for the Pod to fit, the highest first; nobody: that is no help."""
+        """Return which Pods have to go for one to fit, the highest first; none: that is no help."""
         if self.view.directory.number(self.name) is None:
             return []
         gone = self._with_gangs(wanted)
@@ -330,11 +433,12 @@ class _Crew:
         return list(gone) if gone == list(wanted) else self._highest_first(gone)
 
     def _fits(self, request: PodRequest, gone: Collection[str]) -> bool:
+        self.tries.spent += 1
         return _fits(self.view, self.name, request, gone)
 
     def broken(self, gone: Sequence[str], more: Sequence[str]) -> int:
         """Return how many of further victims break a disruption budget beside the others."""
-        return self.view.disruptions.broken(self._seen(gone), self._seen(more))
+        return self.view.disruptions.broken(self._known(gone), self._known(more))
 
     def _with_gangs(self, pods: Sequence[str]) -> list[str] | None:
         """Return these victims and the rest of their gangs, None where not all of one may go."""
@@ -352,59 +456,78 @@ class _Crew:
         return pod is not None and is_here and pod.priority < self.priority
 
     def _least(self, request: PodRequest, wanted: Sequence[str]) -> list[str]:
-        """Return who of all who may go can't stay for the Pod to fit; nobody: that is no help."""
-        held = self._held()
-        able = self._able(held)
-        may_go = frozenset(chain(*able))
-        anyway = [uid for uid in wanted if uid not in may_go]
-        least = _sum(held, wanted)
-        ordered = self._dearest_first(able, held)
-        going = set(may_go)
-        with self.view.without(self.name, {*anyway, *may_go}) as lifted:
+        """Return which of all that may go can't stay for the Pod to fit; none: that is no help."""
+        holdings = self._holdings()
+        ordered, anyway = self._able(holdings, wanted)
+        least = _sum(holdings, wanted)
+        going = set(chain(*ordered))
+        with self.view.without(self.name, {*anyway, *going}) as lifted:
+            self.tries.spent += 1 + len(ordered)
             if not self.view.fits(request, self.name):
                 return []
             for crew in ordered:
-                if least - _sum(held, (*anyway, *going.difference(crew))):
+                if least - _sum(holdings, (*anyway, *going.difference(crew))):
                     continue  # kube-scheduler wants more back
                 lifted.put_back(crew)
                 if self.view.fits(request, self.name):
                     going.difference_update(crew)
                 else:
                     lifted.lift(crew)
-        found = [*anyway, *sorted(going)]
-        cost = self._cost(found)
+        return [*anyway, *sorted(going)]
+
+    def smaller(
+        self, request: PodRequest, wanted: Sequence[str], found: Sequence[str]
+    ) -> list[str]:
+        """Return the victims that were found, or fewer or cheaper ones, while tries are left."""
+        wanted = self._with_gangs(wanted) or []
+        if len(found) <= len(wanted) or self.tries.spent >= TRIES_MAX:
+            return list(found)
+        holdings = self._holdings()
+        ordered, anyway = self._able(holdings, wanted)
+        least, cost = _sum(holdings, wanted), self._cost(found)
         ordered.reverse()
-        for size in range(1, min(len(ordered) + 1, len(going))):
+        for size in range(1, min(len(ordered) + 1, len(found) - len(anyway))):
             if size + len(anyway) < len(wanted):
-                continue  # kube-scheduler spared whom it could
+                continue  # kube-scheduler spared all that it could
             for crews in combinations(ordered, size):
-                if next(self.tries, None) is None:
-                    return found
+                if self.tries.spent >= TRIES_MAX:
+                    return list(found)
+                self.tries.spent += 1
                 gone = [*anyway, *chain(*crews)]
-                is_enough = not least - _sum(held, gone)
+                is_enough = not least - _sum(holdings, gone)
                 if is_enough and self._cost(gone) < cost and self._fits(request, gone):
-                    return gone
-        return found
+                    return self._highest_first(gone)
+        return list(found)
 
     def _cost(self, gone: Sequence[str]) -> tuple[int, int, int, int]:
         """Return what kube-scheduler compares nodes by: the least is the best."""
-        priorities = [pod.priority for pod in self._seen(gone)]
+        priorities = [pod.priority for pod in self._known(gone)]
         total = sum(each + _LOWEST for each in priorities)
         return self.broken((), gone), max(priorities, default=0), total, len(gone)
 
-    def _able(self, held: Mapping[str, Holding]) -> set[tuple[str, ...]]:
-        """Return who may go: each alone, or with all of its gang."""
-        crews = {tuple(sorted(self.together(each))) for each in held}
-        return {crew for crew in crews if all(map(self._may_go, crew))}
+    def _able(
+        self, holdings: Mapping[str, Holding], wanted: Sequence[str]
+    ) -> tuple[list[tuple[str, ...]], list[str]]:
+        """
+        Return which Pods may go, each alone or with all of its gang, the dearest first.
+
+        With them those of kube-scheduler's victims that go anyway.
+        """
+        crews = {tuple(sorted(self.together(each))) for each in holdings}
+        able = {crew for crew in crews if all(map(self._may_go, crew))}
+        if self.keeps:
+            able = {crew for crew in able if not set(crew).issubset(wanted)}
+        may_go = frozenset(chain(*able))
+        return self._dearest_first(able, holdings), [uid for uid in wanted if uid not in may_go]
 
     def _dearest_first(
-        self, crews: Collection[tuple[str, ...]], held: Mapping[str, Holding]
+        self, crews: Collection[tuple[str, ...]], holdings: Mapping[str, Holding]
     ) -> list[tuple[str, ...]]:
-        """Return whose end costs most in front: they break budgets that others have spent."""
+        """Return those whose end costs most in front: they break budgets that others have spent."""
         pods = self.view.pods.seen
 
         def worth(crew: tuple[str, ...]) -> tuple[int, int, tuple[str, ...]]:
-            sizes = (_size(held[each]) for each in crew if each in held)
+            sizes = (_size(holdings[each]) for each in crew if each in holdings)
             return max(pods[each].priority for each in crew), -sum(sizes), crew
 
         cheapest_first = sorted(crews, key=worth)
@@ -417,18 +540,18 @@ class _Crew:
         return sorted(cheapest_first, key=lambda crew: -breaks[crew])
 
     def _highest_first(self, uids: Sequence[str]) -> list[str]:
-        """Return victims by falling priority; one of whom nothing is known stays in front."""
-        seen = self.view.pods.seen
-        return sorted(uids, key=lambda uid: -seen[uid].priority if uid in seen else -inf)
+        """Return victims by falling priority; one of which nothing is known stays in front."""
+        known = self.view.pods.seen
+        return sorted(uids, key=lambda uid: -known[uid].priority if uid in known else -inf)
 
-    def _seen(self, uids: Sequence[str]) -> list[PodSeen]:
-        seen = self.view.pods.seen
-        return [seen[uid] for uid in uids if uid in seen]
+    def _known(self, uids: Sequence[str]) -> list[PodSeen]:
+        known = self.view.pods.seen
+        return [known[uid] for uid in uids if uid in known]
 
-    def _held(self) -> dict[str, Holding]:
+    def _holdings(self) -> dict[str, Holding]:
         uid = self.view.uid(self.name)
-        held = {} if uid is None else self.view.holdings(uid)
-        return {holding.pod_uid: holding for holding in held.values()}
+        holdings = {} if uid is None else self.view.holdings(uid)
+        return {holding.pod_uid: holding for holding in holdings.values()}
 
 
 def _fits(view: ClusterView, name: str, request: PodRequest, gone: Collection[str]) -> bool:
@@ -443,10 +566,10 @@ def _size(holding: Holding) -> int:
     return sum(share.core_percent for share in holding.shares) + len(holding.cpuset)
 
 
-def _sum(held: Mapping[str, Holding], uids: Collection[str]) -> Counter[str]:
+def _sum(holdings: Mapping[str, Holding], uids: Collection[str]) -> Counter[str]:
     """Count what these give back of all that kube-scheduler may count."""
     total: Counter[str] = Counter()
-    for holding in (held[uid] for uid in uids if uid in held):
+    for holding in (holdings[uid] for uid in uids if uid in holdings):
         total["cpu"] += holding.cpu_milli
         total["memory"] += holding.memory_bytes
         for share in holding.shares:

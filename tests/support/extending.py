@@ -36,7 +36,7 @@ class NoHolds:
     def expected(self, placement: Placement, pod: Object, decided_at: int = -1) -> None:
         """Do nothing."""
 
-    def promise(self, request: PodRequest, pod: Object, node_name: str) -> None:
+    def promise(self, request: PodRequest, node_name: str) -> None:
         """Do nothing."""
 
 

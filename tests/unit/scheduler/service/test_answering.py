@@ -55,9 +55,8 @@ class Told:
         assert decided_at >= 0, "a filter without a group says when it was decided"
         self.held.append(f"{placement.request.uid}@{placement.node_name}")
 
-    def promise(self, request: PodRequest, pod: Object, node_name: str) -> None:
+    def promise(self, request: PodRequest, node_name: str) -> None:
         """Note it, with the Pod that it is for."""
-        assert pod["metadata"]["uid"] == request.uid
         self.held.append(f"{request.uid}@{node_name}, promised")
 
 

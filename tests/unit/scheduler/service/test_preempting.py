@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from itertools import combinations
 from random import Random
 from typing import Any
@@ -79,11 +80,26 @@ class Scene:
             for node, entry in answer["NodeNameToMetaVictims"].items()
         }
 
-    def told_to_end(self, name: str) -> None:
+    def told_to_end(self, name: str, by: str = "2026-01-01T00:00:00Z") -> None:
         """Let the watch show that a Pod is being deleted."""
         body = self.bodies[name]
-        body["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        body["metadata"]["deletionTimestamp"] = by
         self.live.view.pods.put(f"pod-{name}", body)
+
+    def show_high(self) -> None:
+        """Let the watch show the high one as it is."""
+        for sink in (self.live.view.pods, self.holds, self.preempting):
+            sink.put(self.high["metadata"]["uid"], self.high)
+
+    def comes(self, name: str, priority: int) -> None:
+        """Let another Pod come that asks for a whole card; the scene asks for it from now on."""
+        self.high = asks(name, 100, priority=priority)
+        self.show_high()
+
+    def ends(self, name: str) -> None:
+        """Let a Pod be gone, and the ledger have its end."""
+        self.gone(name)
+        self.release(name)
 
     def gone(self, name: str) -> None:
         """Let the watch show that a Pod is gone."""
@@ -235,3 +251,194 @@ def test_no_smaller_set_of_pods_alike_makes_room(seed: int) -> None:
     least = next(size for size in range(1, len(low) + 1) if any(map(fits, combinations(low, size))))
     assert fits(sorted(answer["a"]))
     assert len(answer["a"]) == least
+
+
+def test_what_comes_free_long_after_is_for_everybody() -> None:
+    """The victims never ended; the Pod waits for reasons of kube-scheduler's own."""
+    scene = Scene(100, 100)
+    assert scene.preempt({"a": ["a0"]}) == {"a": {"a0"}}
+    scene.live.clock.now += DUE_SECONDS
+    scene.ends("a0")
+    assert scene.holds.node_of("pod-high") == ""
+
+
+def test_one_wait_holds_no_room_for_ever() -> None:
+    """Each Pod that ended on the node was taken for the one that was waited for."""
+    scene = Scene(100, 100)
+    scene.gone("a0")
+    scene.high["status"] = {"nominatedNodeName": "a"}
+    assert scene.preempt({"b": ["b0"]}) == {}
+    scene.release("a0")
+    assert scene.holds.node_of("pod-high") == "a"
+    scene.live.clock.now += DUE_SECONDS
+    scene.holds.expire()
+    scene.preempting.expire()
+    scene.ends("a1")
+    assert scene.holds.node_of("pod-high") == ""
+
+
+def test_nothing_is_held_for_a_pod_that_is_being_deleted() -> None:
+    """It is asked about no more."""
+    scene = Scene(100, 100)
+    assert scene.preempt({"a": ["a0"]}) == {"a": {"a0"}}
+    scene.high["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    scene.show_high()
+    scene.ends("a0")
+    assert scene.holds.node_of("pod-high") == ""
+
+
+def test_old_preemptions_are_forgotten() -> None:
+    """After the Pod was woken, and could be asked about again."""
+    scene = Scene(100, 100)
+    assert scene.preempt({"a": ["a0"]}) == {"a": {"a0"}}
+    for _ in range(3):
+        scene.live.clock.now += DUE_SECONDS
+        scene.preempting.expire()
+    scene.told_to_end("a0")
+    scene.high["status"] = {"nominatedNodeName": "a"}
+    assert scene.preempt({"a": ["a1"]}) == {}, "that is waited for anew"
+
+
+def test_the_room_stays_with_its_pod_when_kube_scheduler_writes_the_nomination() -> None:
+    """The condition of the attempt before, which the watch shows after the release."""
+    scene = Scene(100, 100)
+    assert scene.preempt({"a": ["a0"]}) == {"a": {"a0"}}
+    scene.ends("a0")
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    scene.high["status"] = {"nominatedNodeName": "a", "conditions": [condition]}
+    scene.show_high()
+    assert scene.holds.node_of("pod-high") == "a"
+    scene.live.clock.now += 30
+    scene.holds.expire()
+    assert scene.holds.node_of("pod-high") == "", "for a bounded time"
+
+
+def test_the_highest_gets_what_came_free_for_several() -> None:
+    """Whichever was asked about first."""
+    scene = Scene(100, nodes=("a",), cards=1)
+    assert scene.preempt({"a": ["a0"]}) == {"a": {"a0"}}
+    scene.comes("higher", 50)
+    assert scene.preempt({"a": ["a0"]}) == {"a": {"a0"}}
+    scene.ends("a0")
+    assert scene.holds.node_of("pod-high") == ""
+    assert scene.holds.node_of("pod-higher") == "a"
+    assert scene.filter() == ["a"]
+
+
+def test_what_was_promised_to_a_lower_pod_gives_way() -> None:
+    """The higher one has room only once the second victim's end is in the ledger too."""
+    scene = Scene(50, 50, nodes=("a",), cards=1)
+    assert scene.preempt({"a": ["a0", "a1"]}) == {"a": {"a0", "a1"}}
+    scene.high = asks("half", 50, priority=5)
+    scene.show_high()
+    assert scene.preempt({"a": ["a0"]}) == {"a": {"a0"}}
+    scene.ends("a0")
+    assert scene.holds.node_of("pod-half") == "a"
+    scene.ends("a1")
+    assert scene.holds.node_of("pod-high") == "a"
+    assert scene.holds.node_of("pod-half") == ""
+
+
+def test_what_comes_free_elsewhere_is_not_for_a_pod_that_is_nominated() -> None:
+    """kube-scheduler took the victims of one node, and one of another ends by itself."""
+    scene = Scene(100, 100)
+    assert scene.preempt({"a": ["a0"], "b": ["b0"]}) == {"a": {"a0"}, "b": {"b0"}}
+    scene.high["status"] = {"nominatedNodeName": "a"}
+    scene.show_high()
+    scene.ends("b0")
+    assert scene.holds.node_of("pod-high") == ""
+
+
+def test_victims_on_the_other_nodes_stay_while_the_chosen_ones_end() -> None:
+    """One that was named of a node which was not chosen ends by itself."""
+    scene = Scene(100, 100)
+    assert scene.preempt({"a": ["a0"], "b": ["b0"]}) == {"a": {"a0"}, "b": {"b0"}}
+    scene.ends("b0")
+    scene.holds.end("pod-high", "")
+    scene.run("other", 100, "b", priority=20)
+    assert scene.preempt({"a": ["a1"]}) == {}, "no watch has told of a0 yet"
+    scene.high["status"] = {"nominatedNodeName": "a"}
+    assert scene.preempt({"a": ["a1"]}) == {}
+
+
+def test_victims_that_hold_nothing_end_no_wait() -> None:
+    """kube-scheduler wants one of another system's Pods on a node beside."""
+    scene = Scene(100, 100)
+    scene.ends("b1")
+    assert scene.preempt({"a": ["a0"], "b": ["hog"]}) == {"a": {"a0"}, "b": {"hog"}}
+    assert scene.preempt({"a": ["a1"]}) == {}
+
+
+def test_a_question_is_answered_for_some_nodes_where_there_are_many() -> None:
+    """In bounded time, those with fewest victims first; all others wait for the answer."""
+    nodes = tuple(f"n{number}" for number in range(40))
+    scene = Scene(*[25] * 8, nodes=nodes)
+    wanted = {name: [f"{name}{number}" for number in (0, 1, 4, 5, 6)] for name in nodes[:-1]}
+    answer = scene.preempt(
+        wanted | {nodes[-1]: [f"{nodes[-1]}{number}" for number in (0, 1, 4, 5)]}
+    )
+    assert nodes[-1] in answer
+    assert 10 < len(answer) < len(nodes)
+    assert {len(victims) for victims in answer.values()} <= {4, 5}
+
+
+def test_nodes_without_help_do_not_hide_one_that_helps() -> None:
+    """The bound counts from the first answer on."""
+    nodes = tuple(f"n{number}" for number in range(200))
+    scene = Scene(100, nodes=nodes, cards=1)
+    for name in nodes[:-1]:
+        scene.live.view.pods.put(f"pod-{name}0", asks(f"{name}0", 100, priority=99))
+    scene.preempting.drop("pod-high")
+    wanted: dict[str, list[str]] = {name: [] for name in nodes[:-1]}
+    wanted |= {nodes[-1]: [f"{nodes[-1]}0"]}
+    assert scene.preempt(wanted) == {nodes[-1]: {f"{nodes[-1]}0"}}
+
+
+def test_a_filter_of_long_ago_is_no_reason_to_end_nobody() -> None:
+    """kube-scheduler refused the node with room by itself, and asked no filter."""
+    scene = Scene(100, 100)
+    assert scene.filter() == []
+    scene.ends("b1")
+    scene.live.clock.now += 1
+    assert scene.preempt({"a": ["a0"]}) == {"a": {"a0"}}
+
+
+def test_a_pod_that_has_room_by_now_is_woken() -> None:
+    """Room of the ledger's is no event of Kubernetes'."""
+    scene = Scene(100, 100)
+    assert scene.filter() == []
+    scene.ends("b1")
+    scene.woken.clear()
+    assert scene.preempt({"a": ["a0"]}) == {}
+    scene.live.clock.now += 1
+    scene.preempting.expire()
+    scene.preempting.expire()
+    assert scene.woken == ["b"]
+
+
+def test_long_grace_periods_are_waited_for() -> None:
+    """They may be longer than the time for which an answer is due."""
+    scene = Scene(100, 100)
+    assert scene.preempt({"a": ["a0"]}) == {"a": {"a0"}}
+    by = 1_800_000_000 + 2 * int(DUE_SECONDS)
+    scene.told_to_end("a0", by=f"{datetime.fromtimestamp(by, UTC):%Y-%m-%dT%H:%M:%SZ}")
+    for seconds in (DUE_SECONDS, DUE_SECONDS, 29):
+        scene.live.clock.now += seconds
+        assert scene.preempt({"a": ["a1"]}) == {}
+    scene.gone("a0")
+    assert scene.preempt({"a": ["a1"]}) == {}, "its cards are not given back yet"
+    scene.live.clock.now += 1
+    assert scene.preempt({"a": ["a1"]}) == {"a": {"a1"}}
+
+
+def test_whatever_holdings_do_not_count_is_given_back_too() -> None:
+    """Who asks for huge pages gets them by kube-scheduler's victims alone."""
+    scene = Scene(50, 50, 50, 50, nodes=("a",))
+    cards = {name: scene.reserved[name].shares[0].minor for name in scene.reserved}
+    wanted = {"a0", next(name for name in cards if cards[name] != cards["a0"])}
+    requests = {"hugepages-2Mi": "2Mi"}
+    scene.high["spec"]["containers"][0]["resources"]["requests"] = requests
+    scene.high["spec"]["containers"][0]["resources"]["limits"].update(requests)
+    [victims] = scene.preempt({"a": sorted(wanted)}).values()
+    assert victims > wanted
+    assert len(victims) == 3
