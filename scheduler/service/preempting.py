@@ -350,6 +350,9 @@ class Preempting:
                 self._view.wakeups.room_freed.publish(name)
             elif begun.wakes_at == inf and begun.until + DUE_SECONDS <= now:
                 self._begun.pop(uid, None)
+        for uid, at in list(self._filtered_at.items()):
+            if at + FILTER_SECONDS <= now:
+                del self._filtered_at[uid]
 
     def put(self, uid: str, item: Object) -> None:
         """Take a Pod that came or changed; one that has a node waits no more."""

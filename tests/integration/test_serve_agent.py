@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +28,7 @@ from tenure.serving.options import Address
 from tests.support.forked import Forked
 from tests.support.kube.control_plane import free_port
 from tests.support.kubelets import FakeKubelet
+from tests.support.nvml.driver import TABLE, shim
 from tests.support.sockets import serving
 
 pytestmark = pytest.mark.integration
@@ -103,10 +104,16 @@ def world(tmp_path: Path, sockets: Path) -> World:
     return made
 
 
-def begin(world: World, words: Path, *more: str, execs: bool = False) -> Forked:
+def begin(
+    world: World,
+    words: Path,
+    *more: str,
+    execs: bool = False,
+    env: Mapping[str, str] | None = None,
+) -> Forked:
     """Start an agent."""
     command = ["serve", "agent", "--mode", "plugin", *world.options(), *more]
-    return Forked(command, words, cwd=world.folder, execs=execs)
+    return Forked(command, words, cwd=world.folder, more=env, execs=execs)
 
 
 @pytest.fixture
@@ -254,23 +261,24 @@ def test_a_runtime_without_cdi_keeps_kubelet_from_knowing_the_slots(world: World
 
 
 def test_an_agent_whose_driver_hangs_ends_when_it_is_told_to(world: World) -> None:
-    """Whatever it waits for: here the machine is a file that nobody ever ends."""
-    machine = world.folder / "machine"
-    os.mkfifo(machine)
+    """Whatever it waits for: here the driver's answers are a file that nobody ever ends."""
+    answers = world.folder / "answers"
+    os.mkfifo(answers)
     kubeconfig = world.folder / "kubeconfig"
     cluster = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{free_port()}"}}
     context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
     made = {"clusters": [cluster], "contexts": [context], "users": [{"name": "u", "user": {}}]}
     kubeconfig.write_text(json.dumps({**made, "current-context": "c"}))
-    reports = {"node": "n", "machine": machine, "state": world.folder, "kubeconfig": kubeconfig}
+    reports = {"node": "n", "state": world.folder, "kubeconfig": kubeconfig}
     more = [word for name, value in reports.items() for word in (f"--{name}", str(value))]
-    process = begin(world, world.folder / "agent.log", *more, execs=True)
+    driver = {TABLE: str(answers), "LD_LIBRARY_PATH": str(shim().parent)}
+    process = begin(world, world.folder / "agent.log", *more, execs=True, env=driver)
     try:
         writer: list[int] = []
 
         def is_read() -> bool:
             with suppress(OSError):  # nobody reads it yet
-                writer.append(os.open(machine, os.O_WRONLY | os.O_NONBLOCK))
+                writer.append(os.open(answers, os.O_WRONLY | os.O_NONBLOCK))
             return bool(writer)
 
         until(is_read, "it does not look")

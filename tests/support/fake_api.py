@@ -23,6 +23,9 @@ DROPPED: Final = "dropped"
 LATE: Final = "late"
 """It arrives long after the caller gave up."""
 
+LEFT_AT: Final = "2026-01-31T14:05:00Z"
+"""When a Pod is to be gone that is being deleted."""
+
 
 @dataclass(slots=True)
 class ApiServer:

@@ -104,7 +104,8 @@ def _end(world: World, pod: Json) -> None:
     if world.rng.randrange(2):
         world.server.delete(path)
     else:
-        world.server.change(path, lambda it: it["metadata"].update(deletionTimestamp="now"))
+        left = {"deletionTimestamp": fake_api.LEFT_AT}
+        world.server.change(path, lambda it: it["metadata"].update(left))
         world.later(2.0, lambda: world.server.delete(path))
 
 

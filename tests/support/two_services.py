@@ -685,7 +685,7 @@ class World:
             )
         elif how == 1:
             self.server.change(
-                path, lambda value: value["metadata"].update(deletionTimestamp="now")
+                path, lambda value: value["metadata"].update(deletionTimestamp=fake_api.LEFT_AT)
             )
             self.later(2.0, lambda: self._delete(path, pod["metadata"]["uid"]))
         else:

@@ -388,6 +388,8 @@ def test_a_pod_that_is_refused_whatever_there_is_has_that_in_the_ledger(
 ) -> None:
     """With its field errors, or the one reason of every node."""
     scene = Scene()
+    if "annotations" in metadata:  # of a gang that the watch has shown
+        scene.live.groups.members.put("pod-p", _pod("p", percent, **metadata))
     scene.refuse(_pod("p", percent, **metadata))
     scene.refuse(_pod("p", percent, **metadata))
     [said] = scene.said
