@@ -131,8 +131,9 @@ class Preempting:
         view.wakeups.event_folded.subscribe(self._take_event)
 
     def take_filter(self, uid: str) -> None:
-        """Take note that a Pod is filtered now."""
-        put_newest(self._filtered_at, uid, self._clock.monotonic(), JUDGED_MAX)
+        """Take note that a Pod is filtered now, if the watch has shown it: its end is news then."""
+        if self._view.pods.pending(uid) is not None:
+            put_newest(self._filtered_at, uid, self._clock.monotonic(), JUDGED_MAX)
 
     def answer(self, value: Mapping[str, object]) -> dict[str, dict[str, Any]]:
         """
@@ -350,9 +351,6 @@ class Preempting:
                 self._view.wakeups.room_freed.publish(name)
             elif begun.wakes_at == inf and begun.until + DUE_SECONDS <= now:
                 self._begun.pop(uid, None)
-        for uid, at in list(self._filtered_at.items()):
-            if at + FILTER_SECONDS <= now:
-                del self._filtered_at[uid]
 
     def put(self, uid: str, item: Object) -> None:
         """Take a Pod that came or changed; one that has a node waits no more."""
