@@ -51,7 +51,7 @@ CONFIRMED_MAX: Final = 512
 """Pods of one message."""
 PLACES_MAX: Final = 512
 """Pods of one node by its word alone, where kubelet says that it has more places: 110 as a rule."""
-TOLD_SECONDS: Final = 60.0
+RECORD_SECONDS: Final = 60.0
 """A node that named so many and ended them again names one more so often: each is two events."""
 _OF_EPOCH: Final = 1 << 32
 """Numbers of messages and of questions of one epoch: those of another one are others."""
@@ -138,13 +138,9 @@ class Agents:
         self._others: dict[str, dict[str, SeenPod]] = {}  # UID of the node -> by UID of the Pod
         self._otherwise: dict[str, dict[str, str]] = {}  # UID of the node -> by key, in words
         self._full: dict[str, float] = {}  # UID of the node -> when it named too many Pods
-        self._records = Budgets(clock.monotonic, burst=PLACES_MAX, seconds=TOLD_SECONDS)
+        self._records = Budgets(clock.monotonic, burst=PLACES_MAX, seconds=RECORD_SECONDS)
         states = ((uid, view.recorded(uid)) for uid in view.holding_nodes())
-        self._lost = {
-            uid
-            for uid, state in states
-            if state and any(one.phase == LOST for one in state.everyone())
-        }
+        self._lost = {uid for uid, state in states if state and state.lost_holdings()}
         self._taken: dict[str, int] = {}  # UID of the node -> the last message that was taken
         self._wakeups = wakeups = view.wakeups
         self.ready = Ready(wakeups)
@@ -384,7 +380,7 @@ class Agents:
     def lost(self) -> list[NodeState]:
         """Return the Nodes through which Pods or claims hold what they lost with it, by UID."""
         states = map(self._view.recorded, sorted(self._lost))
-        return [one for one in states if one and any(each.phase == LOST for each in one.everyone())]
+        return [one for one in states if one and one.lost_holdings()]
 
     async def runs(self, node_uid: str, pod_uids: AbstractSet[str]) -> list[str]:
         """
@@ -406,7 +402,7 @@ class Agents:
         for other in filter(None, map(self._view.recorded, sorted(self._lost))):
             if not is_witness(state, other):
                 continue
-            lost = [one for one in other.everyone() if one.phase == LOST]
+            lost = other.lost_holdings()
             if not lost or any(_is_there(one, pod_uids) for one in lost):
                 continue
             position = max(one.opened_position for one in lost)
@@ -440,7 +436,7 @@ class Agents:
             return found
         at_us, new = self._clock.wall_us(), []
         for state in found:
-            newest = max(one.opened_position for one in state.everyone() if one.phase == LOST)
+            newest = max(one.opened_position for one in state.lost_holdings())
             new.append(events.by(actor, events.node_cleared(state, reason, at_us, newest)))
         error = await record(self._recorder, new, self._books.recorded)
         if error is not None:

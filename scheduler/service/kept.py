@@ -462,15 +462,18 @@ def _holds(item: Object, device_names: AbstractSet[str]) -> bool:
     labels = item["metadata"].get("labels") or {}
     if labels.get(LABEL_QOS_CLASS) in OWN_CPUS:
         return True
+    return any(
+        not device_names.isdisjoint(amounts) or any(map(stands_for_cards, amounts))
+        for amounts in amounts_of(item)
+    )
+
+
+def amounts_of(item: Object) -> Iterator[Object]:
+    """Yield the limits and the requests of a Pod's containers, where there are some."""
     spec = item.get("spec") or {}
     for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
         resources = container.get("resources") or {}
-        for amounts in (resources.get("limits"), resources.get("requests")):
-            if amounts and (
-                not device_names.isdisjoint(amounts) or any(map(stands_for_cards, amounts))
-            ):
-                return True
-    return False
+        yield from filter(None, (resources.get("limits"), resources.get("requests")))
 
 
 def _encoded(part: Object) -> bytes:

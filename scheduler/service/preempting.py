@@ -26,7 +26,7 @@ from scheduler.decide.extender import WHOLE_NESTED_MAX, member
 from scheduler.service.agents import SILENT_SECONDS
 from scheduler.service.budgets import put_newest
 from scheduler.service.ending import RESERVED
-from scheduler.service.kept import PodSeen
+from scheduler.service.kept import PodSeen, amounts_of
 from scheduler.service.ports import Clock
 from scheduler.service.telling import NORMAL, Telling, about_pod
 from scheduler.service.view import JUDGED_MAX, ClusterView, Judged
@@ -170,7 +170,7 @@ class Preempting:
         if answer:
             begun = self._begin(request.uid)
             for name, entry in answer.items():
-                holders = {holding.pod_uid for holding in self._holdings(name)}
+                holders = {holding.pod_uid for holding in _holdings(self._view, name)}
                 if victims := holders.intersection(each["UID"] for each in entry["Pods"]):
                     begun.victims[name] = frozenset(victims)
         self.counts["named" if answer else "no victims"] += 1
@@ -219,11 +219,7 @@ class Preempting:
 
     def _asks_for_others(self, pod: Object) -> bool:
         """Tell whether a Pod asks for what holdings do not count, such as huge pages."""
-        spec = pod.get("spec") or {}
-        containers = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
-        resources = (each.get("resources") or {} for each in containers)
-        amounts = (each.get(kind) or () for each in resources for kind in ("requests", "limits"))
-        asked = chain.from_iterable(amounts)
+        asked = chain.from_iterable(amounts_of(pod))
         return not _COUNTED.union(self._view.device_names).issuperset(asked)
 
     def _begin(self, uid: str) -> _Begun:
@@ -281,7 +277,7 @@ class Preempting:
         """Tell whether the victims that were named hold nothing any more, where they may end."""
         names = (nominated,) if nominated in begun.victims else tuple(begun.victims)
         return bool(names) and all(
-            begun.victims[name].isdisjoint(holding.pod_uid for holding in self._holdings(name))
+            begun.victims[name].isdisjoint(one.pod_uid for one in _holdings(self._view, name))
             for name in names
         )
 
@@ -294,14 +290,10 @@ class Preempting:
                 ends = max(ends, time_us(text, "metadata.deletionTimestamp") / 1e6 + ahead)
         return ends
 
-    def _holdings(self, name: str) -> Collection[Holding]:
-        uid = self._view.uid(name)
-        return () if uid is None else self._view.holdings(uid).values()
-
     def _ending(self, name: str, named: Collection[str]) -> list[str]:
         """Return the Pods that hold something on a node and are about to end, or have ended."""
         known, gone, ending = self._view.pods.seen, self._view.pods.gone.get(name, {}), []
-        for holding in self._holdings(name):
+        for holding in _holdings(self._view, name):
             pod = known.get(holding.pod_uid)
             if pod is None:
                 is_ending = holding.phase != RESERVED or holding.pod_uid in gone
@@ -550,9 +542,12 @@ class _Crew:
         return [known[uid] for uid in uids if uid in known]
 
     def _holdings(self) -> dict[str, Holding]:
-        uid = self.view.uid(self.name)
-        holdings = {} if uid is None else self.view.holdings(uid)
-        return {holding.pod_uid: holding for holding in holdings.values()}
+        return {holding.pod_uid: holding for holding in _holdings(self.view, self.name)}
+
+
+def _holdings(view: ClusterView, name: str) -> Collection[Holding]:
+    uid = view.uid(name)
+    return () if uid is None else view.holdings(uid).values()
 
 
 def _fits(view: ClusterView, name: str, request: PodRequest, gone: Collection[str]) -> bool:

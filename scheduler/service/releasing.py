@@ -28,6 +28,7 @@ from ledger.domain.log.events import (
     PodReserved,
     PodVoided,
 )
+from ledger.domain.log.machines import machine_of
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.log.state import OBSERVED, Holding, NodeState, node_uid_of
 from scheduler.cluster.documents import Document
@@ -178,13 +179,10 @@ class Releasing:
     def _names_of_machine(self, uid: str) -> set[str]:
         """Return the names of a Node and of the others that its machine had or has."""
         states = {each: self._view.recorded(each) for each in self._names}
-        ids = {each: (one.system_uuid, one.machine_id) for each, one in states.items() if one}
-        is_known = all(ids.get(uid, ("",)))
-        return {
-            name
-            for each, name in self._names.items()
-            if each == uid or (is_known and ids.get(each) == ids[uid])
-        }
+        machines = {each: machine_of(one) for each, one in states.items() if one}
+        machine = machines.get(uid)
+        same = {each for each, one in machines.items() if one == machine}
+        return {self._names[each] for each in (uid, *same)}
 
     def stand_by(self) -> None:
         """Forget what whoever records has dealt with; who begins to record looks at every node."""

@@ -157,8 +157,6 @@ def clear(
 
     Example: tenure ledger clear gpu-0042 --reason "powered off, ticket 12" --live
     """
-    from ledger.domain.log.state import LOST
-
     if not reason.strip():
         raise InputError("say who made sure that nothing runs, and how", field="--reason")
     verb = "would end" if dry_run else "ended"
@@ -172,22 +170,20 @@ def clear(
         if not dry_run:
             _record(source, found, reason)
     for state in found:
-        for held in state.everyone():
-            if held.phase == LOST:
-                pod = f"pod={held.namespace}/{held.pod_name}, pod_uid={held.pod_uid}"
-                sys.stdout.write(f"{verb}: node={state.name}, node_uid={state.uid}, {pod}\n")
+        for held in state.lost_holdings():
+            pod = f"pod={held.namespace}/{held.pod_name}, pod_uid={held.pod_uid}"
+            sys.stdout.write(f"{verb}: node={state.name}, node_uid={state.uid}, {pod}\n")
 
 
 def _lost(source: Ledger, node: str) -> list[NodeState]:
     """Return the Nodes of this name or UID with lost holders, in the order of their UIDs."""
-    from ledger.domain.log.state import LOST
     from ledger.store.reading.timetravel import load_state
 
     nodes = load_state(source).state.nodes
     named = [state for _, state in sorted(nodes.items()) if node in {state.name, state.uid}]
     if not named:
         raise InputError(f"no such node: node={node}")
-    found = [s for s in named if any(held.phase == LOST for held in s.everyone())]
+    found = [state for state in named if state.lost_holdings()]
     if not found:
         raise InputError(f"nothing is held by a lost Pod of this node: node={node}")
     return found

@@ -132,6 +132,10 @@ class NodeState:
         yield from self.holdings.values()
         yield from self.claims.values()
 
+    def lost_holdings(self) -> list[Holding]:
+        """Return what is held through it since it was lost."""
+        return [one for one in self.everyone() if one.phase == LOST]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerState:

@@ -14,7 +14,6 @@ from aiohttp import web
 
 from certs.ports import Objects
 from ledger.domain.errors import InputError
-from ledger.domain.log.state import LOST
 from scheduler.service.agents import Agents
 from scheduler.service.api.callers import Caller
 from scheduler.service.api.http import RefusedError, Route, json_answer, read_object
@@ -88,8 +87,7 @@ class ActRoutes:
                 "pod_uid": held.pod_uid,
             }
             for state in found
-            for held in state.everyone()
-            if held.phase == LOST
+            for held in state.lost_holdings()
         ]
         return json_answer({"ended": ended})
 

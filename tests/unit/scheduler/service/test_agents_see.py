@@ -20,8 +20,8 @@ from scheduler.service.agents import (
     NOTED,
     OWN,
     PLACES_MAX,
+    RECORD_SECONDS,
     SILENT_SECONDS,
-    TOLD_SECONDS,
     Agents,
     SeenPod,
 )
@@ -209,7 +209,7 @@ def test_a_node_that_names_a_pod_again_and_again_is_recorded_so_often_and_no_mor
     scene.plain("true")
     assert scene.see("true", "GPU-a-1") == NOTED
     assert scene.held["pod-true"] == ["GPU-a-1"]
-    scene.live.clock.now += TOLD_SECONDS
+    scene.live.clock.now += RECORD_SECONDS
     assert scene.see("y", "GPU-a-0") == NOTED
     assert scene.see("z", "GPU-a-0") == LATER
 
