@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from operator import add
 from typing import Any, Final, TypeVar
 
@@ -32,6 +33,8 @@ NODES_MAX: Final = 1 << 14
 """Of a question; Kubernetes supports 5,000."""
 MEMBER_BYTES_MAX: Final = 8 << 20
 """A Pod of 1.5 MiB, escaped, or the longest names of so many nodes."""
+POD_VALUES_MAX: Final = 1 << 18
+"""Commas of a Pod that a larger question has: one of 1.5 MiB that is nothing else has as many."""
 WHOLE_NESTED_MAX: Final = 1 << 20
 WHOLE_VALUES_MAX: Final = 1 << 21
 """Brackets and commas of whole nodes: 64 MiB have two thirds as many. Of victims a third."""
@@ -81,6 +84,26 @@ class _Node(msgspec.Struct, gc=False):
     metadata: _Metadata
 
 
+class _Nodes(msgspec.Struct, gc=False):
+    items: msgspec.Raw = _NULL
+
+
+class _Member(Enum):
+    """Members of a question, in any letter case; one is had of all others, however many come."""
+
+    POD = "Pod"
+    NODES = "Nodes"
+    NODE_NAMES = "NodeNames"
+    OTHER = ""
+
+    @classmethod
+    def _missing_(cls, value: object) -> _Member:
+        return _FOLDED.get(str(value).lower(), cls.OTHER)
+
+
+_FOLDED: Final = {one.value.lower(): one for one in _Member}
+
+
 def read_arguments(body: bytes) -> ExtenderArguments:
     """
     Return the question of a body.
@@ -99,13 +122,12 @@ def read_arguments(body: bytes) -> ExtenderArguments:
 def _read_large(body: bytes) -> ExtenderArguments:
     """Read a question of whole nodes, of which no more than their names is decoded."""
     check_values(body, WHOLE_NESTED_MAX, WHOLE_VALUES_MAX)
-    found = decode_checked(body, dict[str, msgspec.Raw])
-    pod = _member(found, dict[str, Any], "Pod")
-    names = _member(found, object, "NodeNames")
+    found = decode_checked(body, dict[_Member, msgspec.Raw])
+    pod = _member(found, dict[str, Any], _Member.POD, POD_VALUES_MAX)
+    names = _member(found, object, _Member.NODE_NAMES, NODES_MAX)
     if isinstance(names, list):
         return ExtenderArguments(pod=pod, node_names=names)
-    whole = decode_checked(member(found, "Nodes") or _NULL, dict[str, msgspec.Raw], "Nodes")
-    items = whole.get("items", _NULL)
+    items = decode_checked(found.get(_Member.NODES, _NULL), _Nodes, "Nodes").items
     names = [one.metadata.name for one in decode_checked(items, list[_Node], "Nodes.items")]
     if len(names) > NODES_MAX:
         return ExtenderArguments(pod=pod, node_names=names)
@@ -113,12 +135,14 @@ def _read_large(body: bytes) -> ExtenderArguments:
     return ExtenderArguments(pod=pod, node_names=list(nodes), nodes=nodes)
 
 
-def _member(found: Mapping[str, msgspec.Raw], kind: type[T], key: str) -> T:
-    raw = member(found, key) or _NULL
+def _member(
+    found: Mapping[_Member, msgspec.Raw], kind: type[T], key: _Member, values_max: int
+) -> T:
+    raw, field = found.get(key, _NULL), key.value
     size = memoryview(raw).nbytes
     if size > MEMBER_BYTES_MAX:
-        raise InputError(f"too large: bytes={size}, most={MEMBER_BYTES_MAX}", field=key)
-    return decode_bounded(bytes(raw), kind, key)
+        raise InputError(f"too large: bytes={size}, most={MEMBER_BYTES_MAX}", field=field)
+    return decode_bounded(bytes(raw), kind, field, values_max=values_max)
 
 
 def without_names(body: bytes) -> tuple[bytes, bytes] | None:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -186,7 +186,7 @@ def calls_app(
             response.force_close()
         return response
 
-    app = web.Application(client_max_size=calls.limits.body_bytes_max, middlewares=[let_go])
+    app = web.Application(middlewares=[let_go])
     for verb in calls.verbs:
         app.router.add_post(f"/{verb}", _handler(verb, calls, answering))
     return app
@@ -197,7 +197,18 @@ def _handler(
 ) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def handle(request: web.Request) -> web.Response:
         with answering(request.protocol):
-            status, kind, body = await calls.answer(verb, request.read())
+            content = _content(request, calls.limits.body_bytes_max)
+            status, kind, body = await calls.answer(verb, content)
             return web.Response(status=status, body=body, headers={"Content-Type": kind})
 
     return handle
+
+
+async def _content(request: web.Request, bytes_max: int) -> bytes:
+    """Return a body as the one piece that it grew to: aiohttp's is copied at its end."""
+    content = bytearray()
+    while more := await request.content.readany():
+        content += more
+        if len(content) > bytes_max:
+            raise web.HTTPRequestEntityTooLarge(max_size=bytes_max, actual_size=len(content))
+    return cast("bytes", content)

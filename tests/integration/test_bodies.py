@@ -15,10 +15,13 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import DataReceived
 
+from scheduler.service.http import EXTENDER, Calls, calls_app
+from scheduler.service.metrics import Metrics
 from tenure.serving.bodies import BUFFERED_BYTES, SMALL_BYTES, Bodies
 from tenure.serving.connections import Connections
-from tenure.serving.listening import Http2, listening
+from tenure.serving.listening import HTTP1, HTTP2, Http2, listening
 from tests.integration.test_malformed_http import contexts
+from tests.support.http2 import http2_client
 
 MIB = 1 << 20
 HEAD = b"POST /body HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
@@ -128,6 +131,50 @@ def test_small_bodies_have_room_beside_large_ones() -> None:
     assert given_up == ["large", "small 0"]
     bodies.end(whole)
     assert bodies.size == room
+
+
+@pytest.mark.parametrize("protocol", [HTTP1, HTTP2])
+def test_a_large_body_is_in_memory_once(tmp_path: Path, protocol: str) -> None:
+    """From its first byte until it is answered: the extender's may be of 64 MiB."""
+    most: list[int] = []
+
+    async def verb(body: bytes) -> bytes:
+        most.append(tracemalloc.get_traced_memory()[1])
+        return b"%d" % len(body)
+
+    async def run() -> None:
+        server, client = contexts(tmp_path)
+        calls = Calls({"filter": verb}, EXTENDER, Metrics())
+        connections = Connections(bodies=Bodies(64 * MIB))
+        http2 = Http2(answer=calls.answer_path, body_bytes_max=64 * MIB)
+        async with listening(
+            calls_app(calls, connections.answering),
+            ("127.0.0.1", 0),
+            connections,
+            tls=server,
+            http2=http2,
+            finish_seconds=1,
+        ) as port:
+            body = b" " * (16 * MIB)
+            tracemalloc.start()
+            if protocol == HTTP2:
+                async with http2_client(port, client) as caller:
+                    assert await caller.ask("/filter", body) == (200, b"%d" % len(body))
+            else:
+                client.set_alpn_protocols([HTTP1])
+                head = HEAD.replace(b"/body", b"/filter") % len(body)
+                reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client)
+                writer.write(head)
+                for at in range(0, len(body), MIB):
+                    writer.write(memoryview(body)[at : at + MIB])
+                    await writer.drain()
+                assert b" 200 " in await answer((reader, writer))
+
+    try:
+        uvloop.run(run())
+    finally:
+        tracemalloc.stop()
+    assert 16 * MIB < most[0] < 24 * MIB
 
 
 CALL = [(":method", "POST"), (":path", "/body"), (":scheme", "https"), (":authority", "x")]

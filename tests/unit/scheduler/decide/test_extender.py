@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Final
 
 import msgspec
@@ -16,6 +17,7 @@ from scheduler.decide.extender import (
     LARGE_BYTES,
     MEMBER_BYTES_MAX,
     NODES_MAX,
+    POD_VALUES_MAX,
     NodeDirectory,
     read_arguments,
 )
@@ -237,7 +239,7 @@ def test_whole_nodes_of_the_largest_cluster_are_read() -> None:
 
 BROKEN: Final = {
     "many names": (_body(*["n"] * (NODES_MAX + 1)), "NodeNames: too many nodes"),
-    "many long names": (_body(*LONGEST * 4), "NodeNames: too many nodes"),
+    "many long names": (_body(*LONGEST * 4), "NodeNames: too many values"),
     "many bytes of names": (_body(*LONGEST * 7), "NodeNames: too large"),
     "a large Pod": (_body("n", pod={"x": "y" * MEMBER_BYTES_MAX}), "Pod: too large"),
     "many nodes": (
@@ -250,10 +252,14 @@ BROKEN: Final = {
     ),
     "numbers for names": (
         b'{"Pod":{},"NodeNames":[%s0]}' % (b"0," * (1 << 19)),
-        "NodeNames: too many nodes",
+        "NodeNames: too many values",
     ),
     "lists in a Pod": (
         b'{"Pod":{"x":[%s[]]},"NodeNames":[]}' % (b"[]," * NESTED_MAX * 2),
+        "Pod: too many values",
+    ),
+    "numbers in a Pod": (
+        b'{"Pod":{"x":[%s0]},"NodeNames":[]}' % (b"0," * POD_VALUES_MAX * 2),
         "Pod: too many values",
     ),
     "no nodes": (
@@ -269,6 +275,20 @@ def test_a_question_has_bounds(body: bytes, words: str) -> None:
     """Of each member by itself."""
     with pytest.raises(InputError, match=words):
         read_arguments(body)
+
+
+def test_members_that_nobody_reads_take_no_memory() -> None:
+    """Nor do those of its list of nodes, as many as a body has."""
+    many = b",".join(b'"%x":0' % number for number in range(1 << 18))
+    body = b'{"Pod":{},"Nodes":{"items":[],%s},%s}' % (many, many)
+    tracemalloc.start()
+    try:
+        arguments = read_arguments(body)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert arguments.node_names == []
+    assert most < 2 * len(body)
 
 
 def test_a_node_name_that_is_no_text_is_refused() -> None:
