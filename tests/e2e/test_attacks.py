@@ -294,6 +294,13 @@ class Scene:
         prove(self.ledger, self.folder)
 
 
+def clear(plane: ControlPlane, where: str) -> None:
+    """Delete what carries the ledger's name: the next service would miss what it was given."""
+    for each in (pods_in(where), claims_in(where)):
+        gone = plane.api().delete(each)
+        assert gone.ok, gone.message
+
+
 @contextlib.contextmanager
 def scene(
     plane: ControlPlane,
@@ -310,6 +317,7 @@ def scene(
     know(plane, DEVICES, "Device")
     know(plane, TOPOLOGIES, "NodeResourceTopology")
     with contextlib.ExitStack() as stack:
+        stack.callback(clear, plane, where)
         for name in NODES:
             add_gpu_node(plane, name)
             stack.callback(remove_node, plane, name)
