@@ -52,10 +52,12 @@ class Limits:
     Attributes:
         closed: number of a node -> why it takes nobody.
         offered: numbers of the nodes that kube-scheduler leaves the Pod; None = all.
+        otherwise: why nodes that would take the Pod alone take it not; empty: they do.
     """
 
     closed: Mapping[int, str] = field(default_factory=dict)
     offered: IntArray | None = None
+    otherwise: str = ""
 
 
 class Engine:
@@ -241,11 +243,15 @@ class Engine:
     ) -> dict[int, Unfit]:
         """Return why not of the nodes that only a closer look refuses, and of those kept away."""
         kept = dict(known)
+        takes = ratings >= 0
         if limits.offered is not None:
-            takes = ratings >= 0
-            takes[self._node_rows.of.take(limits.offered)] = False
-            for row in np.flatnonzero(takes).tolist():
+            not_offered = takes.copy()
+            not_offered[self._node_rows.of.take(limits.offered)] = False
+            for row in np.flatnonzero(not_offered).tolist():
                 kept.setdefault(row, Unfit(reason=NOT_OFFERED.text))
+        if limits.otherwise:
+            for row in np.flatnonzero(takes).tolist():
+                kept.setdefault(row, Unfit(reason=limits.otherwise))
         for number, reason in limits.closed.items():
             kept[int(self._node_rows.of[number])] = Unfit(reason=reason)
         return kept

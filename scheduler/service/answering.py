@@ -54,9 +54,7 @@ class Holds(Protocol):
 class Refusals(Protocol):
     """Who keeps why Pods wait; see `scheduler.service.refusing.Refusing`."""
 
-    def noted(
-        self, asked: PodRequest | RefusedPod, offered: IntArray | None = None, why: str = ""
-    ) -> None:
+    def noted(self, asked: PodRequest | RefusedPod, offered: IntArray | None = None) -> None:
         """Take note that a filter left a Pod no node; nothing waits."""
 
 
@@ -116,7 +114,7 @@ class Extender:
                 self._refusals.noted(unread)
             return view.directory.refusal(view.directory.ask(arguments.node_names), str(error))
         if isinstance(request, RefusedPod):
-            self._refusals.noted(request, why=request.message)
+            self._refusals.noted(request)
             asked = view.directory.ask(arguments.node_names)
             return view.directory.refusal(asked, request.message)
         self._holds.asked_again(request.uid)
@@ -127,7 +125,7 @@ class Extender:
         self._preempting.take_filter(request.uid)
         best = judged.filtered.best
         if not len(judged.filtered.passing) and not _is_nominated(arguments):
-            self._refusals.noted(request, judged.asked.nodes, why=judged.refusal)
+            self._refusals.noted(request, judged.asked.nodes)
         if best is not None and len(judged.filtered.passing) == 1:
             self._holds.expected(best, arguments.pod, judged.decided_at)
         answer = view.directory.filter_result(judged.asked, judged.filtered, arguments.nodes)

@@ -172,7 +172,8 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
         ready=lifting.ready,
         is_gone=gone_by(view, agents.word),
     )
-    gangs = Gangs(view, binder, groups, lifting, why_not=why_not)
+    refusing = Refusing(view, books, binder, ports.words, groups, told=ports.told, why_not=why_not)
+    gangs = Gangs(view, binder, groups, lifting, refusals=refusing, why_not=why_not)
     inventory = Inventory(
         view,
         ports.recorder,
@@ -195,7 +196,6 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
     announcing = Announcing(
         view, ports.api, clock, why_not=ports.freshness.why_not, planned=groups.place_kept
     )
-    refusing = Refusing(view, books, binder, ports.words, told=ports.told, why_not=why_not)
     Saying(view, telling, why_not=why_not)
     templates = Templates(
         view,

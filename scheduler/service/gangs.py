@@ -24,6 +24,7 @@ from scheduler.service.groups import LiveGroups
 from scheduler.service.members import Members, Waiting
 from scheduler.service.ports import WhyNot
 from scheduler.service.recording import record
+from scheduler.service.refusing import Refusing
 from scheduler.service.view import ClusterView
 
 PLAN_SECONDS: Final = 1.0
@@ -32,6 +33,8 @@ GANGS_MAX: Final = 50
 PLANNING_SECONDS: Final = 0.1
 """So many gangs, or for so long, are planned in one turn; meanwhile no filter is answered."""
 READY_SECONDS: Final = 2.0
+NOTE_SECONDS: Final = 30.0
+"""A gang that waits for the same is explained again so often: nodes may have other reasons."""
 NOT_FOUND, TOO_MANY_REQUESTS = 404, 429
 
 _log: Final = logging.getLogger("tenure.scheduler.gangs")
@@ -71,15 +74,18 @@ class Gangs:
         groups: LiveGroups,
         lifting: Lifting,
         *,
+        refusals: Refusing,
         why_not: WhyNot,
     ) -> None:
         self._view = view
         self._binder = binder
         self._groups = groups
+        self._refusals = refusals
         self._why_not = why_not
         self._plan_at = 0.0
         self._next: list[str] = []  # gangs whose turn it is
         self._lifting = lifting
+        self._noted: dict[str, tuple[object, float]] = {}  # gang -> why it waits, noted when
         self._evicted: set[str] = set()  # Pods that the API server was asked to end
 
     async def settle(self) -> None:
@@ -164,11 +170,25 @@ class Gangs:
             try:
                 if members:
                     await self._lift(name, members)
+                else:
+                    self._note(name)
             except ApiError as error:  # perhaps of this gang's Pods alone
                 failed = error
         self._next = turn
+        self._noted = {name: noted for name, noted in self._noted.items() if name in gated}
         if failed is not None:
             raise failed
+
+    def _note(self, name: str) -> None:
+        """Let it be recorded why the members of a gang wait that nobody asks about."""
+        waiting = self._groups.members.without_node(name)
+        gated = {uid: one.request for uid, one in waiting.items() if one.is_gated}
+        now, why = self._binder.clock.monotonic(), (self._groups.why_nowhere(name), tuple(gated))
+        before, at = self._noted.get(name, (None, 0.0))
+        if before != why or now >= at + NOTE_SECONDS:
+            self._noted[name] = why, now
+            for request in gated.values():
+                self._refusals.noted(request)
 
     async def _lift(self, name: str, members: dict[str, Waiting]) -> None:
         try:

@@ -81,6 +81,7 @@ class LiveGroups:
             view, clock, self.groups, self.members, self._forget, all_or_nothing=all_or_nothing
         )
         self._taken: dict[str, Placement] = {}  # UID -> its place, on its way into the ledger
+        self._unfit: dict[str, Unfit] = {}  # gang -> why nobody of it got a place last
         view.wakeups.event_folded.subscribe(self._take_event)
         view.wakeups.node_dropped.subscribe(self.node_gone)
         for event, at_us in begun.groups:
@@ -135,6 +136,7 @@ class LiveGroups:
         if life is None or not life.is_over or self.members.pods(name):
             return
         self.members.forget(name)
+        self._unfit.pop(name, None)
         self.groups.forget(name)
         self.plans.give_up_to_come(name)
 
@@ -165,6 +167,22 @@ class LiveGroups:
         """Return the place that a plan keeps for a member, the ledger's or one of ours."""
         self.plans.lead()
         return self.groups.kept(request)
+
+    def why_nowhere(self, name: str) -> Unfit | None:
+        """Return why nobody of a gang got a place when it was planned last."""
+        return self._unfit.get(name)
+
+    @contextmanager
+    def place_lifted(self, request: PodRequest) -> Iterator[Placement | None]:
+        """Let the block look at the nodes as if a member's place were not taken; yield it."""
+        placement = self.groups.kept(request)
+        if placement is not None:
+            self._view.engine.release(request.uid)
+        try:
+            yield placement
+        finally:
+            if placement is not None:
+                self._view.engine.reserve(placement)
 
     # --- filter ---------------------------------------------------------------------------------
 
@@ -227,6 +245,14 @@ class LiveGroups:
 
     def _place_of(self, request: PodRequest, among: Collection[int]) -> Placement | Unfit | None:
         """Return the place of a member, planned now if need be; None = it is placed alone."""
+        found, name = self._find_place(request, among), group_name(request)
+        if isinstance(found, Unfit):
+            self._unfit[name] = found
+        else:
+            self._unfit.pop(name, None)
+        return found
+
+    def _find_place(self, request: PodRequest, among: Collection[int]) -> Placement | Unfit | None:
         name = group_name(request)
         placement = self.groups.kept(request)
         if placement is not None and placement.node not in among and self.plans.may_drop(name):
@@ -406,8 +432,7 @@ def _only(
 
 def _nowhere(request: PodRequest, asked: AskedNodes, refusal: Unfit) -> Judged:
     judged = _only(request, asked, None)
-    filtered = replace(judged.filtered, reasons=(refusal.reason,))
-    return replace(judged, filtered=filtered, refusal=refusal.reason)
+    return replace(judged, filtered=replace(judged.filtered, reasons=(refusal.reason,)))
 
 
 @dataclass(slots=True, kw_only=True)

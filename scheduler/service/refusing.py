@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from certs.ports import Object
 from ledger.domain.errors import (
@@ -29,14 +30,15 @@ from ledger.domain.log.events import LedgerEvent, PodReserved, RefusalReason
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.log.recorded_request import recorded_request, request_digest
 from ledger.domain.log.state import Holding
-from ledger.domain.request.requests import PodRequest
+from ledger.domain.request.requests import PodRequest, group_name
 from ledger.domain.resources import SCHEDULER_NAME
 from ledger.store.writing.commands import Command
 from scheduler.cluster.model import RefusedPod
 from scheduler.decide.engine import Limits
+from scheduler.decide.group.groups import GANG_UNFIT
 from scheduler.decide.nodes.arrays import IntArray
 from scheduler.decide.outcome import Placement, Unfit, Unplaced
-from scheduler.decide.refusal.reasons import message
+from scheduler.decide.refusal.reasons import NOT_OFFERED, message
 from scheduler.record import events
 from scheduler.record.events import DecidedBy
 from scheduler.record.grouping import refused_everywhere
@@ -44,6 +46,7 @@ from scheduler.record.refusing import Told, ToldRefusals
 from scheduler.service.binding import Binder
 from scheduler.service.books import LiveBooks
 from scheduler.service.budgets import Budgets, SharedBudgets
+from scheduler.service.groups import ELSEWHERE, LiveGroups
 from scheduler.service.ports import Clock, Recorder, WhyNot
 from scheduler.service.recording import RecordUntilKnown
 from scheduler.service.view import ClusterView
@@ -86,14 +89,12 @@ class _Due:
 
     Attributes:
         offered: bits by the number of a node: kube-scheduler asked about it; None = about all.
-        why: the one reason of all nodes; empty where nodes have reasons of their own.
         has_room: some node took it when it was explained: kube-scheduler is about to ask again, or
             to say that its own filters leave none.
     """
 
     asked: PodRequest | RefusedPod
     offered: npt.NDArray[np.uint8] | None = None
-    why: str = ""
     has_room: bool = False
 
 
@@ -106,6 +107,7 @@ class Refusing:
         books: LiveBooks,
         binder: Binder,
         words: DecidedBy,
+        groups: LiveGroups,
         *,
         told: History,
         why_not: WhyNot,
@@ -116,6 +118,7 @@ class Refusing:
         self._recorder: Recorder = binder.recorder
         self._clock: Clock = binder.clock
         self.words = words
+        self._groups = groups
         self._history = told
         self._why_not = why_not
         self._due: dict[str, _Due] = {}  # by UID, who was refused first first
@@ -138,28 +141,23 @@ class Refusing:
         """Let every later refusal repeat these words."""
         self.words = words
 
-    def noted(
-        self, asked: PodRequest | RefusedPod, offered: IntArray | None = None, why: str = ""
-    ) -> None:
+    def noted(self, asked: PodRequest | RefusedPod, offered: IntArray | None = None) -> None:
         """
-        Take note that a filter left a Pod no node; nothing waits.
+        Take note that a Pod was left no node, by a filter or the plan of its gang; nothing waits.
 
         Args:
             offered: numbers of the nodes that it was asked about; None = all.
-            why: the one reason of every node, empty where they have their own.
         """
-        if self._note(asked, offered, why):
+        if self._note(asked, offered):
             self._filtered[asked.uid] = self._clock.monotonic()
 
-    def _note(
-        self, asked: PodRequest | RefusedPod, offered: IntArray | None = None, why: str = ""
-    ) -> bool:
+    def _note(self, asked: PodRequest | RefusedPod, offered: IntArray | None) -> bool:
         uid = asked.uid
         if uid not in self._due and len(self._due) >= DUE_MAX:
             self.counts[TOO_MANY] += 1
             return False
         bits = None if offered is None else _packed(offered)
-        self._due[uid] = _Due(asked=asked, offered=bits, why=why)
+        self._due[uid] = _Due(asked=asked, offered=bits)
         return True
 
     def put(self, uid: str, item: Object) -> None:
@@ -179,7 +177,7 @@ class Refusing:
             asked = self._view.requests.read(item)
         except InputError:
             return  # its filter says so, or its admission
-        if isinstance(asked, PodRequest) and not (asked.group or asked.gang):
+        if isinstance(asked, PodRequest):
             self._note(asked, np.zeros(0, dtype=np.int64))
 
     def drop(self, uid: str) -> None:
@@ -310,10 +308,26 @@ class Refusing:
         await self._record(uid, self._events(asked, answer, number))
 
     def _answer(self, request: PodRequest, due: _Due) -> Unplaced | None:
-        if due.why:
-            count = len(self._view.nodes.nodes)
-            return refused_everywhere(request, Unfit(reason=due.why), count)
-        return explained(self._view, request, None if due.offered is None else _numbers(due))
+        offered = None if due.offered is None else _numbers(due)
+        refusal = self._groups.why_nowhere(group_name(request))
+        if refusal is not None:
+            return self._of_gang(request, refusal, offered)
+        with self._groups.place_lifted(request) as place:
+            if place is None:
+                return explained(self._view, request, offered)
+            elsewhere = offered is not None and place.node not in offered
+            answer = explained(self._view, request, offered, ELSEWHERE if elsewhere else "")
+        return None if answer is None else _with_planned(answer, place.node_name)
+
+    def _of_gang(
+        self, request: PodRequest, refusal: Unfit, offered: IntArray | None
+    ) -> Unplaced | None:
+        """Return why a member of a gang waits that nobody got a place of; with nodes' reasons."""
+        if refusal.reason != GANG_UNFIT:
+            return refused_everywhere(request, refusal, len(self._view.nodes.nodes))
+        asked_of_some = offered is not None and len(offered)
+        answer = explained(self._view, request, offered if asked_of_some else None, GANG_UNFIT)
+        return None if answer is None else _with_gang(answer, refusal)
 
     def _events(
         self, asked: PodRequest | RefusedPod, answer: Unplaced | None, number: int
@@ -355,12 +369,15 @@ def refusal_budgets(now: Callable[[], float]) -> SharedBudgets:
     )
 
 
-def explained(view: ClusterView, request: PodRequest, offered: IntArray | None) -> Unplaced | None:
+def explained(
+    view: ClusterView, request: PodRequest, offered: IntArray | None, otherwise: str = ""
+) -> Unplaced | None:
     """
     Return why no node takes a Pod, counted as in a simulation; None where one does now.
 
     Args:
         offered: numbers of the nodes that kube-scheduler asked about; None = all.
+        otherwise: why nodes that would take it do not; empty: they do.
     """
     closed: dict[int, str] = {}
     unread: Counter[str] = Counter()
@@ -370,7 +387,8 @@ def explained(view: ClusterView, request: PodRequest, offered: IntArray | None) 
             unread[reason] += 1
         else:
             closed[number] = reason
-    answer = view.engine.decide(request, limits=Limits(closed=closed, offered=offered))
+    limits = Limits(closed=closed, offered=offered, otherwise=otherwise)
+    answer = view.engine.decide(request, limits=limits)
     if isinstance(answer, Placement):
         return None
     return _with_more(answer, unread) if unread else answer
@@ -390,6 +408,30 @@ def _with_more(answer: Unplaced, unread: Counter[str]) -> Unplaced:
     return replace(
         answer, message=message(nodes, counts.items()), reasons=tuple(ordered), nodes=None
     )
+
+
+def _with_planned(answer: Unplaced, node_name: str) -> Unplaced:
+    """Return an answer for a member whose place is on a node that it was not asked about on."""
+    detail = f"planned on {node_name}, kube-scheduler did not offer it"
+    reasons = [
+        structs.replace(reason, nearest_node=node_name, detail=detail)
+        if reason.reason == NOT_OFFERED.text
+        else reason
+        for reason in answer.reasons
+    ]
+    return replace(answer, reasons=tuple(reasons))
+
+
+def _with_gang(answer: Unplaced, refusal: Unfit) -> Unplaced:
+    """Return an answer with how many of a gang fit together, whether or not a node takes one."""
+    nodes = sum(each.nodes for each in answer.reasons if each.reason == refusal.reason)
+    detail = f"asks {refusal.requested} {refusal.unit}, {refusal.available} fit"
+    others = [each for each in answer.reasons if each.reason != refusal.reason]
+    of_gang = RefusalReason(reason=refusal.reason, nodes=nodes, detail=detail)
+    ordered = sorted((*others, of_gang), key=lambda each: (-each.nodes, each.reason))
+    together = f"Of the {refusal.requested} {refusal.unit} that start together"
+    text = f"{answer.message} {together} {refusal.available} fit."
+    return replace(answer, message=text, reasons=tuple(ordered))
 
 
 def _is_unschedulable(item: Object) -> bool:

@@ -65,14 +65,12 @@ class Judged:
     The nodes that a filter asked about, and what became of them.
 
     Attributes:
-        refusal: why no node at all takes the Pod, empty where nodes have reasons of their own.
         decided_at: the engine's position then; -1 = not known.
     """
 
     request: PodRequest
     asked: AskedNodes
     filtered: Filtered
-    refusal: str = ""
     decided_at: int = -1
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ledger.domain.log.events import GroupPlanned, LedgerEvent, PodReserved
+from ledger.domain.log.events import GroupPlanned, LedgerEvent, PodReserved, RequestRefused
 from ledger.store.open import open_ledger
 from tests.support.kube.bursts import eventually, remove_pods, settled
 from tests.support.kube.control_plane import ControlPlane
@@ -46,6 +46,23 @@ def nodes(plane: ControlPlane) -> Iterator[None]:
 def member(name: str, gpus: int, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - a Pod's fields
     """Return a Pod of whole cards."""
     return pod(name, {"nvidia.com/gpu": str(gpus)}, schedulerName="tenure", **more)
+
+
+def wait_event(plane: ControlPlane, where: str, name: str) -> str:
+    """Return what the newest Event about its wait says of a Pod, empty without one."""
+    events = plane.api().get(where.replace("/pods", "/events")).body["items"]
+    about = [
+        (int(one["metadata"]["resourceVersion"]), str(one["message"]))
+        for one in events
+        if (one["involvedObject"]["name"], one["reason"]) == (name, "DevicesRefused")
+    ]
+    return max(about)[1] if about else ""
+
+
+def waits_by(url: str, reason: str) -> list[RequestRefused]:
+    """Return the refusals with a reason."""
+    refusals = [one for one in recorded(url) if isinstance(one, RequestRefused)]
+    return [one for one in refusals if any(each.reason == reason for each in one.reasons)]
 
 
 def recorded(url: str) -> list[LedgerEvent]:
@@ -119,8 +136,18 @@ def test_a_gang_waits_behind_its_gate_and_is_reserved_in_one_transaction(
     ):
         for name in names[:3]:
             create(name)
-        eventually(lambda: "tenure_extender" in served.probe("metrics"))
+        eventually(lambda: wait_event(plane, where, names[2]))
+        why = tenure("why", f"{where.split('/')[-2]}/{names[0]}", "--ledger", ledger, cwd=tmp_path)
+        assert "3 GangMembersMissing" in why.stdout, why.stdout + why.stderr
         create(names[3])
+        eventually(lambda: wait_event(plane, where, names[3]))
+        # As Events of one Pod and reason are at least 30 s apart, the fourth Pod has the new one.
+        assert wait_event(plane, where, names[3]) == (
+            "0/3 nodes are available: 3 GangUnfit. Of the 4 pods that start together 3 fit."
+        )
+        eventually(lambda: len(waits_by(ledger, "GangUnfit")) == 4)
+        waiting = tenure("pods", "--waiting", "-o", "json", "--ledger", ledger, cwd=tmp_path)
+        assert {each["pod"].split("/")[1] for each in json.loads(waiting.stdout)} == set(names)
         api = plane.api()
         # Three nodes of four cards take three members of three: the gang does not fit.
         assert not [one for one in api.get(where).body["items"] if one["spec"].get("nodeName")]
@@ -133,7 +160,40 @@ def test_a_gang_waits_behind_its_gate_and_is_reserved_in_one_transaction(
     at = [number for number, one in enumerate(events) if isinstance(one, PodReserved)]
     assert at == list(range(at[0], at[0] + 4)), "one transaction"
     assert isinstance(events[at[0] - 1], GroupPlanned)
+    assert len(waits_by(ledger, "GangUnfit")) == 4, "once for each, however often it was planned"
     for question in ("verify", "ledger replay"):
         answer = tenure(*question.split(), "--ledger", ledger, cwd=tmp_path)
         assert answer.returncode == 0, answer.stdout + answer.stderr
     remove_pods(plane, where, names)
+
+
+@pytest.mark.usefixtures("nodes")
+def test_a_member_whose_planned_node_kube_scheduler_does_not_offer_is_told_so(
+    plane: ControlPlane,
+    namespace: Callable[..., str],
+    ledger: str,
+    identities: Identities,
+    tmp_path: Path,
+) -> None:
+    """Its affinity to a Pod that is not there is a filter of kube-scheduler's own."""
+    where = pods_in(namespace(managed=False))
+    labels = {f"{GROUP}/name": "job", f"{GROUP}/replica": "2"}
+    term = {"labelSelector": {"matchLabels": {"app": "none"}}, "topologyKey": "kubernetes.io/os"}
+    beside = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    with (
+        extender(plane, ledger, identities, forked=True) as served,
+        plane.scheduler(asking(plane, served, identities)),
+    ):
+        for name, more in (("job-0", {}), ("job-1", {"affinity": beside})):
+            made = plane.api().create(where, member(name, 2, labels=labels, **more))
+            assert made.ok, made.message
+        [bound] = settled(plane, where, 1)
+        node = bound["spec"]["nodeName"]
+        [refused] = eventually(lambda: waits_by(ledger, "NodeNotOffered"))
+        assert eventually(lambda: wait_event(plane, where, "job-1"))
+    assert refused.pod_name == "job-1"
+    [reason] = refused.reasons
+    assert reason.detail == f"planned on {node}, kube-scheduler did not offer it"
+    why = tenure("why", f"{refused.namespace}/job-1", "--ledger", ledger, cwd=tmp_path)
+    assert reason.detail in why.stdout, why.stdout + why.stderr
+    remove_pods(plane, where, ["job-0", "job-1"])

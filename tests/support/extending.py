@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 
 from certs.ports import Object
 from ledger.domain.request.requests import PodRequest
 from scheduler.cluster.model import RefusedPod
 from scheduler.decide.nodes.arrays import IntArray
 from scheduler.decide.outcome import Placement
+from scheduler.record.refusing import Told
 from scheduler.service.groups import LiveGroups
 from scheduler.service.ports import BindCall
 from scheduler.service.preempting import Places, Preempting
@@ -43,10 +45,14 @@ class NoHolds:
 class NoRefusals:
     """Keeps no refusals."""
 
-    def noted(
-        self, asked: PodRequest | RefusedPod, offered: IntArray | None = None, why: str = ""
-    ) -> None:
+    def noted(self, asked: PodRequest | RefusedPod, offered: IntArray | None = None) -> None:
         """Do nothing."""
+
+
+async def no_history(_pod_uids: Sequence[str] | None) -> Mapping[str, Told]:
+    """Return that a ledger says nothing of why Pods waited."""
+    await asyncio.sleep(0)
+    return {}
 
 
 def preempting(

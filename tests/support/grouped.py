@@ -13,6 +13,7 @@ from ledger.domain.log.events import (
     PodObserved,
     PodReleased,
     PodReserved,
+    RequestRefused,
 )
 from ledger.domain.log.recorded import NewEvent
 from scheduler.service.answering import Extender
@@ -22,10 +23,11 @@ from scheduler.service.books import LiveBooks
 from scheduler.service.gangs import Gangs, Lifting
 from scheduler.service.holds import Holds
 from scheduler.service.ports import BindCall, Chosen, NotChosen
+from scheduler.service.refusing import AGAIN_SECONDS, Refusing
 from scheduler.service.telling import Telling
 from tests.support import fake_api
 from tests.support.binding import Tasks, Unsigned, always
-from tests.support.extending import NoRefusals, preempting
+from tests.support.extending import no_history, preempting
 from tests.support.fake_api import ANSWERED, ApiClient, ApiServer
 from tests.support.live import WORDS, Live, MemoryLedger
 from tests.support.objects import Json, container, device, gpu_device, node, pod
@@ -79,14 +81,19 @@ class Scene:
             ready=lifting.ready,
             is_gone=always,
         )
-        self.gangs = Gangs(view, self.binder, self.groups, lifting, why_not=str)
+        self.refusing = Refusing(
+            view, self.books, self.binder, WORDS, self.groups, told=no_history, why_not=str
+        )
+        self.gangs = Gangs(
+            view, self.binder, self.groups, lifting, refusals=self.refusing, why_not=str
+        )
         self.extender = Extender(
             view,
             self.binder,
             why_not=str,
             groups=self.groups,
             holds=self.holds,
-            refusals=NoRefusals(),
+            refusals=self.refusing,
             preempting=preempting(view, self.holds, self.groups, self.live.clock),
         )
         self.server.watchers.append(self._changed)
@@ -95,6 +102,7 @@ class Scene:
     def add_node(self, name: str, gpus: int, closed: int = -1) -> None:
         """Let a node be there, or be another than it was; `closed`: the minor of a sick card."""
         amounts = {"cpu": "64", "memory": "256Gi", "pods": "110"}
+        amounts["koordinator.sh/gpu"] = str(gpus * 100)
         self.live.tell("nodes", node(name, allocatable=amounts), uid=f"uid-{name}")
         cards = [
             gpu_device(minor, id=f"GPU-{name}-{minor}", health=minor != closed)
@@ -126,7 +134,7 @@ class Scene:
     def _changed(self, kind: str, value: dict[str, Any]) -> None:
         """Take what a watch tells."""
         metadata = value["metadata"]
-        for sink in (self.live.view.pods, self.holds, self.groups.members):
+        for sink in (self.live.view.pods, self.holds, self.groups.members, self.refusing):
             if kind == "DELETED":
                 sink.drop(metadata["uid"])
             else:
@@ -169,6 +177,12 @@ class Scene:
             await self.tasks.all_done()
 
         asyncio.run(settling())
+
+    def explain(self) -> list[RequestRefused]:
+        """Record why Pods wait, and return all that is recorded of it."""
+        asyncio.run(self.refusing.settle())
+        self.live.clock.now += AGAIN_SECONDS
+        return self.said(RequestRefused)
 
     def filter(self, name: str, *names: str) -> Json:
         """Ask about a Pod, on all nodes or on these."""

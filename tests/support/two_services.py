@@ -278,9 +278,22 @@ class Service:
             ready=lifting.ready,
             is_gone=gone_by(self.view, word),
         )
-        self.gangs = Gangs(self.view, self.binder, self.groups, lifting, why_not=self._why_not)
         self.refusing = Refusing(
-            self.view, self.books, self.binder, WORDS, told=self._told, why_not=self._why_not
+            self.view,
+            self.books,
+            self.binder,
+            WORDS,
+            self.groups,
+            told=self._told,
+            why_not=self._why_not,
+        )
+        self.gangs = Gangs(
+            self.view,
+            self.binder,
+            self.groups,
+            lifting,
+            refusals=self.refusing,
+            why_not=self._why_not,
         )
         self.preempting = Preempting(
             self.view, self.holds, telling, clock, together=self.groups.together

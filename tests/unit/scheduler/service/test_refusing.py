@@ -66,7 +66,13 @@ class Scene:
             is_gone=always,
         )
         self.refusing = Refusing(
-            self.live.view, books, binder, WORDS, told=self._told, why_not=lambda: self.why
+            self.live.view,
+            books,
+            binder,
+            WORDS,
+            self.live.groups,
+            told=self._told,
+            why_not=lambda: self.why,
         )
         self.extender = Extender(
             self.live.view,
