@@ -1,4 +1,4 @@
-"""What a ledger of a cluster at work says later than decisions were made on."""
+"""What a ledger of a cluster at work says elsewhere than decisions were made on."""
 
 from __future__ import annotations
 
@@ -6,13 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ledger.domain.log.events import (
-    GroupPlanned,
-    PlanDropped,
-    PlannedMember,
-    PodReserved,
-    RequestDescribed,
-)
+from ledger.domain.log.events import GroupPlanned, PodReserved, RequestDescribed
 from ledger.domain.log.recorded import RecordedEvent, is_recovered
 from ledger.domain.log.recorded_request import RecordedRequest, request_digest
 
@@ -23,25 +17,41 @@ class Later:
     A reservation that was decided on a state before it.
 
     Attributes:
-        meanwhile: positions of what was reserved on its node between that state and itself.
-        minors: the GPUs that a plan of its group gives it there; None without one.
-        plan: position of that plan, if it too is said later than it was decided on; else 0.
+        meanwhile: positions of the reservations that counted as well, each of another Pod.
+        plans: positions of plans that kept places as well.
+        dropped: groups whose plans kept no places any more.
+        lacking: keys of reservations that counted as well and that the ledger does not have.
     """
 
     position: int
     meanwhile: tuple[int, ...]
-    minors: frozenset[int] | None
-    plan: int = 0
+    plans: tuple[int, ...]
+    dropped: tuple[str, ...]
+    lacking: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reserved:
+    """One reservation, as far as it is told on what it was decided."""
+
+    position: int
+    wall_us: int
+    key: str
+    node_uid: str
+    group: str
+    decided_on: int
+    beside: tuple[str, ...] | None
+    dropped: tuple[str, ...]
 
 
 @dataclass(slots=True)
 class Ahead:
     """
-    What a ledger of a cluster at work says later than it was decided on: read before the replay.
+    What a ledger of a cluster at work says elsewhere than was decided on it: read before a replay.
 
     Rule: docs/adr/0011. Cards and CPUs on the node that was named were chosen on the state at the
-    position that the reservation tells, and on what was reserved since: one process decides, and
-    knows what it has chosen before it is recorded.
+    position that the reservation tells, and on what was on its way into the ledger then: one
+    process decides, and knows what it has chosen before it is recorded.
 
     Args:
         event_at: returns the event at a position.
@@ -49,43 +59,92 @@ class Ahead:
 
     event_at: Callable[[int], RecordedEvent]
     requests: dict[str, RecordedRequest] = field(default_factory=dict)  # by digest
-    decided_on: dict[int, list[Later]] = field(default_factory=dict)  # by that position
-    _reserved: dict[str, list[int]] = field(default_factory=dict)  # positions, by UID of the node
-    _places: dict[str, dict[str, PlannedMember]] = field(default_factory=dict)  # open, by group
-    _plans: dict[str, int] = field(default_factory=dict)  # position of the newest, by group
+    _decided_on: dict[int, list[_Reserved]] = field(default_factory=dict)  # by that position
+    _by_key: dict[str, list[_Reserved]] = field(default_factory=dict)
+    _on_node: dict[str, list[int]] = field(default_factory=dict)  # positions, by UID of the node
+    _plans: dict[str, list[tuple[int, int]]] = field(default_factory=dict)  # position, wall_us
 
     def add(self, recorded: RecordedEvent) -> None:
         """Take the next event."""
+        position = recorded.envelope.position
         match event := recorded.event:
             case RequestDescribed():
                 self.requests[request_digest(event.request)] = event.request
             case GroupPlanned():
-                self._places[event.group] = {place.pod_uid: place for place in event.members}
-                self._plans[event.group] = recorded.envelope.position
-            case PlanDropped():
-                self._places.pop(event.group, None)
+                plans = self._plans.setdefault(event.group, [])
+                plans.append((position, recorded.envelope.wall_us))
             case PodReserved():
-                place = self._places.get(event.group, {}).pop(event.pod_uid, None)
-                before = self._reserved.setdefault(event.node_uid, [])
-                before.append(recorded.envelope.position)
+                self._on_node.setdefault(event.node_uid, []).append(position)
                 if event.decided_on is None or is_recovered(recorded.envelope):
                     return
-                there = place is not None and place.node_uid == event.node_uid
-                plan = self._plans.get(event.group, 0)
-                later = Later(
-                    position=recorded.envelope.position,
-                    meanwhile=tuple(before[bisect_right(before, event.decided_on) : -1]),
-                    minors=frozenset(place.minors) or None if place and there else None,
-                    plan=plan if there and plan > event.decided_on else 0,
+                reserved = _Reserved(
+                    position=position,
+                    wall_us=recorded.envelope.wall_us,
+                    key=f"{event.pod_uid}/{event.attempt}",
+                    node_uid=event.node_uid,
+                    group=event.group,
+                    decided_on=event.decided_on,
+                    beside=event.beside,
+                    dropped=event.dropped,
                 )
-                self.decided_on.setdefault(event.decided_on, []).append(later)
+                self._decided_on.setdefault(event.decided_on, []).append(reserved)
+                self._by_key.setdefault(reserved.key, []).append(reserved)
             case _:
                 pass
 
+    def decided_on(self, position: int) -> list[Later]:
+        """Return what was decided on the state at a position, in order, and forget it."""
+        return [
+            self._later(each)
+            for each in self._decided_on.pop(position, ())
+            if each.position > position  # said where the event is met
+        ]
+
+    def _later(self, reserved: _Reserved) -> Later:
+        found = {key: self._counted(key, reserved) for key in reserved.beside or ()}
+        counted = [each for each in found.values() if each is not None]
+        meanwhile = [each.position for each in counted]
+        if reserved.beside is None:
+            there = self._on_node[reserved.node_uid]
+            after, end = bisect_right(there, reserved.decided_on), there.index(reserved.position)
+            meanwhile = there[after:end]
+        plans = (self._plan(each.group, reserved, each.position) for each in (*counted, reserved))
+        return Later(
+            position=reserved.position,
+            meanwhile=tuple(meanwhile),
+            plans=tuple(dict.fromkeys(filter(None, plans))),
+            dropped=reserved.dropped,
+            lacking=tuple(key for key, each in found.items() if each is None),
+        )
+
+    def _counted(self, key: str, by: _Reserved) -> _Reserved | None:
+        """
+        Return the reservation that was on its way under a key.
+
+        One that the ledger refused may be followed by another one under the same key.
+        """
+        return next(
+            (
+                each
+                for each in self._by_key.get(key, ())
+                if each.decided_on <= by.decided_on and by.key not in (each.beside or ())
+            ),
+            None,
+        )
+
+    def _plan(self, group: str, by: _Reserved, before: int) -> int:
+        """Return the position of the plan of a group that was made before and told later, or 0."""
+        made = [
+            at
+            for at, wall_us in self._plans.get(group, ())
+            if by.decided_on < at < before and wall_us <= by.wall_us
+        ]
+        return made[-1] if made else 0
+
     def only(self, position: int) -> None:
         """Leave out what need not be decided for the reservation at this position."""
-        self.decided_on = {
-            on: made
-            for on, made in self.decided_on.items()
-            if any(later.position == position for later in made)
+        self._decided_on = {
+            on: [each for each in made if each.position == position]
+            for on, made in self._decided_on.items()
+            if any(each.position == position for each in made)
         }

@@ -212,12 +212,14 @@ def reserved(
     attempt: int = 1,
     resource_version: str = "",
     decided_on: int | None = None,
+    beside: tuple[str, ...] | None = None,
+    dropped: tuple[str, ...] = (),
 ) -> NewEvent:
     """
     Return the reservation that a placement becomes.
 
     `digest` names what was described of its request, `attempt` counts those of the Pod,
-    `resource_version` is the Pod's, as it was read, and `decided_on` the event's.
+    `resource_version` is the Pod's, as it was read; the last three are the event's.
     """
     request = placement.request
     uid = request.uid
@@ -247,6 +249,8 @@ def reserved(
         runner_up=placement.rated.runner_up,
         runner_up_score=placement.rated.runner_up_score,
         decided_on=decided_on,
+        beside=beside,
+        dropped=dropped,
     )
     return _of_pod(event, "reserve", at_us)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from msgspec import structs
@@ -32,7 +32,7 @@ from ledger.domain.log.events import (
 from ledger.domain.log.recorded import RecordedEvent, is_recovered
 from ledger.domain.request.requests import PodRequest, group_name
 from ledger.domain.resources import ANNOTATION_TENURE_ALLOCATION
-from scheduler.cluster.rebuilt import request_of
+from scheduler.cluster.rebuilt import as_observed, request_of
 from scheduler.decide.answers import encode
 from scheduler.decide.group.life import MEMBER_CHANGED, MEMBER_GONE, GroupLife, take_again
 from scheduler.decide.outcome import Placement, Rated, Unfit, Unplaced
@@ -87,7 +87,7 @@ class Replay:
         self._ahead = ahead
         requests = {} if ahead is None else ahead.requests
         self._state = SoFar(at_work=ahead is not None, by=by, requests=requests)
-        self._made: dict[int, tuple[Difference, ...]] = {}  # position -> what differs there
+        self._made: dict[int, tuple[Difference, ...] | None] = {}  # position -> what differs there
         self._refusals: dict[str, Unfit | None] = {}  # group -> why its newest plan gave nothing
         self._ends: dict[str, tuple[Sequence[End], list[End]]] = {}  # as decided, and as recorded
 
@@ -182,36 +182,38 @@ class Replay:
 
     def _decide_on(self, ahead: Ahead, position: int) -> None:
         """Make the choices that were made on the state at this position, ahead of their events."""
-        for later in ahead.decided_on.pop(position, ()):
-            if later.position <= position:
-                continue  # said where the event is met
+        for later in ahead.decided_on(position):
+            if later.lacking:
+                self._made[later.position] = None
+                continue
             recorded = ahead.event_at(later.position)
             event = recorded.event
             assert isinstance(event, PodReserved), recorded
             with ExitStack() as meanwhile:
+                for group in later.dropped:
+                    meanwhile.enter_context(self._without_plan(group))
+                for at in later.plans:
+                    meanwhile.enter_context(self._planned_meanwhile(ahead.event_at(at)))
                 for at in later.meanwhile:
                     meanwhile.enter_context(self._given_meanwhile(ahead.event_at(at).event))
-                if later.plan:
-                    meanwhile.enter_context(self._planned_meanwhile(ahead.event_at(later.plan)))
                 meanwhile.enter_context(self._without_place(event.pod_uid))
-                answer = self._choose_on_named(self._state.request(event), event, later.minors)
+                answer = self._choose_on_named(self._state.request(event), event)
                 self._made[later.position] = self._compared(recorded, event, answer)
 
     @contextmanager
     def _given_meanwhile(self, event: LedgerEvent) -> Iterator[None]:
         """Let a Pod hold inside of the block what it was chosen before, and is recorded later."""
         assert isinstance(event, PodReserved), event
-        place = self._state.numbers.get(event.node_uid)
-        placement = None if place is None else self._state.placement(event, place)
-        if placement is None or event.pod_uid in self._state.held:
+        engine, place = self._state.now(), self._state.numbers.get(event.node_uid)
+        if place is None or event.pod_uid in self._state.held:
             yield
             return
         with self._without_place(event.pod_uid):
-            self._state.now().reserve(placement)
+            engine.take(place, as_observed(event))
             if event.group:
-                self._state.groups.given(placement)
+                self._state.groups.given_by(event)
             yield
-            self._state.now().release(event.pod_uid)
+            engine.release(event.pod_uid)
             if event.group:
                 self._state.groups.released(event.group, event.pod_uid)
 
@@ -220,9 +222,6 @@ class Replay:
         """Keep the places of a plan inside of the block that was made before, and is told later."""
         plan = recorded.event
         assert isinstance(plan, GroupPlanned), plan
-        if self._state.groups.places(plan.group):
-            yield
-            return
         waiting = {each.pod_uid: self._state.request(each) for each in plan.waiting}
         members = {
             uid: each for uid, each in waiting.items() if not self._state.groups.has_given(uid)
@@ -232,14 +231,40 @@ class Replay:
             places={each.pod_uid: each for each in plan.members if each.pod_uid in members},
         )
         engine = self._state.now()
-        taken = take_again(life, members, self._state.numbers, engine) or {}
-        for placement in taken.values():
-            engine.undo(placement)
-        for placement in taken.values():
-            self._state.groups.keep(plan.group, placement)
+        with self._without_plan(plan.group):
+            self._state.groups.lives[plan.group] = life
+            taken = take_again(life, members, self._state.numbers, engine) or {}
+            for placement in taken.values():
+                engine.undo(placement)
+            for placement in taken.values():
+                self._state.groups.keep(plan.group, placement)
+            yield
+            for placement in self._state.groups.dropped(plan.group):
+                engine.release(placement.request.uid)
+
+    @contextmanager
+    def _without_plan(self, group: str) -> Iterator[None]:
+        """Let no place be kept for a group inside of the block."""
+        life, places = self._state.groups.lives.get(group), self._state.groups.dropped(group)
+        for placement in places:
+            self._state.now().release(placement.request.uid)
+        if life is not None:
+            self._state.groups.lives[group] = replace(life, places={})
         yield
-        for placement in self._state.groups.dropped(plan.group):
-            engine.release(placement.request.uid)
+        if life is None:
+            self._state.groups.lives.pop(group, None)
+        else:
+            self._state.groups.lives[group] = life
+        for placement in places:
+            self._state.groups.keep(group, placement)
+
+    def _minors(self, event: PodReserved) -> frozenset[int] | None:
+        """Return the GPUs that a plan keeps for a Pod on its node, None where none does."""
+        life = self._state.groups.lives.get(event.group)
+        place = None if life is None else life.places.get(event.pod_uid)
+        if place is None or place.node_uid != event.node_uid:
+            return None
+        return frozenset(place.minors) or None
 
     @contextmanager
     def _without_place(self, uid: str) -> Iterator[None]:
@@ -251,15 +276,13 @@ class Replay:
         if place is not None:
             self._state.groups.keep(group_name(place.request), place)
 
-    def _choose_on_named(
-        self, request: PodRequest, event: PodReserved, minors: frozenset[int] | None
-    ) -> Placement | Unplaced:
+    def _choose_on_named(self, request: PodRequest, event: PodReserved) -> Placement | Unplaced:
         """Choose cards and CPUs on the node that was named; how that was rated is not asked."""
         engine = self._state.now()
         if request.uid in self._state.held:
             return Unplaced(request=request, message=HELD)
         place = self._state.numbers.get(event.node_uid)
-        given = None if place is None else engine.try_place(request, place, minors)
+        given = None if place is None else engine.try_place(request, place, self._minors(event))
         if given is None:
             return Unplaced(request=request, message=NOT_THERE)
         engine.undo(given)
@@ -293,6 +316,8 @@ class Replay:
             attempt=event.attempt,
             resource_version=event.resource_version if at_work else "",
             decided_on=event.decided_on if at_work else None,
+            beside=event.beside if at_work else None,
+            dropped=event.dropped if at_work else (),
         )
         assert isinstance(new.event, PodReserved), new
         return new.event
@@ -302,11 +327,8 @@ class Replay:
         if event.group and request is not None:
             self._state.groups.life_of(request)
         self._state.hold(event)
-        if event.group and event.node_uid in self._state.nodes:
-            self._state.now()
-            placement = self._state.placement(event, self._state.numbers[event.node_uid])
-            if placement is not None:
-                self._state.groups.given(placement)
+        if event.group:
+            self._state.groups.given_by(event)
         self._state.groups.fold(event, at_us)
 
     def _refused(self, recorded: RecordedEvent, event: RequestRefused) -> Again | None:

@@ -275,7 +275,8 @@ class SoFar:
         if isinstance(event, PodObserved):
             engine.adopt(place, event)
             return
-        placement = self.placement(event, place)
+        # A cluster at work is decided on as what Pods hold, with the devices of that moment.
+        placement = None if self._at_work else self.placement(event, place)
         if placement is None:
             engine.adopt(place, as_observed(event))
         else:

@@ -148,7 +148,7 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
     view.begin(begun.position, begun.state, begun.opened)
     holds = Holds(view.engine, clock.monotonic, view.directory.number, wakeups)
     groups = LiveGroups(view, clock, begun, all_or_nothing=ports.evicts)
-    lifted, lifting = giving_way(holds, groups), Lifting(groups.members)
+    lifted, lifting = giving_way(holds, groups), Lifting(groups)
     books = LiveBooks(view, clock, ports.words, begun, groups, lifted=lifted, why_not=why_not)
     agents = Agents(
         view,

@@ -119,16 +119,13 @@ class LiveBooks:
         request = self._view.requests.by_uid(call.pod_uid)
         if isinstance(request, str):
             return NotChosen(message=request)
+        nodes = self._groups.nodes_of(request, call.node_name)
+        why = next(filter(None, (self._view.why_unsure(name) for name in nodes)), "")
+        if why:
+            return NotChosen(message=why)
         with ExitStack() as lifted:
-            held = [
-                lifted.enter_context(self._lifted(call.pod_uid, name))
-                for name in self._groups.nodes_of(request, call.node_name)
-            ]
-            chosen = self._chosen(request, call.node_name, attempt, resource_version, held[0])
-            if isinstance(chosen, Chosen):
-                for reservation in chosen.reservations:
-                    self._view.expect(reservation)
-        return chosen
+            held = [lifted.enter_context(self._lifted(call.pod_uid, name)) for name in nodes]
+            return self._chosen(request, call.node_name, attempt, resource_version, held[0])
 
     def by_number(self, call: BindCall) -> tuple[PodObserved, tuple[NewEvent, ...]] | None:
         """Count cards that a node gives by number; see `ports.Books.by_number`."""
@@ -172,15 +169,14 @@ class LiveBooks:
         first: list[NewEvent] = []
         others: list[NewEvent] = []
         requests = [request]
+        reservation = self._reservation(placement, attempt, resource_version, at_us)
         if is_member:
             first, planned = self._groups.plans.before(group_name(request))
-            with_it = self._groups.others(request)
-            requests += [*planned, *(other.request for other, _ in with_it)]
-            others = [
-                self._reservation(other, self.attempts(other.request.uid) + 1, version, at_us)
-                for other, version in with_it
-            ]
-        reservation = self._reservation(placement, attempt, resource_version, at_us)
+            requests += planned
+            for other, version in self._groups.others(request):
+                requests.append(other.request)
+                number = self.attempts(other.request.uid) + 1
+                others.append(self._reservation(other, number, version, at_us))
         described: dict[str, NewEvent] = {}
         for each in requests:
             recorded = recorded_request(each)
@@ -198,10 +194,12 @@ class LiveBooks:
     def _reservation(
         self, placement: Placement, attempt: int, resource_version: str, at_us: int
     ) -> NewEvent:
-        view, uid = self._view, placement.request.uid
+        """Return the reservation of what was chosen, which counts from here on."""
+        view, uid, plans = self._view, placement.request.uid, self._groups.plans
+        groups = plans.under_way(placement.node_name) | {group_name(placement.request)} - {""}
         node = view.facts(placement.node_name)
         assert node is not None, "a node that gives something is there"
-        return events.reserved(
+        new = events.reserved(
             self.words,
             structs.replace(placement, rated=view.rated(uid, placement.node_name)),
             encode(placement, node=node, now_ns=at_us * 1000, settings=view.settings),
@@ -211,7 +209,12 @@ class LiveBooks:
             attempt=attempt,
             resource_version=resource_version,
             decided_on=view.position,
+            beside=view.on_their_way(placement.node_uid, groups),
+            dropped=plans.ends_due(),
         )
+        assert isinstance(new.event, PodReserved), new
+        view.expect(new.event)
+        return new
 
     def observed(
         self, event: PodObserved, request: PodRequest | None, *, after: int = 0

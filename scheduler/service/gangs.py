@@ -21,7 +21,7 @@ from scheduler.decide.group.life import DEADLINE
 from scheduler.record import events
 from scheduler.service.binding import Binder, pod_path
 from scheduler.service.groups import LiveGroups
-from scheduler.service.members import Members, Waiting
+from scheduler.service.members import Waiting
 from scheduler.service.ports import WhyNot
 from scheduler.service.recording import record
 from scheduler.service.refusing import Refusing
@@ -41,10 +41,10 @@ _log: Final = logging.getLogger("tenure.scheduler.gangs")
 
 
 class Lifting:
-    """The gangs whose gates are being lifted now."""
+    """The gangs whose gates are being lifted now, and the plans that are being recorded."""
 
-    def __init__(self, members: Members) -> None:
-        self._members = members
+    def __init__(self, groups: LiveGroups) -> None:
+        self._groups = groups
         self._done: dict[str, asyncio.Event] = {}
 
     @contextmanager
@@ -58,10 +58,12 @@ class Lifting:
             done.set()
 
     async def ready(self, pod_uid: str) -> None:
-        """Come back once nobody of the Pod's gang is being let go."""
-        done = self._done.get(self._members.name_of(pod_uid))
+        """Come back once nobody of the Pod's gang is being let go, and its plan is recorded."""
+        name = self._groups.members.name_of(pod_uid)
+        done = self._done.get(name)
         if done is not None:
             await done.wait()
+        await self._groups.plans.recorded(name)
 
 
 class Gangs:

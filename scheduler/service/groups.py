@@ -9,9 +9,10 @@ reservation on; until then it is in `Plans`. Nothing in here waits; `gangs` does
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -54,6 +55,9 @@ from scheduler.service.view import ClusterView, Judged
 ELSEWHERE: Final = "PlannedOnAnotherNode"
 """The node may take the Pod, and its group has a place for it on another one."""
 DROPPING: Final = "the plan of its group is being dropped"
+PLANNING: Final = "the plan of its group is being recorded"
+PLANNING_SECONDS: Final = 2.0
+"""How long a bind waits for that; it is one commit, unless an answer was lost."""
 GONE: Final = "the Pod is gone"
 UNKNOWN_MEMBER: Final = "the watch has not shown the Pod yet"
 MEMBERS_COME: Final = "members of the group are still being created"
@@ -255,7 +259,11 @@ class LiveGroups:
     def _find_place(self, request: PodRequest, among: Collection[int]) -> Placement | Unfit | None:
         name = group_name(request)
         placement = self.groups.kept(request)
-        if placement is not None and placement.node not in among and self.plans.may_drop(name):
+        if (
+            placement is not None
+            and placement.node not in among
+            and not self.plans.is_under_way(name)
+        ):
             self.plans.drop(name, NODE_REFUSES, request.uid)
             placement = None
         if placement is not None:
@@ -317,6 +325,8 @@ class LiveGroups:
             return view.directory.closed(node_name)
         if self.plans.is_dropping(group_name(request)):
             return DROPPING
+        if self.plans.is_under_way(group_name(request)):
+            return PLANNING
         placement = self._place_of(request, view.directory.numbers())
         if isinstance(placement, Unfit):
             return placement.reason
@@ -350,23 +360,22 @@ class LiveGroups:
         places = self.groups.places(group_name(request)) if request.gang is not None else ()
         return list(dict.fromkeys((node_name, *(place.node_name for place in places))))
 
-    def others(self, request: PodRequest) -> list[tuple[Placement, str]]:
+    def others(self, request: PodRequest) -> Iterator[tuple[Placement, str]]:
         """
-        Return what the other members of a gang get that are planned, with their Pods' versions.
+        Yield what the other members of a gang get that are planned, with their Pods' versions.
 
-        Rule: design section 5, Gangs: all their reservations are one transaction.
+        Rule: design section 5, Gangs: all their reservations are one transaction. Each is chosen
+        on what those before it got, which the caller lets count.
         """
         if request.gang is None:
-            return []
-        found: list[tuple[Placement, str]] = []
+            return
         for uid, one in self.members.waiting(group_name(request)).items():
             placement = self.groups.kept(one.request)
             if placement is None or uid == request.uid or not self._is_ready(one):
                 continue
             taken = self._take(placement)
             if taken is not None:
-                found.append((taken, one.version))
-        return found
+                yield taken, one.version
 
     def _take(self, placement: Placement) -> Placement | None:
         """
@@ -443,12 +452,14 @@ class _Plan:
     Attributes:
         until: it ends then, unless kube-scheduler asks about a member.
         under_way: it is in a command whose answer has not come.
+        known: set once that came, or the plan ended.
     """
 
     event: NewEvent
     members: Sequence[PodRequest]
     until: float
     under_way: bool = False
+    known: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Plans:
@@ -578,10 +589,30 @@ class Plans:
 
     # --- what ends ------------------------------------------------------------------------------
 
-    def may_drop(self, name: str) -> bool:
-        """Tell whether the plan is not on its way into the ledger."""
+    def is_under_way(self, name: str) -> bool:
+        """Tell whether the plan is on its way into the ledger."""
         plan = self._plans.get(name)
-        return plan is None or not plan.under_way
+        return plan is not None and plan.under_way
+
+    async def recorded(self, name: str) -> None:
+        """Come back once the plan is not on its way into the ledger, or after a while."""
+        if self.is_under_way(name):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PLANNING_SECONDS):
+                    await self._plans[name].known.wait()
+
+    def under_way(self, node_name: str) -> set[str]:
+        """Return the groups with places on a node whose plans are on their way into the ledger."""
+        return {
+            name
+            for name, plan in self._plans.items()
+            if plan.under_way
+            and any(place.node_name == node_name for place in self._groups.places(name))
+        }
+
+    def ends_due(self) -> tuple[str, ...]:
+        """Return the groups whose plans have ended, which the ledger does not have yet."""
+        return (*self._drops, *self._dropping)
 
     def is_dropping(self, name: str) -> bool:
         """Tell whether the ledger is being told of the end of a plan."""
@@ -623,7 +654,7 @@ class Plans:
 
     def undo(self, name: str) -> list[str]:
         """Take such a plan back, and return the nodes of its places."""
-        del self._plans[name]
+        self._plans.pop(name).known.set()
         places = self._groups.unplanned(name)
         for placement in places:
             self._view.engine.release(placement.request.uid)
@@ -661,7 +692,7 @@ class Plans:
     def review(self, name: str) -> None:
         """End a plan that is no longer valid, or the wait of a gang."""
         life = self._groups.lives.get(name)
-        if life is None or not self.may_drop(name):
+        if life is None or self.is_under_way(name):
             return
         if not life.places and (not life.held or self._groups.gang_of(name) is None):
             return
@@ -753,9 +784,11 @@ class Plans:
         """Take note of an event that is in the ledger now; tell whether it was made here."""
         if isinstance(event, GroupPlanned) and event.group in self._plans:
             if self._plans[event.group].event.event == event:
-                del self._plans[event.group]
+                self._plans.pop(event.group).known.set()
                 return True
-        elif isinstance(event, PlanDropped) and event.group in self._dropping:
-            del self._dropping[event.group]
-            return True
+        elif isinstance(event, PlanDropped):
+            for due in (self._dropping, self._drops):  # the answer may have been lost
+                if event.group in due and due[event.group].event == event:
+                    del due[event.group]
+                    return True
         return False

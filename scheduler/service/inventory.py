@@ -22,6 +22,7 @@ from ledger.domain.log.events import (
 )
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.log.recorded_node import recorded_node
+from ledger.domain.log.state import Holding
 from ledger.domain.nodes import NodeFacts
 from ledger.store.writing.commands import Command, Recorded
 from scheduler.record import events
@@ -88,6 +89,7 @@ class Inventory:
         self.faults: dict[str, str] = {}
         self.woken = asyncio.Event()
         view.wakeups.node_changed.subscribe(self.wake)
+        view.wakeups.event_folded.subscribe(self._take_event)
 
     def wake(self, _name: str = "") -> None:
         """Let `settle` be called soon."""
@@ -146,10 +148,9 @@ class Inventory:
         """Take what another replica recorded of a node, once the view has it."""
         match event:
             case NodeInventoried():
-                self._said.setdefault(event.node_uid, Said()).inventory = event
                 self._live[event.node_uid] = event.node_name
             case NodeDescribed():
-                self._said.setdefault(event.node_uid, Said()).described = event
+                pass
             case NodeLost():
                 self._live.pop(event.node_uid, None)
             case PodReserved() | PodObserved():
@@ -234,7 +235,7 @@ class Inventory:
         if before != facts.uid and not await self._gone(facts.name):
             return
         new = [self._ours(one, verb, facts.uid) for verb, one in self._news(facts).items()]
-        if new and not await self._record(facts.uid, facts.name, new):
+        if new and not await self._record(facts.name, new):
             return
         if facts.lost and not await self._lose(facts.uid, facts.name, events.OUT_OF_SERVICE):
             return
@@ -279,21 +280,26 @@ class Inventory:
             return True
         node = NodeFacts(uid=uid, name=name)
         lost = events.node_lost(node, self._clock.wall_us(), reason=reason)
-        return await self._record(uid, name, [self._ours(lost, "lost", uid)])
+        return await self._record(name, [self._ours(lost, "lost", uid)])
 
-    async def _record(self, uid: str, name: str, new: list[NewEvent]) -> bool:
+    async def _record(self, name: str, new: list[NewEvent]) -> bool:
         outcome = await self._recorder.record(Command(events=tuple(new)))
         if not isinstance(outcome, Recorded):
             self._fault(name, UNRECORDED, str(outcome.error))
             return False
         for position, one in enumerate(new, start=outcome.first):
             self._view.take(position, one.event)
-            said = self._said.setdefault(uid, Said())
-            if isinstance(one.event, NodeInventoried):
-                said.inventory = one.event
-            elif isinstance(one.event, NodeDescribed):
-                said.described = one.event
         return True
+
+    def _take_event(self, _position: int, event: LedgerEvent, _holding: Holding | None) -> None:
+        """Take note of what the ledger was told, also where the answer was lost."""
+        match event:
+            case NodeInventoried():
+                self._said.setdefault(event.node_uid, Said()).inventory = event
+            case NodeDescribed():
+                self._said.setdefault(event.node_uid, Said()).described = event
+            case _:
+                pass
 
     def _ours(self, new: NewEvent, verb: str, uid: str) -> NewEvent:
         """Return the event with a key that no other change of the node has."""

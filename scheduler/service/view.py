@@ -25,7 +25,14 @@ from ledger.domain.errors import InputError
 from ledger.domain.kube.alike_nodes import NodeReader
 from ledger.domain.kube.shared_templates import kind_of_cards
 from ledger.domain.log import drift
-from ledger.domain.log.events import POD, LedgerEvent, PodObserved, PodReserved
+from ledger.domain.log.events import (
+    POD,
+    LedgerEvent,
+    NodeDescribed,
+    NodeInventoried,
+    PodObserved,
+    PodReserved,
+)
 from ledger.domain.log.state import Folding, Holding, LedgerState, NodeState, node_uid_of
 from ledger.domain.log.workload import NO_WORKLOAD, Workload
 from ledger.domain.nodes import NodeFacts
@@ -51,6 +58,9 @@ STRANGERS: Final = drift.UNKNOWN_HOLDERS
 A Pod runs there that asks for devices or CPUs of its own, and is not in the ledger; or a claim has
 CPUs there, and it is not known which.
 """
+
+BEHIND: Final = "LedgerBehind: what the ledger has recorded is being read, try again"
+"""Why a Pod is not bound: see `ClusterView.why_unsure`."""
 
 JUDGED_MAX: Final = 256
 """Filters that are remembered, for prioritize and bind that follow."""
@@ -108,6 +118,7 @@ class ClusterView:
         self.requests = PodRequests(self.pods, settings.vocabulary)
         self.position = 0
         self._ahead: set[int] = set()
+        self._unlaid: set[str] = set()  # UIDs of nodes that are other ones by the newest events
         self._fold = Folding()
         self._opened: dict[int, Opened] = {}  # position -> what opened a holding, `_packed`
         self._facts: dict[str, NodeFacts] = {}  # UID -> as recorded last, of Nodes in the engine
@@ -164,9 +175,35 @@ class ClusterView:
         holding = self._fold.holding_of(event)
         self._fold.add(position, event)
         uid = node_uid_of(event)
+        if isinstance(event, NodeInventoried | NodeDescribed) and event.node_uid in self._facts:
+            self._unlaid.add(event.node_uid)
         if uid is not None and uid in self._facts:
             self._lay(self._facts[uid])
         self.wakeups.event_folded.publish(position, event, holding)
+
+    def why_unsure(self, node_name: str) -> str:
+        """
+        Return why no position of the ledger has what is decided on for a node, empty where one has.
+
+        An answer was lost, and the feed has not told of all events yet; or it told of a node before
+        the node is decided on as these events say.
+        """
+        return BEHIND if self._ahead or self._named.get(node_name) in self._unlaid else ""
+
+    def on_their_way(self, uid: str, groups: Collection[str]) -> tuple[str, ...]:
+        """Return the keys of reservations that count on a node, or in groups, ahead of events."""
+        return tuple(
+            key
+            for (node, key), event in self._expected.items()
+            if isinstance(event, PodReserved)
+            and (event.group in groups or self._is_one_machine(node, uid))
+        )
+
+    def _is_one_machine(self, uid: str, other: str) -> bool:
+        first, second = (
+            (self._laid[each].system_uuid, self._laid[each].machine_id) for each in (uid, other)
+        )
+        return uid == other or (all(first) and first == second)
 
     def recorded(self, uid: str) -> NodeState | None:
         """Return what the ledger says of a node."""
@@ -261,6 +298,7 @@ class ClusterView:
             self.drop_node(before)
         self._named[facts.name] = facts.uid
         self._faults.pop(facts.name, None)
+        self._unlaid.discard(facts.uid)
         self._lay(facts)
 
     def put_nodes(self, nodes: Sequence[NodeFacts]) -> None:
@@ -370,6 +408,7 @@ class ClusterView:
     def _forget(self, uid: str) -> None:
         given_back = self.engine.drop_node(uid)
         del self._facts[uid], self._laid[uid], self.numbers[uid], self._held[uid]
+        self._unlaid.discard(uid)
         if given_back:
             self.wakeups.node_dropped.publish(given_back)
 

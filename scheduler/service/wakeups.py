@@ -77,6 +77,7 @@ class Wakeups:
                 "LiveGroups._take_event",
                 "Agents._take_event",
                 "NodeLog._take_event",
+                "Inventory._take_event",
                 "Releasing._take_event",
                 "Refusing._take_event",
                 "Saying._take_event",

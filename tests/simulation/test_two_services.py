@@ -19,7 +19,7 @@ from tests.support.campaign import print_figures
 from tests.support.examples import seeds
 from tests.support.loops import run_in_virtual_time
 from tests.support.preempted import HALF, WHOLE, preempt
-from tests.support.two_services import CARDS, NODES, Word, World
+from tests.support.two_services import CARDS, NODES, OTHERWISE, Word, World
 
 SAMPLE = 3
 CAMPAIGN = 40
@@ -53,6 +53,16 @@ def test_no_gang_is_begun_with_too_few_and_no_plan_keeps_cards_for_nobody(
 ) -> None:
     """Groups and gangs among the Pods, and all that can fail around them."""
     assert play(World(seed, tmp_path, groups=True)) == []
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_what_was_decided_while_nodes_changed_is_decided_again_the_same(
+    seed: int, tmp_path: Path
+) -> None:
+    """Cards and labels change, answers are lost, and watches tell late; so by the ledger alone."""
+    world = World(seed, tmp_path, groups=True, inventory=True)
+    play(world)
+    assert not [words for words in world.broken if words.startswith(OTHERWISE)]
 
 
 def test_who_was_reserved_for_on_a_node_that_was_cleared_is_bound_after_a_restart(

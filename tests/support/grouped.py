@@ -67,7 +67,7 @@ class Scene:
             self.live.clock.sleep,
             fate=lambda _: self.fates.popleft() if self.fates else ANSWERED,
         )
-        lifting = Lifting(self.groups.members)
+        lifting = Lifting(self.groups)
         self.binder = Binder(
             recorder=self.live.ledger,
             api=api,

@@ -22,6 +22,8 @@ def replayed(
     return [again for each in log if (again := replay.take(each)) is not None]
 
 
-def differing(recorded: Iterable[RecordedEvent], *, whole: bool = True) -> list[Again]:
+def differing(
+    recorded: Iterable[RecordedEvent], *, whole: bool = True, by: InForce | None = None
+) -> list[Again]:
     """Return the decisions that come out otherwise."""
-    return [again for again in replayed(recorded, whole=whole) if again.differences]
+    return [again for again in replayed(recorded, whole=whole, by=by) if again.differences]

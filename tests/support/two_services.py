@@ -52,6 +52,7 @@ from scheduler.decide.outcome import Placement
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.record.events import DecidedBy
 from scheduler.record.refusing import Told
+from scheduler.record.so_far import InForce
 from scheduler.service.agents import Agents
 from scheduler.service.announcing import Announcing
 from scheduler.service.answering import Extender
@@ -78,6 +79,7 @@ from tests.support.binding import LoopClock, Tasks, Unsigned
 from tests.support.fake_api import ANSWERED, ApiClient, ApiServer, Json
 from tests.support.node_agents import Machine
 from tests.support.reachable import texts_in
+from tests.support.replays import differing
 from tests.support.stores import ORIGIN
 
 NAMESPACE: Final = "/api/v1/namespaces/ml"
@@ -120,6 +122,7 @@ FATES: Final[tuple[str | int, ...]] = (
     *(fake_api.LOST, fake_api.DROPPED, fake_api.LATE, fake_api.LATE),
     *(429, 500),
 )
+FEED_SECONDS: Final = (0.05, 0.3, 1.0)
 DELAYS: Final = (0.0, 0.0, 0.01, 0.5, 5.0)
 
 
@@ -129,6 +132,7 @@ REMEMBERED: Final = (
     "refusing._deleted",
 )
 """What may name Pods that are gone: each of these has a bound of its own."""
+OTHERWISE: Final = "decided otherwise"
 _OF_PODS: Final = re.compile(r"\bp\d-\d+\b")
 """What UIDs of Pods look like."""
 
@@ -244,7 +248,7 @@ class Service:
         self.view.begin(begun.position, begun.state, begun.opened)
         self.groups = LiveGroups(self.view, clock, begun)
         self.holds = Holds(self.view.engine, clock.monotonic, self.view.directory.number, wakeups)
-        lifted, lifting = giving_way(self.holds, self.groups), Lifting(self.groups.members)
+        lifted, lifting = giving_way(self.holds, self.groups), Lifting(self.groups)
         self.books = LiveBooks(self.view, clock, WORDS, begun, self.groups, lifted=lifted)
         self.agents = Agents(
             self.view,
@@ -402,6 +406,7 @@ class Service:
     async def run(self) -> None:
         """Begin with the lists, then settle, release and follow until the end."""
         self.relist()
+        self.tasks.start(self._follow())
         while self.alive:
             try:
                 await self.inventory.settle()
@@ -419,6 +424,14 @@ class Service:
                 if self.world.leader is not self:
                     self.crash()
             await asyncio.sleep(1.0)
+
+    async def _follow(self) -> None:
+        """Follow the ledger's feed, which tells late and tells of what no answer told."""
+        while self.alive:
+            await asyncio.sleep(self.world.feed.choice(FEED_SECONDS))
+            if self.alive and self.view.position < self.recorder.position:
+                for one in self.ledger.read_events(after=self.view.position):
+                    self.books.take(one.envelope.position, one.event)
 
     def relist(self) -> None:
         """Take all that the API server has, and forget all that it has not."""
@@ -462,6 +475,7 @@ class World:
         rate: faults in a thousand effects.
         only: what the words of all faults begin with.
         groups: some Pods are of a topology group and some of a gang, which has gates.
+        inventory: cards get sick and well, leave and come back, and labels of Nodes change.
 
     Attributes:
         broken: what must not be, in words.
@@ -478,8 +492,11 @@ class World:
         binder: Callable[..., Binder] = Binder,
         word: Callable[[Word], Word] = lambda word: word,
         groups: bool = False,
+        inventory: bool = False,
     ) -> None:
         self.groups = groups
+        self.inventory = inventory
+        self.feed = Random(seed + 2)
         self.rng = Random(seed)
         self.faults = Faults(Random(seed + 1), rate, only=only)
         self.url = f"sqlite:///{folder / f'{seed}.db'}"
@@ -671,6 +688,7 @@ class World:
             self._depose,
             self._crash,
             self._relist,
+            *([self._change_a_card, self._label_a_node] * 2 if self.inventory else ()),
         )
         end = asyncio.get_running_loop().time() + CHAOS_SECONDS
         while asyncio.get_running_loop().time() < end and not self.broken:
@@ -750,6 +768,30 @@ class World:
         self.server.delete(f"/api/v1/nodes/{name}")
         self.put_node(name)
 
+    def _change_a_card(self) -> None:
+        """Let a card be sick or well, or leave its node, or come back."""
+        name, minor = self.rng.choice(NODES), self.rng.randrange(CARDS)
+        is_sick, is_there = self.rng.choice(((True, True), (False, True), (True, False)))
+        self._put_cards(name, {minor: is_sick} if is_there else {}, minor)
+
+    def _put_cards(self, name: str, changed: Mapping[int, bool], gone: int = -1) -> None:
+        """Let a node list its cards, these as sick or well, the others well; one may be gone."""
+        number = len(self.uids[name]) - 1
+        cards = [
+            objects.gpu_device(
+                minor, id=f"GPU-{name}-{number}-{minor}", health=not changed.get(minor, False)
+            )
+            for minor in range(CARDS)
+            if minor in changed or minor != gone
+        ]
+        self.server.change(f"/devices/{name}", lambda value: value["spec"].update(devices=cards))
+
+    def _label_a_node(self) -> None:
+        path, stamp = f"/api/v1/nodes/{self.rng.choice(NODES)}", str(self.server.version)
+        self.server.change(
+            path, lambda value: value["metadata"].setdefault("labels", {}).update(t=stamp)
+        )
+
     def _depose(self) -> None:
         alive = [service for service in self.services if service.alive]
         if len(alive) < 2 and not self.rng.randrange(4):
@@ -795,7 +837,9 @@ class World:
             for one in ledger.read_events():
                 if isinstance(one.event, PodObserved) and one.event.pod_uid != OLDER:
                     self.broken.append(f"nobody else gave it cards: {one.event.pod_uid}")
-                if isinstance(one.event, DriftFound) and one.event.kind != HOLDER_ON_LOST_NODE:
+                if self.inventory or not isinstance(one.event, DriftFound):
+                    continue
+                if one.event.kind != HOLDER_ON_LOST_NODE:
                     self.broken.append(f"nothing disagrees: {one.event}")
         held: dict[str, list[tuple[str, int]]] = {}
         for node in state.nodes.values():
@@ -837,6 +881,16 @@ class World:
         for service in self.services:
             if service.alive:
                 self._check_forgotten(service)
+
+    def check_replay(self) -> None:
+        """Note every decision that comes out otherwise when it is made again from the ledger."""
+        with open_ledger(self.url, mode="read") as ledger:
+            log = list(ledger.read_events())
+        by = InForce(settings=self.settings, settings_hash="")
+        self.broken += [
+            f"{OTHERWISE}: {again.position} {again.name}: {again.differences}"
+            for again in differing(log, whole=False, by=by)
+        ]
 
     def _check_forgotten(self, service: Service) -> None:
         """Nothing in memory names a Pod that is gone, but for what holds through a lost node."""
@@ -945,6 +999,9 @@ class World:
         if self.broken:
             return self.end()
         self.faults.calm = True
+        if self.inventory:
+            for name in NODES:
+                self._put_cards(name, {})
         self._lead()
         for service in self.services:
             if service.alive and service is not self.leader:
@@ -960,6 +1017,7 @@ class World:
         ]
         await self.tasks.all_done()
         self.check_settled()
+        self.check_replay()
         for tasks in (self.tasks, *(service.tasks for service in self.services)):
             self.broken += [
                 f"failed: {error!r}"

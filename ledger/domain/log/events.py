@@ -205,9 +205,12 @@ class PodReserved(Recorded, frozen=True, kw_only=True, gc=False):
             draw or a group's plan chose it.
         runner_up, runner_up_score: the same of the best node but this one, empty and None without.
         decided_on: the position of the ledger on whose state alone its cards and CPUs were chosen,
-            on the node that kube-scheduler named; what was reserved between the two counts, too,
-            and nothing else. None where nobody named the node, as in a simulation: all of the
-            decision was made on the state before its commit; and of what was read off a Pod.
+            on the node that kube-scheduler named, with what `beside` and `dropped` say. None where
+            nobody named the node, as in a simulation: all of the decision was made on the state
+            before its commit; and of what was read off a Pod.
+        beside: `<Pod UID>/<attempt>` of the reservations that counted as well and were on their
+            way into the ledger. None = not told: all that were recorded on its node in between.
+        dropped: groups whose recorded plans kept no places any more; their ends were on their way.
     """
 
     event_type: ClassVar[str] = "pod.reserved.v1"
@@ -237,6 +240,8 @@ class PodReserved(Recorded, frozen=True, kw_only=True, gc=False):
     runner_up: str = ""
     runner_up_score: Number | None = None
     decided_on: Position | None = None
+    beside: tuple[Name, ...] | None = None
+    dropped: tuple[Name, ...] = ()
 
 
 class _OfReservation(Recorded, frozen=True, kw_only=True, gc=False):

@@ -1,0 +1,278 @@
+"""What the live service chose is chosen again from its ledger alone, whatever came in between."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from ledger.domain.errors import UnknownOutcomeError
+from ledger.domain.log.events import GroupPlanned, NodeLost, PodReleased, PodReserved
+from ledger.domain.log.recorded import NewEvent
+from ledger.domain.resources import ANNOTATION_GPU_TOPOLOGY
+from ledger.store.writing.commands import Command, Outcome
+from scheduler.record.replay import Again
+from scheduler.record.so_far import InForce
+from scheduler.service.groups import MEMBERS_SECONDS
+from scheduler.service.ports import NotChosen
+from tests.support.grouped import Scene, cards
+from tests.support.live import MemoryLedger
+from tests.support.objects import container, node, nrt, pod
+from tests.support.replays import replayed
+from tests.support.runs import recorded
+
+
+class LostAnswers(MemoryLedger):
+    """A ledger that records, and whose answers are lost at times."""
+
+    loses = False
+
+    async def record(self, command: Command) -> Outcome:
+        """Record a command; raise where its answer is lost."""
+        outcome = await super().record(command)
+        if self.loses:
+            raise UnknownOutcomeError("the answer was lost")
+        return outcome
+
+
+def again(scene: Scene) -> list[Again]:
+    """Return every decision of a scene's ledger, decided again."""
+    log = [
+        recorded(NewEvent(stream="s", event=event, actor="a", idempotency_key=str(n), wall_us=0), n)
+        for n, event in enumerate(scene.live.ledger.log, start=1)
+    ]
+    by = InForce(settings=scene.live.settings, settings_hash="")
+    return replayed(log, whole=False, by=by)
+
+
+def differences(scene: Scene, decisions: int) -> list[Any]:
+    """Return what comes out otherwise of so many decisions."""
+    found = again(scene)
+    assert len(found) == decisions
+    return [(each.name, each.differences) for each in found if each.differences]
+
+
+def follow(scene: Scene) -> None:
+    """Let the ledger's feed tell of everything."""
+    for position, event in enumerate(scene.live.ledger.log, start=1):
+        scene.books.take(position, event)
+
+
+def seen(event: PodReserved) -> list[str]:
+    """Return the cards that a member is shown."""
+    shown: list[str] = json.loads(event.annotations[ANNOTATION_GPU_TOPOLOGY])["visibleGPUs"]
+    return shown
+
+
+def ready(scene: Scene, *names: str, gpus: int = 1) -> None:
+    """Let Pods come, and kube-scheduler ask about them."""
+    for name in names:
+        scene.create(name, gpus)
+        scene.passing(name)
+
+
+def test_nothing_is_chosen_on_a_node_that_the_feed_tells_of_first() -> None:
+    """The ledger has the new inventory, the answer was lost, and the node is still the old one."""
+    ledger = LostAnswers()
+    scene = Scene(gpus=4, ledger=ledger)
+    ready(scene, "p")
+    scene.add_node("a", 4, closed=0)
+    ledger.loses = True
+    with pytest.raises(UnknownOutcomeError):
+        scene.live.settle()
+    ledger.loses = False
+    follow(scene)
+    assert isinstance(scene.choose("p", "a"), NotChosen)
+    scene.live.settle()
+    assert cards(scene.reserve("p", "a")) == [1]
+    assert differences(scene, 1) == []
+
+
+def test_a_node_that_is_as_before_again_is_recorded_again() -> None:
+    """What the ledger was told counts, not what its answers said."""
+    ledger = LostAnswers()
+    scene = Scene(gpus=4, ledger=ledger)
+    ready(scene, "p")
+    scene.add_node("a", 4, closed=0)
+    ledger.loses = True
+    with pytest.raises(UnknownOutcomeError):
+        scene.live.settle()
+    ledger.loses = False
+    follow(scene)
+    scene.add_node("a", 4)
+    scene.live.settle()
+    assert cards(scene.reserve("p", "a")) == [0]
+    assert differences(scene, 1) == []
+
+
+def test_nothing_is_chosen_while_the_ledger_has_what_nobody_told_of() -> None:
+    """The answer of a release was lost, and what was recorded behind it is known."""
+    scene = Scene(gpus=4)
+    ready(scene, "p", "q", "r")
+    first, ledger = scene.reserve("p", "a"), scene.live.ledger
+    ledger.log.append(
+        PodReleased(pod_uid=first.pod_uid, attempt=1, node_uid="uid-a", reason="deleted")
+    )
+    chosen = scene.choose("q", "a")
+    assert not isinstance(chosen, NotChosen)
+    scene.record(*chosen.events)
+    assert isinstance(scene.choose("r", "a"), NotChosen)
+    follow(scene)
+    assert cards(scene.reserve("r", "a")) == [0]
+    assert differences(scene, 3) == []
+
+
+def test_nothing_is_chosen_between_a_nodes_last_inventory_and_its_loss() -> None:
+    """Both are recorded one after the other, and the node is decided on as before until then."""
+
+    class Asking(MemoryLedger):
+        asked: NotChosen | None = None
+
+        async def record(self, command: Command) -> Outcome:
+            if any(isinstance(new.event, NodeLost) for new in command.events):
+                self.asked = scene.choose("p", "a")  # type: ignore[assignment]
+            return await super().record(command)
+
+    ledger = Asking()
+    scene = Scene(gpus=4, ledger=ledger)
+    ready(scene, "p")
+    taint = {"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}
+    amounts = {"cpu": "64", "memory": "256Gi", "pods": "110"}
+    scene.live.tell("nodes", node("a", allocatable=amounts, taints=[taint]), uid="uid-a")
+    scene.live.settle()
+    assert isinstance(ledger.asked, NotChosen)
+
+
+@pytest.mark.parametrize("late", ["p", "q"])
+def test_what_was_on_its_way_counts_whenever_it_is_recorded(late: str) -> None:
+    """One of two commands is sent again, and comes behind the other or behind a third."""
+    scene = Scene(gpus=4)
+    ready(scene, "p", "q", "r")
+    chosen = {name: scene.chosen(name, "a") for name in ("p", "q")}
+    first = "pq".replace(late, "")
+    scene.record(*chosen[first].events)
+    if late == "q":
+        chosen["r"] = scene.chosen("r", "a")
+        scene.record(*chosen["r"].events)
+    scene.record(*chosen[late].events)
+    got = [cards(chosen[name].reservation) for name in sorted(chosen)]
+    assert got == [[0], [1], [2]][: len(chosen)]
+    assert differences(scene, len(chosen)) == []
+
+
+def test_who_was_chosen_beside_what_the_ledger_refused_is_not_decided_again() -> None:
+    """Nothing tells what that would have held; a later one under its key is another one."""
+    scene = Scene(gpus=4)
+    ready(scene, "p", "q")
+    refused, chosen = scene.chosen("p", "a"), scene.chosen("q", "a")
+    scene.books.refused(refused)
+    scene.record(*refused.events[:-1])
+    assert [new.event for new in scene.chosen("p", "a").events] != []
+    scene.record(*chosen.events[-1:])
+    assert again(scene) == []
+
+
+def test_the_places_of_a_plan_count_that_is_recorded_with_another_pod() -> None:
+    """A member that came after the plan is shown the cards of all, and recorded first."""
+    scene = Scene(gpus=8)
+    scene.job(2, gpus=1, replica=3)
+    scene.live.clock.now += MEMBERS_SECONDS
+    [where] = scene.passing("job-0")
+    scene.job(3, gpus=1)
+    scene.passing("job-2")
+    late = scene.reserve("job-2", where)
+    assert len(seen(late)) == 3
+    scene.reserve("job-0", where)
+    assert differences(scene, 2) == []
+
+
+def test_the_places_of_other_groups_count_while_their_plan_is_on_its_way() -> None:
+    """What the ledger will have is no soft hold, and nobody gets it."""
+    scene = Scene(gpus=4)
+    scene.job(2, gpus=1)
+    scene.passing("job-0")
+    ready(scene, "x")
+    with_plan, other = scene.chosen("job-0", "a"), scene.chosen("x", "a")
+    scene.record(*with_plan.events)
+    scene.record(*other.events)
+    assert with_plan.reservation.node_name == other.reservation.node_name
+    [plan] = scene.said(GroupPlanned)
+    assert not {minor for place in plan.members for minor in place.minors} & {
+        *cards(other.reservation)
+    }
+    assert differences(scene, 2) == []
+
+
+def test_a_plan_that_ended_keeps_nothing_before_its_end_is_recorded() -> None:
+    """A member that waited is gone, and another Pod gets its card at once."""
+    scene = Scene(gpus=4)
+    scene.job(2, gpus=1)
+    scene.passing("job-0")
+    scene.reserve("job-0", "a")
+    scene.delete("job-1")
+    ready(scene, "x")
+    assert cards(scene.reserve("x", "a")) == [1]
+    scene.tell_drops()
+    assert differences(scene, 2) == []
+
+
+def test_a_member_is_chosen_once_the_plan_of_its_group_is_recorded() -> None:
+    """Else the ledger had a member before its plan, which would keep a place for it."""
+    scene = Scene(gpus=4)
+    scene.job(2, gpus=1)
+    scene.passing("job-0")
+    first = scene.chosen("job-0", "a")
+    assert isinstance(scene.choose("job-1", "a"), NotChosen)
+    scene.record(*first.events)
+    scene.reserve("job-1", "a")
+    assert differences(scene, 2) == []
+
+
+def test_members_are_shown_the_same_cards_after_a_restart() -> None:
+    """A card of a member got sick before it was recorded, and another service leads then."""
+    scene = Scene(gpus=4)
+    scene.job(3, gpus=1)
+    scene.passing("job-0")
+    scene.reserve("job-0", "a")
+    second = scene.chosen("job-1", "a")
+    [sick] = cards(second.reservation)
+    scene.add_node("a", 4, closed=sick)
+    scene.live.settle()
+    scene.record(*second.events)
+    waiting = scene.pods["job-2"]
+    scene = Scene(gpus=4, ledger=scene.live.ledger)
+    scene.add_node("a", 4, closed=sick)
+    scene.live.settle()
+    scene.tell(waiting)
+    scene.passing("job-2")
+    assert len(seen(scene.reserve("job-2", "a"))) == 3
+    assert differences(scene, 3) == []
+
+
+def test_members_of_a_gang_on_one_node_get_cpus_of_their_own() -> None:
+    """They are chosen one after the other, and each counts for the next."""
+    scene = Scene(gpus=4)
+    cpus = [{"id": cpu, "core": cpu // 2, "socket": 0, "node": 0} for cpu in range(16)]
+    scene.live.tell("topologies", nrt("a", cpu_topology={"detail": cpus}), uid="nrt-a")
+    scene.live.settle()
+    about = {"name": "gang", "min-available": "2", "waiting-time": "10s"}
+    annotations = {f"gang.scheduling.koordinator.sh/{key}": value for key, value in about.items()}
+    for name in ("g-0", "g-1"):
+        limits = {"koordinator.sh/gpu": 100, "cpu": "4", "memory": "1Gi"}
+        made = pod(
+            container(limits=limits, requests={"cpu": "4", "memory": "1Gi"}),
+            name=name,
+            uid=f"pod-{name}",
+            annotations=annotations,
+            labels={"koordinator.sh/qosClass": "LSR"},
+        )
+        scene.tell({**made, "status": {"phase": "Pending"}})
+    scene.passing("g-0")
+    chosen = scene.chosen("g-0", "a")
+    sets = [event.cpuset for event in chosen.reservations]
+    assert all(sets)
+    assert len(sets) == 2
+    assert not sets[0].mask & sets[1].mask
+    scene.record(*chosen.events)
+    assert differences(scene, 2) == []
