@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from typing import Final, Protocol
 
 import msgspec
@@ -92,6 +93,7 @@ class ServiceLink:
         self.mode = ""
         self.changed: list[Callable[[], None]] = []
         self.sequence: int | None = None
+        self._turn = asyncio.Lock()
 
     @property
     def holdings(self) -> NodeHoldings | None:
@@ -112,7 +114,9 @@ class ServiceLink:
         while True:
             pause = self.state.ask().pause_seconds
             await asyncio.sleep(pause * (1 + self._draw()) / 2)
-            self._become(await self._asked())
+            async with self._turn:
+                told = await self._asked()
+            self._become(told)
 
     async def confirm(
         self,
@@ -148,16 +152,21 @@ class ServiceLink:
         self.sequence = read_sequence(answer.body)
         return verdicts
 
-    async def checkpoint(self, kept: str) -> Shown:
+    async def checkpoint(self, kept: str, *, waits: bool = False) -> Shown:
         """
         Return what the ledger is by the service, and the proof that it grew out of what was kept.
+
+        Args:
+            waits: until no question for changes is open, whose connection it then takes: one of its
+                own costs the service more than the answer.
 
         Raises:
             NoAnswerError, RefusedError: ask again later.
             InputError: we have no token, or the answer can't be read.
         """
         body = msgspec.json.encode({"kept": kept})
-        answer = await self._caller.call(f"{PATH}/checkpoint", seconds=CALL_SECONDS, body=body)
+        async with self._turn if waits else nullcontext():
+            answer = await self._caller.call(f"{PATH}/checkpoint", seconds=CALL_SECONDS, body=body)
         if answer.status != _GOOD:
             raise RefusedError(f"{answer.status}: {read_reason(answer.body)}")
         return read_checkpoint(answer.body)

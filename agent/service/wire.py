@@ -10,7 +10,7 @@ import msgspec
 from agent.decide.claim_ends import NOTHING_ASKED, AskedClaims, EndingClaim
 from agent.decide.confirming import Observed
 from agent.decide.node_holdings import Change, HeldByPod, NodeHoldings, Origin
-from agent.witness.history import Shown
+from agent.witness.history import AGAIN_SECONDS_MAX, Shown
 from ledger.domain.annotations.proof import ProvenContainer
 from ledger.domain.cpuset import CpuSet, parse_cpuset
 from ledger.domain.errors import InputError
@@ -80,6 +80,7 @@ class _Numbered(msgspec.Struct):
 class _Checkpoint(msgspec.Struct):
     checkpoint: str
     consistency: tuple[str, ...] | None = None
+    again_seconds: int = 0
 
 
 class _Reason(msgspec.Struct):
@@ -187,7 +188,11 @@ def _observed(pod: Observed) -> dict[str, Any]:
 def read_checkpoint(body: bytes) -> Shown:
     """Return the checkpoint that the service shows. Raises InputError: as `read_holdings`."""
     said = _decoded(_CHECKPOINT, body, "not an answer with a checkpoint")
-    return Shown(checkpoint=said.checkpoint, consistency=said.consistency)
+    return Shown(
+        checkpoint=said.checkpoint,
+        consistency=said.consistency,
+        again_seconds=min(said.again_seconds, AGAIN_SECONDS_MAX),
+    )
 
 
 def written(known: NodeHoldings, **more: object) -> bytes:

@@ -10,10 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from ledger.domain.errors import InputError
 from ledger.domain.proofs.merkle import HASH_BYTES, is_prefix
 from ledger.signing import Checkpoint, Note, PublicKey, is_lost
+
+AGAIN_SECONDS_MAX: Final = 80
+"""What a service asks for that has 8,000 agents, the most; no longer is waited for any."""
 
 
 class Verdict(StrEnum):
@@ -43,10 +47,17 @@ BAD: frozenset[Verdict] = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """What the service answered; `consistency`: hashes in hex, None = no proof."""
+    """
+    What the service answered.
+
+    Attributes:
+        consistency: hashes in hex, None = no proof.
+        again_seconds: after which it wants to be asked again, where that is later than usual.
+    """
 
     checkpoint: str
     consistency: Sequence[str] | None = None
+    again_seconds: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,7 +44,7 @@ from tenure.serving.agent_words import Told
 from tenure.serving.background import Tasks, every
 
 HISTORY_SECONDS: Final = 4.0
-"""A ledger that is another one is noticed within 10 s."""
+"""A ledger that is another one is noticed within 10 s, where the service has few nodes."""
 CONDITION: Final = "TenureLedger"
 MANAGER: Final = "tenure-agent-witness"
 AWAY_CONDITION: Final = "TenureServiceAway"
@@ -229,6 +229,8 @@ def _watched(
         verdicts.labels(each).set(0)
 
     async def ask() -> None:
+        # Also after a failure: a service that comes back is not asked by all agents at once.
+        await asyncio.sleep(max(0.0, keeper.again_seconds - HISTORY_SECONDS))
         await keeper.round()
         last = keeper.last
         assert last is not None, "it was answered"

@@ -40,6 +40,7 @@ class Linked:
         self.scene = Scene()
         self.folder = folder
         self.asked: list[tuple[str, str]] = []
+        self.connections: set[object] = set()
         (folder / "token").write_text("secret\n")
         authority = issue_authority("test", now=START, lifetime=timedelta(days=1))
         (folder / "ca.crt").write_bytes(authority.certificate)
@@ -50,6 +51,7 @@ class Linked:
         @web.middleware
         async def note(request: web.Request, handler: Any) -> web.StreamResponse:  # noqa: ANN401
             self.asked.append((request.path_qs, request.headers["Authorization"]))
+            self.connections.add(request.transport)
             answer: web.StreamResponse = await handler(request)
             return answer
 

@@ -77,6 +77,30 @@ def test_it_knows_the_holdings_of_its_node_and_then_every_change(world: Linked) 
     assert all(path.startswith("/agents/v1/changes?after=") for path in paths[1:])
 
 
+def test_who_asks_seldom_waits_for_the_connection_that_is_there(world: Linked) -> None:
+    """Until a question for changes is answered; the next one waits for its answer."""
+
+    def asks() -> list[str]:
+        return [path.partition("?")[0].rpartition("/")[2] for path, _ in world.asked]
+
+    async def act(link: ServiceLink) -> None:
+        running = asyncio.create_task(link.run())
+        async with asyncio.timeout(60):
+            while asks() != ["holdings", "changes"]:  # noqa: ASYNC110 - it tells of no change
+                await asyncio.sleep(0.01)
+            asking = asyncio.create_task(link.checkpoint("", waits=True))
+            await asyncio.sleep(0.05)
+            world.scene.hold("p")
+            await asking
+            while asks()[-2:] != ["checkpoint", "changes"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        running.cancel()
+
+    world.run(act)
+    assert asks()[:3] == ["holdings", "changes", "checkpoint"]
+    assert len(world.connections) == 1
+
+
 def test_the_token_is_read_at_every_question(world: Linked) -> None:
     """Kubelet writes it anew before it expires."""
 

@@ -477,11 +477,28 @@ def test_an_agent_is_shown_the_checkpoint_in_quarantine_too() -> None:
     [answer] = scene.ask(call)
     assert answer == (
         200,
-        {"format": 1, "checkpoint": "after note of the agent of a", "consistency": []},
+        {
+            "format": 1,
+            "checkpoint": "after note of the agent of a",
+            "consistency": [],
+            "again_seconds": 0,
+        },
     )
     assert scene.ask(("POST", "/agents/v1/checkpoint", {"kept": 5}))[0][0] == 400
     scene.known.caller = agent_of("a", user="system:admin")
     assert scene.ask(call)[0][0] == 403
+
+
+def test_all_agents_together_ask_for_a_hundred_checkpoints_a_second() -> None:
+    """Each is told to wait longer the more nodes there are, also before any was heard."""
+    scene = Scene()
+    for number in range(5_999):
+        scene.agents.ready.put(str(number), {"metadata": {"name": f"node-{number}"}})
+    call = ("POST", "/agents/v1/checkpoint", {"kept": "note"})
+    [(_, few)] = scene.ask(call)
+    scene.agents.ready.put("last", {"metadata": {"name": "last"}})
+    [(_, many)] = scene.ask(call)
+    assert (few["again_seconds"], many["again_seconds"]) == (59, 60)
 
 
 def test_each_holding_that_we_gave_is_proved_for_its_node() -> None:
