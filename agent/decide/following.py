@@ -21,8 +21,8 @@ from agent.decide.node_holdings import (
     all_holdings,
 )
 
-WAIT_SECONDS: Final = 20
-"""For so long the service may keep a question for changes open."""
+WAIT_SECONDS: Final = 25
+"""For so long the service may keep a question for changes open, which is the most that it does."""
 BACKOFF_SECONDS: Final = 0.5
 BACKOFF_SECONDS_MAX: Final = 30.0
 RETRY_AFTER_SECONDS_MAX: Final = 60.0

@@ -184,7 +184,7 @@ def test_a_token_without_a_user_is_nobodys() -> None:
 
 
 def test_agents_are_remembered_from_poll_to_poll_all_of_them() -> None:
-    """Each asks every 20 s: the API server reviews the tokens of 6,000 nodes once a minute."""
+    """Each asks every 25 s: the API server reviews the tokens of 6,000 nodes once a minute."""
     reviews = Reviews()
     callers = Callers(reviews, lambda: reviews.now, seconds=AGENTS_SECONDS)
 
