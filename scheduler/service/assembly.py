@@ -22,6 +22,7 @@ from scheduler.service.groups import LiveGroups
 from scheduler.service.guard import Guard, guard_claims
 from scheduler.service.holds import Holds
 from scheduler.service.inventory import Inventory
+from scheduler.service.permits import Permits
 from scheduler.service.preempting import Preempting
 from scheduler.service.reconciling import Reconciling
 from scheduler.service.refusing import Refusing
@@ -78,6 +79,7 @@ class Assembly:
     refusing: Refusing
     groups: LiveGroups
     gangs: Gangs
+    permits: Permits
     extender: Extender
     preempting: Preempting
     telling: Telling
@@ -174,6 +176,15 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
     )
     refusing = Refusing(view, books, binder, ports.words, groups, told=ports.told, why_not=why_not)
     gangs = Gangs(view, binder, groups, lifting, refusals=refusing, why_not=why_not)
+    permits = Permits(
+        groups.starts,
+        binder,
+        clock,
+        wakeups,
+        start=ports.start,
+        why_not=why_not,
+        unready=agents.ready.unready,
+    )
     inventory = Inventory(
         view,
         ports.recorder,
@@ -205,7 +216,7 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
         said=begun.settings,
         documents_in=ports.documents_in,
     )
-    preempting = Preempting(view, holds, telling, clock, together=groups.together)
+    preempting = Preempting(view, holds, telling, clock, groups=groups)
     guard = guard_claims(begun, ports, view, books, telling, agents=agents)
     assembly = Assembly(
         view=view,
@@ -219,9 +230,10 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
         refusing=refusing,
         groups=groups,
         gangs=gangs,
+        permits=permits,
         extender=Extender(
             view,
-            binder,
+            permits,
             why_not=why_not,
             groups=groups,
             holds=holds,

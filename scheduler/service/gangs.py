@@ -1,5 +1,5 @@
 """
-What groups and gangs need done: ends of plans recorded, gates lifted, members evicted.
+What groups and gangs need done: ends of plans recorded, gates lifted, members woken or evicted.
 
 Rule: design section 5, Gangs. An extender has no Permit stage: members of a gang carry a scheduling
 gate, which is lifted for all at once when enough of them are there and a plan has room for them.
@@ -19,7 +19,7 @@ from ledger.domain.log.events import PlanDropped
 from ledger.domain.resources import GATE_TENURE_GANG
 from scheduler.decide.group.life import DEADLINE
 from scheduler.record import events
-from scheduler.service.binding import Binder, pod_path
+from scheduler.service.binding import Binder, fence, pod_path
 from scheduler.service.groups import LiveGroups
 from scheduler.service.members import Waiting
 from scheduler.service.ports import WhyNot
@@ -105,6 +105,7 @@ class Gangs:
             await self._tell()
             refused = await self._evict()
             await self._let_go()
+            await self._try_again()
             if refused is not None:
                 raise refused
         await self._tell()
@@ -191,6 +192,24 @@ class Gangs:
             self._noted[name] = why, now
             for request in gated.values():
                 self._refusals.noted(request)
+
+    async def _try_again(self) -> None:
+        """Plan gangs anew whose start failed, and wake their members; a refused patch is no end."""
+        for name in self._groups.starts.due()[:GANGS_MAX]:
+            members = self._groups.plan_again(name)
+            calls = (self._wake(uid, one) for uid, one in members.items() if not one.is_gated)
+            for error in await asyncio.gather(*calls, return_exceptions=True):
+                if isinstance(error, ApiError):
+                    _log.warning("not woken", extra={"group": name, "error": str(error)})
+                elif error is not None and not isinstance(error, ConflictError):
+                    raise error
+
+    async def _wake(self, uid: str, one: Waiting) -> None:
+        """Change a Pod, so that kube-scheduler tries it again."""
+        path = pod_path(one.request.namespace, one.request.name)
+        binder = self._binder
+        mark = f"{binder.recorder.epoch}/{binder.clock.wall_us()}"
+        await binder.api.patch(path, fence(uid, mark, self._view.pods.pending(uid)))
 
     async def _lift(self, name: str, members: dict[str, Waiting]) -> None:
         try:

@@ -49,16 +49,14 @@ from scheduler.service.beginning import Beginning
 from scheduler.service.holds import seconds_of
 from scheduler.service.members import Members, Waiting
 from scheduler.service.ports import Chosen, Clock
+from scheduler.service.starts import COMING_SECONDS, ELSEWHERE, GANG_BACKOFF, GONE, Starts
 from scheduler.service.to_come import TO_COME_SECONDS, ToCome
 from scheduler.service.view import ClusterView, Judged
 
-ELSEWHERE: Final = "PlannedOnAnotherNode"
-"""The node may take the Pod, and its group has a place for it on another one."""
 DROPPING: Final = "the plan of its group is being dropped"
 PLANNING: Final = "the plan of its group is being recorded"
 PLANNING_SECONDS: Final = 2.0
 """How long a bind waits for that; it is one commit, unless an answer was lost."""
-GONE: Final = "the Pod is gone"
 UNKNOWN_MEMBER: Final = "the watch has not shown the Pod yet"
 MEMBERS_COME: Final = "members of the group are still being created"
 MEMBERS_SECONDS: Final = 2.0
@@ -84,6 +82,7 @@ class LiveGroups:
         self.plans = Plans(
             view, clock, self.groups, self.members, self._forget, all_or_nothing=all_or_nothing
         )
+        self.starts = Starts(view, clock, self.groups, self.members, give_back=self.plans.give_back)
         self._taken: dict[str, Placement] = {}  # UID -> its place, on its way into the ledger
         self._unfit: dict[str, Unfit] = {}  # gang -> why nobody of it got a place last
         view.wakeups.event_folded.subscribe(self._take_event)
@@ -108,6 +107,7 @@ class LiveGroups:
             return
         if isinstance(event, PodReserved) and event.group:
             self._taken.pop(event.pod_uid, None)
+            self.starts.coming(event.pod_uid, 0.0)
             if self.groups.taken(event.pod_uid) is not None:
                 self._view.engine.release(event.pod_uid)
         self.groups.fold(event, self._clock.wall_us())
@@ -125,13 +125,19 @@ class LiveGroups:
     # --- Pods -----------------------------------------------------------------------------------
 
     def _came(self, request: PodRequest) -> None:
+        name = group_name(request)
         self.groups.life_of(request)
-        self.groups.came(group_name(request), request.uid)
+        self.groups.came(name, request.uid)
+        if request.uid not in self.members.pods(name):
+            self.starts.changed(name)
 
     def _left(self, uid: str, before: str, now: str) -> None:
         self.groups.left(before, uid, now or None)
         self._view.wakeups.member_given_up.publish(uid, GONE)
-        if self.plans.leads and uid in self.groups.lives[before].places:
+        self.starts.coming(uid, 0.0)
+        self.starts.changed(before)
+        life = self.groups.lives.get(before)  # None where its start ended with the last member
+        if life is not None and self.plans.leads and uid in life.places:
             self.plans.review(before)
         self._forget(before)
 
@@ -141,6 +147,7 @@ class LiveGroups:
             return
         self.members.forget(name)
         self._unfit.pop(name, None)
+        self.starts.forget(name)
         self.groups.forget(name)
         self.plans.give_up_to_come(name)
 
@@ -155,6 +162,8 @@ class LiveGroups:
     def planned_now(self, name: str) -> dict[str, Waiting]:
         """Return the members of a gang that are gated and have a place, planned if need be."""
         self.plans.lead()
+        if self.starts.is_backing_off(name):
+            return {}
         gated = {uid: one for uid, one in self.members.waiting(name).items() if one.is_gated}
         is_new = name not in self.plans
         if gated:
@@ -167,13 +176,24 @@ class LiveGroups:
             self.plans.undo(name)  # of those whom kube-scheduler asks about, at their turn
         return found
 
+    def plan_again(self, name: str) -> dict[str, Waiting]:
+        """Return who waits of a gang that had backed off, if there is a new plan for it."""
+        self.starts.try_again(name)
+        members = self.members.waiting(name)
+        for one in members.values():
+            place = self._place_of(one.request, self._view.directory.numbers())
+            return members if isinstance(place, Placement) else {}
+        return {}
+
     def place_kept(self, request: PodRequest) -> Placement | None:
         """Return the place that a plan keeps for a member, the ledger's or one of ours."""
         self.plans.lead()
         return self.groups.kept(request)
 
     def why_nowhere(self, name: str) -> Unfit | None:
-        """Return why nobody of a gang got a place when it was planned last."""
+        """Return why nobody of a gang got a place when it was planned last, or gets one now."""
+        if self.starts.is_backing_off(name):
+            return Unfit(reason=GANG_BACKOFF)
         return self._unfit.get(name)
 
     @contextmanager
@@ -232,6 +252,8 @@ class LiveGroups:
         if uid in life.held:
             number = view.numbers.get(life.held[uid].node_uid)
             return view.remember(_only(request, asked, number))
+        if self.starts.is_backing_off(name):
+            return view.remember(_nowhere(request, asked, Unfit(reason=GANG_BACKOFF)))
         self.plans.review(name)
         among = frozenset(asked.nodes.tolist())
         placement = self._place_of(request, among)
@@ -239,6 +261,8 @@ class LiveGroups:
             return view.remember(_nowhere(request, asked, placement))
         if placement is not None:
             self.plans.extend(name)
+            if placement.node in among:
+                self.starts.coming(uid, self._clock.monotonic() + COMING_SECONDS)
             return view.remember(_only(request, asked, placement.node))
         beside = self.plans.to_come.give(name, uid, among) | (among & self.groups.nodes_of(name))
         if beside:
@@ -264,6 +288,8 @@ class LiveGroups:
             and placement.node not in among
             and not self.plans.is_under_way(name)
         ):
+            if self.starts.others_come(name, request.uid):
+                return self.plans.move(name, placement, among)
             self.plans.drop(name, NODE_REFUSES, request.uid)
             placement = None
         if placement is not None:
@@ -327,9 +353,12 @@ class LiveGroups:
             return DROPPING
         if self.plans.is_under_way(group_name(request)):
             return PLANNING
+        is_planned = self.groups.kept(request) is not None
         placement = self._place_of(request, view.directory.numbers())
         if isinstance(placement, Unfit):
             return placement.reason
+        if not is_planned and self.starts.not_begun(request.uid):
+            return ELSEWHERE  # the others of its gang were chosen for by another plan
         if placement is None:
             chosen = view.choose(request.uid, node_name)
             return chosen if isinstance(chosen, str) else self._give(chosen)
@@ -531,6 +560,23 @@ class Plans:
             seconds = [one.hold_seconds for one in self._members.without_node(name).values()]
             plan.until = self._clock.monotonic() + max(seconds, default=seconds_of({}))
 
+    def move(self, name: str, placement: Placement, among: Collection[int]) -> Placement:
+        """Return another place among these nodes for one member, or its old one without any."""
+        plan, engine = self._plans.get(name), self._view.engine
+        if plan is None:
+            return placement
+        self._groups.taken(placement.request.uid)
+        engine.release(placement.request.uid)
+        best = engine.filter(placement.request, sorted(among)).best
+        if best is None:
+            self._groups.keep(name, placement)
+            return placement
+        places = [*self._groups.places(name), best]
+        self.undo(name)
+        self.keep(name, plan.members, places)
+        self._tell_room((placement.node_name,))
+        return best
+
     # --- what gives way -------------------------------------------------------------------------
 
     @contextmanager
@@ -639,6 +685,12 @@ class Plans:
         self._groups.fold(dropped, at_us)
         new = events.plan_dropped(dropped, 1, at_us)
         self._drops[name] = structs.replace(new, idempotency_key=f"drop:{name}:{at_us}")
+
+    def give_back(self, name: str) -> None:
+        """End the plan of a gang that did not begin."""
+        life = self._groups.lives.get(name)
+        if life is not None and life.places and not self.is_under_way(name):
+            self.drop(name, MEMBERS_MISSING, "")
 
     def _unplan(self, name: str) -> None:
         """End a plan that the ledger does not have."""

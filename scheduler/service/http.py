@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from aiohttp import web
@@ -38,16 +38,23 @@ class CallLimits:
     Attributes:
         body_bytes_max: more is refused unread.
         seconds_max: less than the caller waits.
+        verb_seconds_max: the same of verbs for which it waits longer.
         not_now: errors after which the caller may try again.
     """
 
     body_bytes_max: int
     seconds_max: float
+    verb_seconds_max: Mapping[str, float] = field(default_factory=dict)
     not_now: tuple[type[Exception], ...] = (NotNowError,)
 
 
-EXTENDER: Final = CallLimits(body_bytes_max=64 << 20, seconds_max=9.5)
-"""Whole nodes of a large cluster; kube-scheduler gives up after the 10 s of its `httpTimeout`."""
+EXTENDER: Final = CallLimits(
+    body_bytes_max=64 << 20, seconds_max=9.5, verb_seconds_max={"bind": 29.5}
+)
+"""
+Whole nodes of a large cluster. kube-scheduler gives up after its `httpTimeout`: 10 s, and for bind
+30 s, in which a gang's call waits 15 s for the others and is then bound within 8 s.
+"""
 GATE: Final = CallLimits(
     body_bytes_max=8 << 20, seconds_max=4.5, not_now=(NotNowError, LedgerError)
 )
@@ -106,7 +113,8 @@ class Calls:
         """Answer one call, in time; the body too large is told by aiohttp's own error."""
         started, limits = time.perf_counter(), self.limits
         try:
-            async with asyncio.timeout(limits.seconds_max):
+            seconds = limits.verb_seconds_max.get(verb, limits.seconds_max)
+            async with asyncio.timeout(seconds):
                 return Answered(200, _JSON, await self.verbs[verb](await body))
         except web.HTTPRequestEntityTooLarge:
             fact = f"too large: bytes_max={limits.body_bytes_max}"

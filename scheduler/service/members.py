@@ -18,7 +18,7 @@ from ledger.domain.resources import (
     LABEL_POD_GROUP_NAME,
 )
 from scheduler.service.ending import life_of
-from scheduler.service.holds import seconds_of
+from scheduler.service.holds import HOLD_SECONDS, seconds_of
 from scheduler.service.ports import Clock
 from scheduler.service.view import ClusterView
 
@@ -35,6 +35,8 @@ class Waiting:
         order: members of a group are planned in this order.
         hold_seconds: how long kube-scheduler may take from its filter to its bind.
         since: when the watch showed it first, by the monotonic clock.
+        is_given_early: it has claims, or volumes that may wait for a consumer: kube-scheduler gives
+            it these before it asks for the bind.
     """
 
     request: PodRequest
@@ -43,6 +45,7 @@ class Waiting:
     order: tuple[str, str]
     hold_seconds: float
     since: float
+    is_given_early: bool
 
     @property
     def is_gated(self) -> bool:
@@ -103,14 +106,16 @@ class Members:
             waiting.pop(uid, None)
             return
         known = waiting.get(uid)
-        gates = (item.get("spec") or {}).get("schedulingGates") or ()
+        spec, seconds = item.get("spec") or {}, seconds_of(item)
+        gates = spec.get("schedulingGates") or ()
         waiting[uid] = Waiting(
             request=request,
             version=str(metadata.get("resourceVersion") or ""),
             gates=tuple(str(gate["name"]) for gate in gates),
             order=(str(metadata.get("creationTimestamp") or ""), life.name),
-            hold_seconds=seconds_of(item),
+            hold_seconds=seconds,
             since=self._clock.monotonic() if known is None else known.since,
+            is_given_early=bool(spec.get("resourceClaims")) or seconds > HOLD_SECONDS,
         )
 
     def drop(self, uid: str) -> None:

@@ -26,6 +26,7 @@ from scheduler.decide.extender import WHOLE_NESTED_MAX, member
 from scheduler.service.agents import SILENT_SECONDS
 from scheduler.service.budgets import put_newest
 from scheduler.service.ending import RESERVED
+from scheduler.service.groups import LiveGroups
 from scheduler.service.kept import PodSeen, amounts_of
 from scheduler.service.ports import Clock
 from scheduler.service.telling import NORMAL, Telling, about_pod
@@ -118,13 +119,13 @@ class Preempting:
         telling: Telling,
         clock: Clock,
         *,
-        together: Callable[[str], frozenset[str]],
+        groups: LiveGroups,
     ) -> None:
         self._view = view
         self._places = places
         self._telling = telling
         self._clock = clock
-        self._together = together
+        self._groups = groups
         self._begun: dict[str, _Begun] = {}  # by UID of the Pod
         self._filtered_at: dict[str, float] = {}  # by UID of the Pod; last ones
         self.counts: Counter[str] = Counter()
@@ -144,7 +145,8 @@ class Preempting:
         breaks a disruption budget, then the highest, of equals those that hold least. Together they
         give back at least what kube-scheduler's victims would: it counts that and not the cards. Of
         a gang all that have begun go, or none: the node is left out if kube-scheduler wants one of
-        them and not all are on it with a lower priority. For a member of a group none goes.
+        them and not all are on it with a lower priority, or one that is about to begin there. For a
+        member of a group none goes.
 
         Once `TRIES_MAX` sets were tried the other nodes are left out, those with most victims.
 
@@ -190,7 +192,9 @@ class Preempting:
         for name in self._likeliest_first(wanted):
             if tries.spent >= (TRIES_MAX if found else TRIES_WITHOUT_ANSWER_MAX):
                 break
-            crew = _Crew(self._view, name, priority, self._together, tries, keeps)
+            if any(map(self._groups.starts.is_coming, wanted[name][0])):
+                continue  # a gang is about to begin there
+            crew = _Crew(self._view, name, priority, self._groups.together, tries, keeps)
             victims = crew.victims(request, wanted[name][0])
             if victims:
                 found[name] = crew, victims

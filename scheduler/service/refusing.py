@@ -46,9 +46,10 @@ from scheduler.record.refusing import Told, ToldRefusals
 from scheduler.service.binding import Binder
 from scheduler.service.books import LiveBooks
 from scheduler.service.budgets import Budgets, SharedBudgets
-from scheduler.service.groups import ELSEWHERE, LiveGroups
+from scheduler.service.groups import LiveGroups
 from scheduler.service.ports import Clock, Recorder, WhyNot
 from scheduler.service.recording import RecordUntilKnown
+from scheduler.service.starts import ELSEWHERE
 from scheduler.service.view import ClusterView
 
 TOGETHER: Final = 20

@@ -173,7 +173,7 @@ class Wakeups:
             "a member of a group has gone, or its gang missed its deadline",
             "UID of the Pod, why",
             publishers=("LiveGroups", "Plans"),
-            subscribers=("Binder.give_up",),
+            subscribers=("Binder.give_up", "Permits.give_up"),
         )
         self.settings_decided: Topic[DecidedBy] = Topic(
             "other templates of shares are recorded and decided by",

@@ -59,6 +59,7 @@ class _Stream:
         content: what is here of it: one piece that grows, for a join has it in memory twice.
         unsent: what is left of the answer, None before there is one.
         since: when it was last worked on.
+        task: answers it.
     """
 
     whole: asyncio.Future[bytes]
@@ -67,6 +68,7 @@ class _Stream:
     content: bytearray = field(default_factory=bytearray)
     is_ended: bool = False
     unsent: memoryview | None = None
+    task: asyncio.Task[None] | None = None
 
 
 class _Frames(FrameBuffer):
@@ -175,7 +177,7 @@ class Http2Connection(asyncio.Protocol):
         self._look()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - whyever
-        """Forget what was being sent; what is being done goes on, as with HTTP/1.1."""
+        """Forget what was being sent, and end the calls: nobody waits for their answers."""
         self._transport = None
         if self._timer is not None:
             self._timer.cancel()
@@ -299,7 +301,7 @@ class Http2Connection(asyncio.Protocol):
 
     def _begin(self, event: events.RequestReceived) -> None:
         number = event.stream_id
-        # Calls that their caller gave up are answered on, and count until then.
+        # Calls that their caller gave up count until they have ended.
         if self._is_closing or len(self._tasks) >= STREAMS_MAX:
             self._h2.reset_stream(number, ErrorCodes.REFUSED_STREAM)
             return
@@ -316,7 +318,7 @@ class Http2Connection(asyncio.Protocol):
         stream = _Stream(whole=self._loop.create_future(), body=body, since=self._loop.time())
         self._streams[number] = stream
         words = method.decode("latin-1"), path.partition(b"?")[0].decode("latin-1")
-        task = self._loop.create_task(self._run(number, stream, *words))
+        task = stream.task = self._loop.create_task(self._run(number, stream, *words))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda _: self._bodies.end(body))
@@ -342,6 +344,8 @@ class Http2Connection(asyncio.Protocol):
     @staticmethod
     def _give_up(stream: _Stream) -> None:
         stream.whole.cancel()
+        if stream.task is not None:
+            stream.task.cancel()
 
     async def _run(self, number: int, stream: _Stream, method: str, path: str) -> None:
         with self._answering(self):

@@ -27,6 +27,7 @@ from scheduler.service.freshness import API_AWAY, AWAY, Freshness
 from scheduler.service.http import EXTENDER, calls_app, extender_calls
 from scheduler.service.leading import Leading
 from scheduler.service.metrics import Metrics
+from scheduler.service.permits import LOOK_SECONDS as PERMIT_SECONDS
 from scheduler.service.replica import Replica
 from scheduler.service.world import Ports
 from tenure.kube.objects import KubeObjects, connected, waiting_helps
@@ -97,6 +98,7 @@ async def serve_scheduler(options: SchedulerOptions) -> None:
         process.repeat(TRIM_SECONDS, "memory", as_coroutine(trim))
         process.repeat(LOOK_SECONDS, "holds", as_coroutine(process.live.holds.expire))
         process.repeat(LOOK_SECONDS, "preemptions", as_coroutine(process.live.preempting.expire))
+        process.repeat(PERMIT_SECONDS, "permits", as_coroutine(process.live.permits.expire))
         if started.late is not None:
             from tenure.serving.scheduling.api import answer_people
 
@@ -314,6 +316,7 @@ def _show(process: Process) -> None:
         unexplained=lambda: len(live.refusing),
         waiting_pods=live.view.pods.waiting,
         binding=live.binder.under_way,
+        gang_binds=lambda: len(live.permits),
         epoch=lambda: leading.epoch,
         answering=lambda: not leading.why_not(),
         oldest_unconfirmed_seconds=lambda: _oldest_seconds(process),
@@ -325,6 +328,7 @@ def _show(process: Process) -> None:
         ("tenure_refusals", "Refusals, by what became of them.", "what", live.refusing.counts),
         ("tenure_soft_holds_ended", "Soft holds, by why they ended.", "why", live.holds.ended),
         ("tenure_preempt_answers", "Answers of preempt.", "what", live.preempting.counts),
+        ("tenure_gang_binds", "Bind calls of gangs that waited.", "what", live.permits.counts),
         ("tenure_bind_acts", "Acts of binding, with their outcome.", "act", live.binder.counts),
         ("tenure_bind_refusals", "Refused Bindings, by status.", "status", live.binder.refusals),
         ("tenure_agent_words", "What agents confirmed, by result.", "what", live.agents.counts),
@@ -380,7 +384,8 @@ async def _answer(process: Process, folder: ServingFolder) -> None:
     http2 = Http2(answer=calls.answer_path, body_bytes_max=body_bytes_max, is_silent=is_silent)
     tls = folder.serving.context
     where, drain = process.options.extender, process.options.drain_seconds
-    async with announced(app, where, "extender", connections, tls, http2=http2):
+    async with announced(app, where, "extender", connections, tls, http2=http2, ends_calls=True):
         await process.stopping.wait()
+        process.live.permits.drain()
         _log.info("draining", extra={"seconds": drain})
         await asyncio.sleep(drain)

@@ -48,15 +48,20 @@ Ask = Callable[..., Coroutine[Any, Any, tuple[int, bytes]]]
 
 @dataclass(slots=True)
 class Binds:
-    """Binds nothing, and says how, once the gate is open."""
+    """Binds nothing, and says how, once the gate is open; `gone`: a caller was before."""
 
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     came: asyncio.Event = field(default_factory=asyncio.Event)
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def bind(self, call: BindCall) -> str:
         """Answer with the call's own words."""
         self.came.set()
-        await self.gate.wait()
+        try:
+            await self.gate.wait()
+        except asyncio.CancelledError:
+            self.gone.set()
+            raise
         return f"{call.namespace}/{call.pod_name} on {call.node_name}"
 
 
@@ -165,6 +170,7 @@ def served(tmp_path: Path) -> Callable[..., None]:
                         tls=serving.context,
                         http2=http2,
                         finish_seconds=SECONDS_MAX,
+                        ends_calls=True,
                     )
                 )
                 if stop is None:
@@ -452,7 +458,7 @@ def test_calls_are_answered_beside_one_another(served: Callable[..., None]) -> N
 
 
 def test_a_call_that_its_caller_gave_up_is_no_ones_fault(served: Callable[..., None]) -> None:
-    """What it began goes on; the connection serves others."""
+    """It ends, so that nobody is bound by it; the connection serves others."""
 
     async def act(one: Served) -> None:
         async with http2_client(one.port, one.known()) as client:
@@ -463,8 +469,48 @@ def test_a_call_that_its_caller_gave_up_is_no_ones_fault(served: Callable[..., N
                 client.h2.reset_stream(number, ErrorCodes.CANCEL)
             client.flush()
             assert (await client.ask("/filter", question()))[0] == 200
+            await one.binds.gone.wait()
             one.binds.gate.set()
             assert (await client.ask("/bind", CALL))[0] == 200
+
+    served(act)
+
+
+@both
+def test_a_bind_ends_with_the_connection_of_its_caller(
+    served: Callable[..., None], protocol: str
+) -> None:
+    """A kube-scheduler that was killed binds nobody any more."""
+
+    async def act(one: Served) -> None:
+        if protocol == HTTP2:
+            async with http2_client(one.port, one.known()) as client:
+                await client.send(client.begin("/bind"), CALL)
+                await one.binds.came.wait()
+        else:
+            _, writer = await asyncio.open_connection("127.0.0.1", one.port, ssl=one.known())
+            head = f"POST /bind HTTP/1.1\r\nHost: x\r\nContent-Length: {len(CALL)}\r\n\r\n"
+            writer.write(head.encode() + CALL)
+            await one.binds.came.wait()
+            writer.transport.abort()
+        await one.binds.gone.wait()
+
+    served(act)
+
+
+@both
+def test_a_bind_may_take_longer_than_other_verbs(
+    served: Callable[..., None], protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gang's calls wait for each other; kube-scheduler has a longer time for them."""
+    assert http.EXTENDER.verb_seconds_max["bind"] > http.EXTENDER.seconds_max
+    limits = replace(http.EXTENDER, seconds_max=0.05, verb_seconds_max={"bind": SECONDS_MAX})
+    monkeypatch.setattr(http, "EXTENDER", limits)
+
+    async def act(one: Served) -> None:
+        asyncio.get_running_loop().call_later(0.5, one.binds.gate.set)
+        async with one.asking(protocol) as ask:
+            assert (await ask("bind", CALL))[0] == 200
 
     served(act)
 
@@ -491,21 +537,22 @@ def test_questions_that_do_not_end_make_room_for_those_that_come(
 def test_calls_of_one_connection_have_a_bound(
     served: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that were given up count until they are answered."""
+    """One that was given up counts until it has ended, a moment later."""
     monkeypatch.setattr(http2_connections, "STREAMS_MAX", 3)
 
     async def act(one: Served) -> None:
         async with http2_client(one.port, one.known()) as client:
-            for _ in range(3):
-                bind = client.begin("/bind")
+            binds = [client.begin("/bind") for _ in range(3)]
+            for bind in binds:
                 await client.send(bind, CALL)
                 await one.binds.came.wait()
-                client.h2.reset_stream(bind, ErrorCodes.CANCEL)
                 one.binds.came.clear()
-            more = client.begin("/bind", ends=True)
+            for bind in binds:
+                client.h2.reset_stream(bind, ErrorCodes.CANCEL)
+            more = client.begin("/bind", ends=True)  # in the same packet
             assert await client.answer(more) == (0, b"")
             assert client.refused[more] == ErrorCodes.REFUSED_STREAM
-            one.binds.gate.set()
+            await one.binds.gone.wait()
             for _ in range(100):
                 if (await client.ask("/filter", question()))[0] == 200:
                     return

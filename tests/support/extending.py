@@ -60,4 +60,4 @@ def preempting(
 ) -> Preempting:
     """Return what answers preempt, whose Events nobody writes."""
     telling = Telling(api=ApiClient(ApiServer(), clock.sleep), clock=clock, reporter="test")
-    return Preempting(view, places, telling, clock, together=groups.together)
+    return Preempting(view, places, telling, clock, groups=groups)

@@ -59,5 +59,6 @@ def kube_scheduler(url: str, folder: str, kubeconfig: str) -> dict[str, Any]:
     config: dict[str, Any] = yaml.safe_load(text.replace("/etc/tenure/certs", folder))
     config["clientConnection"]["kubeconfig"] = kubeconfig
     config["leaderElection"]["leaderElect"] = False
-    config["extenders"][0]["urlPrefix"] = url
+    for entry in config["extenders"]:
+        entry["urlPrefix"] = url
     return config

@@ -214,6 +214,7 @@ class Standby(Service):
                     self.freshness.settled = self.inventory.settled
                     await self.gangs.settle()
                     self.holds.expire()
+                    self.live.permits.expire()
                     await self.releasing.settle()
                     await self.announcing.tell()
                     await self.refusing.settle()

@@ -66,6 +66,7 @@ from scheduler.service.gangs import Gangs, Lifting
 from scheduler.service.groups import LiveGroups
 from scheduler.service.holds import Holds
 from scheduler.service.inventory import Inventory
+from scheduler.service.permits import Permits
 from scheduler.service.preempting import Preempting
 from scheduler.service.reconciling import Reconciling
 from scheduler.service.refusing import Refusing
@@ -108,6 +109,7 @@ MEMBERS: Final[dict[str, Json]] = {
 }
 """Who of the Pods belongs together, in a world with groups."""
 HTTP_SECONDS: Final = 10.0
+BIND_SECONDS: Final = 30.0
 NODES: Final = ("a", "b")
 OLDER: Final = "older"
 CARDS: Final = 2
@@ -299,12 +301,19 @@ class Service:
             refusals=self.refusing,
             why_not=self._why_not,
         )
-        self.preempting = Preempting(
-            self.view, self.holds, telling, clock, together=self.groups.together
+        self.preempting = Preempting(self.view, self.holds, telling, clock, groups=self.groups)
+        self.permits = Permits(
+            self.groups.starts,
+            self.binder,
+            clock,
+            wakeups,
+            start=self.tasks.start,
+            why_not=self._why_not,
+            unready=self.agents.ready.unready,
         )
         self.extender = Extender(
             self.view,
-            self.binder,
+            self.permits,
             why_not=self._why_not,
             groups=self.groups,
             holds=self.holds,
@@ -414,6 +423,7 @@ class Service:
                 await self.gangs.settle()
                 self.holds.expire()
                 self.preempting.expire()
+                self.permits.expire()
                 await self.releasing.settle()
                 await self.announcing.tell()
                 await self.refusing.settle()
@@ -663,7 +673,7 @@ class World:
         service = self._asked()
         try:
             if service is not None:
-                async with asyncio.timeout(HTTP_SECONDS):
+                async with asyncio.timeout(BIND_SECONDS):
                     await service.extender.bind(to_bind(pod, node))
         except (TimeoutError, CrashedError):
             pass

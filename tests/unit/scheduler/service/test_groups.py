@@ -12,9 +12,10 @@ from ledger.domain.log.recorded import NewEvent
 from ledger.domain.resources import ANNOTATION_GPU_TOPOLOGY
 from scheduler.decide.group.life import MEMBER_CHANGED, MEMBER_GONE, NODE_REFUSES
 from scheduler.record.so_far import InForce
-from scheduler.service.groups import ELSEWHERE, MEMBERS_COME, MEMBERS_SECONDS
+from scheduler.service.groups import MEMBERS_COME, MEMBERS_SECONDS
 from scheduler.service.holds import HOLD_SECONDS
 from scheduler.service.ports import Chosen, NotChosen
+from scheduler.service.starts import ELSEWHERE
 from scheduler.service.to_come import TO_COME_SECONDS
 from tests.support.grouped import GROUP, Scene, cards
 from tests.support.live import MemoryLedger, types

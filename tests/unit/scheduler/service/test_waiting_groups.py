@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ledger.domain.resources import SCHEDULER_NAME
 from scheduler.decide.group.groups import GANG_UNFIT, MEMBERS_MISSING
-from scheduler.service.groups import ELSEWHERE
+from scheduler.service.starts import ELSEWHERE
 from tests.support.grouped import Scene
 
 GATED = [{"name": "tenure.sh/gang"}]

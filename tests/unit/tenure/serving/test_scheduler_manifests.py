@@ -38,14 +38,18 @@ def test_the_right_to_evict_comes_with_its_option_alone() -> None:
 
 
 def test_the_second_kube_scheduler_has_one_profile_and_asks_for_every_pod_of_it() -> None:
-    """GPU-sharing contract C.1, "Ours": names only, ten seconds, no managedResources."""
+    """GPU-sharing contract C.1, "Ours": names only, no managedResources; docs/adr/0043."""
     config = kube_scheduler("https://x", "/certs", "")
     assert [profile["schedulerName"] for profile in config["profiles"]] == ["tenure"]
-    [entry] = config["extenders"]
-    assert entry["nodeCacheCapable"] is True
-    assert entry["ignorable"] is False
+    entry, binds = config["extenders"]
+    for each in (entry, binds):
+        assert each["nodeCacheCapable"] is True
+        assert each["ignorable"] is False
+        assert "managedResources" not in each
     assert (entry["httpTimeout"], entry["weight"]) == ("10s", 5)
-    assert "managedResources" not in entry
+    assert binds["httpTimeout"] == "30s"
+    assert {"filterVerb", "bindVerb"} & entry.keys() == {"filterVerb"}
+    assert {key for key in binds if key.endswith("Verb")} == {"bindVerb"}
     assert config["percentageOfNodesToScore"] == 100
     disabled = config["profiles"][0]["plugins"]["score"]["disabled"]
     assert {"name": "NodeResourcesFit"} in disabled
@@ -56,7 +60,7 @@ def test_the_configuration_of_the_manifests_is_that_of_its_deployment() -> None:
     things = by_name(printed_scheduler())
     config = yaml.safe_load(things["ConfigMap/tenure-kube-scheduler"]["data"]["config.yaml"])
     url = "https://tenure-scheduler.tenure-system.svc"
-    assert config["extenders"][0]["urlPrefix"] == url
+    assert [entry["urlPrefix"] for entry in config["extenders"]] == [url, url]
     assert config["clientConnection"]["kubeconfig"] == ""
     assert config["leaderElection"]["leaderElect"] is True
     spec = things["Deployment/tenure-kube-scheduler"]["spec"]["template"]["spec"]

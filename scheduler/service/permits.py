@@ -1,0 +1,210 @@
+"""
+Bind calls of gangs that are not begun: they wait for each other, then all are bound or none.
+
+Rule: docs/adr/0043; `scheduler.decide.group.permit` says who is allowed. Every other call goes on
+at once. A call whose caller is gone is void. Once its gang is begun a Pod is bound, whoever waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections import Counter
+from collections.abc import Collection
+from typing import Final, Protocol
+
+from scheduler.decide.group import permit
+from scheduler.decide.group.permit import Allow, Attempt, Call, Facts, Reject
+from scheduler.service.ports import BindCall, Clock, Start, WhyNot
+from scheduler.service.starts import Starts
+from scheduler.service.wakeups import Wakeups
+
+LOOK_SECONDS: Final = 0.2
+"""Between two looks at deadlines and at the lead."""
+NO_PLAN: Final = "its plan has ended"
+DRAINING: Final = "the scheduler is being stopped"
+
+_log: Final = logging.getLogger("tenure.scheduler.permits")
+
+
+class Binds(Protocol):
+    """Who binds Pods; see `scheduler.service.binding.Binder`."""
+
+    async def bind(self, call: BindCall) -> str:
+        """Bind a Pod; return why not, empty when it is bound there."""
+
+    def is_under_way(self, pod_uid: str) -> bool:
+        """Tell whether a Pod is being bound."""
+
+
+class Permits:
+    """
+    Lets bind calls pass, those of a gang that is not begun once enough of its members have one.
+
+    Args:
+        unready: names of the Nodes that kubelet does not keep Ready.
+
+    Attributes:
+        counts: how calls that waited ended.
+    """
+
+    def __init__(
+        self,
+        starts: Starts,
+        binds: Binds,
+        clock: Clock,
+        wakeups: Wakeups,
+        *,
+        start: Start,
+        why_not: WhyNot,
+        unready: Collection[str] = (),
+    ) -> None:
+        self._starts = starts
+        self._binds = binds
+        self._clock = clock
+        self._run = start
+        self._why_not = why_not
+        self._unready = unready
+        self._is_draining = False
+        self._attempts: dict[str, Attempt] = {}  # by name of the gang
+        self._waiting: dict[int, tuple[BindCall, asyncio.Future[str]]] = {}  # by number of the call
+        self._numbers = itertools.count(1)
+        self.counts: Counter[str] = Counter()
+        wakeups.member_given_up.subscribe(self.give_up)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    async def bind(self, call: BindCall) -> str:
+        """Bind a Pod once its gang may begin; return why not, empty when it is bound there."""
+        uid = call.pod_uid
+        name = self._starts.not_begun(uid)
+        if not name or self._binds.is_under_way(uid):
+            return await self._binds.bind(call)
+        misplaced = self._starts.misplaced(name, {uid: call.node_name})
+        why = self._why_nothing() or misplaced.get(uid)
+        if why:
+            return why
+        one = Call(number=next(self._numbers), pod_uid=uid, node_name=call.node_name)
+        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        attempt, rejected = permit.come(
+            self._attempts.get(name),
+            one,
+            self._clock.monotonic(),
+            needed=self._starts.needed(name),
+            others=sum(each.size for gang, each in self._attempts.items() if gang != name),
+            seconds=self._starts.seconds_left(name),
+        )
+        self._waiting[one.number] = call, answer
+        if rejected is not None:
+            self._reject(rejected)
+        if attempt is not None:
+            self._attempts[name] = attempt
+        if attempt is not None and attempt.calls.get(uid) == one:
+            self._starts.coming(uid, attempt.until)
+        if name in self._attempts:
+            self._look(name)
+        try:
+            return await answer
+        finally:
+            if one.number in self._waiting:  # its caller waits no more
+                self._void(name, one)
+
+    def expire(self) -> None:
+        """Look at who waits: at deadlines, at what became of members, at the lead."""
+        for name in list(self._attempts):
+            self._look(name)
+
+    def drain(self) -> None:
+        """Reject whoever waits, and who comes: this process is being stopped."""
+        self._is_draining = True
+        self.expire()
+
+    def give_up(self, pod_uid: str, why: str) -> None:
+        """End the attempt of a gang of which a member that waits to be bound has gone."""
+        for name, attempt in list(self._attempts.items()):
+            one = attempt.calls.get(pod_uid)
+            if one is not None:
+                call, _ = self._waiting[one.number]
+                self._look(name, wrong=f"{call.namespace}/{call.pod_name}: {why}")
+
+    def _why_nothing(self) -> str:
+        return DRAINING if self._is_draining else self._why_not()
+
+    def _void(self, name: str, one: Call) -> None:
+        """Forget a call whose caller is gone: nothing is bound by it."""
+        del self._waiting[one.number]
+        self.counts["caller gone"] += 1
+        attempt = permit.gone(self._attempts[name], one)
+        if attempt is None:
+            del self._attempts[name]
+        else:
+            self._attempts[name] = attempt
+
+    def _look(self, name: str, wrong: str = "") -> None:
+        """Let the calls of a gang be bound, or be answered, if it is time."""
+        begun = self._attempts.pop(name)
+        if not self._starts.is_planned(name):
+            wrong = wrong or NO_PLAN
+        attempt = begun if wrong == NO_PLAN else self._reject_misplaced(name, begun)
+        if attempt is None:
+            return
+        needed, now = self._starts.needed(name), self._clock.monotonic()
+        if not wrong and len(attempt.calls) >= needed:
+            wrong = self._starts.why_not_begun(name, attempt.calls, self._unready)
+        is_late = now >= attempt.until
+        facts = Facts(
+            needed=needed,
+            why_not=self._why_nothing(),
+            wrong=wrong,
+            missing=self._starts.missing(name, attempt.calls) if is_late else (),
+        )
+        verdict = permit.judge(attempt, facts, now)
+        words = {"group": name, "members": len(attempt.calls), "needed": needed}
+        match verdict:
+            case None:
+                self._attempts[name] = attempt
+            case Allow():
+                _log.info("a gang is begun", extra=words)
+                self._allow(name, verdict)
+            case Reject():
+                _log.info("a gang is not begun", extra={**words, "reason": verdict.why})
+                self._reject(verdict)
+                if verdict.is_over:
+                    self._starts.back_off(name)
+
+    def _reject_misplaced(self, name: str, attempt: Attempt) -> Attempt | None:
+        """Answer the calls for another node than the plan has by now; return what is left."""
+        nodes = {uid: one.node_name for uid, one in attempt.calls.items()}
+        left: Attempt | None = attempt
+        for uid, why in self._starts.misplaced(name, nodes).items():
+            one = attempt.calls[uid]
+            self._reject(Reject((one,), why))
+            left = None if left is None else permit.gone(left, one)
+        return left
+
+    def _allow(self, name: str, verdict: Allow) -> None:
+        self._starts.begun(name)
+        self.counts["allowed"] += len(verdict.calls)
+        for one in verdict.calls:
+            self._starts.coming(one.pod_uid, 0.0)
+            self._run(self._bind(*self._waiting.pop(one.number)))
+
+    async def _bind(self, call: BindCall, answer: asyncio.Future[str]) -> None:
+        """Bind a Pod, whether or not somebody still waits for the answer."""
+        try:
+            error = await self._binds.bind(call)
+        except BaseException:
+            answer.cancel()
+            raise
+        if not answer.done():
+            answer.set_result(error)
+
+    def _reject(self, verdict: Reject) -> None:
+        self.counts["rejected"] += len(verdict.calls)
+        for one in verdict.calls:
+            self._starts.coming(one.pod_uid, 0.0)
+            _, answer = self._waiting.pop(one.number)
+            if not answer.done():
+                answer.set_result(verdict.why)

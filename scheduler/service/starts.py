@@ -1,0 +1,197 @@
+"""
+How gangs begin: who is on the way to a bind, what must be true before all are bound, and backoff.
+
+Rule: docs/adr/0043. A gang whose start failed gave its plan back. It is refused by filter until it
+has a new plan, for its own members would take the room one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
+
+from ledger.domain.kube.object_fields import found_in
+from scheduler.decide.group.life import NODE_REFUSES, deadline_us
+from scheduler.decide.group.permit import CALLS_MAX, WAIT_SECONDS
+from scheduler.record.grouping import Grouping
+from scheduler.service.budgets import Delays
+from scheduler.service.members import Members
+from scheduler.service.ports import Clock
+from scheduler.service.view import ClusterView
+
+GANG_BACKOFF: Final = "GangBackoff"
+ELSEWHERE: Final = "PlannedOnAnotherNode"
+"""The node may take the Pod, and its group has a place for it on another one."""
+GONE: Final = "the Pod is gone"
+COMING_SECONDS: Final = 5.0
+"""So long kube-scheduler may take from the filter of a member to its bind call."""
+BACKOFF_SECONDS: Final = 10.0
+BACKOFF_SECONDS_MAX: Final = 160.0
+"""Between two attempts of a gang; each one blocks the room of its plan for 15 s."""
+REVIEW_SECONDS: Final = 1.0
+"""So long before the end of its plan a gang gives up, before a review ends the plan."""
+MESSAGE_MAX: Final = 200
+"""Characters of what kube-scheduler says of a member that has not come."""
+
+
+class Starts:
+    """
+    What is known of starts of gangs.
+
+    Args:
+        give_back: ends the plan of a gang.
+    """
+
+    def __init__(
+        self,
+        view: ClusterView,
+        clock: Clock,
+        groups: Grouping,
+        members: Members,
+        *,
+        give_back: Callable[[str], None],
+    ) -> None:
+        self._view = view
+        self._clock = clock
+        self._groups = groups
+        self._members = members
+        self._give_back = give_back
+        self._coming: dict[str, float] = {}  # UID -> until when its bind is expected
+        self._backing_off: set[str] = set()
+        self._delays = Delays[str](
+            clock.monotonic, first=BACKOFF_SECONDS, longest=BACKOFF_SECONDS_MAX
+        )
+
+    # --- members --------------------------------------------------------------------------------
+
+    def coming(self, pod_uid: str, until: float) -> None:
+        """Take note that a member is on its way to its planned node until then; 0 = no more."""
+        if until:
+            self._coming[pod_uid] = until
+        else:
+            self._coming.pop(pod_uid, None)
+
+    def is_coming(self, pod_uid: str) -> bool:
+        """Tell whether kube-scheduler has assumed a member on its node, or is about to."""
+        return self._clock.monotonic() < self._coming.get(pod_uid, 0.0)
+
+    def others_come(self, name: str, pod_uid: str) -> bool:
+        """Tell whether others of a gang are on their way, whose places must stay."""
+        if self._groups.gang_of(name) is None:
+            return False
+        return any(map(self.is_coming, self._members.pods(name) - {pod_uid}))
+
+    def changed(self, name: str) -> None:
+        """Let a gang be tried at once: a member came or went."""
+        self._delays.over(name)
+
+    # --- bind -----------------------------------------------------------------------------------
+
+    def not_begun(self, pod_uid: str) -> str:
+        """
+        Return the gang of a Pod whose bind waits for others; empty for every other Pod.
+
+        Claims are allocated before a bind, and so may volumes be: such members wait for nobody.
+        """
+        name = self._members.name_of(pod_uid)
+        if not name or self._groups.gang_of(name) is None or self._groups.is_complete(name):
+            return ""
+        is_given = pod_uid in self._groups.lives[name].held
+        return "" if is_given or self.may_start_in_part(name) else name
+
+    def may_start_in_part(self, name: str) -> bool:
+        """Tell whether a gang has something given before the bind, or is too large to wait."""
+        gang = self._groups.gang_of(name)
+        if gang is not None and gang.min_available > CALLS_MAX:
+            return True
+        return any(one.is_given_early for one in self._members.without_node(name).values())
+
+    def is_planned(self, name: str) -> bool:
+        """Tell whether a gang has a plan."""
+        return bool(self._groups.places(name))
+
+    def needed(self, name: str) -> int:
+        """Return how many members must come to be bound together."""
+        gang = self._groups.gang_of(name)
+        if gang is None or self._groups.is_complete(name):
+            return 0
+        return gang.min_available - len(self._groups.lives[name].held) - self._groups.running(name)
+
+    def seconds_left(self, name: str) -> float:
+        """Return how long the first of a gang's calls may wait: its plan has an end, too."""
+        due = deadline_us(self._groups.lives[name], self._groups.gang_of(name))
+        if due is None:
+            return WAIT_SECONDS
+        left = (due - self._clock.wall_us()) / 1e6 - REVIEW_SECONDS
+        return min(WAIT_SECONDS, left)
+
+    def misplaced(self, name: str, nodes: Mapping[str, str]) -> dict[str, str]:
+        """Return which of these Pods have no place on their node, and why they are not bound."""
+        if name in self._backing_off:
+            return dict.fromkeys(nodes, GANG_BACKOFF)
+        places = {place.request.uid: place.node_name for place in self._groups.places(name)}
+        return {uid: ELSEWHERE for uid, node in nodes.items() if places.get(uid) != node}
+
+    def why_not_begun(self, name: str, pod_uids: Collection[str], unready: Collection[str]) -> str:
+        """
+        Return which of these members can't be bound where it was planned, empty if all can.
+
+        Args:
+            unready: names of the Nodes that kubelet does not keep Ready.
+        """
+        refused, waiting = self._groups.refused(name), self._members.waiting(name)
+        for place in self._groups.places(name):
+            uid, path = place.request.uid, place.request.path
+            if uid not in pod_uids:
+                continue
+            if uid not in waiting:
+                return f"{path}: {GONE}"
+            if uid in refused or self._view.directory.number(place.node_name) != place.node:
+                return f"{path}: {NODE_REFUSES}: {place.node_name}"
+            if place.node_name in unready:
+                return f"{path}: node {place.node_name} is not ready"
+        return ""
+
+    def missing(self, name: str, come: Collection[str]) -> tuple[str, ...]:
+        """Return the members that have not come, with what kube-scheduler says of them."""
+        return tuple(
+            f"{one.request.path}: {self._said_of(uid)}".removesuffix(": ")
+            for uid, one in self._members.without_node(name).items()
+            if uid not in come
+        )
+
+    def _said_of(self, uid: str) -> str:
+        conditions = found_in(self._view.pods.pending(uid) or {}, "status", "conditions")
+        for one in conditions if isinstance(conditions, list) else ():
+            if isinstance(one, dict) and one.get("type") == "PodScheduled":
+                return str(one.get("message") or "")[:MESSAGE_MAX]
+        return ""
+
+    # --- backoff --------------------------------------------------------------------------------
+
+    def begun(self, name: str) -> None:
+        """Take note that all of a gang that came are being bound."""
+        self._delays.over(name)
+
+    def back_off(self, name: str) -> None:
+        """Give a gang's plan back, and refuse its members until there is a new one."""
+        self._backing_off.add(name)
+        self._delays.failed(name)
+        self._give_back(name)
+
+    def is_backing_off(self, name: str) -> bool:
+        """Tell whether the members of a gang are refused until it has a new plan."""
+        return name in self._backing_off
+
+    def due(self) -> Sequence[str]:
+        """Return the gangs for which a new plan is to be made."""
+        return sorted(filter(self._delays.is_due, self._backing_off))
+
+    def try_again(self, name: str) -> None:
+        """Let a gang be planned again."""
+        self._backing_off.discard(name)
+
+    def forget(self, name: str) -> None:
+        """Forget a gang without Pods."""
+        self._backing_off.discard(name)
+        self._delays.over(name)
