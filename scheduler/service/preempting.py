@@ -30,7 +30,7 @@ from scheduler.service.groups import LiveGroups
 from scheduler.service.kept import PodSeen, amounts_of
 from scheduler.service.ports import Clock
 from scheduler.service.telling import NORMAL, Telling, about_pod
-from scheduler.service.view import JUDGED_MAX, ClusterView, Judged
+from scheduler.service.view import JUDGED_MAX, STRANGERS, ClusterView, Judged
 
 BEGUN_SECONDS: Final = 5.0
 """So long after an answer its victims may be about to end, though no watch has told of it."""
@@ -269,13 +269,14 @@ class Preempting:
         return False
 
     def _names(self, refused: Judged | None) -> list[str]:
-        """Return the nodes with holders that a filter asked about: kube-scheduler sees room."""
+        """Return the nodes with Pods that a filter asked about: kube-scheduler sees room."""
         if refused is None:
             return []
-        asked = frozenset(refused.asked.nodes.tolist())
+        asked, closed = frozenset(refused.asked.nodes.tolist()), self._view.directory.all_closed()
         uids = (u for u in self._view.holding_nodes() if self._view.numbers.get(u) in asked)
         states = map(self._view.recorded, uids)
-        return [state.name for state in states if state is not None]
+        names = [state.name for state in states if state is not None]
+        return names + [name for name in refused.asked.unknown if closed.get(name) == STRANGERS]
 
     def _is_over(self, begun: _Begun, nominated: str) -> bool:
         """Tell whether the victims that were named hold nothing any more, where they may end."""
@@ -296,7 +297,8 @@ class Preempting:
 
     def _ending(self, name: str, named: Collection[str]) -> list[str]:
         """Return the Pods that hold something on a node and are about to end, or have ended."""
-        known, gone, ending = self._view.pods.seen, self._view.pods.gone.get(name, {}), []
+        known, gone = self._view.pods.seen, self._view.pods.gone.get(name, {})
+        ending = [uid for uid in sorted(self._view.strangers(name)) if known[uid].leaving]
         for holding in _holdings(self._view, name):
             pod = known.get(holding.pod_uid)
             if pod is None:
@@ -559,7 +561,7 @@ def _fits(view: ClusterView, name: str, request: PodRequest, gone: Collection[st
     if view.uid(name) is None:
         return False
     with view.without(name, gone):
-        return view.fits(request, name)
+        return view.fits(request, name, gone)
 
 
 def _size(holding: Holding) -> int:

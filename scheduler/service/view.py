@@ -345,6 +345,7 @@ class ClusterView:
 
     def _open_or_close(self, name: str) -> None:
         uid = self._named.get(name)
+        was_closed = name in self.directory.all_closed()
         if name in self._faults:
             self.directory.close(name, self._faults[name])
         elif uid is None:
@@ -355,6 +356,8 @@ class ClusterView:
             self.directory.close(name, STRANGERS)
         else:
             self.directory.put(self.numbers[uid], name)
+            if was_closed:  # kube-scheduler may have asked since what closed it was gone
+                self.wakeups.room_freed.publish(name)
 
     def modes_changed(self, names: Iterable[str]) -> None:
         """Open or close nodes whose cards others give now, or no more."""
@@ -362,11 +365,15 @@ class ClusterView:
             if name in self._named:
                 self._open_or_close(name)
 
-    def _has_strangers(self, name: str, uid: str) -> bool:
-        there, held = self.pods.holding_on(name), self._held.get(uid, {}).values()
-        if any(CPU in each.unknown_types for each in held):
+    def strangers(self, name: str) -> frozenset[str]:
+        """Return the Pods that run on a node and hold something there by the API alone."""
+        held = self._held.get(self._named.get(name, ""), {}).values()
+        return frozenset(self.pods.holding_on(name)).difference(map(_POD_UID, held))
+
+    def _has_strangers(self, name: str, uid: str, but: Collection[str] = ()) -> bool:
+        if any(CPU in each.unknown_types for each in self._held.get(uid, {}).values()):
             return True  # any CPU may be theirs
-        return bool(there) and not set(map(_POD_UID, held)).issuperset(there)
+        return not self.strangers(name).issubset(but)
 
     def _lay(self, facts: NodeFacts) -> None:
         """Bring the engine's node and its holders in line with facts and ledger."""
@@ -479,9 +486,12 @@ class ClusterView:
         assert len(filtered.codes), "what is placed nowhere has a reason"
         return filtered.reasons[filtered.codes.item(0)]
 
-    def fits(self, request: PodRequest, node_name: str) -> bool:
-        """Tell whether a node that is open takes a Pod now; change nothing."""
+    def fits(self, request: PodRequest, node_name: str, gone: Collection[str] = ()) -> bool:
+        """Tell whether a node that is open takes a Pod now, or once strangers have gone."""
         number = self.directory.number(node_name)
+        if number is None and self.directory.closed(node_name) == STRANGERS:
+            is_open = not self._has_strangers(node_name, self._named[node_name], gone)
+            number = self.number(node_name) if is_open else None
         placement = None if number is None else self.engine.try_place(request, number)
         if placement is not None:
             self.engine.undo(placement)

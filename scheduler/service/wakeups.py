@@ -151,8 +151,9 @@ class Wakeups:
             subscribers=("Releasing.look_at",),
         )
         self.room_freed: Topic[str] = Topic(
-            "room came free, other shares can be cut, or a change of the node counts from now on",
+            "room came free, other shares can be cut, a node opens, or a change of it counts now",
             publishers=(
+                "ClusterView",
                 "Holds",
                 "Inventory",
                 "LiveBooks",

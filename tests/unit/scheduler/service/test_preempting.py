@@ -173,6 +173,35 @@ def test_a_nomination_that_was_taken_back_changes_nothing() -> None:
     assert scene.preempt({"b": ["b0"]}) == {"b": {"b0"}}
 
 
+@pytest.mark.parametrize("nominated", ["a", ""], ids=["nominated", "the nomination is lost"])
+def test_a_pod_that_leaves_is_waited_for_though_the_ledger_has_it_not(nominated: str) -> None:
+    """A watch that lags shows one again that was released, or others' scheduler bound it."""
+    scene = Scene(100, 100)
+    assert scene.preempt({"a": ["a0"]}) == {"a": {"a0"}}
+    scene.ends("a0")
+    scene.holds.end("pod-high", "")
+    scene.high["status"] = {"nominatedNodeName": nominated}
+    scene.told_to_end("a0")
+    for _ in range(2):
+        assert scene.filter() == []
+        assert scene.preempt({"b": ["b0"]}) == {}
+    scene.woken.clear()
+    scene.gone("a0")
+    assert scene.woken == ["a"], "kube-scheduler knew of its end before"
+    assert scene.filter() == ["a"]
+
+
+def test_a_pod_that_stays_and_that_the_ledger_has_not_is_waited_for_by_nobody() -> None:
+    """It closes the node for as long as it runs."""
+    scene = Scene(100, 100)
+    scene.ends("a0")
+    scene.live.view.pods.put("pod-a0", scene.bodies["a0"])
+    scene.told_to_end("a1")
+    scene.high["status"] = {"nominatedNodeName": "a"}
+    assert scene.filter() == []
+    assert scene.preempt({"b": ["b0"]}) == {"b": {"b0"}}
+
+
 def test_who_is_about_to_end_is_waited_for_where_that_helps() -> None:
     """A node on which a half comes free has no room for a whole card."""
     scene = Scene(50, 50, 100)
