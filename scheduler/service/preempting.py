@@ -7,9 +7,9 @@ Rule: GPU-sharing contract C.5, "Ours"; docs/adr/0041.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from itertools import chain, combinations
+from itertools import chain
 from math import inf
 from typing import Any, Final, Protocol
 
@@ -27,9 +27,17 @@ from scheduler.service.agents import SILENT_SECONDS
 from scheduler.service.budgets import put_newest
 from scheduler.service.ending import RESERVED
 from scheduler.service.groups import LiveGroups
-from scheduler.service.kept import PodSeen, amounts_of
+from scheduler.service.kept import amounts_of
 from scheduler.service.ports import Clock
 from scheduler.service.telling import NORMAL, Telling, about_pod
+from scheduler.service.victims import (
+    TRIES_MAX,
+    TRIES_WITHOUT_ANSWER_MAX,
+    Candidates,
+    Tries,
+    fits_without,
+    holdings_on,
+)
 from scheduler.service.view import JUDGED_MAX, STRANGERS, ClusterView, Judged
 
 BEGUN_SECONDS: Final = 5.0
@@ -48,20 +56,11 @@ and a sweep has looked.
 """
 VICTIMS_MAX: Final = 1 << 16
 """kube-scheduler looks for them on 500 of 5,000 nodes, of 110 Pods each."""
-TRIES_MAX: Final = 300
-"""
-Sets of victims that are tried for one question, on all nodes together: about 0.2 s. Then the nodes
-that were not looked at are left out, and no smaller sets are looked for.
-"""
-TRIES_WITHOUT_ANSWER_MAX: Final = 3_000
-"""Sets that are tried while no node has an answer: about 2 s, a fifth of `httpTimeout`."""
 BEGUN_MAX: Final = 4_096
 """Preemptions that are remembered, of those that were answered last."""
 WAITS: Final = "WaitsForEnds"
 _COUNTED: Final = frozenset({"cpu", "memory"})
 """What of a Pod's resources its holding counts, beside devices."""
-_LOWEST: Final = 1 << 31
-"""Makes every priority count, so that a Pod more is never cheaper, as kube-scheduler does."""
 
 # {"Pod": {...}, "NodeNameToVictims": {"n-1": {"Pods": [{...}], "NumPDBViolations": 0}}}
 # {"Pod": {...}, "NodeNameToMetaVictims": {"n-1": {"Pods": [{"UID": "..."}], ...}}}
@@ -172,7 +171,7 @@ class Preempting:
         if answer:
             begun = self._begin(request.uid)
             for name, entry in answer.items():
-                holders = {holding.pod_uid for holding in _holdings(self._view, name)}
+                holders = {holding.pod_uid for holding in holdings_on(self._view, name)}
                 if victims := holders.intersection(each["UID"] for each in entry["Pods"]):
                     begun.victims[name] = frozenset(victims)
         self.counts["named" if answer else "no victims"] += 1
@@ -187,25 +186,26 @@ class Preempting:
     ) -> dict[str, dict[str, Any]]:
         """Return the entries of the answer, of the nodes with the likeliest ones first."""
         keeps = self._asks_for_others(pod)
-        tries = _Tries()
-        found: dict[str, tuple[_Crew, list[str]]] = {}
+        tries = Tries()
+        found: dict[str, tuple[Candidates, list[str]]] = {}
         for name in self._likeliest_first(wanted):
             if tries.spent >= (TRIES_MAX if found else TRIES_WITHOUT_ANSWER_MAX):
                 break
             if any(map(self._groups.starts.is_coming, wanted[name][0])):
                 continue  # a gang is about to begin there
-            crew = _Crew(self._view, name, priority, self._groups.together, tries, keeps)
-            victims = crew.victims(request, wanted[name][0])
+            together = self._groups.together
+            candidates = Candidates(self._view, name, priority, together, tries, keeps)
+            victims = candidates.victims(request, wanted[name][0])
             if victims:
-                found[name] = crew, victims
+                found[name] = candidates, victims
         answer: dict[str, dict[str, Any]] = {}
-        for name, (crew, least) in found.items():
+        for name, (candidates, least) in found.items():
             pods, broken = wanted[name]
-            victims = crew.smaller(request, pods, least)
+            victims = candidates.smaller(request, pods, least)
             if set(victims) >= set(pods):
-                broken += crew.broken(pods, [uid for uid in victims if uid not in pods])
+                broken += candidates.broken(pods, [uid for uid in victims if uid not in pods])
             else:
-                broken = crew.broken((), victims)
+                broken = candidates.broken((), victims)
             entry = {"Pods": [{"UID": uid} for uid in victims], "NumPDBViolations": broken}
             answer[name] = entry
         return answer
@@ -260,7 +260,7 @@ class Preempting:
             named = begun.victims.get(name, frozenset()) if is_new else frozenset()
             ending = self._ending(name, named)
             until = max(begun.until, self._ends_at(ending) + GRACE_DUE_SECONDS)
-            if ending and now < until and _fits(self._view, name, request, ending):
+            if ending and now < until and fits_without(self._view, name, request, ending):
                 begun.waits_on, begun.until = name, until
                 begun.wakes_at = begun.at + BEGUN_SECONDS if named else until
                 put_newest(self._begun, request.uid, begun, BEGUN_MAX)
@@ -282,7 +282,7 @@ class Preempting:
         """Tell whether the victims that were named hold nothing any more, where they may end."""
         names = (nominated,) if nominated in begun.victims else tuple(begun.victims)
         return bool(names) and all(
-            begun.victims[name].isdisjoint(one.pod_uid for one in _holdings(self._view, name))
+            begun.victims[name].isdisjoint(one.pod_uid for one in holdings_on(self._view, name))
             for name in names
         )
 
@@ -299,7 +299,7 @@ class Preempting:
         """Return the Pods that hold something on a node and are about to end, or have ended."""
         known, gone = self._view.pods.seen, self._view.pods.gone.get(name, {})
         ending = [uid for uid in sorted(self._view.strangers(name)) if known[uid].leaving]
-        for holding in _holdings(self._view, name):
+        for holding in holdings_on(self._view, name):
             pod = known.get(holding.pod_uid)
             if pod is None:
                 is_ending = holding.phase != RESERVED or holding.pod_uid in gone
@@ -395,187 +395,3 @@ def _uid(pod: object, path: str) -> str:
     if not isinstance(uid, str):
         raise InputError("missing", field=f"{path}.UID")
     return uid
-
-
-@dataclass(slots=True)
-class _Tries:
-    """How many sets of victims were tried for one question."""
-
-    spent: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Crew:
-    """
-    The Pods that hold something on a node, as far as they may go for a Pod of a priority.
-
-    Attributes:
-        keeps: kube-scheduler's victims all go: it counts what holdings do not.
-    """
-
-    view: ClusterView
-    name: str
-    priority: int
-    together: Callable[[str], frozenset[str]]
-    tries: _Tries
-    keeps: bool
-
-    def victims(self, request: PodRequest, wanted: Sequence[str]) -> list[str]:
-        """Return which Pods have to go for one to fit, the highest first; none: that is no help."""
-        if self.view.directory.number(self.name) is None:
-            return []
-        gone = self._with_gangs(wanted)
-        if gone is None:
-            return []
-        if not self._fits(request, gone):
-            gone = self._least(request, gone)
-        return list(gone) if gone == list(wanted) else self._highest_first(gone)
-
-    def _fits(self, request: PodRequest, gone: Collection[str]) -> bool:
-        self.tries.spent += 1
-        return _fits(self.view, self.name, request, gone)
-
-    def broken(self, gone: Sequence[str], more: Sequence[str]) -> int:
-        """Return how many of further victims break a disruption budget beside the others."""
-        return self.view.disruptions.broken(self._known(gone), self._known(more))
-
-    def _with_gangs(self, pods: Sequence[str]) -> list[str] | None:
-        """Return these victims and the rest of their gangs, None where not all of one may go."""
-        gone = list(pods)
-        for uid in pods:
-            others = self.together(uid) - frozenset(gone)
-            if not all(map(self._may_go, others)):
-                return None
-            gone += sorted(others)
-        return gone
-
-    def _may_go(self, uid: str) -> bool:
-        pod = self.view.pods.seen.get(uid)
-        is_here = pod is not None and pod.node == self.name and not (pod.ended or pod.leaving)
-        return pod is not None and is_here and pod.priority < self.priority
-
-    def _least(self, request: PodRequest, wanted: Sequence[str]) -> list[str]:
-        """Return which of all that may go can't stay for the Pod to fit; none: that is no help."""
-        holdings = self._holdings()
-        ordered, anyway = self._able(holdings, wanted)
-        least = _sum(holdings, wanted)
-        going = set(chain(*ordered))
-        with self.view.without(self.name, {*anyway, *going}) as lifted:
-            self.tries.spent += 1 + len(ordered)
-            if not self.view.fits(request, self.name):
-                return []
-            for crew in ordered:
-                if least - _sum(holdings, (*anyway, *going.difference(crew))):
-                    continue  # kube-scheduler wants more back
-                lifted.put_back(crew)
-                if self.view.fits(request, self.name):
-                    going.difference_update(crew)
-                else:
-                    lifted.lift(crew)
-        return [*anyway, *sorted(going)]
-
-    def smaller(
-        self, request: PodRequest, wanted: Sequence[str], found: Sequence[str]
-    ) -> list[str]:
-        """Return the victims that were found, or fewer or cheaper ones, while tries are left."""
-        wanted = self._with_gangs(wanted) or []
-        if len(found) <= len(wanted) or self.tries.spent >= TRIES_MAX:
-            return list(found)
-        holdings = self._holdings()
-        ordered, anyway = self._able(holdings, wanted)
-        least, cost = _sum(holdings, wanted), self._cost(found)
-        ordered.reverse()
-        for size in range(1, min(len(ordered) + 1, len(found) - len(anyway))):
-            if size + len(anyway) < len(wanted):
-                continue  # kube-scheduler spared all that it could
-            for crews in combinations(ordered, size):
-                if self.tries.spent >= TRIES_MAX:
-                    return list(found)
-                self.tries.spent += 1
-                gone = [*anyway, *chain(*crews)]
-                is_enough = not least - _sum(holdings, gone)
-                if is_enough and self._cost(gone) < cost and self._fits(request, gone):
-                    return self._highest_first(gone)
-        return list(found)
-
-    def _cost(self, gone: Sequence[str]) -> tuple[int, int, int, int]:
-        """Return what kube-scheduler compares nodes by: the least is the best."""
-        priorities = [pod.priority for pod in self._known(gone)]
-        total = sum(each + _LOWEST for each in priorities)
-        return self.broken((), gone), max(priorities, default=0), total, len(gone)
-
-    def _able(
-        self, holdings: Mapping[str, Holding], wanted: Sequence[str]
-    ) -> tuple[list[tuple[str, ...]], list[str]]:
-        """
-        Return which Pods may go, each alone or with all of its gang, the dearest first.
-
-        With them those of kube-scheduler's victims that go anyway.
-        """
-        crews = {tuple(sorted(self.together(each))) for each in holdings}
-        able = {crew for crew in crews if all(map(self._may_go, crew))}
-        if self.keeps:
-            able = {crew for crew in able if not set(crew).issubset(wanted)}
-        may_go = frozenset(chain(*able))
-        return self._dearest_first(able, holdings), [uid for uid in wanted if uid not in may_go]
-
-    def _dearest_first(
-        self, crews: Collection[tuple[str, ...]], holdings: Mapping[str, Holding]
-    ) -> list[tuple[str, ...]]:
-        """Return those whose end costs most in front: they break budgets that others have spent."""
-        pods = self.view.pods.seen
-
-        def worth(crew: tuple[str, ...]) -> tuple[int, int, tuple[str, ...]]:
-            sizes = (_size(holdings[each]) for each in crew if each in holdings)
-            return max(pods[each].priority for each in crew), -sum(sizes), crew
-
-        cheapest_first = sorted(crews, key=worth)
-        before: list[str] = []
-        breaks: dict[tuple[str, ...], int] = {}
-        for crew in cheapest_first:
-            breaks[crew] = self.broken(before, crew)
-            before += crew
-        cheapest_first.reverse()
-        return sorted(cheapest_first, key=lambda crew: -breaks[crew])
-
-    def _highest_first(self, uids: Sequence[str]) -> list[str]:
-        """Return victims by falling priority; one of which nothing is known stays in front."""
-        known = self.view.pods.seen
-        return sorted(uids, key=lambda uid: -known[uid].priority if uid in known else -inf)
-
-    def _known(self, uids: Sequence[str]) -> list[PodSeen]:
-        known = self.view.pods.seen
-        return [known[uid] for uid in uids if uid in known]
-
-    def _holdings(self) -> dict[str, Holding]:
-        return {holding.pod_uid: holding for holding in _holdings(self.view, self.name)}
-
-
-def _holdings(view: ClusterView, name: str) -> Collection[Holding]:
-    uid = view.uid(name)
-    return () if uid is None else view.holdings(uid).values()
-
-
-def _fits(view: ClusterView, name: str, request: PodRequest, gone: Collection[str]) -> bool:
-    """Tell whether a Pod fits on a node with these gone."""
-    if view.uid(name) is None:
-        return False
-    with view.without(name, gone):
-        return view.fits(request, name, gone)
-
-
-def _size(holding: Holding) -> int:
-    return sum(share.core_percent for share in holding.shares) + len(holding.cpuset)
-
-
-def _sum(holdings: Mapping[str, Holding], uids: Collection[str]) -> Counter[str]:
-    """Count what these give back of all that kube-scheduler may count."""
-    total: Counter[str] = Counter()
-    for holding in (holdings[uid] for uid in uids if uid in holdings):
-        total["cpu"] += holding.cpu_milli
-        total["memory"] += holding.memory_bytes
-        for share in holding.shares:
-            total[f"{share.device_type} number"] += 1
-            total[f"{share.device_type} core"] += share.core_percent
-            total[f"{share.device_type} memory"] += share.memory_bytes
-    return total

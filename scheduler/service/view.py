@@ -606,16 +606,18 @@ class Disruptions:
             del self._namespaces[namespace]
 
     def broken(self, before: Sequence[PodSeen], more: Sequence[PodSeen]) -> int:
+        """Return how many of further Pods go beyond a budget, once those before them have gone."""
+        return self.broken_in_turn((before, more))[1]
+
+    def broken_in_turn(self, crews: Iterable[Sequence[PodSeen]]) -> list[int]:
         """
-        Return how many of further Pods go beyond a budget, once those before them have gone.
+        Return of Pods that go one crew after the other how many of each crew go beyond a budget.
 
         Rule: kube-scheduler 1.36, `filterPodsWithPDBViolation`: a budget lets `disruptionsAllowed`
         of its Pods go, in order; those in `disruptedPods` are counted already.
         """
         spent: Counter[tuple[str, str]] = Counter()
-        for pod in before:
-            self._goes(pod, spent)
-        return sum(self._goes(pod, spent) for pod in more)
+        return [sum(self._goes(pod, spent) for pod in crew) for crew in crews]
 
     def _goes(self, pod: PodSeen, spent: Counter[tuple[str, str]]) -> bool:
         """Take a Pod's going from the budgets that select it; tell whether one is broken."""
