@@ -298,7 +298,9 @@ class Preempting:
     def _ending(self, name: str, named: Collection[str]) -> list[str]:
         """Return the Pods that hold something on a node and are about to end, or have ended."""
         known, gone = self._view.pods.seen, self._view.pods.gone.get(name, {})
-        ending = [uid for uid in sorted(self._view.strangers(name)) if known[uid].leaving]
+        is_closed = self._view.directory.closed(name) == STRANGERS
+        strangers = sorted(self._view.strangers(name)) if is_closed else []
+        ending = [uid for uid in strangers if known[uid].leaving]
         for holding in holdings_on(self._view, name):
             pod = known.get(holding.pod_uid)
             if pod is None:
