@@ -77,7 +77,9 @@ class Shape:
 
 SHAPES: Final[Mapping[str, Shape]] = {
     "a share": Shape(low=[share(50)] * 4, high=share(50), cards=1, percent=50),
+    "a whole card": Shape(low=[nvidia(1)] * 2, high=nvidia(1), cards=1),
     "a whole card on halves": Shape(low=[share(50)] * 4, high=share(WHOLE), cards=1),
+    "a whole node": Shape(low=[nvidia(4)], high=nvidia(4), cards=4, gpus=4),
     "a whole node on halves": Shape(low=[share(50)] * 8, high=share(4 * WHOLE), cards=4, gpus=4),
     "CPU sets": Shape(low=[cpus(4)] * 4, high=cpus(8), cpus=8),
     "mixed dialects": Shape(
