@@ -16,6 +16,7 @@ import pytest
 from ledger.domain.log.events import PodBound, PodVoided
 from ledger.store.open import open_ledger
 from scheduler.bind.protocol import MOVED
+from tests.support.kube.at_rest import placed_by_simulation
 from tests.support.kube.bursts import DIALECTS, GROUPED, GROUPED_SIZE, eventually, remove_pods
 from tests.support.kube.control_plane import ControlPlane
 from tests.support.kube.inventory import DEVICES, TOPOLOGIES, know
@@ -103,31 +104,6 @@ def check(
     assert not placed_by_simulation(plane, pods, folder)
     verified = tenure("verify", "--ledger", url, cwd=folder)
     assert verified.returncode == 0, verified.stdout + verified.stderr
-
-
-def placed_by_simulation(
-    plane: ControlPlane, pods: list[dict[str, Any]], folder: Path
-) -> list[str]:
-    """Return the Pods that wait, and that `tenure simulate` places beside those that run."""
-    items = list(pods)
-    for path, kind in (
-        ("/api/v1/nodes", "Node"),
-        (DEVICES, "Device"),
-        (TOPOLOGIES, "NodeResourceTopology"),
-    ):
-        listed = plane.api().get(path).body
-        items += [
-            {**each, "apiVersion": listed["apiVersion"], "kind": kind} for each in listed["items"]
-        ]
-    objects = [{"apiVersion": "v1", "kind": "Pod", **each} for each in items]
-    final = folder / "final.json"
-    final.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
-    answer = tenure("simulate", str(final), "-o", "json", cwd=folder)
-    assert answer.returncode in (0, 1), answer.stderr
-    waiting = {one["metadata"]["name"] for one in pods if not one["spec"].get("nodeName")}
-    decided = json.loads(answer.stdout)["placements"]
-    assert waiting <= {one["name"] for one in decided}
-    return [one["name"] for one in decided if one["name"] in waiting and one["node"]]
 
 
 @pytest.fixture(

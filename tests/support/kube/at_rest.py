@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +18,9 @@ from ledger.domain.log.events import (
     RequestRefused,
 )
 from ledger.store.open import open_ledger
+from tests.support.forked import forked
 from tests.support.kube.control_plane import ControlPlane
+from tests.support.kube.inventory import DEVICES, TOPOLOGIES
 from tests.support.kube.schedulers import CARD_GIB, GIB
 from tests.support.process import tenure
 from tests.support.recount import ENDED, differences, held_by_pods, most
@@ -135,3 +138,28 @@ def prove(url: str, folder: Path) -> None:
     """Prove a ledger from its beginning on, as its users do."""
     verified = tenure("verify", "--ledger", url, cwd=folder)
     assert verified.returncode == 0, verified.stdout + verified.stderr
+
+
+def placed_by_simulation(
+    plane: ControlPlane, pods: list[dict[str, Any]], folder: Path
+) -> list[str]:
+    """Return the Pods that wait, and that `tenure simulate` places beside those that run."""
+    items = list(pods)
+    for path, kind in (
+        ("/api/v1/nodes", "Node"),
+        (DEVICES, "Device"),
+        (TOPOLOGIES, "NodeResourceTopology"),
+    ):
+        listed = plane.api().get(path).body
+        items += [
+            {**each, "apiVersion": listed["apiVersion"], "kind": kind} for each in listed["items"]
+        ]
+    objects = [{"apiVersion": "v1", "kind": "Pod", **each} for each in items]
+    final = folder / "final.json"
+    final.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+    answer = forked("simulate", final, "-o", "json", cwd=folder)
+    assert answer.returncode in (0, 1), answer.stderr
+    waiting = {one["metadata"]["name"] for one in pods if not one["spec"].get("nodeName")}
+    decided = json.loads(answer.stdout)["placements"]
+    assert waiting <= {one["name"] for one in decided}
+    return [one["name"] for one in decided if one["name"] in waiting and one["node"]]
