@@ -88,29 +88,20 @@ class SeenPod:
 
 
 class Ready:
-    """
-    A sink of Nodes: which of them kubelet keeps Ready.
-
-    Attributes:
-        unready: those that say so; of one without a kubelet nothing is known.
-    """
+    """A sink of Nodes: which of them kubelet keeps Ready."""
 
     def __init__(self, wakeups: Wakeups) -> None:
         self._wakeups = wakeups
         self._names: dict[str, str] = {}
         self.names: dict[str, bool] = {}
-        self.unready: set[str] = set()
 
     def put(self, uid: str, item: Object) -> None:
         """Take a Node that came or changed."""
         name = self._names[uid] = str(item["metadata"]["name"])
         conditions = (item.get("status") or {}).get("conditions") or ()
-        said = [one.get("status") for one in conditions if one.get("type") == "Ready"]
-        is_ready = "True" in said
-        if said and not is_ready:
-            self.unready.add(name)
-        else:
-            self.unready.discard(name)
+        is_ready = any(
+            one.get("type") == "Ready" and one.get("status") == "True" for one in conditions
+        )
         if self.names.get(name) is not is_ready:
             self.names[name] = is_ready
             self._wakeups.kubelet_ready_changed.publish(name)
@@ -120,7 +111,6 @@ class Ready:
         name = self._names.pop(uid, None)
         if name is not None and name not in self._names.values():
             self.names.pop(name, None)
-            self.unready.discard(name)
 
 
 class Agents:

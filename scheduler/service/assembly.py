@@ -176,15 +176,7 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
     )
     refusing = Refusing(view, books, binder, ports.words, groups, told=ports.told, why_not=why_not)
     gangs = Gangs(view, binder, groups, lifting, refusals=refusing, why_not=why_not)
-    permits = Permits(
-        groups.starts,
-        binder,
-        clock,
-        wakeups,
-        start=ports.start,
-        why_not=why_not,
-        unready=agents.ready.unready,
-    )
+    permits = Permits(groups.starts, binder, clock, wakeups, start=ports.start, why_not=why_not)
     inventory = Inventory(
         view,
         ports.recorder,

@@ -96,16 +96,8 @@ LONGEST_SECONDS: Final = 60.0
 class Delays(Generic[_What]):
     """When what failed may be tried again, by a clock that is never set back."""
 
-    def __init__(
-        self,
-        now: Callable[[], float],
-        *,
-        first: float = FIRST_SECONDS,
-        longest: float = LONGEST_SECONDS,
-    ) -> None:
+    def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._first = first
-        self._longest = longest
         self._failed: dict[_What, tuple[float, float]] = {}  # seconds, not before when
 
     def is_due(self, what: _What) -> bool:
@@ -115,7 +107,7 @@ class Delays(Generic[_What]):
     def failed(self, what: _What) -> None:
         """Leave something alone that was tried in vain."""
         before, _ = self._failed.get(what, (0.0, 0.0))
-        seconds = min(2 * before, self._longest) or self._first
+        seconds = min(2 * before, LONGEST_SECONDS) or FIRST_SECONDS
         self._failed[what] = seconds, self._now() + seconds
 
     def over(self, what: _What) -> None:

@@ -129,13 +129,13 @@ class LiveGroups:
         self.groups.life_of(request)
         self.groups.came(name, request.uid)
         if request.uid not in self.members.pods(name):
-            self.starts.changed(name)
+            self.starts.no_delay(name)
 
     def _left(self, uid: str, before: str, now: str) -> None:
         self.groups.left(before, uid, now or None)
         self._view.wakeups.member_given_up.publish(uid, GONE)
         self.starts.coming(uid, 0.0)
-        self.starts.changed(before)
+        self.starts.no_delay(before)
         life = self.groups.lives.get(before)  # None where its start ended with the last member
         if life is not None and self.plans.leads and uid in life.places:
             self.plans.review(before)

@@ -11,39 +11,25 @@ import asyncio
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Collection
-from typing import Final, Protocol
+from typing import Final
 
 from scheduler.decide.group import permit
 from scheduler.decide.group.permit import Allow, Attempt, Call, Facts, Reject
+from scheduler.service.binding import Binder
 from scheduler.service.ports import BindCall, Clock, Start, WhyNot
 from scheduler.service.starts import Starts
 from scheduler.service.wakeups import Wakeups
 
 LOOK_SECONDS: Final = 0.2
 """Between two looks at deadlines and at the lead."""
-NO_PLAN: Final = "its plan has ended"
 DRAINING: Final = "the scheduler is being stopped"
 
 _log: Final = logging.getLogger("tenure.scheduler.permits")
 
 
-class Binds(Protocol):
-    """Who binds Pods; see `scheduler.service.binding.Binder`."""
-
-    async def bind(self, call: BindCall) -> str:
-        """Bind a Pod; return why not, empty when it is bound there."""
-
-    def is_under_way(self, pod_uid: str) -> bool:
-        """Tell whether a Pod is being bound."""
-
-
 class Permits:
     """
     Lets bind calls pass, those of a gang that is not begun once enough of its members have one.
-
-    Args:
-        unready: names of the Nodes that kubelet does not keep Ready.
 
     Attributes:
         counts: how calls that waited ended.
@@ -52,20 +38,18 @@ class Permits:
     def __init__(
         self,
         starts: Starts,
-        binds: Binds,
+        binder: Binder,
         clock: Clock,
         wakeups: Wakeups,
         *,
         start: Start,
         why_not: WhyNot,
-        unready: Collection[str] = (),
     ) -> None:
         self._starts = starts
-        self._binds = binds
+        self._binder = binder
         self._clock = clock
         self._run = start
         self._why_not = why_not
-        self._unready = unready
         self._is_draining = False
         self._attempts: dict[str, Attempt] = {}  # by name of the gang
         self._waiting: dict[int, tuple[BindCall, asyncio.Future[str]]] = {}  # by number of the call
@@ -80,10 +64,9 @@ class Permits:
         """Bind a Pod once its gang may begin; return why not, empty when it is bound there."""
         uid = call.pod_uid
         name = self._starts.not_begun(uid)
-        if not name or self._binds.is_under_way(uid):
-            return await self._binds.bind(call)
-        misplaced = self._starts.misplaced(name, {uid: call.node_name})
-        why = self._why_nothing() or misplaced.get(uid)
+        if not name or self._binder.is_under_way(uid):
+            return await self._binder.bind(call)
+        why = self._why_nothing() or self._starts.why_not(name, {uid: call.node_name})
         if why:
             return why
         one = Call(number=next(self._numbers), pod_uid=uid, node_name=call.node_name)
@@ -144,48 +127,32 @@ class Permits:
 
     def _look(self, name: str, wrong: str = "") -> None:
         """Let the calls of a gang be bound, or be answered, if it is time."""
-        begun = self._attempts.pop(name)
-        if not self._starts.is_planned(name):
-            wrong = wrong or NO_PLAN
-        attempt = begun if wrong == NO_PLAN else self._reject_misplaced(name, begun)
-        if attempt is None:
-            return
-        needed, now = self._starts.needed(name), self._clock.monotonic()
-        if not wrong and len(attempt.calls) >= needed:
-            wrong = self._starts.why_not_begun(name, attempt.calls, self._unready)
-        is_late = now >= attempt.until
+        attempt, now = self._attempts[name], self._clock.monotonic()
+        nodes = {uid: one.node_name for uid, one in attempt.calls.items()}
+        needed, is_late = self._starts.needed(name), now >= attempt.until
+        is_enough = len(nodes) >= needed
         facts = Facts(
             needed=needed,
             why_not=self._why_nothing(),
-            wrong=wrong,
-            missing=self._starts.missing(name, attempt.calls) if is_late else (),
+            wrong=wrong or self._starts.why_not(name, nodes, closely=is_enough),
+            missing=self._starts.missing(name, nodes) if is_late else (),
         )
         verdict = permit.judge(attempt, facts, now)
-        words = {"group": name, "members": len(attempt.calls), "needed": needed}
-        match verdict:
-            case None:
-                self._attempts[name] = attempt
-            case Allow():
-                _log.info("a gang is begun", extra=words)
-                self._allow(name, verdict)
-            case Reject():
-                _log.info("a gang is not begun", extra={**words, "reason": verdict.why})
-                self._reject(verdict)
-                if verdict.is_over:
-                    self._starts.back_off(name)
-
-    def _reject_misplaced(self, name: str, attempt: Attempt) -> Attempt | None:
-        """Answer the calls for another node than the plan has by now; return what is left."""
-        nodes = {uid: one.node_name for uid, one in attempt.calls.items()}
-        left: Attempt | None = attempt
-        for uid, why in self._starts.misplaced(name, nodes).items():
-            one = attempt.calls[uid]
-            self._reject(Reject((one,), why))
-            left = None if left is None else permit.gone(left, one)
-        return left
+        if verdict is None:
+            return
+        del self._attempts[name]
+        words = {"group": name, "members": len(nodes), "needed": needed}
+        if isinstance(verdict, Allow):
+            _log.info("a gang is begun", extra=words)
+            self._allow(name, verdict)
+            return
+        _log.info("a gang is not begun", extra={**words, "reason": verdict.why})
+        self._reject(verdict)
+        if verdict.is_over:
+            self._starts.back_off(name)
 
     def _allow(self, name: str, verdict: Allow) -> None:
-        self._starts.begun(name)
+        self._starts.no_delay(name)
         self.counts["allowed"] += len(verdict.calls)
         for one in verdict.calls:
             self._starts.coming(one.pod_uid, 0.0)
@@ -194,7 +161,7 @@ class Permits:
     async def _bind(self, call: BindCall, answer: asyncio.Future[str]) -> None:
         """Bind a Pod, whether or not somebody still waits for the answer."""
         try:
-            error = await self._binds.bind(call)
+            error = await self._binder.bind(call)
         except BaseException:
             answer.cancel()
             raise

@@ -25,9 +25,6 @@ ELSEWHERE: Final = "PlannedOnAnotherNode"
 GONE: Final = "the Pod is gone"
 COMING_SECONDS: Final = 5.0
 """So long kube-scheduler may take from the filter of a member to its bind call."""
-BACKOFF_SECONDS: Final = 10.0
-BACKOFF_SECONDS_MAX: Final = 160.0
-"""Between two attempts of a gang; each one blocks the room of its plan for 15 s."""
 REVIEW_SECONDS: Final = 1.0
 """So long before the end of its plan a gang gives up, before a review ends the plan."""
 MESSAGE_MAX: Final = 200
@@ -58,9 +55,7 @@ class Starts:
         self._give_back = give_back
         self._coming: dict[str, float] = {}  # UID -> until when its bind is expected
         self._backing_off: set[str] = set()
-        self._delays = Delays[str](
-            clock.monotonic, first=BACKOFF_SECONDS, longest=BACKOFF_SECONDS_MAX
-        )
+        self._delays = Delays[str](clock.monotonic)  # each attempt blocks the room of its plan
 
     # --- members --------------------------------------------------------------------------------
 
@@ -81,8 +76,8 @@ class Starts:
             return False
         return any(map(self.is_coming, self._members.pods(name) - {pod_uid}))
 
-    def changed(self, name: str) -> None:
-        """Let a gang be tried at once: a member came or went."""
+    def no_delay(self, name: str) -> None:
+        """Let a gang be tried at once: it began, or a member came or went."""
         self._delays.over(name)
 
     # --- bind -----------------------------------------------------------------------------------
@@ -106,10 +101,6 @@ class Starts:
             return True
         return any(one.is_given_early for one in self._members.without_node(name).values())
 
-    def is_planned(self, name: str) -> bool:
-        """Tell whether a gang has a plan."""
-        return bool(self._groups.places(name))
-
     def needed(self, name: str) -> int:
         """Return how many members must come to be bound together."""
         gang = self._groups.gang_of(name)
@@ -125,31 +116,23 @@ class Starts:
         left = (due - self._clock.wall_us()) / 1e6 - REVIEW_SECONDS
         return min(WAIT_SECONDS, left)
 
-    def misplaced(self, name: str, nodes: Mapping[str, str]) -> dict[str, str]:
-        """Return which of these Pods have no place on their node, and why they are not bound."""
-        if name in self._backing_off:
-            return dict.fromkeys(nodes, GANG_BACKOFF)
-        places = {place.request.uid: place.node_name for place in self._groups.places(name)}
-        return {uid: ELSEWHERE for uid, node in nodes.items() if places.get(uid) != node}
-
-    def why_not_begun(self, name: str, pod_uids: Collection[str], unready: Collection[str]) -> str:
+    def why_not(self, name: str, nodes: Mapping[str, str], *, closely: bool = False) -> str:
         """
-        Return which of these members can't be bound where it was planned, empty if all can.
+        Return why one of these Pods can't be bound to its node, empty if all can.
 
         Args:
-            unready: names of the Nodes that kubelet does not keep Ready.
+            closely: look at nodes and cards again, too.
         """
-        refused, waiting = self._groups.refused(name), self._members.waiting(name)
-        for place in self._groups.places(name):
-            uid, path = place.request.uid, place.request.path
-            if uid not in pod_uids:
-                continue
-            if uid not in waiting:
-                return f"{path}: {GONE}"
-            if uid in refused or self._view.directory.number(place.node_name) != place.node:
-                return f"{path}: {NODE_REFUSES}: {place.node_name}"
-            if place.node_name in unready:
-                return f"{path}: node {place.node_name} is not ready"
+        if name in self._backing_off:
+            return GANG_BACKOFF
+        places = {place.request.uid: place for place in self._groups.places(name)}
+        refused = self._groups.refused(name) if closely else frozenset[str]()
+        for uid, node_name in nodes.items():
+            place = places.get(uid)
+            if place is None or place.node_name != node_name:
+                return ELSEWHERE
+            if uid in refused or self._view.directory.number(node_name) != place.node:
+                return f"{place.request.path}: {NODE_REFUSES}: {node_name}"
         return ""
 
     def missing(self, name: str, come: Collection[str]) -> tuple[str, ...]:
@@ -168,10 +151,6 @@ class Starts:
         return ""
 
     # --- backoff --------------------------------------------------------------------------------
-
-    def begun(self, name: str) -> None:
-        """Take note that all of a gang that came are being bound."""
-        self._delays.over(name)
 
     def back_off(self, name: str) -> None:
         """Give a gang's plan back, and refuse its members until there is a new one."""
@@ -193,5 +172,5 @@ class Starts:
 
     def forget(self, name: str) -> None:
         """Forget a gang without Pods."""
-        self._backing_off.discard(name)
-        self._delays.over(name)
+        self.try_again(name)
+        self.no_delay(name)

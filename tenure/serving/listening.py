@@ -218,14 +218,8 @@ async def listening(
     tls: ssl.SSLContext | None = None,
     http2: Http2 | None = None,
     finish_seconds: float,
-    ends_calls: bool = False,
 ) -> AsyncIterator[int]:
-    """
-    Listen until the block ends, then let requests in flight finish; the value is the port.
-
-    Args:
-        ends_calls: a call ends with its caller over HTTP/1.1 too, as it does over HTTP/2.
-    """
+    """Listen until the block ends, then let requests in flight finish; the value is the port."""
     app.on_response_prepare.append(_harden)
     app.middlewares.insert(0, counted(connections.bodies))
     runner = web.AppRunner(
@@ -233,7 +227,7 @@ async def listening(
         access_log=None,
         logger=_Requests(_log),
         handle_signals=False,
-        handler_cancellation=ends_calls,
+        handler_cancellation=http2 is not None,  # a call ends with its caller, as over HTTP/2
         shutdown_timeout=finish_seconds,
         auto_decompress=False,
         keepalive_timeout=connections.limits.idle_seconds,
@@ -264,17 +258,10 @@ async def announced(
     tls: ssl.SSLContext | None = None,
     *,
     http2: Http2 | None = None,
-    ends_calls: bool = False,
 ) -> AsyncIterator[None]:
-    """Listen until the block ends, then let requests in flight finish; as `listening`."""
+    """Listen until the block ends, then let requests in flight finish."""
     async with listening(
-        app,
-        where,
-        connections,
-        tls=tls,
-        http2=http2,
-        finish_seconds=FINISH_SECONDS,
-        ends_calls=ends_calls,
+        app, where, connections, tls=tls, http2=http2, finish_seconds=FINISH_SECONDS
     ) as port:
         _log.info("listening", extra={"what": what, "host": where[0], "port": port})
         yield

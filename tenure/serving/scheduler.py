@@ -384,7 +384,7 @@ async def _answer(process: Process, folder: ServingFolder) -> None:
     http2 = Http2(answer=calls.answer_path, body_bytes_max=body_bytes_max, is_silent=is_silent)
     tls = folder.serving.context
     where, drain = process.options.extender, process.options.drain_seconds
-    async with announced(app, where, "extender", connections, tls, http2=http2, ends_calls=True):
+    async with announced(app, where, "extender", connections, tls, http2=http2):
         await process.stopping.wait()
         process.live.permits.drain()
         _log.info("draining", extra={"seconds": drain})

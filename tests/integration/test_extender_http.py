@@ -170,7 +170,6 @@ def served(tmp_path: Path) -> Callable[..., None]:
                         tls=serving.context,
                         http2=http2,
                         finish_seconds=SECONDS_MAX,
-                        ends_calls=True,
                     )
                 )
                 if stop is None:

@@ -309,7 +309,6 @@ class Service:
             wakeups,
             start=self.tasks.start,
             why_not=self._why_not,
-            unready=self.agents.ready.unready,
         )
         self.extender = Extender(
             self.view,

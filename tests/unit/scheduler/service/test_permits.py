@@ -10,10 +10,10 @@ import pytest
 
 from ledger.domain.log.events import GroupPlanned, PodBound, PodReserved
 from scheduler.decide.group.permit import NEWER, WAIT_SECONDS
-from scheduler.service.agents import Ready
+from scheduler.service.budgets import FIRST_SECONDS
 from scheduler.service.permits import DRAINING, Permits
 from scheduler.service.ports import BindCall
-from scheduler.service.starts import BACKOFF_SECONDS, ELSEWHERE, GANG_BACKOFF, GONE
+from scheduler.service.starts import ELSEWHERE, GANG_BACKOFF, GONE
 from tests.support.grouped import Scene
 from tests.support.objects import node as node_object
 from tests.unit.scheduler.service.test_gangs import victims
@@ -28,7 +28,6 @@ class Start:
     def __init__(self, *names: str, gpus: int = 8) -> None:
         self.scene = Scene(*names, gpus=gpus)
         self.why = ""
-        self.ready = Ready(self.scene.live.wakeups)
         self.permits = Permits(
             self.scene.groups.starts,
             self.scene.binder,
@@ -36,7 +35,6 @@ class Start:
             self.scene.live.wakeups,
             start=self.scene.tasks.start,
             why_not=lambda: self.why,
-            unready=self.ready.unready,
         )
         self.calls: dict[str, asyncio.Task[str]] = {}
 
@@ -135,15 +133,15 @@ def test_a_gang_that_failed_is_refused_until_it_has_a_new_plan_and_then_woken() 
                 == GANG_BACKOFF
             )
         before = versions()
-        await start.wait(BACKOFF_SECONDS - 0.5)
+        await start.wait(FIRST_SECONDS - 0.5)
         assert versions() == before
         await start.wait(1)
         assert not set(versions()) & set(before), "both are woken"
         await start.come("gang-0")
         await start.wait(LATE)
-        await start.wait(BACKOFF_SECONDS + 1)
+        await start.wait(FIRST_SECONDS + 0.5)
         assert not start.scene.passing("gang-1"), "twice as long"
-        await start.wait(BACKOFF_SECONDS)
+        await start.wait(FIRST_SECONDS)
         for name in ("gang-1", "gang-0"):
             await start.come(name)
         await start.scene.tasks.all_done()
@@ -233,10 +231,11 @@ def cordoned(start: Start) -> None:
 
 
 def not_ready(start: Start) -> None:
-    """Let kubelet keep it Ready no more."""
+    """Let kubelet keep it Ready no more, of which kube-controller-manager's taint tells."""
     value = node_object("a", allocatable={"cpu": "64", "memory": "256Gi", "pods": "110"})
-    value["status"]["conditions"] = [{"type": "Ready", "status": "Unknown"}]
-    start.ready.put("uid-a", value)
+    taint = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
+    value["spec"] = {**value.get("spec", {}), "taints": [taint]}
+    start.scene.live.tell("nodes", value, uid="uid-a")
 
 
 @pytest.mark.parametrize("change", [cordoned, not_ready])
