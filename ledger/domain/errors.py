@@ -53,6 +53,10 @@ class StaleStreamError(LedgerError):
         super().__init__(f"stream moved on: stream={stream}, expected_version={expected_version}")
 
 
+class NotAfterError(LedgerError):
+    """What was counted as recorded is not. Decide again, retry."""
+
+
 class FencedError(LedgerError):
     """The head moved or the epoch changed: this process is no longer the writer. Give up."""
 

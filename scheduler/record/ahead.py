@@ -20,7 +20,7 @@ class Later:
         meanwhile: positions of the reservations that counted as well, each of another Pod.
         plans: positions of plans that kept places as well.
         dropped: groups whose plans kept no places any more.
-        lacking: keys of reservations that counted as well and that the ledger does not have.
+        lacking: keys of what is said to have counted as well and the ledger does not have.
     """
 
     position: int
@@ -36,7 +36,6 @@ class _Reserved:
 
     position: int
     wall_us: int
-    key: str
     node_uid: str
     group: str
     decided_on: int
@@ -60,7 +59,7 @@ class Ahead:
     event_at: Callable[[int], RecordedEvent]
     requests: dict[str, RecordedRequest] = field(default_factory=dict)  # by digest
     _decided_on: dict[int, list[_Reserved]] = field(default_factory=dict)  # by that position
-    _by_key: dict[str, list[_Reserved]] = field(default_factory=dict)
+    _by_key: dict[str, _Reserved] = field(default_factory=dict)  # <Pod UID>/<attempt>
     _on_node: dict[str, list[int]] = field(default_factory=dict)  # positions, by UID of the node
     _plans: dict[str, list[tuple[int, int]]] = field(default_factory=dict)  # position, wall_us
 
@@ -80,7 +79,6 @@ class Ahead:
                 reserved = _Reserved(
                     position=position,
                     wall_us=recorded.envelope.wall_us,
-                    key=f"{event.pod_uid}/{event.attempt}",
                     node_uid=event.node_uid,
                     group=event.group,
                     decided_on=event.decided_on,
@@ -88,7 +86,7 @@ class Ahead:
                     dropped=event.dropped,
                 )
                 self._decided_on.setdefault(event.decided_on, []).append(reserved)
-                self._by_key.setdefault(reserved.key, []).append(reserved)
+                self._by_key[f"{event.pod_uid}/{event.attempt}"] = reserved
             case _:
                 pass
 
@@ -101,7 +99,7 @@ class Ahead:
         ]
 
     def _later(self, reserved: _Reserved) -> Later:
-        found = {key: self._counted(key, reserved) for key in reserved.beside or ()}
+        found = {key: self._by_key.get(key) for key in reserved.beside or ()}
         counted = [each for each in found.values() if each is not None]
         meanwhile = [each.position for each in counted]
         if reserved.beside is None:
@@ -115,21 +113,6 @@ class Ahead:
             plans=tuple(dict.fromkeys(filter(None, plans))),
             dropped=reserved.dropped,
             lacking=tuple(key for key, each in found.items() if each is None),
-        )
-
-    def _counted(self, key: str, by: _Reserved) -> _Reserved | None:
-        """
-        Return the reservation that was on its way under a key.
-
-        One that the ledger refused may be followed by another one under the same key.
-        """
-        return next(
-            (
-                each
-                for each in self._by_key.get(key, ())
-                if each.decided_on <= by.decided_on and by.key not in (each.beside or ())
-            ),
-            None,
         )
 
     def _plan(self, group: str, by: _Reserved, before: int) -> int:

@@ -255,6 +255,17 @@ def reserved(
     return _of_pod(event, "reserve", at_us)
 
 
+def counted_keys(events: Sequence[NewEvent]) -> tuple[str, ...]:
+    """Return the keys of the reservations that these counted and that are not among them."""
+    beside = {
+        f"reserve:{holder[0]}:{holder[2]}"
+        for new in events
+        if isinstance(new.event, PodReserved)
+        for holder in (each.rpartition("/") for each in new.event.beside or ())
+    }
+    return tuple(sorted(beside - {new.idempotency_key for new in events}))
+
+
 def placed_aside(
     placement: Placement,
     at_us: int,

@@ -49,6 +49,7 @@ NOT_THERE: Final = "the node that was named would not take it"
 HELD: Final = "the Pod held something already"
 KEPT: Final = "a plan that stands keeps places for them"
 NOT_BEFORE: Final = "a position before its own"
+NOT_HERE: Final = "the ledger does not have them"
 SOMEBODY: Final = "a plan is made for somebody"
 
 
@@ -87,7 +88,7 @@ class Replay:
         self._ahead = ahead
         requests = {} if ahead is None else ahead.requests
         self._state = SoFar(at_work=ahead is not None, by=by, requests=requests)
-        self._made: dict[int, tuple[Difference, ...] | None] = {}  # position -> what differs there
+        self._made: dict[int, tuple[Difference, ...]] = {}  # position -> what differs there
         self._refusals: dict[str, Unfit | None] = {}  # group -> why its newest plan gave nothing
         self._ends: dict[str, tuple[Sequence[End], list[End]]] = {}  # as decided, and as recorded
 
@@ -184,7 +185,7 @@ class Replay:
         """Make the choices that were made on the state at this position, ahead of their events."""
         for later in ahead.decided_on(position):
             if later.lacking:
-                self._made[later.position] = None
+                self._made[later.position] = (difference("beside", later.lacking, NOT_HERE),)
                 continue
             recorded = ahead.event_at(later.position)
             event = recorded.event

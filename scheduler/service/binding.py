@@ -15,7 +15,12 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol, assert_never
 
 from certs.ports import ApiError, ConflictError, Object, Objects, api_path
-from ledger.domain.errors import IdempotencyError, LedgerError, StaleStreamError
+from ledger.domain.errors import (
+    IdempotencyError,
+    LedgerError,
+    NotAfterError,
+    StaleStreamError,
+)
 from ledger.domain.log.events import PodBound, PodObserved, PodReserved, PodVoided
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.resources import ANNOTATION_TENURE_FENCE
@@ -388,7 +393,7 @@ class Binder:
                 self._expect_others(chosen)
                 job.node_uid = chosen.reservation.node_uid
             assert job.chosen is not None, job.call
-            answer = await self._record(job.chosen.events, job.chosen.expected)
+            answer = await self._record(job.chosen.events, job.chosen.after)
             told = outcomes.of_command(answer, is_new=not job.unsure)
             job.unsure = isinstance(told, NoAnswer)
             if isinstance(answer, Recorded):
@@ -399,7 +404,7 @@ class Binder:
                 self._forget_others(job.chosen)
             if _is_for(answer, IdempotencyError):
                 self.books.used(job.chosen)  # kube-scheduler asks again
-            if not _is_for(answer, StaleStreamError):
+            if not (_is_for(answer, StaleStreamError) or _is_for(answer, NotAfterError)):
                 return told
         return Rejected(NODE_MOVED)
 
@@ -426,11 +431,11 @@ class Binder:
         return outcomes.of_command(await self._record((event,)), is_new=False)
 
     async def _record(
-        self, new: tuple[NewEvent, ...], expected: Mapping[str, int] | None = None
+        self, new: tuple[NewEvent, ...], after: tuple[str, ...] = ()
     ) -> Outcome | LedgerError:
         ours = tuple(events.by(self.actor, event) for event in new)
         try:
-            answer = await self.recorder.record(Command(events=ours, expected=expected or {}))
+            answer = await self.recorder.record(Command(events=ours, after=after))
         except LedgerError as error:
             return error
         if isinstance(answer, Recorded):

@@ -185,9 +185,11 @@ class LiveBooks:
             for new in self.describing(recorded, digest, about, at_us):
                 described.setdefault(digest, new)
         assert isinstance(reservation.event, PodReserved)
+        together = (*described.values(), *first, *others, reservation)
         return Chosen(
             reservation=reservation.event,
-            events=(*described.values(), *first, *others, reservation),
+            events=together,
+            after=events.counted_keys(together),
             others=tuple(new.event for new in others if isinstance(new.event, PodReserved)),
         )
 

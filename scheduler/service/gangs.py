@@ -111,13 +111,14 @@ class Gangs:
         await self._tell()
 
     async def _tell(self) -> None:
-        for new in self._groups.plans.begin_drops():
+        due = self._groups.plans.begin_drops()
+        for number, new in enumerate(due):
             assert isinstance(new.event, PlanDropped), new
             ours = events.by(self._binder.actor, new)
             try:
                 error = await record(self._binder.recorder, (ours,), self._binder.books.recorded)
             except LedgerError:
-                self._groups.plans.drop_failed(new.event.group)
+                self._groups.plans.drops_failed(due[number:])
                 raise
             if error is not None:
                 words = {"group": new.event.group, "reason": str(error)}

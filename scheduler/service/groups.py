@@ -826,11 +826,11 @@ class Plans:
         self._drops.clear()
         return drops
 
-    def drop_failed(self, name: str) -> None:
-        """Let an end that could not be recorded be recorded again."""
-        drop = self._dropping.pop(name, None)
-        if drop is not None:
-            self._drops[name] = drop
+    def drops_failed(self, drops: Sequence[NewEvent]) -> None:
+        """Let ends that could not be recorded be recorded again, unless the feed told of them."""
+        for name, drop in list(self._dropping.items()):
+            if drop in drops:
+                self._drops[name] = self._dropping.pop(name)
 
     def has_told(self, event: LedgerEvent) -> bool:
         """Take note of an event that is in the ledger now; tell whether it was made here."""

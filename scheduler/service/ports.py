@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from certs.ports import Object
@@ -93,13 +93,13 @@ class Chosen:
         reservation: its annotations are the Binding's, but for what tells its position.
         events: the reservation is the last; before it what must be recorded first.
         others: reservations among these, of members of its gang that are not bound yet.
-        expected: stream -> version, where another writer may have come first.
+        after: keys of the events that were counted, and were on their way into the ledger.
     """
 
     reservation: PodReserved
     events: tuple[NewEvent, ...]
     others: tuple[PodReserved, ...] = ()
-    expected: Mapping[str, int] = field(default_factory=dict)
+    after: tuple[str, ...] = ()
 
     @property
     def reservations(self) -> tuple[PodReserved, ...]:

@@ -38,7 +38,6 @@ BY_GATE: Final = "an answer of the gate: kube-scheduler chooses what claims are 
 WITH_CLAIMS: Final = "with claims of the files"
 RECOVERED: Final = "a reservation that a recovery read off its Pod"
 ON_ANOTHER: Final = "no choice of cards and CPUs, and this ledger is of a cluster at work"
-LACKING: Final = "a reservation that was chosen beside one that the ledger has not recorded"
 NOT_SAID: Final = "a reservation that does not say on which position it was decided"
 _PROGRESS_EVENTS: Final = 200
 _COLUMNS: Final = (
@@ -174,7 +173,7 @@ def _ahead(source: Ledger, position: int | None) -> Ahead:
         return next(source.read_events(after=at - 1, limit=1))
 
     ahead = Ahead(event_at=event_at)
-    for recorded in source.read_events():  # what counted may be recorded behind what was decided
+    for recorded in source.read_events():  # of a gang's members one counts that is said last
         ahead.add(recorded)
     if position is not None:
         ahead.only(position)
@@ -215,8 +214,8 @@ def _why_not(recorded: RecordedEvent, *, simulated: bool) -> str:
     match recorded.event:
         case PodReserved() if is_recovered(recorded.envelope):
             return RECOVERED
-        case PodReserved(decided_on=decided_on):
-            return NOT_SAID if decided_on is None else LACKING
+        case PodReserved():
+            return NOT_SAID
         case PodObserved(source=source) if source == BY_CLAIMS:
             return WITH_CLAIMS
         case RequestRefused(stage=stage) if stage == CLAIMS_STAGE:

@@ -12,6 +12,7 @@ from ledger.domain.errors import (
     FencedError,
     IdempotencyError,
     LedgerError,
+    NotAfterError,
     OverloadedError,
     StaleStreamError,
 )
@@ -154,6 +155,33 @@ def test_expected_versions_count_the_commands_before(store: Store) -> None:
 
         assert [type(each) for each in outcomes] == [Recorded, Recorded, Refused, Recorded]
         assert isinstance(error_of(outcomes[2]), StaleStreamError)
+
+
+def test_a_command_comes_after_what_it_counted(store: Store) -> None:
+    """In its batch or before it; where that was refused, it is refused with it."""
+    clock = Clock()
+    with store.open() as ledger:
+        writer = start(ledger)
+        writer.append(clock.all(node()))
+        first, full, second, third, fourth = (
+            clock.new(reserved(name, share(minor, 100)), key=name)
+            for name, minor in (("a", 0), ("full", 0), ("b", 1), ("c", 2), ("d", 3))
+        )
+        outcomes = writer.record(
+            [
+                one(first),
+                Command(events=(second,), after=("a",)),
+                one(full),
+                Command(events=(third,), after=("full",)),
+            ]
+        )
+        later = writer.record([Command(events=(fourth,), after=("a", "b"))])
+
+        assert [type(each) for each in outcomes] == [Recorded, Recorded, Refused, Refused]
+        assert isinstance(error_of(outcomes[2]), CapacityError)
+        assert isinstance(error_of(outcomes[3]), NotAfterError)
+        assert [type(each) for each in later] == [Recorded]
+        assert verify(ledger).ok
 
 
 def test_a_command_that_no_column_can_hold_is_refused_alone(store: Store) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ledger.domain.dialects.dra.drivers import LookedAt
-from ledger.domain.errors import LedgerError
+from ledger.domain.errors import LedgerError, NotAfterError
 from ledger.domain.log.events import (
     DriftFound,
     DriftResolved,
@@ -82,6 +82,9 @@ class MemoryLedger:
         why = next((self.refuses[uid] for uid in about if uid in self.refuses), None)
         if why is not None:
             return Refused(error=LedgerError(why))
+        missing = [key for key in command.after if key not in self.keys]
+        if missing:
+            return Refused(error=NotAfterError(missing[0]))
         for new in command.events:
             assert new.idempotency_key not in self.keys, new.idempotency_key
             self.keys.append(new.idempotency_key)

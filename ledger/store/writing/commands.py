@@ -20,7 +20,13 @@ from sqlalchemy import Connection, select
 from sqlalchemy.exc import DBAPIError
 
 from ledger.domain.bounds import NAME_MAX, WALL
-from ledger.domain.errors import CapacityError, IdempotencyError, LedgerError, StaleStreamError
+from ledger.domain.errors import (
+    CapacityError,
+    IdempotencyError,
+    LedgerError,
+    NotAfterError,
+    StaleStreamError,
+)
 from ledger.domain.log.codec import Json, misfit, plain_value
 from ledger.domain.log.events import encode_event
 from ledger.domain.log.recorded import NewEvent
@@ -45,11 +51,12 @@ class Command:
     What one caller decided: at least one event; all of them stand or fall together.
 
     Their idempotency keys make the command known when it comes again. `expected`: stream -> the
-    version that the decision was made on.
+    version that the decision was made on. `after`: keys of events of others that it counted.
     """
 
     events: tuple[NewEvent, ...]
     expected: Mapping[str, int] = field(default_factory=dict)
+    after: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         assert self.events, "a command records something"
@@ -68,8 +75,8 @@ class Refused:
     """
     Nothing of the command is recorded.
 
-    `error` is a StaleStreamError, CapacityError, IdempotencyError, ClockSkewError, UnfitError, or a
-    LedgerError for events that contradict the ledger in another way.
+    `error` is a StaleStreamError, NotAfterError, CapacityError, IdempotencyError, ClockSkewError,
+    UnfitError, or a LedgerError for events that contradict the ledger in another way.
     """
 
     error: LedgerError
@@ -123,11 +130,12 @@ def _together(
             outcomes.append(Refused(error=error))
             continue
         answer = _answer(command, known)
-        stale = None if answer else _stale(writer, command, ahead)
+        stale = None if answer else _stale(writer, command, ahead, known)
         if stale and recorded is None:  # perhaps a repeat, whose own success moved the version
             recorded = _recorded(writer, commands)
             known = {**recorded, **known}
             answer = _answer(command, known)
+            stale = None if answer else _stale(writer, command, ahead, known)
         answer = answer or stale
         skewed = None if answer else writer.skew(command.events)
         if skewed:
@@ -189,10 +197,16 @@ def _used_before(new: NewEvent) -> IdempotencyError:
     )
 
 
-def _stale(writer: Writer, command: Command, ahead: Mapping[str, int]) -> Refused | None:
+def _stale(
+    writer: Writer, command: Command, ahead: Mapping[str, int], known: Mapping[str, _Known]
+) -> Refused | None:
     for stream, version in command.expected.items():
         if writer.stream_version(stream) + ahead.get(stream, 0) != version:
             return Refused(error=StaleStreamError(stream=stream, expected_version=version))
+    for key in command.after:
+        if key not in known:
+            fact = f"what was counted is not in the ledger: idempotency_key={key}"
+            return Refused(error=NotAfterError(fact))
     return None
 
 
@@ -209,6 +223,7 @@ def _refusal(writer: Writer, error: Exception) -> LedgerError:
 
 def _recorded(writer: Writer, commands: Sequence[Command]) -> dict[str, _Known]:
     given = {new.idempotency_key for command in commands for new in command.events}
+    given.update(key for command in commands for key in command.after)
     try:
         with writer.connection.begin():
             return known_keys(writer.connection, [key for key in given if fits(key)])

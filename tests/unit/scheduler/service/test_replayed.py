@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
 
-from ledger.domain.errors import UnknownOutcomeError
-from ledger.domain.log.events import GroupPlanned, NodeLost, PodReleased, PodReserved
+from ledger.domain.errors import LedgerError, NotAfterError, UnknownOutcomeError
+from ledger.domain.log.events import GroupPlanned, NodeLost, PlanDropped, PodReleased, PodReserved
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.resources import ANNOTATION_GPU_TOPOLOGY
-from ledger.store.writing.commands import Command, Outcome
+from ledger.store.writing.commands import Command, Outcome, Refused
 from scheduler.record.replay import Again
 from scheduler.record.so_far import InForce
 from scheduler.service.groups import MEMBERS_SECONDS
@@ -144,33 +145,46 @@ def test_nothing_is_chosen_between_a_nodes_last_inventory_and_its_loss() -> None
     assert isinstance(ledger.asked, NotChosen)
 
 
-@pytest.mark.parametrize("late", ["p", "q"])
-def test_what_was_on_its_way_counts_whenever_it_is_recorded(late: str) -> None:
-    """One of two commands is sent again, and comes behind the other or behind a third."""
+def test_what_was_chosen_meanwhile_does_not_count_where_it_is_recorded_first() -> None:
+    """The command of the second is sent again, and comes behind the third."""
     scene = Scene(gpus=4)
     ready(scene, "p", "q", "r")
-    chosen = {name: scene.chosen(name, "a") for name in ("p", "q")}
-    first = "pq".replace(late, "")
-    scene.record(*chosen[first].events)
-    if late == "q":
-        chosen["r"] = scene.chosen("r", "a")
-        scene.record(*chosen["r"].events)
-    scene.record(*chosen[late].events)
-    got = [cards(chosen[name].reservation) for name in sorted(chosen)]
-    assert got == [[0], [1], [2]][: len(chosen)]
-    assert differences(scene, len(chosen)) == []
+    first, second = scene.chosen("p", "a"), scene.chosen("q", "a")
+    scene.record(*first.events)
+    third = scene.chosen("r", "a")
+    scene.record(*third.events)
+    scene.record(*second.events)
+    got = [cards(each.reservation) for each in (first, second, third)]
+    assert got == [[0], [1], [2]]
+    assert differences(scene, 3) == []
 
 
-def test_who_was_chosen_beside_what_the_ledger_refused_is_not_decided_again() -> None:
-    """Nothing tells what that would have held; a later one under its key is another one."""
+def test_who_counted_what_the_ledger_refuses_is_chosen_again() -> None:
+    """Its command is not recorded before what it counted: nothing would tell what that held."""
     scene = Scene(gpus=4)
     ready(scene, "p", "q")
     refused, chosen = scene.chosen("p", "a"), scene.chosen("q", "a")
     scene.books.refused(refused)
-    scene.record(*refused.events[:-1])
-    assert [new.event for new in scene.chosen("p", "a").events] != []
-    scene.record(*chosen.events[-1:])
-    assert again(scene) == []
+    assert chosen.after == ("reserve:pod-p:1",)
+    command = Command(events=chosen.events, after=chosen.after)
+    answer = asyncio.run(scene.live.ledger.record(command))
+    assert isinstance(answer, Refused)
+    assert isinstance(answer.error, NotAfterError)
+    scene.books.refused(chosen)
+    assert cards(scene.reserve("q", "a")) == [0]
+    assert differences(scene, 1) == []
+
+
+def test_what_counted_and_is_not_there_is_a_difference() -> None:
+    """No ledger of ours says so."""
+    scene = Scene(gpus=4)
+    ready(scene, "p", "q")
+    scene.books.refused(scene.chosen("p", "a"))
+    ready(scene, "p")
+    scene.chosen("p", "a")
+    scene.record(*scene.chosen("q", "a").events)
+    [(name, [found])] = differences(scene, 1)
+    assert (name, found.what, found.recorded) == ("ml/q", "beside", "pod-p/1")
 
 
 def test_the_places_of_a_plan_count_that_is_recorded_with_another_pod() -> None:
@@ -215,6 +229,24 @@ def test_a_plan_that_ended_keeps_nothing_before_its_end_is_recorded() -> None:
     assert cards(scene.reserve("x", "a")) == [1]
     scene.tell_drops()
     assert differences(scene, 2) == []
+
+
+def test_every_end_of_a_plan_is_recorded_once_the_ledger_is_back() -> None:
+    """It was away at the first of two; nobody of a group is bound while its plan's end is due."""
+    scene = Scene(gpus=8)
+    for job in ("job", "other"):
+        scene.job(2, gpus=1, name=job)
+        scene.passing(f"{job}-0")
+        scene.reserve(f"{job}-0", "a")
+    scene.delete("job-1")
+    scene.delete("other-1")
+    scene.live.ledger.away = LedgerError("down")
+    with pytest.raises(LedgerError):
+        scene.settle()
+    scene.live.ledger.away = None
+    scene.settle()
+    assert len(scene.said(PlanDropped)) == 2
+    assert not scene.groups.plans.ends_due()
 
 
 def test_a_member_is_chosen_once_the_plan_of_its_group_is_recorded() -> None:
