@@ -185,6 +185,7 @@ class Refusing:
         """Forget a Pod that is gone; the ledger is told where the Pod waits by it."""
         self._due.pop(uid, None)
         self._filtered.pop(uid, None)
+        self._records.forget(uid)
         told = self._told.pods.pop(uid, None)
         now = self._clock.monotonic()
         while self._deleted and next(iter(self._deleted.values())) <= now - FILTERED_SECONDS:

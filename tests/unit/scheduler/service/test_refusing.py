@@ -540,6 +540,24 @@ def test_deleted_pods_are_forgotten_where_nothing_is_recorded_either() -> None:
     assert len(scene.refusing._deleted) == 1
 
 
+def test_a_deleted_pod_whose_refusal_has_no_answer_is_forgotten() -> None:
+    """Whether it was recorded the ledger is asked, as for whoever was refused."""
+    scene = Scene()
+    scene.fill("a")
+    scene.fill("b")
+    scene.live.ledger.away = UnknownOutcomeError("no answer")
+    scene.filter(_pod("p"))
+    with pytest.raises(UnknownOutcomeError):
+        scene.settle()
+    assert scene.refusing._records.unsure
+    scene.refusing.drop("pod-p")
+    assert not scene.refusing._records.unsure
+    scene.live.ledger.away = None
+    scene.history = {"pod-p": Told(number=1, waiting=("default", "p"))}
+    scene.settle()
+    assert stages(scene) == ["gone"]
+
+
 def test_a_pod_that_had_a_place_or_was_never_refused_is_no_wait_that_ends() -> None:
     """Its last word in the ledger is the reservation, or there is none."""
     scene = Scene()
