@@ -73,7 +73,9 @@ class _Given:
     minors: tuple[int, ...]
 
 
-def refused_everywhere(request: PodRequest, refusal: Unfit, nodes: int) -> Unplaced:
+def refused_everywhere(
+    request: PodRequest, refusal: Unfit, nodes: int, remedy: str = ""
+) -> Unplaced:
     """Return a refusal for which every one of so many nodes has the same reason."""
     asked = f"asks {refusal.requested} {refusal.unit}".rstrip()
     detail = asked if refusal.available < 0 else f"{asked}, {refusal.available} available"
@@ -85,6 +87,7 @@ def refused_everywhere(request: PodRequest, refusal: Unfit, nodes: int) -> Unpla
                 reason=refusal.reason,
                 nodes=nodes,
                 detail=detail if refusal.requested >= 0 else "",
+                remedy=remedy,
             ),
         ),
         nodes=NodeReasons(texts=((refusal.reason,),), codes=(0,) * nodes),

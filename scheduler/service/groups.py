@@ -49,7 +49,14 @@ from scheduler.service.beginning import Beginning
 from scheduler.service.holds import seconds_of
 from scheduler.service.members import Members, Waiting
 from scheduler.service.ports import Chosen, Clock
-from scheduler.service.starts import COMING_SECONDS, ELSEWHERE, GANG_BACKOFF, GONE, Starts
+from scheduler.service.starts import (
+    COMING_SECONDS,
+    ELSEWHERE,
+    GANG_BACKOFF,
+    GONE,
+    MEMBERS_GATED,
+    Starts,
+)
 from scheduler.service.to_come import TO_COME_SECONDS, ToCome
 from scheduler.service.view import ClusterView, Judged
 
@@ -61,6 +68,8 @@ UNKNOWN_MEMBER: Final = "the watch has not shown the Pod yet"
 MEMBERS_COME: Final = "members of the group are still being created"
 MEMBERS_SECONDS: Final = 2.0
 """How long a group's first member waits for the others, whose number its label says."""
+GATES_MAX: Final = 3
+"""So many gates are named in one reason; of the others the number is enough."""
 
 
 class LiveGroups:
@@ -85,6 +94,9 @@ class LiveGroups:
         self.starts = Starts(view, clock, self.groups, self.members, give_back=self.plans.give_back)
         self._taken: dict[str, Placement] = {}  # UID -> its place, on its way into the ledger
         self._unfit: dict[str, Unfit] = {}  # gang -> why nobody of it got a place last
+        self._short: dict[
+            str, tuple[tuple[str, ...], float]
+        ] = {}  # gang -> who is behind gates, since when
         view.wakeups.event_folded.subscribe(self._take_event)
         view.wakeups.node_dropped.subscribe(self.node_gone)
         for event, at_us in begun.groups:
@@ -148,6 +160,7 @@ class LiveGroups:
         self.members.forget(name)
         self._unfit.pop(name, None)
         self.starts.forget(name)
+        self._short.pop(name, None)
         self.groups.forget(name)
         self.plans.give_up_to_come(name)
 
@@ -160,7 +173,11 @@ class LiveGroups:
         return frozenset((uid, *(self.members.pods(name) - waiting)))
 
     def planned_now(self, name: str) -> dict[str, Waiting]:
-        """Return the members of a gang that are gated and have a place, planned if need be."""
+        """
+        Return the members of a gang that are gated and have a place, planned if need be.
+
+        Nobody while too many of those who have one are behind somebody else's gates.
+        """
         self.plans.lead()
         if self.starts.is_backing_off(name):
             return {}
@@ -170,6 +187,8 @@ class LiveGroups:
             first = next(iter(gated.values()))
             self._place_of(first.request, self._view.directory.numbers())
         found = {uid: one for uid, one in gated.items() if self.groups.kept(one.request)}
+        if found and self._is_short(name):
+            return {}
         if found:
             self.plans.extend(name)
         elif is_new and name in self.plans:
@@ -185,16 +204,53 @@ class LiveGroups:
             return members if isinstance(place, Placement) else {}
         return {}
 
+    def _is_short(self, name: str) -> bool:
+        """
+        Tell whether too few of a planned gang are free to begin.
+
+        The plan stands as long as its annotation lets the gang wait: nobody else gets its cards.
+        """
+        needed, members = self.starts.needed(name), self.members.waiting(name).values()
+        ready = sum(1 for one in members if self.groups.kept(one.request) is not None)
+        if ready >= needed:
+            self._short.pop(name, None)
+            return False
+        behind = tuple(self.members.behind_gates(name))
+        if self._short.get(name, ((), 0.0))[0] != behind:
+            self._short[name] = behind, self._clock.monotonic()
+        if self._planned_behind(name):
+            self.plans.extend(name)
+        elif name in self.plans and not self.plans.is_under_way(name):
+            self.plans.drop(name, DEADLINE, "")
+        refusal = Unfit(reason=MEMBERS_GATED, requested=needed, available=ready, unit="pods")
+        self._unfit[name] = refusal
+        return True
+
+    def _planned_behind(self, name: str) -> dict[str, Waiting]:
+        """Return the members behind somebody else's gates, while a plan has places for them."""
+        behind, gang = self.members.behind_gates(name), self.groups.gang_of(name)
+        who, since = self._short.get(name, ((), 0.0))
+        if gang is None or who != tuple(behind):
+            return behind
+        return behind if self._clock.monotonic() < since + gang.waiting_seconds else {}
+
     def place_kept(self, request: PodRequest) -> Placement | None:
         """Return the place that a plan keeps for a member, the ledger's or one of ours."""
         self.plans.lead()
         return self.groups.kept(request)
 
     def why_nowhere(self, name: str) -> Unfit | None:
-        """Return why nobody of a gang got a place when it was planned last, or gets one now."""
+        """Return why a gang got no places, or did not begin, when it was planned last."""
         if self.starts.is_backing_off(name):
             return Unfit(reason=GANG_BACKOFF)
         return self._unfit.get(name)
+
+    def gates_of_others(self, name: str) -> str:
+        """Return which gates of somebody else keep back which members; empty without any."""
+        behind = self.members.behind_gates(name).values()
+        found = [f"{gate} of {one.request.path}" for one in behind for gate in one.gates_of_others]
+        more = f" and {len(found) - GATES_MAX} more" if len(found) > GATES_MAX else ""
+        return ", ".join(found[:GATES_MAX]) + more
 
     @contextmanager
     def place_lifted(self, request: PodRequest) -> Iterator[Placement | None]:
@@ -309,11 +365,15 @@ class LiveGroups:
         Plan all who wait of a group on these nodes; return why a gang gets nothing.
 
         A group is planned for the number on its label, where all of it fits: members to come are
-        like the first, for a bounded time after it.
+        like the first, for a bounded time after it. Who is behind somebody else's gate comes after
+        those who are free. Whom Kueue keeps back does not count for a gang's minimum.
         """
         name = group_name(request)
         life = self.groups.life_of(request)
-        members = {uid: one.request for uid, one in self.members.waiting(name).items()}
+        behind = self._planned_behind(name)
+        waiting = {**self.members.waiting(name), **behind}
+        queued = [uid for uid, one in behind.items() if request.gang and one.is_queued]
+        members = {uid: one.request for uid, one in waiting.items() if uid not in queued}
         members.setdefault(request.uid, request)
         members = {
             uid: each
@@ -329,15 +389,18 @@ class LiveGroups:
         missing, until = 0, self._first_at(name) + TO_COME_SECONDS
         if request.group and not request.gang and self._clock.monotonic() < until:
             missing = request.group.replica - len(self.members.pods(name) | members.keys())
-        to_come = self.plans.to_come.like(here[0], missing)
-        answer = self.groups.plan(here, to_come, cluster)
-        if to_come and not answer.whole:
-            answer = self.groups.plan(here, (), cluster)
+        later = self.plans.to_come.like(here[0], missing)
+        if request.gang and len(here) >= self.starts.needed(name):
+            later = [waiting[uid].request for uid in queued]
+        answer = self.groups.plan(here, later, cluster)
+        if later and not answer.whole:
+            later, answer = [], self.groups.plan(here, (), cluster)
+        known = [*here, *later] if request.gang else here
         places = answer.placements
-        taken = [placement for placement in places[: len(here)] if placement is not None]
+        taken = [placement for placement in places[: len(known)] if placement is not None]
         if answer.refusal is None and taken:
-            self.plans.keep(name, here, taken)
-            self.plans.to_come.keep(name, [each for each in places[len(here) :] if each], until)
+            self.plans.keep(name, known, taken)
+            self.plans.to_come.keep(name, [each for each in places[len(known) :] if each], until)
         return answer.refusal
 
     # --- bind -----------------------------------------------------------------------------------
@@ -369,14 +432,14 @@ class LiveGroups:
         return self._take(placement) or NODE_REFUSES
 
     def _lacks_members(self, request: PodRequest) -> bool:
-        name, gang = group_name(request), request.gang
-        if gang is None or self.groups.is_complete(name):
+        name = group_name(request)
+        needed = self.starts.needed(name)
+        if needed <= 1:
             return False
         refused = self.groups.refused(name)
         waiting = self.members.waiting(name).items()
         ready = sum(1 for uid, one in waiting if uid not in refused and self._is_ready(one))
-        held = len(self.groups.lives[name].held) + self.groups.running(name)
-        return held + max(ready, 1) < gang.min_available
+        return max(ready, 1) < needed
 
     def _is_ready(self, one: Waiting) -> bool:
         placement = self.groups.kept(one.request)

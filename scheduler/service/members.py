@@ -13,6 +13,7 @@ from ledger.domain.request.requests import PodRequest, group_name
 from ledger.domain.resources import (
     ANNOTATION_GANG_NAME,
     GATE_TENURE_GANG,
+    GATES_KUEUE,
     LABEL_GPU_GROUP_NAME,
     LABEL_POD_GROUP,
     LABEL_POD_GROUP_NAME,
@@ -55,7 +56,17 @@ class Waiting:
     @property
     def is_free(self) -> bool:
         """Tell whether no gate but ours keeps it from being scheduled."""
-        return all(gate == GATE_TENURE_GANG for gate in self.gates)
+        return not self.gates_of_others
+
+    @property
+    def gates_of_others(self) -> tuple[str, ...]:
+        """Return the gates that somebody else lifts."""
+        return tuple(gate for gate in self.gates if gate != GATE_TENURE_GANG)
+
+    @property
+    def is_queued(self) -> bool:
+        """Tell whether Kueue has no quota for it yet."""
+        return any(gate.startswith(GATES_KUEUE) for gate in self.gates)
 
 
 class Members:
@@ -160,8 +171,15 @@ class Members:
 
     def waiting(self, name: str) -> dict[str, Waiting]:
         """Return the members without a node that nobody else keeps back, in their order."""
-        free = [(uid, one) for uid, one in self.without_node(name).items() if one.is_free]
-        return dict(sorted(free, key=lambda each: each[1].order))
+        return self._in_order(name, lambda one: one.is_free)
+
+    def behind_gates(self, name: str) -> dict[str, Waiting]:
+        """Return the members without a node that somebody else keeps back, in their order."""
+        return self._in_order(name, lambda one: not one.is_free)
+
+    def _in_order(self, name: str, wanted: Callable[[Waiting], bool]) -> dict[str, Waiting]:
+        some = [(uid, one) for uid, one in self.without_node(name).items() if wanted(one)]
+        return dict(sorted(some, key=lambda each: each[1].order))
 
     def gated(self) -> list[str]:
         """Return the gangs with a member that waits for the others, by name."""

@@ -326,7 +326,9 @@ class Refusing:
     ) -> Unplaced | None:
         """Return why a member of a gang waits that nobody got a place of; with nodes' reasons."""
         if refusal.reason != GANG_UNFIT:
-            return refused_everywhere(request, refusal, len(self._view.nodes.nodes))
+            gates = self._groups.gates_of_others(group_name(request))
+            remedy = f"lift the scheduling gate {gates}" if gates else ""
+            return refused_everywhere(request, refusal, len(self._view.nodes.nodes), remedy)
         asked_of_some = offered is not None and len(offered)
         answer = explained(self._view, request, offered if asked_of_some else None, GANG_UNFIT)
         return None if answer is None else _with_gang(answer, refusal)

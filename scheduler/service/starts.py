@@ -20,6 +20,8 @@ from scheduler.service.ports import Clock
 from scheduler.service.view import ClusterView
 
 GANG_BACKOFF: Final = "GangBackoff"
+MEMBERS_GATED: Final = "GangMembersGated"
+"""A gang has its places, and somebody else's scheduling gates keep back members that it needs."""
 ELSEWHERE: Final = "PlannedOnAnotherNode"
 """The node may take the Pod, and its group has a place for it on another one."""
 GONE: Final = "the Pod is gone"

@@ -197,3 +197,39 @@ def test_a_member_whose_planned_node_kube_scheduler_does_not_offer_is_told_so(
     why = tenure("why", f"{refused.namespace}/job-1", "--ledger", ledger, cwd=tmp_path)
     assert reason.detail in why.stdout, why.stdout + why.stderr
     remove_pods(plane, where, ["job-0", "job-1"])
+
+
+@pytest.mark.usefixtures("nodes")
+def test_a_member_behind_somebody_elses_gate_has_its_place_until_that_is_gone(
+    plane: ControlPlane,
+    namespace: Callable[..., str],
+    ledger: str,
+    identities: Identities,
+) -> None:
+    """Three members fill the nodes: an outsider waits, and so do the two without such a gate."""
+    where = pods_in(namespace(managed=False))
+    annotations = {f"{GANG}/name": "gang", f"{GANG}/min-available": "3"}
+    ours, other = {"name": "tenure.sh/gang"}, {"name": "example.org/quota"}
+    names = [f"gang-{number}" for number in range(3)]
+    api = plane.api()
+    with (
+        extender(plane, ledger, identities, forked=True) as served,
+        plane.scheduler(asking(plane, served, identities)),
+    ):
+        for name, gates in zip(names, ([ours], [ours], [ours, other]), strict=True):
+            one = member(name, 4, annotations=annotations, schedulingGates=gates)
+            made = api.create(where, one)
+            assert made.ok, made.message
+        eventually(lambda: len(waits_by(ledger, "GangMembersGated")) == 3)
+        made = api.create(where, member("outsider", 4))
+        assert made.ok, made.message
+        eventually(lambda: waits_by(ledger, "Insufficient gpu devices"))
+        remedies = {one.reasons[0].remedy for one in waits_by(ledger, "GangMembersGated")}
+        [remedy] = remedies
+        assert remedy.startswith("lift the scheduling gate example.org/quota of "), remedy
+        lifted = api.patch(f"{where}/{names[2]}", {"spec": {"schedulingGates": [ours]}})
+        assert lifted.ok, lifted.message
+        bound = settled(plane, where, 3)
+    assert {one["metadata"]["name"] for one in bound} == set(names), served.words()
+    assert len({one["spec"]["nodeName"] for one in bound}) == 3
+    remove_pods(plane, where, [*names, "outsider"])

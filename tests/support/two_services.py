@@ -108,6 +108,9 @@ MEMBERS: Final[dict[str, Json]] = {
     **dict.fromkeys(GANG_MEMBERS, _OF_GANG),
 }
 """Who of the Pods belongs together, in a world with groups."""
+QUOTA: Final = "example.org/quota"
+BEHIND_SECONDS: Final = (0.0, 0.0, 0.5, 5.0, 40.0)
+"""How long somebody else's gate keeps back a member; 0 = it has none."""
 HTTP_SECONDS: Final = 10.0
 BIND_SECONDS: Final = 30.0
 NODES: Final = ("a", "b")
@@ -506,6 +509,7 @@ class World:
         self.groups = groups
         self.inventory = inventory
         self.feed = Random(seed + 2)
+        self.seed = seed
         self.rng = Random(seed)
         self.faults = Faults(Random(seed + 1), rate, only=only)
         self.url = f"sqlite:///{folder / f'{seed}.db'}"
@@ -567,7 +571,21 @@ class World:
             priority=priority,
         )
         pod["status"] = {"phase": "Pending"}
+        draws = Random(f"{self.seed}/{uid}")
+        seconds = draws.choice(BEHIND_SECONDS) if member else 0.0
+        if seconds:
+            gates = pod["spec"].setdefault("schedulingGates", [])
+            pod["spec"]["schedulingGates"] = [*gates, {"name": QUOTA}]
+            self.later(seconds, partial(self._lift, fake_api.path_of(pod), uid))
         self.server.put(fake_api.path_of(pod), pod)
+
+    def _lift(self, path: str, uid: str) -> None:
+        """Lift somebody else's gate of a Pod."""
+        pod = self.server.read(path)
+        if pod is not None and pod["metadata"]["uid"] == uid:
+            gates = [one for one in pod["spec"]["schedulingGates"] if one["name"] != QUOTA]
+            spec = {**pod["spec"], "schedulingGates": gates}
+            self.server.put(path, {**pod, "spec": spec})
 
     def put_older(self) -> None:
         """Let a Pod run that somebody else gave half a card before Tenure came."""
@@ -943,7 +961,6 @@ class World:
         for pod in self.pods():
             uid, waits = pod["metadata"]["uid"], not pod["spec"].get("nodeName")
             waits = waits and pod["status"]["phase"] == "Pending"
-            waits = waits and not pod["spec"].get("schedulingGates")  # that is its reason
             if waits and uid not in said and uid not in self.stranded:
                 self.broken.append(f"waits without a reason: {uid}")
 

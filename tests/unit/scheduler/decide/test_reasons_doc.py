@@ -11,13 +11,21 @@ from scheduler.decide.group import groups
 from scheduler.decide.group import life as group_life
 from scheduler.decide.refusal import reasons
 from scheduler.decide.refusal.reasons import Reason
+from scheduler.service.starts import ELSEWHERE, GANG_BACKOFF, MEMBERS_GATED
 
 DOC = (Path(__file__).parents[4] / "docs" / "reasons.md").read_text()
 OF_NODES = {reason.text for reason in vars(reasons).values() if isinstance(reason, Reason)}
 OF_DIALECTS = {
     reason.text for each in CHOOSERS for reason in (*each.node_reasons, *each.search_reasons)
 }
-OF_GROUPS = {groups.MEMBERS_MISSING, groups.GANG_UNFIT, group_life.DEADLINE}
+OF_GROUPS = {
+    groups.MEMBERS_MISSING,
+    groups.GANG_UNFIT,
+    group_life.DEADLINE,
+    GANG_BACKOFF,
+    MEMBERS_GATED,
+    ELSEWHERE,
+}
 NEVER_SAID = {reasons.UNEXPLAINED.text, reasons.NODE_ABSENT.text}
 TEXTS = sorted((OF_NODES | OF_DIALECTS | OF_GROUPS) - NEVER_SAID)
 

@@ -1,18 +1,41 @@
-"""Why members of groups and gangs wait is recorded, whether or not kube-scheduler asks."""
+"""Members of groups and gangs that wait: why is recorded, and their places are kept."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from ledger.domain.resources import SCHEDULER_NAME
 from scheduler.decide.group.groups import GANG_UNFIT, MEMBERS_MISSING
-from scheduler.service.starts import ELSEWHERE
+from scheduler.service.starts import ELSEWHERE, MEMBERS_GATED
+from scheduler.service.to_come import TO_COME_SECONDS
 from tests.support.grouped import Scene
 
 GATED = [{"name": "tenure.sh/gang"}]
+QUOTA = "example.org/quota"
+KUEUE = "kueue.x-k8s.io/admission"
 
 
 def gate(scene: Scene, name: str) -> list[str]:
     """Return the gates of a Pod."""
     return [one["name"] for one in scene.pods[name]["spec"].get("schedulingGates") or ()]
+
+
+def add_behind(scene: Scene, other: str, gpus: int, like: str = "gang-0") -> str:
+    """Add a member that somebody else's gate keeps back as well; return its name."""
+    metadata = scene.pods[like]["metadata"]
+    about = {key: metadata[key] for key in ("labels", "annotations") if key in metadata}
+    gates = [*(GATED if "annotations" in about else []), {"name": other}]
+    scene.create("behind", gpus, schedulingGates=gates, **about)
+    return "behind"
+
+
+def lift(scene: Scene, name: str, other: str) -> None:
+    """Let somebody lift his gate."""
+    spec: dict[str, Any] = scene.pods[name]["spec"]
+    left = [one for one in spec["schedulingGates"] if one["name"] != other]
+    scene.tell({**scene.pods[name], "spec": {**spec, "schedulingGates": left}})
 
 
 def refuse(scene: Scene, name: str) -> None:
@@ -111,3 +134,109 @@ def test_a_member_that_waits_for_its_recorded_place_is_told_of_the_other_nodes()
     assert scene.passing("job-1", other) == []
     [found] = scene.explain()
     assert {one.reason: one.nodes for one in found.reasons} == {"NodeNotOffered": 1, ELSEWHERE: 1}
+
+
+def test_a_member_behind_somebody_elses_gate_has_a_place_in_the_plan() -> None:
+    """No outsider gets it, nobody of the gang is let go before, and the gate is named."""
+    scene = Scene("a", gpus=8)
+    scene.gang(2, 3, schedulingGates=GATED)
+    behind = add_behind(scene, QUOTA, 2)
+    scene.create("outsider", 4)
+    for _ in range(9):
+        scene.settle()
+        assert scene.passing("outsider") == []
+    assert [gate(scene, name) for name in ("gang-0", "gang-1")] == [["tenure.sh/gang"]] * 2
+    found = [one for one in scene.explain() if one.pod_name == "gang-0"]
+    [reason] = found[0].reasons
+    assert (reason.reason, reason.detail) == (MEMBERS_GATED, "asks 3 pods, 2 available")
+    assert reason.remedy == f"lift the scheduling gate {QUOTA} of ml/behind"
+    lift(scene, behind, QUOTA)
+    scene.settle()
+    for name in ("gang-0", "gang-1", behind):
+        assert scene.passing(name) == ["a"]
+        assert not scene.bind(name, "a")
+
+
+def test_nobody_of_a_gang_is_bound_before_the_gate_of_a_needed_member_is_gone() -> None:
+    """Also where the others have no gate of ours."""
+    scene = Scene("a", gpus=8)
+    scene.gang(2, 3)
+    behind = add_behind(scene, QUOTA, 2)
+    assert scene.passing("gang-0") == ["a"]
+    assert scene.bind("gang-0", "a") == MEMBERS_MISSING
+    lift(scene, behind, QUOTA)
+    scene.settle()
+    assert not scene.bind("gang-0", "a")
+
+
+def test_a_gang_keeps_no_place_behind_a_gate_for_longer_than_it_may_wait() -> None:
+    """Its cards are everybody's again, and once the gate is gone it is planned anew."""
+    scene = Scene("a", gpus=8)
+    scene.gang(2, 3, schedulingGates=GATED)
+    behind = add_behind(scene, QUOTA, 2)
+    scene.create("outsider", 4)
+    for _ in range(13):
+        scene.settle()
+    assert scene.passing("outsider") == ["a"]
+    scene.delete("outsider")
+    lift(scene, behind, QUOTA)
+    scene.settle()
+    assert [gate(scene, name) for name in ("gang-0", "gang-1", behind)] == [[], [], []]
+
+
+@pytest.mark.parametrize("other", [QUOTA, KUEUE])
+def test_a_gang_that_needs_nobody_behind_a_gate_begins_and_keeps_a_place(other: str) -> None:
+    """`min-available` is reached without it."""
+    scene = Scene("a", gpus=8)
+    scene.gang(2, 2, schedulingGates=GATED)
+    behind = add_behind(scene, other, 2)
+    scene.create("outsider", 4)
+    scene.settle()
+    for name in ("gang-0", "gang-1"):
+        assert scene.passing(name) == ["a"]
+        assert not scene.bind(name, "a")
+    scene.settle(90)
+    assert scene.passing("outsider") == []
+    lift(scene, behind, other)
+    scene.settle()
+    assert scene.passing(behind) == ["a"]
+    assert not scene.bind(behind, "a")
+
+
+def test_a_member_that_kueue_has_not_admitted_does_not_count_for_the_minimum() -> None:
+    """Nothing is planned for those who would wait for it: its quota is Kueue's to give."""
+    scene = Scene("a", gpus=8)
+    scene.gang(2, 3, schedulingGates=GATED)
+    add_behind(scene, KUEUE, 2)
+    scene.create("outsider", 4)
+    scene.settle()
+    assert scene.passing("outsider") == ["a"]
+    found = [one for one in scene.explain() if one.pod_name == "gang-0"]
+    assert [one.reason for one in found[0].reasons] == [MEMBERS_MISSING]
+
+
+def test_a_gang_with_room_for_its_minimum_alone_does_not_wait_for_a_gate() -> None:
+    """Who may be scheduled is planned before who is kept back."""
+    scene = Scene("a", gpus=4)
+    scene.gang(1, 2, schedulingGates=GATED)
+    add_behind(scene, QUOTA, 2)
+    scene.gang(2, 2, schedulingGates=GATED)
+    scene.settle()
+    assert [gate(scene, name) for name in ("gang-0", "gang-1")] == [[], []]
+
+
+@pytest.mark.parametrize("other", [QUOTA, KUEUE])
+def test_a_group_keeps_a_place_for_a_member_behind_somebody_elses_gate(other: str) -> None:
+    """Longer than for members to come: it is there."""
+    scene = Scene("a", gpus=8)
+    scene.job(2, replica=3)
+    behind = add_behind(scene, other, 2, like="job-0")
+    scene.create("outsider", 4)
+    for name in ("job-0", "job-1"):
+        assert scene.passing(name) == ["a"]
+        assert not scene.bind(name, "a")
+    scene.settle(2 * TO_COME_SECONDS)
+    assert scene.passing("outsider") == []
+    lift(scene, behind, other)
+    assert scene.passing(behind) == ["a"]
+    assert not scene.bind(behind, "a")
