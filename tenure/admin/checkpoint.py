@@ -205,7 +205,7 @@ def prove(
         if words:
             document["event"] = words
         if start is not None:
-            older = prove_consistency(source, start, tree.size)
+            [older] = prove_consistency(source, [start], tree.size)
             document["consistency"] = {
                 "size": older.size,
                 "root": older.root.hex(),

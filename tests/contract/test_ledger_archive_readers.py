@@ -77,7 +77,7 @@ def test_proofs_about_archived_events_still_work(store: Store, tmp_path: Path) -
                 root=tree.root,
             )
         for size, checkpoint in older.items():
-            grown = prove_consistency(ledger, size, tree.size)
+            [grown] = prove_consistency(ledger, [size], tree.size)
             assert grown.root == checkpoint.root
             assert is_prefix(
                 first=size,

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
+from sqlalchemy.event import listen
 
 from ledger.domain.proofs.merkle import (
     CompactRange,
@@ -17,6 +18,7 @@ from ledger.domain.proofs.merkle import (
     is_prefix,
 )
 from ledger.store.open import Ledger
+from ledger.store.proving.checkpoints import prove_consistency
 from ledger.store.proving.tree import node_reader, stored_range
 from ledger.store.proving.verify import verify
 from ledger.store.reading import tables
@@ -103,6 +105,24 @@ def test_a_refused_append_leaves_the_tree(store: Store) -> None:
         root = tree_over(leaves(ledger)).root()
         with ledger.connection.begin():
             assert stored_range(ledger.connection).root() == root
+
+
+def test_proofs_of_many_sizes_read_each_part_of_the_tree_once(store: Store) -> None:
+    """Agents of 6,000 nodes keep checkpoints of dozens of sizes."""
+    filled(store, 2_000)
+    with store.open("read") as ledger:
+        asked: list[str] = []
+        listen(ledger.connection, "before_cursor_execute", lambda *words: asked.append(words[2]))
+        few = prove_consistency(ledger, [1_990], 2_000)
+        count = len(asked)
+        many = prove_consistency(ledger, range(1_951, 1_991), 2_000)
+        hashes = leaves(ledger)
+    assert many[-1] == few[0]
+    assert [one.root for one in many] == [
+        tree_over(hashes[:size]).root() for size in range(1_951, 1_991)
+    ]
+    assert count < 40
+    assert len(asked) < 8 * count
 
 
 @pytest.mark.parametrize("size", [255, 256, 257, 700], ids=lambda size: f"with {size} events")

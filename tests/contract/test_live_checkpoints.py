@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 from agent.witness.history import BAD, Judged, Shown, Verdict, judged
 from ledger.domain.errors import InputError, LedgerError
 from ledger.signing import Note, PrivateKey, sign_note
-from tenure.serving.scheduling.checkpoints import SIGN_SECONDS, Checkpoints
+from tenure.serving.scheduling.checkpoints import SIGN_SECONDS, Checkpoints, Tree, tree_of
 from tests.support.recovery import recovered, witness
 from tests.support.stores import Clock, SqliteStore, Store, node, reserved, share
 from tests.support.stores import start as writer_of
@@ -84,6 +85,29 @@ def test_a_ledger_that_grows_is_followed(store: Store) -> None:
     scene.kept = first
     scene.now -= SIGN_SECONDS
     assert (scene.ask().verdict, scene.why) == (Verdict.GROWN, [])
+
+
+def test_agents_that_kept_other_checkpoints_cost_one_look_at_the_ledger(
+    sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """6,000 of them keep those of the last minute, and each new one is proved to all of them."""
+    scene, kept, looks = Scene(sqlite_store), list[str](), list[object]()
+
+    def counted(*words: Any) -> Tree:  # noqa: ANN401 - those of `tree_of`
+        looks.append(words)
+        return tree_of(*words)
+
+    monkeypatch.setattr("tenure.serving.scheduling.checkpoints.tree_of", counted)
+    for number in range(12):
+        grow(sqlite_store, f"p{number}")
+        scene.ask()
+        kept.append(scene.kept)
+    looks.clear()
+    grow(sqlite_store, "last")
+    for scene.kept in reversed(kept):
+        assert scene.ask().verdict == Verdict.GROWN
+        scene.now -= SIGN_SECONDS
+    assert len(looks) == 1
 
 
 def test_an_older_copy_is_noticed_by_the_agent_and_by_the_service(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, insert
@@ -103,22 +103,21 @@ def prove_inclusion(ledger: Ledger, position: int, size: int) -> InclusionProof:
         )
 
 
-def prove_consistency(ledger: Ledger, first: int, size: int) -> ConsistencyProof:
+def prove_consistency(ledger: Ledger, firsts: Iterable[int], size: int) -> list[ConsistencyProof]:
     """
-    Return the proof that the tree of `first` events is a prefix of the one of `size`.
+    Return proofs that the trees of so many events are each a prefix of the one of `size`.
 
     Raises:
         InputError: there is no such size.
     """
     with ledger.connection.begin():
         _expect_size(ledger, size, checked_head(ledger.connection).position)
-        _expect_size(ledger, first, size)
-        read = reader_of(ledger.connection)
-        return ConsistencyProof(
-            size=first,
-            root=range_root(read, 0, first),
-            proof=consistency_proof(read, first, size),
-        )
+        read, found = reader_of(ledger.connection), []
+        for first in firsts:
+            _expect_size(ledger, first, size)
+            root, proof = range_root(read, 0, first), consistency_proof(read, first, size)
+            found.append(ConsistencyProof(size=first, root=root, proof=proof))
+        return found
 
 
 def reader_of(connection: Connection) -> NodeReader:

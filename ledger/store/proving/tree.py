@@ -8,7 +8,7 @@ proof reads a few rows, whatever the size.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Final
 
 from sqlalchemy import Connection, bindparam, literal_column, select, update
@@ -168,13 +168,16 @@ def node_reader(connection: Connection) -> NodeReader:
     """
     Return a reader of the tree's nodes: from tiles where they are full, else from the events.
 
+    It reads each once, so it is for one transaction: proofs of several sizes share most of them.
     Reading raises CorruptLedgerError for a hash that is not there.
     """
+    tile = cache(partial(_tile, connection))
 
+    @cache
     def read(level: int, index: int) -> bytes:
         tile_level, row = divmod(level, TILE_LEVELS)
         first = index << row  # among the hashes of the tile's level
-        hashes = _tile(connection, tile_level, first // TILE_HASHES)
+        hashes = tile(tile_level, first // TILE_HASHES)
         if hashes is not None:
             at = first % TILE_HASHES
             return perfect_root(split_hashes(hashes)[at : at + (1 << row)])

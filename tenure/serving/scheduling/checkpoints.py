@@ -25,7 +25,9 @@ from scheduler.service.witnesses import not_grown
 SIGN_SECONDS: Final = 2.0
 """A checkpoint of this age is signed anew when somebody asks."""
 PROOFS_MAX: Final = 256
-"""Proofs that are kept for one checkpoint: all agents keep one of the last few."""
+"""Proofs that are kept for one checkpoint."""
+RECENT: Final = 40
+"""Proofs that the next one has at once: agents keep one of the last 80 s. One look gives all."""
 OURS: Final = "this service"
 
 _log: Final = logging.getLogger("tenure.scheduler.checkpoints")
@@ -60,12 +62,9 @@ def tree_of(url: str, sizes: list[int], size: int | None = None) -> Tree:
     with open_ledger(url, mode="read") as ledger:
         checkpoint = checkpoint_at(ledger, size)
         _, lost = incarnations(ledger)
-        older = {
-            each: (proof.root, list(proof.proof))
-            for each in sizes
-            if each <= checkpoint.size
-            and (proof := prove_consistency(ledger, each, checkpoint.size))
-        }
+        there = {each for each in sizes if each <= checkpoint.size}
+        proofs = prove_consistency(ledger, there, checkpoint.size)
+        older = {one.size: (one.root, list(one.proof)) for one in proofs}
     ranges = tuple((one.first, one.last) for one in lost)
     return Tree(checkpoint=checkpoint, lost=ranges, older=older)
 
@@ -146,7 +145,7 @@ class Checkpoints:
                     if more.checkpoint == tree.checkpoint:
                         tree.older.update(more.older)
                         return
-        before = [] if tree is None else [tree.checkpoint.size]
+        before = [] if tree is None else [tree.checkpoint.size, *sorted(tree.older)[-RECENT:]]
         try:
             new = await in_thread(tree_of, self._url, [*before, *sizes])
         except InputError as error:  # nobody ever wrote to it: it was put back as it began
