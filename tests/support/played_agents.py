@@ -28,9 +28,11 @@ from typing import Any, Final, cast
 import uvloop
 
 from agent.decide.confirming import AGAIN_SECONDS
+from agent.decide.following import WAIT_SECONDS
 from agent.https import Answer, Caller, NoAnswerError
 from agent.service.link import RefusedError, ServiceLink
 from benchmarks.live.cluster import node_name
+from tenure.serving.agent_witness import HISTORY_SECONDS
 
 BEGINNING_MAX: Final = 8
 """Agents that begin at once: an upgrade of the DaemonSet is slower."""
@@ -45,6 +47,7 @@ class Line:
     address: str
     port: int
     tls: ssl.SSLContext
+    one: asyncio.Lock = field(default_factory=asyncio.Lock)
     _streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def ask(self, head: str, body: bytes) -> Answer:
@@ -75,7 +78,7 @@ class Line:
 
 @dataclass(slots=True, kw_only=True)
 class Calls:
-    """What `ServiceLink` calls by: a connection where it waits for changes, one for the rest."""
+    """What `ServiceLink` calls by: the connection that is free, as in the agent's client."""
 
     token: str
     waits: Line
@@ -84,12 +87,14 @@ class Calls:
 
     async def call(self, path: str, *, seconds: float, body: bytes | None = None) -> Answer:
         """Ask the service, as `agent.https.Caller` does."""
-        line, method = (self.waits, "GET") if body is None else (self.tells, "POST")
+        line, method = self.waits, "GET" if body is None else "POST"
+        if line.one.locked():
+            line = self.tells
         head = f"{method} {path} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {self.token}\r\n"
         if body is not None:
             head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
         try:
-            async with asyncio.timeout(seconds):
+            async with line.one, asyncio.timeout(seconds):
                 answer = await line.ask(f"{head}\r\n", body or b"")
         except (OSError, TimeoutError, EOFError) as error:
             line.close()
@@ -123,12 +128,13 @@ class Agent:
         self.link.changed.append(self._take_note)
 
     async def run(self, beginning: asyncio.Semaphore) -> None:
-        """Follow the service, and confirm what runs."""
+        """Follow the service, confirm what runs, and keep the ledger's checkpoint."""
         async with asyncio.TaskGroup() as group:
             async with beginning:
                 group.create_task(self.link.run())
                 await self._first.wait()
             group.create_task(self._confirm())
+            group.create_task(self._keep())
 
     async def _confirm(self) -> None:
         while True:
@@ -136,7 +142,16 @@ class Agent:
             with suppress(NoAnswerError, RefusedError):  # it is said again
                 await self.link.confirm(runs=self.told, after=self.link.sequence)
             await asyncio.sleep(IDLE_SECONDS)
-            self.calls.tells.close()
+            if not self.calls.tells.one.locked():
+                self.calls.tells.close()
+
+    async def _keep(self) -> None:
+        kept, again = "", 0
+        while True:
+            with suppress(NoAnswerError, RefusedError):
+                shown = await self.link.checkpoint(kept, waits=again > WAIT_SECONDS)
+                kept, again = shown.checkpoint, shown.again_seconds
+            await asyncio.sleep(max(HISTORY_SECONDS, again))
 
     def _take_note(self) -> None:
         self._first.set()
