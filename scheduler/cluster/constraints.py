@@ -18,6 +18,7 @@ _ANYWHERE: Final = frozenset(
 _GATED: Final = "scheduling gates (not to be scheduled until they are lifted)"
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _CONTAINERS: Final = ("initContainers", "containers")
+_SPREAD: Final = "topologySpreadConstraints"
 _NAMED_MAX: Final = 5
 CLAIMS: Final = "resource claims"
 """Looked at in a simulation alone, as far as docs/dra.md says."""
@@ -36,6 +37,16 @@ def not_looked_at(body: Mapping[str, Any]) -> tuple[str, ...]:
     """
     found = sorted(set(_found(section(body, "spec"))))
     return (*found, *([_GATED] if gate_errors(body) else []))
+
+
+def by_other_pods(body: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the fields of a Pod's spec by which it goes where other Pods are, or are not."""
+    spec = section(body, "spec")
+    affinity = section(spec, "affinity")
+    both = (
+        key for key in ("podAffinity", "podAntiAffinity") if any(section(affinity, key).values())
+    )
+    return (*both, *((_SPREAD,) if items_in(spec, _SPREAD) else ()))
 
 
 def keeps_others_off(body: Mapping[str, Any]) -> bool:
@@ -83,7 +94,7 @@ def _found(spec: Mapping[str, Any]) -> Iterator[str]:
     for key, words in (("podAffinity", "pod affinity"), ("podAntiAffinity", "pod anti-affinity")):
         if any(section(affinity, key).values()):
             yield words
-    if items_in(spec, "topologySpreadConstraints"):
+    if items_in(spec, _SPREAD):
         yield "topology spread"
     if items_in(spec, "resourceClaims"):
         yield CLAIMS

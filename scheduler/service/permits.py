@@ -11,6 +11,7 @@ import asyncio
 import itertools
 import logging
 from collections import Counter
+from datetime import UTC, datetime
 from typing import Final
 
 from scheduler.decide.group import permit
@@ -18,10 +19,12 @@ from scheduler.decide.group.permit import Allow, Attempt, Call, Facts, Reject
 from scheduler.service.binding import Binder
 from scheduler.service.ports import BindCall, Clock, Start, WhyNot
 from scheduler.service.starts import Starts
+from scheduler.service.telling import NORMAL, about_pod
 from scheduler.service.wakeups import Wakeups
 
 LOOK_SECONDS: Final = 0.2
 """Between two looks at deadlines and at the lead."""
+WAITS: Final = "WaitsForGang"
 DRAINING: Final = "the scheduler is being stopped"
 
 _log: Final = logging.getLogger("tenure.scheduler.permits")
@@ -54,6 +57,7 @@ class Permits:
         self._attempts: dict[str, Attempt] = {}  # by name of the gang
         self._waiting: dict[int, tuple[BindCall, asyncio.Future[str]]] = {}  # by number of the call
         self._numbers = itertools.count(1)
+        self._told: dict[str, int] = {}  # name of the gang -> how many had come, as told last
         self.counts: Counter[str] = Counter()
         wakeups.member_given_up.subscribe(self.give_up)
 
@@ -95,9 +99,14 @@ class Permits:
                 self._void(name, one)
 
     def expire(self) -> None:
-        """Look at who waits: at deadlines, at what became of members, at the lead."""
+        """Look at who waits: at deadlines, at what became of members, at the lead; tell of it."""
         for name in list(self._attempts):
             self._look(name)
+        counts = {name: len(attempt.calls) for name, attempt in self._attempts.items()}
+        for name, count in counts.items():
+            if self._told.get(name) != count:
+                self._tell(name)
+        self._told = counts
 
     def drain(self) -> None:
         """Reject whoever waits, and who comes: this process is being stopped."""
@@ -111,6 +120,17 @@ class Permits:
             if one is not None:
                 call, _ = self._waiting[one.number]
                 self._look(name, wrong=f"{call.namespace}/{call.pod_name}: {why}")
+
+    def _tell(self, name: str) -> None:
+        """Say of the Pods that wait how many of their gang have come, and until when they wait."""
+        attempt, clock = self._attempts[name], self._clock
+        until = clock.wall_us() / 1e6 + attempt.until - clock.monotonic()
+        come = f"{len(attempt.calls)} of {self._starts.needed(name)} members have come"
+        note = f"{come}, waits until {datetime.fromtimestamp(until, UTC):%H:%M:%S} UTC"
+        for one in attempt.calls.values():
+            call, _ = self._waiting[one.number]
+            pod = about_pod(call.namespace, call.pod_name, call.pod_uid)
+            self._binder.telling.tell(pod, WAITS, note, action="Binding", kind=NORMAL)
 
     def _why_nothing(self) -> str:
         return DRAINING if self._is_draining else self._why_not()

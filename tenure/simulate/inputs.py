@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.extended import by_number
 from ledger.domain.request.requests import PodRequest
 from scheduler.cluster.claim_asks import ClaimWorld, claim_world
-from scheduler.cluster.constraints import CLAIMS, keeps_others_off, not_looked_at
+from scheduler.cluster.constraints import CLAIMS, by_other_pods, keeps_others_off, not_looked_at
 from scheduler.cluster.documents import Document
 from scheduler.cluster.mending import asked_as_far_as_read, cluster_as_far_as_read
 from scheduler.cluster.model import Cluster, Pod, RefusedPod
@@ -79,6 +79,8 @@ def manifest_run(
     if repelling:
         fact = f"not looked at: pod anti-affinity of running Pods: pods={repelling}"
         cluster = replace(cluster, warnings=(*cluster.warnings, fact))
+    undecided = _undecided(zip(pending, pods, strict=True))
+    cluster = replace(cluster, warnings=(*cluster.warnings, *undecided))
     return Run(
         source="manifests",
         unread=unread,
@@ -100,6 +102,19 @@ def as_stored(run: Run, manifests: Manifests, settings: SchedulingSettings) -> R
         for each in run.arrivals
     ]
     return replace(run, arrivals=arrivals)
+
+
+def _undecided(pods: Iterable[tuple[Document, Pod]]) -> Iterator[str]:
+    """Yield the gangs of which kube-scheduler may refuse members by where the others are."""
+    gangs: dict[str, set[str]] = {}
+    for document, pod in pods:
+        if isinstance(pod, PodRequest) and pod.gang is not None:
+            gangs.setdefault(f"{pod.namespace}/{pod.gang.name}", set()).update(
+                by_other_pods(document.body)
+            )
+    for name, constraints in sorted(gangs.items()):
+        if constraints:
+            yield f"gang {name}: not decided: {', '.join(sorted(constraints))}"
 
 
 def _unread(document: Document, world: ClaimWorld) -> tuple[str, ...]:

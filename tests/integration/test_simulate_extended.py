@@ -189,6 +189,29 @@ def test_what_is_not_looked_at_is_said_of_each_pod_and_in_sum(line: CommandLine)
     assert said not in answer.err
 
 
+def test_a_gang_of_which_other_pods_decide_where_it_goes_is_not_decided(
+    line: CommandLine,
+) -> None:
+    """kube-scheduler has a say about each member, and starts the gang whole or not at all."""
+    gang = {f"gang.scheduling.koordinator.sh/{key}": "2" for key in ("name", "min-available")}
+    term = [{"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"a": "b"}}}]
+    apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": term}}
+    spread = [{"maxSkew": 1, "topologyKey": "zone"}]
+    pods = [
+        asking("w-0", {}, affinity=apart, topologySpreadConstraints=spread),
+        asking("w-1", {}),
+        asking("alone", {}, topologySpreadConstraints=spread),
+    ]
+    for one in pods[:2]:
+        one["metadata"]["annotations"] = gang
+    answer = simulated(line, offering("n1"), *pods)
+
+    assert {each["node"] for each in entries(answer).values()} == {"n1"}
+    warnings = json.loads(answer.out)["summary"]["warnings"]
+    undecided = [each for each in warnings if "not decided" in each]
+    assert undecided == ["gang ml/2: not decided: podAntiAffinity, topologySpreadConstraints"]
+
+
 def test_anti_affinity_of_pods_that_run_is_said(line: CommandLine) -> None:
     """kube-scheduler keeps others off them too."""
     term = [{"topologyKey": "kubernetes.io/hostname"}]

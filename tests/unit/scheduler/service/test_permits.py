@@ -11,9 +11,10 @@ import pytest
 from ledger.domain.log.events import GroupPlanned, PodBound, PodReserved
 from scheduler.decide.group.permit import NEWER, WAIT_SECONDS
 from scheduler.service.budgets import FIRST_SECONDS
-from scheduler.service.permits import DRAINING, Permits
+from scheduler.service.permits import DRAINING, WAITS, Permits
 from scheduler.service.ports import BindCall
 from scheduler.service.starts import ELSEWHERE, GANG_BACKOFF, GONE
+from scheduler.service.telling import NORMAL, WARNING, Subject, Telling
 from tests.support.grouped import Scene
 from tests.support.objects import node as node_object
 from tests.unit.scheduler.service.test_gangs import victims
@@ -69,6 +70,21 @@ class Start:
         return {name: one["spec"]["nodeName"] for name, one in pods if "nodeName" in one["spec"]}
 
 
+class Notes(Telling):
+    """Writes no Event, and remembers who was told what of its gang."""
+
+    def __init__(self, **more: Any) -> None:  # noqa: ANN401 - as the real one
+        super().__init__(**more)
+        self.heard: list[tuple[str, str]] = []
+
+    def tell(
+        self, subject: Subject, reason: str, note: str, *, action: str, kind: str = WARNING
+    ) -> None:
+        """Remember it."""
+        if (reason, action, kind) == (WAITS, "Binding", NORMAL):
+            self.heard.append((subject.name, note))
+
+
 def test_all_are_bound_once_enough_have_come() -> None:
     """Nothing is recorded before; then one transaction of all, and their Bindings."""
     start = Start()
@@ -110,6 +126,27 @@ def test_at_the_deadline_nobody_is_bound_and_the_plan_is_given_back() -> None:
     assert start.scene.passing("other") == ["a"]
     assert not start.scene.said(PodReserved)
     assert not start.bound()
+
+
+def test_who_waits_is_told_how_many_have_come_and_until_when() -> None:
+    """Once for each number, of a gang whose members have not all come by the next look."""
+    start = Start()
+    start.scene.gang(3, 3)
+    notes = start.scene.binder.telling = Notes(
+        api=start.scene.binder.api, clock=start.scene.live.clock, reporter="test"
+    )
+
+    async def act() -> None:
+        await start.come("gang-0")
+        await start.wait(1)
+        await start.come("gang-1")
+        for _ in range(2):
+            await start.wait(1)
+        await start.wait(LATE)
+
+    asyncio.run(act())
+    first, both = (f"{n} of 3 members have come, waits until 08:00:09 UTC" for n in (1, 2))
+    assert notes.heard == [("gang-0", first), ("gang-0", both), ("gang-1", both)]
 
 
 def test_a_gang_that_failed_is_refused_until_it_has_a_new_plan_and_then_woken() -> None:
