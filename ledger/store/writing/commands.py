@@ -103,7 +103,7 @@ def record(writer: Writer, commands: Sequence[Command]) -> list[Outcome]:
         return _together(writer, commands, None)
     except (DBAPIError, CapacityError, *CONTRADICTION) as error:
         reason = _refusal(writer, error)
-    recorded = _recorded(writer, commands)
+    recorded = _recorded(writer, _keys(commands))
     if recorded:
         try:
             return _together(writer, commands, recorded)
@@ -121,7 +121,7 @@ def _together(
     """Record what is new among the commands in one transaction."""
     batch: list[NewEvent] = []
     outcomes: list[Outcome] = []
-    known: dict[str, _Known] = dict(recorded or {})
+    known: dict[str, _Known] = {**_counted(writer, commands), **(recorded or {})}
     ahead: dict[str, int] = {}
     for command in commands:
         try:
@@ -132,14 +132,13 @@ def _together(
         answer = _answer(command, known)
         stale = None if answer else _stale(writer, command, ahead, known)
         if stale and recorded is None:  # perhaps a repeat, whose own success moved the version
-            recorded = _recorded(writer, commands)
+            recorded = _recorded(writer, _keys(commands))
             known = {**recorded, **known}
             answer = _answer(command, known)
-            stale = None if answer else _stale(writer, command, ahead, known)
         answer = answer or stale
         skewed = None if answer else writer.skew(command.events)
         if skewed:
-            recorded = _recorded(writer, commands) if recorded is None else recorded
+            recorded = _recorded(writer, _keys(commands)) if recorded is None else recorded
             known = {**recorded, **known}
             answer = _answer(command, known) or Refused(error=skewed)
         if answer is None:
@@ -221,12 +220,20 @@ def _refusal(writer: Writer, error: Exception) -> LedgerError:
     raise unavailable(error) from error
 
 
-def _recorded(writer: Writer, commands: Sequence[Command]) -> dict[str, _Known]:
-    given = {new.idempotency_key for command in commands for new in command.events}
-    given.update(key for command in commands for key in command.after)
+def _keys(commands: Sequence[Command]) -> set[str]:
+    return {new.idempotency_key for command in commands for new in command.events}
+
+
+def _counted(writer: Writer, commands: Sequence[Command]) -> dict[str, _Known]:
+    """Return what is recorded of events that commands counted and that are in none of these."""
+    keys = {key for command in commands for key in command.after} - _keys(commands)
+    return _recorded(writer, keys) if keys else {}
+
+
+def _recorded(writer: Writer, keys: Iterable[str]) -> dict[str, _Known]:
     try:
         with writer.connection.begin():
-            return known_keys(writer.connection, [key for key in given if fits(key)])
+            return known_keys(writer.connection, [key for key in keys if fits(key)])
     except DBAPIError as error:
         raise unavailable(error) from error
 
