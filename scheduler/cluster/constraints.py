@@ -40,13 +40,14 @@ def not_looked_at(body: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def by_other_pods(body: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the fields of a Pod's spec by which it goes where other Pods are, or are not."""
+    """Return the fields of a Pod's spec by which other Pods keep it off nodes."""
     spec = section(body, "spec")
     affinity = section(spec, "affinity")
-    both = (
-        key for key in ("podAffinity", "podAntiAffinity") if any(section(affinity, key).values())
-    )
-    return (*both, *((_SPREAD,) if items_in(spec, _SPREAD) else ()))
+    kinds = ("podAffinity", "podAntiAffinity")
+    found = tuple(kind for kind in kinds if found_in(affinity, kind, _REQUIRED))
+    spreads = items_in(spec, _SPREAD)
+    is_required = any(each.get("whenUnsatisfiable") != "ScheduleAnyway" for each in spreads)
+    return (*found, _SPREAD) if is_required else found
 
 
 def keeps_others_off(body: Mapping[str, Any]) -> bool:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from certs.ports import Object
+from ledger.domain.kube.pod_spec import has_volume_claims
 from ledger.domain.request.requests import PodRequest
 from scheduler.decide.engine import Engine
 from scheduler.decide.outcome import Placement
@@ -269,8 +270,7 @@ class Holds:
 
 def seconds_of(pod: Object) -> float:
     """Return how long a hold of a Pod may last: longer where its volumes have to be bound first."""
-    volumes = (pod.get("spec") or {}).get("volumes") or ()
-    claims = any("persistentVolumeClaim" in each or "ephemeral" in each for each in volumes)
+    claims = has_volume_claims(pod.get("spec") or {})
     return HOLD_WITH_VOLUMES_SECONDS if claims else HOLD_SECONDS
 
 

@@ -197,13 +197,16 @@ def test_a_gang_of_which_other_pods_decide_where_it_goes_is_not_decided(
     term = [{"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"a": "b"}}}]
     apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": term}}
     spread = [{"maxSkew": 1, "topologyKey": "zone"}]
+    anyway = {"whenUnsatisfiable": "ScheduleAnyway"}
     pods = [
         asking("w-0", {}, affinity=apart, topologySpreadConstraints=spread),
         asking("w-1", {}),
+        asking("soft-0", {}, topologySpreadConstraints=[{**spread[0], **anyway}]),
         asking("alone", {}, topologySpreadConstraints=spread),
     ]
     for one in pods[:2]:
         one["metadata"]["annotations"] = gang
+    pods[2]["metadata"]["annotations"] = dict.fromkeys(gang, "1")
     answer = simulated(line, offering("n1"), *pods)
 
     assert {each["node"] for each in entries(answer).values()} == {"n1"}

@@ -15,6 +15,7 @@ from ledger.domain.bounds import bounds_of
 from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import (
     default_uid,
+    items_in,
     metadata_of,
     name_of,
     named,
@@ -55,6 +56,7 @@ ENDED: Final = "ended"
 DEFAULT_NAMESPACE: Final = "default"
 
 _ENDED_PHASES: Final = frozenset({"Succeeded", "Failed"})
+_CLAIMED_VOLUMES: Final = frozenset({"persistentVolumeClaim", "ephemeral"})
 _POD_LEVEL_NAMES: Final = (CPU, MEMORY)
 CPUS_MAX: Final = bounds_of("cpu_milli")[1] // 1000
 """The most whole CPUs that are counted."""
@@ -392,6 +394,12 @@ def _cpu_and_memory(
     cpu = Quantity(nanos=totals.get(CPU, 0)).milli()
     memory = Quantity(nanos=totals.get(MEMORY, 0)).ceil()
     return min(cpu, CPUS_MAX * 1000), min(memory, INTEGER_MAX)
+
+
+def has_volume_claims(spec: Mapping[str, object]) -> bool:
+    """Tell whether a Pod has volumes that may have to be bound before it is."""
+    kinds = (kind for volume in items_in(spec, "volumes") for kind in volume)
+    return not _CLAIMED_VOLUMES.isdisjoint(kinds)
 
 
 def placement_rules(spec: Mapping[str, object]) -> PlacementRules:

@@ -30,6 +30,7 @@ class Advice(StrEnum):
     SUSPICIOUS_UNIT = "SuspiciousUnit"
     UNKNOWN_VALUE = "UnknownValue"
     NEVER_PLACED = "NeverPlaced"
+    GANG_IN_PART = "GangInPart"
     UNASKED_DEVICES = "UnaskedDevices"
     UNKNOWN_POD = "UnknownPod"
     MIRROR_POD = "MirrorPod"

@@ -368,3 +368,26 @@ def test_advice_can_be_silenced_and_never_refuses() -> None:
 
     assert said(body, AdmissionSettings(modes={"MisspeltName": RuleMode.OFF})) == ()
     assert len(said(body, AdmissionSettings(modes={"MisspeltName": RuleMode.ENFORCE}))) == 1
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("resourceClaims", [{"name": "c", "resourceClaimName": "c"}]),
+        ("volumes", [{"name": "v", "persistentVolumeClaim": {"claimName": "v"}}]),
+        ("volumes", [{"name": "v", "ephemeral": {}}]),
+        ("volumes", [{"name": "v", "emptyDir": {}}]),
+    ],
+)
+def test_a_gang_that_may_start_in_part_is_said(field: str, value: list[Object]) -> None:
+    """What is given before a bind stays given where the gang does not begin; docs/adr/0043."""
+    gang = {f"gang.scheduling.koordinator.sh/{key}": "2" for key in ("name", "min-available")}
+    asks = container(limits={"nvidia.com/gpu": "1"})
+    expected = (
+        f"spec.{field}: kube-scheduler gives them before it binds the pod, so its gang may start"
+        " in part"
+    )
+    one, other = pod(asks, annotations=gang), pod(asks)
+    one["spec"][field] = other["spec"][field] = value
+    assert (expected in said(one)) is ("emptyDir" not in value[0])
+    assert expected not in said(other)
