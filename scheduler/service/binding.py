@@ -63,6 +63,7 @@ from scheduler.service.ports import (
     Start,
 )
 from scheduler.service.telling import Telling, about_pod
+from scheduler.service.view import BEHIND
 from scheduler.service.wakeups import Wakeups
 
 _log: Final = logging.getLogger("tenure.scheduler.binding")
@@ -74,6 +75,9 @@ BINDS_MAX: Final = 4_096
 """Pods on their way at once."""
 AGAIN_SECONDS: Final = 0.05
 AGAIN_SECONDS_MAX: Final = 5.0
+
+BEHIND_SECONDS: Final = 2.0
+"""How long a bind waits for the ledger's feed, which tells within 0.1 s."""
 
 UNDER_WAY: Final = "the binding is still under way"
 UNKNOWN_POD: Final = "no such Pod waits"
@@ -386,7 +390,7 @@ class Binder:
             if not job.unsure:
                 if job.call.pod_uid in self._ahead:
                     return Rejected(UNDER_WAY)
-                chosen = self.books.choose(job.call, attempt, version, job.read)
+                chosen = await self._choose(job, attempt, version)
                 if isinstance(chosen, NotChosen):
                     return Rejected(chosen.message)
                 job.chosen, job.attempt = chosen, attempt
@@ -407,6 +411,16 @@ class Binder:
             if not (_is_for(answer, StaleStreamError) or _is_for(answer, NotAfterError)):
                 return told
         return Rejected(NODE_MOVED)
+
+    async def _choose(self, job: _Job, attempt: int, version: str) -> Chosen | NotChosen:
+        """Choose; where the ledger's feed is behind, once it has told of everything."""
+        until = self.clock.monotonic() + BEHIND_SECONDS
+        while True:
+            chosen = self.books.choose(job.call, attempt, version, job.read)
+            is_behind = isinstance(chosen, NotChosen) and chosen.message == BEHIND
+            if not is_behind or self.clock.monotonic() >= until:
+                return chosen
+            await self.clock.sleep(AGAIN_SECONDS)
 
     def _expect_others(self, chosen: Chosen) -> None:
         for new in chosen.events[:-1]:

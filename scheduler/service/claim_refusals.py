@@ -11,13 +11,13 @@ from typing import Final
 from ledger.domain.bounds import NAME_MAX
 from ledger.domain.errors import FencedError, LedgerError
 from ledger.domain.log.events import RefusalReason, RequestRefused
-from ledger.store.writing.commands import Command
 from scheduler.gate.claims import ClaimSeen
 from scheduler.gate.decide import DEVICE_CLOSED, DEVICE_TAKEN, Barred
 from scheduler.record import events
 from scheduler.service.budgets import put_newest
 from scheduler.service.claims import ClaimBook
-from scheduler.service.ports import Clock, Recorder
+from scheduler.service.ports import Clock, Recorder, TakeRecorded
+from scheduler.service.recording import record
 from scheduler.service.refusing import refusal_budgets
 from scheduler.service.telling import Telling, about_pod
 
@@ -36,10 +36,18 @@ class ClaimRefusals:
     """Refusals of claims that wait; `times` counts them by UID since a claim was let through."""
 
     def __init__(
-        self, book: ClaimBook, recorder: Recorder, clock: Clock, telling: Telling, *, actor: str
+        self,
+        book: ClaimBook,
+        recorder: Recorder,
+        recorded: TakeRecorded,
+        clock: Clock,
+        telling: Telling,
+        *,
+        actor: str,
     ) -> None:
         self._book = book
         self._recorder = recorder
+        self._recorded = recorded
         self._clock = clock
         self._telling = telling
         self._actor = actor
@@ -78,7 +86,7 @@ class ClaimRefusals:
         key = f"refuse:{claim.uid}:{claim.version}:{digest}"
         new = events.by(self._actor, events.refused_request(event, key, self._clock.wall_us()))
         try:
-            await self._recorder.record(Command(events=(new,)))
+            await record(self._recorder, (new,), self._recorded)
         except FencedError:
             raise
         except LedgerError as error:  # it is refused all the same

@@ -171,7 +171,12 @@ class Gate:
         self._open: dict[str, tuple[str, float]] = {}  # claim -> holding, since when it is not seen
         self.counts: Counter[str] = Counter()
         self.refusals = ClaimRefusals(
-            works.book, works.recorder, works.clock, works.telling, actor=works.actor
+            works.book,
+            works.recorder,
+            works.recorded,
+            works.clock,
+            works.telling,
+            actor=works.actor,
         )
         self.confirming = Confirming(works.book, works.api, works.clock, works.pod)
         self.ends = WaitingEnds(works.book, works.api, works.clock, works.leaving, self.confirming)

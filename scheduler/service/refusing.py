@@ -32,7 +32,6 @@ from ledger.domain.log.recorded_request import recorded_request, request_digest
 from ledger.domain.log.state import Holding
 from ledger.domain.request.requests import PodRequest, group_name
 from ledger.domain.resources import SCHEDULER_NAME
-from ledger.store.writing.commands import Command
 from scheduler.cluster.model import RefusedPod
 from scheduler.decide.engine import Limits
 from scheduler.decide.group.groups import GANG_UNFIT
@@ -48,7 +47,7 @@ from scheduler.service.books import LiveBooks
 from scheduler.service.budgets import Budgets, SharedBudgets
 from scheduler.service.groups import LiveGroups
 from scheduler.service.ports import Clock, Recorder, WhyNot
-from scheduler.service.recording import RecordUntilKnown
+from scheduler.service.recording import RecordUntilKnown, record
 from scheduler.service.starts import ELSEWHERE
 from scheduler.service.view import ClusterView
 
@@ -238,7 +237,7 @@ class Refusing:
                 new = events.gone((uid, *told.waiting), told.number + 1, self._clock.wall_us())
                 key = f"{new.idempotency_key}:{self._recorder.epoch}"
                 new = events.by(self._binder.actor, new, key=key)
-                await self._recorder.record(Command(events=(new,)))
+                await record(self._recorder, (new,), self._books.recorded)
             del self._gone[uid]
             self._recorded_waits.discard(uid)
 

@@ -101,7 +101,7 @@ def told(
     """Let a webhook tell the service that writes this ledger; return what it has of it."""
     (folder / "token").write_text(token)
     routes = RefusalRoutes(
-        Lane(start(ledger), lost), StillClock(), user=WEBHOOK, why_not=lambda: ""
+        Lane(start(ledger), lost), lambda *_: None, StillClock(), user=WEBHOOK, why_not=lambda: ""
     )
 
     async def telling() -> None:

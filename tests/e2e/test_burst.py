@@ -102,8 +102,9 @@ def check(
     assert moved * 100 <= binds.total(), "Bindings that failed on the version"
     assert taken * 100 <= binds.total(), "Bindings that failed because another Pod had the card"
     assert not placed_by_simulation(plane, pods, folder)
-    verified = tenure("verify", "--ledger", url, cwd=folder)
-    assert verified.returncode == 0, verified.stdout + verified.stderr
+    for question in ("verify", "ledger replay"):
+        answer = tenure(*question.split(), "--ledger", url, cwd=folder)
+        assert answer.returncode == 0, answer.stdout + answer.stderr
 
 
 @pytest.fixture(

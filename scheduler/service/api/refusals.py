@@ -25,7 +25,7 @@ from scheduler.service.api.callers import Caller
 from scheduler.service.api.http import RefusedError, Route, json_answer, read_object
 from scheduler.service.api.words import REFUSALS, REFUSALS_MAX, WEBHOOK_ACTOR
 from scheduler.service.http import read_aside
-from scheduler.service.ports import Clock, Recorder, WhyNot
+from scheduler.service.ports import Clock, Recorder, TakeRecorded, WhyNot
 from scheduler.service.refusing import refusal_budgets
 
 BINDING: Final = "Binding"
@@ -59,8 +59,17 @@ class ToldRefusal:
 class RefusalRoutes:
     """Records what webhooks tell, whose tokens are those of `user`."""
 
-    def __init__(self, recorder: Recorder, clock: Clock, *, user: str, why_not: WhyNot) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        recorded: TakeRecorded,
+        clock: Clock,
+        *,
+        user: str,
+        why_not: WhyNot,
+    ) -> None:
         self._recorder = recorder
+        self._recorded = recorded
         self._clock = clock
         self._user = user
         self._why_not = why_not
@@ -100,7 +109,9 @@ class RefusalRoutes:
         before, is_new = self._recorder.position, False
         try:
             outcome = await self._recorder.record(Command(events=(events.by(WEBHOOK_ACTOR, new),)))
-            is_new = isinstance(outcome, Recorded) and outcome.first > before
+            if isinstance(outcome, Recorded):
+                is_new = outcome.first > before
+                self._recorded((new,), outcome.first)
         finally:
             if not is_new:  # it was there, or is told again
                 self._budgets.give_back(told.namespace)

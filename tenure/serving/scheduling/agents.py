@@ -57,7 +57,9 @@ def agent_routes(process: Process, standing: Standing) -> list[Route]:
     )
     acts = ActRoutes(live.releasing, live.guard.gate, live.agents, process.objects, why_not=why_not)
     webhook = user_of(WEBHOOK_ACCOUNT, namespace)
-    refusals = RefusalRoutes(process.recorder, process.clock, user=webhook, why_not=why_not)
+    refusals = RefusalRoutes(
+        process.recorder, live.books.recorded, process.clock, user=webhook, why_not=why_not
+    )
     words = "Refusals that webhooks told of, by what became of them."
     process.metrics.count("tenure_admission_refusals", words, "what", refusals.counts.copy)
     return [*agents.routes(), *acts.routes(), *refusals.routes()]

@@ -351,7 +351,9 @@ class Doors:
         )
         acts = ActRoutes(live.releasing, live.guard.gate, live.agents, self.who, why_not=str)
         webhook = user_of(WEBHOOK_ACCOUNT)
-        refusals = RefusalRoutes(ledger, self.cluster.clock, user=webhook, why_not=str)
+        refusals = RefusalRoutes(
+            ledger, live.books.recorded, self.cluster.clock, user=webhook, why_not=str
+        )
         return [*agents.routes(), *acts.routes(), *refusals.routes()]
 
     async def ask(

@@ -15,8 +15,10 @@ from ledger.domain.resources import ANNOTATION_GPU_TOPOLOGY
 from ledger.store.writing.commands import Command, Outcome, Refused
 from scheduler.record.replay import Again
 from scheduler.record.so_far import InForce
+from scheduler.service.binding import BEHIND_SECONDS
 from scheduler.service.groups import MEMBERS_SECONDS
 from scheduler.service.ports import NotChosen
+from scheduler.service.view import BEHIND
 from tests.support.grouped import Scene, cards
 from tests.support.live import MemoryLedger
 from tests.support.objects import container, node, nrt, pod
@@ -122,6 +124,20 @@ def test_nothing_is_chosen_while_the_ledger_has_what_nobody_told_of() -> None:
     follow(scene)
     assert cards(scene.reserve("r", "a")) == [0]
     assert differences(scene, 3) == []
+
+
+def test_a_bind_waits_for_the_feed_and_then_says_that_it_is_behind() -> None:
+    """What the ledger has between two positions that are known is not known yet."""
+    scene = Scene(gpus=4)
+    ready(scene, "p")
+    log = scene.live.ledger.log
+    log += [PodReleased(pod_uid=uid, attempt=1, node_uid="uid-a", reason="deleted") for uid in "xy"]
+    scene.books.take(len(log), log[-1])
+    began = scene.live.clock.now
+    assert scene.bind("p", "a") == BEHIND
+    assert scene.live.clock.now - began >= BEHIND_SECONDS
+    follow(scene)
+    assert scene.bind("p", "a") == ""
 
 
 def test_nothing_is_chosen_between_a_nodes_last_inventory_and_its_loss() -> None:
