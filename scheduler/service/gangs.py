@@ -195,10 +195,15 @@ class Gangs:
                 self._refusals.noted(request)
 
     async def _try_again(self) -> None:
-        """Plan gangs anew whose start failed, and wake their members; a refused patch is no end."""
+        """
+        Wake the members of gangs whose start failed, which are planned anew with the first filter.
+
+        A refused patch is no end: kube-scheduler tries a Pod again by itself, after minutes.
+        """
         for name in self._groups.starts.due()[:GANGS_MAX]:
-            members = self._groups.plan_again(name)
-            calls = (self._wake(uid, one) for uid, one in members.items() if not one.is_gated)
+            self._groups.starts.try_again(name)
+            members = self._groups.members.waiting(name).items()
+            calls = (self._wake(uid, one) for uid, one in members if not one.is_gated)
             for error in await asyncio.gather(*calls, return_exceptions=True):
                 if isinstance(error, ApiError):
                     _log.warning("not woken", extra={"group": name, "error": str(error)})

@@ -195,15 +195,6 @@ class LiveGroups:
             self.plans.undo(name)  # of those whom kube-scheduler asks about, at their turn
         return found
 
-    def plan_again(self, name: str) -> dict[str, Waiting]:
-        """Return who waits of a gang that had backed off, if there is a new plan for it."""
-        self.starts.try_again(name)
-        members = self.members.waiting(name)
-        for one in members.values():
-            place = self._place_of(one.request, self._view.directory.numbers())
-            return members if isinstance(place, Placement) else {}
-        return {}
-
     def _is_short(self, name: str) -> bool:
         """
         Tell whether too few of a planned gang are free to begin.
