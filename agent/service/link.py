@@ -65,6 +65,7 @@ class ServiceLink:
         sequence: of the last message of this node that was taken; None = messages have no numbers.
         reads_claims: we see what kubelet has of claims, and may be asked; set before we ask.
         mode: how containers here are shown their cards, which the service compares; likewise.
+        again_seconds: after which the service wants to be asked for a checkpoint again.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class ServiceLink:
         self.mode = ""
         self.changed: list[Callable[[], None]] = []
         self.sequence: int | None = None
+        self.again_seconds = 0
         self._turn = asyncio.Lock()
 
     @property
@@ -152,24 +154,23 @@ class ServiceLink:
         self.sequence = read_sequence(answer.body)
         return verdicts
 
-    async def checkpoint(self, kept: str, *, waits: bool = False) -> Shown:
+    async def checkpoint(self, kept: str) -> Shown:
         """
         Return what the ledger is by the service, and the proof that it grew out of what was kept.
-
-        Args:
-            waits: until no question for changes is open, whose connection it then takes: one of its
-                own costs the service more than the answer.
 
         Raises:
             NoAnswerError, RefusedError: ask again later.
             InputError: we have no token, or the answer can't be read.
         """
         body = msgspec.json.encode({"kept": kept})
-        async with self._turn if waits else nullcontext():
+        # Who asks seldom takes the connection of changes: one of its own costs more than an answer.
+        async with self._turn if self.again_seconds > WAIT_SECONDS else nullcontext():
             answer = await self._caller.call(f"{PATH}/checkpoint", seconds=CALL_SECONDS, body=body)
         if answer.status != _GOOD:
             raise RefusedError(f"{answer.status}: {read_reason(answer.body)}")
-        return read_checkpoint(answer.body)
+        shown = read_checkpoint(answer.body)
+        self.again_seconds = shown.again_seconds
+        return shown
 
     async def _asked(self) -> Following:
         state, after = self.state, self.state.ask().after

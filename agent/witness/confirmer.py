@@ -19,7 +19,6 @@ from agent.claim_checkpoint import FILE_NAME as CLAIMS_FILE_NAME
 from agent.claim_checkpoint import PreparedClaim
 from agent.decide.claim_ends import ClaimsHere
 from agent.decide.confirming import Confirming, Look, Observed, answered, said, unanswered
-from agent.decide.following import WAIT_SECONDS
 from agent.decide.node_holdings import NodeHoldings
 from agent.decide.slots import KIND
 from agent.discover.host_files import HostFiles
@@ -433,27 +432,18 @@ def _outside(found: Seen, read: Read) -> Iterable[tuple[str, str]]:
 
 
 class Historian:
-    """
-    Keeps the ledger's last checkpoint, out of which each one must grow.
-
-    Attributes:
-        last: what came of it; None = it was not answered yet.
-        again_seconds: after which the service wants to be asked again.
-    """
+    """Keeps the ledger's last checkpoint, out of which each one must grow; `last` may be None."""
 
     def __init__(self, link: ServiceLink, path: Path, keys: Sequence[PublicKey]) -> None:
         self._link = link
         self._path = path
         self._keys = keys
         self.last: Judged | None = None
-        self.again_seconds = 0
         self._kept = _note_in(path)
 
     async def round(self) -> None:
         """Ask and judge once. Raises NoAnswerError, RefusedError, InputError, OSError: again."""
-        seldom = self.again_seconds > WAIT_SECONDS
-        shown = await self._link.checkpoint(self._kept, waits=seldom)
-        self.again_seconds = shown.again_seconds
+        shown = await self._link.checkpoint(self._kept)
         found = judged(self._kept, shown, self._keys)
         if found.keep != self._kept:
             write_durably(self._path, found.keep.encode())

@@ -21,6 +21,7 @@ from agent.plugin.files import CheckpointFile, SpecFolder, claims_in
 from agent.report.condition import Condition, NodeCondition
 from agent.report.reporter import Applier, path_of_device
 from agent.service.keeping import Words
+from agent.service.link import ServiceLink
 from agent.witness.asking import PodResources, Runtime
 from agent.witness.confirmer import (
     ENDING_SECONDS,
@@ -148,7 +149,7 @@ def witness(
     if options.ledger_key:
         keys = tuple(map(public_key, options.ledger_key))
         keeper = Historian(link, options.state / NOTE_FILE, keys)
-        ask = _watched(keeper, condition(kind=CONDITION, manager=MANAGER), registry)
+        ask = _watched(link, keeper, condition(kind=CONDITION, manager=MANAGER), registry)
         tasks.append(every(HISTORY_SECONDS, "ledger", ask, failures))
 
 
@@ -216,7 +217,7 @@ def _whose_word(words: Words, kept: NodeCondition) -> Callable[[], Awaitable[Non
 
 
 def _watched(
-    keeper: Historian, kept: NodeCondition, registry: CollectorRegistry
+    link: ServiceLink, keeper: Historian, kept: NodeCondition, registry: CollectorRegistry
 ) -> Callable[[], Awaitable[None]]:
     """Return what asks for a checkpoint, and tells by metric and condition what it was."""
     verdicts = Gauge(
@@ -230,7 +231,7 @@ def _watched(
 
     async def ask() -> None:
         # Also after a failure: a service that comes back is not asked by all agents at once.
-        await asyncio.sleep(max(0.0, keeper.again_seconds - HISTORY_SECONDS))
+        await asyncio.sleep(max(0.0, link.again_seconds - HISTORY_SECONDS))
         await keeper.round()
         last = keeper.last
         assert last is not None, "it was answered"

@@ -15,11 +15,11 @@ from sqlalchemy.pool import NullPool
 from ledger.domain.errors import InputError
 from ledger.store import schema
 from ledger.store.ddl.audit_views import create_views
-from ledger.store.ddl.postgres_roles import apply_roles
 from ledger.store.open import open_ledger
 from ledger.store.projections.rebuild import rebuild
 from ledger.store.proving.verify import verify
 from tests.support.archives import afterwards, archive_up_to, history, move
+from tests.support.postgres_roles import apply_roles
 from tests.support.stores import Clock, PostgresStore, SqliteStore, Store, start
 
 DELETED = "events are append-only: position {} cannot be deleted"

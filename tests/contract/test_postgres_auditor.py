@@ -16,8 +16,8 @@ import pytest
 from psycopg import errors
 from sqlalchemy import create_engine, make_url
 
-from ledger.store.ddl.postgres_roles import apply_roles
 from tests.support.postgres import Server
+from tests.support.postgres_roles import apply_roles
 from tests.support.stores import PostgresStore
 
 Raw = psycopg.Connection[Any]

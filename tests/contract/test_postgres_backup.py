@@ -7,13 +7,13 @@ from sqlalchemy import create_engine, make_url
 
 from ledger.domain.errors import InputError
 from ledger.domain.log.events import TimeCorrected
-from ledger.store.ddl.postgres_roles import apply_roles
 from ledger.store.mending.correcting import check_correction, correct
 from ledger.store.open import Ledger, Mode, open_ledger
 from ledger.store.proving.verify import verify
 from ledger.store.reading.report_queries import device_holders
 from tests.support.pg_copies import Form, dumped, give_roles
 from tests.support.postgres import Server, own_server
+from tests.support.postgres_roles import apply_roles
 from tests.support.stores import Clock, PostgresStore, node, reserved, share, start
 
 

@@ -23,8 +23,8 @@ import pytest
 from sqlalchemy import create_engine, make_url
 
 from ledger.domain.log.events import LedgerEvent, encode_event
-from ledger.store.ddl.postgres_roles import apply_roles
 from tests.support.postgres import Server
+from tests.support.postgres_roles import apply_roles
 from tests.support.stores import Clock, PostgresStore, node, planned, reserved, share, start
 
 Raw = psycopg.Connection[Any]

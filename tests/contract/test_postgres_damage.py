@@ -17,10 +17,10 @@ import pytest
 from sqlalchemy import Connection, create_engine, make_url
 
 from ledger.store.ddl.postgres_guard import ALLOW
-from ledger.store.ddl.postgres_roles import apply_roles
 from ledger.store.proving.damage import changed_rules
 from tests.support.pg_copies import dumped, give_roles
 from tests.support.postgres import Server
+from tests.support.postgres_roles import apply_roles
 from tests.support.stores import Clock, PostgresStore, node, reserved, share, start
 
 Case = tuple[str, str]

@@ -15,9 +15,9 @@ import psycopg
 import pytest
 from sqlalchemy import create_engine, make_url
 
-from ledger.store.ddl.postgres_roles import apply_roles
 from ledger.store.proving.verify import verify
 from tests.support.postgres import Server
+from tests.support.postgres_roles import apply_roles
 from tests.support.stores import Clock, PostgresStore, node, reserved, share, start
 
 Raw = psycopg.Connection[Any]

@@ -14,12 +14,12 @@ from sqlalchemy import create_engine, make_url
 
 from ledger.domain.errors import InputError
 from ledger.store import schema
-from ledger.store.ddl.postgres_roles import apply_roles
 from ledger.store.open import open_ledger
 from ledger.store.reading.query import run_sql
 from ledger.store.reading.query_postgres import HARMLESS
 from ledger.store.writing.statements import Row
 from tests.support.postgres import Server
+from tests.support.postgres_roles import apply_roles
 from tests.support.stores import Clock, PostgresStore, node, refused, reserved, share, start
 
 

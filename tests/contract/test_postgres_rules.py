@@ -24,7 +24,6 @@ from ledger.domain.errors import CapacityError, LedgerError
 from ledger.domain.log.events import LedgerEvent
 from ledger.store import schema
 from ledger.store.ddl import sqlite_triggers
-from ledger.store.ddl.postgres_roles import apply_roles
 from ledger.store.open import Ledger, Mode, open_ledger
 from ledger.store.projections.rebuild import rebuild
 from ledger.store.proving.verify import verify
@@ -37,6 +36,7 @@ from tests.contract.test_ledger_cheats import (
     holding,
 )
 from tests.support.postgres import Server
+from tests.support.postgres_roles import apply_roles
 from tests.support.stores import (
     Clock,
     PostgresStore,

@@ -135,7 +135,7 @@ def test_a_checkpoint_is_asked_for_as_seldom_as_the_service_says(
         now=str,
     )
     monkeypatch.setattr("tenure.serving.agent_witness.asyncio.sleep", sleep)
-    asks = _watched(keeper, condition, CollectorRegistry())
+    asks = _watched(link, keeper, condition, CollectorRegistry())
 
     async def ask() -> None:
         for _ in range(6):

@@ -28,7 +28,6 @@ from typing import Any, Final, cast
 import uvloop
 
 from agent.decide.confirming import AGAIN_SECONDS
-from agent.decide.following import WAIT_SECONDS
 from agent.https import Answer, Caller, NoAnswerError
 from agent.service.link import RefusedError, ServiceLink
 from benchmarks.live.cluster import node_name
@@ -146,12 +145,11 @@ class Agent:
                 self.calls.tells.close()
 
     async def _keep(self) -> None:
-        kept, again = "", 0
+        kept = ""
         while True:
             with suppress(NoAnswerError, RefusedError):
-                shown = await self.link.checkpoint(kept, waits=again > WAIT_SECONDS)
-                kept, again = shown.checkpoint, shown.again_seconds
-            await asyncio.sleep(max(HISTORY_SECONDS, again))
+                kept = (await self.link.checkpoint(kept)).checkpoint
+            await asyncio.sleep(max(HISTORY_SECONDS, self.link.again_seconds))
 
     def _take_note(self) -> None:
         self._first.set()

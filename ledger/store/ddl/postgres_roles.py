@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from sqlalchemy import Connection
-
 from ledger.store.ddl.postgres_guard import ALLOW
 
 UPDATES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -143,15 +141,3 @@ ROLES: Final = (
     "GRANT EXECUTE ON FUNCTION ledger_append TO ledger_writer",
 )
 """Every statement, in order. Nothing in them is a secret: passwords are set by hand."""
-
-
-def apply_roles(connection: Connection) -> None:
-    """
-    Make the four roles, where they lack, and give each what it needs of this ledger, no more.
-
-    Rule: design section 4, "Append-only by the database, not by habit". One transaction; the
-    connection is a superuser's, or of a role that owns the ledger and may make roles.
-    """
-    with connection.begin():
-        for statement in ROLES:
-            connection.exec_driver_sql(statement, execution_options={"no_parameters": True})

@@ -7,7 +7,7 @@ import json
 import logging
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -15,7 +15,6 @@ from typing import Any, Final, Protocol
 from aiohttp import web
 from aiohttp.typedefs import Handler
 from aiohttp.web_protocol import RequestHandler
-from yarl import URL
 
 from certs.ports import ApiError
 from certs.serving import common_names
@@ -85,7 +84,7 @@ class OpenRoute:
     act: OpenAct
 
 
-class LateRoutes(web.AbstractResource):
+class LateRoutes(web.PlainResource):
     """
     Routes that come once there is something to answer from, and go before it does.
 
@@ -98,17 +97,12 @@ class LateRoutes(web.AbstractResource):
     def __init__(
         self, callers: Knows, agents: Knows, believed: Believed, takes_in: TakesIn
     ) -> None:
-        super().__init__()
+        super().__init__("/")
         self._callers = callers
         self._agents = agents
         self._believed = believed
         self._takes_in = takes_in
-        self._there: web.UrlDispatcher | None = None
-
-    @property
-    def are_there(self) -> bool:
-        """Tell whether they have come."""
-        return self._there is not None
+        self.there: web.UrlDispatcher | None = None  # once they have come
 
     def come(self, routes: Iterable[Route]) -> None:
         """Answer these from now on."""
@@ -117,47 +111,20 @@ class LateRoutes(web.AbstractResource):
             callers = self._agents if route.agents else self._callers
             handler = _handler(route, callers, self._believed, self._takes_in)
             there.add_route(route.method, route.path, handler)
-        self._there = there
+        self.there = there
 
     def go(self) -> None:
         """Answer them no more."""
-        self._there = None
+        self.there = None
 
     async def resolve(
         self, request: web.Request
     ) -> tuple[web.UrlMappingMatchInfo | None, set[str]]:
         """Return what is answered at a path, if anything."""
-        if self._there is None:
+        if self.there is None:
             return None, set()
-        found = await self._there.resolve(request)
+        found = await self.there.resolve(request)
         return (found if found.http_exception is None else None), set()
-
-    @property
-    def canonical(self) -> str:
-        """Return below which path they are."""
-        return "/"
-
-    def raw_match(self, path: str) -> bool:
-        """Tell that no other resource is of this path."""
-        return path == self.canonical
-
-    def url_for(self, **_: str) -> URL:
-        """Return nothing: nobody asks."""
-        raise NotImplementedError
-
-    def add_prefix(self, prefix: str) -> None:
-        """Stay as they are: nobody mounts them."""
-        raise NotImplementedError
-
-    def get_info(self) -> Any:  # noqa: ANN401 - aiohttp's own kind of dictionary
-        """Return nothing to look at."""
-        return {}
-
-    def __len__(self) -> int:
-        return 0
-
-    def __iter__(self) -> Iterator[web.AbstractRoute]:
-        return iter(())
 
 
 class Believed(Protocol):
@@ -214,7 +181,7 @@ def api_app(
         app.router.register_resource(late)
 
     async def nothing(_: web.Request) -> web.StreamResponse:
-        if late is None or late.are_there:
+        if late is None or late.there is not None:
             return refusal(404, "NotFound", "the server could not find the requested resource")
         answer = refusal(503, "ServiceUnavailable", "this replica does not answer now", retry=True)
         answer.force_close()  # the next connection may find another replica

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,10 +23,8 @@ from scheduler.service.witnesses import not_grown
 
 SIGN_SECONDS: Final = 2.0
 """A checkpoint of this age is signed anew when somebody asks."""
-PROOFS_MAX: Final = 256
-"""Proofs that are kept for one checkpoint."""
-RECENT: Final = 40
-"""Proofs that the next one has at once: agents keep one of the last 80 s. One look gives all."""
+RECENT: Final = 64
+"""Proofs that a checkpoint has at once: agents keep one of the last 80 s. One look gives all."""
 OURS: Final = "this service"
 
 _log: Final = logging.getLogger("tenure.scheduler.checkpoints")
@@ -48,21 +45,18 @@ class Tree:
     older: dict[int, tuple[bytes, list[bytes]]]
 
 
-def tree_of(url: str, sizes: list[int], size: int | None = None) -> Tree:
+def tree_of(url: str, sizes: list[int]) -> Tree:
     """
-    Read a ledger's tree, with proofs of as many of these older sizes as it has.
-
-    Args:
-        size: of the tree that they are in; None = all of it.
+    Read a ledger's tree, with proofs of its own size and of as many of these older ones as it has.
 
     Raises:
-        LedgerError: it can't be read, or is shorter than that.
+        LedgerError: it can't be read.
         InputError: nobody ever wrote to it.
     """
     with open_ledger(url, mode="read") as ledger:
-        checkpoint = checkpoint_at(ledger, size)
+        checkpoint = checkpoint_at(ledger)
         _, lost = incarnations(ledger)
-        there = {each for each in sizes if each <= checkpoint.size}
+        there = {each for each in (*sizes, checkpoint.size) if each <= checkpoint.size}
         proofs = prove_consistency(ledger, there, checkpoint.size)
         older = {one.size: (one.root, list(one.proof)) for one in proofs}
     ranges = tuple((one.first, one.last) for one in lost)
@@ -135,16 +129,12 @@ class Checkpoints:
     async def _read(self, older: Checkpoint | None) -> None:
         """Have a tree that is new enough, with the proof that is asked for."""
         tree, sizes = self._tree, [] if older is None else [older.size]
-        if tree is not None and self._now() - self._signed_at < SIGN_SECONDS:
-            missing = [each for each in sizes if each not in tree.older]
-            if not missing or missing[0] > tree.checkpoint.size:
-                return
-            if len(tree.older) < PROOFS_MAX:
-                with suppress(InputError):  # it is shorter by now, which is looked at below
-                    more = await in_thread(tree_of, self._url, missing, tree.checkpoint.size)
-                    if more.checkpoint == tree.checkpoint:
-                        tree.older.update(more.older)
-                        return
+        if (
+            tree is not None
+            and self._now() - self._signed_at < SIGN_SECONDS
+            and all(each in tree.older or each > tree.checkpoint.size for each in sizes)
+        ):
+            return
         before = [] if tree is None else [tree.checkpoint.size, *sorted(tree.older)[-RECENT:]]
         try:
             new = await in_thread(tree_of, self._url, [*before, *sizes])

@@ -84,11 +84,12 @@ def test_who_asks_seldom_waits_for_the_connection_that_is_there(world: Linked) -
         return [path.partition("?")[0].rpartition("/")[2] for path, _ in world.asked]
 
     async def act(link: ServiceLink) -> None:
+        link.again_seconds = 60
         running = asyncio.create_task(link.run())
         async with asyncio.timeout(60):
             while asks() != ["holdings", "changes"]:  # noqa: ASYNC110 - it tells of no change
                 await asyncio.sleep(0.01)
-            asking = asyncio.create_task(link.checkpoint("", waits=True))
+            asking = asyncio.create_task(link.checkpoint(""))
             await asyncio.sleep(0.05)
             world.scene.hold("p")
             await asking

@@ -504,9 +504,8 @@ def test_the_last_checkpoint_is_kept_and_a_shorter_ledger_is_named(tmp_path: Pat
         def __init__(self) -> None:
             self.asked: list[str] = []
 
-        async def checkpoint(self, kept: str, *, waits: bool = False) -> Shown:
+        async def checkpoint(self, kept: str) -> Shown:
             """Show the next one."""
-            assert not waits
             self.asked.append(kept)
             return shown[len(self.asked) - 1]
 
