@@ -117,8 +117,7 @@ class ServiceLink:
             pause = self.state.ask().pause_seconds
             await asyncio.sleep(pause * (1 + self._draw()) / 2)
             async with self._turn:
-                told = await self._asked()
-            self._become(told)
+                self._become(await self._asked())
 
     async def confirm(
         self,

@@ -188,11 +188,8 @@ def _observed(pod: Observed) -> dict[str, Any]:
 def read_checkpoint(body: bytes) -> Shown:
     """Return the checkpoint that the service shows. Raises InputError: as `read_holdings`."""
     said = _decoded(_CHECKPOINT, body, "not an answer with a checkpoint")
-    return Shown(
-        checkpoint=said.checkpoint,
-        consistency=said.consistency,
-        again_seconds=min(said.again_seconds, AGAIN_SECONDS_MAX),
-    )
+    again = min(said.again_seconds, AGAIN_SECONDS_MAX)
+    return Shown(checkpoint=said.checkpoint, consistency=said.consistency, again_seconds=again)
 
 
 def written(known: NodeHoldings, **more: object) -> bytes:

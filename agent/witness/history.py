@@ -47,13 +47,7 @@ BAD: frozenset[Verdict] = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """
-    What the service answered.
-
-    Attributes:
-        consistency: hashes in hex, None = no proof.
-        again_seconds: after which it wants to be asked again, where that is later than usual.
-    """
+    """What the service answered; `consistency`: hashes in hex, None = no proof."""
 
     checkpoint: str
     consistency: Sequence[str] | None = None

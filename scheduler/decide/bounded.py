@@ -30,12 +30,7 @@ def check_values(body: bytes, nested_max: int, values_max: int, field: str = "bo
 
 
 def decode_bounded(
-    body: bytes,
-    kind: type[T],
-    field: str = "body",
-    *,
-    nested_max: int = NESTED_MAX,
-    values_max: int = VALUES_MAX,
+    body: bytes, kind: type[T], field: str = "body", *, nested_max: int = NESTED_MAX
 ) -> T:
     """
     Decode a body of JSON that anybody may have sent.
@@ -43,7 +38,7 @@ def decode_bounded(
     Raises:
         InputError: it is another kind of value, or beyond a bound.
     """
-    check_values(body, nested_max, values_max, field)
+    check_values(body, nested_max, VALUES_MAX, field)
     return decode_checked(body, kind, field)
 
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ledger.domain.annotations.wire import an_object, each, wrong
 from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import text_at
-from scheduler.decide.bounded import check_values, decode_bounded, decode_checked
+from scheduler.decide.bounded import NESTED_MAX, check_values, decode_bounded, decode_checked
 from scheduler.decide.filter.filtering import Filtered
 from scheduler.decide.nodes.arrays import BoolArray, IntArray
 
@@ -142,7 +142,8 @@ def _member(
     size = memoryview(raw).nbytes
     if size > MEMBER_BYTES_MAX:
         raise InputError(f"too large: bytes={size}, most={MEMBER_BYTES_MAX}", field=field)
-    return decode_bounded(bytes(raw), kind, field, values_max=values_max)
+    check_values(bytes(raw), NESTED_MAX, values_max, field)
+    return decode_checked(raw, kind, field)
 
 
 def without_names(body: bytes) -> tuple[bytes, bytes] | None:

@@ -267,7 +267,8 @@ class Http2Connection(asyncio.Protocol):
             return
         for number, stream in list(self._streams.items()):
             if stream.unsent is not None and stream.since <= oldest:
-                self._reset(number, ErrorCodes.CANCEL)
+                del self._streams[number]
+                self._h2.reset_stream(number, ErrorCodes.CANCEL)
         self._flush()
         self._timer = self._loop.call_later(self._idle_seconds / 4, self._look)
 
@@ -397,7 +398,3 @@ class Http2Connection(asyncio.Protocol):
         if not stream.is_ended:
             self._h2.reset_stream(number, ErrorCodes.NO_ERROR)
         self._streams.pop(number, None)
-
-    def _reset(self, number: int, code: ErrorCodes) -> None:
-        del self._streams[number]
-        self._h2.reset_stream(number, code)

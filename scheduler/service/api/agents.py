@@ -36,7 +36,6 @@ DEVICES_MAX: Final = 1024
 WAIT_SECONDS_MAX: Final = 25.0
 CHECKPOINTS_A_SECOND: Final = 100
 """Of all agents together, each of which is told when to ask again: 6,000 each minute."""
-_NOT_YET: Final = "ServiceUnavailable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,7 +235,7 @@ class AgentRoutes:
         name, node_uid = node_of(caller, self._user)
         why = self._why_not()
         if why:
-            raise RefusedError(503, _NOT_YET, why, retry=True)
+            raise RefusedError(503, "ServiceUnavailable", why, retry=True)
         uid, before = self._view.uid(name), self._view.recorded(node_uid)
         if uid is not None and node_uid not in {"", uid} and before is not None and before.lost:
             fact = f"the Node of your token is gone, its name is another's: name={name}"

@@ -8,7 +8,6 @@ import logging
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -21,6 +20,7 @@ from certs.serving import common_names
 from ledger.domain.errors import InputError, LedgerError
 from scheduler.service.api.callers import Caller, Headers, UnknownCallerError
 from scheduler.service.api.remembered import TooManyError
+from scheduler.service.http import Answering
 
 BODY_BYTES_MAX: Final = 1 << 20
 SECONDS_MAX: Final = 30.0
@@ -28,7 +28,6 @@ SECONDS_MAX: Final = 30.0
 
 _log: Final = logging.getLogger("tenure.scheduler.api")
 
-Answering = Callable[[RequestHandler | None], AbstractContextManager[None]]
 Took = Callable[[str, int, float], None]
 
 
