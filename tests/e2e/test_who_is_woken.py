@@ -16,9 +16,10 @@ import pytest
 
 from ledger.store.open import open_ledger
 from ledger.store.reading.timetravel import load_state
+from tests.e2e.test_burst import is_refused
 from tests.e2e.test_replicas import OURS, Labelled
 from tests.support.campaign import print_figures
-from tests.support.forked import forked
+from tests.support.forked import Point, forked
 from tests.support.kube.at_rest import listed, live, placed_by_simulation, wait
 from tests.support.kube.balancer import balancing
 from tests.support.kube.bursts import remove_pods
@@ -40,14 +41,17 @@ NODES: Final = ("woken-1", "woken-2", "woken-3")
 CARDS: Final = 2
 ASKS: Final = ("50", "50", "100", "200")
 """Percent of cards, in Koordinator's words."""
-PODS: Final = 16
-"""They ask for 16 cards of 6 on average."""
+PODS: Final = 9
+"""They ask for 9 cards of 6 on average: few wait, so that each is refused before a late wake."""
+CALM_SECONDS: Final = 2.0
+"""kube-scheduler has asked again about all who waited while nobody answered."""
 WAIT_SECONDS: Final = 10.0
 PATIENCE_SECONDS: Final = 120.0
 """kube-scheduler asks by itself after 300."""
 CAMPAIGN: Final = 50
+KILLED_EARLY: Final = "killed before it wakes"
 SAMPLE: Final = ("clear", "all killed", "leader ends")
-ACTS: Final = (*SAMPLE, "leader killed")
+ACTS: Final = (*SAMPLE, "leader killed", KILLED_EARLY)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,7 +73,7 @@ class Replica:
         assert self._served is not None, "it was started"
         return self._served
 
-    def start(self, *, remembered: bool = True) -> None:
+    def start(self, *, remembered: bool = True, point: Point | None = None) -> None:
         """Start it; it takes the lead, or stands by."""
         self._served = self.stack.enter_context(
             extender(
@@ -83,8 +87,13 @@ class Replica:
                 replica=self.name,
                 pod=self.name,
                 forked=True,
+                point=point,
             )
         )
+
+    def has_ended(self) -> bool:
+        """Tell whether it has ended by itself."""
+        return self.served.process.poll() is not None
 
     def end(self, *, gently: bool = False) -> None:
         """End it, with or without a word."""
@@ -134,21 +143,24 @@ class World:
             asked = pod(f"woken-{self.number}", amounts, schedulerName="tenure")
             assert self.plane.api().create(self.where, asked).ok
 
-    def end_pods(self) -> None:
-        """Let one to three of the Pods with a node end."""
+    def end_pods(self, count: int) -> None:
+        """Let so many of the Pods with a node end."""
         bound = [str(one["metadata"]["name"]) for one in live(listed(self.plane, self.where))]
-        remove_pods(self.plane, self.where, self.rng.sample(bound, min(len(bound), 3)))
+        remove_pods(self.plane, self.where, self.rng.sample(bound, min(len(bound), count)))
 
     def play(self, act: str) -> list[str]:
         """Let something end, and Pods beside it; return who waits for too long, in words."""
         self.ask()
         before, after = self.rng.choice([(1, 0), (0, 1), (1, 1)])
+        after *= act != "clear"  # kube-scheduler would ask again for that alone
         if before:
-            self.end_pods()
+            self.end_pods(self.rng.randint(1, 3))
             time.sleep(self.rng.choice([0.0, 0.01, 0.05, 0.2]))
         leader = self.leader()
         if act == "clear":
             self._clear(leader, self.rng.choice(NODES))
+        elif act == KILLED_EARLY:
+            self._kill_early(leader)
         else:
             ends = self.replicas if act == "all killed" else [leader]
             for one in ends:
@@ -156,7 +168,7 @@ class World:
             for one in ends:
                 one.start()
         if after:
-            self.end_pods()
+            self.end_pods(self.rng.randint(1, 3))
         self.leader()
         since, until = time.time(), time.monotonic() + PATIENCE_SECONDS
         while waiting := placed_by_simulation(
@@ -169,6 +181,19 @@ class World:
         self.longest = max([self.longest, *(bound_at(one) - since for one in bound)])
         return []
 
+    def _kill_early(self, leader: Replica) -> None:
+        """Let a Pod end, and with it all replicas, once that is recorded and nobody is woken."""
+        for one in self.replicas:
+            one.end()
+        leader.start(point=("before:patch nodes", 1))
+        wait(lambda: leader.has_ended() or leader.served.leads(), self.words)
+        time.sleep(CALM_SECONDS)
+        self.end_pods(1)
+        wait(leader.has_ended, self.words)
+        leader.end()
+        for one in self.replicas:
+            one.start()
+
     def _clear(self, leader: Replica, name: str) -> None:
         """Let a node go with its Pods and come again, and say that nothing runs there any more."""
         if not any(one["spec"]["nodeName"] == name for one in live(listed(self.plane, self.where))):
@@ -180,6 +205,7 @@ class World:
                 remove_pods(self.plane, self.where, [one["metadata"]["name"]])
         add_gpu_node(self.plane, name, gpus=CARDS)
         self.ask()
+        wait(self._all_refused, self.words)
         token = self.folder / "token"
         token.write_text(self.plane.tokens[ADMIN])
         said = forked(
@@ -189,6 +215,11 @@ class World:
             cwd=self.folder,
         )
         assert said.returncode == 0, said.stderr
+
+    def _all_refused(self) -> bool:
+        """Tell whether kube-scheduler was told of every Pod without a node that none takes it."""
+        pods = listed(self.plane, self.where)
+        return all(is_refused(one) for one in pods if not one["spec"].get("nodeName"))
 
     def _is_lost(self, name: str) -> bool:
         with open_ledger(self.ledger, mode="read") as ledger:

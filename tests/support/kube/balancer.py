@@ -75,9 +75,11 @@ class Balancer:
         await self._stop.wait()
         probing.cancel()
         server.close()
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
             task.cancel()
-        await asyncio.sleep(0)
+        await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.sleep(0)  # what was closed is gone
 
     async def _probe(self) -> None:
         while True:
@@ -104,11 +106,13 @@ class Balancer:
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while data := await reader.read(1 << 16):
-            writer.write(data)
-            await writer.drain()
-    writer.close()
+    try:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(1 << 16):
+                writer.write(data)
+                await writer.drain()
+    finally:
+        writer.close()
 
 
 @contextlib.contextmanager
