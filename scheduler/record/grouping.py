@@ -266,10 +266,6 @@ class Grouping:
         self._open.get(name, {}).pop(uid, None)
         self._given.setdefault(name, {})[uid] = _Given(placement.node_uid, gpu_minors(placement))
 
-    def has_given(self, uid: str) -> bool:
-        """Tell whether a member holds something."""
-        return any(uid in held for held in self._given.values())
-
     def given_by(self, event: PodReserved) -> None:
         """Note what a member holds by a reservation that is recorded."""
         minors = tuple(share.minor for share in event.shares if share.device_type == GPU)

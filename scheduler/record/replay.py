@@ -224,9 +224,8 @@ class Replay:
         plan = recorded.event
         assert isinstance(plan, GroupPlanned), plan
         waiting = {each.pod_uid: self._state.request(each) for each in plan.waiting}
-        members = {
-            uid: each for uid, each in waiting.items() if not self._state.groups.has_given(uid)
-        }
+        held = self._state.held
+        members = {uid: each for uid, each in waiting.items() if uid not in held or held[uid].lost}
         life = GroupLife(
             name=plan.group,
             places={each.pod_uid: each for each in plan.members if each.pod_uid in members},
@@ -463,7 +462,12 @@ class Replay:
         for placement in self._state.groups.dropped(name):
             engine.release(placement.request.uid)
         if taken is None:
-            known = {member.uid: member for member in members if member.uid not in self._state.held}
+            held = self._state.held
+            known = {
+                member.uid: member
+                for member in members
+                if member.uid not in held or (held[member.uid].lost and self._ahead is not None)
+            }
             again = take_again(self._state.groups.lives[name], known, self._state.numbers, engine)
             taken = list((again or {}).values())
             for placement in taken:

@@ -210,9 +210,13 @@ class SoFar:
             self._enter(self.now(), held)
 
     def _give_back(self, uid: str) -> None:
-        del self.held[uid]
+        held = self.held.pop(uid)
         if self._engine is not None:
-            self._engine.release(uid)
+            self._engine.release(self._name(held.event))
+
+    def _name(self, event: PodReserved | PodObserved) -> str:
+        """Return what a holding is called in the engine, where a place may be kept beside it."""
+        return f"{event.pod_uid}/{event.attempt}" if self._at_work else event.pod_uid
 
     # --- the engine ---------------------------------------------------------------------------
 
@@ -272,13 +276,13 @@ class SoFar:
 
     def _enter(self, engine: Engine, held: _Held) -> None:
         event, place = held.event, self.numbers[held.event.node_uid]
-        if isinstance(event, PodObserved):
-            engine.adopt(place, event)
-            return
         # A cluster at work is decided on as what Pods hold, with the devices of that moment.
-        placement = None if self._at_work else self.placement(event, place)
+        placement = None
+        if isinstance(event, PodReserved) and not self._at_work:
+            placement = self.placement(event, place)
         if placement is None:
-            engine.adopt(place, as_observed(event))
+            observed = as_observed(event) if isinstance(event, PodReserved) else event
+            engine.adopt(place, structs.replace(observed, pod_uid=self._name(event)))
         else:
             engine.reserve(placement)
 

@@ -13,6 +13,7 @@ from ledger.domain.log.events import GroupPlanned, NodeLost, PlanDropped, PodRel
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.resources import ANNOTATION_GPU_TOPOLOGY
 from ledger.store.writing.commands import Command, Outcome, Refused
+from scheduler.decide.group.groups import gpu_minors
 from scheduler.record.replay import Again
 from scheduler.record.so_far import InForce
 from scheduler.service.binding import BEHIND_SECONDS
@@ -232,6 +233,26 @@ def test_the_places_of_other_groups_count_while_their_plan_is_on_its_way() -> No
         *cards(other.reservation)
     }
     assert differences(scene, 2) == []
+
+
+def test_a_place_is_kept_for_who_holds_something_through_a_lost_node() -> None:
+    """A member was reserved for there and not bound; the group is planned again elsewhere."""
+    scene = Scene("a", "b", gpus=4)
+    scene.job(2, gpus=1)
+    scene.passing("job-1", "a")
+    scene.reserve("job-1", "a")
+    scene.live.view.nodes.nodes.drop("uid-a")
+    scene.live.settle()
+    scene.settle()
+    scene.passing("job-0", "b")
+    first = scene.reserve("job-0", "b")
+    [kept] = scene.groups.groups.all_kept()
+    assert (kept.request.name, kept.node_name) == ("job-1", "b")
+    scene.create("x", 1)
+    scene.passing("x", "b")
+    other = scene.reserve("x", "b")
+    assert not {*cards(first), *gpu_minors(kept)}.intersection(cards(other))
+    assert differences(scene, 3) == []
 
 
 def test_a_plan_that_ended_keeps_nothing_before_its_end_is_recorded() -> None:
