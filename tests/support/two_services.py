@@ -82,6 +82,7 @@ from tests.support.node_agents import Machine
 from tests.support.reachable import texts_in
 from tests.support.replays import differing
 from tests.support.stores import ORIGIN
+from tests.support.visible import wrongly_visible
 
 NAMESPACE: Final = "/api/v1/namespaces/ml"
 WORDS: Final = DecidedBy(policy="binpack", settings_hash="", tenure_version="test")
@@ -1014,6 +1015,7 @@ class World:
                 if most < GANG_LEAST:
                     self.broken.append(f"a gang was begun with {together} at {position + 1}")
             life = apply_life(life, event, 0)
+        self.broken += [f"sees other cards: {each}" for each in wrongly_visible(log)]
 
     async def run(self) -> None:
         """Let all of it happen, then let all go well, then look."""
