@@ -133,7 +133,7 @@ class Scene:
 def scene(
     plane: ControlPlane, namespace: Callable[..., str], identities: Identities, tmp_path: Path
 ) -> Iterator[Scene]:
-    """A live service on SQLite and a stock kube-scheduler; the ledger is proved at the end."""
+    """A live service and a stock kube-scheduler; the ledger is proved, and decided again."""
     know(plane, DEVICES, "Device")
     know(plane, TOPOLOGIES, "NodeResourceTopology")
     url = f"sqlite:///{tmp_path / 'live.db'}"
@@ -147,8 +147,9 @@ def scene(
         one = Scene(plane=plane, where=where, served=served, scheduler=program)
         yield one
         end(one)
-    answer = tenure("verify", "--ledger", url, cwd=tmp_path)
-    assert answer.returncode == 0, answer.stdout + answer.stderr
+    for question in ("verify", "ledger replay"):
+        answer = tenure(*question.split(), "--ledger", url, cwd=tmp_path)
+        assert answer.returncode == 0, answer.stdout + answer.stderr
 
 
 def end(one: Scene) -> None:
