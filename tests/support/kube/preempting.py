@@ -186,9 +186,10 @@ class Played:
             eventually(lambda: all(map(self._is_refused, beside)))
         least = self._least(low)
         high = [f"{self.name}-h{number}" for number in range(self.coming)]
+        known = {one["metadata"]["uid"]: one for one in self._pods()}
         for name in high:
             self._ask(name, self.shape.high, HIGH)
-        self._until_bound(high)
+        self._until_bound(high, known)
         there = {one["metadata"]["uid"]: one for one in self._pods()}
         ended = [uid for uid in low if self._has_to_go(there.get(uid))]
         remove_pods(self.plane, self.where, [one["metadata"]["name"] for one in self._pods()])
@@ -227,10 +228,9 @@ class Played:
         assert made.ok, made.message
         return str(made.body["metadata"]["uid"])
 
-    def _until_bound(self, names: Sequence[str]) -> None:
-        """Play kubelet and agents until all of these Pods have a node."""
+    def _until_bound(self, names: Sequence[str], known: dict[str, dict[str, Any]]) -> None:
+        """Play kubelet and agents until all of these Pods have a node; some were there before."""
         until = time.monotonic() + SETTLE_SECONDS
-        known = {one["metadata"]["uid"]: one for one in self._pods()}
         while not self._all_bound(names):
             assert time.monotonic() < until, names
             now, pods = time.monotonic(), self._pods()
