@@ -60,7 +60,6 @@ GATE: Final = CallLimits(
 )
 """Two claims of 1.5 MiB, escaped; the API server gives up after the 5 s of its `timeoutSeconds`."""
 
-
 DEPTH_MAX: Final = 64
 """Levels of an object in a review; a claim has some twelve."""
 ASIDE_BYTES: Final = 64 << 10

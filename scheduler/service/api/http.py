@@ -120,10 +120,8 @@ class LateRoutes(web.PlainResource):
         self, request: web.Request
     ) -> tuple[web.UrlMappingMatchInfo | None, set[str]]:
         """Return what is answered at a path, if anything."""
-        if self.there is None:
-            return None, set()
-        found = await self.there.resolve(request)
-        return (found if found.http_exception is None else None), set()
+        found = None if self.there is None else await self.there.resolve(request)
+        return (None if found is None or found.http_exception else found), set()
 
 
 class Believed(Protocol):

@@ -55,12 +55,11 @@ def tree_of(url: str, sizes: list[int]) -> Tree:
     """
     with open_ledger(url, mode="read") as ledger:
         checkpoint = checkpoint_at(ledger)
-        _, lost = incarnations(ledger)
+        lost = tuple((one.first, one.last) for one in incarnations(ledger)[1])
         there = {each for each in (*sizes, checkpoint.size) if each <= checkpoint.size}
         proofs = prove_consistency(ledger, there, checkpoint.size)
         older = {one.size: (one.root, list(one.proof)) for one in proofs}
-    ranges = tuple((one.first, one.last) for one in lost)
-    return Tree(checkpoint=checkpoint, lost=ranges, older=older)
+    return Tree(checkpoint=checkpoint, lost=lost, older=older)
 
 
 class Checkpoints:
