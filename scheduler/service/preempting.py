@@ -193,8 +193,8 @@ class Preempting:
                 break
             if any(map(self._groups.starts.is_coming, wanted[name][0])):
                 continue  # a gang is about to begin there
-            together = self._groups.together
-            candidates = Candidates(self._view, name, priority, together, tries, keeps)
+            together, ending = self._groups.together, self._due(request.uid, name)
+            candidates = Candidates(self._view, name, priority, together, tries, keeps, ending)
             victims = candidates.victims(request, wanted[name][0])
             if victims:
                 found[name] = candidates, victims
@@ -294,6 +294,12 @@ class Preempting:
             if text:
                 ends = max(ends, time_us(text, "metadata.deletionTimestamp") / 1e6 + ahead)
         return ends
+
+    def _due(self, uid: str, name: str) -> frozenset[str]:
+        """Return the Pods on a node whose end a Pod may count on yet."""
+        begun = self._begun.get(uid)
+        is_over = begun is not None and self._clock.monotonic() >= begun.until
+        return frozenset() if is_over else frozenset(self._ending(name, ()))
 
     def _ending(self, name: str, named: Collection[str]) -> list[str]:
         """Return the Pods that hold something on a node and are about to end, or have ended."""

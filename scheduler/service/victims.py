@@ -43,6 +43,7 @@ class Candidates:
 
     Attributes:
         keeps: kube-scheduler's victims all go: it counts what holdings do not.
+        ending: whose end is due there anyway; what they hold counts as free.
     """
 
     view: ClusterView
@@ -51,6 +52,7 @@ class Candidates:
     together: Callable[[str], frozenset[str]]
     tries: Tries
     keeps: bool
+    ending: frozenset[str]
 
     def victims(self, request: PodRequest, wanted: Sequence[str]) -> list[str]:
         """Return which Pods have to go for one to fit, the highest first; none: that is no help."""
@@ -65,7 +67,7 @@ class Candidates:
 
     def _fits(self, request: PodRequest, gone: Collection[str]) -> bool:
         self.tries.spent += 1
-        return fits_without(self.view, self.name, request, gone)
+        return fits_without(self.view, self.name, request, self.ending.union(gone))
 
     def broken(self, gone: Sequence[str], more: Sequence[str]) -> int:
         """Return how many of further victims break a disruption budget beside the others."""
@@ -92,7 +94,7 @@ class Candidates:
         ordered, anyway = self._able(holdings, wanted)
         least = _sum(holdings, wanted)
         going = set(chain(*ordered))
-        with self.view.without(self.name, {*anyway, *going}) as lifted:
+        with self.view.without(self.name, self.ending.union(anyway, going)) as lifted:
             self.tries.spent += 1 + len(ordered)
             if not self.view.fits(request, self.name):
                 return []

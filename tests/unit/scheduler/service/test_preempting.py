@@ -202,6 +202,22 @@ def test_a_pod_that_stays_and_that_the_ledger_has_not_is_waited_for_by_nobody() 
     assert scene.preempt({"b": ["b0"]}) == {"b": {"b0"}}
 
 
+def test_who_came_to_a_node_meanwhile_goes_though_others_end_there_yet() -> None:
+    """kube-scheduler asks when its own fit has changed, and no wake of ours makes it ask again."""
+    scene = Scene(100, 100, nodes=("a",))
+    scene.high["spec"]["containers"][0]["resources"]["limits"]["koordinator.sh/gpu"] = 200
+    scene.show_high()
+    assert scene.preempt({"a": ["a0", "a1"]}) == {"a": {"a0", "a1"}}
+    scene.ends("a0")
+    body = asks("other", 50, priority=1)
+    scene.live.view.pods.put("pod-other", body)
+    scene.live.reserve(scene.live.placement(body, "a"))
+    scene.gone("a1")
+    assert scene.preempt({"a": ["other"]}) == {"a": {"other"}}
+    scene.live.clock.now += BEGUN_SECONDS
+    assert scene.preempt({"a": ["other"]}) == {"a": {"other"}}
+
+
 def test_who_is_about_to_end_is_waited_for_where_that_helps() -> None:
     """A node on which a half comes free has no room for a whole card."""
     scene = Scene(50, 50, 100)
