@@ -68,6 +68,13 @@ UNKNOWN_MEMBER: Final = "the watch has not shown the Pod yet"
 MEMBERS_COME: Final = "members of the group are still being created"
 MEMBERS_SECONDS: Final = 2.0
 """How long a group's first member waits for the others, whose number its label says."""
+EVICTIONS_SECONDS: Final = 600
+"""At most so often bound members of a gang are evicted: what fails again needs a person."""
+SETTLING_SECONDS: Final = 30
+"""
+So long after a deadline bound members may be evicted: the others are fenced and voided first, and
+a disruption budget may not allow it at once. Later they stay.
+"""
 GATES_MAX: Final = 3
 """So many gates are named in one reason; of the others the number is enough."""
 
@@ -811,20 +818,24 @@ class Plans:
 
     def _end_wait(self, name: str, life: GroupLife) -> None:
         """
-        Give up the members of a gang that are reserved for and not bound at its deadline.
+        Give up the members of a gang that are not bound so long after they were reserved for.
 
         Rule: design section 5, Gangs. The ledger has the whole gang at once; bound members count.
+        A gang that has begun misses no deadline by those who come later, such as a new worker.
         """
         gang = self._groups.gang_of(name)
         if gang is None or not life.held:
             return
-        if self._clock.wall_us() < life.waiting_since_us + gang.waiting_seconds * 1_000_000:
-            return
-        late = [uid for uid, held in life.held.items() if not held.bound]
+        wait_us = gang.waiting_seconds * 1_000_000
+        before_us, first_us = self._clock.wall_us() - wait_us, life.waiting_since_us + wait_us
+        unbound = {uid: held for uid, held in life.held.items() if not held.bound}
+        late = {uid: held for uid, held in unbound.items() if held.since_us <= before_us}
         for uid in late:
             self._view.wakeups.member_given_up.publish(uid, DEADLINE)
+        if not late or any(held.since_us >= first_us for held in late.values()):
+            return
         started = len(life.held) - len(late) + self._groups.running(name) >= gang.min_available
-        if late and not started and (not life.gave_up or self._groups.is_complete(name)):
+        if not started and (not life.gave_up or self._groups.is_complete(name)):
             self.drop(name, DEADLINE, "")
 
     def partial(self, name: str) -> tuple[str, ...]:
@@ -832,12 +843,21 @@ class Plans:
         Return the bound members of a gang that missed its deadline, if they are to go.
 
         Rule: design section 5, Gangs: evicting bound members is a setting. They go once each other
-        member is bound or given up. Until they are gone, no member is placed.
+        member is bound or given up. Until they are gone, no member is placed. Nobody goes where one
+        has run longer than the gang may wait, nor soon after members went at an earlier deadline.
         """
         life, gang = self._groups.lives.get(name), self._groups.gang_of(name)
         if not self._all_or_nothing or life is None or gang is None or not life.gave_up:
             return ()
         if life.places or self._groups.is_complete(name):
+            return ()
+        now_us, seen = self._clock.wall_us(), self._view.pods.seen
+        again_us = life.evicted_us + EVICTIONS_SECONDS * 1_000_000
+        if life.evicted_us and life.evicted_us <= life.waiting_since_us and now_us < again_us:
+            return ()
+        oldest_us = now_us - (gang.waiting_seconds + SETTLING_SECONDS) * 1_000_000
+        old = (uid for uid, held in life.held.items() if held.since_us < oldest_us)
+        if not all(uid in seen and seen[uid].leaving for uid in old):
             return ()
         is_settled = all(held.bound for held in life.held.values())
         enough = len(life.held) + self._groups.running(name) >= gang.min_available

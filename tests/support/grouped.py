@@ -240,10 +240,10 @@ class Scene:
         self.books.take(len(self.live.ledger.log), event)
         return event
 
-    def end(self, event: PodReserved | PodObserved) -> None:
+    def end(self, event: PodReserved | PodObserved, reason: str = "deleted") -> None:
         """Let a holding end."""
         ended = PodReleased(
-            pod_uid=event.pod_uid, attempt=event.attempt, node_uid=event.node_uid, reason="deleted"
+            pod_uid=event.pod_uid, attempt=event.attempt, node_uid=event.node_uid, reason=reason
         )
         self.live.ledger.log.append(ended)
         self.books.take(len(self.live.ledger.log), ended)

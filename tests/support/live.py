@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from ledger.domain.dialects.dra.drivers import LookedAt
 from ledger.domain.errors import LedgerError, NotAfterError
@@ -46,6 +46,7 @@ ABOUT_GROUPS = (
     *(GroupPlanned, PlanDropped),
     *(PodReserved, PodObserved, PodBound, PodReleased, PodVoided),
 )
+START_US: Final = 1_800_000_000_000_000
 WORDS = DecidedBy(policy="binpack", settings_hash="", tenure_version="test")
 
 
@@ -117,7 +118,7 @@ class MemoryLedger:
                 said.setdefault(event.node_uid, Said()).inventory = event
             elif isinstance(event, NodeDescribed):
                 said.setdefault(event.node_uid, Said()).described = event
-        groups = [(event, 0) for event in self.log if isinstance(event, ABOUT_GROUPS)]
+        groups = [(event, START_US) for event in self.log if isinstance(event, ABOUT_GROUPS)]
         drifts: dict[str, DriftFound] = {}
         for event in self.log:
             if isinstance(event, DriftFound):
@@ -149,7 +150,7 @@ class StillClock:
 
     def wall_us(self) -> int:
         """Return microseconds."""
-        return 1_800_000_000_000_000 + int(self.now * 1e6)
+        return START_US + int(self.now * 1e6)
 
     async def sleep(self, seconds: float) -> None:
         """Let the time pass at once."""

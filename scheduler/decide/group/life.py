@@ -39,10 +39,16 @@ _SECOND_US: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What the ledger needs to name a member's reservation, and whether it is bound."""
+    """
+    What the ledger needs to name a member's reservation, and whether it is bound.
+
+    Attributes:
+        since_us: when it was reserved; of one that is bound, when it was bound.
+    """
 
     node_uid: str
     attempt: int
+    since_us: int
     bound: bool = False
 
 
@@ -59,6 +65,7 @@ class GroupLife:
         waiting_since_us: time of the plan with which the first of those now held began.
         held_at_once: the most members that ever held their devices at one time, whoever gave them.
         gave_up: the deadline has passed once without enough members.
+        evicted_us: when a bound member ended last because its gang missed the deadline.
     """
 
     name: str
@@ -70,6 +77,7 @@ class GroupLife:
     plans: int = 0
     drops: int = 0
     gave_up: bool = False
+    evicted_us: int = 0
 
     @property
     def is_over(self) -> bool:
@@ -126,17 +134,18 @@ def apply_life(life: GroupLife, event: LedgerEvent, at_us: int) -> GroupLife:
             return replace(dropped, gave_up=True, held_at_once=started)
         case PodReserved() if event.group == life.name:
             left = {uid: place for uid, place in life.places.items() if uid != event.pod_uid}
-            held = Held(node_uid=event.node_uid, attempt=event.attempt)
+            held = Held(node_uid=event.node_uid, attempt=event.attempt, since_us=at_us)
             now = {**life.held, event.pod_uid: held}
             return _counted(replace(life, places=left, held=now))
         case PodObserved() if event.group == life.name:
             return _counted(replace(life, observed={**life.observed, event.pod_uid: event}))
         case PodBound() if event.pod_uid in life.held:
-            bound = replace(life.held[event.pod_uid], bound=True)
+            bound = replace(life.held[event.pod_uid], bound=True, since_us=at_us)
             return replace(life, held={**life.held, event.pod_uid: bound})
         case PodReleased() | PodVoided() if event.pod_uid in life.held:
             others = {uid: held for uid, held in life.held.items() if uid != event.pod_uid}
-            return replace(life, held=others)
+            is_evicted = life.held[event.pod_uid].bound and event.reason == DEADLINE
+            return replace(life, held=others, evicted_us=at_us if is_evicted else life.evicted_us)
         case PodReleased() if event.pod_uid in life.observed:
             left_over = {uid: at for uid, at in life.observed.items() if uid != event.pod_uid}
             return replace(life, observed=left_over)

@@ -21,6 +21,7 @@ from scheduler.decide.group.groups import MEMBERS_MISSING
 from scheduler.decide.group.life import DEADLINE
 from scheduler.service.binding import UNDER_WAY
 from scheduler.service.gangs import PLANNING_SECONDS
+from scheduler.service.groups import EVICTIONS_SECONDS, SETTLING_SECONDS
 from scheduler.service.holds import HOLD_SECONDS
 from scheduler.service.members import Waiting
 from tests.support.fake_api import ANSWERED
@@ -244,6 +245,68 @@ def test_bound_members_of_a_gang_that_missed_its_deadline_are_evicted_where_that
         assert not scene.bind(name, "a")
     scene.settle(20)
     assert list(scene.pods) == ["gang-1", "gang-2", "gang-3"]
+
+
+@pytest.mark.parametrize("pause", [0, EVICTIONS_SECONDS])
+def test_members_of_a_gang_are_evicted_once_in_ten_minutes(pause: int) -> None:
+    """Where it fails again sooner, they stay, and others may join them."""
+    scene = Scene(all_or_nothing=True)
+    scene.gang(5, 3)
+    for name in ("gang-0", "gang-1"):
+        scene.settle(pause)
+        assert scene.passing(name) == ["a"]
+        assert not scene.bind(name, "a")
+        held = next(one for one in scene.said(PodReserved) if one.pod_name == name)
+        scene.settle(10)
+        scene.settle()
+        scene.settle()
+        if name not in scene.pods:
+            scene.end(held, DEADLINE)
+    assert "gang-0" not in scene.pods
+    assert ("gang-1" in scene.pods) == (not pause)
+    assert scene.passing("gang-2") == ["a"]
+
+
+def test_a_member_that_has_run_for_long_is_not_evicted() -> None:
+    """The setting is new, or a budget allowed it too late."""
+    old = Scene()
+    old.gang(3, 3)
+    old.passing("gang-0")
+    assert not old.bind("gang-0", "a")
+    old.settle(10)
+    old.settle()
+    scene = Scene(ledger=old.live.ledger, all_or_nothing=True)
+    scene.live.clock.now = old.live.clock.now + SETTLING_SECONDS
+    for one in old.pods.values():
+        scene.tell(one)
+    scene.settle()
+    assert "gang-0" in scene.pods
+    assert scene.passing("gang-1") == ["a"]
+
+
+def test_a_new_worker_of_a_gang_that_has_begun_misses_no_deadline() -> None:
+    """An hour after the start it is reserved for, and it alone is given up where it is late."""
+    scene = Scene(all_or_nothing=True)
+    scene.gang(3, 3)
+    for name in ("gang-0", "gang-1", "gang-2"):
+        scene.passing(name)
+        assert not scene.bind(name, "a")
+    scene.settle(3600)
+    about = scene.pods["gang-2"]["metadata"]["annotations"]
+    for held in scene.said(PodReserved)[:2]:
+        scene.delete(held.pod_name)
+        scene.end(held)
+    for name in ("gang-3", "gang-4"):
+        scene.create(name, 2, annotations=about)
+    assert scene.passing("gang-3") == ["a"]
+    assert not scene.bind("gang-3", "a")
+    scene.settle()
+    assert not scene.said(PodVoided)
+    for _ in range(3):
+        scene.settle(5)
+    assert [one.pod_uid for one in scene.said(PodVoided)] == ["pod-gang-4"]
+    assert not scene.said(PlanDropped)
+    assert len(scene.pods) == 3
 
 
 def test_an_eviction_that_a_budget_forbids_is_asked_again() -> None:
