@@ -104,8 +104,8 @@ class Gangs:
             self._groups.plans.review_all()
             await self._tell()
             refused = await self._evict()
-            await self._let_go()
             await self._try_again()
+            await self._let_go()
             if refused is not None:
                 raise refused
         await self._tell()
@@ -198,17 +198,21 @@ class Gangs:
         """
         Wake the members of gangs whose start failed, which are planned anew with the first filter.
 
-        A refused patch is no end: kube-scheduler tries a Pod again by itself, after minutes.
+        Where none could be woken that is tried again, unless one was asked about meanwhile.
         """
-        for name in self._groups.starts.due()[:GANGS_MAX]:
-            self._groups.starts.try_again(name)
+        starts = self._groups.starts
+        for name in starts.due()[:GANGS_MAX]:
+            starts.try_again(name)
             members = self._groups.members.waiting(name).items()
-            calls = (self._wake(uid, one) for uid, one in members if not one.is_gated)
-            for error in await asyncio.gather(*calls, return_exceptions=True):
-                if isinstance(error, ApiError):
+            calls = [self._wake(uid, one) for uid, one in members if not one.is_gated]
+            outcomes = await asyncio.gather(*calls, return_exceptions=True)
+            for error in outcomes:
+                if isinstance(error, ApiError | ConflictError):
                     _log.warning("not woken", extra={"group": name, "error": str(error)})
-                elif error is not None and not isinstance(error, ConflictError):
+                elif error is not None:
                     raise error
+            if outcomes and None not in outcomes and not self._groups.groups.places(name):
+                starts.back_off(name)
 
     async def _wake(self, uid: str, one: Waiting) -> None:
         """Change a Pod, so that kube-scheduler tries it again."""

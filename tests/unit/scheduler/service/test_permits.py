@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import pytest
 
+from certs.ports import ApiError
 from ledger.domain.log.events import GroupPlanned, PodBound, PodReserved
 from scheduler.decide.group.permit import NEWER, WAIT_SECONDS
 from scheduler.service.budgets import FIRST_SECONDS
@@ -15,9 +16,10 @@ from scheduler.service.permits import DRAINING, WAITS, Permits
 from scheduler.service.ports import BindCall
 from scheduler.service.starts import ELSEWHERE, GANG_BACKOFF, GONE
 from scheduler.service.telling import NORMAL, WARNING, Subject, Telling
+from tests.support.fake_api import ApiClient
 from tests.support.grouped import Scene
 from tests.support.objects import node as node_object
-from tests.unit.scheduler.service.test_gangs import victims
+from tests.unit.scheduler.service.test_gangs import GATED, victims
 
 Act = Callable[[], Coroutine[Any, Any, None]]
 LATE: Final = WAIT_SECONDS + 0.1
@@ -315,6 +317,56 @@ def test_a_caller_that_is_gone_binds_nobody() -> None:
     asyncio.run(act())
     assert start.bound() == {"gang-0": "a", "gang-1": "a"}
     assert start.permits.counts["caller gone"] == 1
+
+
+@pytest.mark.parametrize("fate", [503, 409])
+def test_members_that_could_not_be_woken_are_woken_later(fate: int) -> None:
+    """Until then they are refused: kube-scheduler would not ask again by itself for minutes."""
+    start = Start("a", gpus=4)
+    scene = start.scene
+    scene.gang(2, 2)
+
+    async def act() -> None:
+        await start.come("gang-0")
+        await start.wait(LATE)
+        scene.fates.extend([fate, fate])
+        before = scene.server.version
+        await start.wait(FIRST_SECONDS)
+        assert not scene.fates
+        assert scene.server.version == before
+        assert not scene.passing("gang-0")
+        await start.wait(2 * FIRST_SECONDS)
+        assert scene.server.version == before + 2
+        assert scene.passing("gang-0") == ["a"]
+
+    asyncio.run(act())
+
+
+def test_a_gate_that_can_not_be_lifted_keeps_no_other_gang_in_backoff(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A policy refuses the patch each time."""
+    start = Start("a", gpus=8)
+    scene = start.scene
+    scene.gang(2, 2)
+    patch = ApiClient.patch
+
+    async def refusing(api: ApiClient, path: str, body: Any) -> Any:  # noqa: ANN401 - as there
+        if path.endswith("gated-0"):
+            raise ApiError("a policy says no", status=403)
+        return await patch(api, path, body)
+
+    async def act() -> None:
+        await start.come("gang-0")
+        await start.wait(LATE)
+        scene.gang(1, 1, name="gated", schedulingGates=GATED)
+        monkeypatch.setattr(ApiClient, "patch", refusing)
+        for _ in range(3):
+            with pytest.raises(ApiError):
+                await start.wait(FIRST_SECONDS)
+
+    asyncio.run(act())
+    assert scene.passing("gang-0") == ["a"]
 
 
 def test_a_gang_that_is_begun_is_bound_whoever_waits() -> None:
