@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from ledger.domain.kube.object_fields import found_in
-from scheduler.decide.group.life import NODE_REFUSES, deadline_us
+from scheduler.decide.group.life import NODE_REFUSES, MemberAction, deadline_us, next_step
 from scheduler.decide.group.permit import CALLS_MAX, WAIT_SECONDS
 from scheduler.record.grouping import Grouping
 from scheduler.service.budgets import Delays
@@ -88,13 +88,17 @@ class Starts:
         """
         Return the gang of a Pod whose bind waits for others; empty for every other Pod.
 
-        Claims are allocated before a bind, and so may volumes be: such members wait for nobody.
+        Claims are allocated before a bind, and so may volumes be: such members wait for nobody. Nor
+        does one of a topology group that is placed alone, since others of it hold something.
         """
         name = self._members.name_of(pod_uid)
         if not name or self._groups.gang_of(name) is None or self._groups.is_complete(name):
             return ""
-        is_given = pod_uid in self._groups.lives[name].held
-        return "" if is_given or self.may_start_in_part(name) else name
+        life, one = self._groups.lives[name], self._members.without_node(name).get(pod_uid)
+        has_group = one is not None and one.request.group is not None
+        step = next_step(life, pod_uid, has_group=has_group)
+        is_alone = has_group and bool(life.held) and step is MemberAction.PLACE_ALONE
+        return "" if is_alone or pod_uid in life.held or self.may_start_in_part(name) else name
 
     def may_start_in_part(self, name: str) -> bool:
         """Tell whether a gang has something given before the bind, or is too large to wait."""

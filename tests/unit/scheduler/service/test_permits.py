@@ -17,7 +17,7 @@ from scheduler.service.ports import BindCall
 from scheduler.service.starts import ELSEWHERE, GANG_BACKOFF, GONE
 from scheduler.service.telling import NORMAL, WARNING, Subject, Telling
 from tests.support.fake_api import ApiClient
-from tests.support.grouped import Scene
+from tests.support.grouped import GANG, GROUP, Scene
 from tests.support.objects import node as node_object
 from tests.unit.scheduler.service.test_gangs import GATED, victims
 
@@ -444,6 +444,28 @@ def test_members_of_a_gang_that_has_begun_wait_for_nobody() -> None:
 
     asyncio.run(act())
     assert start.bound().keys() == {"gang-0", "gang-1", "gang-2"}
+
+
+def test_the_rest_of_a_topology_group_that_began_in_part_waits_for_nobody() -> None:
+    """One was bound and the other given up: it is placed alone, so that no plan has it."""
+    start = Start("a")
+    scene = start.scene
+    about = {"name": "gang", "min-available": "2", "waiting-time": "10s"}
+    annotations = {f"{GANG}/{key}": value for key, value in about.items()}
+    labels = {f"{GROUP}/name": "gang", f"{GROUP}/replica": "2"}
+    for name in ("gang-0", "gang-1"):
+        scene.create(name, annotations=annotations, labels=labels)
+    scene.passing("gang-0")
+    assert not scene.bind("gang-0", "a")
+    for _ in range(2):
+        scene.settle(10)
+
+    async def act() -> None:
+        await start.come("gang-1")
+        await scene.tasks.all_done()
+
+    asyncio.run(act())
+    assert start.bound() == {"gang-0": "a", "gang-1": "a"}
 
 
 @pytest.mark.parametrize(
