@@ -7,7 +7,7 @@ Rule: GPU-sharing contract C.5, "Ours"; docs/adr/0041.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from math import inf
@@ -27,7 +27,7 @@ from scheduler.service.agents import SILENT_SECONDS
 from scheduler.service.budgets import put_newest
 from scheduler.service.ending import RESERVED
 from scheduler.service.groups import LiveGroups
-from scheduler.service.kept import amounts_of
+from scheduler.service.kept import PodSeen, amounts_of
 from scheduler.service.ports import Clock
 from scheduler.service.telling import NORMAL, Telling, about_pod
 from scheduler.service.victims import (
@@ -259,7 +259,8 @@ class Preempting:
         for name in sorted({*begun.victims, nominated, *self._names(refused)} - {""}):
             named = begun.victims.get(name, frozenset()) if is_new else frozenset()
             ending = self._ending(name, named)
-            until = max(begun.until, self._ends_at(ending) + GRACE_DUE_SECONDS)
+            ends_at = self._ends_at(map(self._view.pods.seen.get, ending))
+            until = max(begun.until, ends_at + GRACE_DUE_SECONDS)
             if ending and now < until and fits_without(self._view, name, request, ending):
                 begun.waits_on, begun.until = name, until
                 begun.wakes_at = begun.at + BEGUN_SECONDS if named else until
@@ -286,20 +287,32 @@ class Preempting:
             for name in names
         )
 
-    def _ends_at(self, uids: Collection[str]) -> float:
+    def _ends_at(self, pods: Iterable[PodSeen | None]) -> float:
         """Return by when these are to have ended, as the API says."""
-        known, ends = self._view.pods.seen, -inf
+        ends = -inf
         ahead = self._clock.monotonic() - self._clock.wall_us() / 1e6
-        for text in (known[uid].leaving for uid in uids if uid in known):
+        for text in (pod.leaving for pod in pods if pod is not None):
             if text:
                 ends = max(ends, time_us(text, "metadata.deletionTimestamp") / 1e6 + ahead)
         return ends
 
     def _due(self, uid: str, name: str) -> frozenset[str]:
-        """Return the Pods on a node whose end a Pod may count on yet."""
-        begun = self._begun.get(uid)
-        is_over = begun is not None and self._clock.monotonic() >= begun.until
-        return frozenset() if is_over else frozenset(self._ending(name, ()))
+        """
+        Return the Pods on a node whose end a Pod may count on yet.
+
+        The end of one that has no `deletionTimestamp` is due for a preemption that has begun alone.
+        """
+        begun, now = self._begun.get(uid), self._clock.monotonic()
+        known, gone = self._view.pods.seen, self._view.pods.gone.get(name, {})
+
+        def until(uid: str) -> float:
+            pod = known.get(uid)
+            ends_at = self._ends_at([pod or gone.get(uid)])
+            if pod is not None and not pod.ended:
+                return ends_at + GRACE_DUE_SECONDS
+            return max(ends_at + DUE_SECONDS, -inf if begun is None else begun.until)
+
+        return frozenset(each for each in self._ending(name, ()) if now < until(each))
 
     def _ending(self, name: str, named: Collection[str]) -> list[str]:
         """Return the Pods that hold something on a node and are about to end, or have ended."""

@@ -218,6 +218,23 @@ def test_who_came_to_a_node_meanwhile_goes_though_others_end_there_yet() -> None
     assert scene.preempt({"a": ["other"]}) == {"a": {"other"}}
 
 
+@pytest.mark.parametrize("is_gone", [False, True], ids=["being deleted", "gone"])
+@pytest.mark.parametrize(
+    ("by", "count"), [("2027-01-15T07:59:59Z", 1), ("2026-01-15T08:00:00Z", 2)], ids=["due", "late"]
+)
+def test_an_end_counts_as_room_for_as_long_as_it_is_due(
+    by: str, count: int, *, is_gone: bool
+) -> None:
+    """Two cards need two of four gone. One alone ends in vain, and nobody asks a second time."""
+    scene = Scene(60, 60, 60, 60, nodes=("a",), cards=4)
+    scene.high["spec"]["containers"][0]["resources"]["limits"]["koordinator.sh/gpu"] = 200
+    scene.show_high()
+    scene.told_to_end("a0", by)
+    if is_gone:
+        scene.gone("a0")
+    assert len(scene.preempt({"a": ["a1"]})["a"]) == count
+
+
 def test_who_is_about_to_end_is_waited_for_where_that_helps() -> None:
     """A node on which a half comes free has no room for a whole card."""
     scene = Scene(50, 50, 100)
