@@ -12,7 +12,14 @@ from msgspec.structs import replace
 from agent.witness.history import BAD, Judged, Shown, Verdict, judged
 from ledger.domain.errors import InputError, LedgerError
 from ledger.signing import Note, PrivateKey, sign_note
-from tenure.serving.scheduling.checkpoints import SIGN_SECONDS, Checkpoints, Tree, tree_of
+from tenure.serving.scheduling.checkpoints import (
+    LOOK_SECONDS,
+    LOOKS_BURST,
+    SIGN_SECONDS,
+    Checkpoints,
+    Tree,
+    tree_of,
+)
 from tests.support.recovery import recovered, witness
 from tests.support.stores import Clock, SqliteStore, Store, node, reserved, share
 from tests.support.stores import start as writer_of
@@ -108,6 +115,30 @@ def test_agents_that_kept_other_checkpoints_cost_one_look_at_the_ledger(
         assert scene.ask().verdict == Verdict.GROWN
         scene.now -= SIGN_SECONDS
     assert len(looks) == 1
+
+
+def test_what_a_service_has_no_proof_of_makes_no_checkpoint_and_few_looks(
+    sqlite_store: Store,
+) -> None:
+    """After a start agents keep older ones. A new one for each is more than proofs are for."""
+    scene, kept = Scene(sqlite_store), list[str]()
+    for number in range(LOOKS_BURST + 1):
+        grow(sqlite_store, f"p{number}")
+        scene.ask()
+        kept.append(scene.kept)
+    grow(sqlite_store, "last")
+    scene = Scene(sqlite_store)
+    scene.ask()
+    signed = scene.kept
+    for number, scene.kept in enumerate(kept[:-1]):
+        grow(sqlite_store, f"q{number}")
+        scene.now -= SIGN_SECONDS
+        assert (scene.ask().verdict, scene.kept) == (Verdict.GROWN, signed)
+    scene.kept = kept[-1]
+    with pytest.raises(LedgerError, match="asked about too many"):
+        scene.ask()
+    scene.now += LOOK_SECONDS
+    assert scene.ask().verdict == Verdict.GROWN
 
 
 def test_an_older_copy_is_noticed_by_the_agent_and_by_the_service(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,12 +20,19 @@ from ledger.store.mending.recover import incarnations
 from ledger.store.open import open_ledger
 from ledger.store.proving.checkpoints import checkpoint_at, prove_consistency
 from ledger.store.threaded import in_thread
+from scheduler.service.budgets import Budgets
 from scheduler.service.witnesses import not_grown
 
 SIGN_SECONDS: Final = 2.0
 """A checkpoint of this age is signed anew when somebody asks."""
 RECENT: Final = 64
 """Proofs that a checkpoint has at once: agents keep one of the last 80 s. One look gives all."""
+LOOKS_BURST: Final = 4
+LOOK_SECONDS: Final = 20.0
+"""
+So many sizes without a proof an agent may ask about, and one more after so long: a look at a large
+ledger takes 0.1 s. An agent has one such size after a start of the service.
+"""
 OURS: Final = "this service"
 
 _log: Final = logging.getLogger("tenure.scheduler.checkpoints")
@@ -44,17 +52,24 @@ class Tree:
     lost: tuple[tuple[int, int], ...]
     older: dict[int, tuple[bytes, list[bytes]]]
 
+    def lacks(self, one: Checkpoint | None) -> bool:
+        """Tell whether the proof of an older one is still to be read."""
+        return one is not None and one.size not in self.older and one.size <= self.checkpoint.size
 
-def tree_of(url: str, sizes: list[int]) -> Tree:
+
+def tree_of(url: str, sizes: list[int], size: int | None = None) -> Tree:
     """
     Read a ledger's tree, with proofs of its own size and of as many of these older ones as it has.
 
+    Args:
+        size: of the tree; None = all of it.
+
     Raises:
         LedgerError: it can't be read.
-        InputError: nobody ever wrote to it.
+        InputError: nobody ever wrote to it, or it is shorter than that.
     """
     with open_ledger(url, mode="read") as ledger:
-        checkpoint = checkpoint_at(ledger)
+        checkpoint = checkpoint_at(ledger, size)
         lost = tuple((one.first, one.last) for one in incarnations(ledger)[1])
         there = {each for each in (*sizes, checkpoint.size) if each <= checkpoint.size}
         proofs = prove_consistency(ledger, there, checkpoint.size)
@@ -85,6 +100,7 @@ class Checkpoints:
         self._key = key
         self._now = now
         self._disproved = disproved
+        self._looks = Budgets(now, burst=LOOKS_BURST, seconds=LOOK_SECONDS)
         self._one = asyncio.Lock()
         self._tree: Tree | None = None
         self._note = ""
@@ -100,7 +116,7 @@ class Checkpoints:
 
         Raises:
             InputError: what was kept is no checkpoint.
-            LedgerError: the ledger can't be read.
+            LedgerError: the ledger can't be read, or not so often for this one.
         """
         older, is_ours = None, False
         if kept:
@@ -110,6 +126,9 @@ class Checkpoints:
             except InputError as error:
                 raise error.within("kept") from error
         async with self._one:
+            tree = self._tree
+            if tree is not None and tree.lacks(older) and not self._looks.take(by):
+                raise LedgerError(f"asked about too many sizes: by={by}")
             await self._read(older)
             tree = self._tree
             assert tree is not None, "it was read"
@@ -128,12 +147,14 @@ class Checkpoints:
     async def _read(self, older: Checkpoint | None) -> None:
         """Have a tree that is new enough, with the proof that is asked for."""
         tree, sizes = self._tree, [] if older is None else [older.size]
-        if (
-            tree is not None
-            and self._now() - self._signed_at < SIGN_SECONDS
-            and all(each in tree.older or each > tree.checkpoint.size for each in sizes)
-        ):
-            return
+        if tree is not None and self._now() - self._signed_at < SIGN_SECONDS:
+            if not tree.lacks(older):
+                return
+            with suppress(InputError):  # it is shorter by now, which is looked at below
+                more = await in_thread(tree_of, self._url, sizes, tree.checkpoint.size)
+                if more.checkpoint == tree.checkpoint:
+                    tree.older.update(more.older)
+                    return
         before = [] if tree is None else [tree.checkpoint.size, *sorted(tree.older)[-RECENT:]]
         try:
             new = await in_thread(tree_of, self._url, [*before, *sizes])
