@@ -277,6 +277,13 @@ def test_a_question_has_bounds(body: bytes, words: str) -> None:
         read_arguments(body)
 
 
+@pytest.mark.parametrize("part", ["1,", '"},{"', "\\[,", '\\",\\'])
+def test_texts_of_a_pod_may_be_of_anything(part: str) -> None:
+    """A variable of numbers and a file of JSON are one value each."""
+    pod = {"x": part * 270_000, "y": [part, 1, {"z": part}]}
+    assert read_arguments(_body("n", pod=pod)).pod == pod
+
+
 def test_members_that_nobody_reads_take_no_memory() -> None:
     """Nor do those of its list of nodes, as many as a body has."""
     many = b",".join(b'"%x":0' % number for number in range(1 << 18))
