@@ -73,7 +73,13 @@ async def read_aside(read: Callable[[bytes], T], body: bytes) -> T:
     """Return what a function reads in a body, a large one outside of the loop's thread."""
     if len(body) <= ASIDE_BYTES:
         return read(body)
-    return await asyncio.get_running_loop().run_in_executor(_ASIDE, read, body)
+    bodies = [body]
+    del body
+    try:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(_ASIDE, lambda: read(bodies[0]))
+    finally:
+        bodies.clear()  # the thread's queue has them until their turn, given up or not
 
 
 def check_depth(value: object, path: str) -> None:

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import weakref
+from contextlib import suppress
+from typing import cast
 
 import pytest
 
 from ledger.domain.errors import InputError, LedgerError
 from scheduler.service.answering import NotNowError
-from scheduler.service.http import EXTENDER, GATE, Answered, CallLimits, Calls
+from scheduler.service.http import (
+    ASIDE_BYTES,
+    EXTENDER,
+    GATE,
+    Answered,
+    CallLimits,
+    Calls,
+    read_aside,
+)
 from scheduler.service.metrics import Metrics
 
 
@@ -41,3 +53,29 @@ def test_the_gate_alone_answers_for_the_ledger() -> None:
     assert answered(LedgerError("down"), GATE).status == 503
     with pytest.raises(LedgerError):
         answered(LedgerError("down"), EXTENDER)
+
+
+class Content(bytearray):
+    """A body that a weak reference can be to."""
+
+
+def test_a_body_that_waits_to_be_read_ends_with_its_call() -> None:
+    """It counts no more then, so the queue of the thread that reads must not have it."""
+
+    async def play() -> list[object]:
+        gate = threading.Event()
+        reading = asyncio.ensure_future(read_aside(lambda _: gate.wait(30), bytes(ASIDE_BYTES + 1)))
+        content = Content(ASIDE_BYTES + 1)
+        there = weakref.ref(content)
+        waiting = asyncio.ensure_future(read_aside(len, cast("bytes", content)))
+        del content
+        await asyncio.sleep(0)
+        assert there() is not None
+        waiting.cancel()
+        with suppress(asyncio.CancelledError):
+            await waiting
+        left = there()
+        gate.set()
+        return [left, await reading, await read_aside(len, bytes(ASIDE_BYTES + 1))]
+
+    assert asyncio.run(play()) == [None, True, ASIDE_BYTES + 1]
