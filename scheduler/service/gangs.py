@@ -123,6 +123,7 @@ class Gangs:
             if error is not None:
                 words = {"group": new.event.group, "reason": str(error)}
                 _log.error("the end of a plan can't be recorded", extra=words)
+                self._groups.plans.drop_refused(new.event)
 
     def why_evicted(self, pod_uid: str) -> str:
         """Return why a Pod was evicted, empty for one that was not."""

@@ -46,6 +46,7 @@ from scheduler.decide.outcome import Placement, Unfit
 from scheduler.record import events
 from scheduler.record.grouping import Grouping, past_deadline
 from scheduler.service.beginning import Beginning
+from scheduler.service.budgets import Delays
 from scheduler.service.holds import seconds_of
 from scheduler.service.members import Members, Waiting
 from scheduler.service.ports import Chosen, Clock
@@ -101,9 +102,6 @@ class LiveGroups:
         self.starts = Starts(view, clock, self.groups, self.members, give_back=self.plans.give_back)
         self._taken: dict[str, Placement] = {}  # UID -> its place, on its way into the ledger
         self._unfit: dict[str, Unfit] = {}  # gang -> why nobody of it got a place last
-        self._short: dict[
-            str, tuple[tuple[str, ...], float]
-        ] = {}  # gang -> who is behind gates, since when
         view.wakeups.event_folded.subscribe(self._take_event)
         view.wakeups.node_dropped.subscribe(self.node_gone)
         for event, at_us in begun.groups:
@@ -167,7 +165,6 @@ class LiveGroups:
         self.members.forget(name)
         self._unfit.pop(name, None)
         self.starts.forget(name)
-        self._short.pop(name, None)
         self.groups.forget(name)
         self.plans.give_up_to_come(name)
 
@@ -183,16 +180,17 @@ class LiveGroups:
         """
         Return the members of a gang that are gated and have a place, planned if need be.
 
-        Nobody while too many of those who have one are behind somebody else's gates.
+        Nobody while too many of those who have one are behind somebody else's gates. Once a gang
+        has begun also those who are placed alone: they have nobody to wait for.
         """
         self.plans.lead()
         if self.starts.is_backing_off(name):
             return {}
         gated = {uid: one for uid, one in self.members.waiting(name).items() if one.is_gated}
-        is_new = name not in self.plans
-        if gated:
-            first = next(iter(gated.values()))
-            self._place_of(first.request, self._view.directory.numbers())
+        if not gated:
+            return {}
+        is_new, first = name not in self.plans, next(iter(gated.values()))
+        place = self._place_of(first.request, self._view.directory.numbers())
         found = {uid: one for uid, one in gated.items() if self.groups.kept(one.request)}
         if found and self._is_short(name):
             return {}
@@ -200,37 +198,20 @@ class LiveGroups:
             self.plans.extend(name)
         elif is_new and name in self.plans:
             self.plans.undo(name)  # of those whom kube-scheduler asks about, at their turn
-        return found
+        is_alone = place is None and not found and self.groups.is_complete(name)
+        return gated if is_alone else found
 
     def _is_short(self, name: str) -> bool:
-        """
-        Tell whether too few of a planned gang are free to begin.
-
-        The plan stands as long as its annotation lets the gang wait: nobody else gets its cards.
-        """
+        """Tell whether too few of a planned gang are free to begin; its plan stands meanwhile."""
         needed, members = self.starts.needed(name), self.members.waiting(name).values()
         ready = sum(1 for one in members if self.groups.kept(one.request) is not None)
         if ready >= needed:
-            self._short.pop(name, None)
             return False
-        behind = tuple(self.members.behind_gates(name))
-        if self._short.get(name, ((), 0.0))[0] != behind:
-            self._short[name] = behind, self._clock.monotonic()
-        if self._planned_behind(name):
-            self.plans.extend(name)
-        elif name in self.plans and not self.plans.is_under_way(name):
-            self.plans.drop(name, DEADLINE, "")
-        refusal = Unfit(reason=MEMBERS_GATED, requested=needed, available=ready, unit="pods")
-        self._unfit[name] = refusal
+        self.plans.extend(name)
+        self._unfit[name] = Unfit(
+            reason=MEMBERS_GATED, requested=needed, available=ready, unit="pods"
+        )
         return True
-
-    def _planned_behind(self, name: str) -> dict[str, Waiting]:
-        """Return the members behind somebody else's gates, while a plan has places for them."""
-        behind, gang = self.members.behind_gates(name), self.groups.gang_of(name)
-        who, since = self._short.get(name, ((), 0.0))
-        if gang is None or who != tuple(behind):
-            return behind
-        return behind if self._clock.monotonic() < since + gang.waiting_seconds else {}
 
     def place_kept(self, request: PodRequest) -> Placement | None:
         """Return the place that a plan keeps for a member, the ledger's or one of ours."""
@@ -244,8 +225,8 @@ class LiveGroups:
         return self._unfit.get(name)
 
     def gates_of_others(self, name: str) -> str:
-        """Return which gates of somebody else keep back which members; empty without any."""
-        behind = self.members.behind_gates(name).values()
+        """Return which gates but Kueue's keep back which members; empty without any."""
+        behind = [one for one in self.members.behind_gates(name).values() if not one.is_queued]
         found = [f"{gate} of {one.request.path}" for one in behind for gate in one.gates_of_others]
         more = f" and {len(found) - GATES_MAX} more" if len(found) > GATES_MAX else ""
         return ", ".join(found[:GATES_MAX]) + more
@@ -368,7 +349,7 @@ class LiveGroups:
         """
         name = group_name(request)
         life = self.groups.life_of(request)
-        behind = self._planned_behind(name)
+        behind = self.members.planned_behind_gates(name)
         waiting = {**self.members.waiting(name), **behind}
         queued = [uid for uid, one in behind.items() if request.gang and one.is_queued]
         members = {uid: one.request for uid, one in waiting.items() if uid not in queued}
@@ -534,6 +515,11 @@ def _nowhere(request: PodRequest, asked: AskedNodes, refusal: Unfit) -> Judged:
     return replace(judged, filtered=replace(judged.filtered, reasons=(refusal.reason,)))
 
 
+def _end_at(dropped: PlanDropped, at_us: int) -> NewEvent:
+    new = events.plan_dropped(dropped, 1, at_us)
+    return structs.replace(new, idempotency_key=f"drop:{dropped.group}:{at_us}")
+
+
 @dataclass(slots=True, kw_only=True)
 class _Plan:
     """
@@ -586,6 +572,7 @@ class Plans:
         self._plans: dict[str, _Plan] = {}
         self._drops: dict[str, NewEvent] = {}  # group -> what the ledger is to be told
         self._dropping: dict[str, NewEvent] = {}  # likewise, and it is being told
+        self._delays = Delays[str](clock.monotonic)  # of ends that the ledger refused
 
     def __contains__(self, name: object) -> bool:
         return name in self._plans
@@ -744,8 +731,7 @@ class Plans:
             self._view.engine.release(placement.request.uid)
             self._view.wakeups.room_freed.publish(placement.node_name)
         self._groups.fold(dropped, at_us)
-        new = events.plan_dropped(dropped, 1, at_us)
-        self._drops[name] = structs.replace(new, idempotency_key=f"drop:{name}:{at_us}")
+        self._drops[name] = _end_at(dropped, at_us)
 
     def give_back(self, name: str) -> None:
         """End the plan of a gang that did not begin."""
@@ -815,6 +801,10 @@ class Plans:
                 self._view.wakeups.member_given_up.publish(end.pod_uid, end.reason)
             elif life.places or not life.gave_up:
                 self.drop(name, end.reason, end.pod_uid)
+        life = self._groups.lives.get(name, life)
+        behind = [uid for uid in self._members.behind_gates(name) if uid in life.places]
+        if behind and not self._members.planned_behind_gates(name):
+            self.drop(name, MEMBERS_GATED, behind[0])
 
     def _end_wait(self, name: str, life: GroupLife) -> None:
         """
@@ -895,16 +885,22 @@ class Plans:
 
     def begin_drops(self) -> list[NewEvent]:
         """Return the ends to record, and count them as under way."""
-        drops = list(self._drops.values())
-        self._dropping.update(self._drops)
-        self._drops.clear()
-        return drops
+        due = {name: drop for name, drop in self._drops.items() if self._delays.is_due(name)}
+        self._dropping |= due
+        self._drops = {name: drop for name, drop in self._drops.items() if name not in due}
+        return list(due.values())
 
     def drops_failed(self, drops: Sequence[NewEvent]) -> None:
         """Let ends that could not be recorded be recorded again, unless the feed told of them."""
         for name, drop in list(self._dropping.items()):
             if drop in drops:
                 self._drops[name] = self._dropping.pop(name)
+
+    def drop_refused(self, dropped: PlanDropped) -> None:
+        """Let an end that the ledger refused be recorded under a new key, after a while."""
+        if self._dropping.pop(dropped.group, None) is not None:
+            self._drops[dropped.group] = _end_at(dropped, self._clock.wall_us())
+            self._delays.failed(dropped.group)
 
     def has_told(self, event: LedgerEvent) -> bool:
         """Take note of an event that is in the ledger now; tell whether it was made here."""
@@ -916,5 +912,6 @@ class Plans:
             for due in (self._dropping, self._drops):  # the answer may have been lost
                 if event.group in due and due[event.group].event == event:
                     del due[event.group]
+                    self._delays.over(event.group)
                     return True
         return False

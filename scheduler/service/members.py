@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from certs.ports import Object
+from ledger.domain.annotations.gang import WAITING_TIME_DEFAULT_NS
 from ledger.domain.errors import InputError
 from ledger.domain.request.requests import PodRequest, group_name
 from ledger.domain.resources import (
@@ -24,6 +25,9 @@ from scheduler.service.ports import Clock
 from scheduler.service.view import ClusterView
 
 MEMBER_LABELS: Final = (LABEL_GPU_GROUP_NAME, LABEL_POD_GROUP, LABEL_POD_GROUP_NAME)
+
+GATED_SECONDS: Final = WAITING_TIME_DEFAULT_NS / 1e9
+"""So long a topology group keeps places behind gates of others: as a gang's default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +98,7 @@ class Members:
         self._waiting: dict[str, dict[str, Waiting]] = {}  # group -> UID -> who waits
         self._pods: dict[str, set[str]] = {}  # group -> UIDs of its Pods
         self._group_of: dict[str, str] = {}  # UID of such a Pod -> its group
+        self._behind: dict[str, float] = {}  # group -> first planned with gates of others when
 
     def put(self, uid: str, item: Object) -> None:
         """Take a Pod that came or changed."""
@@ -160,6 +165,7 @@ class Members:
         """Forget a group that has no Pods."""
         self._pods.pop(name, None)
         self._waiting.pop(name, None)
+        self._behind.pop(name, None)
 
     def pods(self, name: str) -> AbstractSet[str]:
         """Return the UIDs of a group's Pods."""
@@ -176,6 +182,21 @@ class Members:
     def behind_gates(self, name: str) -> dict[str, Waiting]:
         """Return the members without a node that somebody else keeps back, in their order."""
         return self._in_order(name, lambda one: not one.is_free)
+
+    def planned_behind_gates(self, name: str) -> dict[str, Waiting]:
+        """
+        Return the members behind gates of others, for as long as they get places.
+
+        The time runs from the first plan with one; it ends when a plan finds nobody behind gates.
+        """
+        behind = self.behind_gates(name)
+        if not behind:
+            self._behind.pop(name, None)
+            return {}
+        gang = next(iter(behind.values())).request.gang
+        seconds = GATED_SECONDS if gang is None else gang.waiting_seconds
+        now = self._clock.monotonic()
+        return behind if now < self._behind.setdefault(name, now) + seconds else {}
 
     def _in_order(self, name: str, wanted: Callable[[Waiting], bool]) -> dict[str, Waiting]:
         some = [(uid, one) for uid, one in self.without_node(name).items() if wanted(one)]

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from ledger.domain.log.events import PlanDropped
 from ledger.domain.resources import SCHEDULER_NAME
 from scheduler.decide.group.groups import GANG_UNFIT, MEMBERS_MISSING
+from scheduler.service.members import GATED_SECONDS
 from scheduler.service.starts import ELSEWHERE, MEMBERS_GATED
 from scheduler.service.to_come import TO_COME_SECONDS
 from tests.support.grouped import Scene
@@ -22,13 +24,22 @@ def gate(scene: Scene, name: str) -> list[str]:
     return [one["name"] for one in scene.pods[name]["spec"].get("schedulingGates") or ()]
 
 
-def add_behind(scene: Scene, other: str, gpus: int, like: str = "gang-0") -> str:
+def add_behind(
+    scene: Scene, other: str, gpus: int, like: str = "gang-0", name: str = "behind"
+) -> str:
     """Add a member that somebody else's gate keeps back as well; return its name."""
     metadata = scene.pods[like]["metadata"]
     about = {key: metadata[key] for key in ("labels", "annotations") if key in metadata}
     gates = [*(GATED if "annotations" in about else []), {"name": other}]
-    scene.create("behind", gpus, schedulingGates=gates, **about)
-    return "behind"
+    scene.create(name, gpus, schedulingGates=gates, **about)
+    return name
+
+
+def begin(scene: Scene, *names: str) -> None:
+    """Let kube-scheduler ask about members with places on the node, and bind them."""
+    for name in names:
+        assert scene.passing(name) == ["a"]
+        assert not scene.bind(name, "a")
 
 
 def lift(scene: Scene, name: str, other: str) -> None:
@@ -195,7 +206,7 @@ def test_a_gang_that_needs_nobody_behind_a_gate_begins_and_keeps_a_place(other: 
     for name in ("gang-0", "gang-1"):
         assert scene.passing(name) == ["a"]
         assert not scene.bind(name, "a")
-    scene.settle(90)
+    scene.settle(5)
     assert scene.passing("outsider") == []
     lift(scene, behind, other)
     scene.settle()
@@ -238,5 +249,94 @@ def test_a_group_keeps_a_place_for_a_member_behind_somebody_elses_gate(other: st
     scene.settle(2 * TO_COME_SECONDS)
     assert scene.passing("outsider") == []
     lift(scene, behind, other)
-    assert scene.passing(behind) == ["a"]
-    assert not scene.bind(behind, "a")
+    begin(scene, behind)
+
+
+@pytest.mark.parametrize("other", ["", QUOTA, KUEUE])
+def test_a_later_member_of_a_gang_that_has_begun_is_let_go(other: str) -> None:
+    """Also while a member behind somebody else's gate has its place."""
+    scene = Scene("a", gpus=8)
+    scene.gang(2, 2, schedulingGates=GATED)
+    if other:
+        add_behind(scene, other, 2)
+    scene.settle()
+    begin(scene, "gang-0", "gang-1")
+    annotations = scene.pods["gang-0"]["metadata"]["annotations"]
+    scene.create("gang-2", 2, schedulingGates=GATED, annotations=annotations)
+    scene.settle()
+    assert gate(scene, "gang-2") == []
+    begin(scene, "gang-2")
+
+
+@pytest.mark.parametrize("other", [QUOTA, KUEUE])
+def test_a_gang_that_has_begun_keeps_a_place_behind_a_gate_for_its_waiting_time(
+    other: str,
+) -> None:
+    """The ledger has the end of the plan, and once the gate is gone the member is planned."""
+    scene = Scene("a", gpus=8)
+    scene.gang(2, 2, schedulingGates=GATED)
+    behind = add_behind(scene, other, 2)
+    scene.create("outsider", 4)
+    scene.settle()
+    begin(scene, "gang-0", "gang-1")
+    scene.settle(10)
+    assert scene.passing("outsider") == ["a"]
+    [drop] = scene.said(PlanDropped)
+    assert (drop.reason, drop.pod_uid) == (MEMBERS_GATED, "pod-behind")
+    scene.delete("outsider")
+    lift(scene, behind, other)
+    scene.settle()
+    begin(scene, behind)
+
+
+@pytest.mark.parametrize("other", [QUOTA, KUEUE])
+def test_a_group_keeps_a_place_behind_a_gate_for_a_gangs_default_time(other: str) -> None:
+    """No gate that is never lifted keeps cards for ever."""
+    scene = Scene("a", gpus=8)
+    scene.job(2, replica=3)
+    behind = add_behind(scene, other, 2, like="job-0")
+    scene.create("outsider", 4)
+    begin(scene, "job-0", "job-1")
+    scene.settle(GATED_SECONDS - 60)
+    assert scene.passing("outsider") == []
+    scene.settle(60)
+    assert scene.passing("outsider") == ["a"]
+    scene.delete("outsider")
+    lift(scene, behind, other)
+    begin(scene, behind)
+
+
+def test_a_member_that_comes_behind_a_gate_gives_a_gang_no_more_time() -> None:
+    """Whoever creates and deletes such members would keep the cards for ever."""
+    scene = Scene("a", gpus=8)
+    scene.gang(2, 3, schedulingGates=GATED)
+    add_behind(scene, QUOTA, 2, name="behind-0")
+    scene.create("outsider", 4)
+    for number in range(1, 13):
+        scene.settle()
+        add_behind(scene, QUOTA, 2, name=f"behind-{number}")
+        scene.delete(f"behind-{number - 1}")
+    scene.settle()
+    assert scene.passing("outsider") == ["a"]
+
+
+def test_the_end_of_a_plan_that_the_ledger_refused_is_recorded_later() -> None:
+    """A member is bound then; the pause grows, and the key is another one."""
+    scene = Scene("a", "b", gpus=8)
+    scene.job(3)
+    [where] = scene.passing("job-0")
+    assert not scene.bind("job-0", where)
+    scene.delete("job-1")
+    scene.live.ledger.refuses[""] = "the clock is behind"
+    scene.settle()
+    [first] = scene.groups.plans.ends_due()
+    assert not scene.groups.plans.begin_drops()
+    scene.settle()
+    assert scene.groups.plans.ends_due() == (first,)
+    scene.live.ledger.refuses.clear()
+    scene.settle()
+    assert not scene.said(PlanDropped), "the pause grew"
+    scene.settle()
+    assert scene.said(PlanDropped)
+    [where] = scene.passing("job-2")
+    assert not scene.bind("job-2", where)
