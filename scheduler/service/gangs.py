@@ -162,7 +162,7 @@ class Gangs:
     async def _let_go(self) -> None:
         """Lift the gates of the gangs that are planned, one after the other."""
         gated = self._groups.members.gated()
-        turn = [name for name in self._next if name in gated] or gated
+        turn = [name for name in self._next if name in gated] or list(gated)
         failed: ApiError | None = None
         spent, monotonic = 0.0, self._binder.clock.monotonic
         for name in turn[:GANGS_MAX]:

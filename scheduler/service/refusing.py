@@ -48,7 +48,7 @@ from scheduler.service.budgets import Budgets, SharedBudgets
 from scheduler.service.groups import LiveGroups
 from scheduler.service.ports import Clock, Recorder, WhyNot
 from scheduler.service.recording import RecordUntilKnown, record
-from scheduler.service.starts import ELSEWHERE
+from scheduler.service.starts import ELSEWHERE, MEMBERS_GATED
 from scheduler.service.view import ClusterView
 
 TOGETHER: Final = 20
@@ -302,8 +302,7 @@ class Refusing:
             self.counts[UNCHANGED] += 1
             return
         if not self._budgets.take(asked.namespace):
-            self.counts[TOO_MANY] += 1
-            self._due.setdefault(uid, due)
+            self.counts[TOO_MANY] += 1  # it would take the place of others; it is noted again
             return
         number = self._told.next_number(uid, reasons)
         await self._record(uid, self._events(asked, answer, number))
@@ -318,14 +317,19 @@ class Refusing:
                 return explained(self._view, request, offered)
             elsewhere = offered is not None and place.node not in offered
             answer = explained(self._view, request, offered, ELSEWHERE if elsewhere else "")
-        return None if answer is None else _with_planned(answer, place.node_name)
+        is_open = self._view.directory.number(place.node_name) == place.node
+        if answer is None or not (elsewhere and is_open):
+            return answer
+        return _with_planned(answer, place.node_name)
 
     def _of_gang(
         self, request: PodRequest, refusal: Unfit, offered: IntArray | None
     ) -> Unplaced | None:
         """Return why a member of a gang waits that nobody got a place of; with nodes' reasons."""
         if refusal.reason != GANG_UNFIT:
-            gates = self._groups.gates_of_others(group_name(request))
+            gates = ""
+            if refusal.reason == MEMBERS_GATED:
+                gates = self._groups.gates_of_others(group_name(request))
             remedy = f"lift the scheduling gate {gates}" if gates else ""
             return refused_everywhere(request, refusal, len(self._view.nodes.nodes), remedy)
         asked_of_some = offered is not None and len(offered)

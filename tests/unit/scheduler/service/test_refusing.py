@@ -217,7 +217,9 @@ def test_refusals_are_bounded_for_each_namespace_and_come_with_time(
     scene.filter(_pod("s", namespace="other"))
     scene.settle()
     assert [one.pod_uid for one in scene.said] == ["pod-p", "pod-q", "pod-s"]
+    assert not len(scene.refusing), "it would take the place of others"
     scene.live.clock.now += NAMESPACE_SECONDS
+    scene.filter(_pod("r"))
     scene.settle()
     assert [one.pod_uid for one in scene.said][3:] == ["pod-r"]
 

@@ -9,8 +9,9 @@ import pytest
 from ledger.domain.log.events import PlanDropped
 from ledger.domain.resources import SCHEDULER_NAME
 from scheduler.decide.group.groups import GANG_UNFIT, MEMBERS_MISSING
+from scheduler.service import refusing
 from scheduler.service.members import GATED_SECONDS
-from scheduler.service.starts import ELSEWHERE, MEMBERS_GATED
+from scheduler.service.starts import ELSEWHERE, GANG_BACKOFF, MEMBERS_GATED
 from scheduler.service.to_come import TO_COME_SECONDS
 from tests.support.grouped import Scene
 
@@ -318,6 +319,58 @@ def test_a_member_that_comes_behind_a_gate_gives_a_gang_no_more_time() -> None:
         scene.delete(f"behind-{number - 1}")
     scene.settle()
     assert scene.passing("outsider") == ["a"]
+
+
+def test_only_a_gate_that_a_gang_waits_for_is_to_be_lifted() -> None:
+    """Kueue lifts its own, and a gang that backs off waits for none."""
+    scene = Scene("a", gpus=8)
+    scene.gang(2, 3, schedulingGates=GATED)
+    add_behind(scene, KUEUE, 2)
+    scene.settle()
+    found = scene.explain()
+    add_behind(scene, QUOTA, 2, name="quota")
+    scene.settle()
+    found = scene.explain()[len(found) :]
+    remedy = f"lift the scheduling gate {QUOTA} of ml/quota"
+    assert {one.reasons[0].remedy for one in found if one.pod_name != "behind"} == {remedy}
+    scene.groups.starts.back_off("gang/ml/gang")
+    assert scene.passing("gang-0") == []
+    [*_, last] = scene.explain()
+    assert (last.reasons[0].reason, last.reasons[0].remedy) == (GANG_BACKOFF, "")
+
+
+def test_a_planned_node_that_is_closed_is_not_taken_for_one_that_was_not_offered() -> None:
+    """kube-scheduler asked about it, and not about the other one."""
+    scene = Scene("a", "b", gpus=4)
+    scene.job(2)
+    [where] = scene.passing("job-0")
+    scene.chosen("job-0", where)
+    scene.create("stranger", 1, nodeName=where)
+    scene.live.view._open_or_close(where)
+    assert scene.passing("job-1", where) == []
+    [found] = scene.explain()
+    reasons = {one.reason: one.detail for one in found.reasons}
+    assert reasons == {"NodeHasUnknownHolders": "", "NodeNotOffered": ""}
+
+
+def test_a_gang_without_budget_takes_no_place_of_other_namespaces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who has no budget is explained when it is noted again, and that is seldom."""
+    monkeypatch.setattr(refusing, "DUE_MAX", 10)
+    monkeypatch.setattr(refusing, "NAMESPACE_BURST", 2.0)
+    scene = Scene("a", gpus=2)
+    scene.gang(12, 12, schedulingGates=GATED)
+    scene.settle()
+    assert len(scene.explain()) == 2
+    scene.create("other", 8, namespace="else")
+    scene.settle()
+    assert scene.passing("other") == []
+    assert scene.explain()[-1].namespace == "else"
+    for _ in range(6):
+        scene.settle()
+        found = scene.explain()
+    assert len([one for one in found if one.namespace == "ml"]) > 2
 
 
 def test_the_end_of_a_plan_that_the_ledger_refused_is_recorded_later() -> None:
