@@ -870,10 +870,12 @@ class World:
                 if one.event.kind != HOLDER_ON_LOST_NODE:
                     self.broken.append(f"nothing disagrees: {one.event}")
         held: dict[str, list[tuple[str, int]]] = {}
+        closed: set[str] = set()
         for node in state.nodes.values():
             for holding in node.holdings.values():
                 if holding.phase == LOST_PHASE:
                     self.stranded.add(holding.pod_uid)
+                    closed.update(share.device_id for share in holding.shares)
                     continue
                 if holding.phase == _RESERVED:
                     self.broken.append(f"nobody settles {holding.key}")
@@ -901,7 +903,7 @@ class World:
         assert leader is not None
         if len(leader.holds):
             self.broken.append(f"soft holds are left: {len(leader.holds)}")
-        self._check_room(held)
+        self._check_room(held, closed)
         if self.groups:
             self._check_groups(leader)
         self._check_reasons()
@@ -965,9 +967,9 @@ class World:
             if waits and uid not in said and uid not in self.stranded:
                 self.broken.append(f"waits without a reason: {uid}")
 
-    def _check_room(self, held: dict[str, list[tuple[str, int]]]) -> None:
-        """No Pod waits that the free cards take."""
-        used: Counter[str] = Counter()
+    def _check_room(self, held: dict[str, list[tuple[str, int]]], closed: set[str]) -> None:
+        """No Pod waits that the free cards take; those held through a lost node are closed."""
+        used: Counter[str] = Counter(dict.fromkeys(closed, 100))
         for shares in held.values():
             for card, percent in shares:
                 used[card] += percent
