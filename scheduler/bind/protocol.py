@@ -201,14 +201,14 @@ def settle(*, node: str, attempt: int, resource_version: str, why: str = UNSETTL
     Return the first act for a reservation of which nobody knows whether it was bound.
 
     Args:
-        why: what it is voided for, where the Pod turns out not to be bound.
+        why: what it is voided for, where the Pod turns out not to be bound; after `MOVED` it is
+            reserved for again.
     """
     state = Bind(
         node=node,
         attempt=attempt,
         resource_version=resource_version,
         stage=Stage.FENCING,
-        tries=TRIES_MAX,
         error=why,
     )
     return state, PatchFence()

@@ -31,6 +31,7 @@ from scheduler.bind.protocol import (
     DEPOSED,
     ELSEWHERE,
     GONE_UNSEEN,
+    MOVED,
     TRIES_MAX,
     UNSETTLED,
     Act,
@@ -145,6 +146,8 @@ class Binder:
         ready: returns once a Pod may be chosen for: the others of its gang were let go.
         is_gone: given UIDs of a node and of a Pod whose object is gone, tells whether nothing of it
             is left there, as far as the node says anything.
+        is_awaited: tells whether a gang that has begun waits for this member's bind: what is
+            reserved for it stays.
 
     Attributes:
         counts: what every act came to, as `<act> <effect>`.
@@ -162,6 +165,7 @@ class Binder:
     wakeups: Wakeups
     ready: Callable[[str], Awaitable[None]]
     is_gone: Callable[[str, str], bool]
+    is_awaited: Callable[[str], bool]
     answer_seconds: float = ANSWER_SECONDS
     calls_max: int = CALLS_MAX
     binds_max: int = BINDS_MAX
@@ -185,13 +189,13 @@ class Binder:
 
     def give_up(self, pod_uid: str, why: str) -> None:
         """Take back a reservation that waits for its Pod to be bound, behind the fence."""
-        ahead = self._ahead.get(pod_uid)
-        if ahead is None:
+        ahead = self._ahead.pop(pod_uid, None)
+        if ahead is not None:
+            ahead.known.set()
+        elif not self.is_awaited(pod_uid):
             return
-        del self._ahead[pod_uid]
-        ahead.known.set()
         standing = self.books.standing(pod_uid)
-        if standing is not None and pod_uid not in self._jobs:
+        if standing is not None and not standing.is_bound and pod_uid not in self._jobs:
             self._begin_to_settle(standing, why)
 
     async def bind(self, call: BindCall) -> str:
@@ -211,7 +215,8 @@ class Binder:
 
     def settle(self, standing: Standing) -> None:
         """Find out in the background what became of a reservation that is not known as bound."""
-        if not self.is_under_way(standing.pod_uid):
+        uid = standing.pod_uid
+        if not (self.is_under_way(uid) or self.is_awaited(uid)):
             self._begin_to_settle(standing)
 
     async def _bind(self, call: BindCall) -> str:
@@ -226,7 +231,9 @@ class Binder:
             if job is None and standing is not None:
                 if standing.is_bound:
                     return "" if standing.node_name == call.node_name else ELSEWHERE
-                job = self._begin_ahead(call) or self._begin_to_settle(standing)
+                goes_on = standing.node_name == call.node_name and self.is_awaited(uid)
+                why = MOVED if goes_on else UNSETTLED
+                job = self._begin_ahead(call) or self._begin_to_settle(standing, why)
             if job is None:
                 break
             answer = await asyncio.shield(job.answer)

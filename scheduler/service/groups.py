@@ -396,7 +396,8 @@ class LiveGroups:
         if self.plans.is_under_way(group_name(request)):
             return PLANNING
         is_planned = self.groups.kept(request) is not None
-        placement = self._place_of(request, view.directory.numbers())
+        stays = not is_planned and self.starts.is_awaited(request.uid)
+        placement = self._place_of(request, {number} if stays else view.directory.numbers())
         if isinstance(placement, Unfit):
             return placement.reason
         if not is_planned and self.starts.not_begun(request.uid):

@@ -100,6 +100,12 @@ class Starts:
         is_alone = has_group and bool(life.held) and step is MemberAction.PLACE_ALONE
         return "" if is_alone or pod_uid in life.held or self.may_start_in_part(name) else name
 
+    def is_awaited(self, pod_uid: str) -> bool:
+        """Tell whether a gang that has begun waits for this member to be bound, too."""
+        name = self._members.name_of(pod_uid)
+        waits = pod_uid in self._members.without_node(name)
+        return waits and self._groups.gang_of(name) is not None and self._groups.is_complete(name)
+
     def may_start_in_part(self, name: str) -> bool:
         """Tell whether a gang has something given before the bind, or is too large to wait."""
         gang = self._groups.gang_of(name)

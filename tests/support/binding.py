@@ -283,6 +283,7 @@ class Scene:
             wakeups=Wakeups(),
             ready=at_once,
             is_gone=always,
+            is_awaited=lambda _uid: False,
         )
 
     @property

@@ -80,6 +80,7 @@ class Scene:
             wakeups=self.live.wakeups,
             ready=lifting.ready,
             is_gone=always,
+            is_awaited=self.groups.starts.is_awaited,
         )
         self.refusing = Refusing(
             view, self.books, self.binder, WORDS, self.groups, told=no_history, why_not=str

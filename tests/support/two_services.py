@@ -287,6 +287,7 @@ class Service:
             wakeups=wakeups,
             ready=lifting.ready,
             is_gone=gone_by(self.view, word),
+            is_awaited=self.groups.starts.is_awaited,
         )
         self.refusing = Refusing(
             self.view,

@@ -18,6 +18,7 @@ from scheduler.service.starts import ELSEWHERE, GANG_BACKOFF, GONE
 from scheduler.service.telling import NORMAL, WARNING, Subject, Telling
 from tests.support.fake_api import ApiClient
 from tests.support.grouped import GANG, GROUP, Scene
+from tests.support.live import MemoryLedger
 from tests.support.objects import node as node_object
 from tests.unit.scheduler.service.test_gangs import GATED, victims
 
@@ -28,8 +29,8 @@ LATE: Final = WAIT_SECONDS + 0.1
 class Start:
     """A scene whose bind calls wait, and the calls that kube-scheduler has made."""
 
-    def __init__(self, *names: str, gpus: int = 8) -> None:
-        self.scene = Scene(*names, gpus=gpus)
+    def __init__(self, *names: str, gpus: int = 8, ledger: MemoryLedger | None = None) -> None:
+        self.scene = Scene(*names, gpus=gpus, ledger=ledger)
         self.why = ""
         self.permits = Permits(
             self.scene.groups.starts,

@@ -64,6 +64,7 @@ class Scene:
             wakeups=self.live.wakeups,
             ready=at_once,
             is_gone=always,
+            is_awaited=lambda _uid: False,
         )
         self.refusing = Refusing(
             self.live.view,

@@ -73,6 +73,7 @@ class Scene:
             wakeups=self.live.wakeups,
             ready=at_once,
             is_gone=gone_by(self.live.view, self.word),
+            is_awaited=lambda _uid: False,
         )
         self.releasing = Releasing(
             self.live.view,
