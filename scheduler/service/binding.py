@@ -64,7 +64,6 @@ from scheduler.service.ports import (
     Start,
 )
 from scheduler.service.telling import Telling, about_pod
-from scheduler.service.view import BEHIND
 from scheduler.service.wakeups import Wakeups
 
 _log: Final = logging.getLogger("tenure.scheduler.binding")
@@ -253,6 +252,7 @@ class Binder:
     async def _begun(self, job: _Job) -> Next | None:
         """Return the first act for a Pod that waits, None where none does."""
         call = job.call
+        await self._caught_up(call)
         await self.ready(call.pod_uid)
         # Another member of its gang may have been asked for in the same moment.
         while (ahead := self._ahead.get(call.pod_uid)) is not None:
@@ -395,9 +395,11 @@ class Binder:
         """Choose and reserve, again where the node has changed since it was decided on."""
         for _ in range(TRIES_MAX):
             if not job.unsure:
-                if job.call.pod_uid in self._ahead:
+                # A member of its gang may have chosen for it, and that have been given up again.
+                uid = job.call.pod_uid
+                if uid in self._ahead or self.books.attempts(uid) >= attempt:
                     return Rejected(UNDER_WAY)
-                chosen = await self._choose(job, attempt, version)
+                chosen = self.books.choose(job.call, attempt, version, job.read)
                 if isinstance(chosen, NotChosen):
                     return Rejected(chosen.message)
                 job.chosen, job.attempt = chosen, attempt
@@ -417,16 +419,13 @@ class Binder:
                 self.books.used(job.chosen)  # kube-scheduler asks again
             if not (_is_for(answer, StaleStreamError) or _is_for(answer, NotAfterError)):
                 return told
+            await self._caught_up(job.call)
         return Rejected(NODE_MOVED)
 
-    async def _choose(self, job: _Job, attempt: int, version: str) -> Chosen | NotChosen:
-        """Choose; where the ledger's feed is behind, once it has told of everything."""
+    async def _caught_up(self, call: BindCall) -> None:
+        """Come back once the ledger's feed has told of everything, or after a while."""
         until = self.clock.monotonic() + BEHIND_SECONDS
-        while True:
-            chosen = self.books.choose(job.call, attempt, version, job.read)
-            is_behind = isinstance(chosen, NotChosen) and chosen.message == BEHIND
-            if not is_behind or self.clock.monotonic() >= until:
-                return chosen
+        while self.books.is_behind(call) and self.clock.monotonic() < until:
             await self.clock.sleep(AGAIN_SECONDS)
 
     def _expect_others(self, chosen: Chosen) -> None:

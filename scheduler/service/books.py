@@ -104,6 +104,15 @@ class LiveBooks:
         """Return the number of the Pod's newest reservation, ended or not; 0 without one."""
         return self._attempts.get(pod_uid, 0)
 
+    def is_behind(self, call: BindCall) -> bool:
+        """Tell whether the ledger has more than is known here; see `ports.Books.is_behind`."""
+        request = self._view.requests.by_uid(call.pod_uid)
+        return not isinstance(request, str) and bool(self._why_unsure(request, call.node_name))
+
+    def _why_unsure(self, request: PodRequest, node_name: str) -> str:
+        nodes = self._groups.nodes_of(request, node_name)
+        return next(filter(None, map(self._view.why_unsure, nodes)), "")
+
     def choose(
         self, call: BindCall, attempt: int, resource_version: str, pod: Object | None
     ) -> Chosen | NotChosen:
@@ -119,10 +128,10 @@ class LiveBooks:
         request = self._view.requests.by_uid(call.pod_uid)
         if isinstance(request, str):
             return NotChosen(message=request)
-        nodes = self._groups.nodes_of(request, call.node_name)
-        why = next(filter(None, (self._view.why_unsure(name) for name in nodes)), "")
+        why = self._why_unsure(request, call.node_name)
         if why:
             return NotChosen(message=why)
+        nodes = self._groups.nodes_of(request, call.node_name)
         with ExitStack() as lifted:
             held = [lifted.enter_context(self._lifted(call.pod_uid, name)) for name in nodes]
             return self._chosen(request, call.node_name, attempt, resource_version, held[0])

@@ -129,6 +129,9 @@ class Books(Protocol):
     def attempts(self, pod_uid: str) -> int:
         """Return the number of the Pod's newest reservation, ended or not; 0 without one."""
 
+    def is_behind(self, call: BindCall) -> bool:
+        """Tell whether nothing is chosen for a call, as the ledger has more than is known of it."""
+
     def choose(
         self, call: BindCall, attempt: int, resource_version: str, pod: Object | None
     ) -> Chosen | NotChosen:
