@@ -99,7 +99,7 @@ class Ahead:
         ]
 
     def _later(self, reserved: _Reserved) -> Later:
-        found = {key: self._by_key.get(key) for key in reserved.beside or ()}
+        found = self._counted(reserved)
         counted = [each for each in found.values() if each is not None]
         meanwhile = [each.position for each in counted]
         if reserved.beside is None:
@@ -114,6 +114,20 @@ class Ahead:
             dropped=reserved.dropped,
             lacking=tuple(key for key, each in found.items() if each is None),
         )
+
+    def _counted(self, reserved: _Reserved) -> dict[str, _Reserved | None]:
+        """
+        Return what counted as well, by key.
+
+        A command names of its own reservations the last one, which counted those before it.
+        """
+        command = reserved.group, reserved.decided_on
+        found: dict[str, _Reserved | None] = {}
+        for key in (due := list(reserved.beside or ())):
+            each = found.setdefault(key, self._by_key.get(key))
+            if each is not None and each.group and (each.group, each.decided_on) == command:
+                due += (before for before in each.beside or () if before not in found)
+        return found
 
     def _plan(self, group: str, by: _Reserved, before: int) -> int:
         """Return the position of the plan of a group that was made before and told later, or 0."""

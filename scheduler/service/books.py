@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from typing import Final
@@ -182,10 +182,13 @@ class LiveBooks:
         if is_member:
             first, planned = self._groups.plans.before(group_name(request))
             requests += planned
+            last, implied = f"{request.uid}/{attempt}", set[str]()
             for other, version in self._groups.others(request):
                 requests.append(other.request)
                 number = self.attempts(other.request.uid) + 1
-                others.append(self._reservation(other, number, version, at_us))
+                others.append(self._reservation(other, number, version, at_us, implied))
+                implied.add(last)
+                last = f"{other.request.uid}/{number}"
         described: dict[str, NewEvent] = {}
         for each in requests:
             recorded = recorded_request(each)
@@ -203,9 +206,19 @@ class LiveBooks:
         )
 
     def _reservation(
-        self, placement: Placement, attempt: int, resource_version: str, at_us: int
+        self,
+        placement: Placement,
+        attempt: int,
+        resource_version: str,
+        at_us: int,
+        implied: Collection[str] = (),
     ) -> NewEvent:
-        """Return the reservation of what was chosen, which counts from here on."""
+        """
+        Return the reservation of what was chosen, which counts from here on.
+
+        Args:
+            implied: keys of reservations that the last one of its command tells of.
+        """
         view, uid, plans = self._view, placement.request.uid, self._groups.plans
         groups = plans.under_way(placement.node_name) | {group_name(placement.request)} - {""}
         node = view.facts(placement.node_name)
@@ -220,7 +233,7 @@ class LiveBooks:
             attempt=attempt,
             resource_version=resource_version,
             decided_on=view.position,
-            beside=view.on_their_way(placement.node_uid, groups),
+            beside=view.on_their_way(placement.node_uid, groups, implied),
             dropped=plans.ends_due(),
         )
         assert isinstance(new.event, PodReserved), new

@@ -190,12 +190,15 @@ class ClusterView:
         """
         return BEHIND if self._ahead or self._named.get(node_name) in self._unlaid else ""
 
-    def on_their_way(self, uid: str, groups: Collection[str]) -> tuple[str, ...]:
+    def on_their_way(
+        self, uid: str, groups: Collection[str], but: Collection[str]
+    ) -> tuple[str, ...]:
         """Return the keys of reservations that count on a node, or in groups, ahead of events."""
         return tuple(
             key
             for (node, key), event in self._expected.items()
             if isinstance(event, PodReserved)
+            and key not in but
             and (event.group in groups or self._is_one_machine(node, uid))
         )
 

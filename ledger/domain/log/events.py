@@ -209,7 +209,8 @@ class PodReserved(Recorded, frozen=True, kw_only=True, gc=False):
             nobody named the node, as in a simulation: all of the decision was made on the state
             before its commit; and of what was read off a Pod.
         beside: `<Pod UID>/<attempt>` of the reservations that counted as well and were on their
-            way into the ledger. None = not told: all that were recorded on its node in between.
+            way into the ledger; of its own command the one before it, which names the one before
+            that. None = not told: all that were recorded on its node in between.
         dropped: groups whose recorded plans kept no places any more; their ends were on their way.
     """
 

@@ -230,6 +230,27 @@ def test_members_that_are_recorded_together_are_decided_in_turn() -> None:
     assert differing(log(events, dict.fromkeys(at, plan - 1)), whole=False) == []
 
 
+def test_what_the_last_of_a_command_counted_counts_for_the_next() -> None:
+    """Three of a group whose plan is not at hand: each names the one before it alone."""
+    group = GroupRef(name="job", replica=3)
+    pods = [replace(gpu_pod(f"w{i}", 1), group=group) for i in range(3)]
+    made = play(run_of([gpu_node("a", 4)], [arrival(each) for each in pods])).ledger.events
+    events = [new for new in made if not isinstance(new.event, GroupPlanned)]
+    at = reservations(events)
+    names = {"w0": (), "w1": ("uid-w0/1",), "w2": ("uid-w1/1",)}
+
+    def naming(each: RecordedEvent) -> RecordedEvent:
+        if not isinstance(each.event, PodReserved):
+            return each
+        event = structs.replace(each.event, beside=names[each.event.pod_name])
+        return structs.replace(each, event=event)
+
+    found = replayed(map(naming, log(events, dict.fromkeys(at, min(at.values()) - 1))), whole=False)
+
+    assert len(found) == 3
+    assert not any("devices" in told(each.differences) for each in found)
+
+
 def test_a_member_gets_the_card_that_the_plan_of_its_group_keeps() -> None:
     """The plan says which; without one, and where it was dropped, the choice is free."""
     group = GroupRef(name="job", replica=2)

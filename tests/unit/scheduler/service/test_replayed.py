@@ -325,9 +325,9 @@ def test_members_of_a_gang_on_one_node_get_cpus_of_their_own() -> None:
     cpus = [{"id": cpu, "core": cpu // 2, "socket": 0, "node": 0} for cpu in range(16)]
     scene.live.tell("topologies", nrt("a", cpu_topology={"detail": cpus}), uid="nrt-a")
     scene.live.settle()
-    about = {"name": "gang", "min-available": "2", "waiting-time": "10s"}
+    about = {"name": "gang", "min-available": "3", "waiting-time": "10s"}
     annotations = {f"gang.scheduling.koordinator.sh/{key}": value for key, value in about.items()}
-    for name in ("g-0", "g-1"):
+    for name in ("g-0", "g-1", "g-2"):
         limits = {"koordinator.sh/gpu": 100, "cpu": "4", "memory": "1Gi"}
         made = pod(
             container(limits=limits, requests={"cpu": "4", "memory": "1Gi"}),
@@ -341,7 +341,24 @@ def test_members_of_a_gang_on_one_node_get_cpus_of_their_own() -> None:
     chosen = scene.chosen("g-0", "a")
     sets = [event.cpuset for event in chosen.reservations]
     assert all(sets)
-    assert len(sets) == 2
-    assert not sets[0].mask & sets[1].mask
+    assert len(sets) == 3
+    assert (sets[0].mask | sets[1].mask | sets[2].mask).bit_count() == 12
     scene.record(*chosen.events)
-    assert differences(scene, 2) == []
+    assert differences(scene, 3) == []
+
+
+def test_a_command_says_of_each_of_its_reservations_once_what_it_counted() -> None:
+    """Named by each that came after them, they grew with the square of a gang."""
+    scene = Scene(*"abcd", gpus=8)
+    ready(scene, "x")
+    other = scene.chosen("x", "a")
+    scene.gang(8, 8)
+    [where] = scene.passing("gang-0")
+    chosen = scene.chosen("gang-0", where)
+    scene.record(*other.events)
+    scene.record(*chosen.events)
+    made = [each for each in scene.said(PodReserved) if each.group]
+    named = [key for each in made for key in each.beside or () if key != "pod-x/1"]
+    assert len(made) == 8
+    assert len(named) == len(set(named)) == 7
+    assert differences(scene, 9) == []
