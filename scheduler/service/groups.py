@@ -386,7 +386,7 @@ class LiveGroups:
 
     def choose(self, request: PodRequest, node_name: str) -> Placement | str:
         """Return what a member gets on the node that was named, or why it gets nothing there."""
-        view = self._view
+        view, nodes = self._view, self.nodes_of(request, node_name)
         self.plans.lead()
         number = view.directory.number(node_name)
         if number is None:
@@ -402,6 +402,8 @@ class LiveGroups:
             return placement.reason
         if not is_planned and self.starts.not_begun(request.uid):
             return ELSEWHERE  # the others of its gang were chosen for by another plan
+        if not set(nodes).issuperset(self.nodes_of(request, node_name)):
+            return ELSEWHERE  # planned now, and others' places give way on the nodes of before
         if placement is None:
             chosen = view.choose(request.uid, node_name)
             return chosen if isinstance(chosen, str) else self._give(chosen)

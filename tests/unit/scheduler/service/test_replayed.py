@@ -18,6 +18,7 @@ from scheduler.record.replay import Again
 from scheduler.record.so_far import InForce
 from scheduler.service.binding import BEHIND_SECONDS
 from scheduler.service.groups import MEMBERS_SECONDS
+from scheduler.service.holds import HOLD_WITH_VOLUMES_SECONDS
 from scheduler.service.ports import NotChosen
 from scheduler.service.view import BEHIND
 from tests.support.grouped import Scene, cards
@@ -253,6 +254,29 @@ def test_a_place_is_kept_for_who_holds_something_through_a_lost_node() -> None:
     other = scene.reserve("x", "b")
     assert not {*cards(first), *gpu_minors(kept)}.intersection(cards(other))
     assert differences(scene, 3) == []
+
+
+def test_a_gang_that_is_planned_at_its_bind_is_chosen_for_at_the_next_one() -> None:
+    """Its plan ran out, and the feed told first of a node that the new one has a place on."""
+    ledger = LostAnswers()
+    scene = Scene("a", "b", gpus=4, ledger=ledger)
+    volume = {"name": "v", "persistentVolumeClaim": {"claimName": "c"}}
+    scene.gang(2, 2, gpus=3, volumes=[volume])
+    [where] = scene.passing("gang-0")
+    [other] = {"a", "b"} - {where}
+    scene.live.clock.now += HOLD_WITH_VOLUMES_SECONDS
+    scene.groups.plans.expire()
+    scene.add_node(other, 4, closed=0)
+    ledger.loses = True
+    with pytest.raises(UnknownOutcomeError):
+        scene.live.settle()
+    ledger.loses = False
+    follow(scene)
+    assert isinstance(scene.choose("gang-0", where), NotChosen)
+    scene.live.settle()
+    [where] = scene.passing("gang-0")
+    scene.reserve("gang-0", where)
+    assert differences(scene, 2) == []
 
 
 def test_a_plan_that_ended_keeps_nothing_before_its_end_is_recorded() -> None:
