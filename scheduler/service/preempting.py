@@ -188,11 +188,14 @@ class Preempting:
         keeps = self._asks_for_others(pod)
         tries = Tries()
         found: dict[str, tuple[Candidates, list[str]]] = {}
+        starting: dict[str, float] = {}  # by when a gang begins there, or gives up
         for name in self._likeliest_first(wanted):
             if tries.spent >= (TRIES_MAX if found else TRIES_WITHOUT_ANSWER_MAX):
                 break
-            if any(map(self._groups.starts.is_coming, wanted[name][0])):
-                continue  # a gang is about to begin there
+            until = max(map(self._groups.starts.comes_until, wanted[name][0]), default=0.0)
+            if self._clock.monotonic() < until:
+                starting[name] = until
+                continue
             together, ending = self._groups.together, self._due(request.uid, name)
             candidates = Candidates(self._view, name, priority, together, tries, keeps, ending)
             victims = candidates.victims(request, wanted[name][0])
@@ -208,6 +211,8 @@ class Preempting:
                 broken = candidates.broken((), victims)
             entry = {"Pods": [{"UID": uid} for uid in victims], "NumPDBViolations": broken}
             answer[name] = entry
+        if starting and not answer:
+            self._wake_at(request.uid, *min(starting.items(), key=lambda each: each[1]))
         return answer
 
     def _likeliest_first(self, wanted: Mapping[str, tuple[list[str], int]]) -> list[str]:
@@ -233,6 +238,11 @@ class Preempting:
         put_newest(self._begun, uid, begun, BEGUN_MAX)
         return begun
 
+    def _wake_at(self, uid: str, name: str, at: float) -> None:
+        """Let a Pod be woken then, which waits on a node."""
+        begun = self._begun.get(uid) or self._begin(uid)
+        begun.waits_on, begun.wakes_at = name, at
+
     def _has_room_by_now(self, request: PodRequest, refused: Judged | None) -> bool:
         """Tell whether room came free since the filter that refused a Pod; once for each filter."""
         uid, now = request.uid, self._clock.monotonic()
@@ -242,8 +252,7 @@ class Preempting:
         if best is None:
             return False
         del self._filtered_at[uid]
-        begun = self._begun.get(uid) or self._begin(uid)
-        begun.waits_on, begun.wakes_at = best.node_name, now + FILTER_SECONDS
+        self._wake_at(uid, best.node_name, now + FILTER_SECONDS)
         self.counts["has room by now"] += 1
         return True
 

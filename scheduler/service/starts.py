@@ -70,7 +70,11 @@ class Starts:
 
     def is_coming(self, pod_uid: str) -> bool:
         """Tell whether kube-scheduler has assumed a member on its node, or is about to."""
-        return self._clock.monotonic() < self._coming.get(pod_uid, 0.0)
+        return self._clock.monotonic() < self.comes_until(pod_uid)
+
+    def comes_until(self, pod_uid: str) -> float:
+        """Return by when a member is bound or has given up; 0 for one that is not on its way."""
+        return self._coming.get(pod_uid, 0.0)
 
     def others_come(self, name: str, pod_uid: str) -> bool:
         """Tell whether others of a gang are on their way, whose places must stay."""

@@ -88,6 +88,7 @@ class Scene:
         self.gangs = Gangs(
             view, self.binder, self.groups, lifting, refusals=self.refusing, why_not=str
         )
+        self.preempting = preempting(view, self.holds, self.groups, self.live.clock)
         self.extender = Extender(
             view,
             self.binder,
@@ -95,7 +96,7 @@ class Scene:
             groups=self.groups,
             holds=self.holds,
             refusals=self.refusing,
-            preempting=preempting(view, self.holds, self.groups, self.live.clock),
+            preempting=self.preempting,
         )
         self.server.watchers.append(self._changed)
         self.pods: dict[str, dict[str, Any]] = {}

@@ -502,3 +502,25 @@ def test_a_member_that_waits_to_be_bound_is_nobodys_victim() -> None:
         assert victims(start.scene, 2, {"a": ["gang-0"]}) == {"a": {"gang-0"}}
 
     asyncio.run(act())
+
+
+def test_a_pod_that_was_put_off_for_a_gang_is_woken_once_that_has_begun() -> None:
+    """By the end of the attempt its victims can be named, and kube-scheduler would not ask."""
+    start = Start("a", gpus=4)
+    scene, woken = start.scene, list[str]()
+    scene.gang(2, 2)
+
+    async def act() -> None:
+        await start.come("gang-0")
+        assert victims(scene, 2, {"a": ["gang-0"]}) == {}
+        await start.come("gang-1")
+        await scene.tasks.all_done()
+        scene.live.wakeups.room_freed.subscribe(woken.append)
+        scene.preempting.expire()
+        assert not woken
+        await start.wait(WAIT_SECONDS)
+        scene.preempting.expire()
+
+    asyncio.run(act())
+    assert woken == ["a"]
+    assert victims(scene, 2, {"a": ["gang-0"]}) == {"a": {"gang-0", "gang-1"}}
