@@ -1,8 +1,8 @@
 """
 How gangs begin: who is on the way to a bind, what must be true before all are bound, and backoff.
 
-Rule: docs/adr/0043. A gang whose start failed gave its plan back. It is refused by filter until it
-has a new plan, for its own members would take the room one after the other.
+Rule: docs/adr/0043. A gang whose start failed gave its plan back. It is refused by filter for
+a while, for its own members would take the room one after the other. Then they are woken.
 """
 
 from __future__ import annotations
@@ -169,17 +169,17 @@ class Starts:
     # --- backoff --------------------------------------------------------------------------------
 
     def back_off(self, name: str) -> None:
-        """Give a gang's plan back, and refuse its members until there is a new one."""
+        """Give a gang's plan back, and refuse its members for a while."""
         self._backing_off.add(name)
         self._delays.failed(name)
         self._give_back(name)
 
     def is_backing_off(self, name: str) -> bool:
-        """Tell whether the members of a gang are refused until it has a new plan."""
+        """Tell whether the members of a gang are refused for a while."""
         return name in self._backing_off
 
     def due(self) -> Sequence[str]:
-        """Return the gangs for which a new plan is to be made."""
+        """Return the gangs whose members are to be woken now."""
         return sorted(filter(self._delays.is_due, self._backing_off))
 
     def try_again(self, name: str) -> None:
