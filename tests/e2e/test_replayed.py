@@ -80,14 +80,18 @@ def changing(plane: ControlPlane, rng: Random) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    "seed",
+    ("ledger", "seed"),
     [
-        pytest.param(0, id="one round"),
-        *(
-            pytest.param(seed, id=f"two rounds, seed {seed}", marks=pytest.mark.slow)
-            for seed in range(1, SEEDS + 1)
-        ),
+        pytest.param(
+            database,
+            seed,
+            id=f"{database}, " + (f"two rounds, seed {seed}" if seed else "one round"),
+            marks=[] if (database, seed) == ("postgres", 0) else pytest.mark.slow,
+        )
+        for database in ("postgres", "sqlite")
+        for seed in range(SEEDS + 1)
     ],
+    indirect=["ledger"],
 )
 def test_a_ledger_of_bursts_while_nodes_change_is_decided_again_the_same(
     plane: ControlPlane,
