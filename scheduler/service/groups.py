@@ -395,13 +395,16 @@ class LiveGroups:
             return DROPPING
         if self.plans.is_under_way(group_name(request)):
             return PLANNING
-        is_planned = self.groups.kept(request) is not None
+        is_planned, name = self.groups.kept(request) is not None, group_name(request)
+        if self.starts.not_begun(request.uid) and not (
+            is_planned and self.starts.is_as_permitted(name)
+        ):
+            unfit = self.why_nowhere(name)  # else the others were chosen for by another plan
+            return ELSEWHERE if unfit is None else unfit.reason
         stays = not is_planned and self.starts.is_awaited(request.uid)
         placement = self._place_of(request, {number} if stays else view.directory.numbers())
         if isinstance(placement, Unfit):
             return placement.reason
-        if not is_planned and self.starts.not_begun(request.uid):
-            return ELSEWHERE  # the others of its gang were chosen for by another plan
         if not set(nodes).issuperset(self.nodes_of(request, node_name)):
             return ELSEWHERE  # planned now, and others' places give way on the nodes of before
         if placement is None:
@@ -420,8 +423,8 @@ class LiveGroups:
             return False
         refused = self.groups.refused(name)
         waiting = self.members.waiting(name).items()
-        ready = sum(1 for uid, one in waiting if uid not in refused and self._is_ready(one))
-        return max(ready, 1) < needed
+        ready = {uid for uid, one in waiting if uid not in refused and self._is_ready(one)}
+        return len(ready) < needed or not self.starts.permitted(name).keys() <= ready
 
     def _is_ready(self, one: Waiting) -> bool:
         placement = self.groups.kept(one.request)

@@ -11,6 +11,7 @@ import asyncio
 import itertools
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -75,6 +76,10 @@ class Permits:
             return why
         one = Call(number=next(self._numbers), pod_uid=uid, node_name=call.node_name)
         answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        if self._starts.permitted(name):
+            self._waiting[one.number] = call, answer
+            self._allow(name, (one,))
+            return await answer
         attempt, rejected = permit.come(
             self._attempts.get(name),
             one,
@@ -138,6 +143,7 @@ class Permits:
     def _void(self, name: str, one: Call) -> None:
         """Forget a call whose caller is gone: nothing is bound by it."""
         del self._waiting[one.number]
+        self._starts.coming(one.pod_uid, 0.0)
         self.counts["caller gone"] += 1
         attempt = permit.gone(self._attempts[name], one)
         if attempt is None:
@@ -154,7 +160,8 @@ class Permits:
         facts = Facts(
             needed=needed,
             why_not=self._why_nothing(),
-            wrong=wrong or self._starts.why_not(name, nodes, closely=is_enough),
+            wrong=wrong
+            or (self._starts.why_not(name, nodes, closely=is_enough) if needed > 0 else ""),
             missing=self._starts.missing(name, nodes) if is_late else (),
         )
         verdict = permit.judge(attempt, facts, now)
@@ -164,27 +171,30 @@ class Permits:
         words = {"group": name, "members": len(nodes), "needed": needed}
         if isinstance(verdict, Allow):
             _log.info("a gang is begun", extra=words)
-            self._allow(name, verdict)
+            self._starts.no_delay(name)
+            self._allow(name, verdict.calls)
             return
         _log.info("a gang is not begun", extra={**words, "reason": verdict.why})
         self._reject(verdict)
         if verdict.is_over:
             self._starts.back_off(name)
 
-    def _allow(self, name: str, verdict: Allow) -> None:
-        self._starts.no_delay(name)
-        self.counts["allowed"] += len(verdict.calls)
-        for one in verdict.calls:
+    def _allow(self, name: str, calls: Sequence[Call]) -> None:
+        self.counts["allowed"] += len(calls)
+        for one in calls:
             self._starts.coming(one.pod_uid, 0.0)
-            self._run(self._bind(*self._waiting.pop(one.number)))
+            self._starts.permit(name, one.pod_uid, one.node_name)
+            self._run(self._bind(name, *self._waiting.pop(one.number)))
 
-    async def _bind(self, call: BindCall, answer: asyncio.Future[str]) -> None:
+    async def _bind(self, name: str, call: BindCall, answer: asyncio.Future[str]) -> None:
         """Bind a Pod, whether or not somebody still waits for the answer."""
         try:
             error = await self._binder.bind(call)
         except BaseException:
             answer.cancel()
             raise
+        finally:
+            self._starts.end_permit(name, call.pod_uid)
         if not answer.done():
             answer.set_result(error)
 

@@ -56,6 +56,7 @@ class Starts:
         self._members = members
         self._give_back = give_back
         self._coming: dict[str, float] = {}  # UID -> until when its bind is expected
+        self._permitted: dict[str, dict[str, str]] = {}  # gang -> UID -> node; "" = it was refused
         self._backing_off: set[str] = set()
         self._delays = Delays[str](clock.monotonic)  # each attempt blocks the room of its plan
 
@@ -74,6 +75,8 @@ class Starts:
 
     def comes_until(self, pod_uid: str) -> float:
         """Return by when a member is bound or has given up; 0 for one that is not on its way."""
+        if self.permitted(self._members.name_of(pod_uid)).get(pod_uid):
+            return self._clock.monotonic() + COMING_SECONDS
         return self._coming.get(pod_uid, 0.0)
 
     def others_come(self, name: str, pod_uid: str) -> bool:
@@ -87,6 +90,27 @@ class Starts:
         self._delays.over(name)
 
     # --- bind -----------------------------------------------------------------------------------
+
+    def permit(self, name: str, pod_uid: str, node_name: str) -> None:
+        """Let a member be bound with all others of its gang that are permitted."""
+        self._permitted.setdefault(name, {})[pod_uid] = node_name
+
+    def permitted(self, name: str) -> Mapping[str, str]:
+        """Return who is being bound of a gang, and where; empty for one without such calls."""
+        return self._permitted.get(name, {})
+
+    def end_permit(self, name: str, pod_uid: str) -> None:
+        """Take note that a permitted call is answered: of a gang not begun the others fail, too."""
+        nodes = self._permitted.get(name, {})
+        nodes[pod_uid] = ""
+        if not any(nodes.values()):
+            self._permitted.pop(name, None)
+
+    def is_as_permitted(self, name: str) -> bool:
+        """Tell whether all that are permitted have their places where kube-scheduler wants them."""
+        places = self._groups.places(name)
+        planned = {place.request.uid: place.node_name for place in places}
+        return self.permitted(name).items() <= planned.items()
 
     def not_begun(self, pod_uid: str) -> str:
         """
@@ -129,8 +153,8 @@ class Starts:
         due = deadline_us(self._groups.lives[name], self._groups.gang_of(name))
         if due is None:
             return WAIT_SECONDS
-        left = (due - self._clock.wall_us()) / 1e6 - REVIEW_SECONDS
-        return min(WAIT_SECONDS, left)
+        left = (due - self._clock.wall_us()) / 1e6
+        return min(WAIT_SECONDS, max(left - REVIEW_SECONDS, left / 2))
 
     def why_not(self, name: str, nodes: Mapping[str, str], *, closely: bool = False) -> str:
         """

@@ -7,8 +7,12 @@ import asyncio
 import pytest
 
 from ledger.domain.log.events import PodBound, PodReserved, PodVoided
+from ledger.domain.request.requests import PodRequest
 from scheduler.decide.group.life import DEADLINE
-from tests.support.grouped import Scene
+from scheduler.service.ports import BindCall
+from scheduler.service.starts import ELSEWHERE
+from tests.support.grouped import GANG, Scene
+from tests.support.objects import node as node_object
 from tests.unit.scheduler.service.test_permits import Start
 
 
@@ -67,3 +71,123 @@ def test_after_a_takeover_who_does_not_come_is_given_up_at_the_deadline() -> Non
     start.scene.settle(11)
     assert [one.reason for one in start.scene.said(PodVoided)] == [DEADLINE]
     assert start.scene.passing("stranger") == [other]
+
+
+def test_a_call_between_the_quorum_and_the_reservation_goes_on_at_once() -> None:
+    """It would wait for a gang that has begun, and let it back off."""
+    start = Start("a", gpus=8)
+    start.scene.gang(3, 2)
+    names = ("gang-0", "gang-1", "gang-2")
+
+    async def act() -> None:
+        for name in names:
+            start.scene.passing(name)
+        for name in names:  # in one turn of the loop
+            call = BindCall(namespace="ml", pod_name=name, pod_uid=f"pod-{name}", node_name="a")
+            start.calls[name] = asyncio.ensure_future(start.permits.bind(call))
+        await start.turn()
+        await start.scene.tasks.all_done()
+        await start.wait(0.2)
+
+    asyncio.run(act())
+    assert start.answers() == dict.fromkeys(names, "")
+    assert not start.scene.groups.starts.is_backing_off("gang/ml/gang")
+
+
+def cordon(start: Start, where: str) -> None:
+    """Let a node take nobody more, and the plans that need it end."""
+    amounts = {"cpu": "64", "memory": "256Gi", "pods": "110", "koordinator.sh/gpu": "400"}
+    value = node_object(where, allocatable=amounts)
+    value["spec"] = {**value.get("spec", {}), "unschedulable": True}
+    start.scene.live.tell("nodes", value, uid=f"uid-{where}")
+
+
+def behind_the_feed(start: Start) -> asyncio.Event:
+    """Let binds wait after the quorum until the event is set."""
+    gate = asyncio.Event()
+
+    async def ready(_uid: str) -> None:
+        await gate.wait()
+
+    start.scene.binder.ready = ready
+    return gate
+
+
+def test_what_was_permitted_is_not_begun_by_another_plan() -> None:
+    """Its plan ends after the quorum. Of two members one would be bound, elsewhere."""
+    start = Start("a", "b", "c", gpus=4)
+    start.scene.gang(2, 2, gpus=4)
+
+    async def act() -> None:
+        gate = behind_the_feed(start)
+        where = await start.come("gang-1")
+        await start.come("gang-0")
+        assert start.scene.groups.starts.is_coming("pod-gang-0"), "it is nobody's victim yet"
+        cordon(start, where)
+        await start.scene.live.inventory.settle()
+        start.scene.groups.plans.review_all()
+        gate.set()
+        await start.scene.tasks.all_done()
+        await start.turn()
+        assert start.answers() == dict.fromkeys(("gang-0", "gang-1"), ELSEWHERE)
+        assert not start.scene.groups.starts.is_coming("pod-gang-0")
+        for name in ("gang-0", "gang-1"):
+            await start.come(name, caller=f"{name} again")
+        await start.scene.tasks.all_done()
+
+    asyncio.run(act())
+    assert start.bound().keys() == {"gang-0", "gang-1"}
+
+
+def test_a_member_that_moves_leaves_those_that_are_permitted_where_they_are() -> None:
+    """kube-scheduler keeps the third one off its planned node before anything is reserved."""
+    start = Start("a", "b", "c", gpus=4)
+    scene = start.scene
+    scene.gang(3, 2, gpus=2)
+
+    async def act() -> None:
+        gate = behind_the_feed(start)
+        for name in ("gang-0", "gang-1"):
+            await start.come(name)
+        request = scene.live.view.requests.by_uid("pod-gang-2")
+        assert isinstance(request, PodRequest)
+        place = scene.groups.groups.kept(request)
+        assert place is not None
+        assert scene.passing("gang-2", *({"a", "b", "c"} - {place.node_name}))
+        gate.set()
+        await scene.tasks.all_done()
+        await start.turn()
+
+    asyncio.run(act())
+    assert start.answers() == {"gang-0": "", "gang-1": ""}
+
+
+def test_a_waiting_time_of_a_second_lets_a_gang_begin() -> None:
+    """A call waits for half of it, as a review ends the plan a second before its end."""
+    start = Start("a", gpus=8)
+    about = {"name": "gang", "min-available": "2", "waiting-time": "1s"}
+    annotations = {f"{GANG}/{key}": value for key, value in about.items()}
+    for number in range(2):
+        start.scene.create(f"gang-{number}", 2, annotations=annotations)
+
+    async def act() -> None:
+        for number in range(2):
+            await start.come(f"gang-{number}")
+        await start.scene.tasks.all_done()
+
+    asyncio.run(act())
+    assert start.bound().keys() == {"gang-0", "gang-1"}
+
+
+def test_a_member_whose_caller_is_gone_comes_no_more() -> None:
+    """It may be a victim at once, and its place may move."""
+    start = Start()
+    start.scene.gang(2, 2)
+
+    async def act() -> None:
+        await start.come("gang-0")
+        start.calls["gang-0"].cancel()
+        await start.turn()
+
+    asyncio.run(act())
+    assert not start.scene.groups.starts.is_coming("pod-gang-0")
