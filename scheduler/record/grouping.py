@@ -380,15 +380,25 @@ class Grouping:
             ),
         )
 
-    def ends(self, name: str, now_us: int) -> tuple[PodVoided | PlanDropped, ...]:
-        """Return the events that facts and time call for; the engine is as it was."""
+    def ends(
+        self, name: str, now_us: int, *, only: str = ""
+    ) -> tuple[PodVoided | PlanDropped, ...]:
+        """
+        Return the events that facts and time call for; the engine is as it was.
+
+        Args:
+            only: the UID of a member; the places of the others are not looked at.
+        """
         life = self.lives[name]
+        if only:
+            places = {uid: place for uid, place in life.places.items() if uid == only}
+            life = replace(life, places=places)
         left = self._left.get(name, {})
         groups = {uid: left.get(uid, name) for uid in life.places}
         facts = ClusterFacts(
             groups={uid: group for uid, group in groups.items() if group is not None},
             usable=self._usable(life),
-            refused=self.refused(name),
+            refused=frozenset(self._refused(name, life.places)),
         )
         return review(life, self._gangs.get(name), facts, now_us, running=self._untold(name))
 
@@ -415,10 +425,11 @@ class Grouping:
 
     def refused(self, name: str) -> frozenset[str]:
         """Return the members to come whose planned node would not take them now."""
-        return frozenset(self._refused(name))
+        return frozenset(self._refused(name, self._open.get(name, {})))
 
-    def _refused(self, name: str) -> Iterator[str]:
-        for uid, placement in self._open.get(name, {}).items():
+    def _refused(self, name: str, uids: Iterable[str]) -> Iterator[str]:
+        places = self._open.get(name, {})
+        for uid, placement in [(uid, places[uid]) for uid in uids if uid in places]:
             self.engine.release(uid)
             minors = frozenset(gpu_minors(placement)) or None
             again = self.engine.try_place(placement.request, placement.node, minors)

@@ -289,7 +289,7 @@ class LiveGroups:
             return view.remember(_only(request, asked, number))
         if self.starts.is_backing_off(name):
             return view.remember(_nowhere(request, asked, Unfit(reason=GANG_BACKOFF)))
-        self.plans.review(name)
+        self.plans.review(name, only=uid)
         among = frozenset(asked.nodes.tolist())
         placement = self._place_of(request, among)
         if isinstance(placement, Unfit):
@@ -794,15 +794,15 @@ class Plans:
         for name in list(self._groups.lives):
             self.review(name)
 
-    def review(self, name: str) -> None:
-        """End a plan that is no longer valid, or the wait of a gang."""
+    def review(self, name: str, *, only: str = "") -> None:
+        """End a plan that is no longer valid, or the wait of a gang; `only` as in `ends`."""
         life = self._groups.lives.get(name)
         if life is None or self.is_under_way(name):
             return
         if not life.places and (not life.held or self._groups.gang_of(name) is None):
             return
         self._end_wait(name, life)
-        for end in self._groups.ends(name, self._clock.wall_us()):
+        for end in self._groups.ends(name, self._clock.wall_us(), only=only):
             if isinstance(end, PodVoided):
                 self._view.wakeups.member_given_up.publish(end.pod_uid, end.reason)
             elif life.places or not life.gave_up:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from typing import Any
 
 import pytest
 
 from ledger.domain.log.events import PodBound, PodReserved, PodVoided
 from ledger.domain.request.requests import PodRequest
+from scheduler.decide.engine import Engine
 from scheduler.decide.group.life import DEADLINE
 from scheduler.service.ports import BindCall
 from scheduler.service.starts import ELSEWHERE
@@ -191,3 +194,23 @@ def test_a_member_whose_caller_is_gone_comes_no_more() -> None:
 
     asyncio.run(act())
     assert not start.scene.groups.starts.is_coming("pod-gang-0")
+
+
+def test_the_filter_of_a_member_tries_its_own_place_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each tried the places of all: a gang of 150 was not filtered by its deadline."""
+    count, tries = 40, Counter[str]()
+    scene = Scene(*(f"n{number}" for number in range(5)))
+    scene.gang(count, count, gpus=1)
+    assert scene.passing("gang-0")
+    real = Engine.try_place
+
+    def counted(engine: Engine, request: PodRequest, *more: Any, **named: Any) -> Any:  # noqa: ANN401
+        tries[request.uid] += 1
+        return real(engine, request, *more, **named)
+
+    monkeypatch.setattr(Engine, "try_place", counted)
+    for number in range(1, count):
+        assert scene.passing(f"gang-{number}")
+    assert tries.total() <= 2 * count
