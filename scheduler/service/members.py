@@ -198,8 +198,8 @@ class Members:
         now = self._clock.monotonic()
         return behind if now < self._behind.setdefault(name, now) + seconds else {}
 
-    def _in_order(self, name: str, wanted: Callable[[Waiting], bool]) -> dict[str, Waiting]:
-        some = [(uid, one) for uid, one in self.without_node(name).items() if wanted(one)]
+    def _in_order(self, name: str, matches: Callable[[Waiting], bool]) -> dict[str, Waiting]:
+        some = [(uid, one) for uid, one in self.without_node(name).items() if matches(one)]
         return dict(sorted(some, key=lambda each: each[1].order))
 
     def gated(self) -> list[str]:
