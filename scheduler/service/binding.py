@@ -395,6 +395,7 @@ class Binder:
         """Choose and reserve, again where the node has changed since it was decided on."""
         for _ in range(TRIES_MAX):
             if not job.unsure:
+                await self._caught_up(job.call)
                 # A member of its gang may have chosen for it, and that have been given up again.
                 uid = job.call.pod_uid
                 if uid in self._ahead or self.books.attempts(uid) >= attempt:
@@ -419,7 +420,6 @@ class Binder:
                 self.books.used(job.chosen)  # kube-scheduler asks again
             if not (_is_for(answer, StaleStreamError) or _is_for(answer, NotAfterError)):
                 return told
-            await self._caught_up(job.call)
         return Rejected(NODE_MOVED)
 
     async def _caught_up(self, call: BindCall) -> None:

@@ -402,7 +402,7 @@ class LiveGroups:
             unfit = self.why_nowhere(name)  # else the others were chosen for by another plan
             return ELSEWHERE if unfit is None else unfit.reason
         stays = not is_planned and self.starts.is_awaited(request.uid)
-        placement = self._place_of(request, {number} if stays else view.directory.numbers())
+        placement = None if stays else self._place_of(request, view.directory.numbers())
         if isinstance(placement, Unfit):
             return placement.reason
         if not set(nodes).issuperset(self.nodes_of(request, node_name)):

@@ -214,3 +214,28 @@ def test_the_filter_of_a_member_tries_its_own_place_alone(
     for number in range(1, count):
         assert scene.passing(f"gang-{number}")
     assert tries.total() <= 2 * count
+
+
+def test_after_a_takeover_all_that_are_left_of_a_gang_may_come_at_once() -> None:
+    """None has to wait for what is recorded of another, without its room."""
+    old = Scene("a")
+    old.gang(4, 4)
+    for number in range(4):
+        old.passing(f"gang-{number}")
+    bound(old, old.reserve("gang-0", "a"))
+    start = Start("a", ledger=old.live.ledger)
+    start.scene.gang(4, 4)
+    one = start.scene.pods["gang-0"]
+    start.scene.tell({**one, "spec": {**one["spec"], "nodeName": "a"}})
+    left = ("gang-1", "gang-2", "gang-3")
+
+    async def act() -> None:
+        for name in left:
+            call = BindCall(namespace="ml", pod_name=name, pod_uid=f"pod-{name}", node_name="a")
+            start.calls[name] = asyncio.ensure_future(start.permits.bind(call))
+        await start.turn()
+        await start.scene.tasks.all_done()
+        await start.turn()
+
+    asyncio.run(act())
+    assert start.answers() == dict.fromkeys(left, "")
