@@ -128,7 +128,8 @@ def counted(bodies: Bodies) -> Middleware:
             return await handler(request)
         task = cast("asyncio.Task[object]", asyncio.current_task())
         body = bodies.begin(partial(task.cancel, TOO_MANY))
-        stream = _Counted(request.content, lambda count: bodies.grow(body, count))
+        # Not `content`: that would be what it is now for good.
+        stream = _Counted(request._payload, lambda count: bodies.grow(body, count))  # noqa: SLF001
         request._payload = stream  # type: ignore[assignment]  # noqa: SLF001 - every way to read it
         try:
             return await handler(request)

@@ -27,17 +27,37 @@ MIB = 1 << 20
 HEAD = b"POST /body HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
 
 
-def serve(act: Callable[[int, Bodies], Awaitable[None]]) -> None:
-    """Listen, with room for 4 MiB of bodies, while the coroutine acts on the port."""
+def plain_app(_: Connections) -> web.Application:
+    """Return an application that reads bodies as aiohttp does."""
 
     async def body(request: web.Request) -> web.Response:
         return web.Response(text=str(len(await request.read())))
 
+    app = web.Application(client_max_size=2 * MIB)
+    app.router.add_post("/body", body)
+    return app
+
+
+def app_of_calls(connections: Connections) -> web.Application:
+    """Return an application as that of the extender and the gate, which reads bodies itself."""
+
+    async def body(content: bytes) -> bytes:
+        return b"%d" % len(content)
+
+    return calls_app(Calls({"body": body}, EXTENDER, Metrics()), connections.answering)
+
+
+App = Callable[[Connections], web.Application]
+apps = pytest.mark.parametrize("app", [plain_app, app_of_calls])
+
+
+def serve(act: Callable[[int, Bodies], Awaitable[None]], app: App) -> None:
+    """Listen, with room for 4 MiB of bodies, while the coroutine acts on the port."""
+
     async def run() -> None:
-        app, bodies = web.Application(client_max_size=2 * MIB), Bodies(4 * MIB)
-        app.router.add_post("/body", body)
-        connections = Connections(bodies=bodies)
-        async with listening(app, ("127.0.0.1", 0), connections, finish_seconds=1) as port:
+        bodies = Bodies(4 * MIB)
+        connections, where = Connections(bodies=bodies), ("127.0.0.1", 0)
+        async with listening(app(connections), where, connections, finish_seconds=1) as port:
             await act(port, bodies)
 
     uvloop.run(run())
@@ -62,8 +82,9 @@ async def answer(streams: Streams) -> bytes:
     return head
 
 
+@apps
 def test_bodies_that_do_not_end_make_room_for_those_that_come(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, app: App
 ) -> None:
     """Those that began first are given up; their callers may send them again, as the log says."""
 
@@ -83,10 +104,11 @@ def test_bodies_that_do_not_end_make_room_for_those_that_come(
         for _, writer in begun:
             writer.close()
 
-    serve(act)
+    serve(act, app)
 
 
-def test_bodies_whose_callers_hung_up_are_in_memory_no_more() -> None:
+@apps
+def test_bodies_whose_callers_hung_up_are_in_memory_no_more(app: App) -> None:
     """Even where nothing looks for cycles: a busy process does so seldom."""
     left: list[int] = []
 
@@ -105,7 +127,7 @@ def test_bodies_whose_callers_hung_up_are_in_memory_no_more() -> None:
     gc.disable()
     tracemalloc.start()
     try:
-        serve(act)
+        serve(act, app)
     finally:
         tracemalloc.stop()
         gc.enable()
