@@ -322,7 +322,12 @@ class Http2Connection(asyncio.Protocol):
         task = stream.task = self._loop.create_task(self._run(number, stream, *words))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: self._bodies.end(body))
+        task.add_done_callback(lambda _: self._end(stream))
+
+    def _end(self, stream: _Stream) -> None:
+        """Let go of a call that is over: it and its task would keep each other's body until gc."""
+        stream.task = None
+        self._bodies.end(stream.body)
 
     def _put(self, stream: _Stream, data: bytes) -> None:
         if not data:
