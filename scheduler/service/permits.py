@@ -58,7 +58,7 @@ class Permits:
         self._attempts: dict[str, Attempt] = {}  # by name of the gang
         self._waiting: dict[int, tuple[BindCall, asyncio.Future[str]]] = {}  # by number of the call
         self._numbers = itertools.count(1)
-        self._told: dict[str, int] = {}  # name of the gang -> how many had come, as told last
+        self._announced: dict[str, int] = {}  # name of the gang -> how many had come, as told last
         self.counts: Counter[str] = Counter()
         wakeups.member_given_up.subscribe(self.give_up)
 
@@ -109,9 +109,9 @@ class Permits:
             self._look(name)
         counts = {name: len(attempt.calls) for name, attempt in self._attempts.items()}
         for name, count in counts.items():
-            if self._told.get(name) != count:
+            if self._announced.get(name) != count:
                 self._tell(name)
-        self._told = counts
+        self._announced = counts
 
     def drain(self) -> None:
         """Reject whoever waits, and who comes: this process is being stopped."""

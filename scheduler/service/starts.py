@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
-from ledger.domain.kube.object_fields import found_in
+from ledger.domain.kube.object_fields import items_in
 from scheduler.decide.group.life import NODE_REFUSES, MemberAction, deadline_us, next_step
 from scheduler.decide.group.permit import CALLS_MAX, WAIT_SECONDS
 from scheduler.record.grouping import Grouping
@@ -178,15 +178,14 @@ class Starts:
     def missing(self, name: str, come: Collection[str]) -> tuple[str, ...]:
         """Return the members that have not come, with what kube-scheduler says of them."""
         return tuple(
-            f"{one.request.path}: {self._said_of(uid)}".removesuffix(": ")
+            f"{one.request.path}: {self._message_of(uid)}".removesuffix(": ")
             for uid, one in self._members.without_node(name).items()
             if uid not in come
         )
 
-    def _said_of(self, uid: str) -> str:
-        conditions = found_in(self._view.pods.pending(uid) or {}, "status", "conditions")
-        for one in conditions if isinstance(conditions, list) else ():
-            if isinstance(one, dict) and one.get("type") == "PodScheduled":
+    def _message_of(self, uid: str) -> str:
+        for one in items_in(self._view.pods.pending(uid), "status", "conditions"):
+            if one.get("type") == "PodScheduled":
                 return str(one.get("message") or "")[:MESSAGE_MAX]
         return ""
 

@@ -321,11 +321,11 @@ class Http2Connection(asyncio.Protocol):
         words = method.decode("latin-1"), path.partition(b"?")[0].decode("latin-1")
         task = stream.task = self._loop.create_task(self._run(number, stream, *words))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: self._end(stream))
+        task.add_done_callback(lambda _: self._end(stream, task))
 
-    def _end(self, stream: _Stream) -> None:
-        """Let go of a call that is over: it and its task would keep each other's body until gc."""
+    def _end(self, stream: _Stream, task: asyncio.Task[None]) -> None:
+        """Let go of a call that is over: it and its task refer to each other until then."""
+        self._tasks.discard(task)
         stream.task = None
         self._bodies.end(stream.body)
 

@@ -199,6 +199,49 @@ def test_a_large_body_is_in_memory_once(tmp_path: Path, protocol: str, times: in
     assert 16 * MIB < most[0] < (16 * times + 8) * MIB
 
 
+def test_bodies_of_calls_that_were_given_up_are_in_memory_no_more(tmp_path: Path) -> None:
+    """Over HTTP/2, whole ones: a call and its task must not refer to each other for longer."""
+    left: list[int] = []
+
+    async def answer(_: str, __: str, body: Awaitable[bytes]) -> tuple[int, str, bytes]:
+        size = len(await body)
+        await asyncio.Event().wait()
+        return 200, "text/plain", b"%d" % size
+
+    async def run() -> None:
+        server, client = contexts(tmp_path)
+        bodies = Bodies(4 * MIB)
+        async with (
+            listening(
+                web.Application(),
+                ("127.0.0.1", 0),
+                Connections(bodies=bodies),
+                tls=server,
+                http2=Http2(answer=answer, body_bytes_max=2 * MIB),
+                finish_seconds=1,
+            ) as port,
+            asyncio.timeout(60),
+        ):
+            for _ in range(12):
+                async with http2_client(port, client) as caller:
+                    await caller.send(caller.begin("/body"), b" " * MIB)
+                    while bodies.size < MIB:  # noqa: ASYNC110 - it tells of no change
+                        await asyncio.sleep(0.01)
+                while bodies.size:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                left.append(tracemalloc.get_traced_memory()[0])
+
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        uvloop.run(run())
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+    assert left[-1] - left[0] < 4 * MIB
+
+
 CALL = [(":method", "POST"), (":path", "/body"), (":scheme", "https"), (":authority", "x")]
 
 
