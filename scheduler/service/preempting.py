@@ -314,14 +314,14 @@ class Preempting:
         begun, now = self._begun.get(uid), self._clock.monotonic()
         known, gone = self._view.pods.seen, self._view.pods.gone.get(name, {})
 
-        def until(uid: str) -> float:
+        def due_until(uid: str) -> float:
             pod = known.get(uid)
             ends_at = self._ends_at([pod or gone.get(uid)])
             if pod is not None and not pod.ended:
                 return ends_at + GRACE_DUE_SECONDS
             return max(ends_at + DUE_SECONDS, -inf if begun is None else begun.until)
 
-        return frozenset(each for each in self._ending(name, ()) if now < until(each))
+        return frozenset(each for each in self._ending(name, ()) if now < due_until(each))
 
     def _ending(self, name: str, named: Collection[str]) -> list[str]:
         """Return the Pods that hold something on a node and are about to end, or have ended."""

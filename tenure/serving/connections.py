@@ -20,8 +20,18 @@ AGENTS_MAX: Final = 16_384
 DESCRIPTORS_LEFT: Final = 256
 """Of the process's, no listener's: for the database, the API server, files and the log."""
 
+OTHERS_LEFT: Final = 4_096
+"""Of the process's, not of agents: 1,024 connections of three listeners, and the rest above."""
+
 Connection = asyncio.BaseProtocol
 """What answers one caller."""
+
+
+def agents_share(descriptors: int) -> int:
+    """Return how many connections agents may have of so many descriptors."""
+    if descriptors == resource.RLIM_INFINITY:
+        return AGENTS_MAX
+    return min(AGENTS_MAX, max(descriptors // 2, descriptors - OTHERS_LEFT))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +48,8 @@ class ConnectionLimits:
             for a request that meets our closing is an error that it does not try again.
         handshake_seconds: how long a caller may take to begin with TLS.
         agents_max: connections of agents, which wait for changes all the time, beside `open_max`:
-            two for each of 8,000 nodes, and at most half of what the system lets us open.
+            two for each of 8,000 nodes, and at most what the system lets us open less
+            `OTHERS_LEFT`, or half of it where that is more.
         token_max: connections of one bearer token. One more takes the place of the oldest of them
             without a request that is being answered; where there is none it is refused.
         goodbye_seconds: how long it may take to fetch what is left for it, and to end TLS.
@@ -48,7 +59,7 @@ class ConnectionLimits:
     idle_seconds: float = 100.0
     handshake_seconds: float = 5.0
     agents_max: int = field(
-        default_factory=lambda: min(AGENTS_MAX, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        default_factory=lambda: agents_share(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     )
     token_max: int = 4
     goodbye_seconds: float = 30.0

@@ -83,6 +83,6 @@ def test_a_thousand_faults_around_leaders_change_nothing(tmp_path: Path) -> None
 
 def test_who_goes_by_its_epoch_alone_is_found(tmp_path: Path) -> None:
     """It answers beside the next leader until it hears of it."""
-    seeds = range(13, 13 + SEEDS_MAX)  # 13 shows it; another does where the worlds have changed
+    seeds = range(SEEDS_MAX)  # 1 and 7 show it; others do where the worlds have changed
     worlds = (Replicated(seed, tmp_path, leads=AnswersByItsEpochAlone) for seed in seeds)
     assert any("two answer" in words for world in worlds for words in play(world))
