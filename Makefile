@@ -33,6 +33,9 @@ check: $(VENV)/.page ## Lint, format, types, layers
 # Tests start hundreds of processes, each of which would compile all modules anew without their bytecode.
 test page e2e node gpu slow: export PYTHONDONTWRITEBYTECODE =
 
+# A test that hangs fails by its name and its stacks; campaigns take as long as they take.
+test page e2e node: export PYTEST_ADDOPTS = --timeout 900
+
 test: $(VENV)/.cc $(VENV)/.postgres ## Run every test that takes minutes at most
 	@$(BIN)/pytest -n $(WORKERS) --dist worksteal --ignore tests/e2e --ignore tests/node --ignore tests/page \
 		--ignore tests/gpu -m "not slow and not e2e and not node and not page and not gpu"

@@ -236,6 +236,7 @@ def test_people_are_answered_within_a_second_beside_six_thousand_agents(tmp_path
                         scene.place(next(pods), extender)
                     scene.ask()
                 late += scene.judge(name)
+            until(lambda: scene.bound.keys() <= scene.look()["told"].keys(), SILENT_SECONDS)
             told = scene.look()["told"]
             scene.took["agents"] = [told[uid] - at for uid, at in scene.bound.items()]
             late += scene.judge("from the bind")
