@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import combinations
 from typing import Final
 
 from ledger.domain.annotations.cpu import CpuBindPolicy, NumaPolicy
@@ -32,30 +31,22 @@ from scheduler.decide.dialects.registry import chooser_of
 from scheduler.decide.outcome import Placement
 from scheduler.decide.refusal.possible import opened_up
 from scheduler.decide.settings import SchedulingSettings
-from scheduler.whatif.releases import EXACT_MAX, Ending, fewest_endings
+from scheduler.whatif.releases import Ending, fewest_endings
 from scheduler.whatif.smaller import Smaller, smaller_requests
 from scheduler.whatif.what_if import WhatIf
 
 DECISIONS_MAX: Final = 10_000
 """Decisions per kind of change."""
 
-WISHES_MAX: Final = 12
-"""Single changes of wishes that are tried in pairs, where no single one helps."""
 Change = Callable[[PodRequest], PodRequest]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Otherwise:
-    """
-    With these changes of wishes or nodes, amounts unchanged, the request goes to `node`.
+    """With this change of a wish or of nodes, amounts unchanged, the request goes to `node`."""
 
-    Attributes:
-        ending: Pods that must end as well; None = no Pod must.
-    """
-
-    texts: tuple[str, ...]
+    text: str
     node: int
-    ending: Ending | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +57,8 @@ class Nearest:
     Attributes:
         fits: index of the node that takes the request as it is; None = none does.
         smaller: one entry per dimension that helps alone.
-        others: single changes that help; pairs where no single one does; where no pair does
-            either, changes of wishes that help once Pods have ended.
-        ending: the fewest Pods of one node whose end makes room; None = no node could ever.
+        others: single changes of wishes or nodes that help.
+        ending: Pods of one node whose end makes room, none in vain; None = no node could ever.
         at_most: where nothing else helps: what an empty cluster would take.
         cut: which searches a bound ended, in words.
     """
@@ -134,7 +124,7 @@ def nearest(request: PodRequest, what_if: WhatIf, *, decisions_max: int = DECISI
     The cluster is left as it was found.
 
     Args:
-        decisions_max: bound of each of the three searches.
+        decisions_max: bound of each of the searches.
     """
     answer = what_if.decide(request)
     if isinstance(answer, Placement):
@@ -143,73 +133,35 @@ def nearest(request: PodRequest, what_if: WhatIf, *, decisions_max: int = DECISI
     smaller, was_cut = smaller_requests(request, what_if, decisions_max=decisions_max)
     if was_cut:
         cut.append(f"smaller requests: after {decisions_max} decisions")
-    ending = _ending(request, what_if, decisions_max, cut)
-    others = _others(request, what_if, cut)
+    ending, was_cut = fewest_endings(request, what_if, decisions_max=decisions_max)
+    if was_cut:
+        cut.append(f"Pods that could end: after {decisions_max} decisions")
+    others = tuple(_others(request, what_if))
     at_most: list[Smaller] = []
     if not (smaller or others or ending):
-        others = _with_endings(request, what_if, decisions_max, cut)
         empty = WhatIf(what_if.nodes, (), what_if.settings, by_count=what_if.by_count)
         at_most, _ = smaller_requests(request, empty, decisions_max=decisions_max)
     return Nearest(
         fits=None,
         smaller=tuple(smaller),
-        others=tuple(others),
+        others=others,
         ending=ending,
         at_most=tuple(at_most),
-        cut=tuple(dict.fromkeys(cut)),
+        cut=tuple(cut),
     )
 
 
-def _ending(
-    request: PodRequest, what_if: WhatIf, decisions_max: int, cut: list[str]
-) -> Ending | None:
-    ending = fewest_endings(request, what_if, decisions_max=decisions_max)
-    if ending is not None and not ending.exact:
-        cut.append(
-            f"fewest Pods: exact up to {EXACT_MAX} Pods and {decisions_max} decisions,"
-            " beyond that a set none of which is there in vain"
-        )
-    return ending
-
-
-def _with_endings(
-    request: PodRequest, what_if: WhatIf, decisions_max: int, cut: list[str]
-) -> list[Otherwise]:
-    """Return changes of wishes that help once Pods have ended, the fewest Pods first."""
-    found: list[Otherwise] = []
-    for wish in list(alternatives(request, what_if.nodes))[:WISHES_MAX]:
-        ending = _ending(wish.apply(request), what_if, decisions_max, cut)
-        if ending is not None:
-            found.append(Otherwise(texts=(wish.text,), node=ending.node, ending=ending))
-    return sorted(found, key=lambda other: len(other.ending.holders) if other.ending else 0)
-
-
-def _others(request: PodRequest, what_if: WhatIf, cut: list[str]) -> list[Otherwise]:
-    wishes = list(alternatives(request, what_if.nodes))
-    found: list[Otherwise] = []
-    for wish in wishes:
+def _others(request: PodRequest, what_if: WhatIf) -> Iterator[Otherwise]:
+    """Yield other wishes, then what could change on nodes: health, partition policy, settings."""
+    for wish in alternatives(request, what_if.nodes):
         answer = what_if.decide(wish.apply(request))
         if isinstance(answer, Placement):
-            found.append(Otherwise(texts=(wish.text,), node=answer.node))
-    found += _other_nodes(request, what_if)
-    if found or len(wishes) < 2:
-        return found
-    if len(wishes) > WISHES_MAX:
-        cut.append(f"pairs of other wishes: the first {WISHES_MAX} of {len(wishes)}")
-    for one, other in combinations(wishes[:WISHES_MAX], 2):
-        answer = what_if.decide(other.apply(one.apply(request)))
-        if isinstance(answer, Placement):
-            found.append(Otherwise(texts=(one.text, other.text), node=answer.node))
-    return found
-
-
-def _other_nodes(request: PodRequest, what_if: WhatIf) -> Iterator[Otherwise]:
-    """Yield what whoever runs the cluster could change: health, partition policy, settings."""
+            yield Otherwise(text=wish.text, node=answer.node)
     for text, nodes, settings in _conversions(request, what_if):
         otherwise = WhatIf(nodes, what_if.holders.values(), settings, by_count=what_if.by_count)
         answer = otherwise.decide(request)
         if isinstance(answer, Placement):
-            yield Otherwise(texts=(text,), node=answer.node)
+            yield Otherwise(text=text, node=answer.node)
 
 
 def _conversions(

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import combinations
-from typing import Final
 
 from msgspec import structs
 
 from ledger.domain.devices import GPU
-from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodRequest
 from scheduler.cluster.model import Holder
-from scheduler.decide.outcome import CardView, Placement
+from scheduler.decide.outcome import Placement
 from scheduler.whatif.what_if import WhatIf
-
-NEVER: Final = 1 << 30
-"""More Pods and moves than there ever are."""
 
 Unit = tuple[Holder, ...]
 """What moves together: one Pod, or all members of a group."""
@@ -32,20 +25,10 @@ class Trial:
         self._placed: dict[str, Placement] = {}
 
     def lift(self, unit: Unit) -> None:
-        """Take the Pods of a unit away, from where they stand now."""
+        """Take the Pods of a unit away."""
         for holder in unit:
-            placed = self._placed.get(holder.uid)
-            if placed is not None:
-                self.undo(placed)
-                continue
             self._what_if.lift(holder)
             self._lifted[holder.uid] = holder
-
-    def put_back(self, unit: Unit) -> None:
-        """Give them back what they held."""
-        for holder in unit:
-            del self._lifted[holder.uid]
-            self._what_if.put_back(holder)
 
     def place(
         self, request: PodRequest, node: int, minors: frozenset[int] | None = None
@@ -86,36 +69,13 @@ class Trial:
         del self._placed[placement.request.uid]
         self._what_if.undo(placement)
 
-    def used(self, node: int) -> tuple[int, int]:
-        """Return cpu in thousandths and memory that are held on a node now."""
-        facts = self._what_if.nodes[node]
-        cpu_milli = memory_bytes = 0
-        for holder in self._what_if.on(node):
-            if holder.uid not in self._lifted:
-                cpu_milli += facts.cpu_cost_milli(holder.held.cpu_milli, len(holder.held.cpuset))
-                memory_bytes += holder.held.memory_bytes
-        for placement in self._placed.values():
-            if placement.node == node:
-                own = len(placement.cpuset)
-                cpu_milli += facts.cpu_cost_milli(placement.request.cpu_milli, own)
-                memory_bytes += placement.request.memory_bytes
-        return cpu_milli, memory_bytes
-
-    def rewind(self) -> tuple[list[Holder], list[Placement]]:
-        """Take back everything, and return it."""
-        standing = list(self._lifted.values()), list(self._placed.values())
-        for placement in standing[1]:
+    def rewind(self) -> None:
+        """Take back everything."""
+        for placement in list(self._placed.values()):
             self.undo(placement)
-        for holder in standing[0]:
-            self.put_back((holder,))
-        return standing
-
-    def restore(self, standing: tuple[list[Holder], list[Placement]]) -> None:
-        """Do again what `rewind` took back."""
-        for holder in standing[0]:
-            self.lift((holder,))
-        for placement in standing[1]:
-            self.reserve(placement)
+        for holder in self._lifted.values():
+            self._what_if.put_back(holder)
+        self._lifted.clear()
 
 
 def lacking_in_all(request: PodRequest, what_if: WhatIf) -> str:
@@ -138,23 +98,6 @@ def lacking_in_all(request: PodRequest, what_if: WhatIf) -> str:
     return ""
 
 
-def least_of(amounts: Iterable[int], lacking: int) -> int:
-    """Return how many of the amounts it takes at least to make up for what is lacking."""
-    taken = 0
-    for amount in sorted(amounts, reverse=True):
-        if lacking <= 0:
-            break
-        lacking -= amount
-        taken += 1
-    return taken if lacking <= 0 else NEVER
-
-
-def has_one_choice(request: PodRequest) -> bool:
-    """Tell whether a set of GPUs, or nothing, is all that is to be chosen on a node."""
-    types = [demand.device_type for demand in request.devices]
-    return request.cpuset is None and types in ([], [GPU])
-
-
 def units_of(what_if: WhatIf) -> list[Unit]:
     """Return what may be moved: Pods with a request that are not fixed, groups as a whole."""
     groups: dict[str, list[Holder]] = {}
@@ -171,38 +114,6 @@ def units_of(what_if: WhatIf) -> list[Unit]:
 def size_of(unit: Unit) -> tuple[int, ...]:
     """Return how much a unit holds, devices before CPUs."""
     return tuple(map(sum, zip(*(holder.size for holder in unit), strict=True)))
-
-
-def sets_of(units: Sequence[Unit], budget: int) -> Iterator[tuple[Unit, ...]]:
-    """Yield the sets of units with at most so many Pods, small sets first."""
-    for count in range(min(len(units), budget) + 1):
-        for some in combinations(units, count):
-            if sum(map(len, some)) <= budget:
-                yield some
-
-
-def picks(kinds: Sequence[Sequence[int]], count: int) -> Iterator[tuple[int, ...]]:
-    """Yield so many minors out of kinds whose members are alike, the first of each kind."""
-    if not kinds:
-        if count == 0:
-            yield ()
-        return
-    for taken in range(min(count, len(kinds[0])), -1, -1):
-        for rest in picks(kinds[1:], count - taken):
-            yield (*kinds[0][:taken], *rest)
-
-
-def kind_of(card: CardView, facts: NodeFacts) -> object:
-    """Return what makes cards alike: untouched ones of a node without links and partitions."""
-    record, place = card.record, card.record.topology
-    if card.tenants or facts.links or facts.partitions or facts.derived_links:
-        return record.minor
-    return (
-        record.model,
-        record.memory_bytes,
-        place and (place.numa_node, place.pcie_id),
-        tuple(sorted(record.labels.items())),
-    )
 
 
 def gpus_of(placement: Placement) -> frozenset[int] | None:

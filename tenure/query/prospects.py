@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TextIO
 
 from ledger.domain.amounts import format_bytes, format_cores
+from scheduler.cluster.model import Holder
 from scheduler.whatif.nearest import Nearest
 from scheduler.whatif.prospects import Prospects
 from scheduler.whatif.releases import Ending
@@ -122,7 +123,7 @@ def nearest_record(found: Nearest | None, names: Sequence[str]) -> dict[str, Any
     return {
         "fits": None if found.fits is None else names[found.fits],
         "smaller": [_smaller_record(item, names) for item in found.smaller],
-        "other": [{"change": list(item.texts), "node": names[item.node]} for item in found.others],
+        "other": [{"change": [item.text], "node": names[item.node]} for item in found.others],
         "ending": _ending_record(found.ending, names),
         "at_most": [_smaller_record(item, names) for item in found.at_most],
         "cut": list(found.cut),
@@ -153,11 +154,7 @@ def _smaller_record(item: Smaller, names: Sequence[str]) -> dict[str, Any]:
 def _ending_record(ending: Ending | None, names: Sequence[str]) -> dict[str, Any] | None:
     if ending is None:
         return None
-    return {
-        "node": names[ending.node],
-        "pods": [holder.path for holder in ending.holders],
-        "exact": ending.exact,
-    }
+    return {"node": names[ending.node], "pods": [holder.path for holder in ending.holders]}
 
 
 def lines_of(prospects: Prospects, told: str = "") -> Iterator[str]:
@@ -191,10 +188,9 @@ def change_lines(found: Nearest, names: Sequence[str]) -> Iterator[str]:
     for item in found.smaller:
         yield f"{_smaller_text(item)}: {names[item.node]}"
     for other in found.others:
-        also = f" and {_ending_text(other.ending)}" if other.ending else ""
-        yield f"{' and '.join(other.texts)}{also}: {names[other.node]}"
+        yield f"{other.text}: {names[other.node]}"
     if found.ending is not None:
-        yield f"{_ending_text(found.ending)}: {names[found.ending.node]}"
+        yield f"{_ending_text(found.ending.holders)}: {names[found.ending.node]}"
 
 
 def _smaller_text(item: Smaller) -> str:
@@ -202,12 +198,11 @@ def _smaller_text(item: Smaller) -> str:
     return f"ask for {item.name} {fits} instead of {asked}"
 
 
-def _ending_text(ending: Ending) -> str:
-    holders = ending.holders
+def _ending_text(holders: Sequence[Holder]) -> str:
     listed = ", ".join(holder.path for holder in holders[:_PODS_SHOWN])
     more = f" and {len(holders) - _PODS_SHOWN} more" if len(holders) > _PODS_SHOWN else ""
     pods = "1 Pod" if len(holders) == 1 else f"{len(holders)} Pods"
-    fewest = "" if ending.exact else " (perhaps fewer do)"
+    fewest = "" if len(holders) == 1 else " (perhaps fewer do)"
     return f"end {pods}{fewest}: {listed}{more}"
 
 

@@ -62,7 +62,7 @@ def _group() -> None:
 
 def _plan(options: Options) -> None:
     """
-    Propose the fewest moves that make room for a request. Nothing is moved, nothing is written.
+    Propose moves that make room for a request. Nothing is moved, nothing is written.
 
     Exit 0: a plan, or no move is needed. Exit 1: none was found, and why.
 
@@ -80,7 +80,7 @@ def _plan(options: Options) -> None:
 
 def answer_defrag(options: Options) -> None:
     """
-    Print the fewest moves that make room. Nothing is moved, and nothing is written.
+    Print moves that make room. Nothing is moved, and nothing is written.
 
     Rule: cli.md, Acts, `defrag plan`; exit codes 0, 1 and 2.
 
@@ -211,7 +211,7 @@ def _document(
     request: PodRequest, answer: DefragPlan | NoPlan, what_if: WhatIf, cluster: ClusterSnapshot
 ) -> dict[str, Any]:
     from scheduler.record.events import shape_of
-    from scheduler.whatif.defrag import DefragPlan
+    from scheduler.whatif.defrag import DefragPlan, NoPlan
 
     fixed = Counter(holder.fixed for holder in what_if.holders.values() if holder.fixed)
     plan = None
@@ -229,7 +229,7 @@ def _document(
             "shape": shape_of(request),
         },
         "plan": plan,
-        "exact": answer.exact if isinstance(answer, DefragPlan) else answer.proved,
+        "proved": isinstance(answer, NoPlan) and answer.proved,
         "why": "" if isinstance(answer, DefragPlan) else answer.why,
         "cut": list(answer.cut),
         "not_moved": dict(sorted(fixed.items())),
@@ -314,8 +314,8 @@ def _lines(request: PodRequest, answer: DefragPlan | NoPlan) -> Iterator[str]:
     else:
         count = len(answer.moves)
         moves = "1 move makes" if count == 1 else f"{count} moves make"
-        sure = "no fewer do" if answer.exact else "perhaps fewer do"
-        yield f"{moves} room, {sure}, for {asks}"
+        fewer = "" if count == 1 else ", perhaps fewer do,"
+        yield f"{moves} room{fewer} for {asks}"
     yield from (f"bound met: {text}" for text in answer.cut)
 
 

@@ -62,7 +62,7 @@ class Options:
     ] = None
     decisions: Annotated[
         int | None,
-        _of_search(min=1, max=10_000_000, help="Bound of the exact search. Default: 20000."),
+        _of_search(min=1, max=10_000_000, help="Bound of the search. Default: 20000."),
     ] = None
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Accepted as with every act: a plan never acts.")

@@ -69,12 +69,9 @@ def in_vain(cluster: ClusterSnapshot, request: PodRequest) -> Iterator[str]:
             yield f"{request.path}: {smaller}"
     wishes = {wish.text: wish for wish in alternatives(request, cluster.nodes)}
     for other in found.others:
-        changed = request
-        for text in other.texts:
-            changed = wishes[text].apply(changed) if text in wishes else changed
-        gone = {holder.uid for holder in other.ending.holders} if other.ending else set()
-        if all(text in wishes for text in other.texts) and not fits(cluster, changed, gone):
-            yield f"{request.path}: {other.texts}"
+        wish = wishes.get(other.text)
+        if wish and not isinstance(what_if.decide(wish.apply(request)), Placement):
+            yield f"{request.path}: {other.text}"
     if found.ending and not fits(cluster, request, {each.uid for each in found.ending.holders}):
         yield f"{request.path}: {found.ending}"
 

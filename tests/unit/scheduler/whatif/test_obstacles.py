@@ -472,7 +472,7 @@ def test_the_nearest_changes_of_a_refusal_are_found(name: str) -> None:
     found = nearest(case.request, what_if)
 
     said = [f"{item.name} {item.fits} of {item.asked}" for item in found.smaller]
-    said += [text for other in found.others for text in other.texts]
+    said += [other.text for other in found.others]
     if found.ending is not None:
         said += [f"end {holder.path}" for holder in found.ending.holders]
     assert set(case.helps) <= set(said), said
