@@ -11,14 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
 
 from ledger.domain.annotations.cpu import CpuBindPolicy, NumaPolicy
 from ledger.domain.annotations.device_hints import (
     AllocateStrategy,
     DeviceExclusivePolicy,
-    DeviceHint,
     JointScope,
     PartitionPolicy,
     TopologyScope,
@@ -37,8 +35,6 @@ from scheduler.whatif.what_if import WhatIf
 
 DECISIONS_MAX: Final = 10_000
 """Decisions per kind of change."""
-
-Change = Callable[[PodRequest], PodRequest]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,10 +149,10 @@ def nearest(request: PodRequest, what_if: WhatIf, *, decisions_max: int = DECISI
 
 def _others(request: PodRequest, what_if: WhatIf) -> Iterator[Otherwise]:
     """Yield other wishes, then what could change on nodes: health, partition policy, settings."""
-    for wish in alternatives(request, what_if.nodes):
-        answer = what_if.decide(wish.apply(request))
+    for text, changed in alternatives(request, what_if.nodes):
+        answer = what_if.decide(changed)
         if isinstance(answer, Placement):
-            yield Otherwise(text=wish.text, node=answer.node)
+            yield Otherwise(text=text, node=answer.node)
     for text, nodes, settings in _conversions(request, what_if):
         otherwise = WhatIf(nodes, what_if.holders.values(), settings, by_count=what_if.by_count)
         answer = otherwise.decide(request)
@@ -183,182 +179,120 @@ def _conversions(
     yield from chooser_of(request.dialect).conversions(request, nodes, settings)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alternative:
+def alternatives(
+    request: PodRequest, nodes: Sequence[NodeFacts]
+) -> Iterator[tuple[str, PodRequest]]:
     """
-    One change of a wish.
+    Yield the request with every single wish changed, amounts as they are.
 
-    Attributes:
-        text: what to do, as an order: `drop the required topology scope NUMANode`.
+    Each with what to do, as an order: `drop the required topology scope NUMANode`.
     """
-
-    text: str
-    apply: Change
-
-
-def alternatives(request: PodRequest, nodes: Sequence[NodeFacts]) -> Iterator[Alternative]:
-    """Yield every single change of a wish that leaves the amounts as they are."""
     yield from _of_hints(request)
     yield from _of_gpus(request, nodes)
     yield from _of_cpus(request)
     yield from _of_placement(request, nodes)
 
 
-def _of_hints(request: PodRequest) -> Iterator[Alternative]:
+def _of_hints(request: PodRequest) -> Iterator[tuple[str, PodRequest]]:
     for kind in dict.fromkeys(item.device_type for item in request.devices):
         hint = next(item.hint for item in request.devices if item.device_type == kind)
         if hint is None:
             continue
         scope, exclusive = hint.required_topology_scope, hint.exclusive_policy
-        if scope is not TopologyScope.UNSET:
-            yield Alternative(
-                text=f"drop requiredTopologyScope {scope} of {kind}",
-                apply=_hinted(
-                    kind, lambda own: replace(own, required_topology_scope=TopologyScope.UNSET)
-                ),
-            )
-        if exclusive is not DeviceExclusivePolicy.UNSET:
-            yield Alternative(
-                text=f"drop exclusivePolicy {exclusive} of {kind}",
-                apply=_hinted(
-                    kind, lambda own: replace(own, exclusive_policy=DeviceExclusivePolicy.UNSET)
-                ),
-            )
-        if hint.selector is not None:
-            yield Alternative(
-                text=f"drop the device selector of {kind}",
-                apply=_hinted(kind, lambda own: replace(own, selector=None)),
-            )
-        if hint.vf_selector is not None:
-            yield Alternative(
-                text=f"drop the vfSelector of {kind}",
-                apply=_hinted(kind, lambda own: replace(own, vf_selector=None)),
-            )
+        for words, field, none in (
+            (f"requiredTopologyScope {scope}", "required_topology_scope", TopologyScope.UNSET),
+            (f"exclusivePolicy {exclusive}", "exclusive_policy", DeviceExclusivePolicy.UNSET),
+            ("the device selector", "selector", None),
+            ("the vfSelector", "vf_selector", None),
+        ):
+            if getattr(hint, field) is not none:
+                yield f"drop {words} of {kind}", _hinted(request, kind, **{field: none})
         if hint.allocate_strategy is AllocateStrategy.APPLY_FOR_ALL:
-            yield Alternative(
-                text=f"drop allocateStrategy {hint.allocate_strategy} of {kind}",
-                apply=_hinted(
-                    kind, lambda own: replace(own, allocate_strategy=AllocateStrategy.UNSET)
-                ),
-            )
+            text = f"drop allocateStrategy {hint.allocate_strategy} of {kind}"
+            yield text, _hinted(request, kind, allocate_strategy=AllocateStrategy.UNSET)
     joint = request.joint
     if joint is not None and joint.required_scope is JointScope.SAME_PCIE:
         loose = replace(joint, required_scope=JointScope.BEST_EFFORT)
-        yield Alternative(
-            text="drop the required scope SamePCIe of joint allocation",
-            apply=lambda other: replace(other, joint=loose),
-        )
+        text = "drop the required scope SamePCIe of joint allocation"
+        yield text, replace(request, joint=loose)
     yield from _of_partition(request)
 
 
-def _hinted(kind: str, change: Callable[[DeviceHint], DeviceHint]) -> Change:
-    return partial(
-        _with_demands,
-        lambda item: (
-            replace(item, hint=change(item.hint))
-            if item.device_type == kind and item.hint is not None
-            else item
-        ),
-    )
+def _hinted(request: PodRequest, kind: str, **changes: object) -> PodRequest:
+    def change(item: DeviceDemand) -> DeviceDemand:
+        return item if item.hint is None else replace(item, hint=replace(item.hint, **changes))
+
+    return _with_demands(request, kind, change)
 
 
 def _with_demands(
-    change: Callable[[DeviceDemand], DeviceDemand], request: PodRequest
+    request: PodRequest, kind: str, change: Callable[[DeviceDemand], DeviceDemand]
 ) -> PodRequest:
-    return replace(request, devices=tuple(map(change, request.devices)))
+    devices = (change(each) if each.device_type == kind else each for each in request.devices)
+    return replace(request, devices=tuple(devices))
 
 
-def _of_partition(request: PodRequest) -> Iterator[Alternative]:
+def _of_partition(request: PodRequest) -> Iterator[tuple[str, PodRequest]]:
     spec = request.partition
     if spec is None:
         return
     if spec.allocate_policy is PartitionPolicy.RESTRICTED:
         free = replace(spec, allocate_policy=PartitionPolicy.BEST_EFFORT)
-        yield Alternative(
-            text="use allocatePolicy BestEffort instead of Restricted",
-            apply=lambda other: replace(other, partition=free),
-        )
+        text = "use allocatePolicy BestEffort instead of Restricted"
+        yield text, replace(request, partition=free)
     if spec.ring_bus_bandwidth is not None:
         slow = replace(spec, ring_bus_bandwidth=None)
-        yield Alternative(
-            text="ask for no ringBusBandwidth",
-            apply=lambda other: replace(other, partition=slow),
-        )
-    yield Alternative(
-        text="drop the GPU partition spec", apply=lambda other: replace(other, partition=None)
-    )
+        yield "ask for no ringBusBandwidth", replace(request, partition=slow)
+    yield "drop the GPU partition spec", replace(request, partition=None)
 
 
-def _of_gpus(request: PodRequest, nodes: Sequence[NodeFacts]) -> Iterator[Alternative]:
+def _of_gpus(request: PodRequest, nodes: Sequence[NodeFacts]) -> Iterator[tuple[str, PodRequest]]:
     for kind in dict.fromkeys(item.device_type for item in request.devices if item.model_names):
         names = next(item.model_names for item in request.devices if item.device_type == kind)
-        yield Alternative(
-            text=f"allow other {kind} models than {', '.join(names)}", apply=_any_model(kind)
-        )
+        text = f"allow other {kind} models than {', '.join(names)}"
+        yield text, _with_demands(request, kind, lambda item: replace(item, model_names=()))
     gpus = [item for item in request.devices if item.device_type == GPU]
     if any(item.exclusive and item.core_percent < WHOLE_PERCENT for item in gpus):
-        yield Alternative(
-            text="share the cards: ask without exclusive",
-            apply=partial(_with_demands, _alone_no_more),
-        )
-    for text, change in chooser_of(request.dialect).alternatives(request, nodes):
-        yield Alternative(text=text, apply=change)
-
-
-def _any_model(kind: str) -> Change:
-    return partial(
-        _with_demands,
-        lambda item: replace(item, model_names=()) if item.device_type == kind else item,
-    )
+        shared = _with_demands(request, GPU, _alone_no_more)
+        yield "share the cards: ask without exclusive", shared
+    yield from chooser_of(request.dialect).alternatives(request, nodes)
 
 
 def _alone_no_more(demand: DeviceDemand) -> DeviceDemand:
     return replace(demand, exclusive=False) if demand.core_percent < WHOLE_PERCENT else demand
 
 
-def _of_cpus(request: PodRequest) -> Iterator[Alternative]:
+def _of_cpus(request: PodRequest) -> Iterator[tuple[str, PodRequest]]:
     if request.numa is not None:
-        yield Alternative(
-            text=f"drop the NUMA topology policy {request.numa.policy}",
-            apply=lambda other: replace(other, numa=None),
-        )
+        yield f"drop the NUMA topology policy {request.numa.policy}", replace(request, numa=None)
     cpuset = request.cpuset
     if cpuset is None:
         return
+    mine = cpuset.bind_policy
     if cpuset.required:
-        loose = replace(cpuset, required=False)
-        yield Alternative(
-            text=f"prefer the CPU bind policy {cpuset.bind_policy} instead of requiring it",
-            apply=lambda other: replace(other, cpuset=loose),
-        )
+        text = f"prefer the CPU bind policy {mine} instead of requiring it"
+        yield text, replace(request, cpuset=replace(cpuset, required=False))
     for policy in (CpuBindPolicy.FULL_PCPUS, CpuBindPolicy.SPREAD_BY_PCPUS):
-        if cpuset.bind_policy == policy:
-            continue
-        turned = replace(cpuset, bind_policy=str(policy))
-        yield Alternative(
-            text=f"use the CPU bind policy {policy} instead of {cpuset.bind_policy}",
-            apply=partial(replace, cpuset=turned),
-        )
-    yield Alternative(
-        text="ask for no CPUs of its own (QoS LS)",
-        apply=lambda other: replace(other, cpuset=None),
-    )
+        if mine != policy:
+            turned = replace(cpuset, bind_policy=str(policy))
+            text = f"use the CPU bind policy {policy} instead of {mine}"
+            yield text, replace(request, cpuset=turned)
+    yield "ask for no CPUs of its own (QoS LS)", replace(request, cpuset=None)
 
 
-def _of_placement(request: PodRequest, nodes: Sequence[NodeFacts]) -> Iterator[Alternative]:
+def _of_placement(
+    request: PodRequest, nodes: Sequence[NodeFacts]
+) -> Iterator[tuple[str, PodRequest]]:
     rules = request.placement
+
+    def with_rules(**changes: object) -> PodRequest:
+        return replace(request, placement=replace(rules, **changes))
+
     for pair in rules.node_selector:
-        yield Alternative(
-            text=f"drop the node selector {pair[0]}={pair[1]}",
-            apply=partial(_without_label, pair),
-        )
+        left = tuple(other for other in rules.node_selector if other != pair)
+        yield f"drop the node selector {pair[0]}={pair[1]}", with_rules(node_selector=left)
     if rules.affinity_terms is not None:
-        yield Alternative(
-            text="drop the required node affinity",
-            apply=lambda other: replace(
-                other, placement=replace(other.placement, affinity_terms=None)
-            ),
-        )
+        yield "drop the required node affinity", with_rules(affinity_terms=None)
     taints = {
         (taint.key, taint.value, taint.effect)
         for node in nodes
@@ -371,18 +305,5 @@ def _of_placement(request: PodRequest, nodes: Sequence[NodeFacts]) -> Iterator[A
         toleration = Toleration(key=key, operator="Equal", value=value, effect=effect)
         cordon = key == TAINT_UNSCHEDULABLE
         named = f"{key}={value}:{effect}" if value else f"{key}:{effect}"
-        yield Alternative(
-            text="uncordon a node" if cordon else f"tolerate the taint {named}",
-            apply=partial(_tolerating, toleration),
-        )
-
-
-def _without_label(pair: tuple[str, str], request: PodRequest) -> PodRequest:
-    rules = request.placement
-    left = tuple(other for other in rules.node_selector if other != pair)
-    return replace(request, placement=replace(rules, node_selector=left))
-
-
-def _tolerating(toleration: Toleration, request: PodRequest) -> PodRequest:
-    rules = request.placement
-    return replace(request, placement=replace(rules, tolerations=(*rules.tolerations, toleration)))
+        text = "uncordon a node" if cordon else f"tolerate the taint {named}"
+        yield text, with_rules(tolerations=(*rules.tolerations, toleration))

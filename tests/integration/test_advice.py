@@ -67,10 +67,10 @@ def in_vain(cluster: ClusterSnapshot, request: PodRequest) -> Iterator[str]:
     for smaller in found.smaller:
         if not isinstance(what_if.decide(by_name[smaller.name].apply(smaller.fits)), Placement):
             yield f"{request.path}: {smaller}"
-    wishes = {wish.text: wish for wish in alternatives(request, cluster.nodes)}
+    wishes = dict(alternatives(request, cluster.nodes))
     for other in found.others:
         wish = wishes.get(other.text)
-        if wish and not isinstance(what_if.decide(wish.apply(request)), Placement):
+        if wish and not isinstance(what_if.decide(wish), Placement):
             yield f"{request.path}: {other.text}"
     if found.ending and not fits(cluster, request, {each.uid for each in found.ending.holders}):
         yield f"{request.path}: {found.ending}"

@@ -73,10 +73,10 @@ def test_every_change_that_is_named_makes_the_request_fit(
         if dimension.counted or smaller.fits + 1 < dimension.asked:
             larger = dimension.apply(smaller.fits + 1)
             assert smaller.fits + 1 == dimension.asked or not fits(larger, nodes, holders)
-    wishes = {wish.text: wish for wish in alternatives(request, nodes)}
+    wishes = dict(alternatives(request, nodes))
     for other in found.others:
         if other.text in wishes:
-            assert fits(wishes[other.text].apply(request), nodes, holders)
+            assert fits(wishes[other.text], nodes, holders)
     if found.ending is not None:
         ended = set(found.ending.holders)
         assert fits(request, nodes, [h for h in holders if h not in ended])

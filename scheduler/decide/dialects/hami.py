@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 from ledger.domain.devices import DeviceRecord
@@ -205,16 +204,12 @@ def _no_combination(
 
 def _alternatives(
     request: PodRequest, _nodes: Sequence[NodeFacts]
-) -> Iterator[tuple[str, Callable[[PodRequest], PodRequest]]]:
+) -> Iterator[tuple[str, PodRequest]]:
     for field, name in _WISHES:
         if request.card_filter is not None and getattr(request.card_filter, field):
-            yield f"drop nvidia.com/{name}", partial(_without, field)
-
-
-def _without(field: str, request: PodRequest) -> PodRequest:
-    assert request.card_filter is not None, request.uid
-    left: CardFilter = replace(request.card_filter, **{field: ()})
-    return replace(request, card_filter=None if left == CardFilter() else left)
+            left: CardFilter = replace(request.card_filter, **{field: ()})
+            changed = replace(request, card_filter=None if left == CardFilter() else left)
+            yield f"drop nvidia.com/{name}", changed
 
 
 CHOOSER: Final = DialectChooser(

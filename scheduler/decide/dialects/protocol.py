@@ -91,7 +91,7 @@ def no_answer(
 
 def no_alternatives(
     _request: PodRequest, _nodes: Sequence[NodeFacts]
-) -> Iterator[tuple[str, Callable[[PodRequest], PodRequest]]]:
+) -> Iterator[tuple[str, PodRequest]]:
     """Know no wish that only this dialect has."""
     yield from ()
 
@@ -131,8 +131,8 @@ class DialectChooser:
         search_reasons: its reasons that a closer look at the cards of a node gives, when every
             container fits alone.
         abouts: text of a node reason -> what Pod and node say, where that is not in a ledger.
-        alternatives: the same request with one wish of the dialect's changed; what to do as an
-            order, and the change.
+        alternatives: what to do as an order, and the request with that wish of the dialect's
+            changed.
         conversions: what could be changed about nodes and settings; what to do as an order, the
             nodes and settings then.
     """
@@ -154,11 +154,9 @@ class DialectChooser:
     node_reasons: tuple[Reason, ...] = ()
     search_reasons: tuple[Reason, ...] = ()
     abouts: Mapping[str, Callable[[PodRequest, NodeFacts], str]] = field(default_factory=dict)
-    alternatives: Callable[
-        [PodRequest, Sequence[NodeFacts]],
-        Iterator[tuple[str, Callable[[PodRequest], PodRequest]]],
-    ] = no_alternatives
+    alternatives: Callable[[PodRequest, Sequence[NodeFacts]], Iterator[tuple[str, PodRequest]]] = (
+        no_alternatives
+    )
     conversions: Callable[
-        [PodRequest, Nodes, SchedulingSettings],
-        Iterator[tuple[str, Nodes, SchedulingSettings]],
+        [PodRequest, Nodes, SchedulingSettings], Iterator[tuple[str, Nodes, SchedulingSettings]]
     ] = no_conversions

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 from ledger.domain.annotations.tenure import encode_search_cut
@@ -248,12 +247,12 @@ ID_MODE: Final = "id"
 
 def alternatives(
     request: PodRequest, nodes: Sequence[NodeFacts]
-) -> Iterator[tuple[str, Callable[[PodRequest], PodRequest]]]:
+) -> Iterator[tuple[str, PodRequest]]:
     """Yield every other compute policy that a node has."""
     mine = request.mgpu_policy
     for policy in sorted({node.mgpu_policy for node in nodes} - {mine, ""}):
         text = f"use the mGPU compute policy {policy}" + (f" instead of {mine}" if mine else "")
-        yield text, partial(replace, mgpu_policy=policy)
+        yield text, replace(request, mgpu_policy=policy)
 
 
 def conversions(
