@@ -12,6 +12,7 @@ gang move together, as one step of so many moves.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
@@ -19,11 +20,11 @@ from typing import Final
 
 from msgspec import structs
 
+from ledger.domain.devices import GPU
 from ledger.domain.request.requests import PodRequest
 from scheduler.cluster.model import Holder
 from scheduler.decide.outcome import Placement
 from scheduler.whatif.releases import minimal_set
-from scheduler.whatif.trial import Trial, Unit, gpus_of, lacking_in_all, size_of, units_of
 from scheduler.whatif.what_if import WhatIf
 
 DECISIONS_MAX: Final = 20_000
@@ -78,7 +79,9 @@ class NoPlan:
     cut: tuple[str, ...] = ()
 
 
-_Step = tuple[Unit, tuple[Placement, ...]]
+_Unit = tuple[Holder, ...]
+"""What moves together: one Pod, or all members of a group."""
+_Step = tuple[_Unit, tuple[Placement, ...]]
 
 
 class _SpentError(Exception):
@@ -101,21 +104,83 @@ def plan_moves(
     return _Search(request, what_if, decisions_max).run()
 
 
+class _Trial:
+    """The what-if cluster with a record of what is lifted and placed, so that it can be undone."""
+
+    def __init__(self, what_if: WhatIf) -> None:
+        self._what_if = what_if
+        self._lifted: dict[str, Holder] = {}
+        self._placed: dict[str, Placement] = {}
+
+    def lift(self, unit: _Unit) -> None:
+        """Take the Pods of a unit away."""
+        for holder in unit:
+            self._what_if.lift(holder)
+            self._lifted[holder.uid] = holder
+
+    def place(
+        self, request: PodRequest, node: int, minors: frozenset[int] | None = None
+    ) -> Placement | None:
+        """Reserve a Pod on a node; None changes nothing."""
+        placement = self._what_if.place(request, node, minors)
+        if placement is not None:
+            self._placed[request.uid] = placement
+        return placement
+
+    def place_as(self, goal: Placement) -> Placement | None:
+        """Reserve a Pod as it was planned: its GPUs and CPUs; None where that is not free."""
+        placed = self.place(goal.request, goal.node, _gpus_of(goal))
+        if placed is None or placed.cpuset == goal.cpuset:
+            return placed
+        self.undo(placed)
+        if not self._may_be_held(goal):
+            return None
+        planned = structs.replace(placed, cpuset=goal.cpuset)
+        self.reserve(planned)
+        return planned
+
+    def _may_be_held(self, goal: Placement) -> bool:
+        """Tell whether one more Pod may hold these CPUs; those of LSE Pods nobody may."""
+        view, asked = self._what_if.view(goal.node), goal.request.cpuset
+        most = 1 if asked is not None and asked.alone else view.facts.cpu_ref_count_max
+        if goal.cpuset.mask & view.cpus_alone:
+            return False
+        return all(view.cpu_refs.get(cpu, 0) < most for cpu in goal.cpuset)
+
+    def reserve(self, placement: Placement) -> None:
+        """Reserve exactly this."""
+        self._what_if.reserve(placement)
+        self._placed[placement.request.uid] = placement
+
+    def undo(self, placement: Placement) -> None:
+        """Take back what was reserved."""
+        del self._placed[placement.request.uid]
+        self._what_if.undo(placement)
+
+    def rewind(self) -> None:
+        """Take back everything."""
+        for placement in list(self._placed.values()):
+            self.undo(placement)
+        for holder in self._lifted.values():
+            self._what_if.put_back(holder)
+        self._lifted.clear()
+
+
 class _Search:
     """One search for a plan. What stands on the cluster at any moment is known, and taken back."""
 
     def __init__(self, request: PodRequest, what_if: WhatIf, decisions_max: int) -> None:
         self.request = request
-        self.trial = Trial(what_if)
+        self.trial = _Trial(what_if)
         self.what_if = what_if
         self.decisions_max = decisions_max
         self.end = what_if.decisions + decisions_max
         self.cut: list[str] = []
-        self.units = units_of(what_if)
+        self.units = _units_of(what_if)
         self.movable = frozenset(holder.uid for unit in self.units for holder in unit)
 
     def run(self) -> DefragPlan | NoPlan:
-        lacking = lacking_in_all(self.request, self.what_if)
+        lacking = _lacking_in_all(self.request, self.what_if)
         if lacking:
             return NoPlan(why=f"moving Pods frees nothing in all: {lacking}", proved=True)
         in_the_way = self._in_the_way()
@@ -134,7 +199,7 @@ class _Search:
         why = f"no node takes it even without all Pods that may be moved{kept}"
         return NoPlan(why=why, proved=True)
 
-    def _in_the_way(self) -> dict[int, list[Unit]]:
+    def _in_the_way(self) -> dict[int, list[_Unit]]:
         """Return who has to leave each node that could take the request, fewest Pods first."""
         needed: dict[int, set[str]] = {}
         for node in range(len(self.what_if.nodes)):
@@ -151,7 +216,7 @@ class _Search:
             for node in sorted(needed, key=lambda node: (len(needed[node]), node))
         }
 
-    def _best(self, in_the_way: dict[int, list[Unit]]) -> DefragPlan | None:
+    def _best(self, in_the_way: dict[int, list[_Unit]]) -> DefragPlan | None:
         best: DefragPlan | None = None
         try:
             for node, units in in_the_way.items():
@@ -165,13 +230,13 @@ class _Search:
             self.trial.rewind()
         return best
 
-    def _clear(self, node: int, units: Sequence[Unit]) -> DefragPlan | None:
+    def _clear(self, node: int, units: Sequence[_Unit]) -> DefragPlan | None:
         """Return a plan in which these units leave the node to the request."""
         for unit in units:
             self.trial.lift(unit)
         place = self._place(self.request, node)
         steps: list[_Step] = []
-        for unit in sorted(units, key=size_of, reverse=True) if place is not None else ():
+        for unit in sorted(units, key=_size_of, reverse=True) if place is not None else ():
             placed = self._settle(unit)
             if placed is None:
                 break
@@ -179,7 +244,7 @@ class _Search:
         self.trial.rewind()
         return self._in_order(steps, place) if place and len(steps) == len(units) else None
 
-    def _settle(self, unit: Unit) -> tuple[Placement, ...] | None:
+    def _settle(self, unit: _Unit) -> tuple[Placement, ...] | None:
         """Reserve the best place that a lifted unit can have now; None where it has none."""
         requests = [holder.request for holder in unit if holder.request is not None]
         if len(requests) == 1:
@@ -213,7 +278,7 @@ class _Search:
             moves = self._walk(order)
             place = None
             if moves is not None:
-                place = self.trial.place(self.request, goal.node, gpus_of(goal))
+                place = self.trial.place(self.request, goal.node, _gpus_of(goal))
             self.trial.rewind()
             if moves is not None and place is not None:
                 return DefragPlan(moves=moves, place=place)
@@ -246,3 +311,47 @@ def _stays(holder: Holder, placement: Placement) -> bool:
         and [share.key for share in held.shares] == [share.key for share in placement.shares]
         and held.cpuset == placement.cpuset
     )
+
+
+def _lacking_in_all(request: PodRequest, what_if: WhatIf) -> str:
+    """Return what all nodes together have too little of, empty for nothing; moves change no sum."""
+    asked: Counter[tuple[str, str]] = Counter()
+    left: Counter[tuple[str, str]] = Counter()
+    for demand in request.devices:
+        if demand.hint is None:
+            asked[demand.device_type, "% core"] += demand.count * demand.core_percent
+            asked[demand.device_type, "bytes"] += demand.count * demand.memory_bytes
+    for node in range(len(what_if.nodes)):
+        for card in what_if.view(node).cards:
+            if not card.closed:
+                left[card.record.device_type, "% core"] += card.core_free
+                left[card.record.device_type, "bytes"] += card.memory_free
+    for (device_type, unit), amount in asked.items():
+        free = left[device_type, unit]
+        if amount > free:
+            return f"asks {amount} {unit} of {device_type}, all nodes have {free} left"
+    return ""
+
+
+def _units_of(what_if: WhatIf) -> list[_Unit]:
+    """Return what may be moved: Pods with a request that are not fixed, groups as a whole."""
+    groups: dict[str, list[Holder]] = {}
+    for holder in what_if.holders.values():
+        groups.setdefault(holder.group or f"pod {holder.uid}", []).append(holder)
+    units = [
+        tuple(unit)
+        for unit in groups.values()
+        if all(holder.request is not None and not holder.fixed for holder in unit)
+    ]
+    return sorted(units, key=lambda unit: (_size_of(unit), unit[0].path))
+
+
+def _size_of(unit: _Unit) -> tuple[int, ...]:
+    """Return how much a unit holds, devices before CPUs."""
+    return tuple(map(sum, zip(*(holder.size for holder in unit), strict=True)))
+
+
+def _gpus_of(placement: Placement) -> frozenset[int] | None:
+    """Return the GPUs of a placement, None without any."""
+    minors = frozenset(share.minor for share in placement.shares if share.device_type == GPU)
+    return minors or None
