@@ -9,9 +9,9 @@ named in the answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from ledger.domain.annotations.cpu import CpuBindPolicy, NumaPolicy
 from ledger.domain.annotations.device_hints import (
@@ -23,7 +23,13 @@ from ledger.domain.annotations.device_hints import (
 )
 from ledger.domain.devices import GPU, WHOLE_PERCENT
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.request.requests import DeviceDemand, PodRequest, Toleration, is_whole
+from ledger.domain.request.requests import (
+    DeviceDemand,
+    PlacementRules,
+    PodRequest,
+    Toleration,
+    is_whole,
+)
 from ledger.domain.resources import TAINT_UNSCHEDULABLE
 from scheduler.decide.dialects.registry import chooser_of
 from scheduler.decide.outcome import Placement
@@ -206,10 +212,10 @@ def _of_hints(request: PodRequest) -> Iterator[tuple[str, PodRequest]]:
             ("the vfSelector", "vf_selector", None),
         ):
             if getattr(hint, field) is not none:
-                yield f"drop {words} of {kind}", _hinted(request, kind, **{field: none})
+                yield f"drop {words} of {kind}", _hinted(request, kind, {field: none})
         if hint.allocate_strategy is AllocateStrategy.APPLY_FOR_ALL:
             text = f"drop allocateStrategy {hint.allocate_strategy} of {kind}"
-            yield text, _hinted(request, kind, allocate_strategy=AllocateStrategy.UNSET)
+            yield text, _hinted(request, kind, {"allocate_strategy": AllocateStrategy.UNSET})
     joint = request.joint
     if joint is not None and joint.required_scope is JointScope.SAME_PCIE:
         loose = replace(joint, required_scope=JointScope.BEST_EFFORT)
@@ -218,7 +224,7 @@ def _of_hints(request: PodRequest) -> Iterator[tuple[str, PodRequest]]:
     yield from _of_partition(request)
 
 
-def _hinted(request: PodRequest, kind: str, **changes: object) -> PodRequest:
+def _hinted(request: PodRequest, kind: str, changes: Mapping[str, Any]) -> PodRequest:
     def change(item: DeviceDemand) -> DeviceDemand:
         return item if item.hint is None else replace(item, hint=replace(item.hint, **changes))
 
@@ -285,14 +291,14 @@ def _of_placement(
 ) -> Iterator[tuple[str, PodRequest]]:
     rules = request.placement
 
-    def with_rules(**changes: object) -> PodRequest:
-        return replace(request, placement=replace(rules, **changes))
+    def by(other: PlacementRules) -> PodRequest:
+        return replace(request, placement=other)
 
     for pair in rules.node_selector:
         left = tuple(other for other in rules.node_selector if other != pair)
-        yield f"drop the node selector {pair[0]}={pair[1]}", with_rules(node_selector=left)
+        yield f"drop the node selector {pair[0]}={pair[1]}", by(replace(rules, node_selector=left))
     if rules.affinity_terms is not None:
-        yield "drop the required node affinity", with_rules(affinity_terms=None)
+        yield "drop the required node affinity", by(replace(rules, affinity_terms=None))
     taints = {
         (taint.key, taint.value, taint.effect)
         for node in nodes
@@ -306,4 +312,4 @@ def _of_placement(
         cordon = key == TAINT_UNSCHEDULABLE
         named = f"{key}={value}:{effect}" if value else f"{key}:{effect}"
         text = "uncordon a node" if cordon else f"tolerate the taint {named}"
-        yield text, with_rules(tolerations=(*rules.tolerations, toleration))
+        yield text, by(replace(rules, tolerations=(*rules.tolerations, toleration)))

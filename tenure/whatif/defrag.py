@@ -7,7 +7,11 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -17,12 +21,13 @@ from tenure.commands import Commands, command_of
 from tenure.exits import AnswerIsNo, warn, with_next
 from tenure.names import PodName, parse_name
 from tenure.opening import LEDGER_VARIABLE, opened
+from tenure.options import LedgerUrl, ObjectFiles, Output
 from tenure.output import Column, OutputFormat, fitted, one_line, write_answer, write_table
-from tenure.whatif.options import Options
 
 if TYPE_CHECKING:
     from ledger.domain.devices import DeviceShare
     from ledger.domain.request.requests import PodRequest
+    from ledger.domain.vocabulary import Vocabulary
     from scheduler.cluster.model import ClusterSnapshot
     from scheduler.cluster.snapshot import FileObjects
     from scheduler.whatif.defrag import DefragPlan, Move, NoPlan
@@ -42,6 +47,48 @@ MOVE_CSV: Final = tuple(
     Column(key=key, title=key)
     for key in ("step", "pod", "pod_uid", "group", "from", "to", "room_first")
 )
+_of_search = partial(typer.Option, rich_help_panel="The search")
+
+
+class CpuScope(StrEnum):
+    """Where CPUs of its own must be together."""
+
+    NUMA = "numa"
+    SOCKET = "socket"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What was typed; of a request either `name` or `file`."""
+
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAMESPACE/POD", help="A Pod that waits, of the ledger or of --objects."
+        ),
+    ] = None
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", metavar="FILE", help="A Pod manifest.")
+    ] = None
+    cpu_scope: Annotated[
+        CpuScope | None, typer.Option(help="Its own CPUs on one NUMA node or socket.")
+    ] = None
+    keep: Annotated[
+        list[str] | None,
+        _of_search(
+            metavar="NAMESPACE/POD", help="A Pod that may not be moved. May be given several times."
+        ),
+    ] = None
+    decisions: Annotated[
+        int | None,
+        _of_search(min=1, max=10_000_000, help="Bound of the search. Default: 20000."),
+    ] = None
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Accepted as with every act: a plan never acts.")
+    ] = True
+    objects: ObjectFiles = None
+    ledger: LedgerUrl = None
+    output: Output = OutputFormat.TABLE
 
 
 def register(app: typer.Typer) -> None:
@@ -68,9 +115,9 @@ def _plan(options: Options) -> None:
 
     Example: tenure defrag plan ml/big-1
 
-    For what does not exist yet: tenure defrag plan --gpus 4 --dialect nvidia --cpu 32
+    For a Pod that does not exist yet: tenure defrag plan -f pod.yaml
 
-    Eight CPUs of one NUMA node: tenure defrag plan --cpu 8 --own-cpus --cpu-scope numa
+    Its own CPUs on one NUMA node: tenure defrag plan ml/pinned-1 --cpu-scope numa
 
     A live cluster without a ledger: kubectl get nodes,pods -A -o json | tenure defrag plan
     -f pod.yaml --objects -
@@ -92,9 +139,10 @@ def answer_defrag(options: Options) -> None:
         AnswerIsNo: no plan was found.
     """
     from scheduler.whatif.defrag import DECISIONS_MAX, NoPlan, plan_moves
-    from tenure.whatif.wanted import check_wanted
 
-    check_wanted(options)
+    if (options.name is None) == (options.file is None):
+        error = InputError("one request is needed: NAMESPACE/POD or --file")
+        raise with_next(error, "see `tenure defrag plan --help`")
     kept = frozenset(str(_pod_name(name, "--keep")) for name in options.keep or ())
     cluster = _scene(options.objects or (), options.ledger)
     request = _request(options, cluster)
@@ -140,18 +188,30 @@ def _named(objects: FileObjects) -> FileObjects:
 
 
 def _request(wanted: Options, cluster: ClusterSnapshot) -> PodRequest:
-    from tenure.whatif.wanted import request_of_file, request_of_options
-
-    vocabulary = cluster.settings.vocabulary
     if wanted.file is not None:
-        request = request_of_file(wanted.file, vocabulary)
-    elif wanted.name is not None:
-        request = _waiting(_pod_name(wanted.name, "NAMESPACE/POD"), cluster)
+        request = _request_of_file(wanted.file, cluster.settings.vocabulary)
     else:
-        request = request_of_options(wanted, vocabulary)
+        request = _waiting(_pod_name(wanted.name or "", "NAMESPACE/POD"), cluster)
     if wanted.cpu_scope is not None and request.cpuset is None:
         fact = "only for a request for CPUs of its own"
-        raise with_next(InputError(fact, field="--cpu-scope"), "add --own-cpus, or ask as LSR")
+        raise with_next(InputError(fact, field="--cpu-scope"), "ask as LSR or LSE")
+    return request
+
+
+def _request_of_file(path: Path, vocabulary: Vocabulary) -> PodRequest:
+    from ledger.domain.request.normalise import examine_pod
+    from tenure.manifests import as_admitted, read_manifests
+
+    pods = as_admitted(read_manifests([str(path)])).of_kind("Pod")
+    if len(pods) != 1:
+        raise InputError(f"one Pod is needed: pods={len(pods)}", field="--file", place=str(path))
+    try:
+        request, errors = examine_pod(pods[0].body, vocabulary)
+        errors = (*pods[0].errors, *errors)
+    except InputError as error:
+        raise pods[0].blame(error) from None
+    if errors:
+        raise pods[0].blame(InputError("; ".join(map(str, errors))))
     return request
 
 
@@ -171,7 +231,7 @@ def _waiting(name: PodName, cluster: ClusterSnapshot) -> PodRequest:
             InputError("it holds its place already", place=str(name)), f"see `tenure why {name}`"
         )
     error = InputError("no request of this name is known", place=str(name))
-    raise with_next(error, "name its manifest by --file, or what it asks for by --gpus and --cpu")
+    raise with_next(error, "name its manifest by --file")
 
 
 def _refuse_unrecorded(request: PodRequest, cluster: ClusterSnapshot) -> None:

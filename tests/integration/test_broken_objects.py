@@ -177,8 +177,10 @@ def test_a_plan_goes_on_where_an_object_is_broken(
     objects, name, field, cards = case
     told(line, *healthy(), *objects)
     dump = ("--objects", str(line.ledger.parent / "in.json"), "-o", "json")
+    wanted = line.ledger.parent / "wanted.json"
+    wanted.write_text(json.dumps(running("wanted", "", limits=CARD)))
 
-    answer = line.run("defrag", "plan", "--gpus", "1", "--keep", "ml/fine", *dump)
+    answer = line.run("defrag", "plan", "-f", str(wanted), "--keep", "ml/fine", *dump)
 
     assert answer.code == 0
     place = json.loads(answer.out)["plan"]["place"]

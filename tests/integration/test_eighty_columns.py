@@ -32,7 +32,6 @@ OF_A_LEDGER: Final = (
     ("status",),
     ("verify",),
     ("drift",),
-    ("defrag", "plan", "--gpus", "2"),
     ("ledger", "state"),
     ("ledger", "replay"),
     ("ledger", "sql", "SELECT * FROM audit_holdings LIMIT 5"),
@@ -78,6 +77,7 @@ def questions(ledger: Path) -> Iterator[tuple[str, ...]]:
     for name in nodes:
         yield from (("who", name), ("who", f"{name}/0", "--history"), ("why", f"{name}/0"))
     yield from (("why", pod) for pod in pods)
+    yield ("defrag", "plan", pods[-1])
     yield from (("who", pod) for pod in pods)
 
 

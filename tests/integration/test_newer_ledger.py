@@ -37,7 +37,7 @@ ARGUMENTS = {
     "check": ("--config", "examples/settings/cluster.yaml"),
     "who": ("train",),
     "why": ("train",),
-    "defrag plan": ("--gpus", "4"),
+    "defrag plan": ("ml/train",),
     "ledger sql": ("SELECT 1",),
     "ledger recover": ("--public-key", "PUBLIC", "--pods", "PODS"),
     "ledger checkpoint": ("--key", "KEY"),

@@ -205,7 +205,9 @@ def test_why_and_defrag_count_as_the_simulation_did(line: CommandLine) -> None:
 
     roomy = CommandLine(line.ledger.parent / "roomy.db", line.capture)
     simulated(roomy, plugin_node(), runs("r", 1), a_pod("p", 1))
-    plan = roomy.ask("defrag", "plan", "--gpus", "1", "--dialect", "nvidia")
+    wanted = roomy.ledger.parent / "wanted.json"
+    wanted.write_text(json.dumps(a_pod("wanted", 1)))
+    plan = roomy.ask("defrag", "plan", "-f", str(wanted))
     assert plan.code == 0
     assert "no plan" not in plan.out
 

@@ -185,26 +185,26 @@ def test_a_plan_is_data_and_changes_nothing(tenure: CommandLine, loose: tuple[st
 
 def test_a_plan_for_people_is_a_table_of_steps(tenure: CommandLine, loose: tuple[str, str]) -> None:
     """One line per step, then the place that it makes."""
-    answer = tenure.ask("defrag", "plan", "--gpus", "2", *loose)
+    answer = tenure.ask("defrag", "plan", "ml/big", *loose)
 
     lines = answer.out.splitlines()
-    assert lines[0].startswith("1 move makes room for default/wanted")
+    assert lines[0].startswith("1 move makes room for ml/big")
     assert lines[1].split()[:3] == ["STEP", "POD", "FROM"]
-    assert lines[3] == "then default/wanted fits on n2 gpu:0,gpu:1"
+    assert lines[3] == "then ml/big fits on n2 gpu:0,gpu:1"
 
 
 def test_a_kept_pod_stays(tenure: CommandLine, loose: tuple[str, str]) -> None:
     """A longer way round is taken; with every way barred there is none: exit 1, and why."""
-    half = ("--gpus", "2", "--keep", "ml/half-2", *loose)
+    half = ("ml/big", "--keep", "ml/half-2", *loose)
     all_but_one = ("--keep", "ml/half-1", "--keep", "ml/low", "--keep", "ml/low-2")
 
     longer = tenure.ask("defrag", "plan", *half)
     none = tenure.ask("defrag", "plan", *half, *all_but_one)
 
     assert longer.code == 0
-    assert longer.out.startswith("3 moves make room, perhaps fewer do, for default/wanted")
+    assert longer.out.startswith("3 moves make room, perhaps fewer do, for ml/big")
     assert none.code == 1
-    assert none.out.startswith("no plan makes room for default/wanted")
+    assert none.out.startswith("no plan makes room for ml/big")
     assert "not moved: 4 Pods: kept by --keep" in none.out
 
 
@@ -212,10 +212,10 @@ def test_no_plan_for_want_of_decisions_is_not_called_none(
     tenure: CommandLine, loose: tuple[str, str]
 ) -> None:
     """None was found, and the bound is named."""
-    answer = tenure.ask("defrag", "plan", "--gpus", "2", "--decisions", "1", *loose)
+    answer = tenure.ask("defrag", "plan", "ml/big", "--decisions", "1", *loose)
 
     assert answer.code == 1
-    assert answer.out.startswith("no plan was found that makes room for default/wanted")
+    assert answer.out.startswith("no plan was found that makes room for ml/big")
     assert "bound met: search for moves: after 1 decisions" in answer.out
 
 
@@ -223,17 +223,11 @@ def test_no_plan_for_want_of_decisions_is_not_called_none(
     ("arguments", "said"),
     [
         ((), "one request is needed"),
-        (("ml/big", "--gpus", "1"), "one request is needed"),
-        (("--gpus", "0"), "not a number of GPUs"),
-        (("--gpus", "\uff11"), "not a number of GPUs"),
-        (("--gpus", "0.5", "--dialect", "nvidia"), "whole GPUs only"),
-        (("--gpus", "1.5"), "the request"),
-        (("--cpu", "1", "--gpu-model", "T4"), "--gpu-model"),
-        (("--cpu", "many"), "--cpu"),
-        (("--cpu", "2", "--cpu-scope", "numa"), "--cpu-scope"),
+        (("ml/big", "--file", "missing.yaml"), "one request is needed"),
+        (("ml/big", "--cpu-scope", "numa"), "--cpu-scope"),
         (("ml/nobody",), "no request of this name is known"),
         (("ml/half-1",), "it holds its place already"),
-        (("--gpus", "1", "--keep", "ml/nobody"), "--keep"),
+        (("ml/big", "--keep", "ml/nobody"), "--keep"),
         (("--file", "missing.yaml"), "missing.yaml"),
     ],
 )
@@ -259,11 +253,12 @@ def test_files_alone_can_be_the_cluster(
     run = run.replace("NOTE", f"scheduling.koordinator.sh/device-allocated: '{allocated}'")
     run = run.replace("spec:", "spec:\n  nodeName: n1")
     (tmp_path / "live.yaml").write_text(CLUSTER + run)
+    (tmp_path / "wanted.yaml").write_text(a_pod("wanted", 200))
     line = CommandLine(tmp_path / "none.db", capsys)
-    live = ("--objects", str(tmp_path / "live.yaml"))
+    live = ("-f", str(tmp_path / "wanted.yaml"), "--objects", str(tmp_path / "live.yaml"))
 
-    free = line.run("defrag", "plan", "--gpus", "2", *live)
-    full = line.run("defrag", "plan", "--gpus", "2", "--keep", "ml/ours", *live)
+    free = line.run("defrag", "plan", *live)
+    full = line.run("defrag", "plan", "--keep", "ml/ours", *live)
 
     assert free.code == 0
     assert free.out.startswith("no move is needed")

@@ -120,8 +120,6 @@ class DialectReader:
 
     Attributes:
         demands: what a Pod that speaks the dialect asks for, or every rule that it breaks.
-        amounts: what a container writes for so much percent of cards and so many bytes, each None
-            where it is not said. Raises `InputError` where the dialect can't say it.
         rewritten: one container's amounts as admission writes them, under released names and
             without zeros; None = as their user did. Amounts of other words are kept.
         sums: what a unit of a word is in a resource that `rewritten` writes in its place, whatever
@@ -152,7 +150,6 @@ class DialectReader:
     dialect: Dialect
     words: DialectWords
     demands: Callable[[PodSpec], GpuAsked]
-    amounts: Callable[[int | None, int | None, Vocabulary], Mapping[str, str]]
     rewritten: Callable[[Mapping[str, int]], dict[str, int]] | None = None
     sums: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     takes_wishes: bool = True

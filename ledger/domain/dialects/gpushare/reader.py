@@ -10,7 +10,6 @@ from ledger.domain.dialects.gpushare.demands import UNIT_BYTES, gpushare_demands
 from ledger.domain.dialects.gpushare.words import GPUSHARE_COUNT, GPUSHARE_MEMORY, WORDS
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.dialects.protocol import Adverts, CardLeft, DialectReader, GpuAsked, Uncounted
-from ledger.domain.errors import InputError
 from ledger.domain.kube.pod_spec import PodSpec
 from ledger.domain.vocabulary import Vocabulary
 
@@ -43,17 +42,10 @@ def _unit_bytes(resource: str, vocabulary: Vocabulary) -> int:
     return UNIT_BYTES[vocabulary.gpushare_unit] if resource == GPUSHARE_MEMORY else 0
 
 
-def _amounts(percent: int | None, size: int | None, vocabulary: Vocabulary) -> Mapping[str, str]:
-    if percent is not None or size is None:
-        raise InputError("GPU share asks for --gpu-memory alone", field="--dialect")
-    return {GPUSHARE_MEMORY: str(-(-size // UNIT_BYTES[vocabulary.gpushare_unit]))}
-
-
 READER: Final = DialectReader(
     dialect=Dialect.GPUSHARE,
     words=WORDS,
     demands=_demands,
-    amounts=_amounts,
     takes_wishes=False,
     adopted=from_gpushare,
     unread=unread_words,

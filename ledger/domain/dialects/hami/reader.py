@@ -44,7 +44,6 @@ from ledger.domain.resources import (
     HAMI_CORE,
     TYPE_GPU,
 )
-from ledger.domain.vocabulary import Vocabulary
 
 _CORDON: Final = annotation_path(CORDON)
 _MINOR_MAX: Final = 1023
@@ -193,25 +192,10 @@ def _rewritten(amounts: Mapping[str, int]) -> dict[str, int]:
     return {**kept, **sums, GPU_SHARED: cards}
 
 
-def _amounts(percent: int | None, size: int | None, _vocabulary: Vocabulary) -> Mapping[str, str]:
-    if percent is not None and percent > WHOLE_PERCENT and percent % WHOLE_PERCENT:
-        raise InputError("several cards give alike: a multiple of 100", field="--gpus")
-    cards = max(1, (percent or 0) // WHOLE_PERCENT)
-    amounts = {CARDS: str(cards)}
-    if percent is not None:
-        amounts[CORES] = str(percent // cards)
-    if size is not None:
-        amounts[MEMORY] = str(-(-size // (MIB * cards)))
-    elif percent is not None:
-        amounts[MEMORY_PERCENT] = str(percent // cards)
-    return amounts
-
-
 READER: Final = DialectReader(
     dialect=Dialect.HAMI,
     words=WORDS,
     demands=_demands,
-    amounts=_amounts,
     rewritten=_rewritten,
     sums={MEMORY: (GPU_MEMORY, MIB), MEMORY_PERCENT: (GPU_MEMORY_RATIO, 1), CORES: (GPU_CORE, 1)},
     takes_wishes=False,

@@ -43,17 +43,6 @@ def _offers(card: CardLeft, _vocabulary: Vocabulary) -> Mapping[str, int]:
     }
 
 
-def _amounts(percent: int | None, size: int | None, _vocabulary: Vocabulary) -> Mapping[str, str]:
-    amounts: dict[str, str] = {}
-    if percent is not None:
-        amounts[GPU_CORE] = str(percent)
-    if size is not None:
-        amounts[GPU_MEMORY] = str(size)
-    elif percent is not None:
-        amounts[GPU_MEMORY_RATIO] = str(percent)
-    return amounts
-
-
 READER: Final = DialectReader(
     dialect=Dialect.KOORDINATOR,
     words=DialectWords(
@@ -64,7 +53,6 @@ READER: Final = DialectReader(
         card_memories=frozenset({GPU_MEMORY, GPU_MEMORY_RATIO}),
     ),
     demands=_demands,
-    amounts=_amounts,
     rewritten=inject,
     adverts=_adverts,
     offers=_offers,

@@ -110,11 +110,6 @@ def _demands(spec: PodSpec) -> GpuAsked:
     return GpuAsked(dialect=Dialect.MGPU, asked=mgpu.asked, own=own)
 
 
-def _amounts(percent: int | None, size: int | None, _vocabulary: Vocabulary) -> Mapping[str, str]:
-    core = {} if percent is None else {MGPU_CORE: str(percent)}
-    return core if size is None else core | {MGPU_MEMORY: str(-(-size // MIB))}
-
-
 def _unclaimable(request: PodRequest) -> Iterator[FieldError]:
     """Yield a policy by which a node would have to share compute out, and shares over cards."""
     if request.mgpu_policy not in {"", MgpuPolicy.FIXED_SHARE}:
@@ -129,7 +124,6 @@ READER: Final = DialectReader(
     dialect=Dialect.MGPU,
     words=WORDS,
     demands=_demands,
-    amounts=_amounts,
     takes_wishes=False,
     bounded_search=True,
     adopted=from_gpu_index,

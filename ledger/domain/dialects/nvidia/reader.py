@@ -9,7 +9,6 @@ from ledger.domain.devices import WHOLE_PERCENT
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.dialects.protocol import Adverts, DialectReader, GpuAsked
 from ledger.domain.dialects.words import DialectWords
-from ledger.domain.errors import InputError
 from ledger.domain.kube.pod_spec import PodSpec, pod_total
 from ledger.domain.request.asked import NOTHING, TypeRequest, asking, first_fields
 from ledger.domain.request.card_names import NVIDIA_CARDS
@@ -112,14 +111,6 @@ def _adverts(units: Callable[[str], int], _vocabulary: Vocabulary) -> Adverts | 
     return Adverts(name=NVIDIA_GPU, count=units(NVIDIA_GPU))
 
 
-def _amounts(percent: int | None, size: int | None, _vocabulary: Vocabulary) -> Mapping[str, str]:
-    if size is not None or (percent is not None and percent % WHOLE_PERCENT):
-        error = InputError("nvidia.com/gpu asks for whole GPUs only", field="--gpus")
-        error.add_note("use --dialect koordinator")
-        raise error
-    return {} if percent is None else {NVIDIA_GPU: str(percent // WHOLE_PERCENT)}
-
-
 READER: Final = DialectReader(
     dialect=Dialect.NVIDIA,
     by_plugin=True,
@@ -129,7 +120,6 @@ READER: Final = DialectReader(
         card_numbers=frozenset({NVIDIA_GPU}),
     ),
     demands=_demands,
-    amounts=_amounts,
     rewritten=rewritten,
     adverts=_adverts,
 )

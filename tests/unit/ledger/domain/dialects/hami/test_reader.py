@@ -3,11 +3,10 @@ from __future__ import annotations
 import pytest
 
 from ledger.domain.dialects.names import Dialect
-from ledger.domain.dialects.registry import reader_of, rewritten
-from ledger.domain.errors import InputError, RefusedError
+from ledger.domain.dialects.registry import rewritten
+from ledger.domain.errors import RefusedError
 from ledger.domain.request.normalise import decode_pod
-from ledger.domain.vocabulary import DEFAULT_VOCABULARY
-from tests.support.objects import Json, Object, container, gpu_pod, pod
+from tests.support.objects import Object, container, gpu_pod, pod
 
 GPU = "nvidia.com/gpu"
 MEM = "nvidia.com/gpumem"
@@ -97,26 +96,3 @@ def test_admission_writes_sums_over_the_cards(
 ) -> None:
     """Koordinator contract 4.4: its numbers are for all cards together."""
     assert rewritten(amounts) == written
-
-
-@pytest.mark.parametrize(
-    ("percent", "size", "amounts"),
-    [
-        (30, 3000 * MIB, {GPU: "1", CORES: "30", MEM: "3000"}),
-        (200, None, {GPU: "2", CORES: "100", PERCENT: "100"}),
-        (200, 3000 * MIB, {GPU: "2", CORES: "100", MEM: "1500"}),
-        (None, MIB + 1, {GPU: "1", MEM: "2"}),
-        (25, None, {GPU: "1", CORES: "25", PERCENT: "25"}),
-    ],
-)
-def test_amounts_of_options_are_written_per_card(
-    percent: int | None, size: int | None, amounts: dict[str, Json]
-) -> None:
-    """`tenure defrag plan --dialect hami`: what all cards give, in HAMi's words."""
-    assert reader_of(Dialect.HAMI).amounts(percent, size, DEFAULT_VOCABULARY) == amounts
-
-
-def test_amounts_that_do_not_divide_are_refused() -> None:
-    """1.5 cards are no cards that give alike."""
-    with pytest.raises(InputError, match="a multiple of 100"):
-        reader_of(Dialect.HAMI).amounts(150, None, DEFAULT_VOCABULARY)
