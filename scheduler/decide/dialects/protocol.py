@@ -6,7 +6,7 @@ A hook that a dialect leaves out is one that it has nothing to say to.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
@@ -78,31 +78,6 @@ class CardLimit:
     setting: str
 
 
-def no_answer(
-    _placement: Placement,
-    _gpus: tuple[DeviceShare, ...],
-    _node: NodeFacts,
-    _now_ns: int,
-    _settings: SchedulingSettings,
-) -> dict[str, str]:
-    """Write no annotation beside those that every placed Pod gets."""
-    return {}
-
-
-def no_alternatives(
-    _request: PodRequest, _nodes: Sequence[NodeFacts]
-) -> Iterator[tuple[str, PodRequest]]:
-    """Know no wish that only this dialect has."""
-    yield from ()
-
-
-def no_conversions(
-    _request: PodRequest, _nodes: Nodes, _settings: SchedulingSettings
-) -> Iterator[tuple[str, Nodes, SchedulingSettings]]:
-    """Know nothing that whoever runs the cluster could change for this dialect."""
-    yield from ()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DialectChooser:
     """
@@ -150,13 +125,13 @@ class DialectChooser:
     node_fields: tuple[str, ...] = ()
     misfit: Misfit | None = None
     limits: Callable[[DeviceRecord], bool] | None = None
-    answer: Answer = no_answer
+    answer: Answer = lambda *_: {}
     node_reasons: tuple[Reason, ...] = ()
     search_reasons: tuple[Reason, ...] = ()
     abouts: Mapping[str, Callable[[PodRequest, NodeFacts], str]] = field(default_factory=dict)
-    alternatives: Callable[[PodRequest, Sequence[NodeFacts]], Iterator[tuple[str, PodRequest]]] = (
-        no_alternatives
+    alternatives: Callable[[PodRequest, Sequence[NodeFacts]], Iterable[tuple[str, PodRequest]]] = (
+        lambda *_: ()
     )
     conversions: Callable[
-        [PodRequest, Nodes, SchedulingSettings], Iterator[tuple[str, Nodes, SchedulingSettings]]
-    ] = no_conversions
+        [PodRequest, Nodes, SchedulingSettings], Iterable[tuple[str, Nodes, SchedulingSettings]]
+    ] = lambda *_: ()

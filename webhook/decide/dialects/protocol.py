@@ -6,9 +6,8 @@ A hook that a dialect leaves out is one that it has nothing to say to.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.errors import FieldError
@@ -18,28 +17,6 @@ from ledger.domain.request.rule_names import Rule
 from ledger.domain.vocabulary import Vocabulary
 from webhook.decide.facts import NamespaceFacts
 from webhook.decide.validating.findings import Said
-
-
-def never_hopeless(_request: PodRequest) -> Iterator[Said]:
-    """Know of no legal Pod that waits for ever."""
-    yield from ()
-
-
-def no_violations(
-    _request: PodRequest, _labels: Mapping[str, str], _facts: NamespaceFacts
-) -> Iterator[FieldError]:
-    """Know of nothing that a namespace must say."""
-    yield from ()
-
-
-def no_units(_container: ContainerSpec, _vocabulary: Vocabulary) -> Iterator[Said]:
-    """Know of no amount that is hardly meant."""
-    yield from ()
-
-
-Violations: TypeAlias = Callable[
-    [PodRequest, Mapping[str, str], NamespaceFacts], Iterator[FieldError]
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +39,8 @@ class DialectAdmission:
     everywhere: frozenset[Rule] = frozenset()
     placing_rules: frozenset[Rule] = frozenset()
     node_labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    hopeless: Callable[[PodRequest], Iterator[Said]] = never_hopeless
-    units: Callable[[ContainerSpec, Vocabulary], Iterator[Said]] = no_units
-    violations: Violations = no_violations
+    hopeless: Callable[[PodRequest], Iterable[Said]] = lambda _: ()
+    units: Callable[[ContainerSpec, Vocabulary], Iterable[Said]] = lambda *_: ()
+    violations: Callable[[PodRequest, Mapping[str, str], NamespaceFacts], Iterable[FieldError]] = (
+        lambda *_: ()
+    )
