@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from agent.witness.history import BAD, Judged, Shown, Verdict, judged
 from ledger.domain.errors import InputError, LedgerError
 from ledger.signing import Note, PrivateKey, sign_note
-from tenure.serving.scheduling.checkpoints import (
+from tenure.serving.scheduling.agents import (
     LOOK_SECONDS,
     LOOKS_BURST,
     SIGN_SECONDS,
@@ -104,7 +104,7 @@ def test_agents_that_kept_other_checkpoints_cost_one_look_at_the_ledger(
         looks.append(words)
         return tree_of(*words)
 
-    monkeypatch.setattr("tenure.serving.scheduling.checkpoints.tree_of", counted)
+    monkeypatch.setattr("tenure.serving.scheduling.agents.tree_of", counted)
     for number in range(12):
         grow(sqlite_store, f"p{number}")
         scene.ask()

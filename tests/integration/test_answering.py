@@ -16,7 +16,7 @@ from tenure.asking import Answer, Sight
 from tenure.query import questions
 from tenure.query.questions import Kind
 from tenure.query.top import TopQuestion
-from tenure.serving.scheduling.answers import WAITING_MAX, Answering
+from tenure.serving.scheduling.api import WAITING_MAX, Answering
 from tests.support.ledgers import morning, write_ledger
 
 pytestmark = pytest.mark.integration

@@ -19,8 +19,7 @@ from msgspec import structs
 
 from ledger.domain.log.events import DriftFound, LedgerEvent
 from scheduler.service.api.http import Route
-from tenure.serving.scheduling.answers import Answering, questions
-from tenure.serving.scheduling.api import ApiListener
+from tenure.serving.scheduling.api import Answering, ApiListener, questions
 from tests.support.api_callers import Cluster, api_options, authority, server_folder
 from tests.support.cli import Answer, CommandLine
 from tests.support.kube.control_plane import free_port

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ledger.domain.dialects.koordinator.demands import inject
+from ledger.domain.dialects.koordinator.reader import inject
 from ledger.domain.dialects.mgpu.rules import MgpuAsk, check_multi, check_normal
 from ledger.domain.errors import FieldError, RefusedError
 from ledger.domain.request.normalise import decode_pod

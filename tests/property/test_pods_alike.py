@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledger.domain.errors import FieldError, InputError
-from ledger.domain.request.alike import KNOWN_MAX, PodReader
 from ledger.domain.request.normalise import examine_pod
 from ledger.domain.request.requests import PodRequest
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY
+from scheduler.service.requests import KNOWN_MAX, PodReader
 from tests.property.test_normalise_robust import POD, damaged, values
 from tests.support.objects import Object, container, pod
 

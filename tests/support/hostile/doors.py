@@ -36,8 +36,7 @@ from tenure.serving.connections import Connections
 from tenure.serving.listening import Http2, listening
 from tenure.serving.options import KUBE_API_SERVER, Address
 from tenure.serving.probes import probes_app
-from tenure.serving.scheduling.answers import Answering, questions
-from tenure.serving.scheduling.api import ApiListener
+from tenure.serving.scheduling.api import Answering, ApiListener, questions
 from tenure.serving.scheduling.options import SchedulerOptions
 from tenure.serving.scheduling.signing import ServingFolder
 from tenure.serving.webhook_options import WebhookOptions

@@ -2,24 +2,215 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from ledger.domain.devices import WHOLE_PERCENT
-from ledger.domain.dialects.koordinator.demands import inject, koordinator_demands
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.dialects.protocol import Adverts, CardLeft, DialectReader, GpuAsked
 from ledger.domain.dialects.words import DialectWords
-from ledger.domain.kube.pod_spec import PodSpec
+from ledger.domain.errors import FieldError
+from ledger.domain.kube.pod_spec import INIT, ContainerSpec, PodSpec, pod_total
+from ledger.domain.request.asked import NOTHING, TypeRequest, asking, first_fields
+from ledger.domain.request.requests import DeviceDemand
+from ledger.domain.request.rule_names import Rule
+from ledger.domain.request.rules import (
+    check_gpu_combination,
+    check_gpu_keys,
+    check_memory_split,
+    forbidden,
+    invalid,
+    of_rule,
+)
 from ledger.domain.resources import (
+    CARD_AMOUNT_NAMES,
     GPU,
     GPU_CORE,
     GPU_MEMORY,
     GPU_MEMORY_RATIO,
     GPU_SHARED,
+    HUAWEI_NPU_CORE,
     KOORDINATOR_GPU_NAMES,
+    TYPE_GPU,
 )
 from ledger.domain.vocabulary import Vocabulary
+
+_PLACE: Final = "spec.containers"
+
+Asks = Sequence[tuple[ContainerSpec, Mapping[str, int]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardShare:
+    """
+    What is asked of each card: percent of compute, bytes or percent of memory, and what else.
+
+    `amounts` has the other resources of a card by name (`CARD_AMOUNT_NAMES`).
+    """
+
+    core_percent: int
+    memory_bytes: int
+    memory_ratio_percent: int
+    amounts: tuple[tuple[str, int], ...] = ()
+
+    def fits_in(self, other: CardShare) -> bool:
+        """Tell whether a holder of `other` has at least this much of each card."""
+        return (
+            self.core_percent <= other.core_percent
+            and self.memory_bytes <= other.memory_bytes
+            and self.memory_ratio_percent <= other.memory_ratio_percent
+            and all(amount <= dict(other.amounts).get(name, 0) for name, amount in self.amounts)
+        )
+
+    def __str__(self) -> str:
+        parts = (
+            f"core {self.core_percent}" if self.core_percent else "",
+            f"memory {self.memory_bytes} bytes" if self.memory_bytes else "",
+            f"memory ratio {self.memory_ratio_percent}" if self.memory_ratio_percent else "",
+            *(f"{name} {amount}" for name, amount in self.amounts),
+        )
+        return ", ".join(filter(None, parts))
+
+
+def inject(amounts: Mapping[str, int]) -> dict[str, int]:
+    """
+    Return one container's amounts as the mutating webhook leaves them: no `gpu`, always `shared`.
+
+    Rule: Koordinator contract 5.1, step 4, with init containers too (quirk Q7): `gpu` v becomes
+    core and ratio v; the number of cards follows from the ratio, else from the core. AI cores by
+    ratio stay as they are: with `shared` they would be no request at all (4.2).
+    """
+    result = dict(amounts)
+    if GPU in result:
+        percent = result.pop(GPU)
+        result |= {GPU_CORE: percent, GPU_MEMORY_RATIO: percent}
+    if GPU_SHARED not in result and HUAWEI_NPU_CORE not in result:
+        result[GPU_SHARED] = cards_of(result)
+    return result
+
+
+def cards_of(amounts: Mapping[str, int]) -> int:
+    """Return over how many cards amounts go: as said, else by the ratio, else by the core."""
+    if GPU_SHARED in amounts:
+        return amounts[GPU_SHARED]
+    percent = amounts.get(GPU_MEMORY_RATIO, amounts.get(GPU_CORE, 0))
+    whole = percent > WHOLE_PERCENT and percent % WHOLE_PERCENT == 0
+    return percent // WHOLE_PERCENT if whole else 1
+
+
+def split(amounts: Mapping[str, int]) -> tuple[int, CardShare]:
+    """Return how many cards give what each; beside a ratio no memory counts (contract 4.4)."""
+    cards = cards_of(amounts)
+    ratio = amounts.get(GPU_MEMORY_RATIO, 0) // cards
+    return cards, CardShare(
+        core_percent=amounts.get(GPU_CORE, 0) // cards,
+        memory_bytes=0 if ratio else amounts.get(GPU_MEMORY, 0) // cards,
+        memory_ratio_percent=ratio,
+        amounts=tuple(
+            (name, amounts[name] // cards) for name in CARD_AMOUNT_NAMES if name in amounts
+        ),
+    )
+
+
+def koordinator_demands(spec: PodSpec) -> TypeRequest:
+    """
+    Return the demand of a Pod in Koordinator's keys: one for the whole Pod.
+
+    Rule: Koordinator contract 4.1 to 4.4 and 5.1 step 4: each container as the webhook leaves it,
+    then the Pod's aggregate, then the split over its cards.
+    """
+    asks = asking(spec, KOORDINATOR_GPU_NAMES)
+    if not asks:
+        return NOTHING
+    errors = [error for ask in asks for error in _check_container(*ask)]
+    if errors:
+        return TypeRequest(errors=tuple(errors))
+    injected = [
+        (container, inject(nonzero))
+        for container, amounts in asks
+        if (nonzero := _nonzero(amounts))
+    ]
+    if not injected:
+        return NOTHING
+    total = pod_total((container.kind, amounts) for container, amounts in injected)
+    errors = list(_check_pod(injected, total))
+    if errors:
+        return TypeRequest(errors=tuple(errors))
+    cards, share = split(total)
+    counts = {container.index: cards_of(amounts) for container, amounts in injected}
+    demand = DeviceDemand(
+        device_type=TYPE_GPU,
+        count=cards,
+        core_percent=share.core_percent,
+        memory_bytes=share.memory_bytes,
+        memory_ratio_percent=share.memory_ratio_percent,
+        exclusive=share.memory_ratio_percent == WHOLE_PERCENT,
+        containers=tuple(counts),
+        amounts=share.amounts,
+    )
+    return TypeRequest(demands=(demand,), counts=counts)
+
+
+def _nonzero(amounts: Mapping[str, int]) -> dict[str, int]:
+    """Koordinator contract 4.1, item 1: zero entries are removed."""
+    return {name: amount for name, amount in amounts.items() if amount}
+
+
+def _check_container(container: ContainerSpec, amounts: Mapping[str, int]) -> Iterator[FieldError]:
+    fields = {name: container.field(name) for name in amounts}
+    broken = tuple(check_gpu_keys(fields, amounts))
+    yield from broken
+    asked = _nonzero(amounts)
+    if broken or not asked:
+        return
+    yield from check_gpu_combination(fields, asked, container.path)
+    yield from _check_amounts(fields, asked)
+    if GPU_SHARED in asked and GPU_MEMORY in asked:
+        yield from check_memory_split(fields[GPU_MEMORY], asked[GPU_MEMORY], asked[GPU_SHARED])
+
+
+@of_rule(Rule.GPU_COMBINATION)
+def _check_amounts(fields: Mapping[str, str], asked: Mapping[str, int]) -> Iterator[FieldError]:
+    """Refuse what would be lost when it is divided over cards (contract 12, Q13, as "ours")."""
+    cards = cards_of(asked)
+    for name in CARD_AMOUNT_NAMES:
+        if name in asked and asked[name] % cards:
+            yield invalid(fields[name], asked[name], f"must be a multiple of the {cards} cards")
+
+
+@of_rule(Rule.SAME_SHARES)
+def _check_pod(asks: Asks, total: Mapping[str, int]) -> Iterator[FieldError]:
+    """Check the aggregate, and that each container's own number survives it (contract 4.1)."""
+    fields = first_fields(asks)
+    shares = [(container, split(amounts)[1]) for container, amounts in asks]
+    running = [(container, share) for container, share in shares if container.kind != INIT]
+    for container, share in running[1:]:
+        first, expected = running[0]
+        if share != expected:
+            yield forbidden(
+                f"{container.path}.resources.requests",
+                f"containers of a pod ask for different shared amounts: {share} of each card here, "
+                f"{expected} in container {first.name}",
+            )
+            return
+    broken = [*check_gpu_combination(fields, total, _PLACE)]
+    if GPU_MEMORY in total and not broken:
+        field = fields.get(GPU_MEMORY, _PLACE)
+        broken += check_memory_split(field, total[GPU_MEMORY], cards_of(total))
+    if not broken:
+        broken += _check_amounts({name: fields.get(name, _PLACE) for name in total}, total)
+    yield from broken
+    if broken:
+        return
+    pod_share = split(total)[1]
+    for container, share in shares:
+        if not share.fits_in(pod_share):
+            yield forbidden(
+                f"{container.path}.resources.requests",
+                f"containers of a pod ask for different shared amounts: {share} of each card here, "
+                f"{pod_share} of each card in the pod's aggregate",
+            )
 
 
 def _demands(spec: PodSpec) -> GpuAsked:
