@@ -33,6 +33,10 @@ class RefusedPod:
 PLACE: Final = "place/"
 """What the UIDs begin with that stand for cards kept for members of planned groups."""
 
+OTHERS: Final = "held by others"
+HELD_BY_CLAIM: Final = "a claim holds it, which no Pod's move frees"
+GONE: Final = "its node was lost: what it holds opens with the machine"
+
 Pod = PodRequest | RefusedPod
 """A Pod that asks for a place."""
 
@@ -158,6 +162,7 @@ class Holder:
         request: its own request; None = not known, so it can't be decided again.
         fixed: why it is never moved; empty = it may be.
         group: its group or gang, empty without one; such Pods move together or not at all.
+        since: the position of the event that opened it; 0 = nobody wrote it down.
     """
 
     node: int
@@ -165,6 +170,7 @@ class Holder:
     request: PodRequest | None = None
     fixed: str = ""
     group: str = ""
+    since: int = 0
 
     @property
     def uid(self) -> str:

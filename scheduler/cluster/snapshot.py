@@ -46,7 +46,16 @@ from ledger.store.reading.read import replay
 from ledger.store.reading.timetravel import load_state
 from scheduler.cluster.documents import Document, Documents
 from scheduler.cluster.mending import cluster_as_far_as_read
-from scheduler.cluster.model import PLACE, Cluster, ClusterSnapshot, Holder, Unreadable
+from scheduler.cluster.model import (
+    GONE,
+    HELD_BY_CLAIM,
+    OTHERS,
+    PLACE,
+    Cluster,
+    ClusterSnapshot,
+    Holder,
+    Unreadable,
+)
 from scheduler.cluster.rebuilt import (
     UNTOLD_BY_ARCHIVE,
     UNTOLD_OF_NODES,
@@ -57,9 +66,6 @@ from scheduler.cluster.rebuilt import (
 from scheduler.cluster.settings import recorded_settings, with_templates
 from scheduler.decide.settings import SchedulingSettings
 
-OTHERS: Final = "held by others"
-HELD_BY_CLAIM: Final = "a claim holds it, which no Pod's move frees"
-GONE: Final = "its node was lost: what it holds opens with the machine"
 UNKNOWN: Final = "its request is not known"
 PINNED: Final = "its request names one node"
 DAEMON: Final = "its DaemonSet puts it there"
@@ -324,7 +330,8 @@ def _holders(
             others = holding.kind != "granted"
             own = known.get(holding.pod_uid)
             holder = _holder(pod, places[uid], own, others=others, group=group)
-            yield replace(holder, fixed=GONE) if holding.phase == LOST else holder
+            fixed = GONE if holding.phase == LOST else holder.fixed
+            yield replace(holder, fixed=fixed, since=holding.opened_position)
         for holding in node.claims.values():
             name = f"claim/{holding.key}@{uid}"
             pod = structs.replace(held_by(holding, uid, node.name), pod_uid=name)

@@ -16,6 +16,7 @@ from scheduler.decide.refusal import reasons
 from scheduler.decide.refusal.possible import opened_up
 from scheduler.whatif.nearest import GroupNearest, Nearest, nearest, nearest_of_group
 from scheduler.whatif.obstacles import NUMA_STARTS, Obstacle, find_reasons
+from scheduler.whatif.preemption import Fragmentation, fragmentation
 from scheduler.whatif.what_if import WhatIf, what_if_of
 
 _OF_DIALECTS: Final = frozenset(text for each in CHOOSERS for text in each.abouts)
@@ -49,6 +50,7 @@ class Prospects:
             could go anywhere.
         nearest: None where nothing was decided: its request is not known, or its newest refusal is
             about facts that nobody wrote down, so that the answer would be of another cluster.
+        fragmentation: None where no node has enough in all, in pieces that are too small.
         untold: facts that nobody wrote down where we looked.
         is_known: its request is.
         unseen: reasons of its newest refusal that are about such facts.
@@ -64,6 +66,7 @@ class Prospects:
     findings: tuple[Obstacle, ...] = ()
     hopeless: frozenset[int] = frozenset()
     nearest: Nearest | None = None
+    fragmentation: Fragmentation | None = None
     unseen: tuple[str, ...] = ()
     member_of: str = ""
     group: GroupNearest | None = None
@@ -85,15 +88,17 @@ def prospects_of(
     name = group_name(request)
     members = _members(name, cluster) if name else []
     refusal = answer if isinstance(answer, Unplaced) else None
+    findings = () if refusal is None else tuple(find_reasons(request, refusal, what_if))
     return Prospects(
         names=names,
         untold=cluster.untold,
         is_known=True,
         message="" if refusal is None else refusal.message,
         never="" if refusal is None else refusal.never,
-        findings=() if refusal is None else tuple(find_reasons(request, refusal, what_if)),
+        findings=findings,
         hopeless=frozenset() if refusal is None else _hopeless(request, what_if),
         nearest=nearest(request, what_if),
+        fragmentation=fragmentation(request, findings, what_if),
         unseen=unseen,
         member_of=name,
         group=nearest_of_group(members, what_if) if len(members) > 1 else None,

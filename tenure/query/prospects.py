@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TextIO
 
 from ledger.domain.amounts import format_bytes, format_cores
-from scheduler.cluster.model import Holder
 from scheduler.whatif.nearest import Nearest
+from scheduler.whatif.preemption import Fragmentation
 from scheduler.whatif.prospects import Prospects
 from scheduler.whatif.releases import Ending
 from scheduler.whatif.smaller import Smaller
@@ -104,12 +104,13 @@ def _note(prospects: Prospects) -> str:
 
 
 def record_of(prospects: Prospects) -> dict[str, Any]:
-    """Return the JSON keys `now`, `never`, `nodes`, `nearest` and `untold`."""
+    """Return the JSON keys `now`, `never`, `nodes`, `nearest`, `fragmentation` and `untold`."""
     return {
         "now": prospects.message,
         "never": prospects.never,
         "nodes": node_rows(prospects),
         "nearest": nearest_record(prospects.nearest, prospects.names),
+        "fragmentation": _fragmentation_record(prospects),
         "note": _note(prospects),
         "group": _group_record(prospects),
         "untold": list(prospects.untold),
@@ -138,6 +139,17 @@ def _group_record(prospects: Prospects) -> dict[str, Any] | None:
         "members": group.members,
         "together": group.together,
         "next": nearest_record(group.next_one, prospects.names),
+    }
+
+
+def _fragmentation_record(prospects: Prospects) -> dict[str, Any] | None:
+    found, names = prospects.fragmentation, prospects.names
+    if found is None:
+        return None
+    return {
+        "nodes": [names[node] for node in found.nodes],
+        "ending": _ending_record(found.ending, names),
+        "exact": found.exact,
     }
 
 
@@ -173,6 +185,8 @@ def lines_of(prospects: Prospects, told: str = "") -> Iterator[str]:
         for item in found.at_most:
             yield f"  even without any other Pod: {_smaller_text(item)}: {names[item.node]}"
         yield from (f"bound met: {text}" for text in found.cut)
+    if prospects.fragmentation is not None:
+        yield from _fragmentation_lines(prospects.fragmentation, names)
     group = prospects.group
     if group is not None:
         yield f"of its group {group.together} of {group.members} waiting members fit together now"
@@ -190,7 +204,20 @@ def change_lines(found: Nearest, names: Sequence[str]) -> Iterator[str]:
     for other in found.others:
         yield f"{other.text}: {names[other.node]}"
     if found.ending is not None:
-        yield f"{_ending_text(found.ending.holders)}: {names[found.ending.node]}"
+        note = "" if len(found.ending.holders) == 1 else " (perhaps fewer do)"
+        yield f"{_ending_text(found.ending, note)}: {names[found.ending.node]}"
+
+
+def _fragmentation_lines(found: Fragmentation, names: Sequence[str]) -> Iterator[str]:
+    where = _names([names[node] for node in found.nodes])
+    nobody = "kube-scheduler before 1.38 ends nobody for that"
+    yield f"it waits for fragmentation alone on {where}: {nobody}"
+    if found.ending is None:
+        yield "  no Pods of a lower priority make room there"
+    else:
+        note = "" if found.exact else " (perhaps cheaper ones do)"
+        ending = _ending_text(found.ending, note)
+        yield f"  of a lower priority, {ending}: {names[found.ending.node]}"
 
 
 def _smaller_text(item: Smaller) -> str:
@@ -198,12 +225,12 @@ def _smaller_text(item: Smaller) -> str:
     return f"ask for {item.name} {fits} instead of {asked}"
 
 
-def _ending_text(holders: Sequence[Holder]) -> str:
+def _ending_text(ending: Ending, note: str) -> str:
+    holders = ending.holders
     listed = ", ".join(holder.path for holder in holders[:_PODS_SHOWN])
     more = f" and {len(holders) - _PODS_SHOWN} more" if len(holders) > _PODS_SHOWN else ""
     pods = "1 Pod" if len(holders) == 1 else f"{len(holders)} Pods"
-    fewest = "" if len(holders) == 1 else " (perhaps fewer do)"
-    return f"end {pods}{fewest}: {listed}{more}"
+    return f"end {pods}{note}: {listed}{more}"
 
 
 def amount_text(amount: int, unit: str) -> str:

@@ -281,3 +281,37 @@ def test_what_no_state_of_the_cluster_allows_comes_first(
     assert "release" not in rest
     document = json.loads(tenure.ask("why", "ml/vast", "-o", "json").out)
     assert f"never as it is: {document['never']}" == first
+
+
+def test_a_pod_that_waits_for_fragmentation_alone_is_told_who_would_make_room(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two cards with 40 % left each have 80, so that kube-scheduler asks nobody to end."""
+    node = CLUSTER.partition("---")[0] + "---"
+    high = a_pod("high", 70).replace("  nodeSelector", "  priority: 9\n  nodeSelector")
+    files = tmp_path / "in.yaml"
+    files.write_text(node + a_pod("low-1", 60) + a_pod("low-2", 60) + high + a_pod("even", 70))
+    line = CommandLine(tmp_path / "run.db", capsys)
+    line.run("simulate", str(files), "--ledger", str(line.ledger))
+
+    told = document(line.ask("why", "ml/high", "-o", "json"))
+    lines = line.ask("why", "ml/high").out.splitlines()
+    even = line.ask("why", "ml/even").out.splitlines()
+
+    assert told["fragmentation"] == {
+        "nodes": ["n1"],
+        "ending": {"node": "n1", "pods": ["ml/low-2"]},
+        "exact": True,
+    }
+    head = "it waits for fragmentation alone on n1: kube-scheduler before 1.38 ends nobody for that"
+    assert lines[lines.index(head) + 1] == "  of a lower priority, end 1 Pod: ml/low-2: n1"
+    assert even[even.index(head) + 1] == "  no Pods of a lower priority make room there"
+
+
+def test_a_pod_that_waits_for_more_than_a_node_has_left_waits_for_no_fragmentation(
+    tenure: CommandLine,
+) -> None:
+    """What kube-scheduler sees, too, it makes room for itself."""
+    told = document(tenure.ask("why", "ml/big", "-o", "json"))
+
+    assert told["fragmentation"] is None

@@ -10,6 +10,7 @@ from ledger.domain.dialects.names import FOREIGN_WORDS
 from ledger.domain.dialects.protocol import no_offers
 from ledger.domain.dialects.registry import gpu_dialect_of, reader_of
 from ledger.domain.nodes import NodeFacts, Taint
+from ledger.domain.request.requests import PodRequest
 from ledger.domain.resources import (
     DOMAIN_KOORDINATOR,
     DOMAIN_KUBERNETES,
@@ -366,6 +367,12 @@ def unhealthy(device_type: str) -> Reason:
 def fragmented(device_type: str) -> Reason:
     """Return the reason for enough left in all, but in pieces that are too small."""
     return _short_of(device_type, "Fragmented")
+
+
+def is_in_pieces(names: Sequence[str], request: PodRequest) -> bool:
+    """Tell whether a node of these reasons has enough in all, in pieces that are too small."""
+    pieces = {fragmented(demand.device_type).name for demand in request.devices}
+    return bool(names) and pieces.issuperset(names)
 
 
 def container_limit(device_type: str, setting: str) -> Reason:

@@ -12,10 +12,9 @@ from ledger.domain.nodes import Taint
 from ledger.domain.request.requests import MatchExpression, PlacementRules, PodRequest
 from ledger.domain.resources import LABEL_HOSTNAME
 from ledger.store.open import open_ledger
-from scheduler.cluster.model import ClusterSnapshot
+from scheduler.cluster.model import OTHERS, ClusterSnapshot
 from scheduler.cluster.rebuilt import request_of
 from scheduler.cluster.snapshot import (
-    OTHERS,
     UNKNOWN,
     FileObjects,
     names_a_node,
