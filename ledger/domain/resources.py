@@ -179,6 +179,7 @@ CALLER_CREDENTIAL_ID: Final = "authentication.kubernetes.io/credential-id"
 
 LABEL_TENURE_MANAGED: Final = "tenure.sh/managed"  # on Namespaces, value "true"
 LABEL_TENURE_HOLDING: Final = "tenure.sh/holding"  # on Namespaces, while some Pod there holds
+LABEL_TENURE_PREEMPT: Final = "tenure.sh/preempt"  # on Namespaces, "true": ends, and is ended for
 LABEL_TENURE_LEADER: Final = "tenure.sh/leader"  # on the Pod of the scheduler that leads
 LABEL_TENURE_TAKEOVER: Final = "tenure.sh/takeover"  # on Namespaces and Pods, "true" or "false"
 LABEL_TENURE_MODE: Final = "tenure.sh/mode"  # on Namespaces, "dra": their Pods get claims

@@ -28,7 +28,7 @@ from scheduler.decide.nodes.node_arrays import ABSENT, NodeArrays
 from scheduler.decide.nodes.node_rows import NodeRows
 from scheduler.decide.nodes.pins import CpuPins
 from scheduler.decide.outcome import NOT_RATED, Placement, Rated, Unfit, Unplaced
-from scheduler.decide.refusal.reasons import NOT_OFFERED
+from scheduler.decide.refusal.reasons import NOT_OFFERED, is_in_pieces
 from scheduler.decide.refusal.refusals import Refusals
 from scheduler.decide.score.expected_fill import ExpectedFill
 from scheduler.decide.score.fragmentation import Fragmentation
@@ -237,6 +237,16 @@ class Engine:
             if self._has_memory(node, request.memory_bytes) or unfit.reason in closed
         }
         return self._refusals.explain(request, shape, tried)
+
+    def in_pieces(self, request: PodRequest, offered: IntArray) -> list[int]:
+        """Return which nodes refuse a Pod for fragmentation alone; none if one takes it."""
+        answer = self.decide(request, limits=Limits(offered=offered))
+        if isinstance(answer, Placement) or answer.nodes is None:
+            return []
+        of_code = [is_in_pieces(names, request) for names in answer.nodes.names]
+        rows = [row for row, code in enumerate(answer.nodes.codes) if of_code[code]]
+        asked = frozenset(offered.tolist())
+        return [node for row in rows if (node := self._node_rows.numbers[row]) in asked]
 
     def _limited(
         self, limits: Limits, ratings: Ratings, known: Mapping[int, Unfit]

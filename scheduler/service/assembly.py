@@ -17,6 +17,7 @@ from scheduler.service.answering import Extender
 from scheduler.service.beginning import Beginning
 from scheduler.service.binding import Binder
 from scheduler.service.books import LiveBooks
+from scheduler.service.evicting import Evicting
 from scheduler.service.gangs import Gangs, Lifting
 from scheduler.service.groups import LiveGroups
 from scheduler.service.guard import Guard, guard_claims
@@ -82,6 +83,7 @@ class Assembly:
     permits: Permits
     extender: Extender
     preempting: Preempting
+    evicting: Evicting
     telling: Telling
     proofs: ProofBook
     reconciling: Reconciling
@@ -210,6 +212,15 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
         documents_in=ports.documents_in,
     )
     preempting = Preempting(view, holds, telling, clock, groups=groups)
+    evicting = Evicting(
+        view,
+        preempting,
+        announcing.namespaces,
+        telling,
+        clock,
+        mode=ports.preemption,
+        why_not=why_not,
+    )
     guard = guard_claims(begun, ports, view, books, telling, agents=agents)
     assembly = Assembly(
         view=view,
@@ -234,6 +245,7 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
             preempting=preempting,
         ),
         preempting=preempting,
+        evicting=evicting,
         telling=telling,
         proofs=ProofBook(ports.origin, begun.state, view.pods.seen),
         reconciling=Reconciling(

@@ -21,6 +21,7 @@ from zstandard import (
 
 from certs.ports import Object
 from ledger.domain.annotations.guarded import given
+from ledger.domain.annotations.wire import TRUE
 from ledger.domain.request.card_names import stands_for_cards
 from ledger.domain.request.cpus import OWN_CPUS
 from ledger.domain.resources import (
@@ -36,6 +37,7 @@ from ledger.domain.resources import (
     GPU_MEMORY_RATIO,
     LABEL_QOS_CLASS,
     LABEL_TENURE_HOLDING,
+    LABEL_TENURE_PREEMPT,
     SCHEDULER_NAME,
     UNHEALTHY_GPU_PREFIX,
 )
@@ -403,20 +405,32 @@ class PodBook:
 
 
 class Namespaces:
-    """A sink of Namespaces; `labelled` tells by name which have the label of holders."""
+    """
+    A sink of Namespaces.
+
+    Attributes:
+        labelled: tells by name which have the label of holders.
+        preempt: names of those that take part where we preempt.
+    """
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
         self.labelled: dict[str, bool] = {}
+        self.preempt: set[str] = set()
 
     def put(self, uid: str, item: Object) -> None:
         """Take a Namespace that came or changed."""
         name = self._names[uid] = str(item["metadata"]["name"])
-        self.labelled[name] = LABEL_TENURE_HOLDING in (item["metadata"].get("labels") or {})
+        labels = item["metadata"].get("labels") or {}
+        self.labelled[name] = LABEL_TENURE_HOLDING in labels
+        takes_part = labels.get(LABEL_TENURE_PREEMPT) == TRUE
+        (self.preempt.add if takes_part else self.preempt.discard)(name)
 
     def drop(self, uid: str) -> None:
         """Forget a Namespace that is gone."""
-        self.labelled.pop(self._names.pop(uid, ""), None)
+        name = self._names.pop(uid, "")
+        self.labelled.pop(name, None)
+        self.preempt.discard(name)
 
 
 def pod_seen(item: Object, device_names: AbstractSet[str]) -> PodSeen:

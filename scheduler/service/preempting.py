@@ -7,7 +7,7 @@ Rule: GPU-sharing contract C.5, "Ours"; docs/adr/0041.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from math import inf
@@ -39,6 +39,7 @@ from scheduler.service.victims import (
     holdings_on,
 )
 from scheduler.service.view import JUDGED_MAX, STRANGERS, ClusterView, Judged
+from scheduler.whatif.preemption import Search
 
 BEGUN_SECONDS: Final = 5.0
 """So long after an answer its victims may be about to end, though no watch has told of it."""
@@ -53,6 +54,12 @@ DUE_SECONDS: Final = SILENT_SECONDS + 30.0
 """
 So long no further Pods end while some do: by then a silent agent's node has kubelet's word for it,
 and a sweep has looked.
+"""
+STUCK_SECONDS: Final = 2.0
+"""So long after a filter kube-scheduler has asked for victims, if it wants any."""
+OLD_SECONDS: Final = 360.0
+"""
+So long a filter says what kube-scheduler has room for: it asks again after 300 s at the latest.
 """
 VICTIMS_MAX: Final = 1 << 16
 """kube-scheduler looks for them on 500 of 5,000 nodes, of 110 Pods each."""
@@ -97,6 +104,15 @@ class _Begun:
     victims: dict[str, frozenset[str]] = field(default_factory=dict)
     waits_on: str = ""
     wakes_at: float = inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What the end of Pods on a node makes for one that waits; `victims`: their UIDs."""
+
+    request: PodRequest
+    node_name: str
+    victims: tuple[str, ...]
 
 
 class Preempting:
@@ -277,6 +293,52 @@ class Preempting:
                 self._tell(request, len(ending), name)
                 return True
         return False
+
+    def stuck(self) -> list[PodRequest]:
+        """
+        Return the Pods that wait for what sums do not show, the highest first.
+
+        A filter has left them no node, and kube-scheduler has had the time to end Pods for them and
+        did not. Nobody ends for a member of a group.
+        """
+        now, found = self._clock.monotonic(), []
+        for uid, at in self._filtered_at.items():
+            pod, judged = self._view.pods.pending(uid), self._view.judged(uid)
+            begun = self._begun.get(uid)
+            is_begun = begun is not None and now < begun.until
+            if is_begun or pod is None or judged is None or len(judged.filtered.passing):
+                continue
+            spec, request = pod["spec"], judged.request
+            is_able = spec.get("preemptionPolicy") != "Never" and not group_name(request)
+            is_leaving = pod["metadata"].get("deletionTimestamp")
+            is_theirs = text_in(pod, "status", "nominatedNodeName")
+            if (
+                is_able
+                and not (is_leaving or is_theirs)
+                and STUCK_SECONDS <= now - at < OLD_SECONDS
+            ):
+                found.append(request)
+        return sorted(found, key=lambda each: -each.snapshot.priority)
+
+    def room_for(self, request: PodRequest, able: Callable[[str], bool]) -> Room | None:
+        """Return whose end makes room in fragments and costs least, of those able to go."""
+        judged, pod = self._view.judged(request.uid), self._view.pods.pending(request.uid)
+        if judged is None or pod is None or self._has_to_wait(request, pod, judged):
+            return None
+        search, node = Search[str](tries=TRIES_MAX), ""
+        priority, together = request.snapshot.priority, self._groups.together
+        directory = self._view.directory
+        names = {directory.number(name): name for name in directory.names()}
+        for number in self._view.engine.in_pieces(request, judged.asked.nodes):
+            name = names[number]
+            ending = self._due(request.uid, name)
+            here = Candidates(
+                self._view, name, priority, together, Tries(), keeps=False, ending=ending
+            )
+            node = name if here.look(request, search, able) else node
+        if not search.ends:
+            return None
+        return Room(request=request, node_name=node, victims=tuple(search.ends))
 
     def _names(self, refused: Judged | None) -> list[str]:
         """Return the nodes with Pods that a filter asked about: kube-scheduler sees room."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, combinations
 from math import inf
 from typing import Final
@@ -17,6 +18,7 @@ from ledger.domain.log.state import Holding
 from ledger.domain.request.requests import PodRequest
 from scheduler.service.kept import PodSeen
 from scheduler.service.view import ClusterView
+from scheduler.whatif.preemption import LOWEST, Cost, Search, cost_of
 
 TRIES_MAX: Final = 300
 """
@@ -25,8 +27,6 @@ that were not looked at are left out, and no smaller sets are looked for.
 """
 TRIES_WITHOUT_ANSWER_MAX: Final = 3_000
 """Sets that are tried while no node has an answer: about 2 s, a fifth of `httpTimeout`."""
-_LOWEST: Final = 1 << 31
-"""Makes every priority count, so that a Pod more is never cheaper, as kube-scheduler does."""
 
 
 @dataclass(slots=True)
@@ -132,10 +132,29 @@ class Candidates:
                     return self._highest_first(gone)
         return list(found)
 
+    def look(self, request: PodRequest, search: Search[str], able: Callable[[str], bool]) -> bool:
+        """
+        Look here for a cheaper set than on other nodes, of Pods that are able to go; tell whether.
+
+        None breaks a disruption budget.
+        """
+        if self.view.directory.number(self.name) is None:
+            return False
+        holdings, pods = self._holdings(), self.view.pods.seen
+        crews = [crew for crew in self._able(holdings, ())[0] if all(map(able, crew))]
+
+        def cost(gone: Sequence[str]) -> Cost | None:
+            if self.broken((), gone):
+                return None
+            since = (holdings[each].opened_position if each in holdings else 0 for each in gone)
+            return cost_of(zip((pods[each].priority for each in gone), since, strict=True))
+
+        return search.look(crews, partial(self._fits, request), cost)
+
     def _cost(self, gone: Sequence[str]) -> tuple[int, int, int, int]:
         """Return what kube-scheduler compares nodes by: the least is the best."""
         priorities = [pod.priority for pod in self._known(gone)]
-        total = sum(each + _LOWEST for each in priorities)
+        total = sum(each + LOWEST for each in priorities)
         return self.broken((), gone), max(priorities, default=0), total, len(gone)
 
     def _able(

@@ -11,6 +11,7 @@ from ledger.domain.dialects.dra.accounts import UntoldDevices
 from scheduler.cluster.settings import InText
 from scheduler.record.events import DecidedBy
 from scheduler.service.binding import Proofs
+from scheduler.service.evicting import Mode
 from scheduler.service.freshness import Freshness
 from scheduler.service.leading import Leading
 from scheduler.service.ports import Attempts, Clock, Recorder, Start
@@ -35,6 +36,7 @@ class Ports:
         trusted: tells whether nodes trust the key of a proof; None = Pods carry no proofs.
         skew: seconds that our clock is ahead of the API server's.
         evicts: of a gang that missed its deadline nobody stays.
+        preemption: who ends for a Pod that waits for what sums do not show.
         drivers: whose devices pass the gate; claims of every other driver of cards are observed.
         untold: what becomes of devices of which no metal can be told.
     """
@@ -54,6 +56,7 @@ class Ports:
     trusted: Checker | None = None
     skew: Callable[[], float] = float
     evicts: bool = False
+    preemption: Mode = "off"
     drivers: tuple[str, ...] = ()
     untold: UntoldDevices = "refuse"
     attempts: Attempts = _no_attempts

@@ -226,6 +226,10 @@ def scheduler(
             help="Also what `tenure serve scheduler --evict-partial-gangs` needs.",
         ),
     ] = False,
+    preemption: Annotated[
+        Literal["off", "dry-run"],
+        typer.Option(help="With --image: as the option of `tenure serve scheduler`."),
+    ] = "off",
 ) -> None:
     """
     Print a second kube-scheduler that asks `tenure serve scheduler`, and the rights of both.
@@ -252,6 +256,7 @@ def scheduler(
         "--gate-open": gate_open,
         "--untold-devices": untold_devices != "refuse",
         "--host-network": host_network,
+        "--preemption": preemption != "off",
     }
     option = next((name for name, is_given in of_image.items() if is_given), "")
     if option and not image:

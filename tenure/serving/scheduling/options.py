@@ -144,6 +144,13 @@ class SchedulerOptions:
         bool,
         Option("Evict bound members of a gang that missed its deadline: all of it or nothing."),
     ] = False
+    preemption: Annotated[
+        Literal["off", "dry-run"],
+        Option(
+            "Pods that wait for fragmentation alone, in namespaces with `tenure.sh/preempt`:"
+            " `dry-run` says in an Event who would end for them."
+        ),
+    ] = "off"
     debug: Annotated[bool, DEBUG] = False
 
     def __post_init__(self) -> None:

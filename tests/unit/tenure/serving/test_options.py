@@ -37,6 +37,7 @@ OTHERS: Final = {
     "--gpushare-unit": "GiB",
     "--isolation": "hami-core",
     "--untold-devices": "record",
+    "--preemption": "dry-run",
     **dict.fromkeys(("--listen", "--extender", "--probes", "--api", "--gate"), "127.0.0.1:1"),
 }
 """Values that are no default, of options that take no other text."""
@@ -185,7 +186,7 @@ def test_manifests_start_a_process_with_options_that_it_has(
     scheduler = ["scheduler", "--kube-version", "v1.36.3", "--image", "i", "--api"]
     scheduler += ["--driver", "d", "--gate-client-ca", "s", "--untold-devices", "record"]
     scheduler += ["--control-plane", "10.0.0.0/28"]
-    scheduler += ["--evict-partial-gangs", "--config-map", "c"]
+    scheduler += ["--evict-partial-gangs", "--config-map", "c", "--preemption", "dry-run"]
     agent = ["agent", "--image", "i", "--api-ca", str(authority), "--proof-key", key]
     lines = [scheduler, [*agent, "--claims", "--ledger-key", key], [*agent, "--env"]]
     lines += [[*agent, "--gpushare", "--isolation", "hami-core"]]

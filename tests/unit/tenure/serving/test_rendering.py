@@ -125,7 +125,7 @@ def test_objects_are_written_as_people_write_them() -> None:
 
 EVERYTHING = (
     *("--image", "i", "--api", "--driver", "a.b", "--config-map", "c", "--gate-client-ca", "s"),
-    *("--untold-devices", "record", "--evict-partial-gangs"),
+    *("--untold-devices", "record", "--evict-partial-gangs", "--preemption", "dry-run"),
 )
 
 
