@@ -32,7 +32,8 @@ from ledger.domain.log.recorded_request import recorded_request, request_digest
 from ledger.domain.log.state import Holding
 from ledger.domain.request.requests import PodRequest, group_name
 from ledger.domain.resources import SCHEDULER_NAME
-from scheduler.cluster.model import RefusedPod
+from scheduler.cluster.constraints import gate_errors
+from scheduler.cluster.model import RefusedPod, asking
 from scheduler.decide.engine import Limits
 from scheduler.decide.group.groups import GANG_UNFIT
 from scheduler.decide.nodes.arrays import IntArray
@@ -46,6 +47,7 @@ from scheduler.service.binding import Binder
 from scheduler.service.books import LiveBooks
 from scheduler.service.budgets import Budgets, SharedBudgets
 from scheduler.service.groups import LiveGroups
+from scheduler.service.members import may_be_member
 from scheduler.service.ports import Clock, Recorder, WhyNot
 from scheduler.service.recording import RecordUntilKnown, record
 from scheduler.service.starts import ELSEWHERE, MEMBERS_GATED
@@ -164,21 +166,23 @@ class Refusing:
         """
         Take a Pod that came or changed; note one that kube-scheduler refused without asking us.
 
-        It asks no extender once its own filters leave no node.
+        It asks no extender once its own filters leave no node, nor about a member of a group that
+        somebody else's gate keeps back.
         """
         spec = item.get("spec") or {}
         if spec.get("nodeName") or spec.get("schedulerName") != SCHEDULER_NAME:
             return
         due = self._due.get(uid)
         is_noted = uid in self._filtered if due is None else not due.has_room
-        if is_noted or not _is_unschedulable(item):
+        gates = gate_errors(item) if may_be_member(item) else ()
+        if is_noted or not (gates or _is_unschedulable(item)):
             return
         try:
             asked = self._view.requests.read(item)
         except InputError:
             return  # its filter says so, or its admission
         if isinstance(asked, PodRequest):
-            self._note(asked, np.zeros(0, dtype=np.int64))
+            self._note(asking(asked, gates), np.zeros(0, dtype=np.int64))
 
     def drop(self, uid: str) -> None:
         """Forget a Pod that is gone; the ledger is told where the Pod waits by it."""

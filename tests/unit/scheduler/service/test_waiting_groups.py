@@ -237,6 +237,27 @@ def test_a_gang_with_room_for_its_minimum_alone_does_not_wait_for_a_gate() -> No
     assert [gate(scene, name) for name in ("gang-0", "gang-1")] == [[], []]
 
 
+@pytest.mark.parametrize("kind", ["group", "gang"])
+def test_a_member_that_only_somebody_elses_gate_keeps_back_is_told_which(kind: str) -> None:
+    """Nobody asks about it, and the others begin without it."""
+    scene = Scene("a", gpus=8)
+    if kind == "group":
+        scene.job(2, replica=3)
+    else:
+        scene.gang(2, 2, schedulingGates=GATED)
+    behind = add_behind(scene, QUOTA, 2, like=next(iter(scene.pods)))
+    spec = {**scene.pods[behind]["spec"], "schedulerName": SCHEDULER_NAME}
+    scene.tell({**scene.pods[behind], "spec": spec})
+    for _ in range(9):
+        scene.settle()
+        scene.explain()
+    [found] = [one for one in scene.explain() if one.pod_name == behind]
+    assert found.message.endswith(f"blocked until the gate is lifted: {QUOTA}")
+    lift(scene, behind, QUOTA)
+    scene.settle()
+    assert scene.passing(behind) == ["a"]
+
+
 @pytest.mark.parametrize("other", [QUOTA, KUEUE])
 def test_a_group_keeps_a_place_for_a_member_behind_somebody_elses_gate(other: str) -> None:
     """Longer than for members to come: it is there."""
