@@ -444,7 +444,7 @@ def group_planned(
     running: int,
 ) -> NewEvent:
     """
-    Return the plan of a group or gang; `number` counts the plans of this group, from 1.
+    Return the plan of a group or gang; `number` tells the plans of this group apart.
 
     A card that a member gets alone waits for it; one that it shares does not.
 
@@ -495,7 +495,7 @@ def group_member(request: PodRequest, digest: str) -> GroupMember:
 
 
 def plan_dropped(event: PlanDropped, number: int, at_us: int) -> NewEvent:
-    """Return the end of a group's plan; `number` counts them for this group, from 1."""
+    """Return the end of a group's plan; `number` tells those of this group apart."""
     return _of_ledger(event, f"drop:{event.group}:{number}", at_us, about=event.group)
 
 

@@ -29,6 +29,7 @@ from scheduler.decide.group.groups import (
     gpu_minors,
     place_beside,
     plan,
+    same_again,
 )
 from scheduler.decide.group.life import (
     DEADLINE,
@@ -431,10 +432,6 @@ class Grouping:
         places = self._open.get(name, {})
         for uid, placement in [(uid, places[uid]) for uid in uids if uid in places]:
             self.engine.release(uid)
-            minors = frozenset(gpu_minors(placement)) or None
-            again = self.engine.try_place(placement.request, placement.node, minors)
-            if again is None:
+            if same_again(self.engine, placement) is None:
                 yield uid
-            else:
-                self.engine.undo(again)
             self.engine.reserve(placement)

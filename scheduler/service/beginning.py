@@ -37,6 +37,7 @@ from ledger.store.reading.pod_queries import (
 from ledger.store.reading.report_queries import open_drifts
 from ledger.store.reading.timetravel import load_state
 from scheduler.cluster.rebuilt import node_of, opening_of
+from scheduler.decide.group.life import DEADLINE
 from scheduler.record.events import RULE_STAGE, STAGE
 from scheduler.record.refusing import Told
 from scheduler.service.api.words import WEBHOOK_ACTOR
@@ -250,7 +251,7 @@ def _groups(
     ledger: Ledger, opened: Mapping[int, PodReserved | PodObserved]
 ) -> list[tuple[LedgerEvent, int]]:
     """
-    Return the events of the groups that live, in order: they hold something or have a plan.
+    Return the events of groups that hold something, have a plan or missed a deadline, in order.
 
     Of a Pod that holds what it was reserved only the reservation and its end are told, and that it
     was bound; of a Pod that others gave its devices that it holds them.
@@ -268,7 +269,11 @@ def _groups(
             members.setdefault(event.group, set()).update(
                 (each.namespace, each.pod_name) for each in event.members
             )
-    living = {name for name, event in newest.items() if isinstance(event, GroupPlanned)}
+    living = {
+        name
+        for name, event in newest.items()
+        if isinstance(event, GroupPlanned) or event.reason == DEADLINE
+    }
     for holder in opened.values():
         if holder.group:
             living.add(holder.group)

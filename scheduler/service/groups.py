@@ -12,11 +12,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-from msgspec import structs
 
 from ledger.domain.log.events import (
     GroupPlanned,
@@ -32,7 +31,7 @@ from ledger.domain.log.state import Holding
 from ledger.domain.request.requests import PodRequest, group_name
 from scheduler.decide.extender import AskedNodes
 from scheduler.decide.filter.filtering import Filtered
-from scheduler.decide.group.groups import MEMBERS_MISSING, Among, gpu_minors
+from scheduler.decide.group.groups import MEMBERS_MISSING, Among, same_again
 from scheduler.decide.group.life import (
     DEADLINE,
     MEMBER_GONE,
@@ -61,8 +60,7 @@ from scheduler.service.starts import (
 from scheduler.service.to_come import TO_COME_SECONDS, ToCome
 from scheduler.service.view import ClusterView, Judged
 
-DROPPING: Final = "the plan of its group is being dropped"
-PLANNING: Final = "the plan of its group is being recorded"
+RECORDING: Final = "the plan of its group, or the end of one, is being recorded"
 PLANNING_SECONDS: Final = 2.0
 """How long a bind waits for that; it is one commit, unless an answer was lost."""
 UNKNOWN_MEMBER: Final = "the watch has not shown the Pod yet"
@@ -167,6 +165,8 @@ class LiveGroups:
         self.starts.forget(name)
         self.groups.forget(name)
         self.plans.give_up_to_come(name)
+        if _was_evicted_lately(life, self._clock.wall_us()):
+            self.groups.lives[name] = GroupLife(name=name, evicted_us=life.evicted_us)
 
     def together(self, uid: str) -> frozenset[str]:
         """Return the Pods that stand or fall with a Pod: its gang's that have begun, and itself."""
@@ -288,12 +288,12 @@ class LiveGroups:
             number = view.numbers.get(life.held[uid].node_uid)
             return view.remember(_only(request, asked, number))
         if self.starts.is_backing_off(name):
-            return view.remember(_nowhere(request, asked, Unfit(reason=GANG_BACKOFF)))
+            return view.remember(_only(request, asked, None, reason=GANG_BACKOFF))
         self.plans.review(name, only=uid)
         among = frozenset(asked.nodes.tolist())
         placement = self._place_of(request, among)
         if isinstance(placement, Unfit):
-            return view.remember(_nowhere(request, asked, placement))
+            return view.remember(_only(request, asked, None, reason=placement.reason))
         if placement is not None:
             self.plans.extend(name)
             if placement.node in among:
@@ -318,17 +318,12 @@ class LiveGroups:
     def _find_place(self, request: PodRequest, among: Collection[int]) -> Placement | Unfit | None:
         name = group_name(request)
         placement = self.groups.kept(request)
-        if (
-            placement is not None
-            and placement.node not in among
-            and not self.plans.is_under_way(name)
-        ):
+        if placement is not None:
+            if placement.node in among or self.plans.is_under_way(name):
+                return placement
             if self.starts.others_come(name, request.uid):
                 return self.plans.move(name, placement, among)
             self.plans.drop(name, NODE_REFUSES, request.uid)
-            placement = None
-        if placement is not None:
-            return placement
         if self.plans.partial(name):
             return past_deadline(request)
         life = self.groups.life_of(request)
@@ -354,11 +349,8 @@ class LiveGroups:
         queued = [uid for uid, one in behind.items() if request.gang and one.is_queued]
         members = {uid: one.request for uid, one in waiting.items() if uid not in queued}
         members.setdefault(request.uid, request)
-        members = {
-            uid: each
-            for uid, each in members.items()
-            if uid not in life.held and uid not in self._taken
-        }
+        held = life.held.keys() | self._taken.keys()
+        members = {uid: each for uid, each in members.items() if uid not in held}
         if not members:  # a watch that is late tells of it as it was
             return None
         for uid in members:
@@ -386,16 +378,14 @@ class LiveGroups:
 
     def choose(self, request: PodRequest, node_name: str) -> Placement | str:
         """Return what a member gets on the node that was named, or why it gets nothing there."""
-        view, nodes = self._view, self.nodes_of(request, node_name)
+        view, nodes, name = self._view, self.nodes_of(request, node_name), group_name(request)
         self.plans.lead()
         number = view.directory.number(node_name)
         if number is None:
             return view.directory.closed(node_name)
-        if self.plans.is_dropping(group_name(request)):
-            return DROPPING
-        if self.plans.is_under_way(group_name(request)):
-            return PLANNING
-        is_planned, name = self.groups.kept(request) is not None, group_name(request)
+        if self.plans.is_dropping(name) or self.plans.is_under_way(name):
+            return RECORDING
+        is_planned = self.groups.kept(request) is not None
         if self.starts.not_begun(request.uid) and not (
             is_planned and self.starts.is_as_permitted(name)
         ):
@@ -463,14 +453,10 @@ class LiveGroups:
         engine, uid = self._view.engine, placement.request.uid
         self.groups.taken(uid)
         engine.release(uid)
-        again = engine.try_place(
-            placement.request, placement.node, frozenset(gpu_minors(placement)) or None
-        )
+        again = same_again(engine, placement)
         if again is None:
             self.groups.keep(group_name(placement.request), placement)
-            return None
-        engine.undo(again)
-        return self._give(again)
+        return None if again is None else self._give(again)
 
     def _give(self, placement: Placement) -> Placement:
         seen = self.groups.with_seen(placement)
@@ -498,7 +484,12 @@ class LiveGroups:
 
 
 def _only(
-    request: PodRequest, asked: AskedNodes, number: int | None, best: Placement | None = None
+    request: PodRequest,
+    asked: AskedNodes,
+    number: int | None,
+    best: Placement | None = None,
+    *,
+    reason: str = ELSEWHERE,
 ) -> Judged:
     """Return that one node passes, if it was asked about."""
     here = asked.nodes == (-1 if number is None else number)
@@ -511,19 +502,13 @@ def _only(
         failing=failing,
         codes=np.zeros(len(failing), dtype=np.int64),
         hopeless=np.ones(len(failing), dtype=np.bool_),
-        reasons=(ELSEWHERE,),
+        reasons=(reason,),
     )
     return Judged(request=request, asked=asked, filtered=filtered)
 
 
-def _nowhere(request: PodRequest, asked: AskedNodes, refusal: Unfit) -> Judged:
-    judged = _only(request, asked, None)
-    return replace(judged, filtered=replace(judged.filtered, reasons=(refusal.reason,)))
-
-
-def _end_at(dropped: PlanDropped, at_us: int) -> NewEvent:
-    new = events.plan_dropped(dropped, 1, at_us)
-    return structs.replace(new, idempotency_key=f"drop:{dropped.group}:{at_us}")
+def _was_evicted_lately(life: GroupLife, now_us: int) -> bool:
+    return bool(life.evicted_us) and now_us < life.evicted_us + EVICTIONS_SECONDS * 1_000_000
 
 
 @dataclass(slots=True, kw_only=True)
@@ -591,7 +576,7 @@ class Plans:
         new = events.group_planned(
             name,
             taken,
-            1,
+            at_us,
             at_us,
             waiting=[
                 events.group_member(each, request_digest(recorded_request(each)))
@@ -600,7 +585,6 @@ class Plans:
             to_come=(),
             running=self._groups.running(name),
         )
-        new = structs.replace(new, idempotency_key=f"plan:{name}:{at_us}")
         for placement in taken:
             self._groups.keep(name, placement)
         self._groups.fold(new.event, at_us)
@@ -662,14 +646,10 @@ class Plans:
 
     def keep_again(self, name: str, placement: Placement) -> bool:
         """Take a place again that was given back; tell whether it was free."""
-        engine = self._view.engine
-        minors = frozenset(gpu_minors(placement)) or None
-        again = engine.try_place(placement.request, placement.node, minors)
-        if again is None:
-            return False
-        engine.undo(again)
-        self._groups.keep(name, again)
-        return True
+        again = same_again(self._view.engine, placement)
+        if again is not None:
+            self._groups.keep(name, again)
+        return again is not None
 
     def _plan_again(self, name: str, lifted: Sequence[Placement]) -> None:
         """Plan a group anew whose cards went to another Pod, if its members keep their nodes."""
@@ -737,7 +717,7 @@ class Plans:
             self._view.engine.release(placement.request.uid)
             self._view.wakeups.room_freed.publish(placement.node_name)
         self._groups.fold(dropped, at_us)
-        self._drops[name] = _end_at(dropped, at_us)
+        self._drops[name] = events.plan_dropped(dropped, at_us, at_us)
 
     def give_back(self, name: str) -> None:
         """End the plan of a gang that did not begin."""
@@ -774,17 +754,16 @@ class Plans:
         engine, lives = self._view.engine, self._groups.lives
         for name, life in list(lives.items()):
             members = {uid: one.request for uid, one in self._members.without_node(name).items()}
-            for uid in life.places:
-                if uid not in members:
-                    self._groups.left(name, uid, None)
+            gone = [uid for uid in life.places if uid not in members]
+            for uid in gone:
+                self._groups.left(name, uid, None)
             taken = take_again(life, members, self._view.numbers, engine)
             for placement in (taken or {}).values():
                 engine.undo(placement)
             for placement in (taken or {}).values():
                 self._groups.keep(name, placement)
             if taken is None:
-                gone = next((uid for uid in life.places if uid not in members), "")
-                self.drop(name, MEMBER_GONE if gone else NODE_REFUSES, gone)
+                self.drop(name, MEMBER_GONE if gone else NODE_REFUSES, next(iter(gone), ""))
             self._over(name)
 
     def review_all(self) -> None:
@@ -793,6 +772,7 @@ class Plans:
         self.expire()
         for name in list(self._groups.lives):
             self.review(name)
+            self._over(name)
 
     def review(self, name: str, *, only: str = "") -> None:
         """End a plan that is no longer valid, or the wait of a gang; `only` as in `ends`."""
@@ -848,8 +828,7 @@ class Plans:
         if life.places or self._groups.is_complete(name):
             return ()
         now_us, seen = self._clock.wall_us(), self._view.pods.seen
-        again_us = life.evicted_us + EVICTIONS_SECONDS * 1_000_000
-        if life.evicted_us and life.evicted_us <= life.waiting_since_us and now_us < again_us:
+        if life.evicted_us <= life.waiting_since_us and _was_evicted_lately(life, now_us):
             return ()
         oldest_us = now_us - (gang.waiting_seconds + SETTLING_SECONDS) * 1_000_000
         old = (uid for uid, held in life.held.items() if held.since_us < oldest_us)
@@ -861,8 +840,6 @@ class Plans:
 
     def partials(self) -> list[str]:
         """Return all such members, in the order of their gangs."""
-        if not self._all_or_nothing:
-            return []
         return [uid for name in sorted(self._groups.lives) for uid in self.partial(name)]
 
     # --- the ledger -----------------------------------------------------------------------------
@@ -882,9 +859,7 @@ class Plans:
 
     def refused(self, name: str, chosen: Chosen) -> None:
         """Take back what the ledger has not recorded with these reservations, and will not."""
-        drop = self._dropping.get(name)
-        if drop is not None and drop in chosen.events:
-            self._drops[name] = self._dropping.pop(name)
+        self.drops_failed(chosen.events)
         plan = self._plans.get(name)
         if plan is not None and plan.event in chosen.events:
             self._unplan(name)
@@ -905,7 +880,8 @@ class Plans:
     def drop_refused(self, dropped: PlanDropped) -> None:
         """Let an end that the ledger refused be recorded under a new key, after a while."""
         if self._dropping.pop(dropped.group, None) is not None:
-            self._drops[dropped.group] = _end_at(dropped, self._clock.wall_us())
+            at_us = self._clock.wall_us()
+            self._drops[dropped.group] = events.plan_dropped(dropped, at_us, at_us)
             self._delays.failed(dropped.group)
 
     def has_told(self, event: LedgerEvent) -> bool:

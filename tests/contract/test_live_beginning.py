@@ -19,6 +19,7 @@ from ledger.domain.log.recorded_node import recorded_node
 from ledger.domain.nodes import NodeFacts
 from ledger.store.reading.pod_queries import voided_attempts
 from ledger.store.writing.append import Writer
+from scheduler.decide.group.life import DEADLINE
 from scheduler.record.events import ACTOR, gone
 from scheduler.record.refusing import Told
 from scheduler.service.api.words import WEBHOOK_ACTOR
@@ -208,13 +209,21 @@ def test_the_lives_of_groups_that_hold_or_plan_are_told_as_they_were(store: Stor
             reserved("alone", share(5, 100), group="alone"),
             observed("older", share(6, 100), group="alone"),
             observed("other", share(7, 100), group="others"),
+            planned("late", ("l", (0,))),
+            reserved("l", share(0, 100), group="late"),
+            bound("l"),
+            PlanDropped(group="late", reason=DEADLINE),
+            released("l"),
         ):
             writer.append([clock.new(event)])
         told = begin(ledger).groups
         whole = lives_of((one.event, one.envelope.wall_us) for one in ledger.read_events())
 
     lives = lives_of(told)
-    assert lives.keys() == {"over", "open", "alone", "others"}
+    assert lives.keys() == {"over", "open", "alone", "others", "late"}
+    late = lives.pop("late")
+    assert late.evicted_us == whole["late"].evicted_us > 0, "it is not evicted again soon"
+    assert (late.gave_up, late.held_at_once) == (True, 0), "a release hides that it was bound"
     assert lives == {name: whole[name] for name in lives}
     assert list(lives["open"].places) == ["uid-s"]
     assert (list(lives["alone"].observed), lives["alone"].held_at_once) == (["uid-older"], 2)

@@ -375,6 +375,15 @@ def gpu_minors(placement: Placement) -> tuple[int, ...]:
     return tuple(share.minor for share in placement.shares if share.device_type == GPU)
 
 
+def same_again(cluster: TrialCluster, placement: Placement) -> Placement | None:
+    """Return the place on the same GPUs if it is free now, as it would be taken."""
+    minors = frozenset(gpu_minors(placement)) or None
+    again = cluster.try_place(placement.request, placement.node, minors)
+    if again is not None:
+        cluster.undo(again)
+    return again
+
+
 def _able(vectors: Vectors, examples: Sequence[PodRequest], rooms: Rooms) -> BoolArray:
     """Return which vectors each node could take, by everything that is counted."""
     table = vectors.table

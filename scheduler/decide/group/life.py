@@ -65,7 +65,8 @@ class GroupLife:
         waiting_since_us: time of the plan with which the first of those now held began.
         held_at_once: the most members that ever held their devices at one time, whoever gave them.
         gave_up: the deadline has passed once without enough members.
-        evicted_us: when a bound member ended last because its gang missed the deadline.
+        evicted_us: when a bound member ended last after its gang missed the deadline. It may have
+            been evicted, also where whoever recorded its end does not know that.
     """
 
     name: str
@@ -144,8 +145,8 @@ def apply_life(life: GroupLife, event: LedgerEvent, at_us: int) -> GroupLife:
             return replace(life, held={**life.held, event.pod_uid: bound})
         case PodReleased() | PodVoided() if event.pod_uid in life.held:
             others = {uid: held for uid, held in life.held.items() if uid != event.pod_uid}
-            is_evicted = life.held[event.pod_uid].bound and event.reason == DEADLINE
-            return replace(life, held=others, evicted_us=at_us if is_evicted else life.evicted_us)
+            may_be = life.gave_up and isinstance(event, PodReleased)
+            return replace(life, held=others, evicted_us=at_us if may_be else life.evicted_us)
         case PodReleased() if event.pod_uid in life.observed:
             left_over = {uid: at for uid, at in life.observed.items() if uid != event.pod_uid}
             return replace(life, observed=left_over)

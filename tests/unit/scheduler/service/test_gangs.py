@@ -25,7 +25,7 @@ from scheduler.service.groups import EVICTIONS_SECONDS, SETTLING_SECONDS
 from scheduler.service.holds import HOLD_SECONDS
 from scheduler.service.members import Waiting
 from tests.support.fake_api import ANSWERED
-from tests.support.grouped import Scene
+from tests.support.grouped import GANG, Scene
 from tests.support.objects import container, pod
 
 GATED = [{"name": "tenure.sh/gang"}]
@@ -247,8 +247,9 @@ def test_bound_members_of_a_gang_that_missed_its_deadline_are_evicted_where_that
     assert list(scene.pods) == ["gang-1", "gang-2", "gang-3"]
 
 
+@pytest.mark.parametrize("reason", [DEADLINE, "deleted"], ids=["by us", "a takeover between"])
 @pytest.mark.parametrize("pause", [0, EVICTIONS_SECONDS])
-def test_members_of_a_gang_are_evicted_once_in_ten_minutes(pause: int) -> None:
+def test_members_of_a_gang_are_evicted_once_in_ten_minutes(pause: int, reason: str) -> None:
     """Where it fails again sooner, they stay, and others may join them."""
     scene = Scene(all_or_nothing=True)
     scene.gang(5, 3)
@@ -261,10 +262,46 @@ def test_members_of_a_gang_are_evicted_once_in_ten_minutes(pause: int) -> None:
         scene.settle()
         scene.settle()
         if name not in scene.pods:
-            scene.end(held, DEADLINE)
+            scene.end(held, reason)
     assert "gang-0" not in scene.pods
     assert ("gang-1" in scene.pods) == (not pause)
     assert scene.passing("gang-2") == ["a"]
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_gang_that_is_created_anew_after_an_eviction_is_not_evicted_soon(
+    *, is_restarted: bool
+) -> None:
+    """All its Pods are replaced, as by a JobSet, whoever leads by then."""
+    scene = Scene(all_or_nothing=True)
+    for first in (0, 3):
+        about = {"name": "gang", "min-available": "3", "waiting-time": "10s"}
+        annotations = {f"{GANG}/{key}": value for key, value in about.items()}
+        names = [f"gang-{first + number}" for number in range(3)]
+        for name in names:
+            scene.create(name, 2, annotations=annotations)
+        scene.passing(names[0])
+        assert not scene.bind(names[0], "a")
+        for seconds in (10, 1, 1):
+            scene.settle(seconds)
+        if first:
+            break
+        assert names[0] not in scene.pods
+        scene.end(next(o for o in scene.said(PodReserved) if o.pod_name == names[0]), DEADLINE)
+        for name in names[1:]:
+            scene.delete(name)
+        scene.settle()
+        if is_restarted:
+            now = scene.live.clock.now
+            scene = Scene(ledger=scene.live.ledger, all_or_nothing=True)
+            scene.live.clock.now = now
+    assert "gang-3" in scene.pods
+    assert scene.passing("gang-4") == ["a"]
+    for name in list(scene.pods):
+        scene.delete(name)
+    scene.end(next(one for one in scene.said(PodReserved) if one.pod_name == "gang-3"))
+    scene.settle(EVICTIONS_SECONDS)
+    assert not scene.groups.groups.lives, "nothing of it is left"
 
 
 def test_a_member_that_has_run_for_long_is_not_evicted() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any, Final
 
 import yaml
@@ -33,8 +34,14 @@ def by_name(things: list[Thing]) -> dict[str, Thing]:
 def test_the_right_to_evict_comes_with_its_option_alone() -> None:
     """And the Deployment is told of it."""
     for options, times in (((), 0), ((*IMAGE, "--evict-partial-gangs"), 1)):
-        text = str(printed_scheduler(*options))
+        things = printed_scheduler(*options)
+        rules = [rule for thing in things for rule in thing.get("rules", ())]
+        [*verbs] = [rule["verbs"] for rule in rules if "pods/eviction" in rule["resources"]]
+        assert verbs == [["create"]] * times
+        text = str(things)
         assert (text.count("pods/eviction"), text.count("--evict-partial-gangs")) == (times, times)
+    defaults = {field.name: field.default for field in fields(SchedulerOptions)}
+    assert defaults["evict_partial_gangs"] is False
 
 
 def test_the_second_kube_scheduler_has_one_profile_and_asks_for_every_pod_of_it() -> None:
