@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from ledger.domain.errors import InputError
@@ -27,9 +27,16 @@ class Sight:
 
     In the sight of one namespace others' holders are left out, names and amounts; nothing is called
     free because of that.
+
+    Attributes:
+        binding: what a service alone knows, by `namespace/name`: UIDs of Pods whose bind waits for
+            their gang, and how many have come.
+        in_part: likewise why the gangs of Pods may start in part.
     """
 
     namespace: str = ""
+    binding: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    in_part: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def whole(self) -> bool:

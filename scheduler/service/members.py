@@ -10,6 +10,7 @@ from typing import Final
 from certs.ports import Object
 from ledger.domain.annotations.gang import WAITING_TIME_DEFAULT_NS
 from ledger.domain.errors import InputError
+from ledger.domain.kube.pod_spec import why_in_part
 from ledger.domain.request.requests import PodRequest, group_name
 from ledger.domain.resources import (
     ANNOTATION_GANG_NAME,
@@ -20,7 +21,7 @@ from ledger.domain.resources import (
     LABEL_POD_GROUP_NAME,
 )
 from scheduler.service.ending import life_of
-from scheduler.service.holds import HOLD_SECONDS, seconds_of
+from scheduler.service.holds import seconds_of
 from scheduler.service.ports import Clock
 from scheduler.service.view import ClusterView
 
@@ -40,8 +41,7 @@ class Waiting:
         order: members of a group are planned in this order.
         hold_seconds: how long kube-scheduler may take from its filter to its bind.
         since: when the watch showed it first, by the monotonic clock.
-        is_given_early: it has claims, or volumes that may wait for a consumer: kube-scheduler gives
-            it these before it asks for the bind.
+        in_part: why its gang may start in part.
     """
 
     request: PodRequest
@@ -50,7 +50,7 @@ class Waiting:
     order: tuple[str, str]
     hold_seconds: float
     since: float
-    is_given_early: bool
+    in_part: tuple[str, ...]
 
     @property
     def is_gated(self) -> bool:
@@ -122,16 +122,16 @@ class Members:
             waiting.pop(uid, None)
             return
         known = waiting.get(uid)
-        spec, seconds = item.get("spec") or {}, seconds_of(item)
+        spec = item.get("spec") or {}
         gates = spec.get("schedulingGates") or ()
         waiting[uid] = Waiting(
             request=request,
             version=str(metadata.get("resourceVersion") or ""),
             gates=tuple(str(gate["name"]) for gate in gates),
             order=(str(metadata.get("creationTimestamp") or ""), life.name),
-            hold_seconds=seconds,
+            hold_seconds=seconds_of(item),
             since=self._clock.monotonic() if known is None else known.since,
-            is_given_early=bool(spec.get("resourceClaims")) or seconds > HOLD_SECONDS,
+            in_part=why_in_part(spec),
         )
 
     def drop(self, uid: str) -> None:

@@ -93,9 +93,8 @@ class Permits:
             self._reject(rejected)
         if attempt is not None:
             self._attempts[name] = attempt
-        if attempt is not None and attempt.calls.get(uid) == one:
-            self._starts.coming(uid, attempt.until)
-        if name in self._attempts:
+            if attempt.calls.get(uid) == one:
+                self._starts.coming(uid, attempt.until)
             self._look(name)
         try:
             return await answer
@@ -113,6 +112,14 @@ class Permits:
                 self._tell(name)
         self._announced = counts
 
+    def waiting(self) -> dict[str, tuple[str, str]]:
+        """Return the Pods that wait, by `namespace/name`: their UIDs, and for whom they wait."""
+        return {
+            f"{call.namespace}/{call.pod_name}": (call.pod_uid, self._describe(name))
+            for name in self._attempts
+            for call in self._calls(name)
+        }
+
     def drain(self) -> None:
         """Reject whoever waits, and who comes: this process is being stopped."""
         self._is_draining = True
@@ -121,21 +128,25 @@ class Permits:
     def give_up(self, pod_uid: str, why: str) -> None:
         """End the attempt of a gang of which a member that waits to be bound has gone."""
         for name, attempt in list(self._attempts.items()):
-            one = attempt.calls.get(pod_uid)
-            if one is not None:
-                call, _ = self._waiting[one.number]
+            if pod_uid in attempt.calls:
+                call, _ = self._waiting[attempt.calls[pod_uid].number]
                 self._look(name, wrong=f"{call.namespace}/{call.pod_name}: {why}")
 
     def _tell(self, name: str) -> None:
-        """Say of the Pods that wait how many of their gang have come, and until when they wait."""
-        attempt, clock = self._attempts[name], self._clock
-        until = clock.wall_us() / 1e6 + attempt.until - clock.monotonic()
-        come = f"{len(attempt.calls)} of {self._starts.needed(name)} members have come"
-        note = f"{come}, waits until {datetime.fromtimestamp(until, UTC):%H:%M:%S} UTC"
-        for one in attempt.calls.values():
-            call, _ = self._waiting[one.number]
+        note = self._describe(name)
+        for call in self._calls(name):
             pod = about_pod(call.namespace, call.pod_name, call.pod_uid)
             self._binder.telling.tell(pod, WAITS, note, action="Binding", kind=NORMAL)
+
+    def _calls(self, name: str) -> list[BindCall]:
+        return [self._waiting[one.number][0] for one in self._attempts[name].calls.values()]
+
+    def _describe(self, name: str) -> str:
+        """Return how many of a gang have come, and until when they wait."""
+        attempt, clock = self._attempts[name], self._clock
+        until = clock.wall_us() / 1e6 + attempt.until - clock.monotonic()
+        come = f"held: {len(attempt.calls)} of {self._starts.needed(name)} members have come"
+        return f"{come}, until {datetime.fromtimestamp(until, UTC):%H:%M:%S} UTC"
 
     def _why_nothing(self) -> str:
         return DRAINING if self._is_draining else self._why_not()

@@ -108,9 +108,7 @@ class Starts:
 
     def is_as_permitted(self, name: str) -> bool:
         """Tell whether all that are permitted have their places where kube-scheduler wants them."""
-        places = self._groups.places(name)
-        planned = {place.request.uid: place.node_name for place in places}
-        return self.permitted(name).items() <= planned.items()
+        return not self.why_not(name, self.permitted(name))
 
     def not_begun(self, pod_uid: str) -> str:
         """
@@ -126,7 +124,7 @@ class Starts:
         has_group = one is not None and one.request.group is not None
         step = next_step(life, pod_uid, has_group=has_group)
         is_alone = has_group and bool(life.held) and step is MemberAction.PLACE_ALONE
-        return "" if is_alone or pod_uid in life.held or self.may_start_in_part(name) else name
+        return "" if is_alone or pod_uid in life.held or self._why_in_part(name) else name
 
     def is_awaited(self, pod_uid: str) -> bool:
         """Tell whether a gang that has begun waits for this member to be bound, too."""
@@ -134,12 +132,22 @@ class Starts:
         waits = pod_uid in self._members.without_node(name)
         return waits and self._groups.gang_of(name) is not None and self._groups.is_complete(name)
 
-    def may_start_in_part(self, name: str) -> bool:
-        """Tell whether a gang has something given before the bind, or is too large to wait."""
+    def in_part(self) -> dict[str, str]:
+        """Return why gangs may start in part, by the `namespace/name` of Pods without a node."""
+        return {
+            one.request.path: why
+            for name in self._groups.lives
+            if self.needed(name) > 0 and (why := self._why_in_part(name))
+            for one in self._members.without_node(name).values()
+        }
+
+    def _why_in_part(self, name: str) -> str:
+        """Return what of a gang is given before the bind, or that it is too large to wait."""
         gang = self._groups.gang_of(name)
         if gang is not None and gang.min_available > CALLS_MAX:
-            return True
-        return any(one.is_given_early for one in self._members.without_node(name).values())
+            return f"more than {CALLS_MAX} must start together, so its gang may start in part"
+        members = self._members.without_node(name).values()
+        return next((f"{one.request.path}: {why}" for one in members for why in one.in_part), "")
 
     def needed(self, name: str) -> int:
         """Return how many members must come to be bound together."""

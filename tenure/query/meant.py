@@ -252,8 +252,9 @@ def _is_known(source: Ledger, name: Name, sight: Sight) -> bool:
         case CpuName(node=node, cpus=cpus):
             return queries.has_cpus(source.connection, node=node, cpus=cpus)
         case PodName(namespace=namespace, name=pod):
-            return sight.sees(namespace) and bool(
-                pod_queries.pods(source.connection, pod=(namespace, pod))
+            return sight.sees(namespace) and (
+                f"{namespace}/{pod}" in sight.binding
+                or bool(pod_queries.pods(source.connection, pod=(namespace, pod)))
             )
         case OwnerName(namespace=namespace):
             within = namespace or sight.namespace

@@ -146,6 +146,7 @@ def answer_why(
         InputError: the ledger knows no such name, or it is no name of a Pod, a node or a card.
     """
     from ledger.store.reading import pod_queries
+    from ledger.store.reading.report_rows import PodSummary
 
     answer, output = Answer(), question.output
     readings = parse_name(question.name)
@@ -156,13 +157,16 @@ def answer_why(
         match meant:
             case PodName(namespace=namespace, name=pod):
                 found = pod_queries.pods(source.connection, pod=(namespace, pod))
-                stories = _meant([_story(source, each) for each in found])
+                uid, _ = sight.binding.get(str(meant), ("", ""))
+                if uid and uid not in {each.pod_uid for each in found}:
+                    found.append(PodSummary(pod_uid=uid, namespace=namespace, pod_name=pod))
+                stories = _meant([_story(source, each, sight) for each in found])
             case OwnerName(kind=kind, name=owner, namespace=namespace):
                 within = namespace or sight.namespace or None
                 found = pod_queries.pods(
                     source.connection, owner=f"{kind}/{owner}", namespace=within
                 )
-                stories = [_story(source, each) for each in found]
+                stories = [_story(source, each, sight) for each in found]
             case CardName(node=node, device_type=device_type, minor=minor):
                 sight.expect_whole("why a card is not free")
                 _why_devices(
@@ -182,6 +186,9 @@ def answer_why(
                     "why asks about Pods, nodes and cards", place=repr(question.name)
                 )
                 raise with_next(error, f"ask who holds it: tenure who {meant}")
+    for story in stories:
+        if story.state == WAITING and story.path in sight.in_part:
+            answer.note(f"{story.path}: {sight.in_part[story.path]}")
     if stories:
         stories = [_with_note(source, story) for story in stories]
         prospects = _prospects(source, stories, manifests, answer) if sight.whole else None
@@ -236,10 +243,11 @@ def _prospects(
     """
     Return what would make the one Pod fit now.
 
-    None for several Pods, for one with a place, and for one that breaks rules: no node is asked.
+    None for several Pods, for one with a place or about to be bound, and for one that breaks rules.
     """
     by_rule = [reason.nodes == 0 for story in stories for reason in story.reasons]
-    if len(stories) != 1 or stories[0].state != WAITING or (by_rule and all(by_rule)):
+    waits = [story for story in stories if story.state == WAITING and not story.note]
+    if len(stories) != 1 or not waits or (by_rule and all(by_rule)):
         return None
     from scheduler.cluster.snapshot import read_objects, settings_of, snapshot_of_ledger
     from scheduler.whatif.prospects import prospects_of
@@ -258,7 +266,7 @@ def _meant(stories: Sequence[PodStory]) -> list[PodStory]:
     return [*(there or stories)][-1:]
 
 
-def _story(source: Ledger, pod: PodSummary) -> PodStory:
+def _story(source: Ledger, pod: PodSummary, sight: Sight) -> PodStory:
     from ledger.store.reading import pod_queries
     from ledger.store.reading.views import When
 
@@ -271,13 +279,17 @@ def _story(source: Ledger, pod: PodSummary) -> PodStory:
     refusal = None
     if pod.refused_position:
         refusal = next(pod_queries.refusals(source.connection, position=pod.refused_position), None)
-    return PodStory(
+    story = PodStory(
         pod=pod,
         state=state_of(pod, refusal, held=any(each.closed_at_us is None for each in ever)),
         holders=tuple(ever),
         refusal=refusal,
         refusals=pod_queries.refusal_count(source.connection, pod_uid=pod.pod_uid),
     )
+    uid, why = sight.binding.get(story.path, ("", ""))
+    if uid != pod.pod_uid or story.state == PLACED:  # by the ledger it is bound by now
+        return story
+    return replace(story, state=WAITING, refusal=None, note=why)
 
 
 def _with_note(source: Ledger, story: PodStory) -> PodStory:
@@ -353,7 +365,7 @@ def _story_record(story: PodStory, now_us: int) -> dict[str, Any]:
         "pod_uid": story.pod.pod_uid,
         "owner": story.pod.owner,
         "state": story.state,
-        "since": iso_time(_since_us(story)),
+        "since": iso_time(since_us) if (since_us := _since_us(story)) else "",
         "message": refusal.message if waits and refusal else story.note,
         "shape": refusal.shape if refusal else "",
         "reasons": [*map(asdict, story.reasons)] if waits else [],
@@ -378,10 +390,11 @@ def _story_texts(story: PodStory) -> dict[str, Any]:
     first = story.reasons[0] if story.reasons and story.state in {WAITING, REFUSED} else None
     held = ", ".join(held_text(holder) for holder in story.holders)
     ended = next((h.end_reason for h in story.holders if h.end_reason), "")
+    waits = story.note if story.state == WAITING else ""
     return {
-        "since_text": format_time(_since_us(story)),
+        "since_text": format_time(since_us) if (since_us := _since_us(story)) else "",
         "held_text": held if story.state == PLACED else "",
-        "message": first.reason if first else ended or _policy(story),
+        "message": first.reason if first else waits or ended or _policy(story),
     }
 
 
@@ -405,6 +418,9 @@ def _write_story(story: PodStory, now_us: int, out: TextIO) -> None:
         out.writelines(one_line(line) + "\n" for line in lines)
         if story.reasons:
             write_reasons([*map(asdict, story.reasons)], out)
+        return
+    if story.state == WAITING:
+        out.write(f"{path} waits to be bound, {one_line(story.note)}\n")
         return
     since = format_time(_since_us(story))
     if story.state == ENDED:
@@ -442,16 +458,12 @@ def _write_holders(
 
 
 def _waiting_lines(story: PodStory, refusal: RefusalRow, now_us: int) -> Iterator[str]:
-    waits = format_duration(max(0, now_us - refusal.at_us))
-    if story.state == REFUSED:
-        at = f"{format_time(refusal.at_us)} ({waits} ago)"
-        yield f"{story.path} was refused at admission, {at}: event {refusal.position}"
-        yield refusal.message
-        return
+    ago = format_duration(max(0, now_us - refusal.at_us))
+    at = f"{format_time(refusal.at_us)} ({ago} ago): event {refusal.position}"
     asks = f", asks for {refusal.shape}" if refusal.shape else ""
     times = "once" if story.refusals == 1 else f"{story.refusals} times"
-    at = f"{format_time(refusal.at_us)} ({waits} ago)"
-    yield f"{story.path} waits{asks}; refused {times}, last {at}: event {refusal.position}"
+    waits = f"waits{asks}; refused {times}, last {at}"
+    yield f"{story.path} {f'was refused at admission, {at}' if story.state == REFUSED else waits}"
     yield refusal.message
 
 

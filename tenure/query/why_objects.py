@@ -15,7 +15,8 @@ from typing import Any, Final
 from msgspec.structs import asdict
 
 from ledger.domain.errors import InputError
-from ledger.domain.kube.object_fields import found_in, items_in, section, text_in
+from ledger.domain.kube.object_fields import found_in, items_in, section, spec_of, text_in
+from ledger.domain.kube.pod_spec import why_in_part
 from ledger.domain.log.events import PodObserved, RefusalReason
 from ledger.domain.request.requests import PodRequest, group_name
 from scheduler.cluster.constraints import not_looked_at
@@ -251,6 +252,8 @@ def _stories(
     held = {event.pod_uid: event for event in run.adopted}
     unread = {each.object: each.text for each in run.unreadable}
     waiting = {arrival.pod.uid for arrival in run.arrivals} & {pod.uid for pod in pods}
+    requests = (each.pod for each in run.arrivals if isinstance(each.pod, PodRequest))
+    gangs = {each.uid for each in requests if each.gang is not None}
     if waiting and not run.nodes:
         error = InputError("no Node in the input, so no Pod can be decided")
         raise with_next(error, f"{_PRINT} | tenure why NAMESPACE/POD -")
@@ -268,6 +271,9 @@ def _stories(
             story = replace(story, held=held[pod.uid], message=unread.get(pod.title, ""))
         elif pod.uid in decided.outcomes:
             story = _waits(story, decided)
+            if pod.uid in gangs:
+                for why in why_in_part(spec_of(pod.body)):
+                    answer.note(f"{story.path}: {why}")
         else:
             story = replace(story, state=REFUSED, message=unread.get(pod.title, ""))
         stories.append(story)

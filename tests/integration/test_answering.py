@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -144,3 +145,50 @@ def test_a_question_that_can_not_be_read_says_which_parameter(
     with pytest.raises(InputError, match=words):
         asyncio.run(answering.answer("who", params, ""))
     answering.close()
+
+
+HELD = "held: 3 of 4 members have come, until 12:03:05 UTC"
+
+
+@pytest.mark.parametrize(
+    ("name", "uid"), [("ml/w-0", "new"), ("ml/big-1", "uid-big-1"), ("ml/nb-7", "again")]
+)
+@pytest.mark.parametrize("output", [[], [("output", "json")], [("output", "csv")]])
+def test_a_pod_whose_bind_waits_for_its_gang_is_explained_by_that(
+    name: str, uid: str, output: list[tuple[str, str]], ledger: str
+) -> None:
+    """One that no ledger knows, that was refused before, or whose name another Pod had."""
+
+    def sight(namespace: str) -> Sight:
+        return Sight(namespace=namespace, binding={name: (uid, HELD)})
+
+    answering = Answering(ledger, sight)
+    text = asyncio.run(answering.answer("why", [("name", name), *output], "ml")).text
+    hidden = [("name", name), *output]
+    with pytest.raises(InputError, match="knows no Pod"):
+        asyncio.run(answering.answer("why", hidden, "other"))
+    answering.close()
+    assert HELD in text
+    assert "Insufficient" not in text, "it has a place now"
+    if not output:
+        assert text == f"{name} waits to be bound, {HELD}\n"
+    if ("output", "json") in output:
+        record = json.loads(text)
+        assert (record["pod_uid"], record["state"], record["message"]) == (uid, "waiting", HELD)
+        assert (record["since"], record["reasons"]) == ("", [])
+
+
+def test_what_the_ledger_has_of_a_pod_comes_after_what_waits_in_memory(ledger: str) -> None:
+    """It was reserved for between the question and the answer; a gang in part is a note."""
+
+    def sight(namespace: str) -> Sight:
+        binding = {"ml/train-0": ("uid-train-0", HELD)}
+        return Sight(namespace=namespace, binding=binding, in_part={"ml/big-1": "in part"})
+
+    answering = Answering(ledger, sight)
+    placed = asyncio.run(answering.answer("why", [("name", "ml/train-0")], ""))
+    waits = asyncio.run(answering.answer("why", [("name", "ml/big-1")], ""))
+    answering.close()
+    assert "ml/train-0 has its place" in placed.text
+    assert "Insufficient gpu devices" in waits.text
+    assert "ml/big-1: in part" in waits.notes

@@ -156,6 +156,19 @@ def test_where_a_pod_stands(line: CommandLine, wanted: Object, said: str) -> Non
     assert not line.ledger.exists()
 
 
+def test_a_gang_that_may_start_in_part_is_noted(line: CommandLine) -> None:
+    """Of its member, and of no other Pod with a volume."""
+    gang = {f"gang.scheduling.koordinator.sh/{key}": "1" for key in ("name", "min-available")}
+    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+    other, one = (gpu_pod(GPU, name=name, volumes=volumes) for name in ("other", "one"))
+    one["metadata"]["annotations"] = gang
+    path, why = dumped(line, *cluster(), other, one), "its gang may start in part"
+    assert why not in line.run("why", "ml/other", path).err
+    answer = line.run("why", "ml/one", path)
+    assert "ml/one: spec.volumes: kube-scheduler gives them before it binds" in answer.err
+    assert why in answer.err
+
+
 def test_what_is_not_looked_at_is_a_warning_of_this_pod_alone(line: CommandLine) -> None:
     """Others' constraints are not this Pod's."""
     spread = [{"topologyKey": "zone", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}]

@@ -402,6 +402,13 @@ def has_volume_claims(spec: Mapping[str, object]) -> bool:
     return not _CLAIMED_VOLUMES.isdisjoint(kinds)
 
 
+def why_in_part(spec: Mapping[str, object]) -> tuple[str, ...]:
+    """Return why a gang with this member may start in part. Rule: docs/adr/0043."""
+    given = {"resourceClaims": spec.get("resourceClaims"), "volumes": has_volume_claims(spec)}
+    why = "kube-scheduler gives them before it binds the pod, so its gang may start in part"
+    return tuple(f"spec.{field}: {why}" for field, is_there in given.items() if is_there)
+
+
 def placement_rules(spec: Mapping[str, object]) -> PlacementRules:
     """
     Read node selector, required node affinity and tolerations of a Pod's `spec`.

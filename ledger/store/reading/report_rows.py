@@ -150,9 +150,9 @@ class PodSummary:
     pod_uid: str
     namespace: str
     pod_name: str
-    owner: str
-    reserved_position: int
-    refused_position: int
+    owner: str = ""
+    reserved_position: int = 0
+    refused_position: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

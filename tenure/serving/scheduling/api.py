@@ -60,18 +60,21 @@ class Answering:
     Answers one question at a time out of the ledger, over a connection for reading.
 
     A thread, so that who waits for kube-scheduler does not wait for a database; one, so that
-    questions take no more than one place of it.
+    questions take no more than one place of it. `sight` is called outside it, with the namespace
+    whose lines are asked for.
     """
 
     def __init__(
         self,
         ledger: str,
+        sight: Callable[[str], Sight] = lambda namespace: Sight(namespace=namespace),
         *,
         thread: ThreadPoolExecutor | None = None,
         seconds: float = ANSWER_SECONDS,
         rows_max: int = ROWS_MAX,
     ) -> None:
         self._url = ledger
+        self._sight = sight
         self._thread = thread or ThreadPoolExecutor(1, thread_name_prefix="answers")
         self._seconds = seconds
         self._rows_max = rows_max
@@ -98,7 +101,7 @@ class Answering:
             fact = f"too many questions wait: waiting_max={WAITING_MAX}"
             raise RefusedError(429, "TooManyRequests", fact, retry=True)
         self._waiting += 1
-        one = _Work(question, Sight(namespace=namespace))
+        one = _Work(question, self._sight(namespace))
         begun = self._thread.submit(self._answered, one)
         work = asyncio.wrap_future(begun)
         work.add_done_callback(self._done)
@@ -269,7 +272,13 @@ async def answer_discovery(
 
 def answer_people(process: Process, late: LateRoutes, routes: Iterable[Route]) -> None:
     """Answer questions, and these routes besides, until the process ends; whoever leads."""
-    answering = Answering(process.options.ledger)
+    live = process.live
+
+    def sight(namespace: str) -> Sight:
+        binding, in_part = live.permits.waiting(), live.groups.starts.in_part()
+        return Sight(namespace=namespace, binding=binding, in_part=in_part)
+
+    answering = Answering(process.options.ledger, sight)
     process.stack.callback(answering.close)
     late.come([*questions(process.objects, answering), *routes])
     process.stack.callback(late.go)

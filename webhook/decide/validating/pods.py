@@ -11,7 +11,7 @@ from ledger.domain.annotations.wire import annotation_path, label_path
 from ledger.domain.devices import WHOLE_PERCENT
 from ledger.domain.errors import FieldError, InputError
 from ledger.domain.kube.object_fields import annotations_of, labels_of, spec_of
-from ledger.domain.kube.pod_spec import has_volume_claims
+from ledger.domain.kube.pod_spec import why_in_part
 from ledger.domain.request.claimed import as_asked, is_claimed
 from ledger.domain.request.isolation import provider_of
 from ledger.domain.request.requests import DeviceDemand, PodRequest
@@ -235,7 +235,8 @@ def _said(
     if request.operation == CREATE:
         yield from _left_over(pod, asked, settings)
     yield from _without_effect(examined.request)
-    yield from _in_part(pod, examined.request)
+    if examined.request is not None and examined.request.gang is not None:
+        yield from (say(Advice.GANG_IN_PART, why) for why in why_in_part(spec_of(pod)))
     yield from near_misses.near_misses(pod, spec, settings)
 
 
@@ -268,17 +269,6 @@ def _without_effect(request: PodRequest | None) -> Iterator[Said]:
         field = f"{annotation_path(ANNOTATION_DEVICE_ALLOCATE_HINT)}.gpu.requiredTopologyScope"
         text = "shares of several GPUs are never under one scope, so the pod waits for ever"
         yield say(Advice.NEVER_PLACED, f"{field}: {text}")
-
-
-def _in_part(pod: Json, request: PodRequest | None) -> Iterator[Said]:
-    """Say of a gang's member that its bind waits for no other. Rule: docs/adr/0043."""
-    if request is None or request.gang is None:
-        return
-    spec = spec_of(pod)
-    fields = {"resourceClaims": spec.get("resourceClaims"), "volumes": has_volume_claims(spec)}
-    for field in (field for field, has in fields.items() if has):
-        text = "kube-scheduler gives them before it binds the pod, so its gang may start in part"
-        yield say(Advice.GANG_IN_PART, f"spec.{field}: {text}")
 
 
 def _is_part(demand: DeviceDemand) -> bool:

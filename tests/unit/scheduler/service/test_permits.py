@@ -145,10 +145,14 @@ def test_who_waits_is_told_how_many_have_come_and_until_when() -> None:
         await start.come("gang-1")
         for _ in range(2):
             await start.wait(1)
+        assert start.permits.waiting() == {
+            f"ml/{name}": (f"pod-{name}", both) for name in ("gang-0", "gang-1")
+        }
         await start.wait(LATE)
 
+    first, both = (f"held: {n} of 3 members have come, until 08:00:09 UTC" for n in (1, 2))
     asyncio.run(act())
-    first, both = (f"{n} of 3 members have come, waits until 08:00:09 UTC" for n in (1, 2))
+    assert not start.permits.waiting()
     assert notes.heard == [("gang-0", first), ("gang-0", both), ("gang-1", both)]
 
 
@@ -482,10 +486,16 @@ def test_a_gang_with_claims_or_volumes_is_bound_as_they_come(early: dict[str, An
     start = Start()
     start.scene.gang(2, 2, **early)
 
+    in_part = start.scene.groups.starts.in_part
+
     async def act() -> None:
         await start.come("gang-0")
         await start.scene.tasks.all_done()
+        assert not in_part(), "all that must start together are reserved for"
 
+    [why] = set(in_part().values())
+    assert why.startswith(f"ml/gang-0: spec.{next(iter(early))}: kube-scheduler gives them")
+    assert in_part().keys() == {"ml/gang-0", "ml/gang-1"}
     asyncio.run(act())
     assert start.bound() == {"gang-0": "a"}
 
