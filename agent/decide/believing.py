@@ -102,7 +102,7 @@ class Believing:
             raise error.within(place) from error
         said = (proof.attempt, proof.position, proof.containers, proof.incarnation)
         ours = (holding.attempt, holding.position, holding.containers, known.origin.incarnation)
-        if said != ours:
+        if said != ours or proof.shown != holding.shown:
             raise InputError("it proves another holding than it stands beside", field=place)
         return proof
 

@@ -209,7 +209,7 @@ def _is_hidden(one: HeldByPod, look: Look) -> bool:
     """Tell whether an unseen process could be there; what others gave may be unknown cards."""
     if one.kind != GRANTED:
         return look.blind
-    return any(each.device_id in look.hidden for each in one.devices)
+    return not look.hidden.isdisjoint(one.in_sight)
 
 
 def _gone(held: Iterable[HeldByPod], look: Look, others: AbstractSet[str]) -> tuple[str, ...]:

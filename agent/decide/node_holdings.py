@@ -10,7 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from msgspec import UNSET
+
 from ledger.domain.annotations.proof import ProvenContainer, ProvenDevice
+from ledger.domain.annotations.tenure import Shown, cards_in
 
 GRANTED: Final = "granted"
 LOST: Final = "lost"
@@ -30,6 +33,7 @@ class HeldByPod:
         phase: `reserved`, `bound`, `assigned`, `observed` or `lost`.
         position: of the reservation in the ledger.
         proof: the text of `tenure.sh/proof`, signed for this node; empty where it has none.
+        shown: the cards that its containers see.
     """
 
     pod_uid: str
@@ -41,6 +45,7 @@ class HeldByPod:
     phase: str
     position: int
     proof: str = ""
+    shown: Shown = UNSET
 
     @property
     def key(self) -> HoldingKey:
@@ -56,6 +61,11 @@ class HeldByPod:
             for one in container.devices
         }
         return tuple(sorted(found.values(), key=lambda one: (one.device_type, one.minor)))
+
+    @property
+    def in_sight(self) -> frozenset[str]:
+        """Return the ids of its devices, and of the cards that its containers see beside them."""
+        return frozenset((*(one.device_id for one in self.devices), *cards_in(self.shown)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,7 @@ from agent.plugin.files import read_file
 from agent.report.held import Asked, asked_by_living
 from agent.service.link import HoldingsOfNode
 from ledger.domain.annotations.proof import EVERY, ProvenContainer, ProvenDevice
+from ledger.domain.annotations.tenure import cards_in
 from ledger.domain.errors import InputError
 from ledger.domain.resources import TYPE_GPU
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY
@@ -101,6 +102,11 @@ class HeldHere:
             for device in one.devices
         }
         return tuple(found.values())
+
+    def shown_to(self, pod_uid: str) -> Sequence[str]:
+        """Return the ids of all cards that a Pod's containers see. Raises InputError: as above."""
+        believed = self._believed(pod_uid)
+        return () if believed is None else cards_in(believed.proof.shown)
 
     def is_held(self, pod_uid: str) -> bool:
         """Tell whether a Pod holds anything. Raises InputError: its proof can't be believed."""
@@ -204,6 +210,10 @@ class HoldingsFile:
         except OSError:
             return None
         return now.st_ino, now.st_mtime_ns, now.st_size
+
+    def shown_to(self, pod_uid: str) -> Sequence[str]:  # noqa: ARG002 - the port's
+        """Return nothing: a file tells of no group, so containers see their own alone."""
+        return ()
 
     def is_held(self, pod_uid: str) -> bool:  # noqa: ARG002 - the port's
         """Tell of no Pod: the file names containers, or says nothing of them."""

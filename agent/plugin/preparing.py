@@ -9,13 +9,13 @@ from typing import Any, Protocol
 from agent.checkpoint import CheckpointError, DeviceCheckpoint
 from agent.decide.isolation import UnknownSizeError
 from agent.decide.slots import Given, given, name_of, qualified, slot_ids, started
-from agent.decide.slots_cdi import CardEdits, Edits, specification_of
+from agent.decide.slots_cdi import LISTS, CardEdits, Edits, specification_of
 from agent.plugin import messages
 from agent.plugin.files import SpecFolder
 from agent.plugin.messages import MESSAGE_MAX, Allocated, NotYetError, devices_in
 from ledger.domain.annotations.proof import ProvenDevice
 from ledger.domain.errors import InputError
-from ledger.domain.resources import SLOT
+from ledger.domain.resources import ENV_CUDA_VISIBLE, SLOT, TYPE_GPU
 
 
 class Holdings(Protocol):
@@ -23,6 +23,9 @@ class Holdings(Protocol):
 
     def devices_of(self, pod_uid: str, container: str) -> Sequence[ProvenDevice] | None:
         """Return a container's devices, as the ledger says; None where nothing is known of it."""
+
+    def shown_to(self, pod_uid: str) -> Sequence[str]:
+        """Return the ids of all cards that a Pod's containers see; none = their own alone."""
 
     def is_held(self, pod_uid: str) -> bool:
         """Tell whether a Pod holds something by a word of now; it may not name its containers."""
@@ -148,9 +151,17 @@ class Slots:
         if unknown:
             whose = f"pod_uid={one.pod_uid}, container={one.container}"
             raise InputError(f"no CDI specification shows it: device={unknown[0]}, {whose}")
-        isolated = self._isolated(devices)
-        both = {kind: [*isolated.get(kind, ()), *more.get(kind, ())] for kind in {*isolated, *more}}
-        return specification_of(one.name, [cards[each] for each in ids], both, devices=ids)
+        edits = [self._isolated(devices), more]
+        shown = self._holdings.shown_to(one.pod_uid)
+        others = [each for each in shown if each in cards and each not in ids]
+        if others and not edits[0]:  # who is limited to parts of cards sees these alone
+            own = (each.device_id for each in devices if each.device_type == TYPE_GPU)
+            edits.append({"env": [f"{ENV_CUDA_VISIBLE}={','.join(own)}"]})
+            others = [*ids, *others]
+        else:
+            others = ids
+        both = {kind: [each for part in edits for each in part.get(kind, ())] for kind in LISTS}
+        return specification_of(one.name, [cards[each] for each in others], both, devices=ids)
 
 
 class SlotPlugin:

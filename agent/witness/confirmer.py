@@ -31,10 +31,11 @@ from agent.plugin.preparing import Holdings
 from agent.service.link import RefusedError, ServiceLink
 from agent.witness.asking import AwayError, PodResources, Runtime, places
 from agent.witness.history import BAD, Judged, judged, readable
-from agent.witness.seen import SOURCE_AWAY, Read, Seen, seen
+from agent.witness.seen import SOURCE_AWAY, Read, Seen, Source, seen
 from agent.witness.visible import shown as cards_shown
 from ledger.domain.annotations.checkpoints import DeviceCheckpoint as GivenDevices
 from ledger.domain.annotations.proof import ProvenDevice
+from ledger.domain.annotations.tenure import cards_in
 from ledger.domain.errors import InputError, TenureError
 from ledger.domain.kube.object_fields import found_in, items_in, section, text_in
 from ledger.domain.resources import NVIDIA_GPU, SLOT, TYPE_GPU
@@ -105,6 +106,10 @@ class Gate:
         """Return a container's devices; None where they are not known, or it may not start yet."""
         devices = self._holdings.devices_of(pod_uid, container)
         return devices if not devices or self._lets(pod_uid) else None
+
+    def shown_to(self, pod_uid: str) -> Sequence[str]:
+        """Return the ids of all cards that the containers of a Pod see; none = their own alone."""
+        return self._holdings.shown_to(pod_uid)
 
     def is_held(self, pod_uid: str) -> bool:
         """Tell whether a Pod holds something; by that alone one starts that ran before."""
@@ -395,19 +400,21 @@ def _given(read: Read, found: Seen) -> tuple[GivenDevices, ...] | None:
 
 
 def hidden_cards(known: NodeHoldings, found: Seen) -> Iterable[str]:
-    """Yield the cards that are held and of which it is not known who is on them."""
+    """Yield the cards that are held or seen and of which it is not known who is on them."""
     for one in known.pods():
-        for device in one.devices:
-            if device.device_type == TYPE_GPU and found.hides(device.device_id):
-                yield device.device_id
+        others = {each.device_id for each in one.devices if each.device_type != TYPE_GPU}
+        yield from filter(found.hides, one.in_sight - others)
 
 
 def _observed(known: NodeHoldings, found: Seen, read: Read) -> Iterable[Observed]:
     cards: dict[str, dict[str, set[str]]] = {}
     names: dict[str, tuple[str, str]] = {}
     for card in found.cards:
-        for whose, _ in card.holders:
-            if whose.pod_uid:
+        for whose, sources in card.holders:
+            by_sight = sources == {Source.ENVIRONMENT} and any(
+                card.uuid in cards_in(one.shown) for one in known.of_pod(whose.pod_uid)
+            )
+            if whose.pod_uid and not by_sight:
                 cards.setdefault(whose.pod_uid, {}).setdefault(whose.container, set()).add(
                     card.uuid
                 )

@@ -191,6 +191,7 @@ ANNOTATION_TENURE_VOCABULARY: Final = "tenure.sh/vocabulary"  # on policies and 
 ANNOTATION_TENURE_ORIGINAL: Final = "tenure.sh/original-request"
 ANNOTATION_TENURE_VISIBLE_PREFIX: Final = "tenure.sh/visible."
 ANNOTATION_TENURE_ALLOCATED_PREFIX: Final = "tenure.sh/allocated."
+ANNOTATION_TENURE_SHOWN: Final = "tenure.sh/shown"  # on bound Pods, cards of others of its group
 ANNOTATION_TENURE_ALLOCATION: Final = "tenure.sh/allocation"  # signed, on bound Pods
 ANNOTATION_TENURE_PROOF: Final = "tenure.sh/proof"  # signed, on bound Pods, for the node's agent
 ANNOTATION_TENURE_FENCE: Final = "tenure.sh/fence"  # on Pods whose Binding got no answer

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from msgspec import structs
 
+from ledger.domain.annotations.tenure import encode_shown
 from ledger.domain.devices import GPU, DeviceRecord
 from ledger.domain.errors import InputError
 from ledger.domain.kube.derived_links import derive_links
@@ -98,7 +99,7 @@ def as_observed(event: PodReserved) -> PodObserved:
     return PodObserved(source=GRANTED, **_held(event))
 
 
-_DECIDED: Final = frozenset({"arrival", "device_models", "group", "request"})
+_DECIDED: Final = frozenset({"arrival", "device_models", "request"})
 """The fields that reservations and observations have alike and that do not say what is held."""
 
 
@@ -125,7 +126,6 @@ def opening_of(event: PodReserved | PodObserved) -> PodReserved | PodObserved:
     return PodReserved(
         **(_held(event) | {"snapshot": snapshot}),
         resource_version=event.resource_version,
-        group=event.group,
     )
 
 
@@ -139,6 +139,7 @@ def held_by(holding: Holding, node_uid: str, node_name: str) -> PodObserved:
         node_uid=node_uid,
         node_name=node_name,
         source=BY_CLAIM if holding.holder == CLAIM else holding.kind,
+        annotations=encode_shown(holding.shown),
         **common_fields(holding, PodObserved),
     )
 

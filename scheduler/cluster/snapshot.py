@@ -317,12 +317,14 @@ def _holders(
     for uid, node in state.nodes.items():
         for holding in node.holdings.values():
             event = told.holdings.get(holding.pod_uid)
+            pod = held_by(holding, uid, node.name)
             pod = structs.replace(
-                held_by(holding, uid, node.name),
+                pod,
                 pod_uid=holding.pod_uid if holding.pod_uid not in seen else f"{holding.key}@{uid}",
                 dialect="" if event is None else event.dialect,
                 snapshot=PodSnapshot() if event is None else event.snapshot,
-                annotations={} if event is None else event.annotations,
+                annotations=pod.annotations if event is None else event.annotations,
+                group="" if event is None else event.group,
                 counted=event.counted if isinstance(event, PodObserved) else {},
             )
             seen.add(holding.pod_uid)

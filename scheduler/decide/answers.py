@@ -19,7 +19,11 @@ from ledger.domain.annotations.device_allocated import (
     encode_device_allocated,
 )
 from ledger.domain.annotations.gpu_topology import GpuTopologyAllocation, encode_gpu_topology
-from ledger.domain.annotations.tenure import ContainerDevices, encode_container_devices
+from ledger.domain.annotations.tenure import (
+    ContainerDevices,
+    encode_container_devices,
+    encode_shown,
+)
 from ledger.domain.device_types import DeviceType, Unit
 from ledger.domain.devices import GPU, WHOLE_PERCENT, DeviceShare
 from ledger.domain.kube.shared_templates import Amounts, matched_template, template_amounts
@@ -212,7 +216,7 @@ def _container_answer(
         containers.append(
             _devices_of(need.index, own, sorted({*placement.visible_minors, *own}), ids)
         )
-    annotations = encode_container_devices(containers)
+    annotations = encode_container_devices(containers) | encode_shown(placement.shown)
     if request.group is not None or _holds_whole_gpus(request):
         annotations[ANNOTATION_GPU_TOPOLOGY] = encode_gpu_topology(
             GpuTopologyAllocation(

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from ledger.domain.annotations.cpu import CpuBindPolicy, CpuExclusivePolicy
+from ledger.domain.annotations.tenure import cards_in
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import GPU, WHOLE_PERCENT, DeviceRecord, DeviceShare
 from ledger.domain.kube.derived_links import derive_links
@@ -71,6 +72,7 @@ def _facts(node: NodeState, facts: NodeFacts | None, units: Sequence[Unit]) -> N
 def cards_of(node: NodeState) -> Iterator[CardView]:
     """Yield what is left of a node's cards by the ledger, by minor."""
     everyone = list(node.everyone())
+    shown = {each for one in node.holdings.values() for each in cards_in(one.shown)}
     closed = node.lost or any(GPU in each.unknown_types for each in everyone)
     on: dict[str, list[tuple[Holding, DeviceShare]]] = {}
     for holding in everyone:
@@ -79,7 +81,8 @@ def cards_of(node: NodeState) -> Iterator[CardView]:
                 on.setdefault(share.device_id, []).append((holding, share))
     for record in sorted(node.devices, key=lambda each: each.key):
         if record.device_type == GPU:
-            yield _card(record, on.get(record.device_id, ()), closed=closed)
+            there = on.get(record.device_id, ())
+            yield _card(record, there, closed=closed or record.device_id in shown)
 
 
 def _card(

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from ledger.domain.cpuset import CpuSet
+from ledger.domain.devices import GPU
 from ledger.domain.log.events import PodObserved
 from ledger.domain.log.workload import NO_WORKLOAD, Workload
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.request.requests import PodRequest, is_member
+from ledger.domain.request.requests import PodRequest, group_name, is_member
 from scheduler.decide.allocator import Allocator, has_gpus
 from scheduler.decide.cards.view import NodeView
 from scheduler.decide.filter.equivalence import REFUSALS_BEFORE, EquivalenceClasses
@@ -192,6 +194,7 @@ class Engine:
             ordinal: the number of the arrival, read by `random`.
             limits: nodes that others keep the Pod from; None = nobody does.
         """
+        self._ask(request)
         shape = self._shapes.shape_of(request)
         row = ratings = self._rows.current(shape)
         if led := self._lead.applies(request):
@@ -277,6 +280,7 @@ class Engine:
 
         Rule: design section 5.2. `random` has no draw here: the first of the nodes that pass.
         """
+        self._ask(request)
         rows = self._node_rows.of.take(np.asarray(nodes, dtype=np.int64))
         return self._filtering.judge(request, self._shapes.shape_of(request), rows)
 
@@ -300,6 +304,7 @@ class Engine:
 
     def candidates(self, request: PodRequest) -> Sequence[int]:
         """Return the nodes that pass every test over arrays, best first by links and policy."""
+        self._ask(request)
         shape = self._shapes.shape_of(request)
         ratings = self._rows.current(shape)
         if self._lead.applies(request):
@@ -315,6 +320,8 @@ class Engine:
         among: Container[int] | None = None,
     ) -> Rooms:
         """Return what nodes have free for so many Pods like these; no node has too little."""
+        for request in requests[:1]:  # of one group
+            self._ask(request)
         shapes = [self._shapes.shape_of(request) for request in requests]
         takes, ranked = [], dict[int, None]()
         for request, shape in zip(requests, shapes, strict=True):
@@ -332,6 +339,7 @@ class Engine:
 
     def has_room(self, request: PodRequest, nodes: Sequence[int]) -> bool:
         """Tell whether one of these nodes passes every test over arrays; nothing is rated."""
+        self._ask(request)
         shape = self._shapes.shape_of(request)
         rows = self._node_rows.of.take(np.array(nodes, dtype=np.int64))
         admits = self._predicates.verdict(shape.static).admits
@@ -352,6 +360,7 @@ class Engine:
         self, request: PodRequest, node: int, only_minors: frozenset[int] | None = None
     ) -> Placement | None:
         """Reserve the Pod on this node, on these GPUs if given; None changes nothing."""
+        self._ask(request)
         shape, row = self._shapes.shape_of(request), int(self._node_rows.of[node])
         fits = self._rows.current(shape)[row] >= 0
         if not fits or not self._has_memory(row, request.memory_bytes):
@@ -483,8 +492,40 @@ class Engine:
         self._room_counter.put(row)
         self._lead.put(row)
 
-    def view(self, node: int) -> NodeView:
-        """Return what is left of one node, card by card."""
+    def shown(self, placement: Placement, minors: Collection[int]) -> Placement | None:
+        """
+        Return the placement as its containers are shown its group's cards; None = by no setting.
+
+        Rule: docs/adr/0046. Who has parts of cards, or cards without an id, sees its own alone.
+
+        Args:
+            minors: the GPUs that the group has on the node; of them those that it has whole.
+        """
+        if not self._settings.share_visible or placement.request.group is None:
+            return None
+        row, gpus = int(self._node_rows.of[placement.node]), self._arrays.gpus
+        given = [share for share in placement.shares if share.device_type == GPU]
+        own = {share.minor for share in given}
+        whole = self._holdings.whole_gpus(row, group_name(placement.request)).intersection(minors)
+        seen = sorted(own | whole)
+        ids = {each.minor: each.device_id for each in gpus.records[row]}
+        if own and all(share.exclusive for share in given) and all(map(ids.get, seen)):
+            shown = tuple(ids[minor] for minor in seen)
+            return structs.replace(placement, visible_minors=tuple(seen), shown=shown)
+        return structs.replace(placement, visible_minors=tuple(sorted(own)))
+
+    def _ask(self, request: PodRequest) -> None:
+        """Let cards be closed by whom they are shown to for everybody but the group of a Pod."""
+        self._ask_for("" if request.group is None else group_name(request))
+
+    def _ask_for(self, group: str) -> None:
+        for row in self._arrays.gpus.ask(group):
+            self._arrays.log.append(row, gave_back=True)
+
+    def view(self, node: int, group: str | None = None) -> NodeView:
+        """Return what is left of one node, card by card, for a group; None = who asked last."""
+        if group is not None:
+            self._ask_for(group)
         return self._allocator.view(int(self._node_rows.of[node]))
 
     def _by_links(self, request: PodRequest, shape: Shape, ratings: Ratings) -> Ratings:

@@ -106,6 +106,7 @@ class Placement(Struct, frozen=True, kw_only=True):
         shares: ordered by (device_type, minor).
         devices: the inventory record of each share, same order.
         visible_minors: GPUs that the Pod's whole group has on this node; empty without a group.
+        shown: ids of all cards that its containers are shown, where they see more than their own.
         search_cut: a bounded search stopped early; the answer fits but may not be the best.
         numa_parts: what the Pod takes of each NUMA node, where a NUMA policy chose them.
         shared_pools: the pools that a Pod without CPUs of its own is bound to.
@@ -122,6 +123,7 @@ class Placement(Struct, frozen=True, kw_only=True):
     devices: tuple[DeviceRecord, ...] = ()
     cpuset: CpuSet = EMPTY
     visible_minors: tuple[int, ...] = ()
+    shown: tuple[str, ...] = ()
     search_cut: bool = False
     numa_parts: tuple[NumaPart, ...] = ()
     shared_pools: tuple[CpuSharedPool, ...] = ()

@@ -130,6 +130,7 @@ class SchedulingSettings:
             the node policy; else after it, among nodes that it rates alike.
         owned_nodes_only: devices and CPUs are granted on nodes of ours alone, which carry the taint
             and the label that keep everybody else off.
+        share_visible: containers are shown the whole cards of their topology group (ADR 0046).
         vocabulary: what requests mean, which admission has to be told alike.
     """
 
@@ -137,6 +138,7 @@ class SchedulingSettings:
     node_policy: Annotated[str, Setting(key="node.policy", words=POLICIES)] = "scarcity"
     bottleneck_first: Annotated[bool, Setting(key="node.bottleneckFirst")] = True
     owned_nodes_only: Annotated[bool, Setting(key="node.ownedOnly")] = False
+    share_visible: Annotated[bool, Setting(key="groups.shareVisible")] = False
     devices: DeviceSettings = field(default_factory=DeviceSettings)
     mgpu: MGPUSettings = field(default_factory=MGPUSettings)
     cpu: CpuSettings = field(default_factory=CpuSettings)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from ledger.domain.annotations.tenure import cards_in
 from ledger.domain.devices import DeviceShare
 from ledger.domain.dialects.dra.shares import first_taken
 from ledger.domain.log.events import CLAIM, ClaimObserved, ClaimReserved
@@ -51,12 +52,22 @@ def no_room(node: NodeState, shares: Sequence[DeviceShare]) -> NoRoom | None:
     """Return why these shares can't be had on a node, None where they can."""
     taken = first_taken(node, shares)
     if taken is None:
-        return None
+        return _shown(node, shares)
     device = taken.device
     named = f"{device.device_type} {device.device_id or device.minor} of node {node.name}"
     return NoRoom(
         message=f"{named} {taken.fact}: {held_by(taken.holders)}", taken=bool(taken.holders)
     )
+
+
+def _shown(node: NodeState, shares: Sequence[DeviceShare]) -> NoRoom | None:
+    """Return who is shown one of these devices: it is closed to others until they end."""
+    for share in shares:
+        by = [one for one in node.holdings.values() if share.device_id in cards_in(one.shown)]
+        if by:
+            named = f"{share.device_type} {share.device_id} of node {node.name}"
+            return NoRoom(message=f"{named} is shown to containers: {held_by(by)}", taken=True)
+    return None
 
 
 def _held(event: ClaimReserved | ClaimObserved) -> Holding:

@@ -418,12 +418,12 @@ class Decisions:
         here, later = planned.placements[: len(requests)], planned.placements[len(requests) :]
         if taken:
             self._record_plan()
-        for placement in later:
+        for placement in (*later, *here):
             if placement is not None:
                 self.groups.keep(group_name(requests[0]), placement)
         for arrival, placement in zip(members, here, strict=True):
             if placement is not None:
-                answers[arrival] = self._take(arrival, placement, at_us)
+                answers[arrival] = self._take(arrival, placement, at_us, kept=True)
         if taken:
             self._record.decided()
         for arrival, request in members.items():
@@ -483,6 +483,9 @@ class Decisions:
         attempt = 1
         if is_member:
             placement = self.groups.with_seen(placement)
+            if placement.shown:
+                self.engine.release(request.uid)
+                self.engine.reserve(placement)
             attempt = self._attempts[request.uid] = self._attempts.get(request.uid, 0) + 1
         self._held[request.uid] = placement
         self._refusals.ask_anew(request.uid)

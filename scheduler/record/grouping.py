@@ -219,12 +219,13 @@ class Grouping:
         """
         Return the placement with all GPUs that its group has on the node.
 
-        Rule: GPU-topology proposal, "Record the allocation information to the pod annotation".
+        Rule: GPU-topology proposal, "Record the allocation information to the pod annotation"; with
+        `groups.shareVisible` those that it has whole, which outsiders are not given from then on.
         """
         if placement.request.group is None:
             return placement
         name = group_name(placement.request)
-        seen = {*placement.visible_minors, *gpu_minors(placement)}
+        seen = {*gpu_minors(placement)}
         for held in self._given.get(name, {}).values():
             if held.node_uid == placement.node_uid:
                 seen.update(held.minors)
@@ -234,6 +235,10 @@ class Grouping:
         for pod in self._observed(name):
             if pod.node_uid == placement.node_uid:
                 seen.update(share.minor for share in pod.shares if share.device_type == GPU)
+        shown = self.engine.shown(placement, seen)
+        if shown is not None:
+            return shown
+        seen.update(placement.visible_minors)
         return structs.replace(placement, visible_minors=tuple(sorted(seen)))
 
     def all_kept(self) -> Iterator[Placement]:
@@ -413,7 +418,8 @@ class Grouping:
 
     def _usable(self, life: GroupLife) -> dict[str, frozenset[int]]:
         uids: Iterable[str] = dict.fromkeys(place.node_uid for place in life.places.values())
-        views = {uid: self.engine.view(self._places[uid]) for uid in uids if uid in self._places}
+        there = {uid: self._places[uid] for uid in uids if uid in self._places}
+        views = {uid: self.engine.view(at, life.name) for uid, at in there.items()}
         return {
             uid: frozenset(
                 card.record.minor

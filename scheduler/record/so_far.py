@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
+from ledger.domain.annotations.tenure import cards_in, read_shown
 from ledger.domain.errors import InputError
 from ledger.domain.log.claims import claim_as_observed
 from ledger.domain.log.events import (
@@ -303,6 +304,7 @@ class SoFar:
             devices=known,
             cpuset=event.cpuset,
             numa_parts=numa_parts_of(event),
+            shown=cards_in(read_shown(event.annotations)),
         )
 
     def request(

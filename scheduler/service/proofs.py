@@ -53,6 +53,7 @@ class Signing:
             epoch=epoch,
             position=position,
             at_us=at_us,
+            shown=proof.shown,
             **common_fields(event, Allocation),
         )
         return {
@@ -81,6 +82,7 @@ class Signing:
             node_uid=node_uid,
             machine=self.machine_of(node_uid),
             containers=containers_of(holding),
+            shown=holding.shown,
         )
         key = self.proof_key
         return encode_proof(proof, key=key.public.key_id, sign=key.sign)[ANNOTATION_TENURE_PROOF]

@@ -21,10 +21,13 @@ from ledger.domain.log.events import (
 )
 from ledger.domain.log.recorded_request import recorded_request, request_digest
 from ledger.domain.log.standing import Ahead, Behind, InStep, Lost
+from ledger.domain.log.state import Holding
 from ledger.domain.request.requests import PodRequest
 from ledger.store.mending.recover import SeenPod
+from ledger.store.open import Ledger
 from ledger.store.projections.rebuild import rebuild
 from ledger.store.proving.verify import verify
+from ledger.store.reading.timetravel import load_state
 from tests.support.recovery import (
     allocation,
     live_pods,
@@ -336,6 +339,35 @@ def test_a_second_attempt_that_was_lost_takes_the_place_of_the_first(
         assert open_holdings(ledger) == held
         assert verify(ledger).findings == ()
     _drop(backup)
+
+
+@pytest.mark.parametrize("fits", [True, False], ids=["it fits", "another has its card"])
+def test_what_containers_are_shown_is_known_again(
+    store: Store, tmp_path: Path, *, fits: bool
+) -> None:
+    """They see the cards of their group whatever a ledger has lost, and nobody else gets these."""
+    clock = Clock()
+    with store.open() as ledger:
+        start(ledger).append(clock.all(node("n-1"), reserved("q", share(0, 100))))
+    backup = store.copy(tmp_path / "backup.db")
+    with store.open() as ledger:
+        start(ledger).append(clock.all(released("q"), reserved("p", share(0, 100))))
+        *_, last = ledger.read_events()
+        pods = [seen_pod(allocation(ledger, last, shown=("GPU-0", "GPU-1")))]
+    with backup.open() as ledger:
+        recovered(ledger, pods, all_pods=fits)
+        [held] = [each for each in held_now(ledger) if each.pod_uid == "uid-p"]
+
+        assert held.kind == ("granted" if fits else "observed")
+        assert held.shown == ("GPU-0", "GPU-1")
+        assert verify(ledger).findings == ()
+    _drop(backup)
+
+
+def held_now(ledger: Ledger) -> list[Holding]:
+    """Return what Pods hold."""
+    nodes = load_state(ledger).state.nodes.values()
+    return [held for each in nodes for held in each.holdings.values()]
 
 
 def test_without_any_backup_every_signed_pod_is_known_again(

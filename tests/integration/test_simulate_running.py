@@ -85,6 +85,26 @@ def test_a_member_sees_what_running_members_of_its_group_hold(
         assert topology["visibleGPUs"] == ["0", "1", "3", "4", "5", "6"]
 
 
+def test_a_card_that_a_running_container_sees_is_for_its_group_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was shown card 2 with its own two; who comes to its group gets that, and is shown all."""
+    labels = {f"{GROUP}name": "g", f"{GROUP}replica": "2"}
+    ids = [gpu_device(minor)["id"] for minor in range(3)]
+    runs = a_pod("p0", 2, [0, 1], labels=labels)
+    runs["metadata"]["annotations"]["tenure.sh/shown"] = ",".join(ids)
+    stranger, member = a_pod("other", 1), a_pod("p1", 1, labels=labels)
+
+    told = simulated(
+        tmp_path, capsys, 3, runs, stranger, member, settings="groups: {shareVisible: true}"
+    )
+
+    [refused, placed] = told["placements"]
+    assert (refused["name"], refused["node"]) == ("other", None)
+    assert (placed["name"], placed["node"]) == ("p1", "n1")
+    assert placed["annotations"]["tenure.sh/shown"] == ",".join(ids)
+
+
 FAST = [[0 if a == b else 300 for b in range(8)] for a in range(8)]
 SUITABLE: Object = {
     "it is as it was": {},

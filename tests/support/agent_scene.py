@@ -112,11 +112,12 @@ class Scene:
         *,
         is_bound: bool = True,
         cpus: CpuSet = EMPTY,
+        shown: tuple[str, ...] = (),
     ) -> PodReserved:
         """Let a Pod be reserved for, and bound."""
         asked = pod(container(limits={"koordinator.sh/gpu": percent}), name=name, uid=f"pod-{name}")
         placement = structs.replace(self.live.placement(asked, on), cpuset=cpus)
-        event = self.live.reserve(placement)
+        event = self.live.reserve(placement, shown=shown)
         if is_bound:
             self.live.record(PodBound(pod_uid=event.pod_uid, attempt=1, node_uid=f"uid-{on}"))
         return event

@@ -26,6 +26,7 @@ from agent.witness.confirmer import Confirmer, Gate, Quarantine, Sources
 from agent.witness.said import RUNNING, Given, Inside, KubeletSaid, Listed
 from certs.material import issue_authority
 from ledger.domain.annotations.proof import ProvenDevice
+from ledger.domain.annotations.tenure import cards_in
 from tests.support.agent_scene import Scene
 from tests.support.certs import START
 
@@ -136,6 +137,11 @@ class Held:
         """Return the devices of all containers."""
         held = () if self._link.holdings is None else self._link.holdings.of_pod(pod_uid)
         return [each for one in held for part in one.containers for each in part.devices] or None
+
+    def shown_to(self, pod_uid: str) -> Sequence[str]:
+        """Return what all of its holdings show."""
+        held = () if self._link.holdings is None else self._link.holdings.of_pod(pod_uid)
+        return [each for one in held for each in cards_in(one.shown)]
 
     def is_held(self, pod_uid: str) -> bool:
         """Tell whether there are any."""

@@ -195,9 +195,9 @@ class Renumbered:
         """Ask the engine."""
         return self._engine.has_room(request, [self._numbers[node] for node in nodes])
 
-    def view(self, node: int) -> NodeView:
+    def view(self, node: int, group: str | None = None) -> NodeView:
         """Return the engine's view."""
-        return self._engine.view(self._numbers[node])
+        return self._engine.view(self._numbers[node], group)
 
     def try_place(
         self, request: PodRequest, node: int, only_minors: frozenset[int] | None = None

@@ -47,8 +47,9 @@ class Scene:
         ledger: MemoryLedger | None = None,
         gpus: int = 8,
         all_or_nothing: bool = False,
+        share_visible: bool = False,
     ) -> None:
-        self.live = Live(ledger, all_or_nothing=all_or_nothing)
+        self.live = Live(ledger, all_or_nothing=all_or_nothing, share_visible=share_visible)
         self.names = names or ("a",)
         for name in self.names:
             self.add_node(name, gpus)

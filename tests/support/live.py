@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from ledger.domain.annotations.tenure import encode_shown
 from ledger.domain.dialects.dra.drivers import LookedAt
 from ledger.domain.errors import LedgerError, NotAfterError
 from ledger.domain.log.events import (
@@ -181,9 +182,10 @@ class Live:
         policy: str = "binpack",
         all_or_nothing: bool = False,
         drivers: Sequence[str] = (),
+        share_visible: bool = False,
     ) -> None:
         self.ledger = ledger or MemoryLedger()
-        self.settings = SchedulingSettings(node_policy=policy)
+        self.settings = SchedulingSettings(node_policy=policy, share_visible=share_visible)
         self.wakeups = Wakeups()
         self.view = view_of(self.settings, self.wakeups, drivers)
         self.clock = StillClock()
@@ -230,11 +232,12 @@ class Live:
         self.view.nodes.nodes.drop(uid or f"uid-{name}")
         self.view.nodes.devices.drop(f"device-{name}")
 
-    def reserve(self, placement: Placement, *, attempt: int = 1) -> PodReserved:
+    def reserve(
+        self, placement: Placement, *, attempt: int = 1, shown: tuple[str, ...] = ()
+    ) -> PodReserved:
         """Record a reservation, and tell the view."""
-        new = events.reserved(
-            WORDS, placement, {}, self.clock.wall_us(), digest="", arrival=0, attempt=attempt
-        )
+        said, now = encode_shown(shown), self.clock.wall_us()
+        new = events.reserved(WORDS, placement, said, now, digest="", arrival=0, attempt=attempt)
         event = new.event
         assert isinstance(event, PodReserved)
         self.record(event)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ledger.domain.devices import GPU, DeviceRecord
 from ledger.domain.dialects.names import Dialect
@@ -186,9 +186,11 @@ class Played:
         return None
 
 
-def play(run: Run, *, policy: str = "binpack", batch: int = 1) -> Played:
+def play(
+    run: Run, *, policy: str = "binpack", batch: int = 1, share_visible: bool = False
+) -> Played:
     """Decide a run on a list, and all of it again from its events: equal, whatever the run."""
-    settings = replace(SchedulingSettings(), node_policy=policy)
+    settings = SchedulingSettings(node_policy=policy, share_visible=share_visible)
     ledger = ListLedger()
     workload = workload_of(a.pod for a in run.arrivals if isinstance(a.pod, PodRequest))
     simulator = Simulator(

@@ -121,6 +121,10 @@ class ShareNode:
         """Return the card of a Pod."""
         return [held_card(self.held[pod_uid])] if pod_uid in self.held else None
 
+    def shown_to(self, pod_uid: str) -> Sequence[str]:  # noqa: ARG002
+        """Return nothing: containers see their own cards alone."""
+        return ()
+
     def is_held(self, pod_uid: str) -> bool:
         """Tell whether a Pod holds something."""
         return bool(self.devices_of(pod_uid, "main"))

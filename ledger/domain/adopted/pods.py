@@ -36,6 +36,7 @@ from ledger.domain.annotations.device_allocated import (
 )
 from ledger.domain.annotations.gpu_topology import decode_gpu_topology
 from ledger.domain.annotations.qos import read_qos_class
+from ledger.domain.annotations.tenure import encode_shown, read_shown
 from ledger.domain.annotations.volcano_vgpu import VGPU_GIVEN, decode_vgpu_given
 from ledger.domain.annotations.wire import annotation_path
 from ledger.domain.bounds import NAME_MAX
@@ -147,7 +148,11 @@ def adopt(
         unknown_types=tuple(sorted(map(_short, unknown))),
         counted=_counted(found, asker) if TYPE_GPU in unknown else {},
         dialect="" if gpu.dialect is None else str(gpu.dialect),
-        annotations={**cpus.annotations, **_card_words(spec)},
+        annotations={
+            **cpus.annotations,
+            **_card_words(spec),
+            **encode_shown(read_shown(spec.annotations)),
+        },
         faults=_few((*found.faults, *cpus.faults, *of_parts)),
         parts=parts,
         snapshot=snapshot_of(

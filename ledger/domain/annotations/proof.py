@@ -12,7 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from msgspec import UNSET
+
 from ledger.domain.annotations.signed import Checker, Signer, decode_signed, encode_signed
+from ledger.domain.annotations.tenure import Shown, read_shown
 from ledger.domain.annotations.wire import annotation_path
 from ledger.domain.bounds import Count, Exact, Number, Units
 from ledger.domain.cpuset import CpuSet
@@ -66,6 +69,7 @@ class SignedHolding:
         incarnation, epoch, position: the reservation's event.
         machine: system UUID and machine id of the node, empty where the node tells none.
         containers: by index, those of the whole Pod first.
+        shown: the cards that its containers are to be shown.
     """
 
     format: Exact = FORMAT
@@ -78,6 +82,7 @@ class SignedHolding:
     node_uid: str
     machine: tuple[str, str]
     containers: tuple[ProvenContainer, ...] = ()
+    shown: Shown = UNSET
 
 
 # tenure.sh/proof: {"key":"proofs.tenure+9c56cc51","proof":{"attempt":1,"cluster":"ledger/<uid>",
@@ -108,6 +113,7 @@ def proof_of(
         node_uid=event.node_uid,
         machine=machine,
         containers=containers_of(event),
+        shown=read_shown(event.annotations),
     )
 
 

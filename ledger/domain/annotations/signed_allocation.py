@@ -9,7 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from msgspec import UNSET
+
 from ledger.domain.annotations.signed import Checker, Signer, decode_signed, encode_signed
+from ledger.domain.annotations.tenure import Shown
 from ledger.domain.annotations.wire import annotation_path
 from ledger.domain.bounds import Count, Exact, Milli, Number
 from ledger.domain.cpuset import EMPTY, CpuSet
@@ -32,6 +35,7 @@ class Allocation:
         origin, incarnation, epoch, position: the reservation's event, of which ledger.
         at_us: when it was recorded, microseconds since the epoch.
         shares, device_models: as in `PodReserved`, same order.
+        shown: the cards that its containers are shown.
     """
 
     format: Exact = FORMAT
@@ -57,6 +61,7 @@ class Allocation:
     group: str = ""
     resource_version: str = ""
     tenure_version: str = ""
+    shown: Shown = UNSET
     snapshot: PodSnapshot = field(default_factory=PodSnapshot)
 
 

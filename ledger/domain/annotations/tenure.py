@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
+from msgspec import UNSET, UnsetType
+
 from ledger.domain.annotations.wire import (
     TRUE,
     a_text,
@@ -24,6 +26,7 @@ from ledger.domain.resources import (
     ANNOTATION_TENURE_ALLOCATED_PREFIX,
     ANNOTATION_TENURE_ORIGINAL,
     ANNOTATION_TENURE_SEARCH_CUT,
+    ANNOTATION_TENURE_SHOWN,
     ANNOTATION_TENURE_VISIBLE_PREFIX,
     LABEL_TENURE_MANAGED,
     LABEL_TENURE_MODE,
@@ -108,6 +111,30 @@ def encode_container_devices(containers: Sequence[ContainerDevices]) -> dict[str
         if container.allocated:
             result[allocated_key(container.index)] = ",".join(container.allocated)
     return result
+
+
+# tenure.sh/shown: "GPU-5d0f6c1e-...,GPU-7f6410b9-..."
+
+
+Shown = tuple[str, ...] | UnsetType
+"""Ids of all cards that a Pod's containers are shown; unset, and not written: their own alone."""
+
+
+def encode_shown(shown: Shown) -> dict[str, str]:
+    """Write the ids of all cards that a Pod's containers are shown; nothing for none."""
+    ids = cards_in(shown)
+    return {ANNOTATION_TENURE_SHOWN: ",".join(ids)} if ids else {}
+
+
+def read_shown(annotations: Mapping[str, str]) -> Shown:
+    """Return the ids of all cards that a Pod's containers are shown."""
+    text = annotations.get(ANNOTATION_TENURE_SHOWN)
+    return tuple(text.split(",")) if text else UNSET
+
+
+def cards_in(shown: Shown) -> tuple[str, ...]:
+    """Return the ids, none where the containers see their own cards alone."""
+    return () if isinstance(shown, UnsetType) else shown
 
 
 # tenure.sh/admitted: "true"

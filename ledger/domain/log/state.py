@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
-from msgspec import Struct, structs
+from msgspec import UNSET, Struct, structs
 
+from ledger.domain.annotations.tenure import Shown, read_shown
 from ledger.domain.bounds import Count, Exact, Milli, Number, Units
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import DeviceRecord, DeviceShare
@@ -75,6 +76,7 @@ class Holding(Struct, frozen=True, kw_only=True, gc=False):
             id; empty = where the node is.
         holder: `pod` or `claim`.
         consumers: the Pods that use the claim; none of a Pod's own holding.
+        shown: the cards that its containers are shown.
     """
 
     pod_uid: str
@@ -92,6 +94,7 @@ class Holding(Struct, frozen=True, kw_only=True, gc=False):
     machine: tuple[str, ...] = ()
     holder: str = POD
     consumers: tuple[Claimant, ...] = ()
+    shown: Shown = UNSET
 
     @property
     def key(self) -> str:
@@ -340,6 +343,9 @@ def _held(node: _Node, position: int, event: Opening) -> None:
         unknown_types=() if isinstance(event, PodReserved | ClaimReserved) else event.unknown_types,
         holder=event.holder,
         consumers=event.consumers if isinstance(event, ClaimReserved | ClaimObserved) else (),
+        shown=read_shown(event.annotations)
+        if isinstance(event, PodReserved | PodObserved)
+        else UNSET,
     )
     key = f"{pod_uid}/{attempt}"
     there = _of(node, event)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ledger.domain.annotations.signed_allocation import Allocation
+from ledger.domain.annotations.tenure import encode_shown
 from ledger.domain.errors import CapacityError
 from ledger.domain.log.codec import common_fields
 from ledger.domain.log.drift import OVER_HELD
@@ -180,12 +181,15 @@ class Attempt:
 
 
 def _reserved(said: Allocation, text: str, asked: str | None) -> PodReserved:
-    annotations = {ANNOTATION_TENURE_ALLOCATION: text}
+    annotations = {ANNOTATION_TENURE_ALLOCATION: text, **encode_shown(said.shown)}
     return PodReserved(**common_fields(said, PodReserved), annotations=annotations, request=asked)
 
 
 def _observed(said: Allocation, asked: str | None) -> PodObserved:
-    return PodObserved(**common_fields(said, PodObserved), source=SOURCE, request=asked)
+    shown = encode_shown(said.shown)
+    return PodObserved(
+        **common_fields(said, PodObserved), source=SOURCE, annotations=shown, request=asked
+    )
 
 
 def _drift(said: Allocation, fact: str) -> DriftFound:

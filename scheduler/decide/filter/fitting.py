@@ -106,7 +106,7 @@ class Fitting:
         for demand in shape.demands:
             devices = self._arrays.devices_of(demand.device_type)
             cap = self._rows(devices.memory_cap, nodes)
-            able = self._rows(devices.open, nodes) & (asked_bytes(demand, cap) <= cap)
+            able = self._rows(devices.grantable, nodes) & (asked_bytes(demand, cap) <= cap)
             if demand.core_percent:
                 able &= self._rows(devices.core_cap, nodes) >= demand.core_percent
             for name, amount in demand.amounts:

@@ -41,6 +41,7 @@ _BY_CARD: Final = (
     "exclusive",
     "instances",
     "barred",
+    "viewed",
     "by_cores",
     "open",
     "left",
@@ -81,8 +82,9 @@ class DeviceArrays:
             number; which of the row they are is not asked.
         barred: something closes a card beside its health: another machine claims or holds its id,
             or its node grants nothing.
-        open: the card may be granted: healthy, not barred, not over-full, no unknown holder on the
-            node.
+        viewed: who does not hold the card is shown it, and is of another group than is asked for.
+        open: the card may be granted: healthy, not barred, not viewed, not over-full, no unknown
+            holder on the node.
         left: the percent of the card that one more tenant can get as core and as memory ratio at
             once; 0 when closed or held alone, `WHOLE_PERCENT` only without any tenant.
         whole: untouched cards per node, by `left`.
@@ -118,6 +120,9 @@ class DeviceArrays:
         self.counted: IntArray = np.zeros(len(nodes), dtype=np.int64)
         self._stand_ins: dict[int, _StandIns] = {}  # of nodes where some are counted
         self.barred: BoolArray = np.zeros(shape, dtype=np.bool_)
+        self.viewed: BoolArray = np.zeros(shape, dtype=np.bool_)
+        self._viewers: dict[tuple[int, int], Counter[str]] = {}  # groups of who is shown a card
+        self._asking = ""
         self.amounts_cap: dict[str, IntArray] = {}
         self.amounts_free: dict[str, IntArray] = {}
         self.by_cores: BoolArray = np.zeros(shape, dtype=np.bool_)
@@ -159,7 +164,7 @@ class DeviceArrays:
             return True
         if self.by_number.item(node) or parts_of(facts) or facts.systems.scaled or self._excess:
             return True
-        if node in self._stand_ins:
+        if node in self._stand_ins or any(row == node for row, _ in self._viewers):
             return True
         return bool(self.tenants[node].any() or self.barred[node].any())
 
@@ -189,6 +194,7 @@ class DeviceArrays:
         for column in range(len(self.records[node])):
             self._functions.pop((node, column), None)
             self._excess.pop((node, column), None)
+            self._viewers.pop((node, column), None)
 
     def _list(self, node: int, records: Sequence[DeviceRecord], facts: NodeFacts) -> None:
         self.records[node] = tuple(records)
@@ -310,11 +316,50 @@ class DeviceArrays:
 
     def set_barred(self, node: int, column: int, *, barred: bool) -> None:
         """Note whether something closes a card beside its health; its holders stay."""
-        self.barred[node, column] = barred
+        self._close(self.barred, node, column, closed=barred)
+
+    def _close(self, by: BoolArray, node: int, column: int, *, closed: bool) -> None:
+        by[node, column] = closed
         self._derive(node, column)
         if node in self._stand_ins:
             self._send_away(node)
             self._stand_in(node)
+
+    def show(self, node: int, column: int, group: str, holders: int) -> None:
+        """Count who is shown a card that it does not hold, by its group, or forget it (-1)."""
+        groups = self._viewers.setdefault((node, column), Counter())
+        groups[group] += holders
+        if not groups[group]:
+            del groups[group]
+        self._view(node, column)
+        if not groups:
+            del self._viewers[node, column]
+
+    def ask(self, group: str) -> list[int]:
+        """Judge for Pods of this group from now on; return the nodes whose cards open or close."""
+        if group == self._asking:
+            return []
+        self._asking = group
+        return [node for node, column in self._viewers if self._view(node, column)]
+
+    def viewers(self, node: int, column: int) -> list[str]:
+        """Return the groups that are shown a card that they do not hold, sorted."""
+        return sorted(self._viewers.get((node, column), ()))
+
+    @property
+    def grantable(self) -> BoolArray:
+        """Return the cards that are open, or would be if nobody was shown them."""
+        if not self._viewers:
+            return self.open
+        return self.open | (self.viewed & self.healthy & ~self.barred)
+
+    def _view(self, node: int, column: int) -> bool:
+        """Bring a card up to date with who is shown it; tell whether that opens or closes it."""
+        viewed = bool(self._viewers[node, column].keys() - {self._asking})
+        if viewed == self.viewed.item(node, column):
+            return False
+        self._close(self.viewed, node, column, closed=viewed)
+        return True
 
     def add_counted(self, node: int, cards: int) -> None:
         """
@@ -386,6 +431,7 @@ class DeviceArrays:
         is_open = (
             self.healthy.item(node, column)
             and not self.barred.item(node, column)
+            and not self.viewed.item(node, column)
             and not self.unknown.item(node)
             and not self.is_over_full(node, column)
         )

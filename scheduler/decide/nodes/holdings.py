@@ -9,6 +9,7 @@ from msgspec import structs
 
 from ledger.domain.annotations.cpu import CpuExclusivePolicy
 from ledger.domain.annotations.qos import QosClass
+from ledger.domain.annotations.tenure import cards_in, read_shown
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import GPU, WHOLE_PERCENT, DeviceShare
 from ledger.domain.dialects.registry import gives_by_number
@@ -17,6 +18,7 @@ from ledger.domain.log.cpu_holders import holds_alone
 from ledger.domain.log.events import BY_CLAIM, PodObserved
 from ledger.domain.log.machines import same_device
 from ledger.domain.request import extended
+from ledger.domain.request.requests import group_name
 from scheduler.decide.cpusets.pinned import CpuHolding
 from scheduler.decide.dialects.registry import counts_containers
 from scheduler.decide.nodes.accounts import DeviceId
@@ -49,6 +51,7 @@ class _Held(NamedTuple):
         counted: how many whole devices it has on cards that nobody can name, by type.
         extended: what it has of resources that nodes offer by their number alone, by name.
         by_claim: a claim has it: what of it the node does not list is not the node's to give.
+        shown: ids of the cards that its containers are shown, its own among them.
     """
 
     number: int
@@ -70,6 +73,8 @@ class _Held(NamedTuple):
     counted: Mapping[str, int] = _NOTHING
     extended: Mapping[str, int] = _NOTHING
     by_claim: bool = False
+    group: str = ""
+    shown: tuple[str, ...] = ()
 
     @property
     def path(self) -> str:
@@ -95,6 +100,7 @@ class _Taken(NamedTuple):
         counted: likewise, those of which it is known how many they are, with their number.
         strange: shares that the Node has no card for.
         unlisted: ids that it holds and the Node does not list, as far as the share told one.
+        viewed: columns of GPUs that it is shown and does not hold.
     """
 
     held: _Held
@@ -105,6 +111,7 @@ class _Taken(NamedTuple):
     counted: Sequence[tuple[DeviceArrays, int]]
     strange: Sequence[DeviceShare]
     unlisted: Sequence[DeviceId]
+    viewed: Sequence[int]
 
 
 class Holdings:
@@ -163,6 +170,8 @@ class Holdings:
             (GPU,) if placement.counted else (),
             {GPU: placement.counted} if placement.counted else _NOTHING,
             dict(request.extended) or _NOTHING,
+            group=group_name(request),
+            shown=placement.shown,
         )
         self._enter(request.uid, held)
 
@@ -231,8 +240,22 @@ class Holdings:
             pod.counted,
             extended.held(pod.snapshot) or _NOTHING,
             pod.source == BY_CLAIM,
+            pod.group,
+            cards_in(read_shown(pod.annotations)),
         )
         return self._enter(pod.pod_uid, held)
+
+    def whole_gpus(self, node: int, group: str) -> frozenset[int]:
+        """Return the minors of the GPUs that Pods of a group have whole, nobody beside them."""
+        gpus, account = self._arrays.gpus, self._arrays.accounts[node]
+        there = (self._taken[uid] for uid in self._on.get(account, ()))
+        return frozenset(
+            share.minor
+            for taken in there
+            for devices, column, share, _ in taken.cards
+            if devices is gpus and taken.held.group == group and share.exclusive
+            if gpus.tenants.item(account, column) == 1
+        )
 
     def lift(self, rows: Iterable[int]) -> dict[str, _Held]:
         """Forget and return in order what is held on these nodes, whose rows are laid out anew."""
@@ -339,10 +362,23 @@ class Holdings:
             ),
             tuple(strange),
             tuple([key for key in unlisted if key[1]]),
+            self._viewed(held, node, cards) if held.shown else (),
         )
 
+    def _viewed(
+        self,
+        held: _Held,
+        node: int,
+        cards: Iterable[tuple[DeviceArrays, int, DeviceShare, Amounts]],
+    ) -> tuple[int, ...]:
+        """Return the columns of the GPUs that who holds these cards is shown beside them."""
+        gpus = self._arrays.gpus
+        own = {column for devices, column, _, _ in cards if devices is gpus}
+        there = enumerate(gpus.records[node])
+        return tuple([at for at, each in there if each.device_id in held.shown and at not in own])
+
     def _count(self, taken: _Taken, sign: int) -> None:
-        held, node, cpu_milli, cards, unknown, counted, _, unlisted = taken
+        held, node, cpu_milli, cards, unknown, counted, _, unlisted, viewed = taken
         arrays = self._arrays
         arrays.add(
             node, cpu_milli=sign * cpu_milli, memory_bytes=sign * held.memory_bytes, pods=sign
@@ -358,6 +394,8 @@ class Holdings:
             devices.add_unknown(node, sign)
         for devices, number in counted:
             devices.add_counted(node, sign * number)
+        for column in viewed:  # whose group is not known is of none
+            arrays.gpus.show(node, column, held.group or held.path, sign)
         self.gpu_core_percent += sign * _gpu_core_percent(taken)
         for key in unlisted:
             arrays.ids.hold(node, key, sign)

@@ -364,6 +364,11 @@ def unhealthy(device_type: str) -> Reason:
     return _short_of(device_type, "Unhealthy")
 
 
+def visible(device_type: str) -> Reason:
+    """Return the reason for devices that would do, were containers of a group not shown them."""
+    return _short_of(device_type, "VisibleToGroup")
+
+
 def fragmented(device_type: str) -> Reason:
     """Return the reason for enough left in all, but in pieces that are too small."""
     return _short_of(device_type, "Fragmented")

@@ -47,6 +47,7 @@ from scheduler.decide.refusal.shortfalls import (
     explain_devices,
     explain_extended,
     explain_memory,
+    explain_visible,
     never,
 )
 from scheduler.decide.shapes import Shape
@@ -240,6 +241,8 @@ class ReasonCounter:
         demand = next(item for item in request.devices if item.device_type == reason.device_type)
         if reason == reasons.unhealthy(reason.device_type):
             return row, *explain_closed(arrays, row, demand)
+        if reason == reasons.visible(reason.device_type):
+            return row, *explain_visible(arrays, row, demand)
         return row, *explain_devices(arrays, row, demand)
 
     def _looked_at(
@@ -304,8 +307,8 @@ _AMPLIFIED_BIT: Final = 8
 _FIT_BITS: Final = 4
 _NAMES_MAX: Final = 4
 """So many extended resources of one Pod are told apart, each by a bit of its own."""
-_INSUFFICIENT, _FRAGMENTED, _UNHEALTHY, _CONTAINERS, _UNKNOWN, _BY_NUMBER = range(6)
-_KIND_COUNT: Final = 6
+_INSUFFICIENT, _FRAGMENTED, _UNHEALTHY, _CONTAINERS, _UNKNOWN, _BY_NUMBER, _VISIBLE = range(7)
+_KIND_COUNT: Final = 7
 _CARD_SHORT: Final = 1000  # one card short is farther than any percent short on a card
 
 
@@ -546,6 +549,8 @@ class Refusals:
             kinds = np.where(row_counts(room & is_open) >= count, _CONTAINERS, kinds)
         if devices.closed_count:
             kinds = np.where(row_counts(can) >= count, _UNHEALTHY, kinds)
+            grantable = can & devices.grantable.take(nodes, axis=0)
+            kinds = np.where(row_counts(grantable) >= count, _VISIBLE, kinds)
             kinds = np.where(devices.unknown.take(nodes) > 0, _UNKNOWN, kinds)
         by_number = self._arrays.gpus.by_number.take(nodes)
         kinds = np.where(known, kinds, np.where(by_number, _BY_NUMBER, _UNKNOWN))
@@ -597,6 +602,7 @@ def _texts(verdict: StaticVerdict, shape: Shape) -> tuple[tuple[Reason, ...], ..
         texts.append((reasons.container_limit(device_type, setting),))
         texts.append((reasons.UNKNOWN_CARD,))
         texts.append((reasons.BY_NUMBER,))
+        texts.append((reasons.visible(device_type),))
     texts.append((reasons.NO_COMBINATION,))
     texts.append((reasons.INSUFFICIENT_CPUS,))
     return tuple(texts)

@@ -95,6 +95,22 @@ def explain_closed(arrays: NodeArrays, node: int, demand: DeviceDemand) -> Expla
     return f"{closed} closed", f"open {closed} of {arrays.nodes[node].name}"
 
 
+def explain_visible(arrays: NodeArrays, node: int, demand: DeviceDemand) -> Explained:
+    """Explain a node whose devices would do, were containers of a group not shown them."""
+    devices = arrays.devices_of(demand.device_type)
+    shown = {
+        str(record.minor): devices.viewers(node, column)
+        for column, record in enumerate(devices.records[node])
+        if devices.viewed.item(node, column)
+    }
+    groups = ", ".join(sorted({group for groups in shown.values() for group in groups}))
+    cards = f"{demand.device_type.upper()} {', '.join(shown)}"
+    return (
+        f"{cards} shown to containers of {groups}",
+        f"end the Pods of {groups} on {arrays.nodes[node].name}",
+    )
+
+
 def explain_devices(arrays: NodeArrays, node: int, demand: DeviceDemand) -> Explained:
     """Explain a node that has too little left of a device type."""
     devices = arrays.devices_of(demand.device_type)

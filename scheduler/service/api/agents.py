@@ -15,6 +15,7 @@ from aiohttp import web
 
 from ledger.domain.annotations.checkpoints import DeviceCheckpoint
 from ledger.domain.annotations.proof import containers_of
+from ledger.domain.annotations.tenure import cards_in
 from ledger.domain.bounds import Count, Name
 from ledger.domain.errors import InputError
 from ledger.domain.log.codec import decode_value, plain_value
@@ -346,6 +347,7 @@ def holding_body(holding: Holding) -> dict[str, Any]:
         "phase": holding.phase,
         "position": holding.opened_position,
         "containers": [plain_value(each) for each in containers_of(holding)],
+        **({"shown": shown} if (shown := cards_in(holding.shown)) else {}),
     }
 
 

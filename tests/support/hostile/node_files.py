@@ -181,6 +181,9 @@ class _AllHeld:
     def devices_of(self, _pod: str, _container: str) -> list[ProvenDevice]:
         return [ProvenDevice(device_type="gpu", device_id="x", minor=0)]
 
+    def shown_to(self, _pod: str) -> list[str]:
+        return []
+
     def is_held(self, _pod: str) -> bool:
         return True
 

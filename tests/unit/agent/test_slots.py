@@ -59,6 +59,10 @@ class Held(dict[tuple[str, str], Sequence[str]]):
             return None
         return [ProvenDevice(device_type="gpu", device_id=each, minor=0) for each in found]
 
+    def shown_to(self, pod_uid: str) -> Sequence[str]:
+        """Return all cards that a Pod's containers see, such as `self[pod_uid, "*"]`."""
+        return self.get((pod_uid, "*"), ())
+
     def is_held(self, pod_uid: str) -> bool:
         """Tell whether the Pod holds something, such as `self[pod_uid, ""]`."""
         return (pod_uid, "") in self
@@ -222,6 +226,52 @@ def test_a_name_means_the_cards_of_its_own_container(tmp_path: Path) -> None:
 
     assert [one.name for one in new] == [A, B]
     assert paths(tmp_path) == {A: ["/dev/x", "/dev/y"], B: ["/dev/y"]}
+
+
+def shown_by(folder: Path) -> dict[str, Any]:
+    """Return what the one name that was written means."""
+    (file,) = folder.glob("*.json")
+    (device,) = json.loads(file.read_text())["devices"]
+    found: dict[str, Any] = device
+    return found
+
+
+def test_a_container_is_shown_the_cards_of_its_group_and_told_its_own(tmp_path: Path) -> None:
+    """Device nodes of all of them; CUDA, and whoever asks what it holds, has its own by UUID."""
+    held = Held({("p", "main"): ["x"], ("p", "*"): ["x", "y", "gone"]})
+    node = slots(tmp_path, held, of("p", "main", A))
+
+    assert node.prepare(["slot-0000"])
+
+    assert shown_by(tmp_path) == {
+        "name": A,
+        "annotations": {"tenure.sh/devices": "x"},
+        "containerEdits": {
+            "deviceNodes": [{"path": "/dev/x"}, {"path": "/dev/y"}],
+            "env": ["CUDA_VISIBLE_DEVICES=x"],
+        },
+    }
+    assert node.prepare(["slot-0000"]) == ()
+
+
+@pytest.mark.parametrize("shown", [(), ("x",)], ids=["nothing", "its own alone"])
+def test_a_container_that_is_shown_no_others_is_as_it_was(
+    tmp_path: Path, shown: Sequence[str]
+) -> None:
+    """To the byte: nothing is added to its environment."""
+    held = Held({("p", "main"): ["x"], ("p", "*"): shown})
+    assert slots(tmp_path, held, of("p", "main", A)).prepare(["slot-0000"])
+    (file,) = tmp_path.glob("*.json")
+    assert file.read_text() == specification_of(A, [CARDS["x"]], devices=["x"])
+
+
+def test_a_container_that_is_limited_to_parts_of_cards_sees_these_alone(tmp_path: Path) -> None:
+    """Its limits are by place among the cards that it sees."""
+    limits: Edits = {"env": ["CUDA_DEVICE_SM_LIMIT=50"]}
+    held = Held({("p", "main"): ["x"], ("p", "*"): ["x", "y"]})
+    node = slots(tmp_path, held, of("p", "main", A), isolated=lambda _: limits)
+    assert node.prepare(["slot-0000"])
+    assert shown_by(tmp_path)["containerEdits"] == {"deviceNodes": [{"path": "/dev/x"}], **limits}
 
 
 def test_a_name_of_another_slot_is_left_alone(tmp_path: Path) -> None:

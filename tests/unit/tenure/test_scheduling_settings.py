@@ -24,6 +24,7 @@ from tenure.simulate.options import Options
 HEAD = "apiVersion: tenure.sh/v1alpha1\nkind: SchedulerConfiguration\n"
 WHOLE = f"""{HEAD}
 node:     {{policy: scarcity, bottleneckFirst: true}}
+groups:   {{shareVisible: false}}
 devices:  {{scoring: MostAllocated, partitionScoreOrder: highest}}
 mgpu:     {{enabled: true, policy: binpack, weightOfCore: 20, scheduleMode: index,
            maxContainersPerCard: 16, searchLevels: 5, multiMinMemoryMiB: 256}}
@@ -64,6 +65,7 @@ def test_a_setting_is_taken_over(tmp_path: Path) -> None:
     """Values reach the decision under its own names."""
     text = f"""{HEAD}
 node: {{policy: fgd, bottleneckFirst: false, ownedOnly: true}}
+groups: {{shareVisible: true}}
 mgpu: {{policy: Spread, weightOfCore: 50, multiMinMemoryMiB: 1024}}
 gpushare: {{unit: GiB}}
 cpu: {{boundBy: koordlet, maxRefCount: 2, defaultNUMATopologyPolicy: Restricted}}
@@ -73,6 +75,7 @@ compat: {{proposalDomain: true}}
         node_policy="fgd",
         bottleneck_first=False,
         owned_nodes_only=True,
+        share_visible=True,
         mgpu=MGPUSettings(policy="spread", weight_of_core=50),
         cpu=CpuSettings(
             bound_by="koordlet", max_ref_count=2, default_numa_topology_policy="Restricted"

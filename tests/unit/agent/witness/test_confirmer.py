@@ -22,10 +22,12 @@ from agent.witness.confirmer import (
     NOTE_FILE,
     Gate,
     Historian,
+    _observed,
     gone_in,
 )
 from agent.witness.history import Shown, Verdict
 from agent.witness.said import Given, Inside, KubeletSaid
+from agent.witness.seen import OnCard, Read, Seen, Source, Whose
 from ledger.domain.annotations.proof import ProvenContainer, ProvenDevice
 from ledger.domain.proofs.merkle import EMPTY_ROOT
 from ledger.signing import Checkpoint, PrivateKey, sign_note
@@ -317,6 +319,59 @@ def test_a_container_that_nobody_can_tell_of_keeps_nobody_else_back(world: Agent
         world.runtime.end("q")
         await confirmer.round()
         assert world.scene.word().gone == {"pod-p", "pod-q"}
+
+    world.run(act)
+
+
+def test_a_card_that_a_container_is_shown_is_not_observed_to_be_its(world: AgentWorld) -> None:
+    """It is confirmed to have its own; with a process on the other card it has that, too."""
+    both = ("GPU-a-0", "GPU-a-1")
+    world.scene.hold("p", percent=100, shown=both)
+    [(own, other)] = [
+        (one.devices[0].device_id, *({*both} - {one.devices[0].device_id}))
+        for one in holdings_of(world)
+    ]
+    world.create("p")
+    world.specifications.write(
+        NAME, specification_of(NAME, [CardEdits(edits={"env": ["A=b"]})], devices=[own])
+    )
+    nodes = ("/dev/nvidia0", "/dev/nvidia1")
+    world.runtime.run("p", Inside(cdi=(f"tenure.sh/slot={NAME}",), nodes=nodes))
+
+    async def act(link: ServiceLink) -> None:
+        confirmer = world.confirmer(link)
+        await confirmer.round()
+        assert world.scene.assigned == ["pod-p"]
+        assert world.scene.agents.seen("uid-a") == {}
+        assert link.holdings is not None
+        whose = Whose(pod_uid="pod-p", container="main")
+        for sources, cards in (
+            ({Source.ENVIRONMENT}, []),
+            ({Source.ENVIRONMENT, Source.PROCESS}, [{other}]),
+        ):
+            found = OnCard(uuid=other, holders=((whose, frozenset(sources)),))
+            look = Seen(cards=(found,), live=frozenset(), complete=True)
+            seen = [one.cards["main"] for one in _observed(link.holdings, look, Read())]
+            assert seen == cards
+
+    world.run(act)
+
+
+def test_who_was_shown_a_card_is_not_gone_while_that_hides_its_processes(
+    world: AgentWorld,
+) -> None:
+    """A process of it may be left there; its own card hides none."""
+    world.scene.hold("p", percent=100, shown=("GPU-a-0", "GPU-a-1"))
+    [own] = [one.devices[0].minor for one in holdings_of(world)]
+    world.off_the_bus = {1 - own}
+
+    async def act(link: ServiceLink) -> None:
+        confirmer = world.confirmer(link)
+        await confirmer.round()
+        assert world.scene.word().gone == frozenset()
+        world.off_the_bus = set()
+        await confirmer.round()
+        assert world.scene.word().gone == {"pod-p"}
 
     world.run(act)
 

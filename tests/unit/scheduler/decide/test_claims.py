@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from msgspec import structs
+
 from ledger.domain.cpuset import EMPTY
 from ledger.domain.devices import GPU, DeviceShare, DeviceTopology
 from ledger.domain.log.state import GRANTED, OBSERVED, Holding, NodeState
@@ -97,6 +99,15 @@ def test_who_holds_past_us_closes_a_card_that_he_has_whole() -> None:
     there = node(share(0), share(1, 15), kind=OBSERVED)
 
     assert [one["gpu-0"] for one in placed(there, unit(0, 2))] == ["gpu-2", "gpu-3"]
+
+
+def test_a_card_that_containers_of_a_pod_see_is_not_chosen() -> None:
+    """Nobody holds it; it is closed until who is shown it has ended."""
+    there = node(share(0))
+    [(key, held)] = there.holdings.items()
+    there = replace(there, holdings={key: structs.replace(held, shown=("GPU-0", "GPU-2"))})
+
+    assert [one["gpu-0"] for one in placed(there, unit(0))] == ["gpu-1", "gpu-3"]
 
 
 def test_units_get_a_card_each_and_none_that_is_the_claims_already() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from ledger.domain.annotations.tenure import encode_shown
 from ledger.domain.errors import InputError
 from ledger.domain.log.events import (
     ClaimObserved,
@@ -178,6 +179,30 @@ def test_a_pod_of_another_dialect_on_the_card_is_named() -> None:
     answer = barred(decide(appears("a", 1, result(0)), accounts, None))
 
     assert "held by Pod ml/old" in answer.message
+
+
+def test_a_card_that_containers_of_a_pod_see_is_refused() -> None:
+    """They are shown it with their group's cards; the Pod that held it has ended."""
+    accounts = FoldedAccounts()
+    accounts.events.append(
+        PodReserved(
+            pod_uid="pod-1",
+            attempt=1,
+            namespace="ml",
+            pod_name="old",
+            node_uid="node-1",
+            node_name="n1",
+            cpu_milli=0,
+            memory_bytes=0,
+            shares=reserved(appears("x", 1, result(1)), FoldedAccounts()).opening.shares,
+            annotations=encode_shown(("GPU-0", "GPU-1")),
+        )
+    )
+
+    answer = barred(decide(appears("a", 1, result(0)), accounts, None))
+
+    assert (answer.reason, answer.taken) == (DEVICE_TAKEN, True)
+    assert "GPU-0 of node n1 is shown to containers: held by Pod ml/old" in answer.message
 
 
 def test_an_observed_holder_counts() -> None:

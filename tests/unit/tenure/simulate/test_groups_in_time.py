@@ -135,6 +135,36 @@ def test_every_member_sees_the_gpus_that_the_group_has_on_its_node() -> None:
     assert held(played, "w1")[2] == {"allocatedGPUs": {"0": ["2"]}, "visibleGPUs": ["0", "1", "2"]}
 
 
+@pytest.mark.parametrize("share_visible", [True, False], ids=["shown", "not shown"])
+def test_a_card_that_a_member_sees_waits_for_its_end(*, share_visible: bool) -> None:
+    """B ends at 10, a stranger asks at 15, and a new member at 20; a, who sees b's card, at 50."""
+    arrivals = [
+        arrival(member("a", replica=3), 0, 50),
+        arrival(member("b", replica=3), 0, 10),
+        arrival(member("b2", replica=3), 20, 10),
+        arrival(gpu_pod("c"), 15),
+    ]
+    arrivals.sort(key=lambda one: one.at_us)
+    run = run_of([gpu_node("a", 2)], arrivals, timed=True)
+    played = play(run, share_visible=share_visible)
+
+    placed = {which: at for at, what, which in story(played) if what == "reserved"}
+    shown = {
+        new.event.pod_name: new.event.annotations.get("tenure.sh/shown")
+        for new in played.ledger.of_type(PodReserved)
+        if isinstance(new.event, PodReserved)
+    }
+    if share_visible:
+        assert placed == {"a": 0, "b": 0, "b2": 20, "c": 50}
+        assert shown == {**dict.fromkeys(("a", "b", "b2"), "GPU-a-0,GPU-a-1"), "c": None}
+        [refusal] = played.ledger.of_type(RequestRefused)
+        assert isinstance(refusal.event, RequestRefused)
+        assert refusal.event.reasons[0].reason == "GPUVisibleToGroup"
+    else:
+        assert placed == {"a": 0, "b": 0, "c": 15, "b2": 50}
+        assert set(shown.values()) == {None}
+
+
 def test_a_dead_gpu_ends_the_plan_and_a_scheduled_group_is_not_planned_again() -> None:
     """Other members are scheduled: only a suitable node for this Pod is looked for."""
     arrivals = [arrival(member("w0")), arrival(member("w1"), 30)]
