@@ -32,9 +32,8 @@ from scheduler.decide.nodes.pins import CpuPins
 from scheduler.decide.outcome import NOT_RATED, Placement, Rated, Unfit, Unplaced
 from scheduler.decide.refusal.reasons import NOT_OFFERED, is_in_pieces
 from scheduler.decide.refusal.refusals import Refusals
-from scheduler.decide.score.expected_fill import ExpectedFill
 from scheduler.decide.score.fragmentation import Fragmentation
-from scheduler.decide.score.gradient import Gradient
+from scheduler.decide.score.gradient import ExpectedFill, Gradient
 from scheduler.decide.score.link_lead import LinkLead
 from scheduler.decide.score.policies import BestFit, NodePolicy, Random, UsedShare, draw
 from scheduler.decide.score.pools import PoolPrices
