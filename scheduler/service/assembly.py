@@ -211,12 +211,13 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
         said=begun.settings,
         documents_in=ports.documents_in,
     )
-    preempting = Preempting(view, holds, telling, clock, groups=groups, begun=begun.preemptions)
+    preempting = Preempting(view, holds, telling, clock, groups=groups)
     evicting = Evicting(
-        view=view,
-        preempting=preempting,
-        namespaces=announcing.namespaces,
-        binder=binder,
+        view,
+        preempting,
+        announcing.namespaces,
+        telling,
+        clock,
         mode=ports.preemption,
         why_not=why_not,
     )

@@ -20,7 +20,6 @@ from ledger.domain.log.events import (
     PodBound,
     PodObserved,
     PodReserved,
-    PreemptionDecided,
     RequestRefused,
     SettingsChanged,
 )
@@ -68,7 +67,6 @@ class Beginning:
         snapshot_position: of the snapshot that it was folded from, 0 without one.
         settings: the newest settings that decisions were made by, empty without any.
         drifts: what is found and not resolved, in order.
-        preemptions: all of our own.
     """
 
     position: int
@@ -81,7 +79,6 @@ class Beginning:
     snapshot_position: int = 0
     settings: str = ""
     drifts: Sequence[DriftFound] = ()
-    preemptions: Sequence[LedgerEvent] = ()
 
     def taken(self) -> Beginning:
         """Return what is left of it once others keep what they need: where it began."""
@@ -181,7 +178,6 @@ def begin(ledger: Ledger) -> Beginning:
         groups = _groups(ledger, opened)
         settings = events_of(ledger.connection, SettingsChanged)
         drifts = open_drifts(ledger.connection)
-        preempted = [event for _, event in seldom_of(ledger.connection, PreemptionDecided)]
     return Beginning(
         position=loaded.position,
         state=loaded.state,
@@ -204,7 +200,6 @@ def begin(ledger: Ledger) -> Beginning:
             )
             for one in drifts
         ],
-        preemptions=preempted,
     )
 
 

@@ -405,25 +405,32 @@ class PodBook:
 
 
 class Namespaces:
-    """A sink of Namespaces; tells by name which have the labels of holders, and of preemption."""
+    """
+    A sink of Namespaces.
+
+    Attributes:
+        labelled: tells by name which have the label of holders.
+        preempt: names of those that take part where we preempt.
+    """
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
         self.labelled: dict[str, bool] = {}
-        self.preempt: dict[str, bool] = {}
+        self.preempt: set[str] = set()
 
     def put(self, uid: str, item: Object) -> None:
         """Take a Namespace that came or changed."""
         name = self._names[uid] = str(item["metadata"]["name"])
         labels = item["metadata"].get("labels") or {}
         self.labelled[name] = LABEL_TENURE_HOLDING in labels
-        self.preempt[name] = labels.get(LABEL_TENURE_PREEMPT) == TRUE
+        takes_part = labels.get(LABEL_TENURE_PREEMPT) == TRUE
+        (self.preempt.add if takes_part else self.preempt.discard)(name)
 
     def drop(self, uid: str) -> None:
         """Forget a Namespace that is gone."""
         name = self._names.pop(uid, "")
         self.labelled.pop(name, None)
-        self.preempt.pop(name, None)
+        self.preempt.discard(name)
 
 
 def pod_seen(item: Object, device_names: AbstractSet[str]) -> PodSeen:

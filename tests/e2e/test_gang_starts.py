@@ -16,6 +16,7 @@ from tests.support.forked import Point
 from tests.support.kube.bursts import eventually, remove_pods
 from tests.support.kube.control_plane import ControlPlane, Program, free_port
 from tests.support.kube.inventory import DEVICES, TOPOLOGIES, know
+from tests.support.kube.parties import GANG, apart, spread
 from tests.support.kube.pods import pod, pods_in
 from tests.support.kube.schedulers import (
     Identities,
@@ -27,29 +28,9 @@ from tests.support.kube.schedulers import (
 )
 from tests.support.process import tenure
 
-GANG: Final = "gang.scheduling.koordinator.sh"
-HOST: Final = "kubernetes.io/hostname"
 CARDS: Final = 4
 SOON_SECONDS: Final = 12.0
 """Less than a gang's first call waits."""
-
-
-def apart(gang: str) -> dict[str, Any]:
-    """Return what keeps the workers of a gang on hosts of their own."""
-    term = {"labelSelector": {"matchLabels": {"job": gang}}, "topologyKey": HOST}
-    required = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
-    return {"affinity": {"podAntiAffinity": required}}
-
-
-def spread(gang: str) -> dict[str, Any]:
-    """Return what spreads the workers of a gang over hosts."""
-    constraint = {
-        "maxSkew": 1,
-        "topologyKey": HOST,
-        "whenUnsatisfiable": "DoNotSchedule",
-        "labelSelector": {"matchLabels": {"job": gang}},
-    }
-    return {"topologySpreadConstraints": [constraint]}
 
 
 @dataclass(slots=True, kw_only=True)

@@ -47,7 +47,6 @@ from ledger.domain.log.events import (
     PodReserved,
     PodVoided,
     PositionVoided,
-    PreemptionDecided,
     RequestDescribed,
     RequestRefused,
     SegmentArchived,
@@ -188,7 +187,6 @@ class Projection:
                 | WorkloadDescribed()
                 | RequestDescribed()
                 | NodeDescribed()
-                | PreemptionDecided()
                 | DriftFound()
                 | DriftResolved()
                 | SnapshotTaken()
