@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from ledger.domain.annotations.node_cpu import decode_cpu_topology
+from ledger.domain.annotations.tenure import encode_shown
 from ledger.domain.errors import InputError, UnknownEventError
 from ledger.domain.kube.device_objects import inventory_of_device
 from ledger.domain.log import layouts
@@ -228,3 +229,15 @@ def test_lists_of_cpus_are_found_as_they_are_written(text: str) -> None:
     lists = re.compile(rb'"cpus":(\[[^\[\]]*\])')
     said = text.encode()
     assert layouts._apart(said) == (lists.sub(b'"cpus":[]', said), lists.findall(said))
+
+
+def test_a_state_says_what_is_shown_of_those_alone_who_are_shown_something() -> None:
+    """Snapshots of others are what they were, to the byte."""
+    fold = Folding()
+    fold.add(1, node("n-1", cpus=8))
+    shown = structs.replace(reserved("p", share(0, 100)), annotations=encode_shown(("a", "b")))
+    fold.add(2, shown)
+    fold.add(3, reserved("q", share(1, 100)))
+    text = encode_state(fold.state)
+    assert text.count('"shown"') == 1
+    assert decode_state(text) == fold.state

@@ -53,10 +53,13 @@ class Scene:
         self.high = asks("high", 100, priority=9)
         view.pods.put("pod-high", self.high)
 
-    def run(self, name: str, percent: int, node: str, priority: int = 1) -> None:
+    def run(
+        self, name: str, percent: int, node: str, priority: int = 1, shown: tuple[str, ...] = ()
+    ) -> None:
         """Let a Pod run on a node."""
         body = asks(name, percent, priority=priority)
-        self.reserved[name] = self.live.reserve(self.live.placement(body, node))
+        placement = self.live.placement(body, node)
+        self.reserved[name] = self.live.reserve(placement, shown=shown)
         body["spec"]["nodeName"] = node
         self.bodies[name] = body
         self.live.view.pods.put(f"pod-{name}", body)
@@ -263,6 +266,20 @@ def test_a_preemption_that_others_took_the_room_of_is_over() -> None:
     scene.run("other", 100, "a", priority=9)
     assert scene.filter() == []
     assert scene.preempt({"b": ["b0"]}) == {"b": {"b0"}}
+
+
+def test_who_sees_a_card_ends_for_it() -> None:
+    """Nobody holds it, and the node is one where an end helps."""
+    scene = Scene(nodes=("a",))
+    scene.run("sees", 100, "a", shown=("GPU-a-0", "GPU-a-1"))
+    scene.high = asks("high", 200, priority=9)
+    body = {"Pod": scene.high, "NodeNames": ["a"]}
+    answer = json.loads(scene.extender.filter(json.dumps(body).encode()))
+    assert answer["FailedNodes"].keys() == {"a"}
+    assert not answer["FailedAndUnresolvableNodes"]
+    assert scene.preempt({"a": ["sees"]}) == {"a": {"sees"}}
+    scene.ends("sees")
+    assert scene.filter() == ["a"]
 
 
 def test_victims_on_different_cards_give_way_to_as_many_on_one() -> None:
