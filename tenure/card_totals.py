@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ledger.domain.amounts import format_cards
-from ledger.domain.devices import WHOLE_PERCENT
+from ledger.domain.amounts import format_bytes, format_cards
+from ledger.domain.devices import WHOLE_PERCENT, DeviceShare
 from scheduler.usage.picture import (
     NONE,
     Many,
@@ -20,6 +21,31 @@ from scheduler.usage.picture import (
     unplaced_cards,
 )
 from tenure.picture import many_text
+
+if TYPE_CHECKING:
+    from ledger.store.reading.report_rows import HolderRow
+
+
+def cards_text(parts: Iterable[DeviceShare | HolderRow]) -> str:
+    """
+    Return devices by type.
+
+    `gpu:0,1` are two whole cards, `gpu:0(30%)` is a part of the core, `gpu:0(8 GiB)` of the memory
+    alone; in one cell `gpu:0(10%),2(20%) rdma:0`.
+    """
+    by_type: dict[str, list[str]] = {}
+    for part in parts:
+        if part.device_type is not None:
+            by_type.setdefault(part.device_type, []).append(f"{part.minor}{_share(part)}")
+    return " ".join(f"{kind}:{','.join(minors)}" for kind, minors in by_type.items())
+
+
+def _share(part: DeviceShare | HolderRow) -> str:
+    if part.core_percent:
+        return f"({part.core_percent}%)" if part.core_percent < WHOLE_PERCENT else ""
+    if part.memory_ratio_percent >= WHOLE_PERCENT or not part.memory_bytes:
+        return ""
+    return f"({format_bytes(part.memory_bytes)})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,7 +84,7 @@ _FIELDS: Final[Mapping[str, Bounds]] = MappingProxyType(
         **dict.fromkeys(("count", "counts", "device_counts", "amounts", "cpus"), _COUNT),
         **dict.fromkeys(("bound_cpus", "burst_milli", "gpushare_units", "pods_max"), _COUNT),
         **dict.fromkeys(("gpu_memory_bytes", "gpu_count", "number", "rank"), _COUNT),
-        **dict.fromkeys(("arrival", "counted", "extended", "running"), _COUNT),
+        **dict.fromkeys(("arrival", "counted", "extended", "running", "until_us"), _COUNT),
         **dict.fromkeys(("score", "runner_up_score"), _NUMBER),
         "gpu_percent": _AMOUNT,
         **dict.fromkeys(("memory_mib", "offers", "capacity", "others", "scaled"), _COUNT),

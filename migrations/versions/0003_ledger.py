@@ -42,6 +42,7 @@ _SELDOM = " OR ".join(
         "node.described.v1",
         "node.inventoried.v1",
         "position.voided.v1",
+        "preemption.decided.v1",
         "request.described.v1",
         "settings.changed.v1",
         "time.corrected.v1",

@@ -30,11 +30,10 @@ from scheduler.decide.nodes.node_arrays import ABSENT, NodeArrays
 from scheduler.decide.nodes.node_rows import NodeRows
 from scheduler.decide.nodes.pins import CpuPins
 from scheduler.decide.outcome import NOT_RATED, Placement, Rated, Unfit, Unplaced
-from scheduler.decide.refusal.reasons import NOT_OFFERED, is_in_pieces
+from scheduler.decide.refusal.reasons import NOT_OFFERED, rows_in_pieces
 from scheduler.decide.refusal.refusals import Refusals
-from scheduler.decide.score.expected_fill import ExpectedFill
 from scheduler.decide.score.fragmentation import Fragmentation
-from scheduler.decide.score.gradient import Gradient
+from scheduler.decide.score.gradient import ExpectedFill, Gradient
 from scheduler.decide.score.link_lead import LinkLead
 from scheduler.decide.score.policies import BestFit, NodePolicy, Random, UsedShare, draw
 from scheduler.decide.score.pools import PoolPrices
@@ -244,12 +243,10 @@ class Engine:
     def in_pieces(self, request: PodRequest, offered: IntArray) -> list[int]:
         """Return which nodes refuse a Pod for fragmentation alone; none if one takes it."""
         answer = self.decide(request, limits=Limits(offered=offered))
-        if isinstance(answer, Placement) or answer.nodes is None:
+        if isinstance(answer, Placement):
             return []
-        of_code = [is_in_pieces(names, request) for names in answer.nodes.names]
-        rows = [row for row, code in enumerate(answer.nodes.codes) if of_code[code]]
-        asked = frozenset(offered.tolist())
-        return [node for row in rows if (node := self._node_rows.numbers[row]) in asked]
+        asked, numbers = frozenset(offered.tolist()), self._node_rows.numbers
+        return [numbers[row] for row in rows_in_pieces(answer) if numbers[row] in asked]
 
     def _limited(
         self, limits: Limits, ratings: Ratings, known: Mapping[int, Unfit]

@@ -36,6 +36,7 @@ from ledger.domain.log.events import (
     PodReleased,
     PodReserved,
     PodVoided,
+    PreemptionDecided,
     RefusalReason,
     RequestDescribed,
     RequestRefused,
@@ -497,6 +498,12 @@ def group_member(request: PodRequest, digest: str) -> GroupMember:
 def plan_dropped(event: PlanDropped, number: int, at_us: int) -> NewEvent:
     """Return the end of a group's plan; `number` tells those of this group apart."""
     return _of_ledger(event, f"drop:{event.group}:{number}", at_us, about=event.group)
+
+
+def preemption(event: PreemptionDecided, at_us: int) -> NewEvent:
+    """Return the begin or the end of a preemption of our own."""
+    key = f"preempt:{event.pod_uid}:{event.until_us}:{'over' if event.over else 'begun'}"
+    return _of_ledger(event, key, at_us, about=event.pod_uid)
 
 
 def shape_of(request: PodRequest) -> str:

@@ -9,7 +9,6 @@ from typing import Protocol
 
 import numpy as np
 
-from certs.ports import Object
 from ledger.domain.errors import FieldError, InputError
 from ledger.domain.kube.object_fields import found_in, is_label, is_name, text_at
 from ledger.domain.request.requests import PodRequest, group_name
@@ -23,10 +22,9 @@ from scheduler.decide.extender import (
     without_names,
 )
 from scheduler.decide.nodes.arrays import IntArray
-from scheduler.decide.outcome import Placement
 from scheduler.service.groups import LiveGroups
 from scheduler.service.ports import BindCall, WhyNot
-from scheduler.service.preempting import Preempting, read_victims
+from scheduler.service.preempting import Places, Preempting, read_victims
 from scheduler.service.view import ClusterView, Judged
 
 
@@ -39,16 +37,6 @@ class Binds(Protocol):
 
     async def bind(self, call: BindCall) -> str:
         """Bind a Pod; return why not, empty when it is bound there."""
-
-
-class Holds(Protocol):
-    """Who keeps soft holds between the choice of a node and its bind (design section 5.2)."""
-
-    def asked_again(self, pod_uid: str) -> None:
-        """Take back what a Pod was expected to get: it is filtered anew."""
-
-    def expected(self, placement: Placement, pod: Object, decided_at: int = -1) -> None:
-        """Keep what a Pod would get on the node that is expected to win."""
 
 
 class Refusals(Protocol):
@@ -86,7 +74,7 @@ class Extender:
         *,
         why_not: WhyNot,
         groups: LiveGroups,
-        holds: Holds,
+        holds: Places,
         refusals: Refusals,
         preempting: Preempting,
     ) -> None:

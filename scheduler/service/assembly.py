@@ -211,13 +211,12 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
         said=begun.settings,
         documents_in=ports.documents_in,
     )
-    preempting = Preempting(view, holds, telling, clock, groups=groups)
+    preempting = Preempting(view, holds, telling, clock, groups=groups, begun=begun.preemptions)
     evicting = Evicting(
-        view,
-        preempting,
-        announcing.namespaces,
-        telling,
-        clock,
+        view=view,
+        preempting=preempting,
+        namespaces=announcing.namespaces,
+        binder=binder,
         mode=ports.preemption,
         why_not=why_not,
     )

@@ -20,6 +20,7 @@ from ledger.domain.log.events import (
     PodBound,
     PodObserved,
     PodReserved,
+    PreemptionDecided,
     RequestRefused,
     SettingsChanged,
 )
@@ -67,6 +68,7 @@ class Beginning:
         snapshot_position: of the snapshot that it was folded from, 0 without one.
         settings: the newest settings that decisions were made by, empty without any.
         drifts: what is found and not resolved, in order.
+        preemptions: all of our own.
     """
 
     position: int
@@ -79,6 +81,7 @@ class Beginning:
     snapshot_position: int = 0
     settings: str = ""
     drifts: Sequence[DriftFound] = ()
+    preemptions: Sequence[LedgerEvent] = ()
 
     def taken(self) -> Beginning:
         """Return what is left of it once others keep what they need: where it began."""
@@ -178,6 +181,7 @@ def begin(ledger: Ledger) -> Beginning:
         groups = _groups(ledger, opened)
         settings = events_of(ledger.connection, SettingsChanged)
         drifts = open_drifts(ledger.connection)
+        preempted = [event for _, event in seldom_of(ledger.connection, PreemptionDecided)]
     return Beginning(
         position=loaded.position,
         state=loaded.state,
@@ -200,6 +204,7 @@ def begin(ledger: Ledger) -> Beginning:
             )
             for one in drifts
         ],
+        preemptions=preempted,
     )
 
 

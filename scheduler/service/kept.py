@@ -405,32 +405,25 @@ class PodBook:
 
 
 class Namespaces:
-    """
-    A sink of Namespaces.
-
-    Attributes:
-        labelled: tells by name which have the label of holders.
-        preempt: names of those that take part where we preempt.
-    """
+    """A sink of Namespaces; tells by name which have the labels of holders, and of preemption."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
         self.labelled: dict[str, bool] = {}
-        self.preempt: set[str] = set()
+        self.preempt: dict[str, bool] = {}
 
     def put(self, uid: str, item: Object) -> None:
         """Take a Namespace that came or changed."""
         name = self._names[uid] = str(item["metadata"]["name"])
         labels = item["metadata"].get("labels") or {}
         self.labelled[name] = LABEL_TENURE_HOLDING in labels
-        takes_part = labels.get(LABEL_TENURE_PREEMPT) == TRUE
-        (self.preempt.add if takes_part else self.preempt.discard)(name)
+        self.preempt[name] = labels.get(LABEL_TENURE_PREEMPT) == TRUE
 
     def drop(self, uid: str) -> None:
         """Forget a Namespace that is gone."""
         name = self._names.pop(uid, "")
         self.labelled.pop(name, None)
-        self.preempt.discard(name)
+        self.preempt.pop(name, None)
 
 
 def pod_seen(item: Object, device_names: AbstractSet[str]) -> PodSeen:

@@ -6,7 +6,7 @@ Rule: GPU-sharing contract C.5, "Ours"; docs/adr/0041.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
@@ -17,12 +17,13 @@ from certs.ports import Object
 from ledger.domain.annotations.wire import a_list, an_object
 from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import text_at, text_in, time_us
-from ledger.domain.log.events import LedgerEvent, PodReleased
+from ledger.domain.log.events import LedgerEvent, PodReleased, PreemptionDecided
 from ledger.domain.log.state import Holding
 from ledger.domain.request.requests import PodRequest, group_name
 from scheduler.cluster.model import RefusedPod
 from scheduler.decide.bounded import decode_bounded
 from scheduler.decide.extender import WHOLE_NESTED_MAX, member
+from scheduler.decide.outcome import Placement
 from scheduler.service.agents import SILENT_SECONDS
 from scheduler.service.budgets import put_newest
 from scheduler.service.ending import RESERVED
@@ -55,12 +56,8 @@ DUE_SECONDS: Final = SILENT_SECONDS + 30.0
 So long no further Pods end while some do: by then a silent agent's node has kubelet's word for it,
 and a sweep has looked.
 """
-STUCK_SECONDS: Final = 2.0
-"""So long after a filter kube-scheduler has asked for victims, if it wants any."""
-OLD_SECONDS: Final = 360.0
-"""
-So long a filter says what kube-scheduler has room for: it asks again after 300 s at the latest.
-"""
+STUCK_SECONDS: Final = 2.0  # by then kube-scheduler has asked for victims, if it wants any
+OLD_SECONDS: Final = 360.0  # kube-scheduler asks again after 300 s at the latest
 VICTIMS_MAX: Final = 1 << 16
 """kube-scheduler looks for them on 500 of 5,000 nodes, of 110 Pods each."""
 BEGUN_MAX: Final = 4_096
@@ -74,15 +71,16 @@ _COUNTED: Final = frozenset({"cpu", "memory"})
 
 
 class Places(Protocol):
-    """Soft holds; see `scheduler.service.holds.Holds`."""
+    """Soft holds (design section 5.2); see `scheduler.service.holds.Holds`."""
 
     def asked_again(self, pod_uid: str) -> None:
-        """Take back what a Pod was expected to get."""
-        ...
+        """Take back what a Pod was expected to get: it is filtered anew."""
+
+    def expected(self, placement: Placement, pod: Object, decided_at: int = -1) -> None:
+        """Keep what a Pod would get on the node that is expected to win."""
 
     def promise(self, request: PodRequest, node_name: str) -> None:
         """Hold for a Pod what it gets on a node, if it has a place there."""
-        ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -106,15 +104,6 @@ class _Begun:
     wakes_at: float = inf
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
-    """What the end of Pods on a node makes for one that waits; `victims`: their UIDs."""
-
-    request: PodRequest
-    node_name: str
-    victims: tuple[str, ...]
-
-
 class Preempting:
     """
     Answers the preempt verb, and a sink of Pods that may end a wait.
@@ -125,6 +114,8 @@ class Preempting:
 
     Attributes:
         counts: answers by what they were.
+        own: by UID of the Pod, our own preemptions that the ledger has, or is about to have.
+        asks_for_sums: kube-scheduler asks for Pods that it sees room for, too, as from 1.38 on.
     """
 
     def __init__(
@@ -135,6 +126,7 @@ class Preempting:
         clock: Clock,
         *,
         groups: LiveGroups,
+        begun: Iterable[LedgerEvent] = (),
     ) -> None:
         self._view = view
         self._places = places
@@ -143,7 +135,14 @@ class Preempting:
         self._groups = groups
         self._begun: dict[str, _Begun] = {}  # by UID of the Pod
         self._filtered_at: dict[str, float] = {}  # by UID of the Pod; last ones
+        self._ends: deque[tuple[float, int]] = deque(maxlen=BEGUN_MAX)  # when, how many Pods
         self.counts: Counter[str] = Counter()
+        self.own: dict[str, PreemptionDecided] = {}
+        self.asks_for_sums = False
+        for event in begun:
+            self._take_event(0, event, None)
+        lasts = {uid for uid, each in self._begun.items() if each.until > clock.monotonic()}
+        self._begun = {uid: self._begun[uid] for uid in lasts.union(self.own)}
         view.wakeups.event_folded.subscribe(self._take_event)
 
     def take_filter(self, uid: str) -> None:
@@ -174,11 +173,14 @@ class Preempting:
         request = self._view.requests.read(pod)
         if isinstance(request, RefusedPod) or group_name(request):
             return {}
+        if request.uid in self.own:
+            return {}
         self._places.asked_again(request.uid)
         priority = an_object(pod.get("spec"), "Pod.spec").get("priority") or 0
         if not isinstance(priority, int):
             raise InputError("expected a number", field="Pod.spec.priority")
         wanted = _victims(value)
+        self.asks_for_sums |= not all(pods for pods, _ in wanted.values())
         judged = self._view.judged(request.uid)
         refused = None if judged is None or len(judged.filtered.passing) else judged
         if self._has_room_by_now(request, refused) or self._has_to_wait(request, pod, refused):
@@ -294,51 +296,68 @@ class Preempting:
                 return True
         return False
 
-    def stuck(self) -> list[PodRequest]:
-        """
-        Return the Pods that wait for what sums do not show, the highest first.
+    def ends_since(self, seconds: float) -> int:
+        """Return how many Pods were to end by our own preemptions that began so lately."""
+        return sum(number for at, number in self._ends if self._clock.monotonic() - at < seconds)
 
-        A filter has left them no node, and kube-scheduler has had the time to end Pods for them and
-        did not. Nobody ends for a member of a group.
-        """
-        now, found = self._clock.monotonic(), []
+    def begin_own(self, event: PreemptionDecided) -> None:
+        """Let what comes free be for a Pod, and nobody else end for it."""
+        begun = self._begin(event.pod_uid)
+        begun.until = begun.at + (event.until_us - self._clock.wall_us()) / 1e6
+        begun.waits_on, begun.wakes_at = event.node_name, begun.until
+        begun.victims[event.node_name] = frozenset(event.victims)
+        self.own[event.pod_uid] = event
+
+    def forget_own(self, uid: str) -> None:
+        """Forget what the ledger does not have."""
+        self._begun.pop(uid, None)
+        self.own.pop(uid, None)
+
+    def stuck(self) -> list[PodRequest]:
+        """Return the Pods that a filter left no node and nobody ends for, the highest first."""
+        now, found = self._clock.monotonic(), list[PodRequest]()
         for uid, at in self._filtered_at.items():
             pod, judged = self._view.pods.pending(uid), self._view.judged(uid)
             begun = self._begun.get(uid)
             is_begun = begun is not None and now < begun.until
             if is_begun or pod is None or judged is None or len(judged.filtered.passing):
                 continue
-            spec, request = pod["spec"], judged.request
-            is_able = spec.get("preemptionPolicy") != "Never" and not group_name(request)
             is_leaving = pod["metadata"].get("deletionTimestamp")
-            is_theirs = text_in(pod, "status", "nominatedNodeName")
-            if (
-                is_able
-                and not (is_leaving or is_theirs)
-                and STUCK_SECONDS <= now - at < OLD_SECONDS
-            ):
-                found.append(request)
+            is_theirs = text_in(pod, "status", "nominatedNodeName") or group_name(judged.request)
+            is_never = text_in(pod, "spec", "preemptionPolicy") == "Never"
+            is_settled = STUCK_SECONDS <= now - at < OLD_SECONDS
+            if is_settled and not (is_leaving or is_theirs or is_never):
+                found.append(judged.request)
         return sorted(found, key=lambda each: -each.snapshot.priority)
 
-    def room_for(self, request: PodRequest, able: Callable[[str], bool]) -> Room | None:
+    def room_for(
+        self, request: PodRequest, able: Callable[[str], bool]
+    ) -> PreemptionDecided | None:
         """Return whose end makes room in fragments and costs least, of those able to go."""
-        judged, pod = self._view.judged(request.uid), self._view.pods.pending(request.uid)
-        if judged is None or pod is None or self._has_to_wait(request, pod, judged):
+        view, uid = self._view, request.uid
+        judged, pod = view.judged(uid), view.pods.pending(uid)
+        if judged is None or pod is None or request not in self.stuck():
             return None
-        search, node = Search[str](tries=TRIES_MAX), ""
+        if self._has_to_wait(request, pod, judged):
+            return None
+        search, best = Search[str](TRIES_MAX), ""
+        names = {view.directory.number(name): name for name in view.directory.names()}
         priority, together = request.snapshot.priority, self._groups.together
-        directory = self._view.directory
-        names = {directory.number(name): name for name in directory.names()}
-        for number in self._view.engine.in_pieces(request, judged.asked.nodes):
-            name = names[number]
-            ending = self._due(request.uid, name)
-            here = Candidates(
-                self._view, name, priority, together, Tries(), keeps=False, ending=ending
-            )
-            node = name if here.look(request, search, able) else node
+        for number in view.engine.in_pieces(request, judged.asked.nodes):
+            name, due = names[number], self._due(uid, names[number])
+            here = Candidates(view, name, priority, together, Tries(), keeps=False, ending=due)
+            best = name if here.look(request, search, able) else best
         if not search.ends:
             return None
-        return Room(request=request, node_name=node, victims=tuple(search.ends))
+        return PreemptionDecided(
+            pod_uid=uid,
+            namespace=request.namespace,
+            pod_name=request.name,
+            node_uid=view.uid(best) or "",
+            node_name=best,
+            victims=tuple(search.ends),
+            until_us=self._clock.wall_us() + int(DUE_SECONDS * 1e6),
+        )
 
     def _names(self, refused: Judged | None) -> list[str]:
         """Return the nodes with Pods that a filter asked about: kube-scheduler sees room."""
@@ -409,6 +428,11 @@ class Preempting:
 
     def _take_event(self, _position: int, event: LedgerEvent, _holding: Holding | None) -> None:
         """Hold what comes free for the Pod that it came free for, the highest first."""
+        if isinstance(event, PreemptionDecided) and event.over:
+            self.own.pop(event.pod_uid, None)
+        elif isinstance(event, PreemptionDecided):
+            self.begin_own(event)
+            self._ends.append((self._begun[event.pod_uid].until - DUE_SECONDS, len(event.victims)))
         state = self._view.recorded(event.node_uid) if isinstance(event, PodReleased) else None
         if state is None:
             return

@@ -18,7 +18,7 @@ from ledger.domain.log.state import Holding
 from ledger.domain.request.requests import PodRequest
 from scheduler.service.kept import PodSeen
 from scheduler.service.view import ClusterView
-from scheduler.whatif.preemption import LOWEST, Cost, Search, cost_of
+from scheduler.whatif.preemption import Cost, Search, cost_of
 
 TRIES_MAX: Final = 300
 """
@@ -27,6 +27,9 @@ that were not looked at are left out, and no smaller sets are looked for.
 """
 TRIES_WITHOUT_ANSWER_MAX: Final = 3_000
 """Sets that are tried while no node has an answer: about 2 s, a fifth of `httpTimeout`."""
+
+
+ENDS_MAX: Final = 10  # Pods that we end by ourselves within a minute; no set has more
 
 
 @dataclass(slots=True)
@@ -133,29 +136,23 @@ class Candidates:
         return list(found)
 
     def look(self, request: PodRequest, search: Search[str], able: Callable[[str], bool]) -> bool:
-        """
-        Look here for a cheaper set than on other nodes, of Pods that are able to go; tell whether.
-
-        None breaks a disruption budget.
-        """
+        """Look here for cheaper Pods, of those able to go; tell whether. No budget is broken."""
         if self.view.directory.number(self.name) is None:
             return False
-        holdings, pods = self._holdings(), self.view.pods.seen
-        crews = [crew for crew in self._able(holdings, ())[0] if all(map(able, crew))]
+        crews, _ = self._able(self._holdings(), ())
 
         def cost(gone: Sequence[str]) -> Cost | None:
-            if self.broken((), gone):
-                return None
-            since = (holdings[each].opened_position if each in holdings else 0 for each in gone)
-            return cost_of(zip((pods[each].priority for each in gone), since, strict=True))
+            price = self._cost(gone)
+            return None if price[0] or len(gone) > ENDS_MAX else price
 
+        crews = [crew for crew in crews if all(map(able, crew))]
         return search.look(crews, partial(self._fits, request), cost)
 
-    def _cost(self, gone: Sequence[str]) -> tuple[int, int, int, int]:
+    def _cost(self, gone: Sequence[str]) -> Cost:
         """Return what kube-scheduler compares nodes by: the least is the best."""
-        priorities = [pod.priority for pod in self._known(gone)]
-        total = sum(each + LOWEST for each in priorities)
-        return self.broken((), gone), max(priorities, default=0), total, len(gone)
+        since = {uid: each.opened_position for uid, each in self._holdings().items()}
+        known = ((pod.priority, since.get(pod.uid, 0)) for pod in self._known(gone))
+        return self.broken((), gone), *cost_of(known)
 
     def _able(
         self, holdings: Mapping[str, Holding], wanted: Sequence[str]

@@ -88,17 +88,16 @@ def prospects_of(
     name = group_name(request)
     members = _members(name, cluster) if name else []
     refusal = answer if isinstance(answer, Unplaced) else None
-    findings = () if refusal is None else tuple(find_reasons(request, refusal, what_if))
     return Prospects(
         names=names,
         untold=cluster.untold,
         is_known=True,
         message="" if refusal is None else refusal.message,
         never="" if refusal is None else refusal.never,
-        findings=findings,
+        findings=() if refusal is None else tuple(find_reasons(request, refusal, what_if)),
         hopeless=frozenset() if refusal is None else _hopeless(request, what_if),
         nearest=nearest(request, what_if),
-        fragmentation=fragmentation(request, findings, what_if),
+        fragmentation=None if refusal is None else fragmentation(refusal, what_if),
         unseen=unseen,
         member_of=name,
         group=nearest_of_group(members, what_if) if len(members) > 1 else None,

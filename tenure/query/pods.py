@@ -11,12 +11,12 @@ import typer
 
 from ledger.domain.resources import TYPE_GPU
 from tenure.asking import Answer, Sight
-from tenure.cards import cards_text
+from tenure.card_totals import cards_text
 from tenure.live.place import Place, asks
 from tenure.opening import time_of
 from tenure.options import Files, Output
 from tenure.output import Column, OutputFormat, write_answer
-from tenure.query.standing import ENDED, FITS, PLACED, REFUSED, WAITING, state_of
+from tenure.query.records import ENDED, FITS, PLACED, REFUSED, WAITING, state_of
 from tenure.query.who import Others, by_others
 from tenure.simulate.dump import ledger_of_files
 from tenure.times import LedgerTime, decided_us, iso_time

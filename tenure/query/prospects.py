@@ -7,7 +7,6 @@ from typing import Any, Final, TextIO
 
 from ledger.domain.amounts import format_bytes, format_cores
 from scheduler.whatif.nearest import Nearest
-from scheduler.whatif.preemption import Fragmentation
 from scheduler.whatif.prospects import Prospects
 from scheduler.whatif.releases import Ending
 from scheduler.whatif.smaller import Smaller
@@ -105,12 +104,17 @@ def _note(prospects: Prospects) -> str:
 
 def record_of(prospects: Prospects) -> dict[str, Any]:
     """Return the JSON keys `now`, `never`, `nodes`, `nearest`, `fragmentation` and `untold`."""
+    found = prospects.fragmentation
     return {
         "now": prospects.message,
         "never": prospects.never,
         "nodes": node_rows(prospects),
         "nearest": nearest_record(prospects.nearest, prospects.names),
-        "fragmentation": _fragmentation_record(prospects),
+        "fragmentation": found
+        and {
+            "nodes": [prospects.names[node] for node in found.nodes],
+            "ending": _ending_record(found.ending, prospects.names),
+        },
         "note": _note(prospects),
         "group": _group_record(prospects),
         "untold": list(prospects.untold),
@@ -139,17 +143,6 @@ def _group_record(prospects: Prospects) -> dict[str, Any] | None:
         "members": group.members,
         "together": group.together,
         "next": nearest_record(group.next_one, prospects.names),
-    }
-
-
-def _fragmentation_record(prospects: Prospects) -> dict[str, Any] | None:
-    found, names = prospects.fragmentation, prospects.names
-    if found is None:
-        return None
-    return {
-        "nodes": [names[node] for node in found.nodes],
-        "ending": _ending_record(found.ending, names),
-        "exact": found.exact,
     }
 
 
@@ -185,8 +178,15 @@ def lines_of(prospects: Prospects, told: str = "") -> Iterator[str]:
         for item in found.at_most:
             yield f"  even without any other Pod: {_smaller_text(item)}: {names[item.node]}"
         yield from (f"bound met: {text}" for text in found.cut)
-    if prospects.fragmentation is not None:
-        yield from _fragmentation_lines(prospects.fragmentation, names)
+    if (pieces := prospects.fragmentation) is not None:
+        where = _names([names[node] for node in pieces.nodes])
+        nobody = "kube-scheduler before 1.38 ends nobody for that"
+        yield f"it waits for fragmentation alone on {where}: {nobody}"
+        ending = "no Pods of a lower priority make room there"
+        if pieces.ending is not None:
+            ending = _ending_text(pieces.ending, " of a lower priority")
+            ending = f"{ending}: {names[pieces.ending.node]}"
+        yield f"  {ending}"
     group = prospects.group
     if group is not None:
         yield f"of its group {group.together} of {group.members} waiting members fit together now"
@@ -206,18 +206,6 @@ def change_lines(found: Nearest, names: Sequence[str]) -> Iterator[str]:
     if found.ending is not None:
         note = "" if len(found.ending.holders) == 1 else " (perhaps fewer do)"
         yield f"{_ending_text(found.ending, note)}: {names[found.ending.node]}"
-
-
-def _fragmentation_lines(found: Fragmentation, names: Sequence[str]) -> Iterator[str]:
-    where = _names([names[node] for node in found.nodes])
-    nobody = "kube-scheduler before 1.38 ends nobody for that"
-    yield f"it waits for fragmentation alone on {where}: {nobody}"
-    if found.ending is None:
-        yield "  no Pods of a lower priority make room there"
-    else:
-        note = "" if found.exact else " (perhaps cheaper ones do)"
-        ending = _ending_text(found.ending, note)
-        yield f"  of a lower priority, {ending}: {names[found.ending.node]}"
 
 
 def _smaller_text(item: Smaller) -> str:

@@ -35,11 +35,10 @@ from tenure.output import (
     write_table,
     write_yaml,
 )
-from tenure.picture import UNKNOWN_HOLDER, devices_told
+from tenure.picture import UNKNOWN_HOLDER, devices_told, untold
 from tenure.query.meant import cards_over, first_known, numbers_called, owner_text
 from tenure.query.records import HOLDER_COLUMNS, HOLDER_KEYS, cpu_record, holder_record, shown
 from tenure.times import iso_or_none, iso_time, read_moment
-from tenure.untold import untold
 
 if TYPE_CHECKING:
     from ledger.domain.log.events import PodObserved

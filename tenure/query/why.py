@@ -23,8 +23,17 @@ from tenure.output import Column, OutputFormat, one_line, write_answer, write_ta
 from tenure.picture import UNKNOWN_HOLDER, devices_told
 from tenure.progress import bar_after
 from tenure.query.meant import first_known
-from tenure.query.records import HOLDER_COLUMNS, held_text, holder_record, shown
-from tenure.query.standing import ENDED, PLACED, REFUSED, WAITING, state_of
+from tenure.query.records import (
+    ENDED,
+    HOLDER_COLUMNS,
+    PLACED,
+    REFUSED,
+    WAITING,
+    held_text,
+    holder_record,
+    shown,
+    state_of,
+)
 from tenure.query.who import counted_lines, find_holders, may_hold, unknown_lines, write_lines
 from tenure.times import iso_time
 from tenure.units import format_duration, format_time

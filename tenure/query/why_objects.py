@@ -33,7 +33,7 @@ from scheduler.record.events import shape_of
 from scheduler.whatif.prospects import Prospects, prospects_of
 from scheduler.whatif.what_if import what_if_of
 from tenure.asking import Answer
-from tenure.cards import cards_text
+from tenure.card_totals import cards_text
 from tenure.exits import with_next
 from tenure.manifests import Manifests, as_admitted, read_manifests
 from tenure.names import (
@@ -52,7 +52,7 @@ from tenure.names import (
 from tenure.output import Column, OutputFormat, one_line
 from tenure.query.meant import first_of, owner_text
 from tenure.query.prospects import record_of, write_nodes, write_prospects
-from tenure.query.standing import ENDED, FITS, PLACED, REFUSED, WAITING
+from tenure.query.records import ENDED, FITS, PLACED, REFUSED, WAITING
 from tenure.query.why import write_reasons, write_records
 from tenure.simulate.inputs import as_stored, manifest_run
 from tenure.simulate.model import Run

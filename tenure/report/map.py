@@ -27,9 +27,8 @@ from tenure.output import (
     one_line,
     write_answer,
 )
-from tenure.picture import many_record, picture_of_cluster, picture_of_ledger
+from tenure.picture import many_record, picture_of_cluster, picture_of_ledger, untold
 from tenure.units import format_time
-from tenure.untold import untold
 
 if TYPE_CHECKING:
     from agent.decide.cpus_now import CpusNow

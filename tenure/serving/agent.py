@@ -41,8 +41,7 @@ from tenure.serving.agent_environment import FILE_NAME as FILE_NAME_OF_PROOF
 from tenure.serving.agent_environment import Prover, proving, stamp_of
 from tenure.serving.agent_options import AgentMode, AgentOptions
 from tenure.serving.agent_reporting import NodeToTell, reporting
-from tenure.serving.agent_witness import witness
-from tenure.serving.agent_words import words_of
+from tenure.serving.agent_witness import witness, words_of
 from tenure.serving.background import Tasks, every, tasks_of_process, told_to_stop
 from tenure.serving.connections import Connections
 from tenure.serving.listening import announced

@@ -227,8 +227,8 @@ def scheduler(
         ),
     ] = False,
     preemption: Annotated[
-        Literal["off", "dry-run"],
-        typer.Option(help="With --image: as the option of `tenure serve scheduler`."),
+        Literal["off", "dry-run", "on"],
+        typer.Option(help="Also what `tenure serve scheduler --preemption` needs."),
     ] = "off",
 ) -> None:
     """
@@ -256,7 +256,6 @@ def scheduler(
         "--gate-open": gate_open,
         "--untold-devices": untold_devices != "refuse",
         "--host-network": host_network,
-        "--preemption": preemption != "off",
     }
     option = next((name for name, is_given in of_image.items() if is_given), "")
     if option and not image:

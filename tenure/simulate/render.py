@@ -22,8 +22,7 @@ from scheduler.decide.nodes.card_amounts import adopted_amounts, reserved_amount
 from scheduler.decide.outcome import NodeReasons, Unplaced
 from scheduler.record.core import Placed
 from scheduler.usage.picture import NONE, Picture, gpu_groups
-from tenure.card_totals import nodes_text, totals_of
-from tenure.cards import cards_text
+from tenure.card_totals import cards_text, nodes_text, totals_of
 from tenure.output import Column, OutputFormat, fitted, write_csv, write_table, write_yaml
 from tenure.picture import many_text
 from tenure.simulate.results import Outcome, Result

@@ -301,10 +301,9 @@ def test_a_pod_that_waits_for_fragmentation_alone_is_told_who_would_make_room(
     assert told["fragmentation"] == {
         "nodes": ["n1"],
         "ending": {"node": "n1", "pods": ["ml/low-2"]},
-        "exact": True,
     }
     head = "it waits for fragmentation alone on n1: kube-scheduler before 1.38 ends nobody for that"
-    assert lines[lines.index(head) + 1] == "  of a lower priority, end 1 Pod: ml/low-2: n1"
+    assert lines[lines.index(head) + 1] == "  end 1 Pod of a lower priority: ml/low-2: n1"
     assert even[even.index(head) + 1] == "  no Pods of a lower priority make room there"
 
 

@@ -14,8 +14,7 @@ from webhook.decide.mutating.pod import mutate_pod
 from webhook.decide.review import DEFAULT_LIMITS, decode_review, encode_review
 from webhook.decide.settings import DEFAULT_ADMISSION
 from webhook.decide.validating.validate import validate
-from webhook.server.gathering import needs_of
-from webhook.server.reading import read_review
+from webhook.server.reading import needs_of, read_review
 from webhook.server.remembering import Memory, cut_of, decided
 
 DECISIONS = {"mutate": mutate_pod, "validate": validate}

@@ -11,7 +11,7 @@ from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodRequest
 from scheduler.decide.engine import Engine
 from scheduler.decide.outcome import Placement, Unplaced
-from scheduler.decide.score.expected_fill import expected_fill
+from scheduler.decide.score.gradient import expected_fill
 from scheduler.decide.score.pools import Asks, Market, PoolPrices
 from scheduler.decide.score.typical import workload_of
 from scheduler.decide.settings import SchedulingSettings

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledger.domain.errors import InputError
+from ledger.domain.request.requests import PodRequest
 from scheduler.decide.outcome import Placement
 from scheduler.service.answering import Extender, NotNowError
 from tests.support.extending import NoBinds, NoHolds, NoRefusals, preempting
@@ -34,6 +35,9 @@ class Noted:
         self.uids: list[str] = []
 
     def asked_again(self, pod_uid: str) -> None:
+        """Do nothing."""
+
+    def promise(self, request: PodRequest, node_name: str) -> None:
         """Do nothing."""
 
     def expected(self, placement: Placement, pod: Mapping[str, Any], decided_at: int = -1) -> None:

@@ -23,6 +23,7 @@ DROPPED: Final = "dropped"
 LATE: Final = "late"
 """It arrives long after the caller gave up."""
 
+DRY_RUN: Final = "?dryRun=All"
 LEFT_AT: Final = "2026-01-31T14:05:00Z"
 """When a Pod is to be gone that is being deleted."""
 
@@ -81,8 +82,8 @@ class ApiServer:
         """Create an object; a Binding gives a Pod its node and annotations in one step."""
         if path.endswith("/binding"):
             self._bind(path.removesuffix("/binding"), body)
-        elif path.endswith("/eviction"):
-            self._evict(path.removesuffix("/eviction"), body)
+        elif path.endswith(("/eviction", f"/eviction{DRY_RUN}")):
+            self._evict(path, body)
         else:
             place = f"{path}/{body['metadata']['name']}"
             if place in self.objects:
@@ -101,6 +102,7 @@ class ApiServer:
 
     def patch(self, path: str, operations: Sequence[Object]) -> Json:
         """Apply a JSON patch; one that changes nothing moves no version."""
+        path = path.removesuffix("/status")
         value = self.read(path)
         if value is None:
             raise ConflictError(f"the object is gone: path={path}")
@@ -112,12 +114,14 @@ class ApiServer:
         return self.put(path, value)
 
     def _evict(self, path: str, body: Object) -> None:
+        path, _, query = path.partition("/eviction")
         pod = self.read(path)
         if pod is None:
             raise ApiError(f"pods not found: {path}", status=404)
         if body["deleteOptions"]["preconditions"]["uid"] != pod["metadata"]["uid"]:
             raise ConflictError("precondition failed: uid")
-        self.delete(path)
+        if not query:
+            self.delete(path)
 
     def _bind(self, path: str, body: Object) -> None:
         pod = self.read(path)

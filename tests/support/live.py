@@ -25,6 +25,7 @@ from ledger.domain.log.events import (
     PodReleased,
     PodReserved,
     PodVoided,
+    PreemptionDecided,
 )
 from ledger.domain.log.state import Folding
 from ledger.domain.request.requests import PodRequest
@@ -133,6 +134,7 @@ class MemoryLedger:
             said=said,
             drifts=list(drifts.values()),
             groups=groups,
+            preemptions=[one for one in self.log if isinstance(one, PreemptionDecided)],
             attempts={
                 event.pod_uid: event.attempt for event in self.log if isinstance(event, PodReserved)
             },

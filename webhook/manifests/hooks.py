@@ -1,22 +1,99 @@
-"""Which requests the webhooks of `deploy/webhook.yaml` are called for, in CEL from our names."""
+"""
+Which requests the webhooks of `deploy/webhook.yaml` are called for, in CEL from our names.
+
+What a container sees of devices too: the NVIDIA runtime takes a list from the environment, or from
+mounts below one path; CDI takes names from annotations. What an image says by itself is not seen.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
-from ledger.domain.resources import DOMAIN_NODE, DOMAIN_TENURE
+from ledger.domain.resources import (
+    ANNOTATION_TENURE_VISIBLE_PREFIX,
+    DOMAIN_CDI,
+    DOMAIN_NODE,
+    DOMAIN_TENURE,
+    ENV_NVIDIA_VISIBLE,
+    NVIDIA_DEVICE_MOUNTS,
+    NVIDIA_GPU,
+)
 from webhook.decide.dialects.registry import ADMISSIONS
 from webhook.decide.settings import AdmissionSettings
 from webhook.manifests.cel import (
+    AFTER,
+    BEFORE,
     any_container,
     concerns_us,
+    each_container,
     has_labels,
+    holds,
     key_matches,
     needs_us,
     text,
     texts,
 )
-from webhook.manifests.sight import chooses_devices, names_cdi
+
+_BLIND: Final = ("none", "void")
+_NAMED: Final = f"e.name == {text(ENV_NVIDIA_VISIBLE)}"
+_TOLD_NONE: Final = f"(has(e.value) && e.value in {texts(_BLIND)})"
+_OURS: Final = f"metadata.annotations['{ANNOTATION_TENURE_VISIBLE_PREFIX}"
+_GOOD: Final = (
+    f"({_TOLD_NONE} || (has(e.valueFrom) && has(e.valueFrom.fieldRef)"
+    f" && e.valueFrom.fieldRef.fieldPath.startsWith({text(_OURS)})))"
+)
+"""The entry `e` says that nothing is seen, or reads what our scheduler wrote."""
+_MOUNTS: Final = NVIDIA_DEVICE_MOUNTS.rpartition("/")[2]
+"""Enough of the path: the runtime takes it with any dots and slashes in between."""
+
+
+def chooses_devices(*, may_read: bool = True) -> str:
+    """Return that `c` says by hand which devices it sees; it may read what our scheduler wrote."""
+    good = _GOOD if may_read else _TOLD_NONE
+    return f"(has(c.env) && c.env.exists(e, {_NAMED} && !({good}))) || {mounts_devices()}"
+
+
+def mounts_devices() -> str:
+    """Return that `c` has a volume mount by which the NVIDIA runtime takes a list of devices."""
+    found = f"c.volumeMounts.exists(m, m.mountPath.contains({text(_MOUNTS)}))"
+    return f"(has(c.volumeMounts) && {found})"
+
+
+def sights() -> str:
+    """
+    Return a number for each container: 0 its environment names no devices, 1 by us, 2 by hand.
+
+    A container with whole cards of NVIDIA's device plugin has 10 more. The rules for new Pods read
+    this variable, so that the API server goes through each environment once.
+    """
+    named = f"[c.?env.orValue([]).filter(e, {_NAMED})]"
+    number = f"{named}.map(l, l.size() == 0 ? 0 : (l.all(e, {_GOOD}) ? 1 : 2))[0]"
+    plugin = f"({holds('c.resources', {NVIDIA_GPU})} ? 10 : 0)"
+    return each_container("object", f"{number} + {plugin}")
+
+
+def names_cdi(annotations: str = f"'%s'.format([{AFTER}])") -> str:
+    """
+    Return that a Pod's annotations name CDI devices, and did not say so before.
+
+    `annotations` is their text: without the name in it no key is looked at.
+    """
+    name, same = text(DOMAIN_CDI), f"k in {BEFORE} && {BEFORE}[k] == {AFTER}[k]"
+    named = f"{AFTER}.exists(k, k.contains({name}) && !({same}))"
+    return f"({annotations}.contains({name}) && {named})"
+
+
+def told_of_none() -> str:
+    """Return that the environment of `c` says that it sees nothing."""
+    return f"(has(c.env) && c.env.exists(e, {_NAMED}) && c.env.all(e, !({_NAMED}) || {_TOLD_NONE}))"
+
+
+def every_new_ephemeral(condition: str) -> str:
+    """Return that a condition on `c` holds for every ephemeral container that was added."""
+    before, now = (f"{pod}.spec.ephemeralContainers" for pod in ("oldObject", "object"))
+    known = f"(has({before}) && {before}.exists(d, d.name == c.name))"
+    return f"!has({now}) || {now}.all(c, {known} || ({condition}))"
+
 
 OWN_NAMESPACE: Final = "tenure-system"
 EXCLUDED_NAMESPACES: Final = ("kube-system", "kube-node-lease")

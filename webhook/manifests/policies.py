@@ -57,10 +57,13 @@ from webhook.manifests.cel import (
 )
 from webhook.manifests.dialects.registry import POLICIES
 from webhook.manifests.fixed import (
+    CLAIMS,
     changes_what_stays,
     cpu_variables,
     equal_limits,
     holds_cpus,
+    may_meet_owned_nodes,
+    owned_nodes,
     pins_cpus,
     same_amounts,
     same_class,
@@ -70,9 +73,7 @@ from webhook.manifests.fixed import (
     whole_cpus,
     whole_cpus_words,
 )
-from webhook.manifests.owned_nodes import CLAIMS, may_meet_owned_nodes, owned_nodes
-from webhook.manifests.policy import Policy, PolicyOptions, combined, objects, rule
-from webhook.manifests.sight import (
+from webhook.manifests.hooks import (
     chooses_devices,
     every_new_ephemeral,
     mounts_devices,
@@ -80,6 +81,7 @@ from webhook.manifests.sight import (
     sights,
     told_of_none,
 )
+from webhook.manifests.policy import Policy, PolicyOptions, combined, objects, rule
 
 _EVERY_KEY: Final = "variables.after.map(k, k) + variables.before.map(k, k)"
 _PERCENT_NAMES: Final = (GPU, GPU_CORE, GPU_MEMORY_RATIO)

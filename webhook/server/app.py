@@ -33,7 +33,6 @@ from webhook.decide.review import (
 )
 from webhook.decide.settings import AdmissionSettings
 from webhook.decide.validating.validate import validate
-from webhook.server.gathering import Needs, gather_facts, needs_of
 from webhook.server.metrics import Metrics
 from webhook.server.ports import (
     Answering,
@@ -43,7 +42,7 @@ from webhook.server.ports import (
     SettingsSource,
     TakeRefusal,
 )
-from webhook.server.reading import read_review
+from webhook.server.reading import Needs, gather_facts, needs_of, read_review
 from webhook.server.remembering import Memory, Remembered, cut_of, decided
 
 MARGIN_SECONDS: Final = 0.5

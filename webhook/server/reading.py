@@ -1,13 +1,20 @@
-"""The quick way to read a review: the same answer as the careful one, whenever it gives one."""
+"""The quick way to read a review: as the careful one, and what has to be looked up for it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
 import orjson
 
+from ledger.domain.kube.object_fields import items_in, section
+from ledger.domain.resources import LABEL_TENURE_MANAGED
+from webhook.decide.counting import is_card_name
+from webhook.decide.facts import NamespaceFacts, QuotaFact
 from webhook.decide.review import (
+    CREATE,
     AdmissionRequest,
     LimitError,
     ReviewLimits,
@@ -15,6 +22,7 @@ from webhook.decide.review import (
     request_of,
     request_within,
 )
+from webhook.server.ports import LookupFailedError, Lookups
 
 _LEVELS_MAX: Final = 1000
 
@@ -88,3 +96,73 @@ def _lists(wraps: int) -> tuple[list[object], list[object]]:
     for _ in range(wraps - 1):
         outer = [outer]
     return outer, inner
+
+
+_BINDING: Final = "Binding"
+_POD: Final = "Pod"
+_SECTIONS: Final = ("containers", "initContainers")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """
+    What has to be looked up for a request.
+
+    Attributes:
+        namespace: whose labels; empty for objects that have none, which need nothing.
+        quotas: the namespace's quotas too, if it is managed.
+        bound: the name of the Pod that a Binding is for, None for other requests.
+    """
+
+    namespace: str
+    quotas: bool = False
+    bound: str | None = None
+
+
+def needs_of(request: AdmissionRequest) -> Needs:
+    """Return what deciding a request needs to know beside it."""
+    if request.kind == _BINDING:
+        return Needs(namespace=request.namespace, bound=request.name)
+    return Needs(namespace=request.namespace, quotas=_asks_cards(request))
+
+
+async def gather_facts(needs: Needs, lookups: Lookups) -> NamespaceFacts:
+    """
+    Look up what deciding a request needs.
+
+    Raises:
+        LookupFailedError: the API could not be asked. For a Binding the Pod then counts as
+            unknown, and the decision is made without it.
+    """
+    namespace = needs.namespace
+    if not namespace:
+        return NamespaceFacts()
+    labels = await lookups.namespace_labels(namespace)
+    managed = labels.get(LABEL_TENURE_MANAGED) == "true"
+    if needs.bound is not None:
+        pod = await _bound(namespace, needs.bound, lookups)
+        return NamespaceFacts(labels=labels, managed=managed, pod=pod)
+    quotas: tuple[QuotaFact, ...] = ()
+    if managed and needs.quotas:
+        quotas = await lookups.quotas(namespace)
+    return NamespaceFacts(labels=labels, managed=managed, quotas=quotas)
+
+
+async def _bound(namespace: str, name: str, lookups: Lookups) -> Mapping[str, object] | None:
+    try:
+        return await lookups.pod(namespace, name)
+    except LookupFailedError:
+        return None
+
+
+def _asks_cards(request: AdmissionRequest) -> bool:
+    if request.kind != _POD or request.operation != CREATE:
+        return False
+    containers = (one for key in _SECTIONS for one in items_in(request.obj, "spec", key))
+    return any(map(_names_cards, containers))
+
+
+def _names_cards(container: Mapping[str, object]) -> bool:
+    """Tell whether requests or limits name cards in any dialect, whatever else they may be."""
+    amounts = (section(container, "resources", key) for key in ("requests", "limits"))
+    return any(is_card_name(name) for some in amounts for name in some if isinstance(name, str))

@@ -25,8 +25,7 @@ from webhook.decide.answers import AdmissionAnswer
 from webhook.decide.facts import NamespaceFacts
 from webhook.decide.review import CREATE, AdmissionRequest, ReviewLimits, encode_review, patch_text
 from webhook.decide.settings import AdmissionSettings
-from webhook.server.gathering import Needs
-from webhook.server.reading import read_review
+from webhook.server.reading import Needs, read_review
 
 ENTRIES_MAX: Final = 1024
 SEEN_MAX: Final = 1024

@@ -587,6 +587,27 @@ class PlanDropped(Recorded, frozen=True, kw_only=True, gc=False):
     pod_uid: Name = ""
 
 
+class PreemptionDecided(Recorded, frozen=True, kw_only=True, gc=False):
+    """
+    Pods end for one that waits. Appended before the first is asked to, and again once it is over.
+
+    Attributes:
+        victims: their UIDs; what comes free of the node by their ends is for the Pod.
+        until_us: so long no others end for it.
+        over: why no more of them are asked to end; empty where that begins.
+    """
+
+    event_type: ClassVar[str] = "preemption.decided.v1"
+    pod_uid: Name
+    namespace: Name
+    pod_name: Name
+    node_uid: Name
+    node_name: Name
+    victims: tuple[Name, ...]
+    until_us: Count
+    over: str = ""
+
+
 class DriftFound(Recorded, frozen=True, kw_only=True, gc=False):
     """
     The witnesses disagree. `kind` is the name of the disagreement, such as `OverHeld`.
@@ -770,6 +791,7 @@ LedgerEvent = (
     | RequestRefused
     | GroupPlanned
     | PlanDropped
+    | PreemptionDecided
     | DriftFound
     | DriftResolved
     | SnapshotTaken

@@ -47,6 +47,7 @@ from ledger.domain.log.events import (
     PodReserved,
     PodVoided,
     PositionVoided,
+    PreemptionDecided,
     RequestDescribed,
     RequestRefused,
     SegmentArchived,
@@ -187,6 +188,7 @@ class Projection:
                 | WorkloadDescribed()
                 | RequestDescribed()
                 | NodeDescribed()
+                | PreemptionDecided()
                 | DriftFound()
                 | DriftResolved()
                 | SnapshotTaken()

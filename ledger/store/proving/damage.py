@@ -22,7 +22,7 @@ _SCHEMA: Final = (
     r" WHERE NOT (type IN ('table', 'index') AND name LIKE 'sqlite\_%' ESCAPE '\')"
 )
 _MAGIC: Final = b"CREATE TABLE ledger_"
-MADE: Final = "8b4a75d23ab38b0edff07042f9cf9190709a7d1faec8ac5cec1894fb4cd0962d"
+MADE: Final = "943f9a343f5e6e3a44bac7041b46c5efa0de7cb67e851c176661650c888a3497"
 """
 The digest of what the migrations make, which `digest_of` gives of a ledger that has that.
 

@@ -10,7 +10,6 @@ from ledger.domain.dialects.names import FOREIGN_WORDS
 from ledger.domain.dialects.protocol import no_offers
 from ledger.domain.dialects.registry import gpu_dialect_of, reader_of
 from ledger.domain.nodes import NodeFacts, Taint
-from ledger.domain.request.requests import PodRequest
 from ledger.domain.resources import (
     DOMAIN_KOORDINATOR,
     DOMAIN_KUBERNETES,
@@ -24,6 +23,7 @@ from ledger.domain.resources import (
     TENURE_ISOLATION,
     TENURE_WHOLE_CARDS,
 )
+from scheduler.decide.outcome import Unplaced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -374,10 +374,13 @@ def fragmented(device_type: str) -> Reason:
     return _short_of(device_type, "Fragmented")
 
 
-def is_in_pieces(names: Sequence[str], request: PodRequest) -> bool:
-    """Tell whether a node of these reasons has enough in all, in pieces that are too small."""
-    pieces = {fragmented(demand.device_type).name for demand in request.devices}
-    return bool(names) and pieces.issuperset(names)
+def rows_in_pieces(answer: Unplaced) -> list[int]:
+    """Return which nodes refuse alone since what they have is in pieces that are too small."""
+    if answer.nodes is None:
+        return []
+    pieces = {fragmented(demand.device_type).name for demand in answer.request.devices}
+    names = answer.nodes.names or answer.nodes.texts
+    return [row for row, code in enumerate(answer.nodes.codes) if pieces.issuperset(names[code])]
 
 
 def container_limit(device_type: str, setting: str) -> Reason:

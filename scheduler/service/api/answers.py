@@ -4,15 +4,61 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from aiohttp import web
 
 from ledger.domain.kube.object_fields import is_label
 from scheduler.service.api.callers import Caller
-from scheduler.service.api.http import RefusedError, Route
+from scheduler.service.api.http import OpenRoute, RefusedError, Route, json_answer
 from scheduler.service.api.rights import Rights
-from scheduler.service.api.words import NO, NO_HEADER, RESOURCE, ROOT
+from scheduler.service.api.words import GROUP, NO, NO_HEADER, RESOURCE, ROOT, VERSION
+
+_VERSION: Final = {"groupVersion": f"{GROUP}/{VERSION}", "version": VERSION}
+_NAMED: Final = {"name": GROUP, "versions": [_VERSION], "preferredVersion": _VERSION}
+_INFO: Final = {"title": "Tenure", "version": VERSION}
+_SCHEMA: Final = f"/openapi/v3/apis/{GROUP}/{VERSION}"
+_DOCUMENTS: Final[dict[str, dict[str, Any]]] = {
+    "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_NAMED]},
+    f"/apis/{GROUP}": {"kind": "APIGroup", "apiVersion": "v1", **_NAMED},
+    ROOT: {
+        "kind": "APIResourceList",
+        "apiVersion": "v1",
+        "groupVersion": f"{GROUP}/{VERSION}",
+        "resources": [
+            {
+                "name": RESOURCE,
+                "singularName": "answer",
+                "namespaced": True,
+                "kind": "Answer",
+                "verbs": ["get"],
+            }
+        ],
+    },
+    "/openapi/v2": {"swagger": "2.0", "info": _INFO, "paths": {}},
+    "/openapi/v3": {
+        "paths": {_SCHEMA.removeprefix("/openapi/v3/"): {"serverRelativeURL": _SCHEMA}}
+    },
+    _SCHEMA: {"openapi": "3.0.0", "info": _INFO, "paths": {}},
+}
+
+
+def discovery_routes() -> list[OpenRoute]:
+    """
+    Return what clients are told of the group, which says nothing of the cluster.
+
+    Every replica tells it, whatever else is down: while a group can't be discovered, no namespace
+    of the whole cluster is deleted.
+    """
+    return [OpenRoute(path=path, act=_said(body)) for path, body in _DOCUMENTS.items()]
+
+
+def _said(body: dict[str, Any]) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    async def said(_: web.Request) -> web.StreamResponse:
+        return json_answer(body)
+
+    return said
+
 
 NOTES_MAX: Final = 16
 _NOTE_MAX: Final = 500

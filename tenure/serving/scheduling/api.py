@@ -16,9 +16,8 @@ from certs.ports import Objects
 from certs.serving import Folder, Serving
 from ledger.domain.errors import InputError, LedgerError
 from ledger.store.open import Ledger, open_ledger
-from scheduler.service.api.answers import Said, answer_routes
+from scheduler.service.api.answers import Said, answer_routes, discovery_routes
 from scheduler.service.api.callers import AGENTS_SECONDS, AUTHENTICATION, Callers, read_rule
-from scheduler.service.api.discovery import discovery_routes
 from scheduler.service.api.http import LateRoutes, OpenRoute, RefusedError, Route, Took, api_app
 from scheduler.service.api.rights import Rights
 from scheduler.service.metrics import Metrics

@@ -145,11 +145,8 @@ class SchedulerOptions:
         Option("Evict bound members of a gang that missed its deadline: all of it or nothing."),
     ] = False
     preemption: Annotated[
-        Literal["off", "dry-run"],
-        Option(
-            "Pods that wait for fragmentation alone, in namespaces with `tenure.sh/preempt`:"
-            " `dry-run` says in an Event who would end for them."
-        ),
+        Literal["off", "dry-run", "on"],
+        Option("End others for Pods that wait for fragmentation alone; `dry-run` tells whom."),
     ] = "off"
     debug: Annotated[bool, DEBUG] = False
 

@@ -154,8 +154,7 @@ def record_what_changes(process: Process) -> None:
     process.repeat(SETTLE_SECONDS, "groups", process.live.gangs.settle, fatal=FATAL)
     process.repeat(SETTLE_SECONDS, "wakes", process.live.announcing.tell)
     process.repeat(EXPLAIN_SECONDS, "refusals", process.live.refusing.settle, fatal=FATAL)
-    room = as_coroutine(process.live.evicting.settle)
-    process.repeat(_LOOK_SECONDS, "room by ends", room)
+    process.repeat(_LOOK_SECONDS, "room by ends", process.live.evicting.settle, fatal=FATAL)
     process.repeat(PROBE_SECONDS, "events", process.live.telling.send)
     process.repeat(DRIFT_SECONDS, "drift", process.live.reconciling.settle, fatal=FATAL)
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from certs.material import KeyPair
 from ledger.domain.errors import InputError
-from scheduler.service.api.discovery import discovery_routes
+from scheduler.service.api.answers import discovery_routes
 from scheduler.service.api.words import ROOT
 from tenure.query.questions import QUESTIONS
 from tests.support.hostile.attack import Attack

@@ -177,6 +177,7 @@ def extender(
     point: Point | None = None,
     gate: int = 0,
     drivers: Sequence[str] = (),
+    preemption: str = "off",
 ) -> Iterator[Served]:
     """
     Run `tenure serve scheduler` until the block ends; it waits until that is ready.
@@ -193,6 +194,7 @@ def extender(
         forked: it is a fork of a process that has imported it already, and starts sooner.
         point: where it kills itself; it is forked then.
         gate: port where the API server asks about claims of these drivers; 0 = nowhere.
+        preemption: who ends for a Pod that waits for fragmentation alone, as the option says.
     """
     if not remembered:
         plane.api().delete(config_map_path("tenure-system"))
@@ -200,10 +202,12 @@ def extender(
     know(plane, TOPOLOGIES, "NodeResourceTopology")
     rights = [
         thing
-        for thing in printed_scheduler("--api", *(f"--driver={one}" for one in drivers))
+        for thing in printed_scheduler(
+            *("--api", f"--preemption={preemption}"), *(f"--driver={one}" for one in drivers)
+        )
         if thing["kind"] not in ("Deployment", "Service", "ConfigMap")
     ]
-    if drivers:  # what a test before made lacks them
+    if drivers or preemption == "on":  # what a test before made lacks them
         remove(plane, [thing for thing in rights if thing["kind"] == "ClusterRole"])
     apply(plane, rights)
     log = plane.folder / f"extender-{free_port()}.log"
@@ -215,7 +219,7 @@ def extender(
         *("--certificates", str(identities.server), "--name", "127.0.0.1"),
         *("--proof-key", str(identities.keys / "proof.key")),
         *("--ledger-key", str(identities.keys / "ledger.key"), "--drain-seconds", "0"),
-        *("--replica", replica, "--pod", pod),
+        *("--replica", replica, "--pod", pod, "--preemption", preemption),
     ]
     if config:
         command += ["--config", str(config)]

@@ -1,7 +1,7 @@
 import pytest
 
 from ledger.domain.devices import DeviceShare
-from tenure.cards import cards_text
+from tenure.card_totals import cards_text
 
 GIB = 1 << 30
 

@@ -20,7 +20,7 @@ from webhook.decide.answers import (
 from webhook.decide.facts import NamespaceFacts
 from webhook.decide.review import CREATE, UPDATE, AdmissionRequest
 from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings, RuleMode
-from webhook.decide.validating import bindings, devices, nodes, pods, topology, updates
+from webhook.decide.validating import objects, pods, updates
 from webhook.decide.validating.findings import NOTHING, FoundViolations
 
 Check = Callable[[AdmissionRequest, AdmissionSettings, NamespaceFacts], FoundViolations]
@@ -157,16 +157,16 @@ def _without_facts(
     return lambda request, settings, _facts: check(request, settings)
 
 
-_check_device: Final = _without_facts(devices.check_device)
-_check_topology: Final = _without_facts(topology.check_topology_object)
-_check_node: Final = _without_facts(nodes.check_node)
+_check_device: Final = _without_facts(objects.check_device)
+_check_topology: Final = _without_facts(objects.check_topology_object)
+_check_node: Final = _without_facts(objects.check_node)
 _CHECKS: Final[dict[tuple[str, str, str], Check]] = {
     ("pods", "", CREATE): pods.check_create,
     ("pods", "", UPDATE): updates.check_update,
     ("pods", "resize", UPDATE): updates.check_update,
     ("pods", "status", UPDATE): _without_facts(updates.check_status),
     ("pods", "ephemeralcontainers", UPDATE): pods.check_ephemeral,
-    (_BINDING, "", CREATE): bindings.check_binding,
+    (_BINDING, "", CREATE): objects.check_binding,
     ("devices", "", CREATE): _check_device,
     ("devices", "", UPDATE): _check_device,
     ("devices", "status", UPDATE): _check_device,

@@ -6,7 +6,7 @@ import pytest
 from ledger.domain.request.requests import PodRequest
 from scheduler.decide.engine import Engine
 from scheduler.decide.outcome import Placement
-from scheduler.decide.score.expected_fill import expected_fill
+from scheduler.decide.score.gradient import expected_fill
 from scheduler.decide.score.pools import Asks, Market, PoolPrices, Prices
 from scheduler.decide.score.typical import workload_of
 from scheduler.decide.settings import POLICIES, DeviceSettings, SchedulingSettings

@@ -8,62 +8,71 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec import structs
 
-from ledger.domain.log.events import PodReserved
+from ledger.domain.log.events import PodReserved, PreemptionDecided
 from ledger.domain.resources import SCHEDULER_NAME
-from scheduler.service.answering import Extender
-from scheduler.service.evicting import LOOK_SECONDS, WOULD, Evicting, Mode
-from scheduler.service.holds import Holds
+from scheduler.service.evicting import LOOK_SECONDS, Evicting, Mode
 from scheduler.service.kept import Namespaces
-from scheduler.service.preempting import STUCK_SECONDS
+from scheduler.service.preempting import DUE_SECONDS, STUCK_SECONDS, Preempting
 from scheduler.service.telling import Telling
-from tests.support.extending import NoBinds, NoRefusals, preempting
+from tests.support import grouped
 from tests.support.fake_api import ApiClient, ApiServer
-from tests.support.live import Live
+from tests.support.live import START_US, MemoryLedger
 from tests.support.objects import container, pod
 
 
-class Scene:
+class Scene(grouped.Scene):
     """Two cards with a low Pod of 60 % each, and a Pod of 70 %: 80 are left in all."""
 
-    def __init__(self, mode: Mode = "dry-run") -> None:
-        self.live = Live()
-        for name in ("a", "b"):
-            self.live.add_node(name, 2)
-        self.live.settle()
-        view, self.server = self.live.view, ApiServer()
-        holds = Holds(
-            view.engine, self.live.clock.monotonic, view.directory.number, self.live.wakeups
+    def __init__(self, mode: Mode = "dry-run", ledger: MemoryLedger | None = None) -> None:
+        super().__init__("a", "b", gpus=2, ledger=ledger)
+        self.server.watchers.append(self._shown)
+        self.preempting = Preempting(
+            self.live.view,
+            self.holds,
+            self.binder.telling,
+            self.live.clock,
+            groups=self.groups,
+            begun=self.live.ledger.beginning().preemptions,
         )
-        self.preempting = preempting(view, holds, self.live.groups, self.live.clock)
-        self.extender = Extender(
-            view,
-            NoBinds(),
-            why_not=str,
-            groups=self.live.groups,
-            holds=holds,
-            refusals=NoRefusals(),
-            preempting=self.preempting,
-        )
+        self.extender._preempting = self.preempting
+        self.events = ApiServer()
+        api = ApiClient(self.events, self.live.clock.sleep)
+        self.telling = Telling(api=api, clock=self.live.clock, reporter="test")
+        self.binder.telling = self.telling
+        self.server.objects["/version"] = {"major": "1", "minor": "36"}
         self.namespaces = Namespaces()
         self.label("ml")
-        api = ApiClient(self.server, self.live.clock.sleep)
-        self.telling = Telling(api=api, clock=self.live.clock, reporter="test")
         self.evicting = Evicting(
-            view,
-            self.preempting,
-            self.namespaces,
-            self.telling,
-            self.live.clock,
+            view=self.live.view,
+            preempting=self.preempting,
+            namespaces=self.namespaces,
+            binder=self.binder,
             mode=mode,
             why_not=str,
         )
         self.reserved: dict[str, PodReserved] = {}
-        for number, percent in enumerate((60, 60)):
-            self.run(f"a{number}", percent, "a")
+
+    def fill(self) -> Scene:
+        """Let the Pods be there."""
+        for number in range(2):
+            self.run(f"a{number}", 60, "a")
             self.run(f"b{number}", 100, "b", priority=5)
-        self.high = self.asks("high", 70, priority=9)
-        view.pods.put("pod-high", self.high)
+        self.tell(self.asks("high", 70, priority=9))
+        return self
+
+    @property
+    def high(self) -> dict[str, Any]:
+        """The Pod that waits."""
+        return self.pods["high"]
+
+    def _shown(self, kind: str, value: dict[str, Any]) -> None:
+        uid = value["metadata"]["uid"]
+        if kind == "DELETED":
+            self.preempting.drop(uid)
+        else:
+            self.preempting.put(uid, value)
 
     def label(self, name: str, word: str = "true") -> None:
         """Let a namespace have the label."""
@@ -72,26 +81,44 @@ class Scene:
 
     def asks(self, name: str, percent: int, *, priority: int) -> dict[str, Any]:
         """Return a Pod of ours that asks for so much of a card."""
+        limits = {"koordinator.sh/gpu": percent}
         made = pod(
-            container(limits={"koordinator.sh/gpu": percent}),
-            name=name,
-            uid=f"pod-{name}",
-            schedulerName=SCHEDULER_NAME,
+            container(limits=limits), name=name, uid=f"pod-{name}", schedulerName=SCHEDULER_NAME
         )
         made["spec"]["priority"] = priority
+        made["status"] = {"phase": "Pending"}
         return made
 
     def run(self, name: str, percent: int, node: str, priority: int = 1) -> None:
         """Let a Pod run on a node."""
         body = self.asks(name, percent, priority=priority)
-        self.reserved[name] = self.live.reserve(self.live.placement(body, node))
+        self.tell(body)
+        self.reserved[name] = self.reserve(name, node)
         body["spec"]["nodeName"] = node
-        self.live.view.pods.put(f"pod-{name}", body)
+        self.tell(body)
 
-    def filter(self, *names: str) -> list[str]:
+    def act(self) -> None:
+        """Let the time of a look pass, and do what is due."""
+        self.live.clock.now += LOOK_SECONDS
+        asyncio.run(self.evicting.settle())
+
+    def begun(self) -> list[PreemptionDecided]:
+        """Return the preemptions that the ledger has."""
+        return [event for event in self.said(PreemptionDecided) if not event.over]
+
+    def over(self) -> list[PreemptionDecided]:
+        """Return the preemptions that are over by the ledger."""
+        return [event for event in self.said(PreemptionDecided) if event.over]
+
+    def ended(self) -> list[str]:
+        """Return whose end was asked for, really or by a dry run."""
+        assert isinstance(self.binder.api, ApiClient)
+        paths = [path for verb, path in self.binder.api.calls if verb == "create"]
+        return [each.rpartition("/pods/")[2] for each in paths if "/eviction" in each]
+
+    def ask(self, *names: str) -> list[str]:
         """Ask for the high one where kube-scheduler has room, and let its time pass."""
-        body = {"Pod": self.high, "NodeNames": list(names or ("a",))}
-        found: list[str] = json.loads(self.extender.filter(json.dumps(body).encode()))["NodeNames"]
+        found = self.passing("high", *(names or ("a",)))
         self.live.clock.now += STUCK_SECONDS
         return found
 
@@ -107,17 +134,17 @@ class Scene:
 
 def test_a_pod_that_waits_for_fragmentation_alone_would_have_one_other_end() -> None:
     """The latest of two that are alike, where kube-scheduler offered the node."""
-    scene = Scene()
+    scene = Scene().fill()
 
-    assert scene.filter() == []
+    assert scene.ask() == []
 
     assert scene.room() == ("a", {"a1"})
 
 
 def test_nobody_ends_before_kube_scheduler_had_its_turn() -> None:
     """Its own preemption follows the filter at once."""
-    scene = Scene()
-    scene.filter()
+    scene = Scene().fill()
+    scene.ask()
     scene.live.clock.now -= 0.5
 
     assert scene.preempting.stuck() == []
@@ -125,8 +152,8 @@ def test_nobody_ends_before_kube_scheduler_had_its_turn() -> None:
 
 def test_nobody_ends_where_kube_scheduler_has_no_room() -> None:
     """It did not offer the node; or what there is in all is too little, and it knows or will."""
-    scene = Scene()
-    scene.filter("b")
+    scene = Scene().fill()
+    scene.ask("b")
     assert scene.room() is None, "who is on b has whole cards of a lower priority"
 
     body = {"Pod": scene.high, "NodeNames": []}
@@ -153,19 +180,19 @@ def test_nobody_ends_for_a_pod_that_may_not_have_others_end(
     spoil: Callable[[Scene], object],
 ) -> None:
     """By its own words, or since its room is on its way."""
-    scene = Scene()
+    scene = Scene().fill()
     spoil(scene)
-    scene.live.view.pods.put("pod-high", scene.high)
+    scene.tell(scene.high)
 
-    scene.filter()
+    scene.ask()
 
     assert scene.room() is None
 
 
 def test_pods_of_namespaces_without_the_label_neither_end_nor_have_others_end() -> None:
     """Whoever labels a namespace agrees to both."""
-    scene = Scene()
-    scene.filter()
+    scene = Scene().fill()
+    scene.ask()
     scene.label("ml", "yes")
     assert scene.room() is None
     scene.label("ml")
@@ -176,61 +203,231 @@ def test_pods_of_namespaces_without_the_label_neither_end_nor_have_others_end() 
 
 def test_a_budget_spares_who_would_end() -> None:
     """The other one goes; where it protects both, nobody does."""
-    scene = Scene()
+    scene = Scene().fill()
+    protect(scene, "a1")
+    scene.ask()
+    assert scene.room() == ("a", {"a0"})
+
+    protect(scene, "a0")
+    assert scene.room() is None
+
+
+def protect(scene: Scene, name: str) -> None:
+    """Let a budget have a Pod that allows nobody's end."""
     budget = {
         "metadata": {"namespace": "ml"},
         "spec": {"selector": {"matchLabels": {"app": "x"}}},
         "status": {"disruptionsAllowed": 0},
     }
-    body = scene.asks("a1", 60, priority=1)
+    body = scene.pods[name]
     body["metadata"]["labels"] = {"app": "x"}
-    body["spec"]["nodeName"] = "a"
-    scene.live.view.pods.put("pod-a1", body)
+    scene.tell(body)
     scene.live.view.disruptions.put("budget", budget)
-    scene.filter()
-    assert scene.room() == ("a", {"a0"})
-
-    body = scene.asks("a0", 60, priority=1)
-    body["metadata"]["labels"] = {"app": "x"}
-    body["spec"]["nodeName"] = "a"
-    scene.live.view.pods.put("pod-a0", body)
-    assert scene.room() is None
 
 
 def test_nobody_ends_while_kube_schedulers_own_victims_are_due() -> None:
     """It was told on another node whom to end."""
-    scene = Scene()
-    scene.filter()
-    entries = {"b": {"Pods": [{"UID": "pod-b0"}], "NumPDBViolations": 0}}
+    scene = Scene().fill()
+    scene.ask()
+
+    assert preempt(scene, {"b": ["b0"]}).keys() == {"b"}
+    assert scene.room() is None
+
+
+def preempt(scene: Scene, wanted: dict[str, list[str]]) -> dict[str, Any]:
+    """Ask as kube-scheduler whom to end on which node."""
+    entries = {
+        node: {"Pods": [{"UID": f"pod-{name}"} for name in names], "NumPDBViolations": 0}
+        for node, names in wanted.items()
+    }
     body = {"Pod": scene.high, "NodeNameToMetaVictims": entries}
     answer = json.loads(scene.extender.preempt(json.dumps(body).encode()))
+    found: dict[str, Any] = answer["NodeNameToMetaVictims"]
+    return found
 
-    assert answer["NodeNameToMetaVictims"].keys() == {"b"}
-    assert scene.room() is None
+
+def notes(scene: Scene) -> list[tuple[str, str]]:
+    """Return the Events that were written, with their reasons."""
+    asyncio.run(scene.telling.send())
+    return [(one["reason"], one["note"]) for one in scene.events.objects.values()]
 
 
 def test_a_dry_run_tells_whom_it_would_end_and_ends_nobody() -> None:
     """In an Event of the Pod, once in a while."""
-    scene = Scene()
-    scene.filter()
+    scene = Scene().fill()
+    scene.ask()
 
-    scene.evicting.settle()
-    scene.evicting.settle()
-    asyncio.run(scene.telling.send())
+    scene.act()
 
-    events = [body for path, body in scene.server.objects.items() if "/events/" in path]
-    assert [(one["reason"], one["note"]) for one in events] == [
-        (WOULD, "would end 1 Pod on node a: ml/a1")
-    ]
+    assert notes(scene) == [("WouldPreempt", "would end 1 Pod on node a: ml/a1")]
     assert scene.evicting.counts == {"room": 1}
-    assert not [call for call in scene.server.written if call[1].endswith("eviction")]
+    assert scene.ended() == []
 
 
 def test_nothing_is_looked_for_where_that_is_off() -> None:
     """As by default."""
-    scene = Scene("off")
-    scene.filter()
+    scene = Scene("off").fill()
+    scene.ask()
 
-    scene.evicting.settle()
+    scene.act()
 
     assert not scene.evicting.counts
+
+
+def test_one_pod_ends_and_its_room_is_for_the_one_that_waits() -> None:
+    """First in a dry run; the ledger has it before the end, and it ends with the Pod's bind."""
+    scene = Scene("on").fill()
+    scene.ask()
+    scene.act()
+
+    assert scene.ended() == ["a1/eviction?dryRun=All", "a1/eviction"]
+    [begun] = scene.begun()
+    assert (begun.pod_uid, begun.node_name, begun.victims) == ("pod-high", "a", ("pod-a1",))
+    assert scene.high["status"]["nominatedNodeName"] == "a"
+    assert notes(scene) == [("Preempts", "ends 1 Pod on node a: ml/a1")]
+    assert scene.passing("high", "a") == [], "its cards are not given back yet"
+    assert preempt(scene, {"b": ["b0"]}) == {}
+
+    scene.act()
+    assert len(scene.ended()) == 2
+    scene.end(scene.reserved["a1"])
+    assert scene.holds.node_of("pod-high") == "a"
+    assert scene.passing("high", "a") == ["a"]
+    assert scene.bind("high", "a") == ""
+    scene.act()
+    assert [each.over for each in scene.over()] == ["the Pod waits no more"]
+    scene.act()
+    assert len(scene.begun()) == len(scene.over()) == 1
+
+
+def test_nobody_ends_where_a_dry_run_is_refused() -> None:
+    """And nothing is recorded; it is tried again later."""
+    scene = Scene("on").fill()
+    scene.ask()
+    scene.fates.extend(["answered", 429])
+
+    scene.act()
+
+    assert (scene.ended(), scene.begun()) == (["a1/eviction?dryRun=All"], [])
+    scene.act()
+    assert len(scene.begun()) == 1
+
+
+def test_after_a_refusal_no_more_pods_end_for_it() -> None:
+    """Neither of this set nor of another, until the time is over; the ledger has why."""
+    scene = Scene("on").fill()
+    scene.ask()
+    scene.fates.extend(["answered", "answered", "answered", 429])
+
+    scene.act()
+
+    [ended] = scene.over()
+    assert ended.over.startswith("the end of ml/a1 was refused")
+    scene.live.clock.now += DUE_SECONDS / 2
+    assert scene.preempting.stuck() == []
+
+
+@pytest.mark.parametrize("minor", ["38", "38+", "40", ""])
+def test_nobody_ends_where_kube_scheduler_asks_for_such_pods_itself(minor: str) -> None:
+    """From 1.38 on; nor where the version is not known."""
+    scene = Scene("on").fill()
+    scene.server.objects["/version"] = {"major": "1", "minor": minor}
+    scene.ask()
+
+    scene.act()
+
+    assert scene.ended() == []
+
+
+def test_nobody_ends_once_kube_scheduler_has_asked_without_victims() -> None:
+    """Whatever version the API server is of: its answer has the victims."""
+    scene = Scene("on").fill()
+    assert preempt(scene, {"a": []})["a"]["Pods"] == [{"UID": "pod-a0"}]
+    scene.live.clock.now += DUE_SECONDS + 1
+    scene.ask()
+
+    scene.act()
+
+    assert scene.ended() == []
+
+
+def test_whoever_leads_next_goes_on_with_the_same_pods() -> None:
+    """Crashed between the record and the end; nobody else ends, and the room is kept."""
+    scene = Scene("on").fill()
+    scene.ask()
+    scene.fates.extend(["answered", "answered", "lost", "dropped"])
+    scene.act()
+    log = scene.live.ledger.log
+    log[:] = [event for event in log if not getattr(event, "over", "")]  # it crashed
+    after = Scene("on", ledger=scene.live.ledger)
+    for body in scene.pods.values():
+        after.tell(body)
+    after.live.clock.now = scene.live.clock.now
+
+    assert preempt(after, {"b": ["b0"]}) == {}
+    after.act()
+
+    assert after.ended() == ["a1/eviction"]
+    assert len(after.begun()) == 1
+
+
+def test_ten_pods_end_within_a_minute_at_most() -> None:
+    """The eleventh waits; what a ledger has of the last minute counts after a start, too."""
+    ledger = MemoryLedger()
+    scene = Scene("on", ledger=ledger).fill()
+    until_us = scene.live.clock.wall_us() + int(DUE_SECONDS * 1e6)
+    uids = tuple(f"pod-x{number}" for number in range(10))
+    begun = PreemptionDecided(
+        pod_uid="pod-other",
+        namespace="ml",
+        pod_name="other",
+        node_uid="uid-b",
+        node_name="b",
+        victims=uids,
+        until_us=until_us,
+    )
+    scene.live.record(begun)
+    scene.ask()
+    scene.act()
+    assert scene.ended() == []
+    assert scene.evicting.counts["too many in a minute"] == 1
+    scene.live.clock.now += 60
+    scene.act()
+    assert scene.ended() == ["a1/eviction?dryRun=All", "a1/eviction"]
+
+
+def test_what_has_begun_is_over_where_the_setting_is_off_after_a_start() -> None:
+    """Else kube-scheduler would be told for ever that nobody can end for the Pod."""
+    scene = Scene("on").fill()
+    scene.ask()
+    scene.act()
+    after = Scene("off", ledger=scene.live.ledger)
+    for body in scene.pods.values():
+        after.tell(body)
+    after.live.clock.now = scene.live.clock.now
+
+    after.act()
+
+    assert [each.over for each in after.over()] == ["no more Pods end, by the setting"]
+    assert after.preempting.own == {}
+
+
+def test_what_is_long_over_says_nothing_to_who_starts() -> None:
+    """No node is woken for it, and nobody waits by it."""
+    scene = Scene("on").fill()
+    scene.ask()
+    scene.act()
+    scene.end(scene.reserved["a1"])
+    assert scene.bind("high", "a") == ""
+    scene.act()
+    log = scene.live.ledger.log
+    for number, event in enumerate(log):
+        if isinstance(event, PreemptionDecided):
+            log[number] = structs.replace(event, until_us=START_US - 1)
+    after = Scene("on", ledger=scene.live.ledger)
+    woken: list[str] = []
+    after.live.wakeups.room_freed.subscribe(woken.append)
+
+    after.preempting.expire()
+
+    assert (after.preempting.own, woken) == ({}, [])

@@ -20,6 +20,7 @@ from tests.support.clusters import (
     held,
     pod,
     running,
+    selector,
     share,
 )
 
@@ -93,6 +94,29 @@ def test_one_small_pod_makes_way_for_two_whole_cards() -> None:
     (move,) = plan.moves
     assert (move.holder.uid, move.to.node_name, move.to.shares[0].minor) == ("x", "b", 0)
     assert (move.room_first, plan.place.node_name) == (True, "a")
+
+
+def test_who_goes_to_a_place_that_another_one_leaves_goes_after_it() -> None:
+    """`x`, the larger one, is placed first, on the card of `y`; it moves once `y` is gone."""
+    tied = replace(pod("x", share(95), cpu_milli=0, memory_bytes=0), placement=selector(zone="a"))
+    nodes = (
+        gpu_node("a", models=("T4", "A10"), cpu_milli=1000, labels={"zone": "a"}),
+        gpu_node("b", 1, models=("A10",), cpu_milli=1000),
+    )
+    what_if = what_if_of(
+        nodes,
+        holder(0, tied, held(0, 95)),
+        holder(0, pod("y", share(90), cpu_milli=1000, memory_bytes=0), held(1, 90)),
+    )
+
+    plan = planned(
+        pod("wanted", share(100, models=("T4",)), cpu_milli=1000, memory_bytes=0), what_if
+    )
+
+    assert [(move.step, move.holder.uid, move.to.node_name) for move in plan.moves] == [
+        (1, "y", "b"),
+        (2, "x", "a"),
+    ]
 
 
 @pytest.mark.parametrize("fixed", ["held by others", "kept by --keep"])

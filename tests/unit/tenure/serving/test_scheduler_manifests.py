@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any, Final
 
+import pytest
 import yaml
 
 from ledger.domain.resources import GPU_TEMPLATES_NAME, LABEL_TENURE_LEADER, WAKING_CLASS
@@ -42,6 +43,14 @@ def test_the_right_to_evict_comes_with_its_option_alone() -> None:
         assert (text.count("pods/eviction"), text.count("--evict-partial-gangs")) == (times, times)
     defaults = {field.name: field.default for field in fields(SchedulerOptions)}
     assert defaults["evict_partial_gangs"] is False
+
+
+@pytest.mark.parametrize(("mode", "times"), [("off", 0), ("dry-run", 0), ("on", 1)])
+def test_the_rights_to_preempt_come_with_their_option_alone(mode: str, times: int) -> None:
+    """A dry run writes Events, and needs no more."""
+    text = str(printed_scheduler(*IMAGE, "--preemption", mode))
+    assert (text.count("pods/eviction"), text.count("pods/status")) == (times, times)
+    assert f"'--preemption', '{mode}'" in text or mode == "off"
 
 
 def test_the_second_kube_scheduler_has_one_profile_and_asks_for_every_pod_of_it() -> None:

@@ -14,7 +14,7 @@ from ledger.domain.annotations.guarded import (
     TOPOLOGY_ANNOTATIONS,
 )
 from webhook.decide.settings import DEFAULT_ADMISSION, Takeover
-from webhook.manifests.owned_nodes import owned_nodes
+from webhook.manifests.fixed import owned_nodes
 from webhook.manifests.policies import policies
 from webhook.manifests.policy import PolicyOptions
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.objects import container, gpu_pod, pod
 from tests.support.requests_to_admit import creation
-from webhook.server.gathering import Needs, needs_of
+from webhook.server.reading import Needs, needs_of
 
 CARDS: Final = (
     "nvidia.com/gpu",

@@ -12,8 +12,7 @@ from webhook.decide.facts import NamespaceFacts
 from webhook.decide.mutating.pod import mutate_pod
 from webhook.decide.review import DEFAULT_LIMITS
 from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings
-from webhook.server.gathering import needs_of
-from webhook.server.reading import read_review
+from webhook.server.reading import needs_of, read_review
 from webhook.server.remembering import BODY_BYTES_MAX, Memory, cut_of, decided
 
 MANAGED = NamespaceFacts(managed=True)
