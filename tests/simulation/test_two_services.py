@@ -18,7 +18,7 @@ from tests.support.binder_mutants import MUTANTS
 from tests.support.campaign import print_figures
 from tests.support.examples import seeds
 from tests.support.loops import run_in_virtual_time
-from tests.support.preempted import HALF, WHOLE, preempt
+from tests.support.preempted import HALF, WHOLE, make_room, preempt
 from tests.support.two_services import CARDS, NODES, OTHERWISE, Word, World
 
 SAMPLE = 3
@@ -109,6 +109,14 @@ def test_a_preemption_ends_the_least_number_of_pods(seed: int, tmp_path: Path) -
     percent = (HALF, WHOLE, CARDS * WHOLE)[seed % 3]
     ended, node = run_in_virtual_time(preempt(world, percent))
     assert (len(ended), bool(node)) == (percent // HALF, True)
+
+
+@pytest.mark.parametrize("seed", seeds(4, 1_000))
+def test_never_two_sets_end_for_a_pod_beside_both_preemptors(seed: int, tmp_path: Path) -> None:
+    """Ours, where sums have room, and kube-scheduler's, where they have not; a service is ended."""
+    world = World(seed, tmp_path, rate=300, only="watch", preemption="on")
+    sets, ended, node = run_in_virtual_time(make_room(world))
+    assert (sets, bool(ended), bool(node)) == (1, True, True)
 
 
 @pytest.mark.slow

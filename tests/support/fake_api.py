@@ -36,12 +36,16 @@ class ApiServer:
     Attributes:
         watchers: called with type and object of each change, in order.
         written: verb and path of what changed something.
+        minor: of its version of Kubernetes.
+        ends: ends an evicted Pod by its path; None = it is gone at once.
     """
 
     objects: dict[str, Json] = field(default_factory=dict)
     version: int = 0
     watchers: list[Callable[[str, Json], None]] = field(default_factory=list)
     written: list[tuple[str, str]] = field(default_factory=list)
+    minor: str = "36"
+    ends: Callable[[str], None] | None = None
 
     def put(self, path: str, value: Json, verb: str = "MODIFIED") -> Json:
         """Store an object under a version of its own, and tell who watches."""
@@ -75,7 +79,9 @@ class ApiServer:
             watcher(kind, copy.deepcopy(value))
 
     def read(self, path: str) -> Json | None:
-        """Return an object as it is now."""
+        """Return an object as it is now, or the version."""
+        if path == "/version":
+            return {"major": "1", "minor": self.minor}
         return copy.deepcopy(self.objects.get(path))
 
     def create(self, path: str, body: Object) -> Json:
@@ -121,7 +127,7 @@ class ApiServer:
         if body["deleteOptions"]["preconditions"]["uid"] != pod["metadata"]["uid"]:
             raise ConflictError("precondition failed: uid")
         if not query:
-            self.delete(path)
+            (self.ends or self.delete)(path)
 
     def _bind(self, path: str, body: Object) -> None:
         pod = self.read(path)

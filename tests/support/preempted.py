@@ -6,6 +6,8 @@ import asyncio
 import json
 from typing import Final
 
+from ledger.domain.log.events import PreemptionDecided
+from ledger.store.open import open_ledger
 from tests.support import fake_api
 from tests.support.fake_api import Json
 from tests.support.two_services import CARDS, NAMESPACE, NODES, World, node_for, to_bind
@@ -66,7 +68,7 @@ def _set_right(world: World) -> None:
         world.leader.relist()
 
 
-async def _try(world: World, ended: set[str]) -> str:
+async def _try(world: World, ended: set[str], *, may_end: bool = True) -> str:
     """Try to schedule the Pod that came, as kube-scheduler does; return its node."""
     service = world.leader
     pod = world.server.read(f"{NAMESPACE}/pods/{HIGH}")
@@ -79,10 +81,10 @@ async def _try(world: World, ended: set[str]) -> str:
         return "" if after is None else str(after["spec"].get("nodeName") or "")
     wanted = {name: victims for name in NODES if (victims := _by_sums(world, pod, name))}
     nominated = (pod.get("status") or {}).get("nominatedNodeName")
-    if any("deletionTimestamp" in one["metadata"] for one in _on(world, nominated or "")):
+    if any("deletionTimestamp" in one for one in _metadata(world, nominated or "", ended)):
         return ""  # not eligible
     entries = {name: {"Pods": [{"UID": uid} for uid in uids]} for name, uids in wanted.items()}
-    if not entries:
+    if not (entries and may_end):
         return ""  # "expected at least one victim pod"
     body = json.dumps({"Pod": pod, "NodeNameToMetaVictims": entries}).encode()
     found = json.loads(service.extender.preempt(body))["NodeNameToMetaVictims"]
@@ -97,6 +99,12 @@ async def _try(world: World, ended: set[str]) -> str:
             if one["metadata"]["uid"] in uids:
                 _end(world, one)
     return ""
+
+
+def _metadata(world: World, name: str, uids: set[str]) -> list[Json]:
+    """Return the metadata of these Pods on a node; others end by other hands."""
+    found = [one["metadata"] for one in _on(world, name)]
+    return [one for one in found if one["uid"] in uids]
 
 
 def _end(world: World, pod: Json) -> None:
@@ -128,3 +136,58 @@ def _by_sums(world: World, pod: Json, name: str) -> list[str]:
 def _percent(pod: Json) -> int:
     limits = pod["spec"]["containers"][0]["resources"]["limits"]
     return int(limits["koordinator.sh/gpu"])
+
+
+async def make_room(world: World) -> tuple[int, set[str], str]:
+    """
+    Let a Pod come that has room by sums alone, on one node or on both, beside both preemptors.
+
+    Two cards with a low Pod of 60 % each; one node has Pods of 40 % beside them, where the seed
+    says so, so that kube-scheduler ends Pods there; late, where the seed says so.
+
+    Returns:
+        How many sets of Pods were to end, the UIDs of those that ended, and the node of the Pod.
+    """
+    rng = world.rng
+    world.faults.calm = True
+    world.start()
+    agents = [asyncio.ensure_future(each.report()) for each in world.machines.values()]
+    await asyncio.sleep(2.5)
+    world.server.delete(f"{NAMESPACE}/pods/older")
+    asking = asyncio.ensure_future(world.kube_scheduler())
+    await asyncio.sleep(5.0)
+    full = rng.randrange(3)
+    for name, percent in [*((name, 60) for name in LOW[:4]), *((name, 40) for name in LOW[4:])]:
+        if percent == 60 or int(name[1:]) < 4 + full:
+            world.put_pod(name, percent, priority=1)
+            await asyncio.sleep(2.0)
+    await asyncio.sleep(CALM_SECONDS)
+    asking.cancel()
+    world.faults.calm = False
+    there = {str(one["metadata"]["uid"]) for one in world.pods()}
+    world.put_pod(HIGH, 70, priority=9)
+    world.server.ends = lambda path: _end(world, world.server.objects[path])
+    loop, sets, node = asyncio.get_running_loop(), 0, ""
+    ended: set[str] = set()
+    until, killed = loop.time() + PREEMPTING_SECONDS, rng.randrange(2)
+    kube_from = loop.time() + rng.choice((0.0, 0.0, 1.0, 3.0, 5.0, 12.0))
+    world.later(PREEMPTING_SECONDS / 2, lambda: _set_right(world))
+    while loop.time() < until and not node:
+        before = len(ended)
+        node = await _try(world, ended, may_end=loop.time() >= kube_from)
+        sets += len(ended) > before
+        gone = there - {str(one["metadata"]["uid"]) for one in world.pods()}
+        if gone and not killed and world.leader is not None:
+            killed = 1
+            world.leader.crash()
+            await asyncio.sleep(0.5)
+            world.start()
+        await asyncio.sleep(rng.choice((*AGAIN_SECONDS, 3.0)))
+    gone = there - {str(one["metadata"]["uid"]) for one in world.pods()}
+    for task in agents:
+        task.cancel()
+    world.end()
+    with open_ledger(world.url, mode="read") as ledger:
+        events = [one.event for one in ledger.read_events(after=0)]
+    own = [one for one in events if isinstance(one, PreemptionDecided) and not one.over]
+    return sets + len(own), gone, node

@@ -62,6 +62,7 @@ from scheduler.service.binding import Binder
 from scheduler.service.books import LiveBooks
 from scheduler.service.claims import ClaimBook
 from scheduler.service.ending import NodeWord
+from scheduler.service.evicting import Evicting, Mode
 from scheduler.service.gangs import Gangs, Lifting
 from scheduler.service.groups import LiveGroups
 from scheduler.service.holds import Holds
@@ -306,7 +307,9 @@ class Service:
             refusals=self.refusing,
             why_not=self._why_not,
         )
-        self.preempting = Preempting(self.view, self.holds, telling, clock, groups=self.groups)
+        self.preempting = Preempting(
+            self.view, self.holds, telling, clock, groups=self.groups, begun=begun.preemptions
+        )
         self.permits = Permits(
             self.groups.starts,
             self.binder,
@@ -355,6 +358,14 @@ class Service:
             trusted=None,
             cluster=ORIGIN,
             skew=float,
+            why_not=self._why_not,
+        )
+        self.evicting = Evicting(
+            view=self.view,
+            preempting=self.preempting,
+            namespaces=self.announcing.namespaces,
+            binder=self.binder,
+            mode=world.preemption,
             why_not=self._why_not,
         )
         self.ready = False
@@ -431,6 +442,7 @@ class Service:
                 await self.releasing.settle()
                 await self.announcing.tell()
                 await self.refusing.settle()
+                await self.evicting.settle()
                 await self.reconciling.settle()
             except ApiError:
                 pass
@@ -490,6 +502,7 @@ class World:
         only: what the words of all faults begin with.
         groups: some Pods are of a topology group and some of a gang, which has gates.
         inventory: cards get sick and well, leave and come back, and labels of Nodes change.
+        preemption: who ends for a Pod that waits for fragmentation alone.
 
     Attributes:
         broken: what must not be, in words.
@@ -507,9 +520,11 @@ class World:
         word: Callable[[Word], Word] = lambda word: word,
         groups: bool = False,
         inventory: bool = False,
+        preemption: Mode = "off",
     ) -> None:
         self.groups = groups
         self.inventory = inventory
+        self.preemption = preemption
         self.feed = Random(seed + 2)
         self.seed = seed
         self.rng = Random(seed)
@@ -529,7 +544,8 @@ class World:
         self.stranded: set[str] = set()
         open_ledger(self.url, mode="create").close()
         self.server.watchers.append(self._changed)
-        namespace = {"kind": "Namespace", "metadata": {"name": "ml", "uid": "ml", "labels": {}}}
+        labels = {"tenure.sh/preempt": "true"}
+        namespace = {"kind": "Namespace", "metadata": {"name": "ml", "uid": "ml", "labels": labels}}
         self.server.put(NAMESPACE, namespace)
         for name in NODES:
             self.put_node(name)

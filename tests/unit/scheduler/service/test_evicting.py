@@ -41,7 +41,6 @@ class Scene(grouped.Scene):
         api = ApiClient(self.events, self.live.clock.sleep)
         self.telling = Telling(api=api, clock=self.live.clock, reporter="test")
         self.binder.telling = self.telling
-        self.server.objects["/version"] = {"major": "1", "minor": "36"}
         self.namespaces = Namespaces()
         self.label("ml")
         self.evicting = Evicting(
@@ -331,7 +330,7 @@ def test_after_a_refusal_no_more_pods_end_for_it() -> None:
 def test_nobody_ends_where_kube_scheduler_asks_for_such_pods_itself(minor: str) -> None:
     """From 1.38 on; nor where the version is not known."""
     scene = Scene("on").fill()
-    scene.server.objects["/version"] = {"major": "1", "minor": minor}
+    scene.server.minor = minor
     scene.ask()
 
     scene.act()
