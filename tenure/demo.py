@@ -206,9 +206,14 @@ def _cheats(ledger: Ledger, paths: _Paths) -> list[str]:
         ]
     lines += ["  # another history", _sql(paths, ANOTHER_HISTORY)]
     copy = paths.directory / "copy.db"
+    flip = (
+        f"""  python3 -c "import re; b = bytearray(open('{paths.ledger}', 'rb').read());"""
+        """ m = [x.end() for x in re.finditer(b'pod_name.:.', b)]; b[m[len(m) // 2]] ^= 1;"""
+        f""" open('{copy}', 'wb').write(b)\""""
+    )
     lines += [
         "  # one byte in a copy of the file, behind the database's back",
-        f"  .venv/bin/python -m tenure.tamper {paths.ledger} {copy}",
+        flip,
         f"  .venv/bin/tenure verify --ledger {copy}",
     ]
     return lines

@@ -107,8 +107,4 @@ def _found(spec: Mapping[str, Any]) -> Iterator[str]:
             yield "host ports"
         resources = section(container, "resources")
         names = {*section(resources, "requests"), *section(resources, "limits")}
-        yield from (name for name in names if _is_unread(name))
-
-
-def _is_unread(resource: str) -> bool:
-    return resource.startswith("hugepages-") or resource == "ephemeral-storage"
+        yield from (n for n in names if n.startswith("hugepages-") or n == "ephemeral-storage")

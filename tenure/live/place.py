@@ -5,17 +5,19 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from ledger.domain.errors import InputError
 from tenure.asking import EVERYBODY, Answer, Answers, lines_here, params_of
-from tenure.exits import AnswerIsNo, note, with_next
-from tenure.opening import opened
+from tenure.exits import AnswerIsNo, note, stdout, with_next
+from tenure.opening import clock_us, opened
 from tenure.options import LedgerUrl, Live, Namespace, Server, ServerCa, ServerName, TokenFile
 from tenure.output import OutputFormat, fitted
+from tenure.units import format_time
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -191,3 +193,30 @@ def place_of(
         namespace=namespace or "",
     )
     return Place(ledger=None, service=service)
+
+
+def watch(
+    place: Place, name: str, answers: Answers[_Q], question: Callable[[int], _Q], interval: float
+) -> None:
+    """
+    Draw the answer again and again, until Ctrl-C; `question` is given the screen's width.
+
+    Raises InputError: stdout is no terminal.
+    """
+    from rich.live import Live
+    from rich.text import Text
+
+    console = stdout()
+    if not console.is_terminal:
+        error = InputError("needs a terminal", field="--watch")
+        raise with_next(error, "leave it out, or ask for -o json again and again")
+    with (
+        suppress(KeyboardInterrupt),
+        place.asked_again(name, answers) as ask,
+        Live(console=console, screen=True, auto_refresh=False) as shown,
+    ):
+        while True:  # until Ctrl-C, which is how a watch ends well
+            text = Text.from_ansi(ask(question(console.width)).text)
+            text.append(f"\n{format_time(clock_us())}, every {interval:g} s, Ctrl-C ends")
+            shown.update(text, refresh=True)
+            time.sleep(interval)

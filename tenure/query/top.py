@@ -16,7 +16,7 @@ from ledger.domain.errors import InputError
 from ledger.domain.resources import TYPE_GPU
 from tenure.asking import Answer, Sight
 from tenure.live.place import Place, asks, expect_now
-from tenure.live.watching import watch as watch_it
+from tenure.live.place import watch as watch_it
 from tenure.opening import time_of
 from tenure.options import Files, Output
 from tenure.output import Column, OutputFormat, write_answer

@@ -388,7 +388,8 @@ def _write(stories: Sequence[_Story], output: OutputFormat, answer: Answer) -> N
             nodes = partial(write_nodes, story.prospects)
             write_prospects(story.prospects, output, answer.out, nodes, story.message)
         return
-    texts = ({"held": _held(story), "why": _why(story)} for story in stories)
+    whys = [story.reasons[0].reason if story.reasons else story.message for story in stories]
+    texts = ({"held": _held(story), "why": why} for story, why in zip(stories, whys, strict=True))
     write_records([*map(_record, stories)], texts, output, (_COLUMNS, _CSV), answer.out)
 
 
@@ -444,10 +445,6 @@ def _held(story: _Story) -> str:
     cpus = f"cpus {held.cpuset}" if held.cpuset else ""
     parts = (held.node_name, cards_text(held.shares), *unknown, cpus)
     return " ".join(part for part in parts if part)
-
-
-def _why(story: _Story) -> str:
-    return story.reasons[0].reason if story.reasons else story.message
 
 
 def _record(story: _Story) -> dict[str, Any]:

@@ -183,7 +183,7 @@ def _totals(counts: Counts, history: History, proof: VerifyReport | None, *, eve
         events=events,
         over=len(cards_over(history)) if proof and proof.ok else None,
         verified_seconds=proof.seconds if proof else None,
-        findings=tuple(_finding(f.position, f.text) for f in proof.findings) if proof else (),
+        findings=tuple(map(str, proof.findings)) if proof else (),
         unread=proof.unread if proof else 0,
     )
 
@@ -327,7 +327,3 @@ def setting(text: str, key: str) -> str:
     settings = json.loads(text or "{}")
     value = settings.get(key) if isinstance(settings, dict) else None
     return "" if value is None else str(value)
-
-
-def _finding(position: int | None, text: str) -> str:
-    return text if position is None else f"position {position:,}: {text}"

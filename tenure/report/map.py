@@ -15,7 +15,7 @@ from ledger.domain.errors import InputError
 from tenure.asking import Answer, Screen, Sight
 from tenure.exits import stdout, with_next
 from tenure.live.place import Place, asks, expect_now, say
-from tenure.live.watching import watch as watch_it
+from tenure.live.place import watch as watch_it
 from tenure.opening import moment_of, time_of
 from tenure.options import At, Files, Output
 from tenure.output import (
@@ -266,7 +266,7 @@ def _screen_here() -> dict[str, Any]:
     console = stdout()
     return {
         "width": LINE_WIDTH.get() or WIDTH_MIN,
-        "blocks": _has_blocks(),
+        "blocks": (sys.stdout.encoding or "").lower().replace("-", "") == "utf8",
         "colour": console.is_terminal and not console.no_color,
     }
 
@@ -355,10 +355,6 @@ def _show(whole: Picture, question: MapQuestion, answer: Answer, *, not_told: st
     screen = question.screen
     drawn = draw_map(picture, width=screen.width, blocks=screen.blocks, told=told)
     answer.draw(drawn, screen)
-
-
-def _has_blocks() -> bool:
-    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
 
 
 def _csv_rows(picture: Picture) -> list[dict[str, Any]]:

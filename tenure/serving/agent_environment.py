@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -206,16 +206,12 @@ class Prover:
             except (NoAnswerError, InputError) as error:
                 why = str(error)
                 continue
-            pod = _of_uid(pods, uid)
+            pod = next((each for each in pods if each["metadata"]["uid"] == uid), None)
             found = None if pod is None else judged(pod, card=card.uuid, minor=card.minor)
             if found is not None:
                 return found
             why = why_not_run(pod)
         return Proof(reason=Reason.NOT_RUN, message=why[:300])
-
-
-def _of_uid(pods: Sequence[Mapping[str, Any]], uid: str) -> Mapping[str, Any] | None:
-    return next((pod for pod in pods if pod["metadata"]["uid"] == uid), None)
 
 
 def proving(prover: Prover, registry: CollectorRegistry) -> Coroutine[Any, Any, None]:

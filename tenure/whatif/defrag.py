@@ -122,22 +122,6 @@ def _plan(options: Options) -> None:
     A live cluster without a ledger: kubectl get nodes,pods -A -o json | tenure defrag plan
     -f pod.yaml --objects -
     """
-    answer_defrag(options)
-
-
-def answer_defrag(options: Options) -> None:
-    """
-    Print moves that make room. Nothing is moved, and nothing is written.
-
-    Rule: cli.md, Acts, `defrag plan`; exit codes 0, 1 and 2.
-
-    The ledger says who holds what, and files say what it does not record. With files and neither
-    `--ledger` nor its variable, the files alone are the cluster.
-
-    Raises:
-        InputError: not one request, or something that can't be read.
-        AnswerIsNo: no plan was found.
-    """
     from scheduler.whatif.defrag import DECISIONS_MAX, NoPlan, plan_moves
 
     if (options.name is None) == (options.file is None):

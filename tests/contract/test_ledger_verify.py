@@ -35,7 +35,6 @@ from ledger.store.proving.verify import FINDINGS_MAX, VerifyReport, verify
 from ledger.store.reading.read import envelope_of
 from tenure.cli import app
 from tenure.exits import NO, UNREADABLE, run
-from tenure.tamper import flip_one_byte
 from tests.support.log_proofs import leaf_hash
 from tests.support.recorded import Recorded
 from tests.support.stores import (
@@ -845,17 +844,6 @@ def test_a_locked_ledger_is_said_to_be_locked(told: SqliteStore) -> None:
         raw.execute("BEGIN EXCLUSIVE")
         with pytest.raises(LedgerError, match="another process writes this ledger"):
             ledger.head()
-
-
-def test_the_copy_to_tamper_with_is_another_file(told: SqliteStore, tmp_path: Path) -> None:
-    """The ledger itself is never flipped."""
-    before = told.path.read_bytes()
-    link = tmp_path / "link.db"
-    link.symlink_to(told.path)
-    for copy in (told.path, link):
-        with pytest.raises(SystemExit, match="overwrite the ledger itself"):
-            flip_one_byte(told.path, copy)
-    assert told.path.read_bytes() == before
 
 
 def test_a_second_holder_of_an_lse_pods_cpu_is_found(sqlite_store: SqliteStore) -> None:

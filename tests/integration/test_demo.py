@@ -98,7 +98,8 @@ def test_every_question_that_it_offers_has_an_answer(
 
 def test_the_cheats_that_it_offers_are_refused_by_the_database(shown: tuple[Path, str]) -> None:
     """Plain sqlite3 is told which card and what is left of it, or which position."""
-    second_holder, another_history = (shlex.split(line) for line in _lines(shown, "python3 -c"))
+    lines = _lines(shown, "python3 -c")
+    second_holder, another_history, _ = (shlex.split(line) for line in lines)
 
     full = _run(sys.executable, *second_holder[1:])
     edited = _run(sys.executable, *another_history[1:])
@@ -116,8 +117,9 @@ def test_one_flipped_byte_in_a_copy_is_named_by_verify(
 ) -> None:
     """Whoever edits the file behind the database's back is found, by position."""
     ledger, copy = shown[0] / "ledger.db", tmp_path / "copy.db"
+    line = _lines(shown, "python3 -c")[2].replace(str(shown[0] / "copy.db"), str(copy))
 
-    flipped = _run(sys.executable, "-m", "tenure.tamper", str(ledger), str(copy))
+    flipped = _run(sys.executable, *shlex.split(line)[1:])
     found = CommandLine(copy, capsys).ask("verify")
     intact = CommandLine(ledger, capsys).ask("verify")
 

@@ -104,7 +104,9 @@ class _Attempt:
     @property
     def same(self) -> bool:
         """Tell whether all joint devices have to be under the same roots."""
-        return bool(self.joint) and _scope(self.request) is JointScope.SAME_PCIE
+        joint = self.request.joint
+        same = joint is not None and joint.required_scope is JointScope.SAME_PCIE
+        return bool(self.joint) and same
 
     def choice(self, within: _Roots | None = None) -> Choice | Unfit:
         """Choose type after type, the joint ones only under these roots (None = anywhere)."""
@@ -192,10 +194,6 @@ def _joint_types(
 def _is_everywhere(demand: DeviceDemand) -> bool:
     hint = demand.hint
     return hint is not None and hint.allocate_strategy is AllocateStrategy.APPLY_FOR_ALL
-
-
-def _scope(request: PodRequest) -> JointScope:
-    return JointScope.BEST_EFFORT if request.joint is None else request.joint.required_scope
 
 
 def _of_type(node: NodeView, device_type: str) -> list[CardView]:

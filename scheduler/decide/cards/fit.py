@@ -109,7 +109,9 @@ def why_unfit(cards: Sequence[CardView], demand: DeviceDemand) -> Unfit:
     helped by preemption; what is held now can.
     """
     reason = reasons.insufficient_devices(demand.device_type).text
-    of_model = [card for card in cards if _is_model(card, demand)]
+    of_model = [
+        card for card in cards if not demand.model_names or card.record.model in demand.model_names
+    ]
     if cards and not of_model:
         return Unfit(reason=reasons.model_mismatch(demand.device_type).text, preemptible=False)
     able = [card for card in of_model if _fits_empty(card, demand)]
@@ -139,10 +141,6 @@ def _shortage(able: Sequence[CardView], demand: DeviceDemand) -> tuple[int, int,
             if free < amount:
                 return amount, free, name
     return demand.count, sum(fits(card, demand) for card in able), UNIT_CARDS
-
-
-def _is_model(card: CardView, demand: DeviceDemand) -> bool:
-    return not demand.model_names or card.record.model in demand.model_names
 
 
 def _fits_empty(card: CardView, demand: DeviceDemand) -> bool:

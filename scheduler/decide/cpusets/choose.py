@@ -232,7 +232,7 @@ def _under_node_policy(
             return Unfit(reason=BIND_POLICY_CONFLICT, preemptible=False)
     if policy:
         demand = replace(demand, bind_policy=policy, required=True)
-    if settings.arm_full_pcpus_only and _is_arm(node):
+    if settings.arm_full_pcpus_only and node.labels.get(LABEL_ARCH) in {"arm64", "arm"}:
         if demand.required and spreads:
             return Unfit(reason=BIND_POLICY_CONFLICT, preemptible=False)
         cores = demand.exclusive_policy == CpuExclusivePolicy.PCPU_LEVEL
@@ -242,10 +242,6 @@ def _under_node_policy(
             exclusive_policy=CpuExclusivePolicy.NONE if cores else demand.exclusive_policy,
         )
     return demand
-
-
-def _is_arm(node: NodeFacts) -> bool:
-    return node.labels.get(LABEL_ARCH) in {"arm64", "arm"}
 
 
 def _candidates(layout: CpuLayout, available: int, idle: int, *, full: bool) -> int:

@@ -149,17 +149,16 @@ def merge(
         return Aligned(reasons=missing)
     considered = list(hints.values())
     if policy is NumaPolicy.SINGLE_NUMA_NODE:
-        considered = [_single(found) for found in considered]
+        considered = [
+            [hint for hint in found if hint.preferred and hint.nodes.bit_count() == 1]
+            for found in considered
+        ]
     best = _best(considered, everywhere, exclusivity)
     if not best.preferred:
         return Aligned(reasons=(_unaligned(policy, hints),))
     if policy is NumaPolicy.SINGLE_NUMA_NODE and best.nodes == everywhere:
         return Aligned()
     return Aligned(nodes=best.nodes)
-
-
-def _single(hints: Sequence[NumaHint]) -> list[NumaHint]:
-    return [hint for hint in hints if hint.preferred and hint.nodes.bit_count() == 1]
 
 
 def _best(hints: Sequence[Sequence[NumaHint]], everywhere: int, exclusivity: Exclusivity) -> _Best:
@@ -170,7 +169,9 @@ def _best(hints: Sequence[Sequence[NumaHint]], everywhere: int, exclusivity: Exc
     without one are merged sets enumerated, as sets and not as combinations of hints.
     """
     by_mask = [{hint.nodes: hint for hint in found} for found in hints]
-    common = [mask for mask in (by_mask[0] if by_mask else ()) if _all_have(by_mask, mask)]
+    common = [
+        mask for mask in (by_mask[0] if by_mask else ()) if all(mask in found for found in by_mask)
+    ]
     preferred = [
         mask
         for mask in common
@@ -188,10 +189,6 @@ def _best(hints: Sequence[Sequence[NumaHint]], everywhere: int, exclusivity: Exc
         return _Best(nodes=everywhere, preferred=False, common=True)
     nodes = min(merged, key=lambda mask: _rank(by_mask, mask))
     return _Best(nodes=nodes, preferred=False, common=nodes in common)
-
-
-def _all_have(by_mask: Sequence[Mapping[int, NumaHint]], mask: int) -> bool:
-    return all(mask in found for found in by_mask)
 
 
 def _rank(by_mask: Sequence[Mapping[int, NumaHint]], mask: int) -> tuple[int, int, int]:
