@@ -26,8 +26,7 @@ from scheduler.decide.group.room import RoomCounter, Rooms
 from scheduler.decide.nodes.arrays import IntArray
 from scheduler.decide.nodes.card_counts import CardCounts
 from scheduler.decide.nodes.holdings import Holdings
-from scheduler.decide.nodes.node_arrays import ABSENT, NodeArrays
-from scheduler.decide.nodes.node_rows import NodeRows
+from scheduler.decide.nodes.node_arrays import ABSENT, NodeArrays, NodeRows
 from scheduler.decide.nodes.pins import CpuPins
 from scheduler.decide.outcome import NOT_RATED, Placement, Rated, Unfit, Unplaced
 from scheduler.decide.refusal.reasons import NOT_OFFERED, rows_in_pieces

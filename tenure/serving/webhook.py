@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import re
 import time
@@ -10,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Final
 
 from prometheus_client import Counter
@@ -30,12 +32,70 @@ from tenure.serving.background import as_coroutine, every, first, tasks_of_proce
 from tenure.serving.connections import Connections
 from tenure.serving.listening import announced
 from tenure.serving.probes import probes_app
-from tenure.serving.settings_file import SettingsFile
 from tenure.serving.telling_refusals import RefusalQueue, RefusalTarget, sending
 from tenure.serving.webhook_options import WebhookOptions
+from tenure.settings import read_admission_file
 from tenure.sources.text import content_of
+from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings
 from webhook.server.app import Admission, hooks_app
 from webhook.server.metrics import Metrics
+
+_settings_log: Final = logging.getLogger("tenure.settings")
+
+
+class SettingsFile:
+    """The settings of now: those of the file, or the defaults without one."""
+
+    def __init__(self, path: Path | None, metrics: Metrics) -> None:
+        """Read the file. Raises InputError as `read_admission_file`."""
+        self._path = path
+        self._metrics = metrics
+        self._digest = ""
+        self._refused = ""
+        self._current = DEFAULT_ADMISSION
+        if path is not None:
+            content = content_of(path)
+            self._current = read_admission_file(path, content)
+            self._digest = hashlib.sha256(content).hexdigest()
+        self._show()
+
+    def _show(self) -> None:
+        """Tell by which vocabulary Pods are read, for whoever compares it with the scheduler's."""
+        self._metrics.vocabulary.clear()
+        self._metrics.vocabulary.labels(self._current.vocabulary.digest).set(1)
+
+    @property
+    def current(self) -> AdmissionSettings:
+        """The settings as last read and found right."""
+        return self._current
+
+    def look(self) -> None:
+        """Read the file again if it changed; one that is wrong is logged, and nothing changes."""
+        if self._path is None:
+            return
+        try:
+            content = content_of(self._path)
+            digest = hashlib.sha256(content).hexdigest()
+            if digest == self._digest:
+                self._refused = ""
+                return
+            self._current = read_admission_file(self._path, content)
+            self._digest = digest
+        except InputError as error:
+            if str(error) != self._refused:
+                self._refused = str(error)
+                self._metrics.settings_reloads.labels("refused").inc()
+                _settings_log.error("settings refused", extra={"reason": str(error)})
+            return
+        self._refused = ""
+        self._metrics.settings_reloads.labels("read").inc()
+        self._show()
+        words = self._current.vocabulary.digest
+        _settings_log.info(
+            "settings read",
+            extra={"path": str(self._path), "sha256": digest, "vocabulary": words},
+        )
+
 
 LOOK_SECONDS: Final = 2.0
 SEND_SECONDS: Final = 1.0

@@ -20,12 +20,12 @@ from ledger.domain.annotations import (
     partitions,
     pods,
     tenure,
-    unhealthy,
 )
 from ledger.domain.cpuset import cpuset_of
 from ledger.domain.dialects.gpushare import annotations as gpushare
 from ledger.domain.dialects.mgpu import annotations as mgpu
 from ledger.domain.errors import InputError
+from ledger.domain.kube.node_objects import decode_unhealthy_cards
 from ledger.domain.quantity import NANO, QUANTITY_MAX, Quantity
 from ledger.domain.request.requests import GroupRef
 from ledger.domain.resources import FPGA, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, RDMA
@@ -270,7 +270,7 @@ def test_gpushare_values_round_trip(
     assert annotations["ALIYUN_COM_GPU_MEM_POD"] == str(answer.pod_units)
     assert annotations["ALIYUN_COM_GPU_MEM_DEV"] == str(answer.card_units)
     assert gpushare.decode_card_units(wishes.encode_card_units(shares)) == shares
-    assert unhealthy.decode_unhealthy_cards(wishes.encode_unhealthy_cards(closed)) == (
+    assert decode_unhealthy_cards(wishes.encode_unhealthy_cards(closed)) == (
         closed,
         (),
     )

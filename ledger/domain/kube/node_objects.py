@@ -24,7 +24,6 @@ from ledger.domain.annotations.partitions import (
     decode_gpu_partitions,
     honors_partitions,
 )
-from ledger.domain.annotations.unhealthy import decode_unhealthy_cards
 from ledger.domain.annotations.volcano_vgpu import VGPU_NUMBER, VGPU_REGISTER, decode_vgpu_register
 from ledger.domain.annotations.wire import (
     a_flag,
@@ -33,6 +32,7 @@ from ledger.domain.annotations.wire import (
     annotation_path,
     decoded,
     each,
+    is_number,
 )
 from ledger.domain.bounds import bounds_of
 from ledger.domain.cpuset import EMPTY, CpuSet
@@ -90,6 +90,20 @@ from ledger.domain.resources import (
 from ledger.domain.systems import VOLCANO, DeviceSystems
 from ledger.domain.typed import read
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
+
+
+def decode_unhealthy_cards(text: str) -> tuple[frozenset[int], tuple[str, ...]]:
+    """
+    Return the card indexes to avoid, and the tokens that are no index.
+
+    Rule: GPU-sharing contract B.3, "OURS": a token that does not parse is ignored and reported;
+    it never condemns card 0. Blanks around an index are taken.
+    """
+    tokens = [token.strip() for token in text.split(",") if token.strip()]
+    numbers = [token for token in tokens if is_number(token)]
+    bad = tuple(token for token in tokens if not is_number(token))
+    return frozenset(map(int, numbers)), bad
+
 
 T = TypeVar("T")
 

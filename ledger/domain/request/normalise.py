@@ -25,7 +25,12 @@ from ledger.domain.errors import FieldError, InputError, RefusedError
 from ledger.domain.kube.original import as_written
 from ledger.domain.kube.pod_spec import APP, PodSpec, read_pod
 from ledger.domain.request import extended
-from ledger.domain.request.asked import TypeRequest, check_device_resources, check_known_words
+from ledger.domain.request.asked import (
+    TypeRequest,
+    check_device_resources,
+    check_known_words,
+    unit_demands,
+)
 from ledger.domain.request.cpus import OWN_CPUS, CpusAsked, cpu_demand
 from ledger.domain.request.isolation import provider_needed, with_provider
 from ledger.domain.request.requests import (
@@ -48,7 +53,6 @@ from ledger.domain.request.rules import (
     too_long,
     unsupported,
 )
-from ledger.domain.request.units import unit_demands
 from ledger.domain.request.wishes import Wishes, check_wishes, hinted, read_wishes, with_wishes
 from ledger.domain.resources import (
     ANNOTATION_GANG_GROUPS,

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from ledger.domain.devices import GPU, WHOLE_PERCENT, ContainerShare, DeviceShare, bytes_to_ratio
 from ledger.domain.kube.pod_spec import INIT
-from ledger.domain.request.containers import containers_on
+from ledger.domain.request.asked import containers_on
 from ledger.domain.request.requests import ContainerNeed, DeviceDemand, PodRequest
 from scheduler.decide.cards.fit import asked_bytes, core_percent_on
 from scheduler.decide.outcome import CardView

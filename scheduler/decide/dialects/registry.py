@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from operator import attrgetter
 from typing import Any, Final
 
@@ -13,11 +13,13 @@ from ledger.domain.request.requests import PodRequest
 from scheduler.decide.cards.plain import choose_plain
 from scheduler.decide.dialects.gpushare import CHOOSER as GPUSHARE
 from scheduler.decide.dialects.hami import CHOOSER as HAMI
-from scheduler.decide.dialects.koordinator import CHOOSER as KOORDINATOR
 from scheduler.decide.dialects.mgpu.chooser import CHOOSER as MGPU
-from scheduler.decide.dialects.nvidia import CHOOSER as NVIDIA
 from scheduler.decide.dialects.protocol import DialectChooser
 
+NVIDIA: Final = DialectChooser(
+    dialect=Dialect.NVIDIA, choose=choose_plain, by_share=True, has_topology=True
+)
+KOORDINATOR: Final = replace(NVIDIA, dialect=Dialect.KOORDINATOR, whole_or_share=True)
 UNNAMED: Final = DialectChooser(dialect=None, choose=choose_plain, by_share=True)
 """Requests for GPUs that came in no words: shares, as a trace has them."""
 

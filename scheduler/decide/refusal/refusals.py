@@ -31,8 +31,7 @@ from scheduler.decide.nodes.arrays import (
     with_rows,
 )
 from scheduler.decide.nodes.cpu_room import room_of
-from scheduler.decide.nodes.node_arrays import NodeArrays
-from scheduler.decide.nodes.node_rows import NodeRows
+from scheduler.decide.nodes.node_arrays import NodeArrays, NodeRows
 from scheduler.decide.nodes.pins import CpuPins
 from scheduler.decide.numa.state import NumaLoad
 from scheduler.decide.outcome import NodeReasons, Unfit, Unplaced

@@ -17,8 +17,7 @@ from ledger.domain.request.requests import PodRequest, is_whole
 from scheduler.decide.cards.joint import bottlenecks
 from scheduler.decide.cards.link_table import ALIKE_PERCENT
 from scheduler.decide.dialects.registry import chooser_of
-from scheduler.decide.group.links import Speeds
-from scheduler.decide.group.room import RoomCounter
+from scheduler.decide.group.room import RoomCounter, Speeds
 from scheduler.decide.nodes.arrays import BoolArray, IntArray, with_rows
 from scheduler.decide.nodes.node_arrays import NodeArrays
 from scheduler.decide.score.rows import Ratings

@@ -10,9 +10,9 @@ from webhook.decide.dialects.gpushare import ADMISSION as GPUSHARE
 from webhook.decide.dialects.hami import ADMISSION as HAMI
 from webhook.decide.dialects.koordinator import ADMISSION as KOORDINATOR
 from webhook.decide.dialects.mgpu import ADMISSION as MGPU
-from webhook.decide.dialects.nvidia import ADMISSION as NVIDIA
 from webhook.decide.dialects.protocol import DialectAdmission
 
+NVIDIA: Final = DialectAdmission(dialect=Dialect.NVIDIA)
 ADMISSIONS: Final[tuple[DialectAdmission, ...]] = (KOORDINATOR, NVIDIA, MGPU, GPUSHARE, HAMI)
 """In the order of the list of rules."""
 

@@ -30,7 +30,7 @@ from ledger.domain.dialects.registry import reader_of
 from ledger.domain.errors import FieldError, InputError
 from ledger.domain.kube.object_fields import items_in
 from ledger.domain.quantity import parse_quantity
-from ledger.domain.request.containers import containers_on
+from ledger.domain.request.asked import containers_on
 from ledger.domain.request.requests import CardFilter, DeviceDemand, PodRequest
 from ledger.domain.request.rules import unsupported
 from ledger.domain.resources import (

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from ledger.domain.request.containers import containers_on
+from ledger.domain.request.asked import containers_on
 from tests.support.cards import need
 
 

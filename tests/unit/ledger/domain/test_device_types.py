@@ -10,9 +10,9 @@ from ledger.domain.device_types import DeviceType, Unit, read_device_types
 from ledger.domain.errors import InputError, RefusedError
 from ledger.domain.kube.device_objects import inventory_of_device, inventory_of_quantities
 from ledger.domain.quantity import quantity_from_int
+from ledger.domain.request.asked import devices_of
 from ledger.domain.request.normalise import decode_pod
 from ledger.domain.request.requests import DeviceDemand
-from ledger.domain.request.units import devices_of
 from ledger.domain.resources import FPGA, RDMA
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 

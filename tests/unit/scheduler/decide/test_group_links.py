@@ -9,7 +9,7 @@ import numpy as np
 
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.topology import LinkMatrix
-from scheduler.decide.group.links import LinkStack
+from scheduler.decide.group.room import LinkStack
 
 WIDTH = 6
 SIZE = 9  # of the matrices: minors have gaps

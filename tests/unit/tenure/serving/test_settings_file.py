@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ledger.domain.errors import InputError
-from tenure.serving.settings_file import SettingsFile
+from tenure.serving.webhook import SettingsFile
 from tenure.settings import admission_settings
 from webhook.decide.settings import DEFAULT_ADMISSION
 from webhook.server.metrics import Metrics

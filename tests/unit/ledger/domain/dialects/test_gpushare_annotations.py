@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from ledger.domain.annotations.unhealthy import decode_unhealthy_cards
 from ledger.domain.dialects.gpushare.annotations import (
     CardUnits,
     GpuShareAllocation,
@@ -14,6 +13,7 @@ from ledger.domain.dialects.gpushare.annotations import (
     read_gpushare_allocation,
 )
 from ledger.domain.errors import InputError
+from ledger.domain.kube.node_objects import decode_unhealthy_cards
 from tests.support.wishes import encode_card_units, encode_unhealthy_cards
 
 NOW_NS = 1767225600000000000
