@@ -104,74 +104,13 @@ def plan_moves(
     return _Search(request, what_if, decisions_max).run()
 
 
-class _Trial:
-    """The what-if cluster with a record of what is lifted and placed, so that it can be undone."""
-
-    def __init__(self, what_if: WhatIf) -> None:
-        self._what_if = what_if
-        self._lifted: dict[str, Holder] = {}
-        self._placed: dict[str, Placement] = {}
-
-    def lift(self, unit: _Unit) -> None:
-        """Take the Pods of a unit away."""
-        for holder in unit:
-            self._what_if.lift(holder)
-            self._lifted[holder.uid] = holder
-
-    def place(
-        self, request: PodRequest, node: int, minors: frozenset[int] | None = None
-    ) -> Placement | None:
-        """Reserve a Pod on a node; None changes nothing."""
-        placement = self._what_if.place(request, node, minors)
-        if placement is not None:
-            self._placed[request.uid] = placement
-        return placement
-
-    def place_as(self, goal: Placement) -> Placement | None:
-        """Reserve a Pod as it was planned: its GPUs and CPUs; None where that is not free."""
-        placed = self.place(goal.request, goal.node, _gpus_of(goal))
-        if placed is None or placed.cpuset == goal.cpuset:
-            return placed
-        self.undo(placed)
-        if not self._may_be_held(goal):
-            return None
-        planned = structs.replace(placed, cpuset=goal.cpuset)
-        self.reserve(planned)
-        return planned
-
-    def _may_be_held(self, goal: Placement) -> bool:
-        """Tell whether one more Pod may hold these CPUs; those of LSE Pods nobody may."""
-        view, asked = self._what_if.view(goal.node), goal.request.cpuset
-        most = 1 if asked is not None and asked.alone else view.facts.cpu_ref_count_max
-        if goal.cpuset.mask & view.cpus_alone:
-            return False
-        return all(view.cpu_refs.get(cpu, 0) < most for cpu in goal.cpuset)
-
-    def reserve(self, placement: Placement) -> None:
-        """Reserve exactly this."""
-        self._what_if.reserve(placement)
-        self._placed[placement.request.uid] = placement
-
-    def undo(self, placement: Placement) -> None:
-        """Take back what was reserved."""
-        del self._placed[placement.request.uid]
-        self._what_if.undo(placement)
-
-    def rewind(self) -> None:
-        """Take back everything."""
-        for placement in list(self._placed.values()):
-            self.undo(placement)
-        for holder in self._lifted.values():
-            self._what_if.put_back(holder)
-        self._lifted.clear()
-
-
 class _Search:
     """One search for a plan. What stands on the cluster at any moment is known, and taken back."""
 
     def __init__(self, request: PodRequest, what_if: WhatIf, decisions_max: int) -> None:
         self.request = request
-        self.trial = _Trial(what_if)
+        self.lifted: dict[str, Holder] = {}
+        self.placed: dict[str, Placement] = {}
         self.what_if = what_if
         self.decisions_max = decisions_max
         self.end = what_if.decisions + decisions_max
@@ -227,13 +166,13 @@ class _Search:
         except _SpentError:
             self.cut.append(f"search for moves: after {self.decisions_max} decisions")
         finally:
-            self.trial.rewind()
+            self.rewind()
         return best
 
     def _clear(self, node: int, units: Sequence[_Unit]) -> DefragPlan | None:
         """Return a plan in which these units leave the node to the request."""
         for unit in units:
-            self.trial.lift(unit)
+            self.lift(unit)
         place = self._place(self.request, node)
         steps: list[_Step] = []
         for unit in sorted(units, key=_size_of, reverse=True) if place is not None else ():
@@ -241,7 +180,7 @@ class _Search:
             if placed is None:
                 break
             steps.append((unit, placed))
-        self.trial.rewind()
+        self.rewind()
         return self._in_order(steps, place) if place and len(steps) == len(units) else None
 
     def _settle(self, unit: _Unit) -> tuple[Placement, ...] | None:
@@ -258,13 +197,13 @@ class _Search:
         if len(placed) < len(planned):
             return None
         for placement in placed:
-            self.trial.reserve(placement)
+            self.reserve(placement)
         return placed
 
     def _place(self, request: PodRequest, node: int) -> Placement | None:
         if self.what_if.decisions >= self.end:
             raise _SpentError
-        return self.trial.place(request, node)
+        return self.place(request, node)
 
     # --- the order ----------------------------------------------------------------------------
 
@@ -278,8 +217,8 @@ class _Search:
             moves = self._walk(order)
             place = None
             if moves is not None:
-                place = self.trial.place(self.request, goal.node, _gpus_of(goal))
-            self.trial.rewind()
+                place = self.place(self.request, goal.node, _gpus_of(goal))
+            self.rewind()
             if moves is not None and place is not None:
                 return DefragPlan(moves=moves, place=place)
         return None
@@ -288,9 +227,9 @@ class _Search:
         moves: list[Move] = []
         for number, (unit, planned) in enumerate(steps, 1):
             first = len(unit) == 1 and self._has_room_first(planned[0])
-            self.trial.lift(unit)
+            self.lift(unit)
             for holder, goal in zip(unit, planned, strict=True):
-                placed = self.trial.place_as(goal)
+                placed = self.place_as(goal)
                 if placed is None:
                     return None
                 moves.append(Move(step=number, holder=holder, to=placed, room_first=first))
@@ -298,10 +237,65 @@ class _Search:
 
     def _has_room_first(self, goal: Placement) -> bool:
         twin = structs.replace(goal, request=replace(goal.request, uid=f"{goal.request.uid}/again"))
-        placed = self.trial.place_as(twin)
+        placed = self.place_as(twin)
         if placed is not None:
-            self.trial.undo(placed)
+            self.undo(placed)
         return placed is not None
+
+    # --- what stands on the cluster, and is taken back -------------------------------------------
+
+    def lift(self, unit: _Unit) -> None:
+        """Take the Pods of a unit away."""
+        for holder in unit:
+            self.what_if.lift(holder)
+            self.lifted[holder.uid] = holder
+
+    def place(
+        self, request: PodRequest, node: int, minors: frozenset[int] | None = None
+    ) -> Placement | None:
+        """Reserve a Pod on a node; None changes nothing."""
+        placement = self.what_if.place(request, node, minors)
+        if placement is not None:
+            self.placed[request.uid] = placement
+        return placement
+
+    def place_as(self, goal: Placement) -> Placement | None:
+        """Reserve a Pod as it was planned: its GPUs and CPUs; None where that is not free."""
+        placed = self.place(goal.request, goal.node, _gpus_of(goal))
+        if placed is None or placed.cpuset == goal.cpuset:
+            return placed
+        self.undo(placed)
+        if not self._may_be_held(goal):
+            return None
+        planned = structs.replace(placed, cpuset=goal.cpuset)
+        self.reserve(planned)
+        return planned
+
+    def _may_be_held(self, goal: Placement) -> bool:
+        """Tell whether one more Pod may hold these CPUs; those of LSE Pods nobody may."""
+        view, asked = self.what_if.view(goal.node), goal.request.cpuset
+        most = 1 if asked is not None and asked.alone else view.facts.cpu_ref_count_max
+        if goal.cpuset.mask & view.cpus_alone:
+            return False
+        return all(view.cpu_refs.get(cpu, 0) < most for cpu in goal.cpuset)
+
+    def reserve(self, placement: Placement) -> None:
+        """Reserve exactly this."""
+        self.what_if.reserve(placement)
+        self.placed[placement.request.uid] = placement
+
+    def undo(self, placement: Placement) -> None:
+        """Take back what was reserved."""
+        del self.placed[placement.request.uid]
+        self.what_if.undo(placement)
+
+    def rewind(self) -> None:
+        """Take back everything."""
+        for placement in list(self.placed.values()):
+            self.undo(placement)
+        for holder in self.lifted.values():
+            self.what_if.put_back(holder)
+        self.lifted.clear()
 
 
 def _stays(holder: Holder, placement: Placement) -> bool:
