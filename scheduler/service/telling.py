@@ -140,7 +140,8 @@ class Telling:
         Raises:
             ApiError: the API is away; what was to be written then is written later.
         """
-        for key in [key for key in self._due if self._may(self._said[key])]:
+        latest = self.clock.monotonic() - AGAIN_SECONDS
+        for key in [key for key in self._due if self._said[key].at <= latest]:
             if not self._budget.take(self.reporter):
                 return
             said = self._said.get(key)
@@ -163,9 +164,6 @@ class Telling:
                 self.counts["dropped"] += times
                 words = {"subject": key[0].name, "reason": key[1], "error": str(error)}
                 _log.warning("an Event was refused", extra=words)
-
-    def _may(self, said: _Said) -> bool:
-        return self.clock.monotonic() - said.at >= AGAIN_SECONDS
 
     async def _write(self, key: tuple[Subject, str], said: _Said, times: int) -> None:
         """Write a new Event, or count on in the last one where that says the same."""

@@ -122,7 +122,8 @@ def sql(
             views = VIEWS[source.engine.dialect.name]
             raise with_next(error, f'the views to ask: tenure ledger sql "{views}"') from None
     keys = _distinct(names)
-    records = [{key: _value(value) for key, value in zip(keys, row, strict=True)} for row in rows]
+    texts = ([each.hex() if isinstance(each, bytes) else each for each in row] for row in rows)
+    records = [dict(zip(keys, row, strict=True)) for row in texts]
     if parquet is not None:
         parquet.write(records, keys)
         return
@@ -147,7 +148,3 @@ def _distinct(names: Sequence[str]) -> list[str]:
 def _of_json(value: object) -> object:
     """Return a value that JSON has: infinities and NaN, which it has not, as text."""
     return str(value) if isinstance(value, float) and not isfinite(value) else value
-
-
-def _value(value: object) -> object:
-    return value.hex() if isinstance(value, bytes) else value

@@ -157,7 +157,8 @@ def _used(source: Ledger, question: UsageQuestion, sight: Sight, answer: Answer)
             capacity = in_percent(capacity_between(changes, since_us, until_us))
     if group == "labels":
         rows = by_label(rows, question.by.removeprefix(LABEL))
-    records = [_record(row, rows) for row in sorted(rows, key=_by_hours)]
+    in_order = sorted(rows, key=lambda row: (-row.gpu_hours, -(row.cpu_hours or 0.0), row.group))
+    records = [_record(row, rows) for row in in_order]
     return _Used(
         since_us=since_us,
         until_us=until_us,
@@ -194,10 +195,6 @@ def _group(by: str) -> GpuGroup:
         error = InputError(f"unknown group: {by!r}", field="--by")
         raise with_next(error, f"use {', '.join(GROUPS)} or label:KEY, such as label:team")
     return cast("GpuGroup", by)
-
-
-def _by_hours(row: UsageRecord) -> tuple[float, float, str]:
-    return -row.gpu_hours, -(row.cpu_hours or 0.0), row.group
 
 
 def _record(row: UsageRecord, rows: Sequence[UsageRecord]) -> dict[str, Any]:

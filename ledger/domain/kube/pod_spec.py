@@ -468,7 +468,8 @@ def _expression(value: object, path: str, *, is_field: bool = False) -> MatchExp
     elif operator in _PRESENCE_OPERATORS:
         proper = not values
     elif operator in _ORDER_OPERATORS:
-        proper = len(values) == 1 and _is_integer(values[0])
+        digits = values[0].removeprefix("-") if len(values) == 1 else ""
+        proper = digits.isascii() and digits.isdigit() and len(values[0]) < 20
     else:
         raise InputError(
             f"not one of In, NotIn, Exists, DoesNotExist, Gt, Lt: value={operator!r}",
@@ -479,10 +480,6 @@ def _expression(value: object, path: str, *, is_field: bool = False) -> MatchExp
             f"operator {operator} does not take these: value={list(values)}", field=f"{path}.values"
         )
     return replace(item, is_field=True) if is_field else item
-
-
-def _is_integer(text: str) -> bool:
-    return text.isascii() and text.removeprefix("-").isdigit() and len(text) < 20
 
 
 def _toleration(value: object, path: str) -> Toleration:

@@ -117,7 +117,9 @@ class ResumedProof(Proof):
         for recorded in self._recorded.values():
             recorded.skip()
         self.close()
-        self._recorded = self._readers(_behind(end.position))
+        self._recorded = self._readers(
+            lambda table: in_key_order(table).where(_position(table, ">", end.position))
+        )
 
     def _readers(self, query: Callable[[Table], Select[Any]]) -> dict[Table, SortedRows]:
         return {
@@ -141,10 +143,6 @@ class ResumedProof(Proof):
 
 def _position(table: Table, operator: str, position: int) -> Any:  # noqa: ANN401 - a condition
     return literal_column(f"{table.name}.position {operator} {int(position)}")
-
-
-def _behind(position: int) -> Callable[[Table], Select[Any]]:
-    return lambda table: in_key_order(table).where(_position(table, ">", position))
 
 
 def _open_at(position: int) -> Callable[[Table], Select[Any]]:

@@ -90,15 +90,14 @@ class TileGrower:
             if len(row) < TILE_HASHES:
                 return full
             number = (self.tree.size >> TILE_LEVELS * (level + 1)) - 1
-            hashes = [_hash_of(entry) for entry in row]
+            hashes = [
+                entry if len(entry) == HASH_BYTES else perfect_root(split_hashes(entry))
+                for entry in row
+            ]
             full.append((level, number, b"".join(hashes)))
             value = perfect_root(hashes)
             row.clear()
             level += 1
-
-
-def _hash_of(entry: bytes) -> bytes:
-    return entry if len(entry) == HASH_BYTES else perfect_root(split_hashes(entry))
 
 
 class Tree:

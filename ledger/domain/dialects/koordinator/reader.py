@@ -213,10 +213,6 @@ def _check_pod(asks: Asks, total: Mapping[str, int]) -> Iterator[FieldError]:
             )
 
 
-def _demands(spec: PodSpec) -> GpuAsked:
-    return GpuAsked(dialect=Dialect.KOORDINATOR, asked=koordinator_demands(spec))
-
-
 def _adverts(units: Callable[[str], int], _vocabulary: Vocabulary) -> Adverts | None:
     count = units(GPU_CORE) // WHOLE_PERCENT
     return Adverts(name=GPU_CORE, count=count, memory_bytes=units(GPU_MEMORY) // max(1, count))
@@ -243,7 +239,7 @@ READER: Final = DialectReader(
         card_percents=frozenset({GPU, GPU_CORE, GPU_MEMORY_RATIO}),
         card_memories=frozenset({GPU_MEMORY, GPU_MEMORY_RATIO}),
     ),
-    demands=_demands,
+    demands=lambda spec: GpuAsked(dialect=Dialect.KOORDINATOR, asked=koordinator_demands(spec)),
     rewritten=inject,
     adverts=_adverts,
     offers=_offers,

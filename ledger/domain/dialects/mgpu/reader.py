@@ -41,7 +41,7 @@ from ledger.domain.dialects.mgpu.words import (
     WORDS,
 )
 from ledger.domain.dialects.names import Dialect
-from ledger.domain.dialects.protocol import Adverts, CardLeft, DialectReader, GpuAsked, Uncounted
+from ledger.domain.dialects.protocol import Adverts, DialectReader, GpuAsked, Uncounted
 from ledger.domain.errors import FieldError, InputError
 from ledger.domain.kube.pod_spec import ContainerSpec, PodSpec
 from ledger.domain.nodes import NodeFacts
@@ -183,10 +183,6 @@ def adverts(units: Callable[[str], int], _vocabulary: Vocabulary) -> Adverts | N
     return Adverts(name=MGPU_CORE, count=count, memory_bytes=memory_bytes)
 
 
-def _offers(card: CardLeft, _vocabulary: Vocabulary) -> Mapping[str, int]:
-    return {MGPU_CORE: card.core_percent, MGPU_MEMORY: card.memory_bytes // MIB}
-
-
 def on_node(node: NodeFacts) -> NodeFacts:
     """Return a Node with its compute policy, and whether its labels close it to mGPU Pods."""
     policy = read_node_compute_policy(node.labels)
@@ -269,7 +265,10 @@ READER: Final = DialectReader(
     unread=unread_words,
     with_containers=with_containers,
     adverts=adverts,
-    offers=_offers,
+    offers=lambda card, _: {
+        MGPU_CORE: card.core_percent,
+        MGPU_MEMORY: card.memory_bytes // MIB,
+    },
     uncounted=(Uncounted(memory=MGPU_MEMORY, cards=MGPU_CORE, least=WHOLE_PERCENT),),
     on_node=on_node,
     node_warnings=node_warnings,

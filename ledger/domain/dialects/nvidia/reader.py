@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from ledger.domain.devices import WHOLE_PERCENT
@@ -25,7 +25,6 @@ from ledger.domain.resources import (
     TYPE_GPU,
     WHOLE_CARD_NAMES,
 )
-from ledger.domain.vocabulary import Vocabulary
 
 _FOREIGN_CARDS: Final = frozenset({AMD_GPU, DCU_GPU})
 _VENDORS: Final = ("baidu", "cambricon", "huawei", "metax", "nvidia")
@@ -107,10 +106,6 @@ def _demands(spec: PodSpec) -> GpuAsked:
     return GpuAsked(dialect=dialect, asked=asked, vendors=vendors)
 
 
-def _adverts(units: Callable[[str], int], _vocabulary: Vocabulary) -> Adverts | None:
-    return Adverts(name=NVIDIA_GPU, count=units(NVIDIA_GPU))
-
-
 READER: Final = DialectReader(
     dialect=Dialect.NVIDIA,
     by_plugin=True,
@@ -121,5 +116,5 @@ READER: Final = DialectReader(
     ),
     demands=_demands,
     rewritten=rewritten,
-    adverts=_adverts,
+    adverts=lambda units, _: Adverts(name=NVIDIA_GPU, count=units(NVIDIA_GPU)),
 )
