@@ -278,7 +278,13 @@ class Refusing:
         is_ours = self._binder.is_under_way(uid) or self._books.standing(uid) is not None
         lately = uid in self._filtered and uid not in self._deleted
         waits = lately if seen is None else not (seen.node or seen.ended)
-        return waits and not is_ours
+        return waits and (not is_ours or bool(self._kept_off(uid)))
+
+    def _kept_off(self, uid: str) -> str:
+        """Return the node that is reserved for a member of a begun gang without a bind call."""
+        standing, starts = self._books.standing(uid), self._groups.starts
+        is_kept_off = starts.is_awaited(uid) and not starts.is_coming(uid)
+        return standing.node_name if standing and not standing.is_bound and is_kept_off else ""
 
     def _put_back(self, pods: Mapping[str, _Due]) -> None:
         for uid, due in pods.items():
@@ -316,6 +322,10 @@ class Refusing:
         refusal = self._groups.why_nowhere(group_name(request))
         if refusal is not None:
             return self._of_gang(request, refusal, offered)
+        node_name = self._kept_off(request.uid)
+        if node_name:
+            answer = explained(self._view, request, offered, ELSEWHERE)
+            return None if answer is None else _with_planned(answer, node_name)
         with self._groups.place_lifted(request) as place:
             if place is None:
                 return explained(self._view, request, offered)

@@ -69,6 +69,9 @@ class Party:
     """
     Pods that belong together, or one Pod alone.
 
+    Where more may come than start together and kube-scheduler keeps them apart, the deadline is
+    short: until then the service reserves for the others too, on nodes that they are kept off.
+
     Attributes:
         least: so many start together; 0 = it is no gang.
         replica: what its label says of a topology group; 0 = it is none.
@@ -173,7 +176,7 @@ def _party(rng: Random, name: str) -> Party:
         asks=_asks(rng, cards, may_share=not has_labels),
         spec={} if way is None else way(name),
         gated=rng.sample(range(size), rng.choice((1, 1, 2))) if rng.random() < 0.25 else (),
-        wait_seconds=rng.choice((5, 20, 60, 600)),
+        wait_seconds=rng.choice((5, 20) if way and least < size else (5, 20, 60, 600)),
     )
 
 

@@ -237,6 +237,20 @@ def test_a_gang_with_room_for_its_minimum_alone_does_not_wait_for_a_gate() -> No
     assert [gate(scene, name) for name in ("gang-0", "gang-1")] == [[], []]
 
 
+def test_a_member_of_a_begun_gang_is_told_that_its_reserved_node_is_not_offered() -> None:
+    """Its cards are reserved with the others', and spreading keeps it off that node."""
+    scene = Scene("a", "b", gpus=4)
+    scene.gang(3, 2, gpus=1)
+    [where] = scene.passing("gang-0")
+    assert not scene.bind("gang-0", where)
+    refuse(scene, "gang-2")
+    [found] = scene.explain()
+    assert found.pod_name == "gang-2"
+    [reason] = found.reasons
+    assert (reason.reason, reason.nodes, reason.nearest_node) == ("NodeNotOffered", 2, where)
+    assert reason.detail == f"planned on {where}, kube-scheduler did not offer it"
+
+
 @pytest.mark.parametrize("kind", ["group", "gang"])
 def test_a_member_that_only_somebody_elses_gate_keeps_back_is_told_which(kind: str) -> None:
     """Nobody asks about it, and the others begin without it."""
