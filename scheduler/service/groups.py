@@ -326,36 +326,36 @@ class LiveGroups:
             self.plans.drop(name, NODE_REFUSES, request.uid)
         if self.plans.partial(name):
             return past_deadline(request)
-        life = self.groups.life_of(request)
-        if next_step(life, request.uid, has_group=request.group is not None) is not (
-            MemberAction.PLAN_GROUP
-        ):
+        life, has_group = self.groups.life_of(request), request.group is not None
+        if next_step(life, request.uid, has_group=has_group) is not MemberAction.PLAN_GROUP:
             return None
         refusal = self.plan(request, among)
         return self.groups.kept(request) if refusal is None else refusal
 
     def plan(self, request: PodRequest, among: Collection[int]) -> Unfit | None:
         """
-        Plan all who wait of a group on these nodes; return why a gang gets nothing.
+        Plan all who wait of a group where this one may go; return why a gang gets nothing.
 
         A group is planned for the number on its label, where all of it fits: members to come are
         like the first, for a bounded time after it. Who is behind somebody else's gate comes after
         those who are free. Whom Kueue keeps back does not count for a gang's minimum.
         """
         name = group_name(request)
-        life = self.groups.life_of(request)
         behind = self.members.planned_behind_gates(name)
         waiting = {**self.members.waiting(name), **behind}
         queued = [uid for uid, one in behind.items() if request.gang and one.is_queued]
         members = {uid: one.request for uid, one in waiting.items() if uid not in queued}
         members.setdefault(request.uid, request)
-        held = life.held.keys() | self._taken.keys()
+        held = self.groups.life_of(request).held.keys() | self._taken.keys()
         members = {uid: each for uid, each in members.items() if uid not in held}
         if not members:  # a watch that is late tells of it as it was
             return None
         for uid in members:
             self._view.wakeups.member_planned.publish(uid)
-        here, cluster = list(members.values()), Among(self._view.engine, among)
+        engine = self._view.engine
+        if request.gang and not request.group:  # others may go where this one can't
+            among = self._view.directory.numbers() - {*engine.candidates(request)} | {*among}
+        here, cluster = list(members.values()), Among(engine, among)
         self.plans.give_up_to_come(name)
         missing, until = 0, self._first_at(name) + TO_COME_SECONDS
         if request.group and not request.gang and self._clock.monotonic() < until:

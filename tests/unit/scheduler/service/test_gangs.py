@@ -26,7 +26,7 @@ from scheduler.service.holds import HOLD_SECONDS
 from scheduler.service.members import Waiting
 from tests.support.fake_api import ANSWERED
 from tests.support.grouped import GANG, Scene
-from tests.support.objects import container, pod
+from tests.support.objects import container, node, pod
 
 GATED = [{"name": "tenure.sh/gang"}]
 _asked: Final = itertools.count()
@@ -95,6 +95,23 @@ def test_a_member_that_somebody_else_keeps_back_is_not_waited_for() -> None:
     scene.gang(1, 1, name="alone", schedulingGates=both)
     scene.settle()
     assert gates(scene) == {"gang-0": None, "gang-1": None, "alone-0": both}
+
+
+def test_a_gang_on_nodes_of_different_kinds_is_planned_with_each_of_its_members() -> None:
+    """kube-scheduler offers each only the nodes that its selector allows: others may be theirs."""
+    scene = Scene("a", "b", "c", gpus=4)
+    amounts = {"cpu": "64", "memory": "256Gi", "pods": "110", "koordinator.sh/gpu": "400"}
+    for name, pool in (("a", "one"), ("b", "two"), ("c", "two")):
+        told = node(name, labels={"pool": pool}, allocatable=amounts)
+        scene.live.tell("nodes", told, uid=f"uid-{name}")
+    scene.live.settle()
+    scene.gang(1, 2, gpus=4, name="gang", nodeSelector={"pool": "one"})
+    about = scene.pods["gang-0"]["metadata"]["annotations"]
+    scene.create("gang-1", 4, annotations=about, nodeSelector={"pool": "two"})
+    assert scene.passing("gang-1", "c") == ["c"], "of its own kind only what was offered"
+    assert scene.passing("gang-0", "a") == ["a"]
+    scene.groups.plans.give_back("gang/ml/gang")
+    assert scene.passing("gang-0", "a") == ["a"]
 
 
 def test_every_member_is_bound_by_the_reservation_made_with_the_first() -> None:
