@@ -5,19 +5,26 @@ from __future__ import annotations
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pytest
 
+from ledger.domain.log.events import LedgerEvent, PodBound, PodReserved, PodVoided
+from ledger.store.open import open_ledger
+from scheduler.service.api.words import RESOURCE, ROOT
+from scheduler.service.leading import NOT_LEADER
+from scheduler.service.permits import DRAINING, WAITS
+from scheduler.service.starts import ELSEWHERE
 from tests.support.forked import Point
 from tests.support.kube.bursts import eventually, remove_pods
-from tests.support.kube.control_plane import ControlPlane, Program, free_port
+from tests.support.kube.control_plane import ADMIN, ControlPlane, Program, free_port
 from tests.support.kube.inventory import DEVICES, TOPOLOGIES, know
-from tests.support.kube.parties import GANG, apart, spread
+from tests.support.kube.parties import GANG, HOST, apart, spread
 from tests.support.kube.pods import pod, pods_in
+from tests.support.kube.preempting import HIGH, LOW, make_classes
 from tests.support.kube.schedulers import (
     Identities,
     Served,
@@ -26,11 +33,20 @@ from tests.support.kube.schedulers import (
     extender,
     remove_node,
 )
+from tests.support.kube.service_api import Service
 from tests.support.process import tenure
 
+_E = TypeVar("_E", bound=LedgerEvent)
 CARDS: Final = 4
 SOON_SECONDS: Final = 12.0
 """Less than a gang's first call waits."""
+
+
+def beside(anchor: str) -> dict[str, Any]:
+    """Return what keeps a Pod waiting until there is one with this label on its node."""
+    term = {"labelSelector": {"matchLabels": {"anchor": anchor}}, "topologyKey": HOST}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+    return {"affinity": {"podAffinity": required}}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,6 +57,9 @@ class Scene:
     where: str
     served: Served
     scheduler: Program
+    identities: Identities
+    url: str
+    service: Service | None = None
     nodes: list[str] = field(default_factory=list)
 
     def add_nodes(self, *names: str) -> None:
@@ -65,8 +84,21 @@ class Scene:
         **spec: Any,  # noqa: ANN401 - a Pod's fields
     ) -> None:
         """Let a gang come of which all start together."""
-        about = {"name": name, "min-available": str(count), "waiting-time": wait}
-        for number in range(count):
+        self.members(name, cards, [spec] * count, wait=wait)
+
+    def members(
+        self,
+        name: str,
+        cards: int,
+        specs: Sequence[dict[str, Any]],
+        *,
+        wait: str = "600s",
+        first: int = 0,
+        least: int = 0,
+    ) -> None:
+        """Let members of a gang come, each with these fields."""
+        about = {"name": name, "min-available": str(least or len(specs)), "waiting-time": wait}
+        for number, spec in enumerate(specs, start=first):
             self.create(
                 f"{name}-{number}",
                 cards,
@@ -75,6 +107,12 @@ class Scene:
                 schedulingGates=[{"name": "tenure.sh/gang"}],
                 **spec,
             )
+
+    def anchor(self, name: str, node: str) -> None:
+        """Let a Pod run on a node that others want to be beside."""
+        one = pod(f"anchor-{name}", {"cpu": "10m"}, labels={"anchor": name}, nodeName=node)
+        made = self.plane.api().create(self.where, one)
+        assert made.ok, made.message
 
     def pods(self, prefix: str) -> list[dict[str, Any]]:
         """Return the Pods whose names begin so."""
@@ -105,9 +143,31 @@ class Scene:
 
     def waits(self) -> int:
         """Return how many bind calls wait."""
-        key = 'tenure_scheduler_view{what="gang_binds"}'
+        return self.metric('tenure_scheduler_view{what="gang_binds"}')
+
+    def metric(self, key: str) -> int:
+        """Return what a metric says, 0 of one that is not there."""
         lines = self.served.probe("metrics").splitlines()
         return sum(int(float(one.split()[-1])) for one in lines if one.startswith(key))
+
+    def why(self, name: str) -> dict[str, Any]:
+        """Ask the service why a Pod waits."""
+        assert self.service is not None
+        namespace = self.where.split("/")[4]
+        path = f"{ROOT}/{RESOURCE}/why?name={namespace}/{name}&output=json"
+        status, said = self.service.call(path, self.plane.tokens[ADMIN])
+        assert status in {200, 400}, said
+        return said
+
+    def events(self, reason: str) -> set[str]:
+        """Return what Events with a reason say."""
+        found = self.plane.api().get(self.where.replace("/pods", "/events")).body["items"]
+        return {str(one["message"]) for one in found if one["reason"] == reason}
+
+    def recorded(self) -> list[LedgerEvent]:
+        """Return all events."""
+        with open_ledger(self.url, mode="read") as ledger:
+            return [one.event for one in ledger.read_events()]
 
 
 @pytest.fixture
@@ -120,17 +180,31 @@ def scene(
     url = f"sqlite:///{tmp_path / 'live.db'}"
     made = tenure("ledger", "init", "--ledger", url, cwd=tmp_path)
     assert made.returncode == 0, made.stderr
-    where = pods_in(namespace(managed=False))
+    where, port = pods_in(namespace(managed=False)), free_port()
+    service = Service(port=port, authority=identities.server / "ca.crt")
     with (
-        extender(plane, url, identities, forked=True) as served,
+        extender(plane, url, identities, api=port, forked=True) as served,
         plane.scheduler(asking(plane, served, identities)) as program,
     ):
-        one = Scene(plane=plane, where=where, served=served, scheduler=program)
+        one = Scene(
+            plane=plane,
+            where=where,
+            served=served,
+            scheduler=program,
+            identities=identities,
+            url=url,
+            service=service,
+        )
         yield one
         end(one)
     for question in ("verify", "ledger replay"):
         answer = tenure(*question.split(), "--ledger", url, cwd=tmp_path)
         assert answer.returncode == 0, answer.stdout + answer.stderr
+
+
+def of_kind(one: Scene, kind: type[_E]) -> list[_E]:
+    """Return the recorded events of a type."""
+    return [each for each in one.recorded() if isinstance(each, kind)]
 
 
 def end(one: Scene) -> None:
@@ -206,6 +280,148 @@ def test_a_kube_scheduler_that_is_killed_binds_nobody(scene: Scene) -> None:
     assert scene.all_bound("pair") == ["killed-1", "killed-2"]
 
 
+def test_a_second_kube_scheduler_takes_the_calls_of_one_that_stands_still(scene: Scene) -> None:
+    """The newer call for a Pod counts; the old one's caller finds its Pod bound when it wakes."""
+    scene.add_nodes("callers-1")
+    scene.members("pair", 1, [{}, beside("callers")])
+    eventually(scene.waits)
+    with scene.scheduler.frozen():
+        config = asking(scene.plane, scene.served, scene.identities)
+        with scene.plane.scheduler(config, name="second"):
+            eventually(lambda: scene.metric('tenure_gang_binds_total{what="rejected"}'))
+            assert not scene.hosts("pair")
+            assert not scene.refused("pair", "the gang is not begun")
+            scene.anchor("callers", "callers-1")
+            assert scene.all_bound("pair") == ["callers-1"] * 2
+    reserved = of_kind(scene, PodReserved)
+    scene.create("other", 1)  # the first one schedules again
+    scene.all_bound("other")
+    assert scene.hosts("pair") == ["callers-1"] * 2
+    assert [each.attempt for each in reserved] == [1, 1]
+    assert len(of_kind(scene, PodReserved)) == len(reserved) + 1
+
+
+def test_who_loses_the_lead_answers_all_who_wait_and_begins_the_gang_later(scene: Scene) -> None:
+    """Until then an Event, `why` and a metric say for whom the Pod waits, and until when."""
+    scene.add_nodes("lead-1")
+    scene.members("pair", 1, [{}, beside("lead")])
+    eventually(scene.waits)
+    words = "held: 1 of 2 members have come, until "
+    eventually(lambda: any(each.startswith(words) for each in scene.events(WAITS)))
+    record = scene.why("pair-0")
+    assert record["message"].startswith(words), record
+    assert (record["state"], scene.waits()) == ("waiting", 1)
+    lease = "/apis/coordination.k8s.io/v1/namespaces/tenure-system/leases/tenure-scheduler"
+    assert scene.plane.api().patch(lease, {"spec": {"holderIdentity": "somebody"}}).ok
+    eventually(lambda: scene.refused("pair-0", NOT_LEADER))
+    assert not scene.waits()
+    assert not scene.hosts("pair")
+    scene.anchor("lead", "lead-1")
+    scene.all_bound("pair")
+    assert [each.attempt for each in of_kind(scene, PodReserved)] == [1, 1]
+
+
+def test_who_is_stopped_answers_all_who_wait_and_the_next_one_begins_the_gang(
+    scene: Scene,
+) -> None:
+    """kube-scheduler is told why, and its Pods come again."""
+    scene.add_nodes("drained-1")
+    scene.members("pair", 1, [{}, beside("drained")])
+    eventually(scene.waits)
+    scene.served.process.terminate()
+    eventually(lambda: scene.refused("pair-0", DRAINING))
+    scene.served.process.wait(30)
+    assert not scene.hosts("pair")
+    scene.anchor("drained", "drained-1")
+    with extender(
+        scene.plane,
+        scene.url,
+        scene.identities,
+        port=scene.served.port,
+        remembered=True,
+        forked=True,
+    ) as again:
+        scene.served = again
+        scene.all_bound("pair")
+        end(scene)
+
+
+def test_a_member_that_waits_is_no_victim_of_a_preemption(scene: Scene) -> None:
+    """The higher Pod waits until the attempt is over; nobody is deleted for a room not held."""
+    make_classes(scene.plane)
+    scene.add_nodes("victim-1")
+    low, high = ({"priorityClassName": each} for each in (LOW, HIGH))
+    scene.members("pair", 2, [low, {**low, **beside("victim")}], wait="12s")
+    eventually(scene.waits)
+    there = {each["metadata"]["uid"] for each in scene.pods("pair")}
+    spared = 'tenure_preempt_answers_total{what="no victims"}'
+    before = scene.metric(spared)
+    scene.create("high", CARDS, **high)
+    eventually(lambda: scene.metric(spared) > before)
+    assert scene.waits()
+    scene.all_bound("high")
+    left = [each["metadata"] for each in scene.pods("pair")]
+    assert {each["uid"] for each in left} == there
+    assert not any("deletionTimestamp" in each for each in left)
+    assert not scene.hosts("pair")
+
+
+def test_a_node_that_is_cordoned_while_a_member_waits_ends_the_attempt(scene: Scene) -> None:
+    """Long before the deadline; the gang begins once the node takes Pods."""
+    scene.add_nodes("again-1", "again-2")
+    here, there = ({"nodeSelector": {HOST: each}} for each in scene.nodes)
+    scene.members("pair", CARDS, [here, {**there, **beside("again")}])
+    eventually(scene.waits)
+    node = "/api/v1/nodes/again-1"
+    assert scene.plane.api().patch(node, {"spec": {"unschedulable": True}}).ok
+    eventually(lambda: scene.refused("pair-0", f"the gang is not begun: {ELSEWHERE}"))
+    scene.anchor("again", "again-2")
+    assert not scene.hosts("pair")
+    assert scene.plane.api().patch(node, {"spec": {"unschedulable": False}}).ok
+    assert scene.all_bound("pair") == scene.nodes
+
+
+def test_members_with_volumes_and_those_beyond_the_least_wait_for_nobody(scene: Scene) -> None:
+    """kube-scheduler may give a volume before it asks for the bind: such a gang starts in part."""
+    scene.add_nodes("parts-1", "parts-2")
+    api, claims = scene.plane.api(), scene.where.replace("/pods", "/persistentvolumeclaims")
+    size, modes = {"storage": "1Gi"}, ["ReadWriteMany"]
+    namespace = scene.where.split("/")[4]
+    volume = {
+        "metadata": {"name": f"of-{namespace}"},
+        "spec": {
+            "capacity": size,
+            "accessModes": modes,
+            "hostPath": {"path": "/data"},
+            "claimRef": {"namespace": namespace, "name": "data"},
+        },
+    }
+    bound = {"pv.kubernetes.io/bind-completed": "yes"}
+    claim = {
+        "metadata": {"name": "data", "annotations": bound},
+        "spec": {
+            "accessModes": modes,
+            "resources": {"requests": size},
+            "storageClassName": "",
+            "volumeName": f"of-{namespace}",
+        },
+    }
+    for path, body in (("/api/v1/persistentvolumes", volume), (claims, claim)):
+        made = api.create(path, body)
+        assert made.ok, made.message
+    for path, name in (("/api/v1/persistentvolumes", f"of-{namespace}"), (claims, "data")):
+        assert api.patch(f"{path}/{name}/status", {"status": {"phase": "Bound"}}).ok
+    mounts = {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]}
+    scene.members("data", 1, [mounts, {**mounts, **beside("parts")}])
+    eventually(lambda: len(scene.hosts("data")) == 1)
+    assert not scene.waits()
+    scene.gang("plain", 2)
+    scene.all_bound("plain", SOON_SECONDS)
+    scene.members("plain", 1, [{}], first=2, least=2)
+    eventually(lambda: len(scene.pods("plain")) == 3)
+    scene.all_bound("plain", SOON_SECONDS)
+
+
 @pytest.mark.parametrize("bindings", [2])
 def test_a_service_that_is_killed_between_bindings_goes_on_with_the_others(
     plane: ControlPlane,
@@ -225,13 +441,29 @@ def test_a_service_that_is_killed_between_bindings_goes_on_with_the_others(
         ) as served,
         plane.scheduler(asking(plane, served, identities)) as program,
     ):
-        one = Scene(plane=plane, where=where, served=served, scheduler=program)
+        one = Scene(
+            plane=plane,
+            where=where,
+            served=served,
+            scheduler=program,
+            identities=identities,
+            url=url,
+        )
         one.add_nodes("between-1")
         one.gang("four", 4)
         eventually(lambda: served.process.poll() is not None)
         assert served.process.returncode == -signal.SIGKILL, served.words()
-        assert len(one.hosts("four")) < CARDS
+        early = {each["metadata"]["uid"] for each in one.pods("four") if "nodeName" in each["spec"]}
+        assert len(early) < CARDS
         with extender(plane, url, identities, port=port, remembered=True, forked=True) as again:
             one.served = again
             one.all_bound("four")
+            eventually(lambda: len(of_kind(one, PodBound)) == CARDS)
+            reserved, voided = of_kind(one, PodReserved), of_kind(one, PodVoided)
+            attempts = Counter(each.pod_uid for each in reserved)
+            late = {each.pod_uid for each in voided}
+            assert len(late) == len(voided) == len(reserved) - CARDS
+            assert not late & early, "who was bound by the API keeps its first reservation"
+            assert late == {uid for uid, count in attempts.items() if count == 2}
+            assert {each.node_name for each in reserved} == {"between-1"}
             end(one)
