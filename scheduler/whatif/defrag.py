@@ -28,7 +28,7 @@ from scheduler.whatif.releases import minimal_set
 from scheduler.whatif.what_if import WhatIf
 
 DECISIONS_MAX: Final = 20_000
-"""Decisions of one search."""
+"""Decisions of the survey of the nodes; as many again of the search for moves."""
 
 _ORDERS_MAX: Final = 5
 """So many steps are tried in every order; more in the order they were found and its reverse."""
@@ -129,6 +129,8 @@ class _Search:
         if best is not None:
             return replace(best, cut=tuple(self.cut))
         why = "on no node do all Pods in the way find another place"
+        if self.cut:
+            why = "the search ended before every node was tried"
         return NoPlan(why=why, proved=False, cut=tuple(self.cut))
 
     def _hopeless(self) -> NoPlan:
@@ -157,6 +159,7 @@ class _Search:
 
     def _best(self, in_the_way: dict[int, list[_Unit]]) -> DefragPlan | None:
         best: DefragPlan | None = None
+        self.end = self.what_if.decisions + self.decisions_max
         try:
             for node, units in in_the_way.items():
                 if best is None or sum(map(len, units)) < len(best.moves):

@@ -9,7 +9,7 @@ from ledger.domain.devices import DeviceShare
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import CpuSetDemand, GangRef, PodRequest
 from scheduler.cluster.model import Holder
-from scheduler.decide.outcome import Placement
+from scheduler.decide.outcome import Placement, Unplaced
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.whatif.defrag import DefragPlan, NoPlan, plan_moves
 from scheduler.whatif.what_if import WhatIf
@@ -231,3 +231,43 @@ def test_a_bound_that_ended_the_search_is_named() -> None:
     assert isinstance(answer, NoPlan)
     assert answer.cut
     assert not answer.proved
+
+
+def test_a_survey_of_the_nodes_leaves_decisions_to_the_search_for_moves() -> None:
+    """Ten nodes of half cards, where one move suffices: it is found wherever the survey ends."""
+    nodes = tuple(gpu_node(f"n{node}", 8) for node in range(10))
+    what_if = what_if_of(
+        nodes,
+        *(
+            holder(node, half(f"x{node}-{minor}"), held(minor, 50))
+            for node in range(10)
+            for minor in range(8)
+        ),
+    )
+    wanted = pod("wanted", share(100), cpu_milli=0, memory_bytes=0)
+    before = left_of(what_if)
+    found = []
+
+    for decisions in (*range(1, 10), *range(10, 200, 10)):
+        answer = plan_moves(wanted, what_if, decisions_max=decisions)
+
+        found.append(isinstance(answer, DefragPlan))
+        if isinstance(answer, DefragPlan):
+            assert len(answer.moves) == 1
+        else:
+            assert (answer.proved, len(answer.cut) > 0) == (False, True)
+            assert answer.why == "the search ended before every node was tried"
+        assert left_of(what_if) == before
+        assert isinstance(what_if.decide(wanted), Unplaced)
+    assert found == sorted(found)
+    assert found[0] is False
+    assert all(found[9:]), "ten decisions are enough to clear one node"
+
+
+def left_of(what_if: WhatIf) -> list[tuple[int, int]]:
+    """Return what every card has left."""
+    return [
+        (card.core_free, card.memory_free)
+        for node in range(len(what_if.nodes))
+        for card in what_if.view(node).cards
+    ]
