@@ -60,7 +60,7 @@ def test_a_file_has_what_a_chart_can_have_and_nothing_else() -> None:
     ]
     kinds = {type(one).__name__ for one in found}
     assert kinds - {"TemplateData", "Output", "Name", "Const"} == {
-        *("If", "Not", "And", "Compare", "Operand", "For", "Filter", "Include", "Assign"),
+        *("If", "Not", "And", "Or", "Compare", "Operand", "For", "Filter", "Include", "Assign"),
     }
     assert {one.name for one in found if isinstance(one, nodes.Filter)} == {"join"}
 
