@@ -6,13 +6,15 @@ Rule: docs/adr/0031. A wish and no promise: the gate decides, and a Pod goes on 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
-from ledger.domain.cpuset import EMPTY
+from msgspec import structs
+
 from ledger.domain.devices import WHOLE_PERCENT, DeviceShare
-from ledger.domain.log.events import CLAIM
-from ledger.domain.log.state import GRANTED, Holding, NodeState
+from ledger.domain.log.events import ClaimReserved
+from ledger.domain.log.state import NodeState, open_holding
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodRequest
 from scheduler.decide.cards.choose import choose
@@ -21,6 +23,11 @@ from scheduler.decide.claims import cards_of
 from scheduler.decide.nodes.labels import allows, first_untolerated
 from scheduler.decide.outcome import CardView, Unfit
 from scheduler.decide.settings import SchedulingSettings
+
+COMING: Final = open_holding(
+    ClaimReserved(claim_uid="", attempt=0, node_uid="", namespace="", claim_name="", node_name="")
+)
+"""A claim that is about to hold something, of which the ledger has nothing yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,24 +78,9 @@ def _left(card: CardView, share: DeviceShare) -> int:
 
 
 def _with(state: NodeState, planned: Mapping[str, Planned]) -> NodeState:
-    coming = {uid: one.shares for uid, one in planned.items() if one.node == state.name}
-    if not coming:
-        return state
-    return replace(
-        state, claims={**state.claims, **{uid: _held(uid, coming[uid]) for uid in coming}}
-    )
-
-
-def _held(uid: str, shares: Sequence[DeviceShare]) -> Holding:
-    return Holding(
-        pod_uid=uid,
-        attempt=0,
-        namespace="",
-        pod_name="",
-        kind=GRANTED,
-        phase="reserved",
-        opened_position=0,
-        shares=tuple(shares),
-        cpuset=EMPTY,
-        holder=CLAIM,
-    )
+    there = {
+        uid: structs.replace(COMING, pod_uid=uid, shares=one.shares)
+        for uid, one in planned.items()
+        if one.node == state.name
+    }
+    return replace(state, claims={**state.claims, **there})

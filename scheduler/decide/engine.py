@@ -134,6 +134,7 @@ class Engine:
             pins,
             exclusive_policy=settings.vocabulary.default_exclusive_policy,
             by_count=self._by_count,
+            by_environment=settings.share_visible and not settings.vocabulary.by_slots,
         )
         self._unfit = UnfitCache(arrays)
         self._classes = EquivalenceClasses(arrays, settings)
@@ -412,6 +413,10 @@ class Engine:
         """Return the CPUs of a node that somebody has to himself, or is about to get."""
         row = int(self._node_rows.of[node])
         return CpuSet(mask=self._pins.pinned(self._arrays.accounts[row]).any)
+
+    def seeing(self, node: int) -> dict[str, tuple[str, str, tuple[str, ...]]]:
+        """Return who sees cards of a node's machine, or is about to: `Holdings.seeing`."""
+        return self._holdings.seeing(int(self._node_rows.of[node]))
 
     def put_node(self, facts: NodeFacts, *, rank: int | None = None) -> int:
         """

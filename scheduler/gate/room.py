@@ -10,7 +10,7 @@ from ledger.domain.annotations.tenure import cards_in
 from ledger.domain.devices import DeviceShare
 from ledger.domain.dialects.dra.shares import first_taken
 from ledger.domain.log.events import CLAIM, ClaimObserved, ClaimReserved
-from ledger.domain.log.state import GRANTED, LOST, OBSERVED, Holding, NodeState
+from ledger.domain.log.state import LOST, Holding, NodeState, open_holding
 
 HOLDERS_MAX: Final = 3
 """How many holders of a device are named."""
@@ -40,7 +40,7 @@ def expecting(
     """
     coming = {
         held.key: held
-        for held in (_held(event) for event in on_their_way if event.node_uid == node.uid)
+        for held in (open_holding(event) for event in on_their_way if event.node_uid == node.uid)
     }
     claims = {**coming, **node.claims}
     return replace(
@@ -68,22 +68,6 @@ def _shown(node: NodeState, shares: Sequence[DeviceShare]) -> NoRoom | None:
             named = f"{share.device_type} {share.device_id} of node {node.name}"
             return NoRoom(message=f"{named} is shown to containers: {held_by(by)}", taken=True)
     return None
-
-
-def _held(event: ClaimReserved | ClaimObserved) -> Holding:
-    return Holding(
-        pod_uid=event.claim_uid,
-        attempt=event.attempt,
-        namespace=event.namespace,
-        pod_name=event.claim_name,
-        kind=GRANTED if isinstance(event, ClaimReserved) else OBSERVED,
-        phase="reserved",
-        opened_position=0,
-        shares=event.shares,
-        cpuset=event.cpuset,
-        holder=CLAIM,
-        consumers=event.consumers,
-    )
 
 
 def held_by(holders: Sequence[Holding]) -> str:

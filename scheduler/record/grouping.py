@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -276,6 +276,12 @@ class Grouping:
         """Note what a member holds by a reservation that is recorded."""
         minors = tuple(share.minor for share in event.shares if share.device_type == GPU)
         self._given.setdefault(event.group, {})[event.pod_uid] = _Given(event.node_uid, minors)
+
+    def cleared(self, node_uid: str, held: Container[str]) -> None:
+        """Forget what members had on a node that was cleared; `held`: UIDs of who has it again."""
+        for name, given in self._given.items():
+            for uid in [u for u, at in given.items() if at.node_uid == node_uid and u not in held]:
+                self.released(name, uid)
 
     def unplanned(self, name: str) -> list[Placement]:
         """Take a plan back that was never recorded, and return its places as `dropped` does."""

@@ -182,6 +182,7 @@ class SoFar:
         for uid, held in list(self.held.items()):
             if held.lost and held.event.node_uid == event.node_uid:
                 self._give_back(uid)
+        self.groups.cleared(event.node_uid, self.held)
 
     def _release(self, event: Ending) -> None:
         held = self.held.get(event.pod_uid)

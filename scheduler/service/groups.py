@@ -20,6 +20,7 @@ import numpy as np
 from ledger.domain.log.events import (
     GroupPlanned,
     LedgerEvent,
+    NodeCleared,
     PlanDropped,
     PodReleased,
     PodReserved,
@@ -130,12 +131,20 @@ class LiveGroups:
 
     def _note(self, event: LedgerEvent) -> None:
         if isinstance(event, PodReserved) and event.group:
-            self.groups.given_by(event)
+            if event.pod_uid in self._holders_on(event.node_uid):
+                self.groups.given_by(event)
+        elif isinstance(event, NodeCleared):
+            uid = event.node_uid
+            self.groups.cleared(uid, self._holders_on(uid) | self._taken.keys())
         elif isinstance(event, PodReleased | PodVoided):
             name = self.groups.group_of(event.pod_uid)
             if name:
                 self.groups.released(name, event.pod_uid)
                 self._forget(name)
+
+    def _holders_on(self, node_uid: str) -> set[str]:
+        state = self._view.recorded(node_uid)
+        return set() if state is None else {one.pod_uid for one in state.holdings.values()}
 
     # --- Pods -----------------------------------------------------------------------------------
 

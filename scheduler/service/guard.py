@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import structs
 
 from ledger.domain.cpuset import CpuSet, cpuset_of
 from ledger.domain.dialects.dra.asking import Giver
 from ledger.domain.dialects.dra.cpus import AMOUNT, MACHINE
 from ledger.domain.dialects.dra.shares import UNLISTED
-from ledger.domain.log.events import ClaimResult
+from ledger.domain.log.events import POD, ClaimResult
 from ledger.domain.log.state import LOST, NodeState
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.resources import ANNOTATION_NODE_RESERVATION
 from ledger.domain.systems import Claimant
+from scheduler.decide.claimed_nodes import COMING
 from scheduler.decide.claims import choose_claim_cpus, place_claim
 from scheduler.gate.cpus import CPUS_UNTOLD, CpusBarred
 from scheduler.gate.decide import Standing
@@ -54,13 +57,26 @@ class Guard:
     places: ClaimPlaces
 
 
+def node_with_seeing(view: ClusterView, name: str) -> NodeState | None:
+    """Return what the ledger has of a node, with who sees cards of its machine (ADR 0046)."""
+    uid, number = view.uid(name), view.number(name)
+    state = None if uid is None else view.recorded(uid)
+    seeing = {} if number is None else view.engine.seeing(number)
+    if state is None or not seeing:
+        return state
+    there = {
+        uid: structs.replace(COMING, holder=POD, namespace=space, pod_name=pod, shown=ids)
+        for uid, (space, pod, ids) in seeing.items()
+    }
+    return replace(state, holdings={**there, **state.holdings})
+
+
 @dataclass(frozen=True, slots=True)
 class _Nodes:
     view: ClusterView
 
     def state(self, name: str) -> NodeState | None:
-        uid = self.view.uid(name)
-        return None if uid is None else self.view.recorded(uid)
+        return node_with_seeing(self.view, name)
 
     def known(self, name: str) -> tuple[NodeFacts, NodeState] | None:
         facts, state = self.view.facts(name), self.state(name)

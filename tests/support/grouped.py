@@ -48,8 +48,14 @@ class Scene:
         gpus: int = 8,
         all_or_nothing: bool = False,
         share_visible: bool = False,
+        slot_mode: str = "env",
     ) -> None:
-        self.live = Live(ledger, all_or_nothing=all_or_nothing, share_visible=share_visible)
+        self.live = Live(
+            ledger,
+            all_or_nothing=all_or_nothing,
+            share_visible=share_visible,
+            slot_mode=slot_mode,
+        )
         self.names = names or ("a",)
         for name in self.names:
             self.add_node(name, gpus)

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ledger.domain.annotations.tenure import encode_shown
@@ -29,6 +29,7 @@ from ledger.domain.log.events import (
 )
 from ledger.domain.log.state import Folding
 from ledger.domain.request.requests import PodRequest
+from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 from ledger.store.writing.commands import Command, Outcome, Recorded, Refused
 from scheduler.decide.outcome import Placement
 from scheduler.decide.settings import SchedulingSettings
@@ -185,9 +186,14 @@ class Live:
         all_or_nothing: bool = False,
         drivers: Sequence[str] = (),
         share_visible: bool = False,
+        slot_mode: str = "env",
     ) -> None:
         self.ledger = ledger or MemoryLedger()
-        self.settings = SchedulingSettings(node_policy=policy, share_visible=share_visible)
+        self.settings = SchedulingSettings(
+            node_policy=policy,
+            share_visible=share_visible,
+            vocabulary=replace(DEFAULT_VOCABULARY, slot_mode=slot_mode),
+        )
         self.wakeups = Wakeups()
         self.view = view_of(self.settings, self.wakeups, drivers)
         self.clock = StillClock()

@@ -132,6 +132,12 @@ def read_shown(annotations: Mapping[str, str]) -> Shown:
     return tuple(text.split(",")) if text else UNSET
 
 
+def read_visible(annotations: Mapping[str, str]) -> dict[str, None]:
+    """Return what `tenure.sh/visible.*` shows a Pod's containers, ids or indexes."""
+    keys = [key for key in annotations if key.startswith(ANNOTATION_TENURE_VISIBLE_PREFIX)]
+    return dict.fromkeys(each for key in keys for each in annotations[key].split(","))
+
+
 def cards_in(shown: Shown) -> tuple[str, ...]:
     """Return the ids, none where the containers see their own cards alone."""
     return () if isinstance(shown, UnsetType) else shown

@@ -325,12 +325,12 @@ def _of(
     return node.claims if event.holder == CLAIM else node.holdings
 
 
-def _held(node: _Node, position: int, event: Opening) -> None:
+def open_holding(event: Opening, position: int = 0) -> Holding:
+    """Return what an event opens at a position."""
     granted = type(event) in GRANTS
-    attempt, pod_uid = event.attempt, event.pod_uid
-    holding = Holding(
-        pod_uid=pod_uid,
-        attempt=attempt,
+    return Holding(
+        pod_uid=event.pod_uid,
+        attempt=event.attempt,
         namespace=event.namespace,
         pod_name=event.pod_name,
         kind=GRANTED if granted else OBSERVED,
@@ -347,8 +347,11 @@ def _held(node: _Node, position: int, event: Opening) -> None:
         if isinstance(event, PodReserved | PodObserved)
         else UNSET,
     )
-    key = f"{pod_uid}/{attempt}"
-    there = _of(node, event)
+
+
+def _held(node: _Node, position: int, event: Opening) -> None:
+    holding, there = open_holding(event, position), _of(node, event)
+    key = holding.key
     held = there.get(key)
     twice = held is not None and held.kind == GRANTED
     there[f"{key}@{position}" if twice else key] = holding  # no grant is overwritten

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from ledger.domain.annotations.cpu import CpuExclusivePolicy
 from ledger.domain.annotations.qos import QosClass
-from ledger.domain.annotations.tenure import cards_in, read_shown
+from ledger.domain.annotations.tenure import cards_in, read_shown, read_visible
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import GPU, WHOLE_PERCENT, DeviceShare
 from ledger.domain.dialects.registry import gives_by_number
@@ -125,6 +125,7 @@ class Holdings:
         exclusive_policy: that of LSE and LSR Pods that name none.
         by_count: whole cards that nobody can name close no node, where it is known how many. On
             nodes that give cards by number they never do.
+        by_environment: what the environment of a running Pod shows it counts as shown.
 
     Attributes:
         gpu_core_percent: core percent of GPUs that are held, all Pods together.
@@ -137,8 +138,10 @@ class Holdings:
         *,
         exclusive_policy: str = CpuExclusivePolicy.NONE,
         by_count: bool = False,
+        by_environment: bool = False,
     ) -> None:
         self._arrays = arrays
+        self._by_environment = by_environment
         self._by_count = by_count
         self._exclusive_policy = exclusive_policy
         self._pins = pins
@@ -241,9 +244,24 @@ class Holdings:
             extended.held(pod.snapshot) or _NOTHING,
             pod.source == BY_CLAIM,
             pod.group,
-            cards_in(read_shown(pod.annotations)),
+            self._shown(pod),
         )
         return self._enter(pod.pod_uid, held)
+
+    def _shown(self, pod: PodObserved) -> tuple[str, ...]:
+        """Return what it is shown; of a member of before `groups.shareVisible` others' cards."""
+        shown = cards_in(read_shown(pod.annotations))
+        if shown or not self._by_environment:
+            return shown
+        own = {share.device_id for share in pod.shares}
+        return tuple(each for each in read_visible(pod.annotations) if each not in own)
+
+    def seeing(self, node: int) -> dict[str, tuple[str, str, tuple[str, ...]]]:
+        """Return who is shown cards of a node's machine: namespace, name and the cards, by UID."""
+        there = {
+            uid: self._taken[uid].held for uid in self._on.get(self._arrays.accounts[node], ())
+        }
+        return {uid: (e.namespace, e.name, e.shown) for uid, e in there.items() if e.shown}
 
     def whole_gpus(self, node: int, group: str) -> frozenset[int]:
         """Return the minors of the GPUs that Pods of a group have whole, nobody beside them."""

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from ledger.domain.annotations.tenure import cards_in, read_shown
-from ledger.domain.log.events import PodReserved, RequestRefused
+from ledger.domain.dialects.dra.shares import holders_of
+from ledger.domain.log.events import (
+    LedgerEvent,
+    NodeCleared,
+    NodeInventoried,
+    NodeLost,
+    PodReserved,
+    RequestRefused,
+)
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.resources import ANNOTATION_TENURE_SHOWN
+from scheduler.decide.claims import cards_of
+from scheduler.gate.room import no_room
 from scheduler.record.so_far import InForce
+from scheduler.service.guard import node_with_seeing
 from scheduler.service.ports import NotChosen
 from tests.support.grouped import GROUP, Scene, cards
 from tests.support.live import MemoryLedger
 from tests.support.objects import container, pod
 from tests.support.replays import replayed
 from tests.support.runs import recorded
+from tests.support.stores import share
 
 
 def shown(event: PodReserved) -> set[str]:
@@ -24,9 +37,9 @@ def shown(event: PodReserved) -> set[str]:
     return {each.rpartition("-")[2] for each in cards_in(read_shown(event.annotations))}
 
 
-def pair(*, on: bool = True) -> tuple[Scene, PodReserved, PodReserved]:
+def pair(*, on: bool = True, slot_mode: str = "env") -> tuple[Scene, PodReserved, PodReserved]:
     """Return a node of two cards with two members of a group on it."""
-    scene = Scene(gpus=2, share_visible=on)
+    scene = Scene(gpus=2, share_visible=on, slot_mode=slot_mode)
     scene.job(2, gpus=1)
     scene.passing("job-0")
     return scene, scene.reserve("job-0", "a"), scene.reserve("job-1", "a")
@@ -176,4 +189,133 @@ def test_who_has_a_part_of_a_card_is_shown_its_own_alone_and_is_not_shown_to_oth
     assert cards(part) == cards(stranger)
     assert shown(part) == set()
     assert shown(whole) == set(map(str, cards(whole)))
+    assert differences(scene) == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "waits"), [("env", True), ("plugin", False)], ids=["by environment", "by slots"]
+)
+def test_turned_on_what_containers_see_by_their_environment_counts(
+    mode: str, *, waits: bool
+) -> None:
+    """Nothing says `tenure.sh/shown` of members of before; `visible.*` reached them in mode env."""
+    scene, first, second = pair(on=False, slot_mode=mode)
+    scene.create("c", 1)
+    waiting = scene.pods["c"]
+    ledger = MemoryLedger(list(scene.live.ledger.log))
+    scene = Scene(gpus=2, ledger=ledger, share_visible=True, slot_mode=mode)
+    scene.tell(waiting)
+    scene.end(second)
+    assert scene.passing("c") == ([] if waits else ["a"])
+    scene.end(first)
+    assert scene.passing("c") == ["a"]
+    scene.reserve("c", "a")
+    assert differences(scene)[2:] == []
+
+
+def test_who_has_a_part_of_a_card_does_not_close_the_rest() -> None:
+    """Its environment shows its own card, which is shared as before."""
+    scene = Scene(gpus=1, share_visible=True)
+    for name in ("part", "c"):
+        half = container(limits={"koordinator.sh/gpu": 50})
+        made = pod(half, name=name, uid=f"pod-{name}")
+        scene.tell({**made, "status": {"phase": "Pending"}})
+        assert scene.passing(name) == ["a"]
+        assert scene.reserve(name, "a").annotations["tenure.sh/visible.0"]
+    assert not seen_by(scene)
+
+
+def seen_by(scene: Scene, name: str = "a") -> list[str]:
+    """Return why claims are not given the cards of a node that no Pod holds, for who sees them."""
+    node = node_with_seeing(scene.live.view, name)
+    assert node is not None
+    free = [card for card in node.devices if not holders_of(node, card)]
+    found = {
+        card.device_id: no_room(node, [share(gib=1, device_id=card.device_id)]) for card in free
+    }
+    closed = {card.record.device_id for card in cards_of(node) if card.closed}
+    assert {card for card, why in found.items() if why} == closed & found.keys()
+    return [why.message for why in found.values() if why]
+
+
+def test_claims_are_not_given_what_a_container_sees_by_its_environment() -> None:
+    """The gate counts it as filters do."""
+    scene, first, second = pair(on=False)
+    scene = Scene(gpus=2, ledger=MemoryLedger(list(scene.live.ledger.log)), share_visible=True)
+    scene.end(second)
+    assert seen_by(scene) == ["gpu GPU-a-1 of node a is shown to containers: held by Pod ml/job-0"]
+    scene.end(first)
+    assert seen_by(scene) == []
+
+
+def test_claims_are_not_given_what_a_member_sees_that_is_being_recorded() -> None:
+    """Its append may succeed after the claim's."""
+    scene = Scene(gpus=3, share_visible=True)
+    scene.job(2, gpus=1)
+    scene.passing("job-0")
+    chosen = scene.chosen("job-0", "a")
+    assert len(seen_by(scene)) == 2
+    scene.books.refused(chosen)
+    assert seen_by(scene) == []
+
+
+def test_claims_are_not_given_what_a_pod_sees_that_runs_through_a_node_that_is_lost() -> None:
+    """The Node of its machine is made anew, and gives by claims."""
+    scene, _, second = pair()
+    scene.end(second)
+    view, before = scene.live.view, scene.live.view.facts("a")
+    assert before is not None
+    before = replace(before, system_uuid="board", machine_id="disk")
+    view.put_node(before)
+    scene.live.record(NodeLost(node_uid="uid-a", node_name="a", reason="deleted"))
+    view.drop_node("uid-a")
+    scene.live.record(
+        NodeInventoried(
+            node_uid="uid-b",
+            node_name="a",
+            devices=before.devices,
+            system_uuid="board",
+            machine_id="disk",
+        )
+    )
+    view.put_node(replace(before, uid="uid-b"))
+    recorded = view.recorded("uid-b")
+    assert recorded is not None
+    assert recorded.holdings == {}
+    assert len(seen_by(scene)) == 2
+    scene.live.record(NodeCleared(node_uid="uid-a", node_name="a", evidence="agent"))
+    assert seen_by(scene) == []
+
+
+@pytest.mark.parametrize("restarts", [(), (1,), (2,)], ids=["no restart", "lost", "cleared"])
+def test_what_a_member_had_on_a_node_that_was_cleared_is_not_visible(
+    restarts: tuple[int, ...],
+) -> None:
+    """The node is there again, and the group as well; the service may start anew meanwhile."""
+    scene = Scene(gpus=2)
+    scene.job(2, gpus=1)
+    scene.passing("job-0")
+    first = scene.reserve("job-0", "a")
+    facts = scene.live.view.facts("a")
+    assert facts is not None
+    inventory = next(e for e in scene.live.ledger.log if isinstance(e, NodeInventoried))
+    ended: tuple[LedgerEvent, ...] = (
+        NodeLost(node_uid="uid-a", node_name="a", reason="out-of-service"),
+        NodeCleared(node_uid="uid-a", node_name="a", evidence="agent"),
+        inventory,
+    )
+    pods = list(scene.pods.values())
+    for number, event in enumerate(ended):
+        if number in restarts:
+            scene = Scene(gpus=2, ledger=MemoryLedger(list(scene.live.ledger.log)))
+            for each in pods:
+                scene.tell(each)
+        scene.live.record(event)
+    scene.live.view.put_node(facts)
+    scene.create("other", 1)
+    stranger = scene.reserve("other", "a")
+    assert cards(stranger) == cards(first)
+    assert scene.passing("job-1") == ["a"]
+    second = scene.reserve("job-1", "a")
+    assert second.annotations["tenure.sh/visible.0"] == f"GPU-a-{cards(second)[0]}"
     assert differences(scene) == []
