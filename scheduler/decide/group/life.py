@@ -64,9 +64,9 @@ class GroupLife:
         observed: Pod UID -> what it holds, of members that others gave their devices.
         waiting_since_us: time of the plan with which the first of those now held began.
         held_at_once: the most members that ever held their devices at one time, whoever gave them.
-        gave_up: the deadline has passed once without enough members.
-        evicted_us: when a bound member ended last after its gang missed the deadline. It may have
-            been evicted, also where whoever recorded its end does not know that.
+        gave_up_us: when the deadline passed last without enough members; 0 = never.
+        evicted_us: when a member ended last that was bound as its gang missed the deadline. It may
+            have been evicted, also where whoever recorded its end does not know that.
     """
 
     name: str
@@ -77,8 +77,13 @@ class GroupLife:
     held_at_once: int = 0
     plans: int = 0
     drops: int = 0
-    gave_up: bool = False
+    gave_up_us: int = 0
     evicted_us: int = 0
+
+    @property
+    def gave_up(self) -> bool:
+        """Tell whether the deadline has passed without enough members."""
+        return self.gave_up_us > 0
 
     @property
     def is_over(self) -> bool:
@@ -132,7 +137,7 @@ def apply_life(life: GroupLife, event: LedgerEvent, at_us: int) -> GroupLife:
             if event.reason != DEADLINE:
                 return dropped
             started = sum(held.bound for held in life.held.values()) + len(life.observed)
-            return replace(dropped, gave_up=True, held_at_once=started)
+            return replace(dropped, gave_up_us=at_us, held_at_once=started)
         case PodReserved() if event.group == life.name:
             left = {uid: place for uid, place in life.places.items() if uid != event.pod_uid}
             held = Held(node_uid=event.node_uid, attempt=event.attempt, since_us=at_us)
@@ -145,7 +150,8 @@ def apply_life(life: GroupLife, event: LedgerEvent, at_us: int) -> GroupLife:
             return replace(life, held={**life.held, event.pod_uid: bound})
         case PodReleased() | PodVoided() if event.pod_uid in life.held:
             others = {uid: held for uid, held in life.held.items() if uid != event.pod_uid}
-            may_be = life.gave_up and isinstance(event, PodReleased)
+            was_there = life.held[event.pod_uid].since_us <= life.gave_up_us
+            may_be = was_there and isinstance(event, PodReleased)
             return replace(life, held=others, evicted_us=at_us if may_be else life.evicted_us)
         case PodReleased() if event.pod_uid in life.observed:
             left_over = {uid: at for uid, at in life.observed.items() if uid != event.pod_uid}

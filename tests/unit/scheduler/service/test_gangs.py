@@ -321,6 +321,43 @@ def test_a_gang_that_is_created_anew_after_an_eviction_is_not_evicted_soon(
     assert not scene.groups.groups.lives, "nothing of it is left"
 
 
+@pytest.mark.parametrize("reason", ["completed", "deleted"])
+def test_members_that_end_after_their_gang_has_begun_were_not_evicted(reason: str) -> None:
+    """The next gang of that name gives its cards back where it begins in part."""
+    scene = Scene(all_or_nothing=True)
+    about = {"name": "gang", "min-available": "2", "waiting-time": "10s"}
+    annotations = {f"{GANG}/{key}": value for key, value in about.items()}
+
+    def begin(*names: str, bound: int) -> None:
+        for name in names:
+            scene.create(name, 2, annotations=annotations)
+        for name in names[:bound]:
+            assert scene.passing(name) == ["a"]
+            assert not scene.bind(name, "a")
+        for seconds in (10, 1, 1):
+            scene.settle(seconds)
+
+    def end(why: str, *names: str) -> None:
+        for name in names:
+            scene.end(next(o for o in scene.said(PodReserved) if o.pod_name == name), why)
+        scene.settle()
+
+    begin("old-0", "old-1", bound=1)
+    assert "old-0" not in scene.pods
+    end(DEADLINE, "old-0")
+    scene.settle(EVICTIONS_SECONDS)
+    begin("old-2", bound=0)
+    for name in ("old-1", "old-2"):
+        assert scene.passing(name) == ["a"]
+        assert not scene.bind(name, "a")
+    scene.settle(EVICTIONS_SECONDS)
+    for name in ("old-1", "old-2"):
+        scene.delete(name)
+    end(reason, "old-1", "old-2")
+    begin("new-0", "new-1", bound=1)
+    assert "new-0" not in scene.pods
+
+
 def test_a_member_that_has_run_for_long_is_not_evicted() -> None:
     """The setting is new, or a budget allowed it too late."""
     old = Scene()
