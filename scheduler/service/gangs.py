@@ -187,7 +187,8 @@ class Gangs:
     def _note(self, name: str) -> None:
         """Let it be recorded why the members of a gang wait that nobody asks about."""
         waiting = self._groups.members.without_node(name)
-        gated = {uid: one.request for uid, one in waiting.items() if one.is_gated}
+        gates = (GATE_TENURE_GANG,)  # the others are told the gates of others
+        gated = {uid: one.request for uid, one in waiting.items() if one.gates == gates}
         now, why = self._binder.clock.monotonic(), (self._groups.why_nowhere(name), tuple(gated))
         before, at = self._noted.get(name, (None, 0.0))
         if before != why or now >= at + NOTE_SECONDS:

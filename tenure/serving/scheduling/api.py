@@ -59,8 +59,8 @@ class Answering:
     Answers one question at a time out of the ledger, over a connection for reading.
 
     A thread, so that who waits for kube-scheduler does not wait for a database; one, so that
-    questions take no more than one place of it. `sight` is called outside it, with the namespace
-    whose lines are asked for.
+    questions take no more than one place of it. `sight` is called outside it and for `why` alone,
+    with the namespace whose lines are asked for.
     """
 
     def __init__(
@@ -100,7 +100,8 @@ class Answering:
             fact = f"too many questions wait: waiting_max={WAITING_MAX}"
             raise RefusedError(429, "TooManyRequests", fact, retry=True)
         self._waiting += 1
-        one = _Work(question, self._sight(namespace))
+        sight = self._sight(namespace) if name == "why" else Sight(namespace=namespace)
+        one = _Work(question, sight)
         begun = self._thread.submit(self._answered, one)
         work = asyncio.wrap_future(begun)
         work.add_done_callback(self._done)

@@ -272,6 +272,20 @@ def test_a_member_that_only_somebody_elses_gate_keeps_back_is_told_which(kind: s
     assert scene.passing(behind) == ["a"]
 
 
+def test_a_member_behind_two_gates_is_told_that_of_others_alone() -> None:
+    """Its gang waits, too; whoever leads next records nothing more."""
+    scene = Scene("a", gpus=8)
+    scene.gang(2, 3, schedulingGates=GATED)
+    behind = add_behind(scene, QUOTA, 2)
+    spec = {**scene.pods[behind]["spec"], "schedulerName": SCHEDULER_NAME}
+    scene.tell({**scene.pods[behind], "spec": spec})
+    for _ in range(9):
+        scene.settle(10)
+        scene.explain()
+    found = [one for one in scene.explain() if one.pod_name == behind]
+    assert [one.message.rpartition(": ")[2] for one in found] == [QUOTA]
+
+
 @pytest.mark.parametrize("other", [QUOTA, KUEUE])
 def test_a_group_keeps_a_place_for_a_member_behind_somebody_elses_gate(other: str) -> None:
     """Longer than for members to come: it is there."""
