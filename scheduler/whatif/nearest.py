@@ -35,7 +35,7 @@ from scheduler.decide.dialects.registry import chooser_of
 from scheduler.decide.outcome import Placement
 from scheduler.decide.refusal.possible import opened_up
 from scheduler.decide.settings import SchedulingSettings
-from scheduler.whatif.releases import Ending, fewest_endings
+from scheduler.whatif.releases import Ending, smallest_ending
 from scheduler.whatif.smaller import Smaller, smaller_requests
 from scheduler.whatif.what_if import WhatIf
 
@@ -135,7 +135,7 @@ def nearest(request: PodRequest, what_if: WhatIf, *, decisions_max: int = DECISI
     smaller, was_cut = smaller_requests(request, what_if, decisions_max=decisions_max)
     if was_cut:
         cut.append(f"smaller requests: after {decisions_max} decisions")
-    ending, was_cut = fewest_endings(request, what_if, decisions_max=decisions_max)
+    ending, was_cut = smallest_ending(request, what_if, decisions_max=decisions_max)
     if was_cut:
         cut.append(f"Pods that could end: after {decisions_max} decisions")
     others = tuple(_others(request, what_if))

@@ -18,7 +18,7 @@ class Ending:
     holders: tuple[Holder, ...]
 
 
-def fewest_endings(
+def smallest_ending(
     request: PodRequest, what_if: WhatIf, *, decisions_max: int
 ) -> tuple[Ending | None, bool]:
     """

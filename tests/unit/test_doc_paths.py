@@ -51,6 +51,26 @@ def nowhere(text: str) -> list[str]:
     )
 
 
+ROW: Final = re.compile(r"^\| `([a-z_/]+)`[^|]*\| (.*) \| [^|]*\|$", re.MULTILINE)
+"""A package of the code map, and what it is."""
+MODULE: Final = re.compile(r"`((?:[a-z_]+/)*[a-z_]+)`")
+NO_MODULES: Final = {"audit_capacity", "env", "ledger/_migrations", "tenure/_deploy"}
+"""What rows name beside modules: a view, a mode, and folders of a wheel alone."""
+
+
+def unmapped(code_map: str) -> list[str]:
+    """Return the modules and folders that rows of the map name and their packages have not."""
+    return sorted(
+        f"{package}: {name}"
+        for package, text in ROW.findall(code_map)
+        for name in {*MODULE.findall(text)} - NO_MODULES
+        if not any(
+            (ROOT / f"{name}{end}").exists() or any((ROOT / package).glob(f"**/{name}{end}"))
+            for end in ("", ".py")
+        )
+    )
+
+
 def pattern(path: str) -> str:
     """Return what finds a path; `<name>` is any, and an ADR is named by its number."""
     end = "" if "." in path or path.endswith("/") else "*"
@@ -69,6 +89,16 @@ def test_every_module_that_the_map_names_in_short_is_there() -> None:
     """`planned_cards.py` beside its folder is as much of a promise as a whole path."""
     assert nowhere((ROOT / "docs/ARCHITECTURE.md").read_text()) == []
     assert nowhere("`no_such_module.py`, `events.py`, `cards/choose.py`") == ["no_such_module.py"]
+
+
+def test_every_module_that_a_row_of_the_code_map_names_is_in_its_package() -> None:
+    """A merge of files changes the row, too."""
+    _, _, code_map = (ROOT / "docs/ARCHITECTURE.md").read_text().partition("## Code map")
+
+    assert len(ROW.findall(code_map)) > 20
+    assert unmapped(code_map) == []
+    row = "| `webhook/manifests` | `cel`, `sight`, `certs/plan`, `certs/none` | read a file |"
+    assert unmapped(row) == ["webhook/manifests: certs/none", "webhook/manifests: sight"]
 
 
 def test_a_path_that_is_not_there_is_found() -> None:

@@ -5,7 +5,7 @@ from msgspec import structs
 from ledger.domain.request.requests import PodRequest, PodSnapshot
 from scheduler.cluster.model import Holder
 from scheduler.decide.settings import SchedulingSettings
-from scheduler.whatif.releases import fewest_endings
+from scheduler.whatif.releases import smallest_ending
 from scheduler.whatif.what_if import WhatIf
 from tests.support.clusters import gpu_node, held, pod, running, share
 
@@ -31,7 +31,7 @@ def wants(cards: int) -> PodRequest:
 
 def test_no_pod_ends_in_vain() -> None:
     """Four of six must end, and no fifth one does."""
-    found, was_cut = fewest_endings(wants(4), full_node(6), decisions_max=DECISIONS)
+    found, was_cut = smallest_ending(wants(4), full_node(6), decisions_max=DECISIONS)
 
     assert found is not None
     assert (len(found.holders), was_cut) == (4, False)
@@ -41,7 +41,7 @@ def test_of_equal_pods_the_one_of_lowest_priority_ends() -> None:
     """The others stay, whatever their names."""
     what_if = full_node(3, priorities=(9000, 5000, 9500))
 
-    found, _ = fewest_endings(wants(1), what_if, decisions_max=DECISIONS)
+    found, _ = smallest_ending(wants(1), what_if, decisions_max=DECISIONS)
 
     assert found is not None
     assert [holder.path for holder in found.holders] == ["default/p1"]
@@ -51,7 +51,7 @@ def test_a_bound_is_told() -> None:
     """The second node was not looked at; what the first one gives is the answer."""
     what_if = full_node(3, nodes=2)
 
-    found, was_cut = fewest_endings(wants(2), what_if, decisions_max=4)
+    found, was_cut = smallest_ending(wants(2), what_if, decisions_max=4)
 
     assert found is not None
     assert (len(found.holders), found.node, was_cut) == (2, 0, True)
