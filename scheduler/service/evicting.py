@@ -32,6 +32,7 @@ Mode = Literal["off", "dry-run", "on"]
 LOOK_SECONDS: Final = 10.0  # between two looks for room for one Pod, of some 0.2 s
 MINUTE_SECONDS: Final = 60.0  # in which `ENDS_MAX` Pods end at most
 ASKS_FOR_SUMS: Final = (1, 38)  # from then on kube-scheduler asks where it sees no victims
+SERVER_ERROR: Final = 500  # from then on no answer to whether a Pod may end
 _log: Final = logging.getLogger("tenure.scheduler.evicting")
 
 
@@ -47,7 +48,7 @@ class Evicting:
     why_not: WhyNot
     counts: Counter[str] = field(default_factory=Counter)
     _looked: dict[str, float] = field(default_factory=dict)  # UID -> when room was looked for
-    _asked: set[str] = field(default_factory=set)  # UIDs of those for whom all were asked to end
+    _asked: set[str] = field(default_factory=set)  # UIDs of those who were asked to end
     _version: tuple[int, ...] = ()
     _version_at: float = 0.0
     _records: RecordUntilKnown = field(init=False)  # by UID
@@ -59,7 +60,8 @@ class Evicting:
         """Go on with what has begun; look for room. Raises LedgerError, ApiError: call it again."""
         if self.why_not():
             return
-        for begun in list(self.preempting.own.values()):
+        self.preempting.renew()
+        for begun in [act for act in self.preempting.own.values() if not act.over]:
             await self._go_on(begun)
         if self.mode == "off" or not await self._is_needed():
             return
@@ -95,8 +97,9 @@ class Evicting:
     def _is_able(self, uid: str) -> bool:
         """Tell whether a Pod of ours may end, and does not for another."""
         pod, own = self.view.pods.seen[uid], self.preempting.own.values()
-        is_free = not any(uid in each.victims for each in own)
-        return is_free and pod.is_ours and self.namespaces.preempt.get(pod.namespace, False)
+        is_free = not any(uid in each.victims for each in own if not each.over)
+        is_ours = pod.is_ours and not pod.static_uid
+        return is_free and is_ours and self.namespaces.preempt.get(pod.namespace, False)
 
     async def _begin(self, request: PodRequest, room: PreemptionDecided) -> None:
         """Begin to end Pods if all may end, and the same ones would still be chosen."""
@@ -112,26 +115,48 @@ class Evicting:
         self.preempting.begin_own(found)
         if await self._record(found):
             self._tell(found, "Preempts", "ends")
+            await self._announce(found)
             await self._go_on(found)
 
     async def _go_on(self, begun: PreemptionDecided) -> None:
         """Ask those to end who have not been asked, or record that nobody else is."""
-        uid, pod = begun.pod_uid, self.view.pods.seen.get(begun.pod_uid)
-        over: str | None = ""
-        if pod is None or pod.ended or pod.leaving or pod.node:
+        uid, over = begun.pod_uid, ""
+        if not self.preempting.waits(uid):
             over = "the Pod waits no more"
         elif self.binder.clock.wall_us() >= begun.until_us:
             over = "the time is over"
         elif self.mode != "on":
             over = "no more Pods end, by the setting"
-        elif uid not in self._asked and uid not in self._records.unsure:
-            await self._announce(begun)
-            over = await self._evict(begun.victims)
-            if over == "":
-                self._asked.add(uid)
+        elif uid not in self._records.unsure and (over := await self._ask(begun) or ""):
+            asked = ", ".join(sorted(set(begun.victims).difference(self._left(begun))))
+            over += f"; asked to end, or gone: {asked or 'none'}"
         if over or uid in self._records.unsure:
-            self._asked.discard(uid)
-            await self._record(structs.replace(begun, over=over or ""))
+            await self._record(structs.replace(begun, over=over))
+            self._asked.difference_update(begun.victims)
+
+    def _left(self, begun: PreemptionDecided) -> list[str]:
+        """Return who is to end, and neither does nor was asked to."""
+        pods = ((uid, self.view.pods.seen.get(uid)) for uid in begun.victims)
+        living = [uid for uid, pod in pods if pod and not (pod.ended or pod.leaving)]
+        return [uid for uid in living if uid not in self._asked]
+
+    async def _ask(self, begun: PreemptionDecided) -> str | None:
+        """Ask in turn who is needed yet; return why no others are, empty or None: not for now."""
+        while self._left(begun):
+            if not await self._is_needed():
+                return "kube-scheduler asks for such Pods itself, or is of an unknown version"
+            left = self._left(begun)
+            about = {begun.namespace, *(self.view.pods.seen[uid].namespace for uid in left)}
+            if not all(map(self.namespaces.preempt.get, about)):
+                return "a namespace has the label no more"
+            self.preempting.begin_own(begun)
+            if not self.preempting.needs(begun, left):
+                return ""
+            why = await self._evict(left[:1])
+            if why != "":
+                return why
+            self._asked.add(left[0])
+        return ""
 
     async def _announce(self, begun: PreemptionDecided) -> None:
         """Nominate the node, as kube-scheduler does; it may be of another mind."""
@@ -157,8 +182,11 @@ class Evicting:
             except ConflictError:
                 continue  # it is another Pod now
             except ApiError as error:
-                if error.status != NOT_FOUND:
-                    return f"the end of {pod.namespace}/{pod.name} was refused: {error}"
+                if error.status == NOT_FOUND:
+                    continue
+                if not query and (error.status or SERVER_ERROR) >= SERVER_ERROR:
+                    return None  # it may have been done: asked again, of the same UID
+                return f"the end of {pod.namespace}/{pod.name} was refused: {error}"
         return ""
 
     async def _record(self, event: PreemptionDecided) -> bool:
@@ -171,8 +199,8 @@ class Evicting:
         return error is None
 
     def _tell(self, room: PreemptionDecided, reason: str, verb: str) -> None:
-        pods = [self.view.pods.seen[uid] for uid in room.victims]
-        names = ", ".join(f"{pod.namespace}/{pod.name}" for pod in pods)
+        pods = [(uid, self.view.pods.seen.get(uid)) for uid in room.victims]
+        names = ", ".join(f"{pod.namespace}/{pod.name}" if pod else uid for uid, pod in pods)
         count = "1 Pod" if len(pods) == 1 else f"{len(pods)} Pods"
         subject = about_pod(room.namespace, room.pod_name, room.pod_uid)
         note = f"{verb} {count} on node {room.node_name}: {names}"

@@ -134,15 +134,20 @@ class Holds:
         until = self._now() + seconds_of(pod)
         self._holds[uid] = _Hold(taken, until, _condition(pod), self._engine.position)
 
-    def promise(self, request: PodRequest, node_name: str) -> None:
+    def promise(self, request: PodRequest, node_name: str, seconds: float = 0.0) -> bool:
         """
-        Hold what came free for a Pod, if it has a place there and no hold yet.
+        Hold what came free for a Pod, if it has a place there; tell whether it has a hold then.
 
-        What was promised to Pods of a lower priority there gives way.
+        What was promised to Pods of a lower priority there gives way. What is for so many
+        `seconds`, and not `HOLD_SECONDS`, replaces what was promised to the Pod.
         """
-        number = self._number_of(node_name)
-        if number is None or request.uid in self._holds or len(self._holds) >= self._most:
-            return
+        number, hold = self._number_of(node_name), self._holds.get(request.uid)
+        if seconds and hold is not None and hold.promised:
+            self._engine.release(request.uid)
+            del self._holds[request.uid]
+            hold = None
+        if number is None or hold is not None or len(self._holds) >= self._most:
+            return hold is not None
         lower = {
             uid: hold
             for uid, hold in self._holds.items()
@@ -155,10 +160,11 @@ class Holds:
             del self._holds[uid]
         taken = self._engine.try_place(request, number)
         if taken is not None:
-            until, at = self._now() + HOLD_SECONDS, self._engine.position
+            until, at = self._now() + (seconds or HOLD_SECONDS), self._engine.position
             self._holds[request.uid] = _Hold(taken, until, "", at, promised=True)
         for uid, hold in lower.items():
             self._take(uid, hold, number, CROWDED_OUT)
+        return taken is not None
 
     def end(self, pod_uid: str, why: str) -> None:
         """End a Pod's hold, if it has one, and publish that its room is free."""

@@ -6,7 +6,7 @@ Rule: GPU-sharing contract C.5, "Ours"; docs/adr/0041.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
@@ -79,8 +79,11 @@ class Places(Protocol):
     def expected(self, placement: Placement, pod: Object, decided_at: int = -1) -> None:
         """Keep what a Pod would get on the node that is expected to win."""
 
-    def promise(self, request: PodRequest, node_name: str) -> None:
-        """Hold for a Pod what it gets on a node, if it has a place there."""
+    def node_of(self, pod_uid: str) -> str:
+        """Return the node that a Pod has a hold on, empty without one."""
+
+    def promise(self, request: PodRequest, node_name: str, seconds: float = 0.0) -> bool:
+        """Hold for a Pod what it gets on a node, if it has a place there; tell whether."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -114,7 +117,8 @@ class Preempting:
 
     Attributes:
         counts: answers by what they were.
-        own: by UID of the Pod, our own preemptions that the ledger has, or is about to have.
+        own: by UID of the Pod, our own preemptions that the ledger has, or is about to have; also
+            those that are over, until the Pod waits no more.
         asks_for_sums: kube-scheduler asks for Pods that it sees room for, too, as from 1.38 on.
     """
 
@@ -135,14 +139,16 @@ class Preempting:
         self._groups = groups
         self._begun: dict[str, _Begun] = {}  # by UID of the Pod
         self._filtered_at: dict[str, float] = {}  # by UID of the Pod; last ones
-        self._ends: deque[tuple[float, int]] = deque(maxlen=BEGUN_MAX)  # when, how many Pods
+        self._ends: dict[str, tuple[float, int]] = {}  # by UID of the Pod: when, how many others
         self.counts: Counter[str] = Counter()
         self.own: dict[str, PreemptionDecided] = {}
         self.asks_for_sums = False
         for event in begun:
             self._take_event(0, event, None)
         lasts = {uid for uid, each in self._begun.items() if each.until > clock.monotonic()}
-        self._begun = {uid: self._begun[uid] for uid in lasts.union(self.own)}
+        lasts |= {uid for uid, act in self.own.items() if not act.over}
+        self._begun = {uid: self._begun[uid] for uid in lasts}
+        self._ends = {uid: each for uid, each in self._ends.items() if uid in lasts}
         view.wakeups.event_folded.subscribe(self._take_event)
 
     def take_filter(self, uid: str) -> None:
@@ -173,7 +179,7 @@ class Preempting:
         request = self._view.requests.read(pod)
         if isinstance(request, RefusedPod) or group_name(request):
             return {}
-        if request.uid in self.own:
+        if self._is_due(request.uid):
             return {}
         self._places.asked_again(request.uid)
         priority = an_object(pod.get("spec"), "Pod.spec").get("priority") or 0
@@ -297,21 +303,65 @@ class Preempting:
         return False
 
     def ends_since(self, seconds: float) -> int:
-        """Return how many Pods were to end by our own preemptions that began so lately."""
-        return sum(number for at, number in self._ends if self._clock.monotonic() - at < seconds)
+        """Return how many Pods our own preemptions asked to end so lately, or are about to."""
+        now = self._clock.monotonic()
+        return sum(number for at, number in self._ends.values() if now - at < seconds)
+
+    def waits(self, uid: str) -> bool:
+        """Tell whether a Pod is there and waits for a node."""
+        pod = self._view.pods.seen.get(uid)
+        return pod is not None and not (pod.ended or pod.leaving or pod.node)
+
+    def renew(self, but: str = "") -> None:
+        """Hold for all others whom we make room for what they get once their victims are gone."""
+        for uid, act in list(self.own.items()):
+            if act.over and not self.waits(uid):
+                del self.own[uid]
+            elif uid != but and not act.over and not self._places.node_of(uid):
+                self._place(act, act.victims)
+
+    def needs(self, act: PreemptionDecided, left: Collection[str]) -> bool:
+        """Tell whether a Pod gets room by the end of these, and without has none nor is to."""
+        judged = self._view.judged(act.pod_uid)
+        if judged and self._view.engine.filter(judged.request, judged.asked.nodes).best:
+            return False
+        gone = self._due(act.pod_uid, act.node_name).union(act.victims)
+        return not self._place(act, gone.difference(left)) and self._place(act, gone)
+
+    def _place(self, act: PreemptionDecided, gone: Collection[str]) -> bool:
+        """Hold for a Pod what it gets with these gone, till its time is over; tell whether."""
+        request = self._view.requests.by_uid(act.pod_uid)
+        is_there = self._view.uid(act.node_name) == act.node_uid and self.waits(act.pod_uid)
+        if not isinstance(request, PodRequest) or not is_there:
+            return False
+        with self._view.without(act.node_name, gone):
+            seconds = (act.until_us - self._clock.wall_us()) / 1e6
+            return self._places.promise(request, act.node_name, seconds)
+
+    def _is_due(self, uid: str) -> bool:
+        """Tell whether a preemption of our own lets nobody else end for a Pod."""
+        act = self.own.get(uid)
+        return act is not None and (not act.over or self._clock.wall_us() < act.until_us)
+
+    def _gone(self, name: str) -> set[str]:
+        """Return who holds something on a node and has ended or is about to, also before us."""
+        held, known = (one.pod_uid for one in holdings_on(self._view, name)), self._view.pods.seen
+        return {*self._ending(name, ()), *(uid for uid in held if uid not in known)}
 
     def begin_own(self, event: PreemptionDecided) -> None:
-        """Let what comes free be for a Pod, and nobody else end for it."""
+        """Let what comes free be for a Pod, and nobody else end for it; some end from now on."""
         begun = self._begin(event.pod_uid)
         begun.until = begun.at + (event.until_us - self._clock.wall_us()) / 1e6
         begun.waits_on, begun.wakes_at = event.node_name, begun.until
         begun.victims[event.node_name] = frozenset(event.victims)
         self.own[event.pod_uid] = event
+        put_newest(self._ends, event.pod_uid, (begun.at, len(event.victims)), BEGUN_MAX)
 
     def forget_own(self, uid: str) -> None:
         """Forget what the ledger does not have."""
         self._begun.pop(uid, None)
         self.own.pop(uid, None)
+        self._places.asked_again(uid)
 
     def stuck(self) -> list[PodRequest]:
         """Return the Pods that a filter left no node and nobody ends for, the highest first."""
@@ -319,7 +369,9 @@ class Preempting:
         for uid, at in self._filtered_at.items():
             pod, judged = self._view.pods.pending(uid), self._view.judged(uid)
             begun = self._begun.get(uid)
-            is_begun = begun is not None and now < begun.until
+            act = self.own.get(uid)
+            is_late = act is not None and not self._gone(act.node_name).isdisjoint(act.victims)
+            is_begun = is_late or self._is_due(uid) or (begun is not None and now < begun.until)
             if is_begun or pod is None or judged is None or len(judged.filtered.passing):
                 continue
             is_leaving = pod["metadata"].get("deletionTimestamp")
@@ -338,13 +390,16 @@ class Preempting:
         judged, pod = view.judged(uid), view.pods.pending(uid)
         if judged is None or pod is None or request not in self.stuck():
             return None
-        if self._has_to_wait(request, pod, judged):
+        if self._places.node_of(uid) or self._has_to_wait(request, pod, judged):
             return None
+        self.renew()
         search, best = Search[str](TRIES_MAX), ""
         names = {view.directory.number(name): name for name in view.directory.names()}
         priority, together = request.snapshot.priority, self._groups.together
         for number in view.engine.in_pieces(request, judged.asked.nodes):
             name, due = names[number], self._due(uid, names[number])
+            if not due.issuperset(self._gone(name)):
+                continue  # an end is overdue: what it gives back may do
             here = Candidates(view, name, priority, together, Tries(), keeps=False, ending=due)
             best = name if here.look(request, search, able) else best
         if not search.ends:
@@ -429,10 +484,10 @@ class Preempting:
     def _take_event(self, _position: int, event: LedgerEvent, _holding: Holding | None) -> None:
         """Hold what comes free for the Pod that it came free for, the highest first."""
         if isinstance(event, PreemptionDecided) and event.over:
-            self.own.pop(event.pod_uid, None)
+            self.own[event.pod_uid] = event
+            self._places.asked_again(event.pod_uid)
         elif isinstance(event, PreemptionDecided):
             self.begin_own(event)
-            self._ends.append((self._begun[event.pod_uid].until - DUE_SECONDS, len(event.victims)))
         state = self._view.recorded(event.node_uid) if isinstance(event, PodReleased) else None
         if state is None:
             return

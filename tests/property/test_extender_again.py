@@ -37,8 +37,13 @@ class Noted:
     def asked_again(self, pod_uid: str) -> None:
         """Do nothing."""
 
-    def promise(self, request: PodRequest, node_name: str) -> None:
+    def node_of(self, pod_uid: str) -> str:  # noqa: ARG002
+        """Return none."""
+        return ""
+
+    def promise(self, request: PodRequest, node_name: str, seconds: float = 0) -> bool:  # noqa: ARG002
         """Do nothing."""
+        return False
 
     def expected(self, placement: Placement, pod: Mapping[str, Any], decided_at: int = -1) -> None:
         """Note it."""

@@ -38,8 +38,13 @@ class NoHolds:
     def expected(self, placement: Placement, pod: Object, decided_at: int = -1) -> None:
         """Do nothing."""
 
-    def promise(self, request: PodRequest, node_name: str) -> None:
+    def node_of(self, pod_uid: str) -> str:  # noqa: ARG002
+        """Return none."""
+        return ""
+
+    def promise(self, request: PodRequest, node_name: str, seconds: float = 0) -> bool:  # noqa: ARG002
         """Do nothing."""
+        return False
 
 
 class NoRefusals:

@@ -55,9 +55,14 @@ class Told:
         assert decided_at >= 0, "a filter without a group says when it was decided"
         self.held.append(f"{placement.request.uid}@{placement.node_name}")
 
-    def promise(self, request: PodRequest, node_name: str) -> None:
+    def node_of(self, pod_uid: str) -> str:  # noqa: ARG002
+        """Return none."""
+        return ""
+
+    def promise(self, request: PodRequest, node_name: str, seconds: float = 0) -> bool:  # noqa: ARG002
         """Note it, with the Pod that it is for."""
         self.held.append(f"{request.uid}@{node_name}, promised")
+        return True
 
 
 class Scene:

@@ -12,14 +12,15 @@ from msgspec import structs
 
 from ledger.domain.log.events import PodReserved, PreemptionDecided
 from ledger.domain.resources import SCHEDULER_NAME
-from scheduler.service.evicting import LOOK_SECONDS, Evicting, Mode
+from scheduler.service.evicting import LOOK_SECONDS, MINUTE_SECONDS, Evicting, Mode
+from scheduler.service.holds import HOLD_SECONDS
 from scheduler.service.kept import Namespaces
 from scheduler.service.preempting import DUE_SECONDS, STUCK_SECONDS, Preempting
 from scheduler.service.telling import Telling
 from tests.support import grouped
-from tests.support.fake_api import ApiClient, ApiServer
+from tests.support.fake_api import ApiClient, ApiServer, path_of
 from tests.support.live import START_US, MemoryLedger
-from tests.support.objects import container, pod
+from tests.support.objects import container, node, pod
 
 
 class Scene(grouped.Scene):
@@ -408,7 +409,9 @@ def test_what_has_begun_is_over_where_the_setting_is_off_after_a_start() -> None
     after.act()
 
     assert [each.over for each in after.over()] == ["no more Pods end, by the setting"]
-    assert after.preempting.own == {}
+    assert preempt(after, {"b": ["b0"]}) == {}
+    after.live.clock.now += DUE_SECONDS
+    assert preempt(after, {"b": ["b0"]}).keys() == {"b"}
 
 
 def test_what_is_long_over_says_nothing_to_who_starts() -> None:
@@ -428,5 +431,228 @@ def test_what_is_long_over_says_nothing_to_who_starts() -> None:
     after.live.wakeups.room_freed.subscribe(woken.append)
 
     after.preempting.expire()
+    assert woken == []
+    after.act()
 
     assert (after.preempting.own, woken) == ({}, [])
+
+
+def fragments(fates: tuple[str | int, ...] = ()) -> Scene:
+    """Return two low Pods of 30 % on one card of three, all others' being high, and 90 % wanted."""
+    scene = Scene("on")
+    scene.add_node("a", 3)
+    scene.live.settle()
+    for name, percent, priority in (("l0", 30, 1), ("l1", 30, 1), ("h0", 75, 9), ("h1", 75, 9)):
+        scene.run(name, percent, "a", priority)
+    for number in range(2):
+        scene.run(f"b{number}", 100, "b", priority=5)
+    scene.tell(scene.asks("high", 90, priority=8))
+    scene.ask()
+    scene.fates.extend(fates)
+    scene.act()
+    return scene
+
+
+def again(scene: Scene) -> Scene:
+    """Return the scene of whoever leads next."""
+    after = Scene("on", ledger=scene.live.ledger)
+    for body in scene.pods.values():
+        after.tell(body)
+    after.reserved.update(scene.reserved)
+    after.live.clock.now = scene.live.clock.now
+    return after
+
+
+def crashed() -> Scene:
+    """Return the scene of who leads next, where none was asked to end after the record."""
+    scene = Scene("on").fill()
+    scene.ask()
+    scene.fates.extend(["answered", "answered", "lost", "dropped"])
+    scene.act()
+    log = scene.live.ledger.log
+    log[:] = [event for event in log if not getattr(event, "over", "")]
+    return again(scene)
+
+
+def is_refused(scene: Scene, percent: int) -> bool:
+    """Tell whether a low Pod finds no room on the node."""
+    scene.tell(scene.asks("x", percent, priority=0))
+    return scene.passing("x", "a") == []
+
+
+def pass_time(scene: Scene, seconds: float = DUE_SECONDS) -> None:
+    """Let time pass, and kube-scheduler try again, which nominates nobody then."""
+    scene.live.clock.now += seconds
+    scene.high["status"].pop("nominatedNodeName", None)
+    scene.tell(scene.high)
+    scene.act()
+    scene.ask()
+    scene.act()
+    scene.act()
+
+
+def test_room_that_comes_free_in_parts_is_for_the_pod_that_waits() -> None:
+    """Also what is free already; a stranger that takes it would make a second set end."""
+    scene = fragments()
+    assert set(scene.ended()[2:]) == {"l0/eviction", "l1/eviction"}
+    scene.end(scene.reserved["l0"])
+
+    assert is_refused(scene, 30)
+    scene.live.clock.now += HOLD_SECONDS + 1
+    assert is_refused(scene, 30), "as long as it stands"
+    assert scene.passing("high", "a") == []
+    assert is_refused(scene, 30), "though it was asked about"
+
+    scene.end(scene.reserved["l1"])
+    assert scene.passing("high", "a") == ["a"]
+    assert scene.bind("high", "a") == ""
+
+
+def test_whoever_leads_next_holds_what_has_come_free() -> None:
+    """Else a stranger takes it, and another set ends."""
+    scene = Scene("on").fill()
+    scene.ask()
+    scene.act()
+    scene.end(scene.reserved["a1"])
+    after = again(scene)
+    assert is_refused(after, 60)
+
+    after.act()
+
+    assert after.holds.node_of("pod-high") == "a"
+    assert after.ended() == []
+
+
+def test_kube_scheduler_ends_nobody_after_a_refusal_half_way() -> None:
+    """Until the time is over; then it may."""
+    scene = fragments(("answered",) * 5 + (429,))
+    assert len(scene.over()) == 1
+    for name in {"l0", "l1"}.difference(scene.pods):
+        scene.end(scene.reserved[name])
+    scene.live.clock.now += 20
+    scene.passing("high", "a", "b")
+
+    assert preempt(scene, {"b": ["b0"]}) == {}
+    assert preempt(again(scene), {"b": ["b0"]}) == {}, "nor when another leads"
+    scene.live.clock.now += DUE_SECONDS
+    assert preempt(scene, {"b": ["b0"]}).keys() == {"b"}
+
+
+def test_no_second_set_ends_while_the_first_ones_cards_are_not_given_back() -> None:
+    """However long the node says nothing, and whoever leads."""
+    scene = Scene("on").fill()
+    scene.ask()
+    scene.act()
+    for _ in range(2):
+        pass_time(scene)
+        scene = again(scene)
+    pass_time(scene)
+
+    assert [each.victims for each in scene.begun()] == [("pod-a1",)]
+
+
+def test_no_pod_ends_on_a_node_where_the_end_of_another_is_overdue() -> None:
+    """Its cards may come free at any time."""
+    scene = Scene("on").fill()
+    scene.delete("a1")
+    scene.ask()
+    for _ in range(3):
+        pass_time(scene)
+
+    assert scene.begun() == []
+
+
+def remove_label(scene: Scene) -> None:
+    """Let the namespace agree no more."""
+    scene.label("ml", "no")
+
+
+def be_newer(scene: Scene) -> None:
+    """Let kube-scheduler ask for such Pods itself."""
+    scene.server.minor = "38+"
+
+
+def have_room(scene: Scene) -> None:
+    """Let another Pod have ended by itself."""
+    scene.end(scene.reserved["a0"])
+
+
+def cordon(scene: Scene) -> None:
+    """Let the node take nobody."""
+    amounts = {"cpu": "64", "memory": "256Gi", "pods": "110", "koordinator.sh/gpu": "200"}
+    body = node("a", allocatable=amounts, unschedulable=True)
+    scene.live.tell("nodes", body, uid="uid-a")
+    scene.live.settle()
+
+
+@pytest.mark.parametrize("change", [remove_label, be_newer, have_room, cordon])
+def test_whoever_goes_on_looks_again_before_anybody_ends(change: Callable[[Scene], None]) -> None:
+    """The world may have changed since the ledger has it."""
+    after = crashed()
+    change(after)
+
+    after.act()
+
+    assert after.ended() == []
+
+
+def test_pods_that_are_asked_to_end_late_count_from_then() -> None:
+    """Not from when it was decided."""
+    after = crashed()
+    after.live.clock.now += 65
+    after.act()
+    after.live.clock.now += 30
+
+    assert after.ended() == ["a1/eviction"]
+    assert after.preempting.ends_since(MINUTE_SECONDS) == 1
+
+
+def test_an_end_without_an_answer_is_asked_for_again() -> None:
+    """It may have been done, so that the ledger has no refusal."""
+    scene = Scene("on").fill()
+    scene.ask()
+    scene.fates.extend(["answered", "answered", "answered", "lost"])
+    scene.act()
+    assert ("a1" not in scene.pods, scene.over()) == (True, [])
+
+    scene = Scene("on").fill()
+    scene.ask()
+    scene.fates.extend(["answered", "answered", "answered", 503, 429])
+    scene.act()
+    assert scene.over() == []
+    scene.act()
+    [over] = scene.over()
+    assert over.over.startswith("the end of ml/a1 was refused")
+    assert over.over.endswith("asked to end, or gone: none")
+
+
+def test_the_mirror_of_a_static_pod_does_not_end() -> None:
+    """Its eviction ends nothing on the node."""
+    scene = Scene("on").fill()
+    for name in ("a0", "a1"):
+        body = scene.pods[name]
+        body["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "x"}
+        scene.tell(body)
+    scene.ask()
+    scene.act()
+
+    assert scene.ended() == []
+
+
+def test_a_pod_that_goes_while_that_is_recorded_is_called_by_its_uid(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing else is known of it."""
+    scene = Scene("on").fill()
+    scene.ask()
+    record = scene.evicting._record
+
+    async def recording(event: PreemptionDecided) -> bool:
+        found = await record(event)
+        scene.server.delete(path_of(scene.pods["a1"]))
+        return found
+
+    monkeypatch.setattr(Evicting, "_record", lambda _, event: recording(event))
+    scene.act()
+
+    assert notes(scene) == [("Preempts", "ends 1 Pod on node a: pod-a1")]
