@@ -35,7 +35,7 @@ DEFINITIONS = (
     " WHERE sql IS NOT NULL AND name <> 'alembic_version' ORDER BY name"
 )
 ROOT = Path(__file__).parents[2]
-TABLES_OF_POSTGRES = "6f87a408b3385653755013f7c9d3f6855a75d577dad52808771dfec922ab1d2b"
+TABLES_OF_POSTGRES = "8689c8da9f46066f70a21cca6519129ee9d23a03c07c9646fe8de779876bbb6c"
 """The digest of the tables and indexes that revision 0003 makes there, as it was released."""
 
 

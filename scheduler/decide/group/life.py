@@ -64,7 +64,7 @@ class GroupLife:
         observed: Pod UID -> what it holds, of members that others gave their devices.
         waiting_since_us: time of the plan with which the first of those now held began.
         held_at_once: the most members that ever held their devices at one time, whoever gave them.
-        gave_up_us: when the deadline passed last without enough members; 0 = never.
+        gave_up_us: when the deadline passed last without enough members; -1 = never.
         evicted_us: when a member ended last that was bound as its gang missed the deadline. It may
             have been evicted, also where whoever recorded its end does not know that.
     """
@@ -77,13 +77,13 @@ class GroupLife:
     held_at_once: int = 0
     plans: int = 0
     drops: int = 0
-    gave_up_us: int = 0
+    gave_up_us: int = -1
     evicted_us: int = 0
 
     @property
     def gave_up(self) -> bool:
         """Tell whether the deadline has passed without enough members."""
-        return self.gave_up_us > 0
+        return self.gave_up_us >= 0
 
     @property
     def is_over(self) -> bool:
