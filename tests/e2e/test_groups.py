@@ -65,6 +65,13 @@ def waits_by(url: str, reason: str) -> list[RequestRefused]:
     return [one for one in refusals if any(each.reason == reason for each in one.reasons)]
 
 
+def is_refused_for_gate(url: str, name: str, gate: str) -> bool:
+    """Tell whether a Pod was refused for a gate, and for nothing else."""
+    refusals = [one for one in recorded(url) if isinstance(one, RequestRefused)]
+    words = [one.message for one in refusals if one.pod_name == name]
+    return len(words) == 1 and words[0].endswith(f"until the gate is lifted: {gate}")
+
+
 def recorded(url: str) -> list[LedgerEvent]:
     """Return all events."""
     with open_ledger(url, mode="read") as ledger:
@@ -220,7 +227,8 @@ def test_a_member_behind_somebody_elses_gate_has_its_place_until_that_is_gone(
             one = member(name, 4, annotations=annotations, schedulingGates=gates)
             made = api.create(where, one)
             assert made.ok, made.message
-        eventually(lambda: len(waits_by(ledger, "GangMembersGated")) == 3)
+        eventually(lambda: len(waits_by(ledger, "GangMembersGated")) == 2)
+        eventually(lambda: is_refused_for_gate(ledger, names[2], "example.org/quota"))
         made = api.create(where, member("outsider", 4))
         assert made.ok, made.message
         eventually(lambda: waits_by(ledger, "Insufficient gpu devices"))
