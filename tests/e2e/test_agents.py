@@ -30,7 +30,6 @@ from tests.support.kube.schedulers import (
     add_gpu_node,
     asking,
     extender,
-    issue,
     remove_node,
 )
 from tests.support.kube.service_api import AGENT, OURS, Service, agents_token, token_of
@@ -42,12 +41,6 @@ NODE: Final = "confirmed"
 RBAC: Final = "rbac.authorization.k8s.io"
 WEBHOOK, OPERATOR = "tenure-webhook", "operator"
 GPU: Final = {"koordinator.sh/gpu": "100"}
-
-
-@pytest.fixture(scope="module")
-def identities(tmp_path_factory: pytest.TempPathFactory) -> Identities:
-    """Certificates and signer keys."""
-    return issue(tmp_path_factory.mktemp("identities"))
 
 
 @pytest.fixture

@@ -37,7 +37,6 @@ from tests.support.kube.schedulers import (
     asking,
     client_leaf,
     extender,
-    issue,
     remove_node,
 )
 from tests.support.kube.webhooks import apply, collection_of, remove
@@ -96,12 +95,6 @@ class Answered:
 def holders(text: str) -> set[str]:
     """Return the namespaces whose Pods an answer names."""
     return {one["namespace"] for one in json.loads(text)["holders"]}
-
-
-@pytest.fixture(scope="module")
-def identities(tmp_path_factory: pytest.TempPathFactory) -> Identities:
-    """Certificates and signer keys."""
-    return issue(tmp_path_factory.mktemp("identities"))
 
 
 @pytest.fixture

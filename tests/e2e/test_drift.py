@@ -22,7 +22,6 @@ from tests.support.kube.schedulers import (
     add_gpu_node,
     asking,
     extender,
-    issue,
     remove_node,
 )
 from tests.support.process import tenure
@@ -40,12 +39,6 @@ PLANTED = (
     drift.NAMESPACE_LABEL_WRONG,
 )
 Json = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def identities(tmp_path_factory: pytest.TempPathFactory) -> Identities:
-    """Certificates and signer keys."""
-    return issue(tmp_path_factory.mktemp("identities"))
 
 
 @pytest.fixture

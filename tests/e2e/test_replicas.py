@@ -30,7 +30,6 @@ from tests.support.kube.schedulers import (
     add_gpu_node,
     asking,
     extender,
-    issue,
     remove_node,
 )
 from tests.support.kube.webhooks import NAMESPACE
@@ -41,12 +40,6 @@ OURS = pods_in(NAMESPACE)
 LEADER = "tenure.sh/leader"
 PATIENCE_SECONDS = 180.0
 """A Lease that lapses, calls that hang for ten seconds, Pods that back off; on a busy machine."""
-
-
-@pytest.fixture(scope="module")
-def identities(tmp_path_factory: pytest.TempPathFactory) -> Identities:
-    """Certificates and signer keys."""
-    return issue(tmp_path_factory.mktemp("identities"))
 
 
 @pytest.fixture(autouse=True)

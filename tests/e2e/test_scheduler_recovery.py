@@ -24,7 +24,6 @@ from tests.support.kube.schedulers import (
     add_gpu_node,
     asking,
     extender,
-    issue,
     remove_node,
 )
 from tests.support.process import tenure
@@ -77,12 +76,6 @@ class Cluster:
         )
         assert answer.returncode == 0, answer.stdout + answer.stderr
         return answer.stdout
-
-
-@pytest.fixture(scope="module")
-def identities(tmp_path_factory: pytest.TempPathFactory) -> Identities:
-    """Certificates and signer keys."""
-    return issue(tmp_path_factory.mktemp("identities"))
 
 
 @pytest.fixture

@@ -23,7 +23,6 @@ from tests.support.kube.schedulers import (
     ask,
     asking,
     extender,
-    issue,
     remove_node,
 )
 from tests.support.kube.service_api import OURS, Service, agents_token
@@ -38,12 +37,6 @@ apiVersion: tenure.sh/v1alpha1
 kind: SchedulerConfiguration
 groups: {shareVisible: true}
 """
-
-
-@pytest.fixture(scope="module")
-def identities(tmp_path_factory: pytest.TempPathFactory) -> Identities:
-    """Certificates and signer keys."""
-    return issue(tmp_path_factory.mktemp("identities"))
 
 
 @pytest.fixture
