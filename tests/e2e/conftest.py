@@ -13,11 +13,14 @@ from ledger.domain.resources import LABEL_TENURE_MANAGED
 from tests.support.kube.binaries import CURRENT, MissingProgramError, programs
 from tests.support.kube.bursts import remove_pods
 from tests.support.kube.control_plane import ControlPlane, control_plane
+from tests.support.kube.inventory import DEVICES, TOPOLOGIES
 from tests.support.kube.pods import pods_in
 from tests.support.kube.schedulers import Identities, issue
 from tests.support.kube.webhooks import NAMESPACE
 from tests.support.process import tenure
 from tests.support.stores import PostgresStore
+
+NODES: Final = "/api/v1/nodes"
 
 _numbers: Final = itertools.count(1)
 
@@ -47,9 +50,13 @@ def plane(
 
 @pytest.fixture(scope="module", autouse=True)
 def alone(plane: ControlPlane) -> None:
-    """No Pod of another module waits for a scheduler, or says that it holds something."""
+    """No Pod, Node or description of a node is left of another module, even of one that failed."""
     for one in plane.api().get("/api/v1/pods").body["items"]:
         remove_pods(plane, pods_in(one["metadata"]["namespace"]), [one["metadata"]["name"]])
+    for path in (NODES, DEVICES, TOPOLOGIES):
+        found = plane.api().get(path)
+        for one in found.body["items"] if found.ok else ():
+            plane.api().delete(f"{path}/{one['metadata']['name']}")
 
 
 @pytest.fixture
