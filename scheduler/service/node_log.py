@@ -60,7 +60,7 @@ class NodeLog:
         self._changes: dict[str, deque[tuple[int, str, str, int, str]]] = {}  # by UID of the node
         self._since: dict[str, int] = {}  # UID of the node -> no change up to there is kept
         self._start = view.position
-        self._waits: dict[str, asyncio.Event] = {}
+        self._waits: dict[str, dict[str, asyncio.Event]] = {}  # by UID of the node, by who waits
         view.wakeups.claim_end_asked.subscribe(self._wake)
         view.wakeups.event_folded.subscribe(self._take_event)
 
@@ -95,26 +95,27 @@ class NodeLog:
         ]
         return self._view.position, sorted(found, key=lambda each: each.position)
 
-    async def wait(self, node_uid: str, seconds: float) -> None:
-        """Wait until something changes on a node, or so long; who asked before soon goes on."""
-        before = self._waits.get(node_uid)
-        if before is not None:
-            before.set()
-        mine = self._waits[node_uid] = asyncio.Event()
+    async def wait(self, node_uid: str, seconds: float, by: str) -> None:
+        """Wait until something changes on a node, or so long; the same who asked soon goes on."""
+        waits = self._waits.setdefault(node_uid, {})
+        if by in waits:
+            waits[by].set()
+        mine = waits[by] = asyncio.Event()
         try:
             async with asyncio.timeout(seconds):
                 await mine.wait()
-                if self._waits.get(node_uid) is not mine:
+                if waits.get(by) is not mine:
                     await asyncio.sleep(TAKEN_SECONDS)
         except TimeoutError:
             pass
         finally:
-            if self._waits.get(node_uid) is mine:
-                del self._waits[node_uid]
+            if waits.get(by) is mine:
+                del waits[by]
+                if not waits:
+                    self._waits.pop(node_uid, None)
 
     def _wake(self, node_uid: str) -> None:
-        waits = self._waits.get(node_uid)
-        if waits is not None:
+        for waits in self._waits.get(node_uid, {}).values():
             waits.set()
 
     def _take_event(self, position: int, event: LedgerEvent, _holding: Holding | None) -> None:

@@ -149,9 +149,9 @@ def served(
         late = listener.late_routes()
         late.come(
             [
-                Route(method="GET", path=CHANGES, act=scene.wait, agents=AGENT_ACCOUNT),
-                Route(method="GET", path=HOLDINGS, act=scene.answer, agents=AGENT_ACCOUNT),
-                Route(method="POST", path=CONFIRMATIONS, act=scene.read, agents=AGENT_ACCOUNT),
+                Route(method="GET", path=CHANGES, act=scene.wait, agents=(AGENT_ACCOUNT,)),
+                Route(method="GET", path=HOLDINGS, act=scene.answer, agents=(AGENT_ACCOUNT,)),
+                Route(method="POST", path=CONFIRMATIONS, act=scene.read, agents=(AGENT_ACCOUNT,)),
                 Route(method="GET", path=SLOWLY, act=scene.wait),
                 Route(method="GET", path="/who", act=scene.answer),
             ]

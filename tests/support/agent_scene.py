@@ -20,7 +20,7 @@ from scheduler.service.agents import Agents
 from scheduler.service.api.agents import AgentRoutes
 from scheduler.service.api.callers import Caller
 from scheduler.service.api.http import api_app
-from scheduler.service.api.words import AGENT_ACCOUNT, user_of
+from scheduler.service.api.words import AGENT_ACCOUNT, CPUS_ACCOUNT, user_of
 from scheduler.service.ending import NodeWord
 from scheduler.service.proofs import Signing
 from scheduler.service.releasing import SWEEP_SECONDS
@@ -51,6 +51,7 @@ class Believing:
 
 
 AGENT: Final = user_of(AGENT_ACCOUNT)
+CPUS: Final = user_of(CPUS_ACCOUNT)
 
 
 def agent_of(name: str, uid: str = "", *, user: str = AGENT, how: Any = "token") -> Caller:  # noqa: ANN401
@@ -97,6 +98,7 @@ class Scene:
             self.live.view,
             proofs=self.signing,
             user=AGENT,
+            reader=CPUS,
             why_not=lambda: self.why,
             checkpoint=self._checkpoint,
         )

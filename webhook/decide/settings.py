@@ -15,7 +15,7 @@ from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 SERVICE_ACCOUNTS: Final = frozenset(
     f"system:serviceaccount:tenure-system:tenure-{name}"
-    for name in ("scheduler", "agent", "webhook")
+    for name in ("scheduler", "agent", "cpus", "webhook")
 )
 ISOLATION_PROVIDERS: Final = frozenset({HAMI_CORE})
 

@@ -112,6 +112,7 @@ class AgentRoutes:
     Args:
         proofs: signs each holding, for a node believes no copy of it else.
         user: whose tokens are agents'.
+        reader: whose tokens are of what binds CPUs: told what is held, and no witness of anything.
         checkpoint: given what an agent has kept and whose it is, the ledger's signed checkpoint.
 
     Attributes:
@@ -125,6 +126,7 @@ class AgentRoutes:
         *,
         proofs: Proofs,
         user: str,
+        reader: str,
         why_not: WhyNot,
         checkpoint: Callable[[str, str], Awaitable[Mapping[str, Any]]],
     ) -> None:
@@ -132,6 +134,7 @@ class AgentRoutes:
         self._proofs = proofs
         self._view = view
         self._user = user
+        self._readers = (user, reader)
         self._why_not = why_not
         self._checkpoint = checkpoint
         self.seconds_max = WAIT_SECONDS_MAX
@@ -139,19 +142,19 @@ class AgentRoutes:
     def routes(self) -> list[Route]:
         """Return what is answered, at which paths."""
         return [
-            Route(method=method, path=f"{PATH}/{name}", act=act, agents=self._user)
-            for method, name, act in (
-                ("GET", "holdings", self.holdings),
-                ("GET", "changes", self.changes),
-                ("POST", "confirmations", self.confirm),
-                ("POST", "checkpoint", self.checkpoint),
+            Route(method=method, path=f"{PATH}/{name}", act=act, agents=users)
+            for method, name, act, users in (
+                ("GET", "holdings", self.holdings, self._readers),
+                ("GET", "changes", self.changes, self._readers),
+                ("POST", "confirmations", self.confirm, (self._user,)),
+                ("POST", "checkpoint", self.checkpoint, (self._user,)),
             )
         ]
 
     async def holdings(self, request: web.Request, caller: Caller) -> web.StreamResponse:
         """Say who holds what on the caller's node."""
         self._compare(request)
-        name, uid = self._node(caller)
+        name, uid = self._node(caller, self._readers)
         position, held = self._agents.log.holdings(uid)
         return self._answer(
             name, uid, position, holdings=[self._holding(each, uid) for each in held]
@@ -160,15 +163,16 @@ class AgentRoutes:
     async def changes(self, request: web.Request, caller: Caller) -> web.StreamResponse:
         """Say what changed on the caller's node after a position; wait for it a while."""
         self._compare(request)
-        name, uid = self._node(caller)
+        name, uid = self._node(caller, self._readers)
         after = _count(request, "after", None)
         seconds = min(float(_count(request, "seconds", 0)), self.seconds_max)
         known = request.query.get("claims")
-        self._agents.claims.heard(uid, reads=known is not None)
+        if caller.user == self._user:
+            self._agents.claims.heard(uid, reads=known is not None)
         position, found = self._changed(uid, after)
         if not found and seconds and known in {None, self._agents.claims.told(uid)[0]}:
-            await self._agents.log.wait(uid, seconds)
-            if self._node(caller) != (name, uid):
+            await self._agents.log.wait(uid, seconds, caller.user)
+            if self._node(caller, self._readers) != (name, uid):
                 raise RefusedError(410, "Expired", "the Node is another one now: ask for holdings")
             position, found = self._changed(uid, after)
         changes = [self._change(each, uid) for each in found]
@@ -176,7 +180,7 @@ class AgentRoutes:
 
     async def confirm(self, request: web.Request, caller: Caller) -> web.StreamResponse:
         """Take what the caller's node confirms."""
-        name, uid = self._node(caller)
+        name, uid = self._node(caller, (self._user,))
         said = await read_aside(read_confirmation, await request.read())
         number = self._agents.take(uid, said.sequence)
         if number is None:
@@ -214,7 +218,7 @@ class AgentRoutes:
 
         In quarantine too: then above all a node has to see for itself.
         """
-        name, _ = node_of(caller, self._user)
+        name, _ = node_of(caller, (self._user,))
         said: Kept = decode_value(Kept, await read_aside(read_object, await request.read()), "body")
         answer = await self._checkpoint(said.kept, f"the agent of {name}")
         again = len(self._agents.ready.names) // CHECKPOINTS_A_SECOND
@@ -226,14 +230,14 @@ class AgentRoutes:
             fact = f"slotMode of the service is {ours}, --mode of the agent {told}"
             raise RefusedError(412, "PreconditionFailed", f"{fact}: give both one value")
 
-    def _node(self, caller: Caller) -> tuple[str, str]:
+    def _node(self, caller: Caller, users: tuple[str, ...]) -> tuple[str, str]:
         """
         Return name and UID of the caller's node, and take note that its agent is there.
 
         Raises:
             RefusedError: no agent, an agent of no node, or of one that is not there; or not now.
         """
-        name, node_uid = node_of(caller, self._user)
+        name, node_uid = node_of(caller, users)
         why = self._why_not()
         if why:
             raise RefusedError(503, "ServiceUnavailable", why, retry=True)
@@ -244,7 +248,8 @@ class AgentRoutes:
         if uid is None or node_uid not in {"", uid}:
             fact = f"the node is not known yet: name={name}"
             raise RefusedError(404, "NotFound", f"{fact}, uid={node_uid}" if node_uid else fact)
-        self._agents.heard(name, uid)
+        if caller.user == self._user:
+            self._agents.heard(name, uid)
         return name, uid
 
     def _changed(self, uid: str, after: int) -> tuple[int, list[Change]]:
@@ -288,14 +293,14 @@ class AgentRoutes:
         }
 
 
-def node_of(caller: Caller, user: str) -> tuple[str, str]:
+def node_of(caller: Caller, users: tuple[str, ...]) -> tuple[str, str]:
     """
     Return name and UID of the node whose agent calls; the UID is empty where a token has none.
 
     Raises:
         RefusedError: whoever calls is no agent of a node.
     """
-    if caller.user != user or caller.how != "token":
+    if caller.user not in users or caller.how != "token":
         raise RefusedError(403, "Forbidden", f"agents alone are answered here: user={caller.user}")
     extra = dict(caller.extra)
     names, uids = extra.get(CALLER_NODE_NAME, ()), extra.get(CALLER_NODE_UID, ())

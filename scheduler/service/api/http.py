@@ -65,14 +65,14 @@ class Route:
     Attributes:
         act: given who calls; what they may do is its own affair.
         seconds_max: how long it may take; a stream ends by itself before.
-        agents: the user whose connections have a budget of their own, for they wait here.
+        agents: users whose connections have a budget of their own, for they wait here.
     """
 
     method: str
     path: str
     act: Act
     seconds_max: float = SECONDS_MAX
-    agents: str = ""
+    agents: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +211,7 @@ def _handler(
             return await route.act(request)
         names = _common_names(request, believed)
         caller = await callers.who(request.headers, names, request.remote or "")
-        is_agent = caller.user == route.agents
+        is_agent = caller.user in route.agents
         if caller.how == "token" and not takes_in(
             request.protocol, caller.identity, is_agent=is_agent
         ):

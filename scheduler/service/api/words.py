@@ -23,6 +23,8 @@ FORCE: Final = "force-release"
 """The verb that a role must name: `force-release holdings.audit.tenure.sh`."""
 AGENT_ACCOUNT: Final = "tenure-agent"
 """The ServiceAccount of nodes' agents, in Tenure's namespace."""
+CPUS_ACCOUNT: Final = "tenure-cpus"
+"""The ServiceAccount of what binds CPUs on nodes, likewise."""
 WEBHOOK_ACCOUNT: Final = "tenure-webhook"
 """The ServiceAccount of webhooks, likewise."""
 

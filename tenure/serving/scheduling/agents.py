@@ -19,7 +19,7 @@ from scheduler.service.api.acts import ActRoutes
 from scheduler.service.api.agents import AgentRoutes
 from scheduler.service.api.http import Route
 from scheduler.service.api.refusals import RefusalRoutes
-from scheduler.service.api.words import AGENT_ACCOUNT, WEBHOOK_ACCOUNT, user_of
+from scheduler.service.api.words import AGENT_ACCOUNT, CPUS_ACCOUNT, WEBHOOK_ACCOUNT, user_of
 from scheduler.service.budgets import Budgets
 from scheduler.service.witnesses import not_grown
 from tenure.keys import private_key
@@ -218,6 +218,7 @@ def agent_routes(process: Process, standing: Standing) -> list[Route]:
         live.view,
         proofs=process.signing(live.view),
         user=user_of(AGENT_ACCOUNT, namespace),
+        reader=user_of(CPUS_ACCOUNT, namespace),
         why_not=why_not,
         checkpoint=checkpoint,
     )

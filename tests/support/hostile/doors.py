@@ -41,7 +41,7 @@ from tenure.serving.scheduling.options import SchedulerOptions
 from tenure.serving.scheduling.signing import ServingFolder
 from tenure.serving.webhook_options import WebhookOptions
 from tests.support import api_callers
-from tests.support.agent_scene import AGENT
+from tests.support.agent_scene import AGENT, CPUS
 from tests.support.api_callers import NAME, api_options, authority, server_folder
 from tests.support.dra import DRIVER, card, resource_claim, resource_slice
 from tests.support.dra import result as device
@@ -346,7 +346,13 @@ class Doors:
             machine_of=lambda _: ("", ""),
         )
         agents = AgentRoutes(
-            live.agents, live.view, proofs=signing, user=AGENT, why_not=str, checkpoint=checkpoint
+            live.agents,
+            live.view,
+            proofs=signing,
+            user=AGENT,
+            reader=CPUS,
+            why_not=str,
+            checkpoint=checkpoint,
         )
         acts = ActRoutes(live.releasing, live.guard.gate, live.agents, self.who, why_not=str)
         webhook = user_of(WEBHOOK_ACCOUNT)

@@ -17,7 +17,7 @@ from scheduler.service.agents import CONFIRMED_MAX, SeenPod
 from scheduler.service.api.agents import AgentRoutes
 from scheduler.service.api.http import api_app
 from scheduler.service.proofs import Signing
-from tests.support.agent_scene import AGENT, Believing, Known, agent_of
+from tests.support.agent_scene import AGENT, CPUS, Believing, Known, agent_of
 from tests.support.hostile.attack import Attack
 from tests.support.reconciled import CLUSTER, LEDGER_KEY, PROOF_KEY, Cluster
 
@@ -66,6 +66,7 @@ class HostileNode:
             live.view,
             proofs=signing,
             user=AGENT,
+            reader=CPUS,
             why_not=str,
             checkpoint=checkpoint,
         )

@@ -28,7 +28,7 @@ from scheduler.service.agents import CONFIRMED_MAX, SILENT_SECONDS
 from scheduler.service.api.callers import Caller
 from scheduler.service.node_log import CHANGES_MAX
 from scheduler.service.ports import Recorder
-from tests.support.agent_scene import PROOF_KEY, Scene, agent_of
+from tests.support.agent_scene import CPUS, PROOF_KEY, Scene, agent_of
 from tests.support.live import Live, types
 from tests.support.loops import run_in_virtual_time
 from tests.support.objects import node
@@ -146,7 +146,8 @@ def test_who_waits_for_changes_is_woken_by_one_of_its_own_node() -> None:
 
     async def waiting() -> None:
         first, second = (
-            asyncio.create_task(scene.agents.log.wait("uid-a", seconds)) for seconds in (3600, 3600)
+            asyncio.create_task(scene.agents.log.wait("uid-a", seconds, "agent"))
+            for seconds in (3600, 3600)
         )
         await asyncio.sleep(0)
         await first
@@ -168,7 +169,7 @@ def test_two_agents_of_one_node_do_not_race() -> None:
     async def agent() -> None:
         nonlocal asked
         while asked < 1000:
-            await scene.agents.log.wait("uid-a", 25.0)
+            await scene.agents.log.wait("uid-a", 25.0, "agent")
             asked += 1
 
     async def waiting() -> None:
@@ -180,6 +181,41 @@ def test_two_agents_of_one_node_do_not_race() -> None:
 
     run_in_virtual_time(waiting())
     assert asked <= 20
+
+
+def test_what_binds_cpus_waits_beside_the_agent_of_its_node() -> None:
+    """Neither takes the other's place, and a change wakes both."""
+    scene = Scene()
+
+    async def waiting() -> None:
+        both = [
+            asyncio.create_task(scene.agents.log.wait("uid-a", 3600, by)) for by in ("agent", CPUS)
+        ]
+        await asyncio.sleep(10)
+        before = [one.done() for one in both]
+        scene.hold("p")
+        await asyncio.gather(*both)
+        assert before == [False, False]
+
+    run_in_virtual_time(waiting())
+
+
+def test_what_binds_cpus_is_told_what_is_held_and_witnesses_nothing() -> None:
+    """A node with it alone has no agent whose word a release would wait for."""
+    scene = Scene()
+    scene.hold("p", cpus=parse_cpuset("0-1"))
+    scene.known.caller = agent_of("a", user=CPUS)
+
+    status, body = scene.get("holdings")
+
+    [held] = body["holdings"]
+    assert (status, held["containers"][0]["cpus"]) == (200, "0-1")
+    assert scene.get(f"changes?after={body['position']}")[0] == 200
+    assert not scene.word().has_agent
+    assert not scene.told
+    for call in ("confirmations", "checkpoint"):
+        [(status, _)] = scene.ask(("POST", f"/agents/v1/{call}", {}))
+        assert status == 403
 
 
 def test_a_long_poll_is_answered_at_its_end_without_a_change() -> None:
