@@ -1,0 +1,373 @@
+"""
+The kubepods tree of this machine, read and written by descriptors of its own folders.
+
+No path is joined: each cgroup is opened by its name in the one above, and a link is no cgroup. So
+nothing outside of the tree is reached, whatever its names are. What did not change since the last
+look is not read again (`agent.cpus.changes`).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from agent.cpus.changes import Changes
+from agent.decide.cgroups import (
+    NO_QUOTA,
+    CgroupDriver,
+    CgroupFile,
+    CgroupNow,
+    CgroupTree,
+    CgroupVersion,
+)
+from ledger.domain.cpuset import CpuSet, parse_cpuset
+from ledger.domain.errors import InputError
+
+CGROUPS_MAX: Final = 16_384
+NESTED_MAX: Final = 256
+"""Below one container, which may make cgroups of its own."""
+DEPTH_MAX: Final = 16
+_PERIOD: Final = "cpu.cfs_period_us"
+_OF_CPU: Final = frozenset({CgroupFile.QUOTA, _PERIOD})
+"""Of v1's hierarchy of cpu."""
+_PERIOD_DEFAULT: Final = 100_000
+_BYTES_MAX: Final = 8192
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+_WRITE: Final = os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+_UID: Final = "[0-9a-f]{8}(?:[-_]?[0-9a-f]{4}){3}[-_]?[0-9a-f]{12}"
+_POD: Final = re.compile(rf"(?:[a-z0-9-]+-)?pod({_UID})(?:\.slice)?")
+"""`podUID`; of systemd `kubepods-burstable-podUID.slice`, with `_` for `-`."""
+_CONTAINER: Final = re.compile(r"(?:(?:cri-containerd|crio|docker)-)?([0-9a-f]{64})(?:\.scope)?")
+"""Of either driver. `crio-conmon-ID.scope` is of its Pod, and no container's."""
+_CLASS: Final = re.compile(r"(?:[a-z0-9-]+-)?(?:burstable|besteffort)(?:\.slice)?")
+_GONE: Final = (errno.ENOENT, errno.ENODEV)
+
+
+class GoneError(Exception):
+    """The cgroup has ended: nothing is to be done about it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Cgroup:
+    """An open cgroup; `quota`: of the same one in the hierarchy of cpu, -1 = not open."""
+
+    path: str
+    handle: int
+    inode: int
+    pod_uid: str
+    container: str
+    watches: list[int]
+    quota: int = -1
+    now: CgroupNow | None = None
+    below: dict[str, _Cgroup] = field(default_factory=dict)
+
+    def all(self) -> Iterator[_Cgroup]:
+        """Yield it and all below."""
+        yield self
+        for one in self.below.values():
+            yield from one.all()
+
+
+class Kubepods:
+    """
+    The tree below kubelet's `kubepods`.
+
+    Attributes:
+        cut: paths below which there are more cgroups than are looked at.
+    """
+
+    def __init__(self, folder: Path, cpu: Path | None, kernel: tuple[int, int]) -> None:
+        """
+        Open it.
+
+        Args:
+            folder: kubepods, of cgroup v2 or of the hierarchy of cpuset.
+            cpu: v1: the same in the hierarchy of cpu; None = quotas are not looked at.
+
+        Raises:
+            InputError: it is no such folder.
+        """
+        self.cut: set[str] = set()
+        self._by_path: dict[str, _Cgroup] = {}
+        self._nested: Counter[str] = Counter()  # by container
+        self._by_watch: dict[int, _Cgroup] = {}
+        self._dirty: set[str] = set()
+        self._later: set[str] = set()  # what of them was not all there yet
+        try:
+            self._changes = Changes()
+            self._cpu = -1 if cpu is None else os.open(cpu, _FOLDER)
+            self._top = self._opened("", os.open(folder, _FOLDER))
+        except OSError as error:
+            raise InputError(f"no cgroup of Pods: {error}", place=str(folder)) from error
+        with os.scandir(self._top.handle) as entries:
+            there = {each.name for each in entries}
+        if CgroupFile.CPUS not in there:
+            raise InputError("no cgroup with cpuset", place=str(folder))
+        of_systemd = folder.name.endswith(".slice")
+        self._tree = CgroupTree(
+            version=CgroupVersion.V2 if "cgroup.controllers" in there else CgroupVersion.V1,
+            driver=CgroupDriver.SYSTEMD if of_systemd else CgroupDriver.CGROUPFS,
+            kernel=kernel,
+            kubepods=folder.name,
+        )
+        self._look_at(self._top)
+
+    @property
+    def changed(self) -> int:
+        """Return a descriptor that can be read once something changed."""
+        return self._changes.handle
+
+    def close(self) -> None:
+        """Let go of it."""
+        self._forget(self._top)
+        self._changes.close()
+        if self._cpu >= 0:
+            os.close(self._cpu)
+
+    def look(self, *, whole: bool = False) -> CgroupTree:
+        """
+        Return the tree as it is now.
+
+        Args:
+            whole: every cgroup is read again: of what the kernel changes by itself, as when a CPU
+                is taken offline, nobody is told.
+
+        Raises:
+            InputError: a file is not as the kernel writes it, or kubepods itself has ended.
+        """
+        changed = self._changes.read()
+        if whole or changed is None:
+            self._dirty.update(self._by_path)
+        else:
+            there = self._by_watch
+            self._dirty.update(there[number].path for number in changed if number in there)
+        self._dirty |= self._later
+        self._later.clear()
+        while self._dirty:
+            path = min(self._dirty)  # what is above comes first
+            self._dirty.discard(path)
+            if path in self._by_path:
+                self._look_at(self._by_path[path])
+        found = [now for path in sorted(self._by_path) if (now := self._by_path[path].now)]
+        if self._tree.version is CgroupVersion.V1:  # which does not say it of those below
+            found = _with_tasks_below(found)
+        return replace(self._tree, cgroups=tuple(found))
+
+    def write(self, path: str, file: CgroupFile, value: str) -> None:
+        """
+        Write a file of a cgroup: kubepods or one below.
+
+        Raises:
+            GoneError: it has ended.
+            OSError: the kernel does not take it.
+        """
+        one = self._known(path)
+        self._dirty.update(each.path for each in one.all())
+        with _ended(path), _opening(self._folder_of(one, file), file, _WRITE) as handle:
+            os.write(handle, f"{value}\n".encode())  # no bytes are no write
+
+    def text(self, path: str, file: CgroupFile) -> str:
+        """Return what a file of a cgroup says. Raises GoneError, OSError."""
+        one = self._known(path)
+        with _ended(path):
+            return _text(self._folder_of(one, file), file)
+
+    def _known(self, path: str) -> _Cgroup:
+        if path not in self._by_path:
+            raise GoneError(path)
+        return self._by_path[path]
+
+    # --- what is there --------------------------------------------------------------------------
+
+    def _look_at(self, one: _Cgroup) -> None:
+        """Read a cgroup and what is new below it; forget what has ended."""
+        inodes: dict[str, int] = {}
+        try:
+            one.now = self._read(one)
+            with os.scandir(one.handle) as entries:
+                inodes = {
+                    each.name: each.inode()
+                    for each in entries
+                    if each.is_dir(follow_symlinks=False)
+                }
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise
+            if one is self._top:
+                raise InputError("the cgroup of all Pods has ended", place="kubepods") from error
+            one.now = None
+        for name, below in [*one.below.items()]:
+            if inodes.get(name) != below.inode:
+                self._forget(below)
+                del one.below[name]
+        self.cut.discard(one.path)
+        for name in sorted(inodes.keys() - one.below.keys()):
+            self._enter(one, name)
+
+    def _enter(self, above: _Cgroup, name: str) -> None:
+        depth = above.path.count("/") + 1 if above.path else 0
+        pod = None if above.pod_uid or depth > 1 else _POD.fullmatch(name)
+        if not (above.pod_uid or pod or (depth == 0 and _CLASS.fullmatch(name))):
+            return  # not kubelet's
+        if (
+            len(self._by_path) >= CGROUPS_MAX
+            or depth >= DEPTH_MAX
+            or (above.container and self._nested[above.container] > NESTED_MAX)
+        ):
+            self.cut.add(above.path)
+            return
+        container = _CONTAINER.fullmatch(name) if above.pod_uid else None
+        path = f"{above.path}/{name}" if above.path else name
+        with suppress(FileNotFoundError, NotADirectoryError):  # it has just ended
+            above.below[name] = one = self._opened(
+                path,
+                os.open(name, _FOLDER, dir_fd=above.handle),
+                pod[1].replace("_", "-") if pod else above.pod_uid,
+                above.container or (container[1] if container else ""),
+            )
+            self._look_at(one)
+
+    def _opened(self, path: str, handle: int, pod_uid: str = "", container: str = "") -> _Cgroup:
+        self._nested[container] += 1
+        one = self._by_path[path] = _Cgroup(
+            path=path,
+            handle=handle,
+            inode=os.fstat(handle).st_ino,
+            watches=[self._changes.add(handle)],
+            pod_uid=pod_uid,
+            container=container,
+        )
+        self._by_watch[one.watches[0]] = one
+        return one
+
+    def _forget(self, one: _Cgroup) -> None:
+        for each in [*one.all()]:
+            self._by_path.pop(each.path, None)
+            self.cut.discard(each.path)
+            self._nested[each.container] -= 1
+            for watch in each.watches:
+                self._by_watch.pop(watch, None)
+            for handle in {each.handle, each.quota} - {-1}:
+                os.close(handle)
+
+    # --- what files say -------------------------------------------------------------------------
+
+    def _read(self, one: _Cgroup) -> CgroupNow:
+        """Return what a cgroup says. Raises OSError, InputError: it is not as the kernel writes."""
+        here = one.handle
+        if one is self._top:
+            _text(here, CgroupFile.CPUS)  # kubelet turns the controller on: else it has ended
+        cpus, mems = _list(here, CgroupFile.CPUS), _list(here, CgroupFile.MEMS)
+        if self._tree.version is CgroupVersion.V1:
+            quota = NO_QUOTA, _PERIOD_DEFAULT
+            if self._cpu >= 0:
+                try:
+                    folder = self._folder_of(one, CgroupFile.QUOTA)
+                    quota = _number(folder, CgroupFile.QUOTA), _number(folder, _PERIOD)
+                except FileNotFoundError:  # made in one hierarchy after the other
+                    self._later.add(one.path)
+            return CgroupNow(
+                path=one.path,
+                pod_uid=one.pod_uid,
+                container=one.container,
+                cpus=cpus,
+                effective=cpus,
+                mems=mems,
+                effective_mems=mems,
+                quota=quota[0],
+                period=quota[1],
+                populated=bool(_text(here, "cgroup.procs", 1)),
+            )
+        quota_text, _, period = _text_or(here, CgroupFile.MAX, "max 100000").partition(" ")
+        return CgroupNow(
+            path=one.path,
+            pod_uid=one.pod_uid,
+            container=one.container,
+            cpus=cpus,
+            effective=_list(here, "cpuset.cpus.effective"),
+            mems=mems,
+            effective_mems=_list(here, "cpuset.mems.effective"),
+            quota=NO_QUOTA if quota_text == "max" else int(quota_text),
+            period=int(period),
+            exclusive=_list(here, CgroupFile.EXCLUSIVE),
+            partition=_text_or(here, CgroupFile.PARTITION),
+            populated="populated 1" in _text_or(here, "cgroup.events"),
+        )
+
+    def _folder_of(self, one: _Cgroup, file: str) -> int:
+        """Return the open folder that has a file of a cgroup. Raises OSError."""
+        if file not in _OF_CPU:
+            return one.handle
+        if one.quota < 0:
+            here = os.dup(self._cpu)
+            for name in filter(None, one.path.split("/")):
+                try:
+                    below = os.open(name, _FOLDER, dir_fd=here)
+                finally:
+                    os.close(here)
+                here = below
+            one.quota = here
+            one.watches.append(self._changes.add(here))
+            self._by_watch[one.watches[-1]] = one
+        return one.quota
+
+
+def _with_tasks_below(found: list[CgroupNow]) -> list[CgroupNow]:
+    above = {
+        one.path[:at]
+        for one in found
+        if one.populated
+        for at, letter in enumerate(f"{one.path}/")
+        if letter == "/"
+    }
+    return [
+        one if one.populated or one.path not in above else replace(one, populated=True)
+        for one in found
+    ]
+
+
+@contextmanager
+def _ended(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _GONE:
+            raise GoneError(path) from error
+        raise
+
+
+@contextmanager
+def _opening(folder: int, name: str, flags: int) -> Iterator[int]:
+    handle = os.open(name, flags, dir_fd=folder)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _text(folder: int, name: str, bytes_max: int = _BYTES_MAX) -> str:
+    with _opening(folder, name, _READ) as handle:
+        return os.read(handle, bytes_max).decode(errors="replace").strip()
+
+
+def _text_or(folder: int, name: str, otherwise: str = "") -> str:
+    try:
+        return _text(folder, name)
+    except FileNotFoundError:  # a controller that is not on, or a kernel that is older
+        return otherwise
+
+
+def _list(folder: int, name: str) -> CpuSet:
+    return parse_cpuset(_text_or(folder, name))
+
+
+def _number(folder: int, name: str) -> int:
+    return int(_text(folder, name))
