@@ -10,6 +10,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 _FIELD: Final = descriptor_pb2.FieldDescriptorProto
 _SCALARS: Final = {
     "string": _FIELD.TYPE_STRING,
+    "bytes": _FIELD.TYPE_BYTES,
     "bool": _FIELD.TYPE_BOOL,
     "int32": _FIELD.TYPE_INT32,
     "int64": _FIELD.TYPE_INT64,

@@ -1,5 +1,5 @@
 """
-CPUs of containers as the kernel has them: the kubepods tree read and written, and nothing above it.
+CPUs of containers as kernel and runtime have them: the kubepods tree, and nothing above it.
 
 May not decide: what is to be written is `agent.decide`'s.
 """
