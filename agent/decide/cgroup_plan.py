@@ -1,0 +1,325 @@
+"""Which files of which cgroups to write, in which order, so that Pods run where they are to."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from agent.decide.cgroup_order import Cell, orderly
+from agent.decide.cgroups import (
+    NO_QUOTA,
+    CgroupFile,
+    CgroupNow,
+    CgroupTree,
+    CgroupVersion,
+    Plan,
+    PodPlanned,
+    Unbound,
+    UnboundReason,
+    Write,
+)
+from agent.decide.container_cpus import KubeQos
+from agent.decide.pools import joined
+from agent.decide.wanted_cpus import NodePlanned, Wanted, may_be_kubelets, wanted_of
+from ledger.domain.annotations.cpu import ResourceStatus
+from ledger.domain.annotations.qos import QosClass
+from ledger.domain.cpuset import EMPTY, CpuSet, union
+
+PARTITIONS_SINCE: Final = (6, 7)
+FREE_EXCLUSIVE_SINCE: Final = (6, 10)
+"""Before it, `cpuset.cpus.exclusive` has to be within `cpuset.cpus`, above the partition, too."""
+_ROOT: Final = "root"
+_VALID: Final = {_ROOT, "isolated"}
+_MEMBER: Final = "member"
+
+
+@dataclass(slots=True)
+class _Goal:
+    """What one cgroup is to have; None = as it is."""
+
+    cpus: CpuSet | None = None
+    mems: CpuSet | None = None
+    quota: int | None = None
+    own: CpuSet = EMPTY
+    alone: bool = False
+
+
+def plan(tree: CgroupTree, node: NodePlanned) -> Plan:
+    """
+    Return the writes that bind the Pods of a node, none if all is as wanted. Pure and total.
+
+    Rule: CPU proposal, "Take over kubelet CPU management policies".
+
+    Nobody is given a CPU that is another's own: who has to leave it is narrowed first. Where a
+    write comes too late, as a child was born meanwhile, plan again on what is read then. Kubepods'
+    own cgroup is written only as far as a partition needs it, and nothing above it ever.
+    """
+    planning = _Planning(tree, node)
+    planning.set_goals()
+    dropped = planning.dropped()
+    planning.move()
+    planning.drop(dropped)
+    planning.part(dropped)
+    planning.set_quotas()
+    return Plan(writes=tuple(planning.writes), unbound=tuple(planning.unbound))
+
+
+def plan_removal(tree: CgroupTree, node: NodePlanned) -> Plan:
+    """
+    Return the writes that give everything back; what kubelet's static policy gave stays.
+
+    On v2 a cgroup that was narrowed once and has tasks can't be emptied: it gets every CPU. A CPU
+    that is added to the machine later is not among them.
+    """
+    planning = _Planning(tree, node)
+    planning.set_goals_of_removal()
+    dropped = planning.dropped()
+    planning.drop(dropped)
+    planning.part()
+    planning.move({one.path for one in dropped})
+    planning.set_quotas(upwards=True)
+    return Plan(writes=tuple(planning.writes))
+
+
+class _Planning:
+    """One plan in the making."""
+
+    def __init__(self, tree: CgroupTree, node: NodePlanned) -> None:
+        self.v1: Final = tree.version is CgroupVersion.V1
+        self.tree: Final = tree
+        self.by_path: Final[dict[str, CgroupNow]] = {}
+        for one in tree.cgroups:
+            if not one.path or _above(one.path) in self.by_path:
+                self.by_path[one.path] = one
+        known = {pod.uid for pod in node.pods}
+        strays = {
+            one.pod_uid: PodPlanned(
+                uid=one.pod_uid,
+                qos=QosClass.NONE,
+                kube_qos=_kube_qos(one.path) or KubeQos.GUARANTEED,
+                status=ResourceStatus(),
+            )
+            for one in self.by_path.values()
+            if one.pod_uid and one.pod_uid not in known
+        }
+        self.node: Final = replace(node, pods=(*node.pods, *strays.values()))
+        self.wanted: Final[Wanted] = wanted_of(self.node)
+        self.names: Final = {one.id: one for pod in node.pods for one in pod.containers if one.id}
+        self.together: Final = {
+            one.id
+            for pod in node.pods
+            for one in pod.containers
+            if any(other.given & one.given for other in pod.containers if other is not one)
+        }
+        self.sandboxes: Final = {pod.sandbox for pod in node.pods if pod.sandbox}
+        self.cpus = self.mems = EMPTY
+        if (top := self.by_path.get("")) is not None:
+            self.cpus = top.cpus or node.cpus.topology.cpuset | top.effective
+            self.mems = top.mems or top.effective_mems
+        self.goals: Final = {path: _Goal() for path in self.by_path}
+        self.unbound: Final = list(self.wanted.unbound)
+        self.writes: Final[list[Write]] = []
+        self.cells: dict[str, Cell] = {}
+
+    def write(self, path: str, file: CgroupFile, value: str) -> None:
+        self.writes.append(Write(path=path, file=file, value=value))
+
+    def set_goals(self) -> None:
+        """
+        Say what each cgroup is to have.
+
+        A Pod's cgroup has what its containers have, a QoS class's what its Pods and its newborn
+        have, so that who is born there touches nobody's own CPUs. Above one that is left alone all
+        is wide. On v1 kubelet's static policy writes what it likes into containers: so it is there.
+        """
+        pools = {
+            KubeQos.BEST_EFFORT: joined(self.wanted.pools.best_effort),
+            KubeQos.BURSTABLE: joined(self.wanted.pools.shared),
+        }
+        alone = union(pod.own for pod in self.wanted.pods.values() if pod.alone)
+        wide = self.cpus if self.v1 else self.cpus - alone
+        is_kubelets = self.v1 and self.node.cpus.kubelet_static
+        below: dict[str, list[CpuSet]] = {}
+        for path, one in reversed(self.by_path.items()):
+            if not path:
+                continue
+            goal, above = self.goals[path], self.by_path[_above(path)]
+            if one.pod_uid and self.wanted.pods[one.pod_uid].stays:
+                below.setdefault(above.path, []).append(one.effective)
+                continue
+            if one.container:
+                cpus = self._container_cpus(one)
+                if above.container:  # made by the container itself
+                    goal.cpus = (one.cpus & cpus or cpus or None) if self.v1 else None
+                    continue
+            else:
+                members = below.get(path, [])
+                if one.pod_uid:
+                    pod = self.wanted.pods[one.pod_uid]
+                    members += [pod.unnamed, *pod.containers.values()]
+                else:
+                    members.append(pools.get(_kube_qos(path) or KubeQos.GUARANTEED, EMPTY))
+                    if _kube_qos(path) is KubeQos.BEST_EFFORT:
+                        goal.quota = self.node.best_effort_quota
+                cpus = union(members) if all(members) and not is_kubelets else EMPTY
+                if not cpus and one.cpus:
+                    goal.cpus = wide or None
+            cpus &= self.cpus
+            goal.cpus = cpus or goal.cpus
+            below.setdefault(above.path, []).append(cpus)
+            if one.pod_uid and (pod := self.wanted.pods[one.pod_uid]).own:
+                goal.own, goal.alone, goal.quota = pod.own & self.cpus, pod.alone, NO_QUOTA
+                goal.mems = pod.mems & self.mems or None
+        for uid, pod in self.wanted.pods.items():
+            if self.by_path and (outside := pod.own - self.cpus):
+                self._tell(uid, UnboundReason.OUTSIDE, str(outside))
+
+    def set_goals_of_removal(self) -> None:
+        """Say what each cgroup is to have when nothing of ours is to be left."""
+        static = self.node.cpus.kubelet_static
+        by_uid = {pod.uid: pod for pod in self.node.pods}
+        shared = self.cpus - union(one.given for one in self.names.values() if static)
+        for path, one in self.by_path.items():
+            goal = self.goals[path]
+            goal.cpus = self.cpus if path and one.cpus else None
+            goal.mems = self.mems if path and one.mems and self.node.binds_memory else None
+            if not one.pod_uid:
+                continue
+            pod, container = by_uid[one.pod_uid], self.names.get(one.container)
+            if one.container and static and one.container not in self.sandboxes:
+                if may_be_kubelets(self.node, pod) and (container is None or container.whole_cpus):
+                    given = EMPTY if container is None else container.given
+                    goal.cpus = None if self._is_part(one, given) else given or None
+                elif goal.cpus:
+                    goal.cpus = shared
+            if self.wanted.pods[one.pod_uid].own and one.quota == NO_QUOTA:
+                limits = [limited.limit_milli for limited in pod.containers]
+                limit = container.limit_milli if container else sum(limits) * all(limits)
+                if limit and (container or not one.container):
+                    goal.quota = limit * one.period // 1000
+
+    def _container_cpus(self, one: CgroupNow) -> CpuSet:
+        pod = self.wanted.pods[one.pod_uid]
+        if one.container in self.sandboxes:
+            return pod.sandbox
+        named = self.names.get(one.container)
+        if named is None:
+            return pod.unnamed
+        cpus = pod.containers.get(named.name, EMPTY)
+        return EMPTY if not pod.own and self._is_part(one, named.given) else cpus
+
+    def _is_part(self, one: CgroupNow, given: CpuSet) -> bool:
+        """Tell whether kubelet may have given to it but a part of what several are said to have."""
+        return one.container in self.together and one.effective <= given
+
+    def move(self, dropped: Collection[str] = ()) -> None:
+        """Write lists of CPUs and memory nodes; `dropped` are no partitions any more."""
+        for file, top in ((CgroupFile.MEMS, self.mems), (CgroupFile.CPUS, self.cpus)):
+            is_cpus, cells = file is CgroupFile.CPUS, dict[str, Cell]()
+            if not is_cpus and not any(goal.mems for goal in self.goals.values()):
+                continue
+            for path, one in self.by_path.items():
+                goal = self.goals[path]
+                cells[path] = Cell(
+                    path=path,
+                    above=cells[_above(path)] if path else None,
+                    asked=one.cpus if is_cpus else one.mems,
+                    now=one.effective if is_cpus else one.effective_mems,
+                    goal=goal.cpus if is_cpus else goal.mems,
+                    owner=bool(goal.own),
+                    parted=is_cpus and one.partition in _VALID and path not in dropped,
+                )
+            for path, found in orderly(list(cells.values()), top, v1=self.v1):
+                self.write(path, file, str(found))
+            self.cells = cells
+
+    def dropped(self) -> list[CgroupNow]:
+        """Return the Pods' cgroups with exclusive CPUs, none of which are an LSE Pod's own."""
+        return [
+            one
+            for path, one in self.by_path.items()
+            if one.pod_uid
+            and not one.container
+            and (one.exclusive or one.partition not in {"", _MEMBER})
+            and not (self.goals[path].alone and one.exclusive & self.goals[path].own)
+        ]
+
+    def drop(self, dropped: Iterable[CgroupNow]) -> None:
+        for one in dropped:
+            if one.partition not in {"", _MEMBER}:
+                self.write(one.path, CgroupFile.PARTITION, _MEMBER)
+            if one.exclusive:
+                self.write(one.path, CgroupFile.EXCLUSIVE, "")
+
+    def part(self, dropped: Iterable[CgroupNow] = ()) -> None:
+        """
+        Make a partition of each LSE Pod's cgroup whose CPUs nobody else asks for any more.
+
+        Rule: the kernel's cgroup-v2, "cpuset.cpus.partition": a remote partition needs its CPUs in
+        `cpuset.cpus.exclusive` of every cgroup above it, which is kubepods' own: LSE Pods are
+        Guaranteed, and one that is not goes without.
+        """
+        waits = {one.path for one in dropped}
+        alone = (self.by_path[path] for path, goal in self.goals.items() if goal.alone)
+        pods = [one for one in alone if not one.container and one.path not in waits]
+        parts = {one.path: self.goals[one.path].own for one in pods if self._may_part(one)}
+        needed = {"": union(parts.values())} | parts
+        for path in reversed(needed) if self.by_path else ():
+            if (rest := self.by_path[path].exclusive) - needed[path]:
+                self.write(path, CgroupFile.EXCLUSIVE, str(rest & needed[path]))
+        for path, cpus in needed.items() if parts else ():
+            if self.tree.kernel < FREE_EXCLUSIVE_SINCE and not self.cells[path].asked:
+                self.write(path, CgroupFile.CPUS, str(self.cpus))
+            if cpus - self.by_path[path].exclusive:
+                self.write(path, CgroupFile.EXCLUSIVE, str(cpus))
+        for path in parts:
+            now = self.by_path[path].partition
+            if now == _MEMBER or (now not in _VALID and self.writes):
+                self.write(path, CgroupFile.PARTITION, _ROOT)
+            elif now not in _VALID:
+                self._tell(self.by_path[path].pod_uid, UnboundReason.NO_PARTITION, now)
+
+    def _may_part(self, one: CgroupNow) -> bool:
+        own, cell = self.goals[one.path].own, self.cells[one.path]
+        if one.partition in _VALID and one.exclusive == own:
+            return True
+        beside = [] if cell.above is None else cell.above.below
+        others = [other.path for other in beside if other is not cell and other.asked & own]
+        if self.v1 or self.tree.kernel < PARTITIONS_SINCE or not one.partition:
+            kernel = ".".join(map(str, self.tree.kernel))
+            about = f"cgroup v{self.tree.version.value}, kernel {kernel}"
+        elif _above(one.path):
+            about = f"in the cgroup {_above(one.path)}"
+        elif self.tree.above is not None and not own <= self.tree.above:
+            about = f"above {self.tree.kubepods} exclusive are {self.tree.above}"
+        elif others:
+            about = f"asked for by {', '.join(others)}"
+        else:
+            return True
+        self._tell(one.pod_uid, UnboundReason.NO_PARTITION, about)
+        return False
+
+    def set_quotas(self, *, upwards: bool = False) -> None:
+        """On v1 no quota may exceed that of the cgroup above: who gets more begins there."""
+        file, none = (CgroupFile.QUOTA, "-1") if self.v1 else (CgroupFile.MAX, "max")
+        for path in reversed(self.goals) if upwards else self.goals:
+            quota = self.goals[path].quota
+            if quota is not None and quota != self.by_path[path].quota:
+                self.write(path, file, none if quota == NO_QUOTA else str(quota))
+
+    def _tell(self, pod_uid: str, reason: UnboundReason, about: str) -> None:
+        self.unbound.append(Unbound(pod_uid=pod_uid, reason=reason, about=about))
+
+
+def _above(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _kube_qos(path: str) -> KubeQos | None:
+    """Return the class that a cgroup's place below kubepods tells, None = no QoS class's."""
+    first = path.partition("/")[0].lower()
+    for qos in (KubeQos.BEST_EFFORT, KubeQos.BURSTABLE):
+        if qos.lower() in first:
+            return qos
+    return None

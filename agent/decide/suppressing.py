@@ -1,0 +1,97 @@
+"""How much of a node best effort Pods get as others use more of it: off unless somebody asks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from agent.decide.cgroups import NO_QUOTA
+from agent.decide.pools import Pools, joined
+from ledger.domain.cpuset import CpuSet, cpuset_of
+from ledger.domain.topology import CpuTopology
+
+PERIOD_US: Final = 100_000
+CPUS_MIN: Final = 2
+QUOTA_US_MIN: Final = 2_000
+GROWTH_PERCENT: Final = 10
+"""Of the node, at most, in one step."""
+STEP_PERCENT: Final = 1
+"""Of the node: a quota that would change by less stays."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """
+    What is used of a node, in thousandths of a CPU.
+
+    Attributes:
+        pods: by Pods that are not best effort.
+        host: by programs of the host that somebody named.
+        system: by all else.
+        reserved: kept for that.
+    """
+
+    capacity: int
+    pods: int = 0
+    host: int = 0
+    system: int = 0
+    reserved: int = 0
+
+
+def left_for_best_effort(load: Load, *, threshold_percent: int) -> int:
+    """
+    Return what best effort Pods may use, in thousandths of a CPU; below 0 = others use too much.
+
+    Rule: Koordinator contract 9.5.
+    """
+    wanted = load.capacity * threshold_percent // 100
+    return wanted - load.pods - load.host - max(load.system, load.reserved)
+
+
+def suppressed_cpus(left: int, pools: Pools, topology: CpuTopology, now: CpuSet) -> CpuSet:
+    """
+    Return the CPUs of best effort Pods: never an LSE Pod's, nor any that kubelet gave.
+
+    Rule: Koordinator contract 9.5; issue: LSR Pods' CPUs only while the load is low. Parts of
+    shared and of LSR Pods' CPUs are as their numbers are. Where nothing is left, LSR Pods' are left
+    alone as long as there are others. First come kubelet's reserved CPUs, then those that best
+    effort has, then whole cores of all NUMA nodes in turn.
+    """
+    pool = joined(pools.best_effort)
+    lsr, shared = pool & pools.exclusive, pool - pools.exclusive
+    growth = -(-len(topology.cpus) * GROWTH_PERCENT // 100)
+    count = max(min(-(-left // 1000), len(now & pool) + growth), CPUS_MIN)
+    count = min(count, len(pool))
+    of_lsr = count * len(lsr) // (len(pool) or 1)
+    if left <= 0 and shared:
+        of_lsr, count = 0, min(count, len(shared))
+    turn = _turns(topology)
+
+    def first(cpus: CpuSet, number: int) -> list[int]:
+        def key(cpu: int) -> tuple[bool, bool, tuple[int, int, int]]:
+            return cpu not in pools.best_effort_first, cpu not in now, turn[cpu]
+
+        return sorted(cpus, key=key)[:number]
+
+    return cpuset_of([*first(lsr, of_lsr), *first(shared, count - of_lsr)])
+
+
+def suppressed_quota(left: int, capacity: int, now: int) -> int:
+    """Return the CFS quota of best effort Pods together, the other way to suppress them."""
+    wanted = max(left * PERIOD_US // 1000, QUOTA_US_MIN)
+    whole = capacity * PERIOD_US // 1000
+    had = whole if now == NO_QUOTA else now
+    if abs(wanted - had) * 100 < whole * STEP_PERCENT and wanted != QUOTA_US_MIN:
+        return now
+    return min(wanted, had + whole * GROWTH_PERCENT // 100)
+
+
+def _turns(topology: CpuTopology) -> dict[int, tuple[int, int, int]]:
+    """Return in which order CPUs are taken: cores of the NUMA nodes in turn, a core's together."""
+    turns: dict[int, tuple[int, int, int]] = {}
+    for numa in topology.numa_nodes:
+        here = topology.cpus_in_numa(numa)
+        cores = [core for core in topology.cores if topology.cpus_in_core(core) <= here]
+        for at, core in enumerate(cores):
+            turns |= {cpu: (at, numa, cpu) for cpu in topology.cpus_in_core(core)}
+    return turns

@@ -1,0 +1,163 @@
+"""What every Pod of a node is to be bound to: one answer for the runtime's hook and for cgroups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from agent.decide.cgroups import PodPlanned, Unbound, UnboundReason
+from agent.decide.container_cpus import CpuSource, KubeQos, PodOnNode, binding_of
+from agent.decide.holders import Holders
+from agent.decide.pools import NodeCpus, PodCpus, Pools, joined, pools_of
+from ledger.domain.annotations.qos import QosClass
+from ledger.domain.cpuset import EMPTY, CpuSet, cpuset_of, union
+from ledger.domain.resources import MEMORY
+
+_NEED_CPUS: Final = {CpuSource.SHARED, CpuSource.BEST_EFFORT, CpuSource.INHERITED}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePlanned:
+    """
+    A node to plan for.
+
+    Attributes:
+        held: who has CPUs of its own, by the ledger.
+        pods: those that kubelet runs or will run.
+        system: the CPUs of SYSTEM Pods.
+        best_effort: the CPUs that suppression leaves BE Pods; None = all of their pool.
+        best_effort_quota: or the CFS quota, in microseconds; None = nobody suppresses by it.
+        binds_memory: kubelet's memory manager binds nobody.
+    """
+
+    cpus: NodeCpus
+    held: Holders
+    pods: tuple[PodPlanned, ...]
+    system: CpuSet = EMPTY
+    best_effort: CpuSet | None = None
+    best_effort_quota: int | None = None
+    binds_memory: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodWanted:
+    """
+    What one Pod is to be bound to; an empty set = left alone.
+
+    Attributes:
+        containers: name -> CPUs.
+        sandbox: the CPUs of its sandbox container.
+        unnamed: those of a container whose name nobody knows yet.
+        own: the Pod's own CPUs; it has no CFS quota then.
+        alone: nobody else may run on them.
+        mems: memory nodes of all its containers.
+        stays: nothing of it is written, nor anything above it for its sake.
+    """
+
+    containers: Mapping[str, CpuSet] = field(default_factory=dict)
+    sandbox: CpuSet = EMPTY
+    unnamed: CpuSet = EMPTY
+    own: CpuSet = EMPTY
+    alone: bool = False
+    mems: CpuSet = EMPTY
+    stays: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What all Pods are to be bound to, by UID; `pools`: what suppression leaves of BE's pool."""
+
+    pods: Mapping[str, PodWanted]
+    pools: Pools
+    unbound: tuple[Unbound, ...] = ()
+
+
+def wanted_of(node: NodePlanned) -> Wanted:
+    """
+    Return what every Pod of the node is to be bound to. Pure and total.
+
+    Rule: Koordinator contract 9.3 and 9.4; CPU proposal, "Take over kubelet CPU management
+    policies". The ledger says who has CPUs of its own. What kubelet's static policy gave to a
+    container is in no pool, and nobody else's, whatever the ledger says.
+    """
+    owners = {
+        key.partition("/")[0]: holder
+        for key, holder in sorted(node.held.items())
+        if not holder.by_kubelet
+    }
+    given = [
+        (pod.uid, one.given)
+        for pod in (node.pods if node.cpus.kubelet_static else ())
+        for one in pod.containers
+        if one.given
+    ]
+    kubelets = union(cpus for uid, cpus in given if uid not in owners)
+    pinned = (PodCpus(cpus=cpus, by_kubelet=True) for _, cpus in given)
+    pools = pools_of(node.cpus, [*node.held.values(), *pinned])
+    if node.best_effort is not None:
+        left = tuple(replace(pool, cpus=pool.cpus & node.best_effort) for pool in pools.best_effort)
+        pools = replace(pools, best_effort=left)
+    pods, unbound = {}, []
+    for pod in node.pods:
+        pods[pod.uid], why = _pod_wanted(node, pod, owners.get(pod.uid), pools, kubelets)
+        unbound += why
+    return Wanted(pods=pods, pools=pools, unbound=tuple(unbound))
+
+
+def _pod_wanted(
+    node: NodePlanned, pod: PodPlanned, owner: PodCpus | None, pools: Pools, kubelets: CpuSet
+) -> tuple[PodWanted, list[Unbound]]:
+    """Return what one Pod is bound to; `kubelets`: what kubelet gave to Pods without."""
+    if pod.claims_cpus:
+        return PodWanted(), []
+    unbound: list[Unbound] = []
+
+    def tell(reason: UnboundReason, cpus: CpuSet = EMPTY) -> None:
+        unbound.append(Unbound(pod_uid=pod.uid, reason=reason, about=str(cpus)))
+
+    if owner is None and pod.status.cpuset:
+        tell(UnboundReason.NOT_RECORDED, pod.status.cpuset)
+        if pod.status.cpuset.isdisjoint(pools.exclusive):
+            return PodWanted(stays=True), unbound
+    own = EMPTY if owner is None else owner.cpus - kubelets
+    if owner is not None and own != owner.cpus:
+        tell(UnboundReason.KUBELET_GAVE, owner.cpus & kubelets)
+    on_node = PodOnNode(status=replace(pod.status, cpuset=own), qos=pod.qos, kube_qos=pod.kube_qos)
+    binding = binding_of(
+        on_node,
+        pools,
+        system=node.system,
+        kubelet_static=node.cpus.kubelet_static,
+        manages_best_effort=True,
+    )
+    inherits = binding.source is CpuSource.INHERITED  # from its class's cgroup, ours, too
+    cpus = joined(pools.best_effort) if inherits else binding.cpus
+    if not cpus and binding.source in _NEED_CPUS:
+        tell(UnboundReason.NO_CPUS_LEFT)
+    kubelets_own = owner is None and may_be_kubelets(node, pod)
+    mems = cpuset_of(
+        entry.node
+        for entry in pod.status.numa_node_resources
+        if own and node.binds_memory and dict(entry.resources).get(MEMORY)
+    )
+    return PodWanted(
+        containers={
+            one.name: one.given if kubelets_own and one.whole_cpus else cpus
+            for one in pod.containers
+        },
+        sandbox=cpus,
+        unnamed=EMPTY if kubelets_own else cpus,
+        own=own,
+        alone=bool(own) and owner is not None and owner.qos is QosClass.LSE,
+        mems=mems,
+    ), unbound
+
+
+def may_be_kubelets(node: NodePlanned, pod: PodPlanned) -> bool:
+    """Tell whether kubelet's static CPU manager pins a container of the Pod, or may."""
+    return (
+        node.cpus.kubelet_static
+        and pod.kube_qos is KubeQos.GUARANTEED
+        and (not pod.containers or any(one.whole_cpus for one in pod.containers))
+    )
