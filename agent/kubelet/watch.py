@@ -19,16 +19,21 @@ from agent.decide.pod_words import PodWords, pod_words
 from agent.https import Caller, NoAnswerError
 from ledger.domain.dialects.names import FOREIGN_WORDS
 from ledger.domain.errors import InputError
-from ledger.domain.resources import ANNOTATION_TENURE_PROOF
+from ledger.domain.resources import (
+    ANNOTATION_RESOURCE_STATUS,
+    ANNOTATION_TENURE_PROOF,
+    LABEL_QOS_CLASS,
+)
 
 PATH: Final = "/pods"
 CALL_SECONDS: Final = 5.0
 _GOOD: Final = 200
 SOURCE: Final = "kubernetes.io/config.source"
-ANNOTATIONS: Final = {SOURCE, ANNOTATION_TENURE_PROOF}.union(
-    *(words.allocation_annotations for words in FOREIGN_WORDS)
-)
-"""Those that are read here."""
+KEYS: Final = {
+    *(SOURCE, ANNOTATION_TENURE_PROOF, ANNOTATION_RESOURCE_STATUS, LABEL_QOS_CLASS),
+    *(key for words in FOREIGN_WORDS for key in words.allocation_annotations),
+}
+"""Of the annotations and labels that are read here."""
 
 Pod = Mapping[str, Any]
 """An object as the API has it, with the spec that kubelet runs, as far as it is read here."""
@@ -56,11 +61,16 @@ class KubeletPods:
             NoAnswerError: kubelet does not answer, or not to us.
             InputError: its answer can't be read, or we have no token.
         """
-        answer = await self.caller.call(PATH, seconds=CALL_SECONDS)
-        if answer.status != _GOOD:
-            words = answer.body[:200].decode(errors="replace").strip()
-            raise NoAnswerError(f"kubelet refuses: {answer.status}: {words}")
-        return read_pods(answer.body)
+        return read_pods(await ask(self.caller, PATH))
+
+
+async def ask(caller: Caller, path: str) -> bytes:
+    """Return what kubelet answers. Raises NoAnswerError, InputError: nothing, or we can't ask."""
+    answer = await caller.call(path, seconds=CALL_SECONDS)
+    if answer.status != _GOOD:
+        words = answer.body[:200].decode(errors="replace").strip()
+        raise NoAnswerError(f"kubelet refuses: {answer.status}: {words}")
+    return answer.body
 
 
 def read_pods(body: bytes) -> Sequence[Pod]:
@@ -81,11 +91,13 @@ class _Metadata(_Part):
     name: Any = None
     namespace: Any = None
     annotations: dict[str, Any] | None = None
+    labels: dict[str, Any] | None = None
     deletion_timestamp: Any = None
 
     def __post_init__(self) -> None:
-        written = self.annotations or {}
-        self.annotations = {key: written[key] for key in written.keys() & ANNOTATIONS}
+        written, labels = self.annotations or {}, self.labels or {}
+        self.annotations = {key: written[key] for key in written.keys() & KEYS}
+        self.labels = {key: labels[key] for key in labels.keys() & KEYS} or None
 
 
 class _Container(_Part):

@@ -180,7 +180,7 @@ def _device(
             "name": node["metadata"]["name"],
             "labels": labels,
             "annotations": _annotations(found),
-            "ownerReferences": [_owner(node["metadata"])],
+            "ownerReferences": [owner_of(node["metadata"])],
         },
         # Always with a list: a spec that an apply takes the last field of is null.
         "spec": {
@@ -506,7 +506,8 @@ def is_of_another(identity: Identity, node: Object) -> bool:
     return {"systemUUID", "machineID"} <= differs
 
 
-def _owner(metadata: Object) -> dict[str, Any]:
+def owner_of(metadata: Object) -> dict[str, Any]:
+    """Return the reference to a Node as the owner of an object, which goes with it."""
     return {
         "apiVersion": "v1",
         "kind": "Node",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from agent.decide.isolation import Provider
+from agent.decide.node_cpus import FoundCpus
 from agent.decide.node_holdings import HeldByPod
 from agent.discover.faults import CardFault
 from agent.discover.machine import Discovery, Fault
@@ -23,9 +24,11 @@ from agent.report.device import (
 from agent.report.held import Asked
 from agent.report.offers import node_offers
 from agent.report.settle import MANAGER, Path, Settled, Step, settle
+from agent.report.topology import build_topology
 from certs.ports import ApiError, ConflictError, api_path
 from ledger.domain.dialects.names import OUR_DIALECT, Dialect
-from ledger.domain.kube.object_fields import found_in
+from ledger.domain.errors import InputError
+from ledger.domain.kube.object_fields import found_in, items_in
 from ledger.domain.resources import LABEL_GPU_ISOLATION_PROVIDER
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 
@@ -37,6 +40,8 @@ REPAIR_SECONDS: Final = 600.0
 NODE_ABSENT: Final = "NodeAbsent"
 OTHER_MACHINE: Final = "OtherMachine"
 NO_DEVICE_KIND: Final = "NoDeviceKind"
+NO_TOPOLOGY_KIND: Final = "NoTopologyKind"
+CPUS_UNKNOWN: Final = "CPUsUnknown"
 NOT_KNOWN: Final = "FieldNotKnown"
 FOREIGN: Final = "ForeignFieldManager"
 UNREPORTED: Final = "Unreported"
@@ -58,6 +63,11 @@ def path_of_node(name: str, *part: str) -> str:
 def path_of_device(name: str) -> str:
     """Return the path of a Node's Device."""
     return api_path("scheduling.koordinator.sh/v1alpha1", "devices", name)
+
+
+def path_of_topology(name: str) -> str:
+    """Return the path of a Node's NodeResourceTopology."""
+    return api_path("topology.node.k8s.io/v1alpha2", "noderesourcetopologies", name)
 
 
 class Applier(Protocol):
@@ -114,9 +124,10 @@ class Reporter:
         found: Discovery,
         pods: Sequence[HeldByPod] | None = None,
         asked: Asked | None = None,
+        cpus: FoundCpus | None = None,
     ) -> Reported:
         """
-        Bring the Device object and the Node to what was found; write nothing that is so already.
+        Bring the node's objects to what was found; write nothing that is so already.
 
         Every part is a call of its own: one that fails keeps no other from being written, and is
         tried again in the next round.
@@ -125,6 +136,7 @@ class Reporter:
             pods: what the ledger says is held here; None = not known, and then not told.
             asked: what the Pods that live here ask for; None = not known, and then nothing falls as
                 cards fill.
+            cpus: None = not to be reported, or not known; without `pods` they are not.
         """
         written: list[str] = []
         problems: list[Fault] = []
@@ -152,7 +164,19 @@ class Reporter:
                 vocabulary=self.vocabulary,
             )
         latest = {node_path: node, device_path: there}
-        for part in self._parts(want, quantities):
+        parts = self._parts(want, quantities)
+        if cpus is not None and pods is not None:
+            devices = items_in(want.device, "spec", "devices")
+            try:
+                topology = build_topology(cpus, node, devices, pods)
+                part = _Part(path=path_of_topology(self.node_name), want=topology, whole=True)
+                latest[part.path] = await self.objects.read(part.path)
+                parts.append(part)
+            except InputError as error:
+                problems.append(Fault(reason=CPUS_UNKNOWN, message=str(error)))
+            except (ApiError, ConflictError) as error:
+                problems.append(Fault(reason=UNREPORTED, message=str(error)))
+        for part in parts:
             try:
                 answer = await self._written(part, latest[part.path], problems)
                 if answer is not None:
@@ -160,7 +184,8 @@ class Reporter:
                     written.append(part.where)
             except (ApiError, ConflictError) as error:
                 absent = isinstance(error, ApiError) and error.status == _NOT_FOUND
-                reason = NO_DEVICE_KIND if absent else UNREPORTED
+                kind = NO_TOPOLOGY_KIND if part.whole else NO_DEVICE_KIND
+                reason = kind if absent else UNREPORTED
                 problems.append(Fault(reason=reason, message=str(error)))
         unheard = recoveries(latest[device_path])
         return Reported(
@@ -205,6 +230,7 @@ class Reporter:
             subresource=part.part,
             repairs=self._lately(part.where),
             wrote=part.where in self._wrote,
+            whole=part.whole,
         )
         if settled.step is Step.NOTHING:
             return None
@@ -245,11 +271,17 @@ class Reporter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """Fields of one object that are written together; `part` is its subresource, or none."""
+    """
+    Fields of one object that are written together; `part` is its subresource, or none.
+
+    Attributes:
+        whole: the object is ours or somebody else's, and never both.
+    """
 
     path: str
     want: Object
     part: str = ""
+    whole: bool = False
 
     @property
     def where(self) -> str:
@@ -266,5 +298,5 @@ def _without(want: Object, unknown: set[Path]) -> Object:
 
 
 def _kept(part: _Part, settled: Settled) -> str:
-    fields = ", ".join(".".join(path) for path in settled.paths[:4])
+    fields = ", ".join(".".join(path) for path in settled.paths[:4]) or "the whole object"
     return f"{part.where}: written by {', '.join(settled.managers)}, not by us: {fields}"

@@ -22,6 +22,8 @@ REPAIRS_MAX: Final = 3
 """Who takes a field back more often than that keeps it: two that repair each other never end."""
 
 _APPLY: Final = "Apply"
+_LISTS: Final = ("topologyPolicies", "attributes", "zones")
+"""The parts of a NodeResourceTopology, which has no spec and no status."""
 _MAPS: Final = frozenset({("metadata", "labels"), ("metadata", "annotations")})
 _QUANTITIES: Final = frozenset({("status", "capacity"), ("status", "allocatable")})
 _CAPACITY: Final = ("status", "capacity")
@@ -60,6 +62,7 @@ def settle(
     subresource: str = "",
     repairs: int = 0,
     wrote: bool = False,
+    whole: bool = False,
 ) -> Settled:
     """
     Decide what to do about the fields of `want` in the object that is there.
@@ -74,12 +77,18 @@ def settle(
         subresource: the part of the object that is written, `status` or none.
         repairs: how often these fields were taken back of late.
         wrote: we have written to this part of the object, whatever it says of that.
+        whole: nothing is put beside others' fields, also where these say the same.
     """
     if there is None:
         return Settled(step=Step.APPLY, paths=tuple(leaves(want)))
     managed = _managed(there, subresource)
     ours = managed.pop((MANAGER, _APPLY), None)
     wanted = tuple(leaves(want))
+    if whole and ours is None:
+        owners = ((name, of) for (name, _), of in managed.items())
+        others = {name for name, of in owners if any(_owns(of, path) for path in wanted)}
+        if others:
+            return Settled(step=Step.STOP, managers=tuple(sorted(others)))
     differing = [
         path for path in wanted if not _same(path, found_in(want, *path), found_in(there, *path))
     ]
@@ -120,6 +129,7 @@ def leaves(thing: Object) -> Iterator[Path]:
                 yield from ((*path, key) for key in sorted(value or {}))
             elif top != "metadata":
                 yield path
+    yield from ((name,) for name in _LISTS if name in thing)
 
 
 def _same(path: Path, want: Any, there: Any) -> bool:  # noqa: ANN401 - JSON

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import grpc
 import grpc.aio
@@ -15,6 +15,7 @@ from agent.discover.host_files import HostFiles
 from agent.witness import said
 from agent.witness.said import EXITED, Inside, KubeletSaid, Listed
 from agent.witness.seen import Place, place_of
+from ledger.domain.cpuset import CpuSet, cpuset_of
 from ledger.domain.errors import InputError, TenureError
 
 CALL_SECONDS: Final = 10.0
@@ -22,6 +23,7 @@ MESSAGE_MAX: Final = 16 * 2**20
 """What kubelet and containerd let their own clients receive."""
 CONTAINERS_MAX: Final = 4096
 """Of so many a node tells; kubelet takes 110 Pods, and containers that ended are listed a while."""
+_T = TypeVar("_T")
 
 
 class AwayError(TenureError):
@@ -41,16 +43,23 @@ class PodResources:
             answer = await _answer(
                 channel, call, said.ListPodResourcesRequest(), said.ListPodResourcesResponse
             )
-        return said.said_by_kubelet(answer)
+        return _read(said.said_by_kubelet, answer)
 
     async def offered(self, resource: str) -> frozenset[str]:
         """Return the ids of a resource that kubelet would give. Raises AwayError."""
+        devices = (await self._allocatable()).devices
+        found = (one for one in devices if one.resource_name == resource)
+        return frozenset(each for one in found for each in one.device_ids)
+
+    async def offered_cpus(self) -> CpuSet:
+        """Return the CPUs that kubelet's static policy would give. Raises AwayError."""
+        return _read(cpuset_of, (await self._allocatable()).cpu_ids)
+
+    async def _allocatable(self) -> Any:  # noqa: ANN401 - a message
         call = f"/{said.POD_RESOURCES}.PodResourcesLister/GetAllocatableResources"
         asked = said.AllocatableResourcesRequest()
         async with _channel(self._socket) as channel:
-            answer = await _answer(channel, call, asked, said.AllocatableResourcesResponse)
-        found = (one for one in answer.devices if one.resource_name == resource)
-        return frozenset(each for one in found for each in one.device_ids)
+            return await _answer(channel, call, asked, said.AllocatableResourcesResponse)
 
 
 class Runtime:
@@ -118,6 +127,13 @@ def places(host: HostFiles, pids: Iterable[int]) -> dict[int, Place | None]:
         except (OSError, ValueError):
             continue
     return found
+
+
+def _read(read: Callable[[Any], _T], answer: Any) -> _T:  # noqa: ANN401 - a message
+    try:
+        return read(answer)
+    except InputError as error:
+        raise AwayError(f"not an answer: {error}") from error
 
 
 def _channel(socket: Path) -> grpc.aio.Channel:

@@ -8,12 +8,13 @@ Pure: messages in, values out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 
 from agent.protobuf import MAP, Tables, classes
+from ledger.domain.cpuset import EMPTY, CpuSet, cpuset_of
 from ledger.domain.errors import InputError
 
 POD_RESOURCES: Final = "v1"
@@ -34,7 +35,10 @@ _OF_KUBELET: Final[Tables] = {
     "ListPodResourcesRequest": (),
     "ListPodResourcesResponse": ((1, "pod_resources", "every PodResources"),),
     "AllocatableResourcesRequest": (),
-    "AllocatableResourcesResponse": ((1, "devices", "every ContainerDevices"),),
+    "AllocatableResourcesResponse": (
+        (1, "devices", "every ContainerDevices"),
+        (2, "cpu_ids", "every int64"),
+    ),
     "PodResources": (
         (1, "name", "string"),
         (2, "namespace", "string"),
@@ -43,6 +47,7 @@ _OF_KUBELET: Final[Tables] = {
     "ContainerResources": (
         (1, "name", "string"),
         (2, "devices", "every ContainerDevices"),
+        (3, "cpu_ids", "every int64"),
         (5, "dynamic_resources", "every DynamicResource"),
     ),
     "DynamicResource": ((2, "claim_name", "string"), (3, "claim_namespace", "string")),
@@ -94,10 +99,11 @@ class Given:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeletSaid:
-    """What kubelet answers: devices, and claims by namespace and name."""
+    """What kubelet answers: devices, claims and Pods' own CPUs, both by namespace and name."""
 
     given: tuple[Given, ...] = ()
     claims: frozenset[tuple[str, str]] = frozenset()
+    cpus: Mapping[tuple[str, str], CpuSet] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,9 +185,13 @@ def said_by_kubelet(answer: Any) -> KubeletSaid:  # noqa: ANN401 - a message
     """Return what a ListPodResourcesResponse says; kubelet says a resource's ids in parts."""
     found: dict[tuple[tuple[str, str], str, str], frozenset[str]] = {}
     claims: set[tuple[str, str]] = set()
+    cpus: dict[tuple[str, str], CpuSet] = {}
     for pod in answer.pod_resources:
         for container in pod.containers:
             claims |= {(one.claim_namespace, one.claim_name) for one in container.dynamic_resources}
+            if container.cpu_ids:
+                named = (pod.namespace, pod.name)
+                cpus[named] = cpus.get(named, EMPTY) | cpuset_of(container.cpu_ids)
             for devices in container.devices:
                 key = ((pod.namespace, pod.name), container.name, devices.resource_name)
                 found[key] = found.get(key, frozenset()) | set(devices.device_ids)
@@ -189,7 +199,7 @@ def said_by_kubelet(answer: Any) -> KubeletSaid:  # noqa: ANN401 - a message
         Given(pod=pod, container=container, resource=resource, ids=ids)
         for (pod, container, resource), ids in found.items()
     )
-    return KubeletSaid(given=given, claims=frozenset(claims))
+    return KubeletSaid(given=given, claims=frozenset(claims), cpus=cpus)
 
 
 def listed(answer: Any) -> tuple[Listed, ...]:  # noqa: ANN401 - a message

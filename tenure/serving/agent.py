@@ -37,6 +37,7 @@ from certs.ports import ConflictError, api_path
 from ledger.domain.errors import InputError
 from tenure.exits import with_next
 from tenure.kube.objects import KubeObjects, connected
+from tenure.serving.agent_cpus import make_cpu_reader
 from tenure.serving.agent_environment import FILE_NAME as FILE_NAME_OF_PROOF
 from tenure.serving.agent_environment import Prover, proving, stamp_of
 from tenure.serving.agent_options import AgentMode, AgentOptions
@@ -117,6 +118,7 @@ async def serve_agent(options: AgentOptions) -> None:
                 tasks=tasks,
                 own_pod=("", "") if told is None else told.own_pod,
             )
+            node = replace(node, cpus=make_cpu_reader(options, kubelet))
             if isinstance(served, GpuShare | ShareSlots):
                 node = replace(node, heard=served.saw)
                 _mark(objects, options.node, served, registry, tasks)

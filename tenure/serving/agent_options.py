@@ -161,6 +161,14 @@ class AgentOptions:
     bandwidth: Annotated[
         Path | None, Option("With --node: what p2pBandwidthLatencyTest or nccl-tests printed.")
     ] = None
+    topology: Annotated[
+        str,
+        Option(
+            "With --node: report its CPUs in a NodeResourceTopology; kubelet's own policies are"
+            " asked for (configz), or in the FILE of its configuration.",
+            metavar="configz|FILE",
+        ),
+    ] = ""
     report_seconds: Annotated[
         float, Option("With --node: seconds between two reports.", least=0.1)
     ] = 30.0

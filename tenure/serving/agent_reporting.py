@@ -34,6 +34,7 @@ from ledger.domain.errors import InputError
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 from tenure.exits import with_next
 from tenure.kube.objects import KubeObjects
+from tenure.serving.agent_cpus import CpuReader
 from tenure.serving.agent_options import AgentMode, AgentOptions
 from tenure.serving.background import Tasks, every
 
@@ -60,6 +61,7 @@ class NodeToTell:
             at keeps its own.
         heard: is told what the machine has, at each round.
         closes: what closes all of its cards at this moment; asked again and again.
+        cpus: reads its CPUs; None = they are not reported.
     """
 
     held: NodeWord
@@ -67,6 +69,12 @@ class NodeToTell:
     isolation: Provider
     heard: Callable[[Discovery], None] = lambda _: None
     closes: Callable[[], tuple[Fault, ...]] = tuple
+    cpus: CpuReader | None = None
+
+    def version(self) -> object:
+        """Return what differs from before once a round has something new to tell."""
+        cpus = None if self.cpus is None else self.cpus.version()
+        return self.held.version(), self.closes(), cpus
 
 
 def offered(names: Iterable[str], option: str) -> frozenset[Dialect]:
@@ -204,8 +212,9 @@ async def reporting(
             kept.is_whole = True
         node.heard(marked(found, kept.faults))
         now = marked(found, kept.faults, node.closes())
-        told = await reporter.report(now, pods, node.held.asked())
-        said.round(told, (*unsaved, *unread))
+        cpus, unknown = (None, ()) if node.cpus is None else await node.cpus.read()
+        told = await reporter.report(now, pods, node.held.asked(), cpus)
+        said.round(told, (*unsaved, *unread, *unknown))
         for device in told.recovered:
             if kept.recover(device):
                 _log.info("declared whole again", extra={"device_id": device})
@@ -228,11 +237,11 @@ def _held(held: NodeWord) -> tuple[Sequence[HeldByPod] | None, tuple[Fault, ...]
 
 def _watching(node: NodeToTell, soon: asyncio.Event) -> Callable[[], Awaitable[None]]:
     """Return what has a round begin when somebody holds something else, or cards open or close."""
-    known = (node.held.version(), node.closes())
+    known = node.version()
 
     async def look() -> None:
         nonlocal known
-        now = (node.held.version(), node.closes())
+        now = node.version()
         if now != known:
             known = now
             soon.set()

@@ -390,6 +390,10 @@ def agent(
         bool,
         typer.Option("--claims", help="Confirm the ends of claims, by kubelet's own folder."),
     ] = False,
+    topology: Annotated[
+        bool,
+        typer.Option("--topology", help="Report nodes' CPUs, where Koordinator's agent does not."),
+    ] = False,
     env: Annotated[
         bool, typer.Option("--env", help="The mode env, and what it needs: a Pod that proves it.")
     ] = False,

@@ -13,7 +13,7 @@ from tests.support.kube.agents import agent_token
 from tests.support.kube.api import Api
 from tests.support.kube.bursts import eventually
 from tests.support.kube.control_plane import ControlPlane
-from tests.support.kube.inventory import DEVICES, know
+from tests.support.kube.inventory import DEVICES, TOPOLOGIES, know
 from tests.support.kube.pods import pod, pods_in
 from tests.support.kube.webhooks import apply, expect_taken, remove
 from tests.support.manifests import AGENT_ACCOUNT, printed_agent
@@ -22,7 +22,7 @@ OURS: Final = "tenure-agents"
 NODES: Final = "/api/v1/nodes"
 APPLY: Final = "application/apply-patch+yaml"
 AGENT: Final = "?fieldManager=tenure-agent"
-OPTIONS: Final = ("--namespace", OURS, "--gpushare")
+OPTIONS: Final = ("--namespace", OURS, "--gpushare", "--topology")
 REFUSED: Final = "own node alone"
 
 
@@ -38,6 +38,7 @@ class Agents:
 def agents(plane: ControlPlane) -> Iterator[Agents]:
     """Everything that is printed, applied, and in force."""
     know(plane, DEVICES, "Device")
+    know(plane, TOPOLOGIES, "NodeResourceTopology")
     plane.api().create("/api/v1/namespaces", {"metadata": {"name": OURS}})
     made = printed_agent(*OPTIONS)
     apply(plane, made)
@@ -68,6 +69,7 @@ def agents(plane: ControlPlane) -> Iterator[Agents]:
     for name in ("agent", "on-agent-a", "on-agent-b"):
         plane.api().delete(f"{pods_in(OURS)}/{name}?gracePeriodSeconds=0")
     plane.api().delete(f"{DEVICES}/agent-a")
+    plane.api().delete(f"{TOPOLOGIES}/agent-a")
     remove(plane, [*nodes, *made])
 
 
@@ -82,6 +84,12 @@ def node(name: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
     return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, **more}
 
 
+def topology(name: str) -> dict[str, Any]:
+    """Return a NodeResourceTopology as an agent applies it."""
+    kind = {"apiVersion": "topology.node.k8s.io/v1alpha1", "kind": "NodeResourceTopology"}
+    return {**kind, "metadata": {"name": name}, "topologyPolicies": ["None"], "zones": []}
+
+
 def writes(name: str) -> list[tuple[str, dict[str, Any]]]:
     """Return what an agent applies to a node's objects, by path."""
     labelled = node(name)
@@ -92,6 +100,7 @@ def writes(name: str) -> list[tuple[str, dict[str, Any]]]:
         (f"{NODES}/{name}/status", node(name, status={"capacity": capacity})),
         (f"{DEVICES}/{name}", device(name)),
         (f"{DEVICES}/{name}/status", {**device(name), "status": {"allocations": []}}),
+        (f"{TOPOLOGIES}/{name}", topology(name)),
     ]
 
 
@@ -106,7 +115,7 @@ def test_an_agent_writes_what_is_of_its_own_node(agents: Agents) -> None:
     for path, body in writes("agent-a"):
         reply = agents.mine.patch(f"{path}{AGENT}&force=true", body, APPLY)
         assert reply.ok, (path, reply.message)
-    for kind in (NODES, DEVICES):
+    for kind in (NODES, DEVICES, TOPOLOGIES):
         assert agents.mine.get(f"{kind}/agent-a").ok
     marked = {"metadata": {"annotations": {MARK: "true"}}}
     reply = agents.mine.patch(f"{pods_in(OURS)}/on-agent-a", marked)
@@ -142,8 +151,9 @@ def test_an_agent_writes_nothing_of_another_node(plane: ControlPlane, agents: Ag
             assert plane.api().create(DEVICES, device("agent-b")).ok
         reply = agents.mine.patch(f"{path}{AGENT}&force=true", body, APPLY)
         assert (reply.status, REFUSED in reply.message) == (403, True), (path, reply.message)
-    created = agents.mine.create(DEVICES, device("agent-c"))
-    assert (created.status, REFUSED in created.message) == (403, True)
+    for kind, made in ((DEVICES, device("agent-c")), (TOPOLOGIES, topology("agent-c"))):
+        created = agents.mine.create(kind, made)
+        assert (created.status, REFUSED in created.message) == (403, True)
     marked = {"metadata": {"annotations": {MARK: "true"}}}
     reply = agents.mine.patch(f"{pods_in(OURS)}/on-agent-b", marked)
     assert (reply.status, REFUSED in reply.message) == (403, True)
@@ -172,10 +182,15 @@ def test_who_has_the_rights_without_the_claim_writes_nothing(agents: Agents) -> 
         f"{pods_in(OURS)}/agent",
         NODES,
         DEVICES,
+        TOPOLOGIES,
         f"/api/v1/namespaces/{OURS}/secrets",
         f"{NODES}/agent-a/proxy/pods",
+        f"{NODES}/agent-a/proxy/configz",
     ],
-    ids=["all Pods", "Pods", "a Pod", "Nodes", "Devices", "Secrets", "kubelet by way of the API"],
+    ids=[
+        *("all Pods", "Pods", "a Pod", "Nodes", "Devices", "topologies", "Secrets"),
+        *("kubelet's Pods by way of the API", "its configuration by way of the API"),
+    ],
 )
 def test_an_agent_reads_its_own_objects_alone(agents: Agents, path: str) -> None:
     """Above all no list of Pods: they come from kubelet."""

@@ -17,22 +17,33 @@ import pynvml
 import pytest
 import yaml
 
+from agent.decide.node_cpus import KubeletManagers
+from agent.decide.node_holdings import HeldByPod
 from agent.discover.faults import CardFault, Faults, marked, recovered
 from agent.discover.machine import Card, Discovery, Fault
 from agent.report.condition import LOOK_SECONDS, Condition, NodeCondition
-from agent.report.reporter import DEVICES, Reported
+from agent.report.reporter import DEVICES, Reported, path_of_topology
+from ledger.domain.annotations.node_cpu import KubeletCpuPolicy
 from ledger.domain.annotations.proof import ProvenContainer, ProvenDevice
+from ledger.domain.cpuset import parse_cpuset
 from ledger.domain.kube.node_objects import decode_node
+from ledger.domain.kube.nrt_objects import read_topology
 from ledger.domain.quantity import quantity_of
 from tenure.kube.objects import connected
+from tests.e2e.test_scheduler import is_refused, node_of
+from tests.support.found_cpus import found_cpus, holding, pod_here
 from tests.support.kube.binaries import programs
+from tests.support.kube.bursts import DIALECTS, eventually, remove_pods
 from tests.support.kube.control_plane import ADMIN, ControlPlane, control_plane, free_port
 from tests.support.kube.inventory import TOPOLOGIES
+from tests.support.kube.pods import pod, pods_in
 from tests.support.kube.reporting import NOW, Agent, as_kubelet, device, quantities
+from tests.support.kube.schedulers import Identities, asking, extender
 from tests.support.machines_found import TWO_CARDS, write_machine
 from tests.support.nvml.driver import GIB, TABLE, Driver, shim
 from tests.support.process import COMMAND, environment, tenure
 from tests.support.proofs import held_by_pod
+from tests.support.topologies import MACHINE_X
 
 NODES: Final = "/api/v1/nodes"
 DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -592,3 +603,137 @@ def test_a_condition_of_ours_is_repaired_and_taken_away_whole(own: ControlPlane,
             assert conditions() == {"Ready": ""}
 
     asyncio.run(run())
+
+
+STATUS: Final = "scheduling.koordinator.sh/resource-status"
+ALLOCS: Final = "node.koordinator.sh/pod-cpu-allocs"
+ALIGNED: Final = KubeletManagers(
+    cpu=KubeletCpuPolicy(
+        policy="static",
+        options=(("full-pcpus-only", "true"),),
+        reserved_cpus=parse_cpuset("0,12"),
+    ),
+    topology_policy="restricted",
+    topology_scope="pod",
+)
+PINNED: Final = found_cpus(
+    MACHINE_X,
+    managers=ALIGNED,
+    pinned={"g": "1,13"},
+    pods=[pod_here("g")],
+)
+"""Machine X with a Pod that kubelet's static policy pinned."""
+
+
+def test_cpus_are_written_on_difference_and_read_back_by_the_scheduler(
+    own: ControlPlane, node: str
+) -> None:
+    """In both versions of the kind; what was not known of CPUs before changes nothing else."""
+    agent = Agent(own, node)
+    agent.report()
+    path = path_of_topology(node)
+    assert agent.report(cpus=PINNED) == Reported(written=(path,))
+    before = own.api().get(path).body
+    for again in (agent, Agent(own, node)):
+        assert again.report(cpus=PINNED) == Reported()
+    assert own.api().get(path).body == before
+    assert [one["name"] for one in before["attributes"]] == [
+        "topologyManagerPolicy",
+        "topologyManagerScope",
+    ]
+    for version in (before, own.api().get(f"{TOPOLOGIES}/{node}").body):
+        read = read_topology(version)
+        assert read.cpus == MACHINE_X
+        assert (read.pinned, read.reserved) == (parse_cpuset("1,13"), parse_cpuset("0-1,12-13"))
+        assert (str(read.numa_policy), read.pod_scope) == ("Restricted", True)
+        assert [zone.cpu_milli for zone in read.zones] == [12_000, 12_000]
+    assert agent.report(cpus=PINNED, pods=(holding("r", "2-3"),)).written[-1] == path
+    allocs = json.loads(own.api().get(path).body["metadata"]["annotations"][ALLOCS])
+    assert [(one["uid"], one["cpuset"], one.get("managedByKubelet")) for one in allocs] == [
+        ("g", "1,13", True),
+        ("r", "2-3", None),
+    ]
+
+
+def test_cpus_that_somebody_edits_are_taken_back_and_who_reports_them_already_is_left(
+    own: ControlPlane, node: str
+) -> None:
+    """Koordinator's agent updates the whole object; nothing of ours is put beside its fields."""
+    agent, path = Agent(own, node), path_of_topology(node)
+    agent.report(cpus=PINNED)
+    whole = own.api().get(path).body
+    edit = {"metadata": {"annotations": {ALLOCS: "null"}}, "zones": []}
+    assert own.api().patch(f"{path}?fieldManager=kubectl-edit", edit).ok
+    assert agent.report(cpus=PINNED).written == (path,)
+    mended = own.api().get(path).body
+    assert (mended["zones"], mended["metadata"]["annotations"]) == (
+        whole["zones"],
+        whole["metadata"]["annotations"],
+    )
+
+    assert own.api().delete(path).ok
+    theirs = {
+        "apiVersion": "topology.node.k8s.io/v1alpha1",
+        "kind": "NodeResourceTopology",
+        "metadata": {"name": node, "labels": {"app.kubernetes.io/managed-by": "Koordinator"}},
+        "topologyPolicies": ["None"],
+        "zones": [],
+    }
+    made = own.api().create(f"{TOPOLOGIES}?fieldManager=koordlet", theirs)
+    assert made.ok, made.message
+    report = agent.report(cpus=PINNED)
+    assert (report.written, reasons(report)) == ((), ["ForeignFieldManager"])
+    assert "koordlet" in report.problems[0].message
+    left = own.api().get(path).body
+    assert (left["zones"], "annotations" in left["metadata"]) == ([], False)
+    assert own.api().delete(path).ok
+    assert agent.report(cpus=PINNED).written == (path,)
+
+
+@pytest.mark.parametrize("ledger", ["sqlite"], indirect=True)
+def test_an_lsr_pod_is_placed_by_what_the_agent_reports(
+    own: ControlPlane, node: str, ledger: str, identities: Identities
+) -> None:
+    """Without koordlet: on none of the CPUs that kubelet keeps or gave; then all hear of it."""
+    api = own.api()
+    for name in ("tenure-system", "team"):
+        api.create("/api/v1/namespaces", {"metadata": {"name": name}})
+    labels = {"kubernetes.io/hostname": node, "tenure.sh/cpu-managed": "true"}
+    assert api.patch(f"{NODES}/{node}", {"metadata": {"labels": labels}}).ok
+    amounts = {"cpu": "24", "memory": "128Gi", "pods": "110"}
+    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}
+    as_kubelet(own, node, {"capacity": amounts, "allocatable": amounts, "conditions": [ready]})
+    agent, where = Agent(own, node), pods_in("team")
+    agent.report(Discovery())
+    one = f"{where}/lsr"
+
+    def bound() -> dict[str, object] | None:
+        found = api.get(one).body
+        return dict(found) if found["spec"].get("nodeName") else None
+
+    with (
+        extender(own, ledger, identities, forked=True) as served,
+        own.scheduler(asking(own, served, identities)),
+    ):
+        assert api.create(where, pod("lsr", schedulerName="tenure", **DIALECTS["cpuset"])).ok
+        eventually(lambda: is_refused(own, one) or node_of(own, one))
+        assert not node_of(own, one), "nobody reports a CPU"
+        assert agent.report(Discovery(), cpus=PINNED).problems == ()
+        placed = eventually(bound)
+    remove_pods(own, where, ["lsr"])
+    cpus = parse_cpuset(json.loads(placed["metadata"]["annotations"][STATUS])["cpuset"])
+    assert len(cpus) == 4
+    assert cpus.isdisjoint(parse_cpuset("0-1,12-13"))
+    uid = placed["metadata"]["uid"]
+    granted: HeldByPod = replace(holding(uid, str(cpus)), namespace="team", pod_name="lsr")
+    agent.report(Discovery(), (granted,), cpus=PINNED)
+    written = api.get(path_of_topology(node)).body["metadata"]["annotations"]
+    assert json.loads(written[ALLOCS])[0] == {
+        "namespace": "team",
+        "name": "lsr",
+        "uid": uid,
+        "cpuset": str(cpus),
+    }
+    pools = json.loads(written["node.koordinator.sh/cpu-shared-pools"])
+    shared = parse_cpuset(",".join(pool["cpuset"] for pool in pools))
+    assert shared == MACHINE_X.cpuset - cpus - parse_cpuset("1,13")

@@ -144,7 +144,7 @@ def test_cpu_topologies_round_trip(value: list[Cpu]) -> None:
     """Whatever order the CPUs are listed in, the topology is one value."""
     topology = cpu_topology_of(value)
 
-    assert node_cpu.decode_cpu_topology(wishes.encode_cpu_topology(topology)) == topology
+    assert node_cpu.decode_cpu_topology(node_cpu.encode_cpu_topology(topology)) == topology
     assert sum(len(topology.cpus_in_core(core)) for core in topology.cores) == len(value)
 
 
@@ -166,8 +166,8 @@ def test_node_cpu_lists_round_trip(
     value: tuple[node_cpu.PodCpuAlloc, ...], shared: tuple[cpu.CpuSharedPool, ...]
 ) -> None:
     """Allocations and pools keep their order."""
-    assert node_cpu.decode_pod_cpu_allocs(wishes.encode_pod_cpu_allocs(value)) == value
-    assert node_cpu.decode_cpu_shared_pools(wishes.encode_cpu_shared_pools(shared)) == shared
+    assert node_cpu.decode_pod_cpu_allocs(node_cpu.encode_pod_cpu_allocs(value)) == value
+    assert node_cpu.decode_cpu_shared_pools(node_cpu.encode_cpu_shared_pools(shared)) == shared
 
 
 @given(
@@ -197,7 +197,9 @@ def test_node_cpu_settings_round_trip(
         node_cpu.decode_node_reservation(wishes.encode_node_reservation(reservation)) == reservation
     )
     assert node_cpu.decode_system_qos_resource(wishes.encode_system_qos_resource(system)) == system
-    assert node_cpu.decode_kubelet_cpu_policy(wishes.encode_kubelet_cpu_policy(kubelet)) == kubelet
+    assert (
+        node_cpu.decode_kubelet_cpu_policy(node_cpu.encode_kubelet_cpu_policy(kubelet)) == kubelet
+    )
 
 
 @given(

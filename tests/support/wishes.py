@@ -7,10 +7,8 @@ from fractions import Fraction
 
 from ledger.domain.annotations.cpu import (
     CpuExclusivePolicy,
-    CpuSharedPool,
     NumaTopologySpec,
     ResourceSpec,
-    encode_pool,
 )
 from ledger.domain.annotations.device_hints import (
     DeviceHint,
@@ -20,9 +18,7 @@ from ledger.domain.annotations.device_hints import (
 )
 from ledger.domain.annotations.gang import SECOND_NS, Gang
 from ledger.domain.annotations.node_cpu import (
-    KubeletCpuPolicy,
     NodeReservation,
-    PodCpuAlloc,
     SystemQosResource,
 )
 from ledger.domain.annotations.partitions import GpuPartition
@@ -43,7 +39,6 @@ from ledger.domain.resources import (
     LABEL_GPU_GROUP_NAME,
     LABEL_GPU_GROUP_REPLICA,
 )
-from ledger.domain.topology import CpuTopology
 
 
 def encode_resource_spec(spec: ResourceSpec) -> str:
@@ -227,47 +222,6 @@ def encode_card_units(shares: tuple[CardUnits, ...]) -> str:
     for share in shares:
         by_container.setdefault(str(share.container), {})[str(share.card)] = share.units
     return dump(by_container)
-
-
-def encode_cpu_topology(topology: CpuTopology) -> str:
-    """Write a node's CPU topology, CPUs ascending by id."""
-    detail = [
-        {"id": cpu.id, "core": cpu.core, "socket": cpu.socket, "node": cpu.numa}
-        for cpu in topology.cpus
-    ]
-    return dump({"detail": detail})
-
-
-def encode_pod_cpu_allocs(allocs: tuple[PodCpuAlloc, ...]) -> str:
-    """Write the release's shape; no entries are the text `null`."""
-    entries = [
-        present(
-            {
-                "namespace": alloc.namespace,
-                "name": alloc.name,
-                "uid": alloc.uid,
-                "cpuset": format_cpuset(alloc.cpus),
-                "managedByKubelet": alloc.managed_by_kubelet or None,
-            }
-        )
-        for alloc in allocs
-    ]
-    return dump(entries or None)
-
-
-def encode_cpu_shared_pools(pools: tuple[CpuSharedPool, ...]) -> str:
-    """Write the shared pools, in the order given."""
-    return dump([encode_pool(pool) for pool in pools])
-
-
-def encode_kubelet_cpu_policy(policy: KubeletCpuPolicy) -> str:
-    """Write kubelet's CPU manager policy; empty fields are left out."""
-    fields = {
-        "policy": policy.policy,
-        "options": dict(policy.options),
-        "reservedCPUs": format_cpuset(policy.reserved_cpus),
-    }
-    return dump(present(fields))
 
 
 def encode_gpu_partitions(table: Mapping[int, tuple[GpuPartition, ...]]) -> str:

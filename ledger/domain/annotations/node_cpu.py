@@ -15,9 +15,18 @@ from typing import Annotated, Final
 
 from msgspec import Struct
 
-from ledger.domain.annotations.cpu import CpuSharedPool, NumaPolicy
-from ledger.domain.annotations.wire import FALSE, TRUE, Amounts, a_flag, annotation_path, load
-from ledger.domain.cpuset import EMPTY, CpuSet
+from ledger.domain.annotations.cpu import CpuSharedPool, NumaPolicy, encode_pool
+from ledger.domain.annotations.wire import (
+    FALSE,
+    TRUE,
+    Amounts,
+    a_flag,
+    annotation_path,
+    dump,
+    load,
+    present,
+)
+from ledger.domain.cpuset import EMPTY, CpuSet, format_cpuset
 from ledger.domain.errors import InputError
 from ledger.domain.quantity import Quantity
 from ledger.domain.resources import (
@@ -181,6 +190,15 @@ def decode_cpu_topology(text: str) -> CpuTopology:
         raise error.within(f"{path}.detail") from error
 
 
+def encode_cpu_topology(topology: CpuTopology) -> str:
+    """Write a node's CPU topology, CPUs ascending by id."""
+    detail = [
+        {"id": cpu.id, "core": cpu.core, "socket": cpu.socket, "node": cpu.numa}
+        for cpu in topology.cpus
+    ]
+    return dump({"detail": detail})
+
+
 # [{"namespace": "ml", "name": "g-0", "uid": "0a4c...", "cpuset": "6-7,18-19",
 #   "managedByKubelet": true}]
 #
@@ -192,6 +210,23 @@ def decode_pod_cpu_allocs(text: str) -> tuple[PodCpuAlloc, ...]:
     return read_json(tuple[PodCpuAlloc, ...], text, ANNOTATION_POD_CPU_ALLOCS)
 
 
+def encode_pod_cpu_allocs(allocs: tuple[PodCpuAlloc, ...]) -> str:
+    """Write the release's shape; no entries are the text `null`."""
+    entries = [
+        present(
+            {
+                "namespace": alloc.namespace,
+                "name": alloc.name,
+                "uid": alloc.uid,
+                "cpuset": format_cpuset(alloc.cpus),
+                "managedByKubelet": alloc.managed_by_kubelet or None,
+            }
+        )
+        for alloc in allocs
+    ]
+    return dump(entries or None)
+
+
 # [{"socket": 0, "node": 0, "cpuset": "2-5,14-17"}]
 
 
@@ -201,12 +236,27 @@ def decode_cpu_shared_pools(text: str, *, best_effort: bool = False) -> tuple[Cp
     return read_json(tuple[CpuSharedPool, ...], text, key)
 
 
+def encode_cpu_shared_pools(pools: tuple[CpuSharedPool, ...]) -> str:
+    """Write the shared pools, in the order given."""
+    return dump([encode_pool(pool) for pool in pools])
+
+
 # {"policy": "static", "options": {"full-pcpus-only": "true"}, "reservedCPUs": "0-1"}
 
 
 def decode_kubelet_cpu_policy(text: str) -> KubeletCpuPolicy:
     """Read kubelet's CPU manager policy (contract 2.4)."""
     return read_json(KubeletCpuPolicy, text, ANNOTATION_KUBELET_CPU_MANAGER_POLICY)
+
+
+def encode_kubelet_cpu_policy(policy: KubeletCpuPolicy) -> str:
+    """Write kubelet's CPU manager policy; empty fields are left out."""
+    fields = {
+        "policy": policy.policy,
+        "options": dict(policy.options),
+        "reservedCPUs": format_cpuset(policy.reserved_cpus),
+    }
+    return dump(present(fields))
 
 
 # {"resources": {"cpu": "2"}, "reservedCPUs": "0-3", "applyPolicy": "Default"}

@@ -180,6 +180,12 @@ def _numa_policy(nrt: Mapping[str, object]) -> NumaPolicy:
     return numa_policy_of(_listed_policy(nrt))
 
 
+def encode_topology_policy(policy: str, scope: str) -> str:
+    """Return `topologyPolicies[0]`: with the scope, for v1alpha1 has no attributes."""
+    numa = _KUBELET_POLICIES.get(policy)
+    return "None" if numa is None else f"{numa}{'Pod' if scope == 'pod' else 'Container'}Level"
+
+
 def _pod_scope(nrt: Mapping[str, object]) -> bool:
     """Tell whether kubelet aligns Pods as a whole; without a word it aligns containers."""
     text = _attribute(nrt, "topologyManagerScope")

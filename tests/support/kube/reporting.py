@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
+from agent.decide.node_cpus import FoundCpus
 from agent.decide.node_holdings import HeldByPod
 from agent.discover.machine import Discovery
 from agent.report.held import Asked
@@ -52,6 +53,7 @@ class Agent:
         found: Discovery = TWO_CARDS,
         pods: tuple[HeldByPod, ...] = (),
         asked: dict[str, int] | None = None,
+        cpus: FoundCpus | None = None,
     ) -> Reported:
         """Report once."""
 
@@ -68,6 +70,6 @@ class Agent:
                 self._made.objects = objects
                 uids = frozenset(pod.pod_uid for pod in pods)
                 told = None if asked is None else Asked(amounts=asked, pod_uids=uids)
-                return await self._made.report(found, pods, told)
+                return await self._made.report(found, pods, told, cpus)
 
         return asyncio.run(run())

@@ -7,14 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from agent.decide.node_cpus import FoundCpus
 from agent.discover.machine import Discovery, Fault, Kind
 from agent.report.reporter import DEVICES, Reported, Reporter
 from agent.report.settle import MANAGER
 from certs.ports import ApiError, ConflictError
+from tests.support.found_cpus import found_cpus, holding
 from tests.support.machines_found import TWO_CARDS
+from tests.support.topologies import MACHINE_X
 
 NODES = "/api/v1/nodes"
 NODE, DEVICE = f"{NODES}/n1", f"{DEVICES}/n1"
+TOPOLOGY = "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies/n1"
+CPUS = found_cpus(MACHINE_X)
 ALL = (DEVICE, f"{DEVICE}/status", NODE, f"{NODE}/status")
 
 
@@ -77,9 +82,11 @@ def reporter(objects: Api) -> Reporter:
     return Reporter(objects=objects, node_name="n1", clock=lambda: 0.0, now=lambda: "2026")
 
 
-def reported(made: Reporter, found: Discovery = TWO_CARDS) -> Reported:
+def reported(
+    made: Reporter, found: Discovery = TWO_CARDS, cpus: FoundCpus | None = None
+) -> Reported:
     """Report once."""
-    return asyncio.run(made.report(found, ()))
+    return asyncio.run(made.report(found, (), cpus=cpus))
 
 
 def reasons(report: Reported) -> list[str]:
@@ -291,3 +298,63 @@ def test_nothing_is_written_to_the_node_of_another_machine() -> None:
 
         assert (reasons(report) == ["OtherMachine"]) is other
         assert bool(objects.applied) is not other
+
+
+def test_the_cpus_are_written_last_and_once() -> None:
+    """In an object of their own; who holds what may change nothing else."""
+    objects = api()
+    made = reporter(objects)
+    assert reported(made, cpus=CPUS).written == (*ALL, TOPOLOGY)
+    assert reported(made, cpus=CPUS) == Reported()
+    first = objects.objects[TOPOLOGY]["zones"][0]
+    cards = [one for one in first["resources"] if one["name"] == "koordinator.sh/gpu-core"]
+    assert [one["allocatable"] for one in cards] == ["100"], "one of two cards sits there"
+    held = [holding("a", "2-3")]
+    report = asyncio.run(made.report(TWO_CARDS, held, cpus=CPUS))
+    assert report.written == (TOPOLOGY,)
+
+
+def test_no_cpus_are_written_unasked_or_where_nobody_knows_who_holds_them() -> None:
+    """A pool with somebody's CPUs in it would be a lie."""
+    objects = api()
+    reported(reporter(objects))
+    asyncio.run(reporter(objects).report(TWO_CARDS, None, cpus=CPUS))
+    assert TOPOLOGY not in objects.objects
+
+
+def test_an_object_of_somebody_elses_is_left_whole_and_named() -> None:
+    """Also while it says what we would: two would write it from then on."""
+    objects = api()
+    reported(reporter(objects), cpus=CPUS)
+    koordlet = {
+        "manager": "koordlet",
+        "operation": "Update",
+        "fieldsV1": {"f:metadata": {"f:labels": {"f:app.kubernetes.io/managed-by": {}}}},
+    }
+    objects.objects[TOPOLOGY]["metadata"]["managedFields"] = [koordlet]
+    for there in (objects.objects[TOPOLOGY], {"metadata": {"managedFields": [koordlet]}}):
+        objects.objects[TOPOLOGY] = there
+        report = reported(reporter(objects), cpus=CPUS)
+        assert (report.written, reasons(report)) == ((), ["ForeignFieldManager"])
+        assert f"{TOPOLOGY}: written by koordlet" in report.problems[0].message
+
+
+def test_what_keeps_cpus_from_being_written_keeps_nothing_else() -> None:
+    """No kind, no right, no answer, or a Node whose own reservation can't be read."""
+    for failure, reason in (
+        (ApiError("forbidden", status=403), "Unreported"),
+        (ConflictError("changed meanwhile"), "Unreported"),
+    ):
+        objects = api()
+        objects.fails = {TOPOLOGY: failure}
+        report = reported(reporter(objects), cpus=CPUS)
+        assert (report.written, reasons(report)) == (ALL, [reason])
+    objects = api()
+    objects.refuses = {TOPOLOGY}
+    report = reported(reporter(objects), cpus=CPUS)
+    assert (report.written, reasons(report)) == (ALL, ["NoTopologyKind"])
+    objects = api()
+    annotations = {"node.koordinator.sh/reservation": "{"}
+    objects.objects[NODE]["metadata"]["annotations"] = annotations
+    report = reported(reporter(objects), cpus=CPUS)
+    assert (report.written, reasons(report)) == (ALL, ["CPUsUnknown"])

@@ -163,3 +163,50 @@ def test_kubelet_copies_and_forgets_and_other_plugins_keep(now: dict[str, Any], 
     """A Node's quantities, of which kubelet writes allocatable by capacity."""
     assert settle(STATUS, now, subresource="status").step is step
     assert settle(STATUS, now, subresource="status", repairs=99).step is step
+
+
+ZONES: Final[dict[str, Any]] = {
+    "metadata": {"name": "n1", "labels": {"a/by": "us"}},
+    "zones": [{"name": "node-0"}],
+}
+LABEL: Final[dict[str, Any]] = {"f:metadata": {"f:labels": {"f:a/by": {}}}}
+
+
+def test_a_list_beside_spec_and_status_is_compared_and_kept_like_them() -> None:
+    """The zones of a NodeResourceTopology; what we do not say of it is not ours."""
+    other = {**ZONES, "zones": [], "attributes": []}
+    settled = settle(ZONES, other)
+    assert (settled.step, settled.paths) == (Step.APPLY, (("zones",),))
+    rte = entry("topology-updater", {"f:zones": {}})
+    other["metadata"] = {**ZONES["metadata"], "managedFields": [rte]}
+    assert settle(ZONES, other).step is Step.STOP
+    assert settle(ZONES, other, wrote=True).step is Step.REPAIR
+
+
+@pytest.mark.parametrize(
+    ("managed", "others"),
+    [
+        ([], ()),
+        ([entry("kubectl", {"f:metadata": {"f:labels": {"f:a/other": {}}}})], ()),
+        ([entry("koordlet", {"f:zones": {}}), entry("b", LABEL, "Apply")], ("b", "koordlet")),
+        ([entry("koordlet", LABEL), entry(MANAGER, LABEL, "Apply")], ()),
+        ([entry("koordlet", {"f:status": {}}, subresource="status")], ()),
+    ],
+    ids=[
+        "nobody",
+        "a label of no concern",
+        "two that have fields of ours",
+        "once it is ours too",
+        "a status",
+    ],
+)
+def test_who_writes_an_object_that_we_never_wrote_to(
+    managed: list[dict[str, Any]], others: tuple[str, ...]
+) -> None:
+    """Also where it says the same as we would, and where we did write to one of that name."""
+    there = {**ZONES, "metadata": {**ZONES["metadata"], "managedFields": managed}}
+    for wrote in (True, False):
+        settled = settle(ZONES, there, whole=True, wrote=wrote)
+        assert settled.managers == others
+        assert (settled.step is Step.STOP) is bool(others)
+        assert settle(ZONES, there, wrote=wrote).step is Step.NOTHING

@@ -15,6 +15,7 @@ from agent.witness import asking, said
 from agent.witness.asking import AwayError, PodResources, Runtime, places
 from agent.witness.confirmer import KEPT_MAX, Quarantine
 from agent.witness.seen import Place
+from ledger.domain.cpuset import parse_cpuset
 from tests.support.sockets import serving
 from tests.support.witnessing import LABELS
 
@@ -117,3 +118,24 @@ def test_what_can_not_be_trusted_is_kept_aside_and_bounded(tmp_path: Path) -> No
     kept = {path.read_bytes() for path in (tmp_path / "aside").iterdir()}
     assert len(kept) == KEPT_MAX
     assert b"%d" % (3 * KEPT_MAX - 1) in kept
+
+
+def test_kubelet_tells_which_cpus_it_would_give(tmp_path: Path) -> None:
+    """What it would not is what it reserves; a number that no CPU has is no answer."""
+    socket, ids = tmp_path / "s", [6, 7, 1, 2, 3, 5]
+
+    def offers(*_: object) -> bytes:
+        return bytes(said.AllocatableResourcesResponse(cpu_ids=ids).SerializeToString())
+
+    def lists(*_: object) -> bytes:
+        pod = {"name": "p", "namespace": "ml", "containers": [{"name": "c", "cpu_ids": ids}]}
+        return bytes(said.ListPodResourcesResponse(pod_resources=[pod]).SerializeToString())
+
+    answers = {"GetAllocatableResources": offers, "List": lists}
+    with serving(socket, "v1.PodResourcesLister", answers):
+        kubelet = PodResources(socket)
+        assert asyncio.run(kubelet.offered_cpus()) == parse_cpuset("1-3,5-7")
+        ids.append(70_000)
+        for ask in (kubelet.offered_cpus, kubelet.answer):
+            with pytest.raises(AwayError, match="not an answer"):
+                asyncio.run(ask())

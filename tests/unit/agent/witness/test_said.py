@@ -10,6 +10,7 @@ import pytest
 from google.protobuf.json_format import ParseDict
 
 from agent.checkpoint import read_device_checkpoint
+from agent.manager_state import read_cpu_state
 from agent.witness.said import (
     EXITED,
     Inside,
@@ -20,6 +21,7 @@ from agent.witness.said import (
     listed,
     said_by_kubelet,
 )
+from ledger.domain.cpuset import parse_cpuset
 from ledger.domain.errors import InputError
 from tests.support.witnessing import LABELS, status
 
@@ -58,6 +60,20 @@ def test_file_and_answer_of_one_kubelet_say_the_same(name: str) -> None:
     assert sorted(sorted(one.ids) for one in said_by_kubelet(answer).given) == sorted(
         sorted(one.ids()) for one in kept.entries
     )
+
+
+def test_the_cpus_that_kubelet_gave_are_those_of_its_record() -> None:
+    """By Pod; one without CPUs of its own is not there."""
+    name = "two-pods-8cpu"
+    record = KUBELET / "managers" / f"cpu_manager_state.static.{name}-ht.json"
+    answer = answer_in(KUBELET / "podresources" / f"podresources.{name}-2numa.json")
+    found = said_by_kubelet(answer).cpus
+    assert found == {
+        ("default", "vm1"): parse_cpuset("2-3"),
+        ("default", "vm2"): parse_cpuset("6-7"),
+    }
+    _, kept = read_cpu_state(record.read_bytes())
+    assert sorted(map(str, kept.values())) == sorted(map(str, found.values()))
 
 
 def test_containers_of_pods_are_told_by_their_labels() -> None:

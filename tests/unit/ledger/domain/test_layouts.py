@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from ledger.domain.annotations.node_cpu import decode_cpu_topology
+from ledger.domain.annotations.node_cpu import decode_cpu_topology, encode_cpu_topology
 from ledger.domain.annotations.tenure import encode_shown
 from ledger.domain.errors import InputError, UnknownEventError
 from ledger.domain.kube.device_objects import inventory_of_device
@@ -23,7 +23,6 @@ from ledger.domain.log.state import Folding
 from ledger.domain.log.state_codec import decode_state, encode_state
 from ledger.domain.topology import Cpu, cpu_topology_of
 from tests.support.stores import node, reserved, share
-from tests.support.wishes import encode_cpu_topology
 
 CPUS = tuple(Cpu(id=number, core=number // 2, socket=0, numa=0) for number in range(8))
 

@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import pytest
 
+from ledger.domain.annotations.node_cpu import encode_cpu_topology
 from ledger.domain.cpuset import parse_cpuset
 from ledger.domain.devices import DeviceTopology, VirtualFunction
 from ledger.domain.dialects.names import Dialect
@@ -15,7 +16,6 @@ from ledger.domain.nodes import NumaZone, Taint
 from ledger.domain.vocabulary import Vocabulary
 from tests.support.objects import Object, device, gpu_device, node, nrt
 from tests.support.topologies import EIGHT_GPU_DEVICE_TEXT, MACHINE_X
-from tests.support.wishes import encode_cpu_topology
 
 GIB = 2**30
 MIB = 2**20

@@ -74,12 +74,33 @@ def test_kubelets_own_folder_is_mounted_only_where_claims_are_confirmed() -> Non
     assert mount["mountPropagation"] == "HostToContainer"
 
 
+def test_cpus_are_reported_and_may_be_only_where_that_is_asked_for() -> None:
+    """Kubelet's configuration from kubelet itself: no folder of its is mounted for that."""
+    kind = "noderesourcetopologies"
+    assert "--topology" not in container()["args"]
+    assert kind not in str(printed_agent())
+    assert "configz" not in str(printed_agent())
+    args = container("--topology")["args"]
+    assert args[args.index("--topology") + 1] == "configz"
+    rights = {
+        one["resources"][0]: one["verbs"] for one in of_kind("ClusterRole", "--topology")["rules"]
+    }
+    assert rights[kind] == ["get", "create", "patch"]
+    assert rights["nodes/configz"] == ["get"]
+    policy = of_kind("ValidatingAdmissionPolicy", "--topology")
+    held_to = policy["spec"]["matchConstraints"]["resourceRules"]
+    assert [one["operations"] for one in held_to if one["resources"] == [kind]] == [
+        ["CREATE", "UPDATE", "DELETE"]
+    ]
+    assert container("--topology")["volumeMounts"] == container()["volumeMounts"]
+
+
 def test_every_mount_and_every_right_has_its_reason_in_the_docs() -> None:
     """Whoever installs it reads what it gets."""
     words = (ROOT / "docs" / "agent.md").read_text()
     sources = of_kind("DaemonSet", *ISOLATED, "--claims")["spec"]["template"]["spec"]["volumes"]
     hosts = [one["hostPath"]["path"] for one in sources if "hostPath" in one]
-    rights = [one["resources"][0] for one in of_kind("ClusterRole")["rules"]]
+    rights = [one["resources"][0] for one in of_kind("ClusterRole", "--topology")["rules"]]
     missing = [one for one in (*hosts, *rights) if f"`{one}`" not in words]
     assert not missing
 

@@ -22,6 +22,10 @@ from ledger.domain.annotations.node_cpu import (
     decode_pod_cpu_allocs,
     decode_raw_allocatable,
     decode_system_qos_resource,
+    encode_cpu_shared_pools,
+    encode_cpu_topology,
+    encode_kubelet_cpu_policy,
+    encode_pod_cpu_allocs,
     numa_policy_of,
     read_node_cpu_policies,
 )
@@ -32,11 +36,7 @@ from ledger.domain.topology import Cpu, cpu_topology_of
 from tests.support.topologies import MACHINE_X, MACHINE_Y
 from tests.support.wishes import (
     encode_amplification_ratios,
-    encode_cpu_shared_pools,
-    encode_cpu_topology,
-    encode_kubelet_cpu_policy,
     encode_node_reservation,
-    encode_pod_cpu_allocs,
     encode_raw_allocatable,
     encode_system_qos_resource,
 )
