@@ -68,7 +68,8 @@ def orderly(cells: Sequence[Cell], top: CpuSet, *, v1: bool) -> list[tuple[str, 
         cell.end = as_it_is if cell.goal is None else cell.goal
     due = [cell for cell in cells if not order.stands(cell)]
     up = sorted(due, key=lambda cell: -cell.depth)
-    down = sorted(due, key=lambda cell: cell.depth)
+    # what a partition gives up is had at once by all that ask for nothing: it comes last
+    down = sorted(due, key=lambda cell: (cell.parted, cell.depth))
     giving, getting = (up, down) if v1 else (down, up)
     for cell in giving:
         order.give_up(cell)

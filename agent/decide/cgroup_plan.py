@@ -120,7 +120,6 @@ class _Planning:
         self.goals: Final = {path: _Goal() for path in self.by_path}
         self.unbound: Final = list(self.wanted.unbound)
         self.writes: Final[list[Write]] = []
-        self.cells: dict[str, Cell] = {}
 
     def write(self, path: str, file: CgroupFile, value: str) -> None:
         self.writes.append(Write(path=path, file=file, value=value))
@@ -169,7 +168,8 @@ class _Planning:
             goal.cpus = cpus or goal.cpus
             below.setdefault(above.path, []).append(cpus)
             if one.pod_uid and (pod := self.wanted.pods[one.pod_uid]).own:
-                goal.own, goal.alone, goal.quota = pod.own & self.cpus, pod.alone, NO_QUOTA
+                goal.own, goal.quota = pod.own & self.cpus, NO_QUOTA
+                goal.alone = pod.alone and self._is_whole(one)
                 goal.mems = pod.mems & self.mems or None
         for uid, pod in self.wanted.pods.items():
             if self.by_path and (outside := pod.own - self.cpus):
@@ -196,8 +196,12 @@ class _Planning:
             if self.wanted.pods[one.pod_uid].own and one.quota == NO_QUOTA:
                 limits = [limited.limit_milli for limited in pod.containers]
                 limit = container.limit_milli if container else sum(limits) * all(limits)
-                if limit and (container or not one.container):
+                if limit and (container or self._is_whole(one)):
                     goal.quota = limit * one.period // 1000
+
+    def _is_whole(self, one: CgroupNow) -> bool:
+        """Tell whether the cgroup of a Pod is that of all of it."""
+        return not self.by_path[_above(one.path)].pod_uid
 
     def _container_cpus(self, one: CgroupNow) -> CpuSet:
         pod = self.wanted.pods[one.pod_uid]
@@ -232,7 +236,6 @@ class _Planning:
                 )
             for path, found in orderly(list(cells.values()), top, v1=self.v1):
                 self.write(path, file, str(found))
-            self.cells = cells
 
     def dropped(self) -> list[CgroupNow]:
         """Return the Pods' cgroups with exclusive CPUs, none of which are an LSE Pod's own."""
@@ -240,7 +243,7 @@ class _Planning:
             one
             for path, one in self.by_path.items()
             if one.pod_uid
-            and not one.container
+            and self._is_whole(one)
             and (one.exclusive or one.partition not in {"", _MEMBER})
             and not (self.goals[path].alone and one.exclusive & self.goals[path].own)
         ]
@@ -261,15 +264,15 @@ class _Planning:
         Guaranteed, and one that is not goes without.
         """
         waits = {one.path for one in dropped}
-        alone = (self.by_path[path] for path, goal in self.goals.items() if goal.alone)
-        pods = [one for one in alone if not one.container and one.path not in waits]
+        alone = [self.by_path[path] for path, goal in self.goals.items() if goal.alone]
+        pods = [one for one in alone if one.path not in waits]
         parts = {one.path: self.goals[one.path].own for one in pods if self._may_part(one)}
         needed = {"": union(parts.values())} | parts
         for path in reversed(needed) if self.by_path else ():
             if (rest := self.by_path[path].exclusive) - needed[path]:
                 self.write(path, CgroupFile.EXCLUSIVE, str(rest & needed[path]))
         for path, cpus in needed.items() if parts else ():
-            if self.tree.kernel < FREE_EXCLUSIVE_SINCE and not self.cells[path].asked:
+            if not path and self.tree.kernel < FREE_EXCLUSIVE_SINCE and not self.by_path[path].cpus:
                 self.write(path, CgroupFile.CPUS, str(self.cpus))
             if cpus - self.by_path[path].exclusive:
                 self.write(path, CgroupFile.EXCLUSIVE, str(cpus))
@@ -281,11 +284,15 @@ class _Planning:
                 self._tell(self.by_path[path].pod_uid, UnboundReason.NO_PARTITION, now)
 
     def _may_part(self, one: CgroupNow) -> bool:
-        own, cell = self.goals[one.path].own, self.cells[one.path]
+        own = self.goals[one.path].own
         if one.partition in _VALID and one.exclusive == own:
             return True
-        beside = [] if cell.above is None else cell.above.below
-        others = [other.path for other in beside if other is not cell and other.asked & own]
+        others = [
+            path
+            for path, other in self.by_path.items()
+            if path != one.path and _above(path) == _above(one.path) and path
+            if (self.goals[path].cpus or other.cpus) & own
+        ]
         if self.v1 or self.tree.kernel < PARTITIONS_SINCE or not one.partition:
             kernel = ".".join(map(str, self.tree.kernel))
             about = f"cgroup v{self.tree.version.value}, kernel {kernel}"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from functools import cache, partial
+from typing import Final, NamedTuple
 
 from agent.decide.cgroups import PodPlanned, Unbound, UnboundReason
-from agent.decide.container_cpus import CpuSource, KubeQos, PodOnNode, binding_of
+from agent.decide.container_cpus import Binding, CpuSource, KubeQos, PodOnNode, binding_of
 from agent.decide.holders import Holders
 from agent.decide.pools import NodeCpus, PodCpus, Pools, joined, pools_of
 from ledger.domain.annotations.qos import QosClass
@@ -98,17 +99,33 @@ def wanted_of(node: NodePlanned) -> Wanted:
     if node.best_effort is not None:
         left = tuple(replace(pool, cpus=pool.cpus & node.best_effort) for pool in pools.best_effort)
         pools = replace(pools, best_effort=left)
+    binds = partial(
+        binding_of,
+        pools=pools,
+        system=node.system,
+        kubelet_static=node.cpus.kubelet_static,
+        manages_best_effort=True,
+    )
+    alike = _Alike(pools, kubelets, cache(binds))
     pods, unbound = {}, []
     for pod in node.pods:
-        pods[pod.uid], why = _pod_wanted(node, pod, owners.get(pod.uid), pools, kubelets)
+        pods[pod.uid], why = _pod_wanted(node, pod, owners.get(pod.uid), alike)
         unbound += why
     return Wanted(pods=pods, pools=pools, unbound=tuple(unbound))
 
 
+class _Alike(NamedTuple):
+    """What is worked out once; `kubelets`: what kubelet gave to Pods without CPUs of their own."""
+
+    pools: Pools
+    kubelets: CpuSet
+    bind: Callable[[PodOnNode], Binding]
+
+
 def _pod_wanted(
-    node: NodePlanned, pod: PodPlanned, owner: PodCpus | None, pools: Pools, kubelets: CpuSet
+    node: NodePlanned, pod: PodPlanned, owner: PodCpus | None, alike: _Alike
 ) -> tuple[PodWanted, list[Unbound]]:
-    """Return what one Pod is bound to; `kubelets`: what kubelet gave to Pods without."""
+    pools, kubelets, bind = alike
     if pod.claims_cpus:
         return PodWanted(), []
     unbound: list[Unbound] = []
@@ -123,14 +140,8 @@ def _pod_wanted(
     own = EMPTY if owner is None else owner.cpus - kubelets
     if owner is not None and own != owner.cpus:
         tell(UnboundReason.KUBELET_GAVE, owner.cpus & kubelets)
-    on_node = PodOnNode(status=replace(pod.status, cpuset=own), qos=pod.qos, kube_qos=pod.kube_qos)
-    binding = binding_of(
-        on_node,
-        pools,
-        system=node.system,
-        kubelet_static=node.cpus.kubelet_static,
-        manages_best_effort=True,
-    )
+    status = pod.status if own == pod.status.cpuset else replace(pod.status, cpuset=own)
+    binding = bind(PodOnNode(status=status, qos=pod.qos, kube_qos=pod.kube_qos))
     inherits = binding.source is CpuSource.INHERITED  # from its class's cgroup, ours, too
     cpus = joined(pools.best_effort) if inherits else binding.cpus
     if not cpus and binding.source in _NEED_CPUS:

@@ -76,10 +76,10 @@ EMPTY: Final = CpuSet()
 
 def union(sets: Iterable[CpuSet]) -> CpuSet:
     """Return the CPUs of several sets."""
-    found = EMPTY
+    mask = 0
     for one in sets:
-        found |= one
-    return found
+        mask |= one.mask
+    return CpuSet(mask=mask)
 
 
 def cpuset_of(cpu_ids: Iterable[int]) -> CpuSet:

@@ -22,7 +22,7 @@ from agent.decide.wanted_cpus import NodePlanned
 from ledger.domain.annotations.cpu import CpuSharedPool, ResourceStatus
 from ledger.domain.annotations.qos import QosClass
 from ledger.domain.cpuset import CpuSet, cpuset_of, parse_cpuset
-from tests.support.cpuset_kernel import Kernel, Numbers
+from tests.support.cpuset_kernel import NONE, Kernel, Numbers
 from tests.support.topologies import MACHINE_Y
 
 TOP: Final = "kubepods"
@@ -295,13 +295,20 @@ class World:
         return f"{TOP}/{write.path}" if write.path else TOP
 
     def trespasses(self) -> dict[str, Numbers]:
-        """Return which of others' own CPUs each container may use."""
+        """
+        Return which of others' own CPUs each container may use.
+
+        Not of one that kubelet bound to a CPU of another Pod's partition: as long as that is there,
+        the kernel lets it run on all CPUs.
+        """
         found = {}
         for pod in self.pods.values():
-            forbidden = self.forbidden(pod) if pod.is_there else frozenset()
+            others = NONE.union(*(other.own for other in self.pods.values() if other is not pod))
+            forbidden = self.forbidden(pod) if pod.is_there else NONE
             for leaf in [*pod.containers, pod.sandbox] if pod.is_there else ():
                 path = f"{pod.path}/{leaf}"
-                found[path] = self.kernel.effective(path) & forbidden
+                is_robbing = leaf != pod.sandbox and not pod.own and bool(pod.pinned & others)
+                found[path] = NONE if is_robbing else self.kernel.effective(path) & forbidden
         return found
 
     def check(self) -> None:

@@ -438,3 +438,21 @@ def test_suppression_by_quota_is_of_the_class(version: CgroupVersion, file: str)
     node = replace(WORKED, pods=(BE_POD,), best_effort_quota=600_000)
 
     assert ("besteffort", file, "600000") in writes(tree(BE_POD, version=version), node)
+
+
+@pytest.mark.parametrize("version", [V1, V2])
+def test_what_a_runtime_keeps_beside_containers_is_bound_as_the_pod(version: CgroupVersion) -> None:
+    """CRI-O's conmon has a cgroup in the Pod's: no container, no partition, no quota of its own."""
+    there = tree(LSE_POD, version=version)
+    conmon = replace(
+        next(one for one in there.cgroups if one.path == "podlse"),
+        path="podlse/crio-conmon-0.scope",
+        quota=-1,
+    )
+    there = replace(there, cgroups=(*there.cgroups, conmon))
+    node = replace(WORKED, pods=(LSE_POD,))
+    found = plan(there, node)
+
+    assert cpus_written(there, node).get(conmon.path) == ("6-7,18-19" if version is V1 else None)
+    assert len(found.unbound) == (1 if version is V1 else 0)
+    assert conmon.path not in {one.path for one in plan_removal(there, node).writes}
