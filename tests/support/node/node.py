@@ -33,7 +33,7 @@ _CONTAINERD: Final = """\
 version = {version}
 root = "{folder}/containerd"
 state = "{folder}/containerd-state"
-disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.tracing.processor.v1.otlp"]
+disabled_plugins = ["io.containerd.tracing.processor.v1.otlp"{disabled}]
 [grpc]
 address = "{folder}/containerd.sock"
 [ttrpc]
@@ -41,6 +41,7 @@ address = "{folder}/containerd.sock.ttrpc"
 [plugins."io.containerd.internal.v1.opt"]
 path = "{folder}/opt"
 {pinned}
+{nri}
 [plugins."{cri}"]
 restrict_oom_score_adj = true
 disable_apparmor = true
@@ -65,6 +66,11 @@ _NEWER_WORDS: Final = {
     "pinned": '[plugins."io.containerd.cri.v1.images".pinned_images]\nsandbox = "{pause}"',
     "more": 'enable_cdi = true\ncdi_spec_dirs = ["{cdi}"]',
     "networks": 'bin_dirs = ["{folder}"]',
+    "disabled": "",
+    "nri": (
+        '[plugins."io.containerd.nri.v1.nri"]\nsocket_path = "{folder}/nri.sock"\n'
+        'plugin_path = "{folder}/nri"\nplugin_config_path = "{folder}/nri"'
+    ),
 }
 _OLDER_WORDS: Final = {
     "version": "2",
@@ -72,6 +78,8 @@ _OLDER_WORDS: Final = {
     "pinned": "",
     "more": 'sandbox_image = "{pause}"',
     "networks": 'bin_dir = "{folder}"',
+    "disabled": ', "io.containerd.nri.v1.nri"',
+    "nri": "",
 }
 """Of containerd 1.6."""
 BY_ENVIRONMENT: Final = "by-environment"
@@ -176,6 +184,11 @@ class Node:
     port: int
 
     @property
+    def nri(self) -> Path:
+        """The socket on which the runtime takes plugins of NRI; containerd 1.6 has none."""
+        return self.room.folder / "nri.sock"
+
+    @property
     def pod_resources(self) -> Path:
         """The socket on which kubelet tells what it gave, and what it would give."""
         return self.room.folder / "kubelet" / "pod-resources" / "kubelet.sock"
@@ -190,17 +203,11 @@ class Node:
 
     def load(self, image_file: Path) -> None:
         """Let containers be made of an image."""
-        socket = self.room.folder / "containerd.sock"
-        self.run(
-            self.programs / "ctr", "-a", socket, "-n", "k8s.io", "images", "import", image_file
-        )
+        _load(self.room, self.programs, image_file)
 
     def run(self, *command: str | Path) -> None:
         """Run a command in the room to its end."""
-        done = subprocess.run(
-            self.room.within(*command), capture_output=True, text=True, timeout=SECONDS, check=False
-        )
-        assert done.returncode == 0, done.stderr
+        _run(self.room, *command)
 
     def restart_kubelet(self, *pods: Mapping[str, Any], forgets: bool = False) -> None:
         """
@@ -302,59 +309,85 @@ def node(made: Room, plane: ControlPlane, programs: Path, *, older: bool = False
     """
     folder, port = made.folder, free_port()
     cdi, plugins = folder / "cdi", made.lib / "kubelet" / "device-plugins"
-    for path in (cdi, plugins, folder / "cni", folder / "pod-logs", folder / "manifests"):
+    for path in (plugins, folder / "pod-logs", folder / "manifests"):
         path.mkdir(parents=True, exist_ok=True)
-    containerd = Inside(
-        command=[
-            str(programs / "containerd"),
-            *("--config", str(_containerd(folder, cdi, programs, older=older))),
-        ],
-        log=folder / "containerd.log",
-        room=made,
-        path=str(programs),
-    )
     kubelet = Inside(
         command=[str(programs / "kubelet"), *_kubelet(made, plane, port)],
         log=folder / "kubelet.log",
         room=made,
         path=str(programs),
     )
-    running = Node(
-        room=made,
-        plane=plane,
-        programs=programs,
-        kubelet=kubelet,
-        containerd=containerd,
-        plugins=plugins,
-        cdi=cdi,
-        port=port,
-    )
-    containerd.start()
-    try:
-        _images(running)
+    with runtime(made, programs, older=older) as containerd:
+        running = Node(
+            room=made,
+            plane=plane,
+            programs=programs,
+            kubelet=kubelet,
+            containerd=containerd,
+            plugins=plugins,
+            cdi=cdi,
+            port=port,
+        )
         kubelet.start()
         try:
             running.until(running.is_ready, "the node did not get ready")
             yield running
         finally:
             kubelet.end()
+
+
+@contextlib.contextmanager
+def runtime(made: Room, programs: Path, *, older: bool = False) -> Iterator[Inside]:
+    """
+    Run containerd in a room, with the images, until the block ends.
+
+    Raises:
+        AssertionError: it did not get ready; with the end of its log.
+    """
+    folder = made.folder
+    for path in (folder / "cdi", folder / "cni"):
+        path.mkdir(exist_ok=True)
+    containerd = Inside(
+        command=[
+            str(programs / "containerd"),
+            *("--config", str(_containerd(folder, folder / "cdi", programs, older=older))),
+        ],
+        log=folder / "containerd.log",
+        room=made,
+        path=str(programs),
+    )
+    containerd.start()
+    try:
+        _images(containerd, programs)
+        yield containerd
     finally:
         containerd.end()
 
 
-def _images(running: Node) -> None:
-    folder = running.room.folder
-    socket = folder / "containerd.sock"
+def _images(containerd: Inside, programs: Path) -> None:
+    folder = containerd.room.folder
     until = time.monotonic() + SECONDS
-    while not socket.exists():
-        assert running.containerd.runs(), running.containerd.words()
-        assert time.monotonic() < until, running.containerd.words()
+    while not (folder / "containerd.sock").exists():
+        assert containerd.runs(), containerd.words()
+        assert time.monotonic() < until, containerd.words()
         time.sleep(0.05)
-    show = running.programs / SHOW
     images = {PAUSE: ["pause"], SHOWS: ["show"], SHOWS_AND_ENDS: ["show-and-end"]}
     for number, (name, arguments) in enumerate(images.items()):
         file = folder / f"{number}.tar"
-        running.load(image(file, name=name, program=show, arguments=arguments))
+        made = image(file, name=name, program=programs / SHOW, arguments=arguments)
+        _load(containerd.room, programs, made)
+
+
+def _load(room: Room, programs: Path, image_file: Path) -> None:
+    socket = room.folder / "containerd.sock"
+    _run(room, programs / "ctr", "-a", socket, "-n", "k8s.io", "images", "import", image_file)
+
+
+def _run(room: Room, *command: str | Path) -> None:
+    done = subprocess.run(
+        room.within(*command), capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def _containerd(folder: Path, cdi: Path, programs: Path, *, older: bool) -> Path:
