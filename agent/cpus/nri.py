@@ -26,23 +26,21 @@ from typing import Final
 
 from agent.cpus import nri_messages, ttrpc
 from agent.cpus.nri_messages import Bound, Call, Happening
+from agent.decide.wanted_cpus import Wanted
 from ledger.domain.errors import TenureError
 
 SOCKET: Final = Path("/var/run/nri/nri.sock")
 NAME: Final = "tenure"
-INDEX: Final = "99"
-"""Called last, so that what others set of a new container is there to be read."""
+INDEX: Final = "99"  # called last: what others set of a new container is there to be read
 ANSWER_SECONDS: Final = 0.05
-REGISTER_SECONDS: Final = 5.0
-"""How long the runtime may take from the connection to the end of Synchronize."""
+REGISTER_SECONDS: Final = 5.0  # for each answer of the runtime, until it is synchronized
 SEND_SECONDS: Final = 1
 PAUSE_SECONDS: Final = 0.5
 PAUSE_SECONDS_MAX: Final = 30.0
 STEADY_SECONDS: Final = 10.0
 LOST_MAX: Final = 3
 LOST_SECONDS: Final = 600.0
-REFUSED_MAX: Final = 2
-"""So many containers made only without our CPUs show another plugin, whatever else shows it."""
+REFUSED_MAX: Final = 2  # containers made without our CPUs alone: that is another plugin
 _RECEIVED: Final = 65_536
 _log: Final = logging.getLogger("tenure.agent.nri")
 
@@ -61,6 +59,17 @@ class Snapshot:
 
     bound: Mapping[tuple[str, str], Bound] = field(default_factory=dict)
     kubelet_binds: bool = False
+
+
+def snapshot_of(wanted: Wanted, *, kubelet_binds: bool) -> Snapshot:
+    """Return what cgroups are planned by, for the runtime; with CPUs of its own goes no quota."""
+    bound = {
+        (uid, name): Bound(cpus=cpus, mems=pod.mems, quota=not pod.own)
+        for uid, pod in wanted.pods.items()
+        for name, cpus in pod.containers.items()
+        if not pod.stays
+    }
+    return Snapshot(bound=bound, kubelet_binds=kubelet_binds)
 
 
 class Standing(StrEnum):
@@ -163,7 +172,6 @@ class Answering:
         return bound if gets else None
 
     def _follow(self, snapshot: Snapshot, call: Call) -> None:
-        """Note what became of a container that was being made."""
         made = self._tries.get(_key(call))
         if call.happening is Happening.STOP_POD_SANDBOX:
             for key in [key for key in self._tries if key[0] == call.pod_uid]:

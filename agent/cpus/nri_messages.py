@@ -50,7 +50,6 @@ _TABLES: Final[Tables] = {
     "UpdateContainerResponse": ((1, "update", "every ContainerUpdate"),),
 }
 message: Final = classes(PACKAGE, _TABLES)
-"""The class of a message by its name; of a call about a Pod or a container: `Call`."""
 
 
 class Happening(IntEnum):

@@ -18,19 +18,15 @@ from google.protobuf.message import DecodeError
 from agent.protobuf import Tables, classes
 from ledger.domain.errors import TenureError
 
-DATA_MAX: Final = 4 * 2**20
-"""The most data of a message that the protocol lets through."""
-PLUGIN: Final = 1
-"""The connection on which the runtime calls the plugin."""
-RUNTIME: Final = 2
-"""The connection on which the plugin calls the runtime."""
+DATA_MAX: Final = 4 * 2**20  # in a message; no more is let through
+PLUGIN: Final = 1  # the connection on which the runtime calls the plugin
+RUNTIME: Final = 2  # the connection on which the plugin calls the runtime
 REQUEST: Final = 1
 RESPONSE: Final = 2
 _PART: Final = struct.Struct(">II")
 _MESSAGE: Final = struct.Struct(">IIBB")
 _PART_MAX: Final = _MESSAGE.size + DATA_MAX
-_SENT_MAX: Final = 4096
-"""The runtime reads the trunk into buffers of this size, and gives up on a longer part."""
+_SENT_MAX: Final = 4096  # the runtime's buffer: a longer part may not fit what is left of it
 _TABLES: Final[Tables] = {
     "Request": (
         (1, "service", "string"),
@@ -42,7 +38,6 @@ _TABLES: Final[Tables] = {
     "Response": ((1, "status", "Status"), (2, "payload", "bytes")),
 }
 message: Final = classes("ttrpc", _TABLES)
-"""The class of a message that ttrpc itself knows, by its name."""
 _Request: Final = message("Request")
 _Response: Final = message("Response")
 

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from agent.cpus.nri import ANSWER_SECONDS, Answering, Snapshot
+from agent.cpus.nri import ANSWER_SECONDS, Answering, Snapshot, snapshot_of
 from agent.cpus.nri_messages import Bound, Happening, message
-from ledger.domain.cpuset import parse_cpuset
+from agent.decide.pools import Pools
+from agent.decide.wanted_cpus import PodWanted, Wanted
+from ledger.domain.cpuset import EMPTY, parse_cpuset
 from ledger.domain.errors import InputError
 from tests.support.fake_runtime import call, changed
 
@@ -16,6 +18,8 @@ OWN = Bound(cpus=parse_cpuset("2-3,6"), mems=parse_cpuset("0"), quota=False)
 POOL = Bound(cpus=parse_cpuset("0-1"))
 SNAPSHOT = Snapshot(bound={("lsr", "main"): OWN, ("ls", "main"): POOL, ("be", "main"): Bound()})
 KUBELETS = Snapshot(bound=SNAPSHOT.bound, kubelet_binds=True)
+
+NO_POOLS = Pools(shared=(), best_effort=(), best_effort_first=EMPTY, exclusive=EMPTY)
 
 
 class Told(Answering):
@@ -212,3 +216,21 @@ def test_a_pod_that_stops_leaves_nothing() -> None:
     told.create("lsr", "one")
     told.happen(Happening.STOP_POD_SANDBOX, "lsr")
     assert told.create("lsr", "two").cpus == "2-3,6"
+
+
+def test_the_snapshot_is_what_cgroups_are_planned_by() -> None:
+    """CPUs of its own come without a quota; a Pod that stays as it is is not in it."""
+    own = parse_cpuset("2-3")
+    pods = {
+        "lse": PodWanted(containers={"a": own, "b": own}, own=own, mems=parse_cpuset("1")),
+        "ls": PodWanted(containers={"a": parse_cpuset("0-1")}),
+        "doubted": PodWanted(containers={"a": own}, stays=True),
+    }
+    made = snapshot_of(Wanted(pods=pods, pools=NO_POOLS), kubelet_binds=True)
+    alone = Bound(cpus=own, mems=parse_cpuset("1"), quota=False)
+    assert made.kubelet_binds
+    assert made.bound == {
+        ("lse", "a"): alone,
+        ("lse", "b"): alone,
+        ("ls", "a"): Bound(cpus=parse_cpuset("0-1")),
+    }
