@@ -37,6 +37,7 @@ VERBS: Final = {
     "trace": "tenure.simulate.trace.generate",
     "quota": "tenure.check.quota",
     "serve": "tenure.serving.serve",
+    "agent": "tenure.serving.restoring",
     "manifests": "tenure.serving.manifests",
     "certs": "tenure.serving.certs",
 }

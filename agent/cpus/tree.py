@@ -100,7 +100,6 @@ class Kubepods:
         self._nested: Counter[str] = Counter()  # by container
         self._by_watch: dict[int, _Cgroup] = {}
         self._dirty: set[str] = set()
-        self._later: set[str] = set()  # what of them was not all there yet
         try:
             self._changes = Changes()
             self._cpu = -1 if cpu is None else os.open(cpu, _FOLDER)
@@ -149,16 +148,11 @@ class Kubepods:
         else:
             there = self._by_watch
             self._dirty.update(there[number].path for number in changed if number in there)
-        self._dirty |= self._later
-        self._later.clear()
-        while self._dirty:
-            path = min(self._dirty)  # what is above comes first
-            self._dirty.discard(path)
+        dirty, self._dirty = sorted(self._dirty), set()  # what is above comes first
+        for path in dirty:
             if path in self._by_path:
                 self._look_at(self._by_path[path])
         found = [now for path in sorted(self._by_path) if (now := self._by_path[path].now)]
-        if self._tree.version is CgroupVersion.V1:  # which does not say it of those below
-            found = _with_tasks_below(found)
         return replace(self._tree, cgroups=tuple(found))
 
     def write(self, path: str, file: CgroupFile, value: str) -> None:
@@ -169,21 +163,25 @@ class Kubepods:
             GoneError: it has ended.
             OSError: the kernel does not take it.
         """
-        one = self._known(path)
-        self._dirty.update(each.path for each in one.all())
-        with _ended(path), _opening(self._folder_of(one, file), file, _WRITE) as handle:
+        with self._folder(path, file) as folder, _opening(folder, file, _WRITE) as handle:
+            self._dirty.update(each.path for each in self._by_path[path].all())
             os.write(handle, f"{value}\n".encode())  # no bytes are no write
 
     def text(self, path: str, file: CgroupFile) -> str:
         """Return what a file of a cgroup says. Raises GoneError, OSError."""
-        one = self._known(path)
-        with _ended(path):
-            return _text(self._folder_of(one, file), file)
+        with self._folder(path, file) as folder:
+            return _text(folder, file)
 
-    def _known(self, path: str) -> _Cgroup:
+    @contextmanager
+    def _folder(self, path: str, file: CgroupFile) -> Iterator[int]:
         if path not in self._by_path:
             raise GoneError(path)
-        return self._by_path[path]
+        try:
+            yield self._folder_of(self._by_path[path], file)
+        except OSError as error:
+            if error.errno in _GONE:
+                raise GoneError(path) from error
+            raise
 
     # --- what is there --------------------------------------------------------------------------
 
@@ -273,7 +271,7 @@ class Kubepods:
                     folder = self._folder_of(one, CgroupFile.QUOTA)
                     quota = _number(folder, CgroupFile.QUOTA), _number(folder, _PERIOD)
                 except FileNotFoundError:  # made in one hierarchy after the other
-                    self._later.add(one.path)
+                    self._dirty.add(one.path)
             return CgroupNow(
                 path=one.path,
                 pod_uid=one.pod_uid,
@@ -318,30 +316,6 @@ class Kubepods:
             one.watches.append(self._changes.add(here))
             self._by_watch[one.watches[-1]] = one
         return one.quota
-
-
-def _with_tasks_below(found: list[CgroupNow]) -> list[CgroupNow]:
-    above = {
-        one.path[:at]
-        for one in found
-        if one.populated
-        for at, letter in enumerate(f"{one.path}/")
-        if letter == "/"
-    }
-    return [
-        one if one.populated or one.path not in above else replace(one, populated=True)
-        for one in found
-    ]
-
-
-@contextmanager
-def _ended(path: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno in _GONE:
-            raise GoneError(path) from error
-        raise
 
 
 @contextmanager

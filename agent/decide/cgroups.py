@@ -60,7 +60,7 @@ class CgroupNow:
         exclusive: v2 from kernel 6.7: `cpuset.cpus.exclusive`.
         partition: v2: the text of `cpuset.cpus.partition`, with the kernel's reason if invalid;
             empty = no such file.
-        populated: the cgroup or one below has tasks.
+        populated: the cgroup has tasks; on v2 also if one below has some.
     """
 
     path: str
@@ -105,6 +105,9 @@ class Write:
     path: str
     file: CgroupFile
     value: str
+
+    def __str__(self) -> str:
+        return f"{self.path}/{self.file} = {self.value}"
 
     def is_read_back(self, text: str) -> bool:
         """Tell whether the text that the file has afterwards says what was written."""

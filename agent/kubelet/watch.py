@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -109,6 +109,7 @@ class _Container(_Part):
 class _Spec(_Part):
     containers: list[_Container] | None = None
     init_containers: list[_Container] | None = None
+    resource_claims: Any = None
 
 
 class _Pod(_Part):
@@ -140,6 +141,8 @@ class PodsHere:
         self._wanted = asyncio.Event()
         self.pods: Sequence[Pod] = ()
         self.problem = "kubelet was not asked yet"
+        self.changed: list[Callable[[], None]] = []
+        """Called after each answer."""
 
     def words(self, pod_uid: str) -> PodWords | None:
         """Return what is said of a Pod; None = not known yet, and kubelet is asked soon."""
@@ -186,3 +189,5 @@ class PodsHere:
                 continue
             words[found.pod_uid] = found
         self.pods, self._words, self.problem = pods, words, ""
+        for tell in self.changed:
+            tell()

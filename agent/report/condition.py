@@ -30,6 +30,7 @@ class NodeCondition:
         kind: its type, which nobody else writes.
         manager: the field manager that owns it, and nothing else of the Node.
         clock: seconds that only grow; `now`: the time of day, RFC 3339.
+        by_message: another message is another thing to say.
     """
 
     objects: Applier
@@ -38,6 +39,7 @@ class NodeCondition:
     manager: str
     clock: Callable[[], float]
     now: Callable[[], str]
+    by_message: bool = False
     _said: Condition | None = None
     _since: str = ""
     _looked: float = float("-inf")
@@ -51,7 +53,7 @@ class NodeCondition:
         Raises:
             ApiError, ConflictError: it is not said; say it again.
         """
-        if want is not None and self._said is not None and _alike(want, self._said):
+        if want and self._said and not self.by_message and _alike(want, self._said):
             want = self._said
         time = self.clock()
         if want == self._said and time - self._looked < LOOK_SECONDS:

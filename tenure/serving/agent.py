@@ -21,7 +21,6 @@ from agent.decide.gpushare import marking
 from agent.decide.isolation import Provider
 from agent.discover.host_files import HostFiles
 from agent.discover.sysfs import read_identity
-from agent.https import Authority, Caller
 from agent.kubelet.watch import KubeletPods
 from agent.plugin.files import CardFiles, CheckpointFile, SpecFolder
 from agent.plugin.held import HeldHere, HoldingsFile
@@ -42,7 +41,8 @@ from tenure.serving.agent_environment import FILE_NAME as FILE_NAME_OF_PROOF
 from tenure.serving.agent_environment import Prover, proving, stamp_of
 from tenure.serving.agent_options import AgentMode, AgentOptions
 from tenure.serving.agent_reporting import NodeToTell, reporting
-from tenure.serving.agent_witness import witness, words_of
+from tenure.serving.agent_witness import witness
+from tenure.serving.agent_words import expect_https, kubelet_of, words_of
 from tenure.serving.background import Tasks, every, tasks_of_process, told_to_stop
 from tenure.serving.connections import Connections
 from tenure.serving.listening import announced
@@ -74,7 +74,7 @@ async def serve_agent(options: AgentOptions) -> None:
         if options.holdings is not None:
             holdings = HoldingsFile(options.holdings)
         else:
-            told = words_of(options, session, kubelet, registry, tasks)
+            told = words_of(options, session, kubelet, registry, tasks, mode=options.mode)
             _check_node(options, told.node)
             holdings, beside = told.held, told.words.lines
             gate = Gate(told.held, options.state)
@@ -180,9 +180,7 @@ def _check(options: AgentOptions) -> None:
     if bool(options.service) == (options.holdings is not None):
         fact = "the holdings are told by the service or by a file: give one of the two"
         raise InputError(fact, field="--service")
-    for option, url in (("--service", options.service), ("--kubelet", options.kubelet)):
-        if url and not url.startswith("https://"):
-            raise InputError(f"a token is sent by https alone: value={url!r}", field=option)
+    expect_https(options)
     folders = []
     if options.mode is not AgentMode.ENV:
         folders.append(("--plugins", options.plugins))
@@ -267,14 +265,7 @@ def _kubelet(options: AgentOptions, session: aiohttp.ClientSession) -> KubeletPo
     node = options.node
     if not node and options.service:
         node, _ = node_of_token(options.token)
-    caller = Caller(
-        session=session,
-        url=options.kubelet.rstrip("/"),
-        authority=Authority(options.kubelet_ca),
-        token=options.token,
-        server_name=node or None,
-    )
-    return KubeletPods(caller=caller)
+    return kubelet_of(options, session, node)
 
 
 ROUND_SECONDS: Final = 30.0

@@ -24,9 +24,10 @@ from ledger.domain.cpuset import CpuSet
 from ledger.domain.errors import InputError, TenureError
 from ledger.domain.kube.object_fields import text_in
 from tenure.serving.agent_options import AgentOptions
+from tenure.serving.cpus_options import CpusOptions
 
 
-def make_cpu_reader(options: AgentOptions, kubelet: KubeletPods) -> CpuReader | None:
+def make_cpu_reader(options: AgentOptions | CpusOptions, kubelet: KubeletPods) -> CpuReader | None:
     """Return what reads the CPUs; None where nothing is to be reported."""
     if not options.topology:
         return None

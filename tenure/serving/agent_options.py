@@ -1,4 +1,4 @@
-"""The options of `tenure serve agent`."""
+"""The options of `tenure serve agent`, and those of every process of a node."""
 
 from __future__ import annotations
 
@@ -38,19 +38,9 @@ def _provider(text: str) -> Provider:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgentOptions:
-    """How the agent is started; `holdings` None = the service has them."""
+class NodeOptions:
+    """What each process of a node is given: whom it asks, where the machine is, who asks it."""
 
-    mode: Annotated[
-        AgentMode, Option("How containers are shown their cards: the service's setting slotMode.")
-    ] = AgentMode.ENV
-    gpushare_unit: Annotated[
-        ShareUnit, Option("In the mode gpushare: the setting gpushare.unit.")
-    ] = ShareUnit.MIB
-    cards: Annotated[
-        tuple[Path, ...],
-        Option("CDI specification of the node's cards by their ids; may be given again."),
-    ] = ()
     service: Annotated[
         str,
         Option("The scheduler's API, which tells the holdings of this node.", metavar="URL"),
@@ -67,10 +57,36 @@ class AgentOptions:
     kubelet_ca: Annotated[Path, Option("The authority of kubelet's listener.")] = Path(
         "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
     )
+    pod_resources: Annotated[
+        Path, Option("Kubelet's socket that tells who was given what, and what it would give.")
+    ] = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
     proof_keys: Annotated[
         Path,
         Option("With --service: folder of public keys, *.vkey, that sign what a node believes."),
     ] = Path("/etc/tenure/proof-keys")
+    kubeconfig: Annotated[
+        Path | None, Option("Of a user of the cluster. Default: that of our Pod.")
+    ] = None
+    host: Annotated[Path, Option("Where the machine's own / is.")] = Path("/")
+    state: Annotated[Path, Option("Folder of what outlives the process.")] = Path("/var/lib/tenure")
+    probes: Annotated[Address, PROBES] = PROBES_ADDRESS
+    debug: Annotated[bool, DEBUG] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentOptions(NodeOptions):
+    """How the agent is started; `holdings` None = the service has them."""
+
+    mode: Annotated[
+        AgentMode, Option("How containers are shown their cards: the service's setting slotMode.")
+    ] = AgentMode.ENV
+    gpushare_unit: Annotated[
+        ShareUnit, Option("In the mode gpushare: the setting gpushare.unit.")
+    ] = ShareUnit.MIB
+    cards: Annotated[
+        tuple[Path, ...],
+        Option("CDI specification of the node's cards by their ids; may be given again."),
+    ] = ()
     holdings: Annotated[
         Path | None,
         Option("Instead of --service: file with who holds what on this node, as JSON."),
@@ -93,9 +109,6 @@ class AgentOptions:
     slots: Annotated[
         int, Option("How many containers with devices may be on the node at once.", least=1)
     ] = 512
-    pod_resources: Annotated[
-        Path, Option("Kubelet's socket that tells who was given what, and what it would give.")
-    ] = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
     ledger_key: Annotated[
         tuple[str, ...],
         Option("Verifier key, or its file, of the ledger's checkpoints; may be given again."),
@@ -137,10 +150,6 @@ class AgentOptions:
             " alone: somebody else does."
         ),
     ] = ""
-    kubeconfig: Annotated[
-        Path | None, Option("With --node: of a user of the cluster. Default: that of our Pod.")
-    ] = None
-    host: Annotated[Path, Option("Where the machine's own / is.")] = Path("/")
     kubelet_root: Annotated[
         Path | None,
         Option(
@@ -148,9 +157,6 @@ class AgentOptions:
             " have ended here. Default: claims end without this node's word."
         ),
     ] = None
-    state: Annotated[Path, Option("With --node: folder of what outlives the agent.")] = Path(
-        "/var/lib/tenure"
-    )
     machine: Annotated[
         Path | None,
         Option("With --node: describes the machine. Default: driver and kernel are asked."),
@@ -172,8 +178,6 @@ class AgentOptions:
     report_seconds: Annotated[
         float, Option("With --node: seconds between two reports.", least=0.1)
     ] = 30.0
-    probes: Annotated[Address, PROBES] = PROBES_ADDRESS
-    debug: Annotated[bool, DEBUG] = False
 
     @property
     def provider(self) -> Provider:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -11,24 +10,18 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-import aiohttp
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from agent.checkpoint import FILE_NAME
 from agent.claim_checkpoint import FILE_NAME as CLAIMS_FILE_NAME
-from agent.decide.believing import Believing, OwnNode, Source
+from agent.decide.believing import Source
 from agent.discover.host_files import HostFiles
 from agent.discover.machine import Card, Kind
-from agent.discover.sysfs import read_identity
-from agent.https import Authority, Caller
-from agent.kubelet.watch import KubeletPods, PodsHere
 from agent.plugin.files import CheckpointFile, SpecFolder, claims_in
-from agent.plugin.held import HeldHere
 from agent.report.condition import Condition, NodeCondition
 from agent.report.reporter import Applier, path_of_device
-from agent.service.keeping import CopyFile, Keeper, Words
+from agent.service.keeping import Words
 from agent.service.link import ServiceLink
-from agent.service.own_node import ProofKeys, node_of_token, pod_of_token
 from agent.witness.asking import PodResources, Runtime
 from agent.witness.confirmer import (
     ENDING_SECONDS,
@@ -44,74 +37,12 @@ from agent.witness.confirmer import (
 from agent.witness.history import BAD, Verdict
 from ledger.domain.annotations.checkpoints import DeviceCheckpoint as GivenDevices
 from ledger.domain.annotations.checkpoints import encode_devices_checkpoints
-from ledger.domain.errors import InputError
 from ledger.domain.resources import ANNOTATION_DEVICES_CHECKPOINTS
-from tenure.exits import with_next
 from tenure.keys import public_key
 from tenure.serving.agent_options import AgentOptions
 from tenure.serving.agent_reporting import Looks, cards_probe, now_text
+from tenure.serving.agent_words import Told
 from tenure.serving.background import Tasks, every
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """
-    What is known of this node's holdings.
-
-    Attributes:
-        own_pod: name and UID of the Pod that we run in; empty = in none.
-    """
-
-    held: HeldHere
-    link: ServiceLink
-    pods: PodsHere
-    words: Words
-    own_pod: tuple[str, str]
-    node: str
-
-
-def words_of(
-    options: AgentOptions,
-    session: aiohttp.ClientSession,
-    kubelet: KubeletPods,
-    registry: CollectorRegistry,
-    tasks: Tasks,
-) -> Told:
-    """
-    Return what containers hold, with the tasks that keep it known.
-
-    Raises:
-        InputError: our token says no node, or the folder of what outlives us is missing.
-    """
-    if not options.state.is_dir():
-        missing = InputError(f"no such folder: {options.state}", field="--state")
-        raise with_next(missing, "mount a folder of the node's own there")
-    name, uid = node_of_token(options.token)
-    machine = read_identity(HostFiles(root=options.host))
-    own = OwnNode(name=name, uid=uid, machine=(machine.system_uuid, machine.machine_id))
-    believing = Believing(own, ProofKeys(options.proof_keys).check)
-    keeper = Keeper(file=CopyFile(options.state), boot_id=machine.boot_id)
-    begun = keeper.begin(believing)
-    known, age = (None, None) if begun is None else begun
-    service = Caller(
-        session=session,
-        url=options.service.rstrip("/"),
-        authority=Authority(options.ca),
-        token=options.token,
-    )
-    link = ServiceLink(
-        service, clock=time.monotonic, draw=random.random, known=known, age_seconds=age
-    )
-    link.mode = options.mode
-    keeper.keep(link)
-    pods = PodsHere(kubelet)
-    held = HeldHere(link, pods, believing)
-    words = Words(link=link, keeper=keeper, pods=pods, held=held)
-    words.register(registry)
-    tasks += [link.run(), keeper.run(link), pods.run()]
-    own_pod = pod_of_token(options.token)
-    return Told(held=held, link=link, pods=pods, words=words, own_pod=own_pod, node=name)
-
 
 HISTORY_SECONDS: Final = 4.0
 """A ledger that is another one is noticed within 10 s, where the service has few nodes."""

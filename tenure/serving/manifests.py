@@ -31,8 +31,35 @@ Name = Annotated[
     typer.Option("--name", help="What the objects are called; another one for a second release."),
 ]
 Namespace = Annotated[str, typer.Option("--namespace", help="Namespace of our own.")]
+Image = Annotated[str, typer.Option("--image", help="The image that has `tenure`.")]
+ApiCa = Annotated[
+    Path, typer.Option("--api-ca", metavar="FILE", help="The authority of the service's API.")
+]
+Keys = Annotated[
+    list[str],
+    typer.Option(
+        "--proof-key",
+        metavar="VKEY",
+        help="Public key of proofs, or the file that holds one; may be given again.",
+    ),
+]
+Api = Annotated[
+    str,
+    typer.Option(
+        "--service", metavar="URL", help="The service's API. Default: the Service tenure-api."
+    ),
+]
+KubeletCa = Annotated[
+    str,
+    typer.Option(
+        "--kubelet-ca",
+        metavar="PATH",
+        help="The nodes' file with the authority of kubelet's listener; empty: the cluster's.",
+    ),
+]
 
 _NAMESPACE = "tenure-system"
+_KUBELET_CA = "/var/lib/kubelet/pki/kubelet.crt"
 
 
 class Action(StrEnum):
@@ -50,6 +77,7 @@ def register(app: typer.Typer) -> None:
     MANIFESTS.command("scheduler")(scheduler)
     MANIFESTS.command("dra")(dra)
     MANIFESTS.command("agent")(agent)
+    MANIFESTS.command("cpus")(cpus)
     MANIFESTS.command("crds")(crds)
     app.add_typer(MANIFESTS)
 
@@ -345,18 +373,9 @@ def dra(
 
 def agent(
     *,
-    image: Annotated[str, typer.Option(help="The image that has `tenure`.")],
-    api_ca: Annotated[
-        Path, typer.Option("--api-ca", metavar="FILE", help="The authority of the service's API.")
-    ],
-    proof_keys: Annotated[
-        list[str],
-        typer.Option(
-            "--proof-key",
-            metavar="VKEY",
-            help="Public key of proofs, or the file that holds one; may be given again.",
-        ),
-    ],
+    image: Image,
+    api_ca: ApiCa,
+    proof_keys: Keys,
     ledger_keys: Annotated[
         list[str] | None,
         typer.Option(
@@ -366,20 +385,11 @@ def agent(
         ),
     ] = None,
     namespace: Namespace = _NAMESPACE,
-    service: Annotated[
-        str, typer.Option(metavar="URL", help="The service's API. Default: the Service tenure-api.")
-    ] = "",
+    service: Api = "",
     cards: Annotated[
         str, typer.Option(help="CDI specification of the cards, in /var/run/cdi of the nodes.")
     ] = "/var/run/cdi/nvidia.yaml",
-    kubelet_ca: Annotated[
-        str,
-        typer.Option(
-            "--kubelet-ca",
-            metavar="PATH",
-            help="The nodes' file with the authority of kubelet's listener; empty: the cluster's.",
-        ),
-    ] = "/var/lib/kubelet/pki/kubelet.crt",
+    kubelet_ca: KubeletCa = _KUBELET_CA,
     runtime_class: Annotated[
         str, typer.Option(help="Of a runtime that gives the agent the driver's library.")
     ] = "nvidia",
@@ -415,12 +425,8 @@ def agent(
     values = {**locals()}
     from agent.decide.isolation import Provider
     from ledger.domain.vocabulary import DEFAULT_VOCABULARY
-    from ledger.signing import published
     from tenure.keys import public_key
-    from tenure.sources.text import content_of
 
-    if service and not service.startswith("https://"):
-        raise InputError(f"a token is sent by https alone: value={service!r}", field="--service")
     if not cards.startswith("/var/run/cdi/"):
         raise InputError(f"not in /var/run/cdi: value={cards!r}", field="--cards")
     if env and gpushare:
@@ -430,8 +436,7 @@ def agent(
         raise InputError(fact, field="--isolation")
     mode = "env" if env else "gpushare" if gpushare else "plugin"
     more = {
-        "api_ca": content_of(api_ca).decode(),
-        "proof_keys": published(map(public_key, proof_keys)),
+        **_believed(service, api_ca, proof_keys),
         "ledger_keys": [str(public_key(key)) for key in ledger_keys or ()],
         "isolation": Provider.named(isolation),
         "mode": mode,
@@ -442,6 +447,43 @@ def agent(
     _print("agent", values | more)
 
 
+def cpus(
+    *,
+    image: Image,
+    api_ca: ApiCa,
+    proof_keys: Keys,
+    namespace: Namespace = _NAMESPACE,
+    service: Api = "",
+    kubelet_ca: KubeletCa = _KUBELET_CA,
+    kubepods: Annotated[
+        str,
+        typer.Option(help="The nodes' cgroup of all Pods: of cgroup v2, or of v1's cpuset."),
+    ] = "/sys/fs/cgroup/kubepods.slice",
+    kubepods_cpu: Annotated[
+        str, typer.Option(help="Of v1: the same cgroup in the hierarchy of cpu.")
+    ] = "",
+    bind: Annotated[
+        bool, typer.Option("--bind", help="Also what writing takes, on nodes with the label.")
+    ] = False,
+) -> None:
+    """
+    Print the DaemonSet of `tenure serve cpus`, its rights, and the policy that narrows them.
+
+    Without --bind it may write nothing, neither cgroups nor its Node; it plans.
+
+    Example: tenure manifests cpus --image registry/tenure:1 --api-ca ca.crt --proof-key proof.vkey
+    """
+    values = {**locals()}
+    name = kubepods.rpartition("/")[2]
+    for option, path in (("--kubepods", kubepods), ("--kubepods-cpu", kubepods_cpu or kubepods)):
+        if not (
+            path.startswith("/sys/fs/cgroup/") and path.endswith(f"/{name}") and "pods" in name
+        ):
+            raise InputError(f"not a cgroup of all Pods: value={path!r}", field=option)
+    more = {"kubepods_name": name, "read_only": not bind}
+    _print("cpus", values | more | _believed(service, api_ca, proof_keys))
+
+
 def crds() -> None:
     """
     Print the kinds Device and NodeResourceTopology, for a cluster without Koordinator.
@@ -449,6 +491,20 @@ def crds() -> None:
     Example: tenure manifests crds | kubectl apply -f -
     """
     _print("crds", {})
+
+
+def _believed(service: str, api_ca: Path, proof_keys: list[str]) -> dict[str, object]:
+    """Return whom a process of a node believes. Raises InputError: a file, a key or the URL."""
+    from ledger.signing import published
+    from tenure.keys import public_key
+    from tenure.sources.text import content_of
+
+    if service and not service.startswith("https://"):
+        raise InputError(f"a token is sent by https alone: value={service!r}", field="--service")
+    return {
+        "api_ca": content_of(api_ca).decode(),
+        "proof_keys": published(map(public_key, proof_keys)),
+    }
 
 
 def _expect_network(text: str) -> None:

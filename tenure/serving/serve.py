@@ -13,6 +13,7 @@ import typer
 
 from tenure.commands import Commands, with_parameters
 from tenure.serving.agent_options import AgentOptions
+from tenure.serving.cpus_options import CpusOptions
 from tenure.serving.options import Declared, Options, declared, read
 from tenure.serving.scheduling.options import SchedulerOptions
 from tenure.serving.webhook_options import WebhookOptions
@@ -27,6 +28,7 @@ def register(app: typer.Typer) -> None:
     SERVE.command("webhook")(serve_command(WebhookOptions, webhook))
     SERVE.command("scheduler")(serve_command(SchedulerOptions, scheduler))
     SERVE.command("agent")(serve_command(AgentOptions, agent))
+    SERVE.command("cpus")(serve_command(CpusOptions, cpus))
     SERVE.command("inside", hidden=True)(inside)
     app.add_typer(SERVE)
 
@@ -105,6 +107,23 @@ def agent(options: AgentOptions) -> None:
 
     with needs("agent,service"):
         import tenure.serving.agent  # noqa: F401 - what comes next needs it
+
+    go_on("tenure.serving.agent_alone", options)
+
+
+def cpus(options: CpusOptions) -> None:
+    """
+    Bind the containers of a node to their CPUs, where its label tenure.sh/bind-cpus says "true".
+
+    Without the label it writes nothing, and /readyz says what it would write.
+
+    Example: tenure serve cpus --service https://tenure-api.tenure-system:8444
+    """
+    from tenure.extras import needs
+    from tenure.serving.alone import go_on
+
+    with needs("agent,service"):
+        import tenure.serving.cpus  # noqa: F401 - what comes next needs it
 
     go_on("tenure.serving.agent_alone", options)
 

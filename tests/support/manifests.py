@@ -38,13 +38,22 @@ def printed_scheduler(*options: str, authority: bytes = b"") -> list[dict[str, A
         return printed_scheduler(*options, "--api-service", "--api-ca", file.name)
 
 
+def printed_cpus(*options: str) -> list[dict[str, Any]]:
+    """Return what is printed of what binds CPUs, which trusts the key of the tests."""
+    return _printed_for_nodes("cpus", "i", *options)
+
+
 def printed_agent(*options: str, image: str = "i") -> list[dict[str, Any]]:
     """Return what is printed of the agents, who trust the key of the tests."""
+    return _printed_for_nodes("agent", image, *options)
+
+
+def _printed_for_nodes(name: str, image: str, *options: str) -> list[dict[str, Any]]:
     with NamedTemporaryFile() as authority:
         authority.write(b"PEM")
         authority.flush()
         files = ("--api-ca", authority.name, "--proof-key", str(KEY.public))
-        return printed("agent", "--image", image, *files, *options)
+        return printed(name, "--image", image, *files, *options)
 
 
 def kube_scheduler(url: str, folder: str, kubeconfig: str) -> dict[str, Any]:

@@ -96,7 +96,7 @@ class Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def listening(folder: Path) -> Iterator[int]:
+def listening(folder: Path, listener: type[Listener] = Listener) -> Iterator[int]:
     """Listen as service and kubelet until the block ends."""
     now, day = datetime.now(UTC), timedelta(days=1)
     authority = issue_authority("test", now=now, lifetime=day)
@@ -106,8 +106,8 @@ def listening(folder: Path) -> Iterator[int]:
     (folder / "tls.key").write_bytes(leaf.key)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
-    Listener.known, Listener.pods, Listener.waits, Listener.confirmed = None, None, 0.05, 0
-    server = Server(("127.0.0.1", 0), Listener)
+    listener.known, listener.pods, listener.waits, listener.confirmed = None, None, 0.05, 0
+    server = Server(("127.0.0.1", 0), listener)
     server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

@@ -117,7 +117,7 @@ def kubelet_cpus_of(spec: PodSpec) -> tuple[ContainerCpus, ...]:
     Rule: Kubernetes, CPU management policies: containers of Guaranteed Pods with whole CPUs, init
     containers too; others run in its shared pool, and so do those of a Pod with `spec.resources`.
     """
-    if spec.pod_requests or spec.pod_limits or not all(map(_is_guaranteed, spec.containers)):
+    if spec.pod_requests or spec.pod_limits or not all(map(is_guaranteed, spec.containers)):
         return ()
     amounts = ((container, container.requests[CPU].milli()) for container in spec.containers)
     return tuple(
@@ -127,7 +127,7 @@ def kubelet_cpus_of(spec: PodSpec) -> tuple[ContainerCpus, ...]:
     )
 
 
-def _is_guaranteed(container: ContainerSpec) -> bool:
+def is_guaranteed(container: ContainerSpec) -> bool:
     """Tell whether requests equal limits (Kubernetes, Pod QoS); the Pod is if every one is."""
     return all(
         container.limits.get(name, ZERO) == container.requests.get(name, ZERO) != ZERO

@@ -13,6 +13,7 @@ import yaml
 from tenure.cli import app
 from tenure.exits import run
 from tenure.serving.agent_options import AgentOptions
+from tenure.serving.cpus_options import CpusOptions
 from tenure.serving.options import Declared, Option, declared
 from tenure.serving.scheduling.options import SchedulerOptions
 from tenure.serving.serve import serve_command
@@ -20,7 +21,12 @@ from tenure.serving.webhook_options import WebhookOptions
 from tests.support.process import ROOT
 from tests.support.proofs import KEY
 
-PROCESSES: Final = {"webhook": WebhookOptions, "scheduler": SchedulerOptions, "agent": AgentOptions}
+PROCESSES: Final = {
+    "webhook": WebhookOptions,
+    "scheduler": SchedulerOptions,
+    "agent": AgentOptions,
+    "cpus": CpusOptions,
+}
 EACH: Final = [
     pytest.param(process, each, id=f"{process} {each.flag}")
     for process, options in PROCESSES.items()
@@ -190,6 +196,7 @@ def test_manifests_start_a_process_with_options_that_it_has(
     agent = ["agent", "--image", "i", "--api-ca", str(authority), "--proof-key", key]
     lines = [scheduler, [*agent, "--claims", "--ledger-key", key], [*agent, "--env"]]
     lines += [[*agent, "--gpushare", "--isolation", "hami-core"]]
+    lines += [["cpus", *agent[1:], "--bind", "--kubepods-cpu", "/sys/fs/cgroup/cpu/kubepods.slice"]]
     for words in lines:
         [(process, args, variables)] = containers(words, capsys)
         options = PROCESSES[process]

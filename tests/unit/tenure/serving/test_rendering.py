@@ -26,6 +26,10 @@ WRITTEN: Mapping[str, tuple[Callable[..., None], frozenset[str]]] = {
     "scheduler": (manifests.scheduler, NETWORK_POLICY),
     "dra": (manifests.dra, frozenset()),
     "agent": (manifests.agent, NETWORK_POLICY | {"mode", "name", "control_plane"}),
+    "cpus": (
+        manifests.cpus,
+        NETWORK_POLICY | {"name", "control_plane", "read_only", "kubepods_name"},
+    ),
     "crds": (manifests.crds, frozenset()),
 }
 """Each file that is printed, with its command and the values that are no option of it."""

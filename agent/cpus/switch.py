@@ -1,0 +1,76 @@
+"""The Node's own words on binding CPUs: the administrator's label, and what we say by ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from agent.report.condition import Condition, NodeCondition
+from agent.report.reporter import Applier, path_of_node
+from ledger.domain.kube.object_fields import annotations_of, labels_of
+from ledger.domain.resources import LABEL_TENURE_BIND_CPUS, LABEL_TENURE_CPU_MANAGED
+
+CONDITION: Final = "TenureCPUs"
+MANAGER: Final = "tenure-cpus"
+CONDITION_MANAGER: Final = "tenure-cpus-condition"
+TRUE: Final = "true"
+
+
+@dataclass(slots=True, kw_only=True)
+class Switch:
+    """
+    What the Node says, and is told.
+
+    Attributes:
+        allowed: an administrator lets us write; None = the Node was not read yet.
+        annotations: of the Node, which say what it keeps back.
+    """
+
+    objects: Applier
+    node: str
+    clock: Callable[[], float]
+    now: Callable[[], str]
+    allowed: bool | None = None
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    _says: str | None = None
+    _condition: NodeCondition = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Be ready to say something."""
+        self._condition = NodeCondition(
+            objects=self.objects,
+            node=self.node,
+            kind=CONDITION,
+            manager=CONDITION_MANAGER,
+            clock=self.clock,
+            now=self.now,
+            by_message=True,
+        )
+
+    async def look(self) -> None:
+        """Read the Node. Raises ApiError, InputError: what it said last counts."""
+        node = await self.objects.read(path_of_node(self.node))
+        if node is not None:
+            labels = labels_of(node)
+            self.annotations = annotations_of(node)
+            self._says = labels.get(LABEL_TENURE_CPU_MANAGED)
+            self.allowed = labels.get(LABEL_TENURE_BIND_CPUS) == TRUE
+
+    async def say(self, condition: Condition | None, *, binds: bool) -> None:
+        """
+        Have the Node say whether containers are bound here, and what is not as it should be.
+
+        Raises:
+            ApiError, ConflictError: say it again.
+        """
+        if (self._says == TRUE) is not binds:
+            labels = {"labels": {LABEL_TENURE_CPU_MANAGED: TRUE}} if binds else {}
+            body = {
+                "apiVersion": "v1",
+                "kind": "Node",
+                "metadata": {"name": self.node, **labels},
+            }
+            await self.objects.apply(path_of_node(self.node), body, manager=MANAGER, force=True)
+            self._says = TRUE if binds else None
+        await self._condition.tell(condition)

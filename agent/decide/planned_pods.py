@@ -1,0 +1,220 @@
+"""Kubelet's Pods as planning their CPUs needs them, and the holdings that a node believes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from agent.decide.believing import Believing, is_granted
+from agent.decide.cgroups import ContainerPlanned, PodPlanned
+from agent.decide.container_cpus import KubeQos
+from agent.decide.node_cpus import FoundCpus, find_cpu_holders
+from agent.decide.node_holdings import GRANTED, HeldByPod, NodeHoldings
+from agent.decide.pools import NodeCpus, PodCpus
+from agent.decide.wanted_cpus import NodePlanned
+from ledger.domain.annotations.cpu import ResourceStatus, decode_resource_status
+from ledger.domain.annotations.node_cpu import decode_system_qos_resource
+from ledger.domain.annotations.qos import QosClass, read_qos_class
+from ledger.domain.annotations.wire import decoded
+from ledger.domain.cpuset import EMPTY, CpuSet
+from ledger.domain.errors import InputError
+from ledger.domain.kube.nrt_objects import read_node_reserve
+from ledger.domain.kube.object_fields import items_in, text_in
+from ledger.domain.kube.pod_spec import ENDED, PodSpec, read_pod
+from ledger.domain.request.cpus import is_guaranteed
+from ledger.domain.resources import (
+    ANNOTATION_RESOURCE_STATUS,
+    ANNOTATION_SYSTEM_QOS_RESOURCE,
+    CPU,
+    MEMORY,
+)
+from ledger.domain.vocabulary import DEFAULT_VOCABULARY
+
+Object = Mapping[str, Any]
+_STATUSES: Final = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
+_WHOLE: Final = 1000
+STATIC: Final = "static"
+NO_MEMORY_MANAGER: Final = "None"
+_CLASSES: Final = {str(qos): qos for qos in KubeQos}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doubted:
+    """What of a Pod is not believed or can't be read, and why."""
+
+    pod_uid: str
+    about: str
+
+
+def planned_pods(
+    pods: Iterable[Object], pinned: Mapping[str, CpuSet], held: Iterable[HeldByPod]
+) -> tuple[tuple[PodPlanned, ...], tuple[Doubted, ...]]:
+    """
+    Return the Pods that run or will run, and why some are left alone: they can't be read.
+
+    Args:
+        pinned: UID -> what kubelet's static policy gave to containers of the Pod.
+        held: those of claims are known by their names.
+    """
+    listed = [*pods]
+    known = {text_in(pod, "metadata", "uid") for pod in listed}
+    claims = {(one.namespace, one.pod_name) for one in held if one.pod_uid not in known}
+    found, doubted = [], []
+    for pod in listed:
+        uid = text_in(pod, "metadata", "uid")
+        try:
+            spec = read_pod(pod, DEFAULT_VOCABULARY)
+            if spec.stage != ENDED:
+                found.append(_planned(pod, spec, pinned.get(uid, EMPTY), claims))
+        except InputError as error:
+            doubted.append(Doubted(pod_uid=uid, about=str(error)))
+    return (*found, *(left_alone(one.pod_uid) for one in doubted)), tuple(doubted)
+
+
+def node_planned(
+    found: FoundCpus,
+    pods: Sequence[Object],
+    held: Sequence[HeldByPod],
+    doubted: Iterable[Doubted],
+    words: Mapping[str, str],
+) -> tuple[NodePlanned, tuple[Doubted, ...]]:
+    """
+    Return what is planned for, and which Pods can't be read.
+
+    Args:
+        words: annotations of the Node, which say what it keeps back.
+
+    Raises:
+        InputError: these can't be read, or who has CPUs.
+    """
+    topology, kubelet = found.machine.topology, found.managers.cpu
+    planned, unread = planned_pods(pods, found.pinned, held)
+    alone = {one.pod_uid for one in doubted}
+    system = decoded(words, ANNOTATION_SYSTEM_QOS_RESOURCE, decode_system_qos_resource)
+    holders = find_cpu_holders(replace(found, pods=pods), held)
+    node = NodePlanned(
+        cpus=NodeCpus(
+            topology=topology,
+            kubelet_reserved=kubelet.reserved_cpus,
+            reserved=read_node_reserve(words, topology),
+            kubelet_static=kubelet.policy == STATIC,
+        ),
+        held={f"{one.uid}/1": own for one, own in holders},
+        pods=tuple(left_alone(one.uid) if one.uid in alone else one for one in planned),
+        system=EMPTY if system is None else system.cpus,
+        binds_memory=found.managers.memory_policy == NO_MEMORY_MANAGER,
+    )
+    return node, unread
+
+
+def by_their_own_words(node: NodePlanned) -> NodePlanned:
+    """Return a node whose Pods have what their status says: to give back, not to give."""
+    own = {
+        f"{pod.uid}/1": PodCpus(cpus=pod.status.cpuset, qos=pod.qos)
+        for pod in node.pods
+        if pod.status.cpuset
+    }
+    return replace(node, held={**node.held, **own})
+
+
+def left_alone(pod_uid: str) -> PodPlanned:
+    """Return a Pod of which no cgroup is touched."""
+    return PodPlanned(
+        uid=pod_uid,
+        qos=QosClass.NONE,
+        kube_qos=KubeQos.GUARANTEED,
+        status=ResourceStatus(),
+        claims_cpus=True,
+    )
+
+
+def believed_cpus(
+    believing: Believing,
+    known: NodeHoldings | None,
+    pods: Sequence[Object],
+    *,
+    is_heard: bool,
+) -> tuple[tuple[HeldByPod, ...], tuple[Doubted, ...]]:
+    """
+    Return the holdings with CPUs that count, by whosever word, and those that are not believed.
+
+    Nobody else gets the CPUs of one that is not believed: it stays among the holdings.
+    """
+    found: dict[str, HeldByPod] = {}
+    doubted = []
+    for one in () if known is None else known.pods():
+        if not any(part.cpus for part in one.containers):
+            continue
+        assert known is not None, "it has holdings"
+        try:
+            if is_granted(one):
+                believing.holding(one, known)
+        except InputError as error:
+            doubted.append(Doubted(pod_uid=one.pod_uid, about=str(error)))
+        found[f"{one.pod_uid}/{one.attempt}"] = one
+    if is_heard:
+        return tuple(found.values()), tuple(doubted)
+    for pod in pods:
+        uid = text_in(pod, "metadata", "uid")
+        try:
+            believed = believing.of_pod(
+                uid, known, is_heard=False, annotations=pod["metadata"].get("annotations") or {}
+            )
+        except InputError as error:
+            doubted.append(Doubted(pod_uid=uid, about=str(error)))
+            continue
+        if believed is None or not any(part.cpus for part in believed.proof.containers):
+            continue
+        proof = believed.proof
+        found[f"{uid}/{proof.attempt}"] = HeldByPod(
+            pod_uid=uid,
+            namespace=text_in(pod, "metadata", "namespace"),
+            pod_name=text_in(pod, "metadata", "name"),
+            containers=proof.containers,
+            attempt=proof.attempt,
+            kind=GRANTED,
+            phase="bound",
+            position=proof.position,
+        )
+    return tuple(found.values()), tuple(doubted)
+
+
+def _planned(pod: Object, spec: PodSpec, given: CpuSet, claims: set[tuple[str, str]]) -> PodPlanned:
+    text = spec.annotations.get(ANNOTATION_RESOURCE_STATUS)
+    ids = {
+        text_in(one, "name"): text_in(one, "containerID").rpartition("://")[2]
+        for field in _STATUSES
+        for one in items_in(pod, "status", field)
+    }
+    containers = {name: ContainerPlanned(name=name, id=own) for name, own in ids.items()}
+    for one in spec.containers:
+        request, limit = one.requests.get(CPU), one.limits.get(CPU)
+        milli = 0 if request is None else request.milli()
+        is_whole = milli > 0 and not milli % _WHOLE
+        containers[one.name] = ContainerPlanned(
+            name=one.name,
+            id=ids.get(one.name, ""),
+            whole_cpus=is_whole,
+            limit_milli=0 if limit is None else limit.milli(),
+            given=given if is_whole else EMPTY,
+        )
+    by_name = items_in(pod, "spec", "resourceClaims")
+    of_templates = items_in(pod, "status", "resourceClaimStatuses")
+    named = {text_in(one, "resourceClaimName") for one in (*by_name, *of_templates)}
+    return PodPlanned(
+        uid=spec.uid,
+        qos=read_qos_class(spec.labels),
+        kube_qos=_CLASSES.get(spec.kube_qos) or _kube_qos(spec),
+        status=ResourceStatus() if text is None else decode_resource_status(text),
+        containers=tuple(containers.values()),
+        claims_cpus=any((spec.namespace, name) in claims for name in named),
+    )
+
+
+def _kube_qos(spec: PodSpec) -> KubeQos:
+    """Return the class by requests and limits: kubelet does not say it of every static Pod."""
+    if all(map(is_guaranteed, spec.containers)):
+        return KubeQos.GUARANTEED
+    asks = any({CPU, MEMORY} & {*one.requests, *one.limits} for one in spec.containers)
+    return KubeQos.BURSTABLE if asks else KubeQos.BEST_EFFORT

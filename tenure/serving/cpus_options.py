@@ -1,0 +1,44 @@
+"""The options of `tenure serve cpus`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from tenure.serving.agent_options import NodeOptions
+from tenure.serving.options import Option
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpusOptions(NodeOptions):
+    """How what binds CPUs is started."""
+
+    kubepods: Annotated[
+        Path | None,
+        Option(
+            "Kubelet's cgroup of all Pods: of cgroup v2, or of v1's cpuset. Default: it is looked"
+            " for below /sys/fs/cgroup of --host."
+        ),
+    ] = None
+    kubepods_cpu: Annotated[
+        Path | None, Option("With --kubepods, of v1: the same cgroup in the hierarchy of cpu.")
+    ] = None
+    kubelet_root: Annotated[
+        Path | None,
+        Option("Kubelet's own folder, with its record of CPUs. Default: --pod-resources tells."),
+    ] = None
+    topology: Annotated[
+        str,
+        Option(
+            "Who tells the policies of kubelet's managers: itself (configz), or the FILE of its"
+            " configuration.",
+            metavar="configz|FILE",
+        ),
+    ] = "configz"
+    dry_run: Annotated[
+        bool, Option("Write nothing, whatever the Node's label says; only plan.", variable="")
+    ] = False
+    look_seconds: Annotated[
+        float, Option("Seconds between two looks at the Node's label.", least=0.1)
+    ] = 30.0

@@ -1,0 +1,144 @@
+"""`tenure serve cpus` as a process, over a tree of files: what it writes, says and leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.cpus.binder import MARK
+from tests.support.cgroup_trees import FakeTree, Layout, id_of
+from tests.support.cpu_trees import write_cpus
+from tests.support.cpus_world import CpusWorld, cpus_world, pod
+from tests.support.process import tenure
+from tests.support.sys_trees import SysTree
+from tests.support.topologies import MACHINE_Y
+
+pytestmark = pytest.mark.integration
+
+LAYOUT = Layout(version=1, driver="systemd", runtime="containerd")
+
+
+class Scene:
+    """An LSR Pod and one of shared CPUs on a node with 16 CPUs."""
+
+    def __init__(self, fake: FakeTree, world: CpusWorld) -> None:
+        self.fake, self.world = fake, world
+        self.own = f"{fake.pod(1, containers=[1])}/{LAYOUT.container(id_of(1))}"
+        for path in (self.own, self.own.rpartition("/")[0]):
+            fake.say(path, "200000", "cpu.cfs_quota_us")
+        self.shared = f"{fake.pod(2, 'burstable', [2])}/{LAYOUT.container(id_of(2))}"
+        self.pods = (pod(1, qos="LSR", cpus="2-3", milli=2000), pod(2, milli=500, limit=False))
+        world.runs(*self.pods)
+
+    def cpus(self) -> tuple[str, str]:
+        """Return the CPUs of both containers."""
+        return self.fake.says(self.own), self.fake.says(self.shared)
+
+    def is_bound(self) -> bool:
+        """Tell whether both have what is theirs."""
+        return self.cpus() == ("2-3", "0-1,4-15")
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    """The node, whose process is not started yet."""
+    fake = FakeTree(tmp_path / "cgroup", LAYOUT, "0-15")
+    write_cpus(SysTree(root=tmp_path), MACHINE_Y, memory_kib=4096, pages={})
+    with cpus_world(tmp_path, fake.cpuset, fake.cpu) as world:
+        world.options["host"] = tmp_path
+        yield Scene(fake, world)
+
+
+def test_without_the_label_it_says_its_plan_and_writes_nothing(scene: Scene) -> None:
+    """Neither a cgroup nor the Node."""
+    world = scene.world
+    world.start()
+    world.until(lambda: "planned alone" in world.ready(), "it plans nothing")
+    assert f"{scene.own}/cpuset.cpus = 2-3" in world.ready()
+    assert scene.cpus() == ("0-15", "0-15")
+    assert (world.label(), world.condition()) == (None, {})
+    assert not (world.folder / "state" / MARK).exists()
+
+
+def test_with_the_label_it_binds_and_says_so_and_gives_back_when_it_is_gone(scene: Scene) -> None:
+    """What it binds outlives it; a Pod that comes and one that goes change the shared CPUs."""
+    world = scene.world
+    world.start()
+    world.until(lambda: "planned alone" in world.ready(), "it plans nothing")
+    world.allow(bind=True)
+    world.until(scene.is_bound, "it does not bind")
+    world.until(lambda: world.label() == "true", "the Node does not say so")
+    world.until(lambda: world.condition().get("reason") == "Bound", "no condition")
+
+    world.kill()
+    assert scene.is_bound()
+    world.start()
+    third = f"{scene.fake.pod(3, containers=[3])}/{LAYOUT.container(id_of(3))}"
+    world.runs(*scene.pods, pod(3, qos="LSE", cpus="4-7", milli=4000))
+    world.until(lambda: scene.fake.says(third) == "4-7", "the third is not bound")
+    world.until(lambda: scene.cpus() == ("2-3", "0-1,8-15"), "the pool does not shrink")
+
+    world.allow(bind=False)
+    world.until(lambda: scene.cpus() == ("0-15", "0-15"), "nothing is given back")
+    world.until(lambda: world.label() is None, "the Node still says so")
+    world.until(lambda: not world.condition(), "the condition stays")
+    world.until(lambda: not (world.folder / "state" / MARK).exists(), "the mark stays")
+
+
+def test_a_container_that_starts_again_is_bound_again(scene: Scene) -> None:
+    """It has another cgroup, with all CPUs, of which kubelet tells later."""
+    world = scene.world
+    world.allow(bind=True)
+    world.start()
+    world.until(scene.is_bound, "it does not bind")
+    again = f"{scene.own.rpartition('/')[0]}/{LAYOUT.container(id_of(11))}"
+    scene.fake.remove(scene.own)
+    scene.fake.make(again)
+    world.until(lambda: scene.fake.says(again) == "2-3", "the new one is not bound")
+
+
+def test_one_process_of_a_node_writes_and_another_stands_by(scene: Scene) -> None:
+    """As at an upgrade; once the first is gone, the second goes on."""
+    world = scene.world
+    world.allow(bind=True)
+    world.start()
+    world.until(scene.is_bound, "it does not bind")
+    first, world.process = world.process, None
+    assert first is not None
+    port, world.probes = world.probes, world.probes
+    other = f"127.0.0.1:{port + 1}" if port < 65_000 else "127.0.0.1:0"
+    world.start(probes=other)
+    try:
+        world.probes = int(other.rpartition(":")[2])
+        world.until(lambda: "we stand by" in world.ready(), "it does not stand by")
+        assert world.ready().startswith("ok\n")
+        first.kill()
+        first.wait(20)
+        world.until(lambda: "cpus: bound" in world.ready(), "it does not go on")
+    finally:
+        world.kill()
+
+
+def test_restore_cpus_gives_all_back_where_nobody_binds(scene: Scene) -> None:
+    """It is refused while the process runs, and says first what it would write."""
+    world = scene.world
+    world.allow(bind=True)
+    world.start()
+    world.until(scene.is_bound, "it does not bind")
+    words = ["agent", "restore-cpus", *world.words()]
+    refused = tenure(*words, cwd=world.folder)
+    assert refused.returncode == 2
+    assert "a process of this node binds its CPUs" in refused.stderr
+    world.kill()
+
+    told = tenure(*words, "--dry-run", cwd=world.folder)
+    assert told.returncode == 0, told.stderr
+    assert f"would be written: {scene.own}/cpuset.cpus = 0-15" in told.stdout
+    assert scene.is_bound()
+
+    done = tenure(*words, cwd=world.folder)
+    assert done.returncode == 0, done.stderr
+    assert scene.cpus() == ("0-15", "0-15")
+    assert scene.fake.says(scene.own, "cpu.cfs_quota_us") == "200000"
