@@ -48,8 +48,7 @@ def api_path(version: str, *words: str) -> str:
     for word in words:
         if word in {"", ".", ".."} or "/" in word or "%" in word:
             raise ApiError(f"no object is called so: name={word!r}", status=400)
-    quoted = (quote(word, safe="") for word in words)
-    return "/".join(("", "apis" if "/" in version else "api", version, *quoted))
+    return quote("/".join(("", "apis" if "/" in version else "api", version, *words)))
 
 
 class Objects(Protocol):

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 
 import pytest
+from sqlalchemy.event import listen
 
 from ledger.domain.errors import (
     CapacityError,
@@ -182,6 +183,24 @@ def test_a_command_comes_after_what_it_counted(store: Store) -> None:
         assert isinstance(error_of(outcomes[3]), NotAfterError)
         assert [type(each) for each in later] == [Recorded]
         assert verify(ledger).ok
+
+
+def test_only_another_writer_asks_the_ledger_for_what_was_counted(store: Store) -> None:
+    """A bind after a bind is the rule: it costs no read of what was recorded just now."""
+    clock = Clock()
+    with store.open() as ledger:
+        said: list[str] = []
+        listen(ledger.connection, "before_cursor_execute", lambda *words: said.append(words[2]))
+        writer = start(ledger)
+        writer.append(clock.all(node()))
+        for number, after in enumerate(((), ("0",), ("0", "1"), ("1", "2"))):
+            if number == 3:
+                assert not any("FROM ledger_archived" in words for words in said)
+                writer = start(ledger)
+            event = clock.new(reserved(str(number), share(number, 100)), key=str(number))
+            outcomes = writer.record([Command(events=(event,), after=after)])
+            assert [type(each) for each in outcomes] == [Recorded]
+        assert any("FROM ledger_archived" in words for words in said)
 
 
 def test_a_command_that_no_column_can_hold_is_refused_alone(store: Store) -> None:

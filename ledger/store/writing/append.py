@@ -19,6 +19,7 @@ its word is refused all the same. Positions have no gap, for only who moves the 
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -52,6 +53,7 @@ from ledger.store.writing.commands import Command, Outcome, body_bytes_of, fits
 from ledger.store.writing.outbox import Outbox, begin
 from ledger.store.writing.statements import Row
 
+_RECENT: Final = 1_024
 _GRANTS: Final = (*GRANTS, GroupPlanned)
 """What promises a device to somebody; everything else says what has become of it."""
 _LEAF: Final = [column.name for column in schema.ledger_events.columns].index("leaf_hash")
@@ -124,6 +126,7 @@ class Writer:
         self._tree: Tree | None = None
         self._outbox = Outbox(connection)
         self._lost: _Batch | None = None
+        self.recent: deque[str] = deque(maxlen=_RECENT)  # keys of the newest events
 
     @property
     def head(self) -> Head:
@@ -357,6 +360,7 @@ class Writer:
         """Remember what a batch that is durable leaves."""
         self._head = batch.head
         self._stream_versions().update(batch.versions)
+        self.recent.extend(new.idempotency_key for new in batch.events)
 
     def _asked(self) -> None:
         """Settle what is not, before anything is decided on what this writer remembers."""

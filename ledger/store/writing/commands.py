@@ -203,7 +203,7 @@ def _stale(
         if writer.stream_version(stream) + ahead.get(stream, 0) != version:
             return Refused(error=StaleStreamError(stream=stream, expected_version=version))
     for key in command.after:
-        if key not in known:
+        if key not in known and key not in writer.recent:
             fact = f"what was counted is not in the ledger: idempotency_key={key}"
             return Refused(error=NotAfterError(fact))
     return None
@@ -225,8 +225,9 @@ def _keys(commands: Sequence[Command]) -> set[str]:
 
 
 def _counted(writer: Writer, commands: Sequence[Command]) -> dict[str, _Known]:
-    """Return what is recorded of events that commands counted and that are in none of these."""
+    """Return what is recorded of events that commands counted and nobody here knows of."""
     keys = {key for command in commands for key in command.after} - _keys(commands)
+    keys.difference_update(writer.recent)
     return _recorded(writer, keys) if keys else {}
 
 
