@@ -56,6 +56,7 @@ class _Stream:
     Attributes:
         whole: the body, once its end is here.
         body: as it is counted.
+        content: what is here of it: one piece that grows, for a join has it in memory twice.
         unsent: what is left of the answer, None before there is one.
         since: when it was last worked on.
         task: answers it.
@@ -64,7 +65,7 @@ class _Stream:
     whole: asyncio.Future[bytes]
     body: Body
     since: float
-    parts: list[bytes] = field(default_factory=list)
+    content: bytearray = field(default_factory=bytearray)
     is_ended: bool = False
     unsent: memoryview | None = None
     task: asyncio.Task[None] | None = None
@@ -287,8 +288,8 @@ class Http2Connection(asyncio.Protocol):
                 if stream is not None:
                     stream.is_ended = stream.body.is_whole = True
                     if not stream.whole.done():
-                        stream.whole.set_result(b"".join(stream.parts))
-                        stream.parts.clear()
+                        stream.whole.set_result(cast("bytes", stream.content))  # it grows no more
+                        stream.content = bytearray()
             case events.StreamReset():
                 stream = self._streams.pop(event.stream_id, None)
                 if stream is not None:
@@ -336,14 +337,14 @@ class Http2Connection(asyncio.Protocol):
         if size > most:
             self._refuse(stream, HTTPRequestEntityTooLarge(max_size=most, actual_size=size))
         else:
-            stream.parts.append(data)
+            stream.content += data
             self._bodies.grow(stream.body, len(data))
 
     @staticmethod
     def _refuse(stream: _Stream | None, error: Exception) -> None:
         if stream is None:
             return
-        stream.parts.clear()
+        stream.content = bytearray()
         if not stream.whole.done():  # its call has ended, and has not given its body back yet
             stream.whole.set_exception(error)
 
