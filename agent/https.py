@@ -11,6 +11,7 @@ from typing import Final
 import aiohttp
 
 from ledger.domain.errors import InputError, TenureError
+from ledger.domain.resources import AGENT_PROTOCOL
 
 ANSWER_BYTES_MAX: Final = 32 * 2**20
 """All Pods of a large node take 2 MiB."""
@@ -42,7 +43,9 @@ class Authority:
             now = self._path.stat()
             version = (now.st_ino, now.st_mtime_ns, now.st_size)
             if self._made is None or self._made[0] != version:
-                self._made = (version, ssl.create_default_context(cafile=self._path))
+                context = ssl.create_default_context(cafile=self._path)
+                context.set_alpn_protocols([AGENT_PROTOCOL, "http/1.1"])
+                self._made = version, context
         except (OSError, ssl.SSLError) as error:
             raise InputError(f"no authority: {error}", place=str(self._path)) from error
         return self._made[1]

@@ -176,6 +176,8 @@ CALLER_NODE_UID: Final = "authentication.kubernetes.io/node-uid"
 CALLER_POD_UID: Final = "authentication.kubernetes.io/pod-uid"
 CALLER_CREDENTIAL_ID: Final = "authentication.kubernetes.io/credential-id"
 
+AGENT_PROTOCOL: Final = "tenure-agent"  # that agents offer by ALPN: such handshakes give way
+
 # --- Our own names (design section 3) ---------------------------------------------------------
 
 LABEL_TENURE_MANAGED: Final = "tenure.sh/managed"  # on Namespaces, value "true"

@@ -7,12 +7,13 @@ import resource
 import socket
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, cast
 
 from aiohttp.web_protocol import RequestHandler
 
+from ledger.domain.resources import AGENT_PROTOCOL
 from tenure.serving.bodies import Bodies
 from tenure.serving.http2 import Http2Connection
 
@@ -22,6 +23,9 @@ DESCRIPTORS_LEFT: Final = 256
 
 OTHERS_LEFT: Final = 4_096
 """Of the process's, not of agents: 1,024 connections of three listeners, and the rest above."""
+
+BEGINNING_MAX: Final = 64
+"""Agents in a handshake at once: when all come again, others begin beside so few of them."""
 
 Connection = asyncio.BaseProtocol
 """What answers one caller."""
@@ -75,17 +79,13 @@ class Caller(socket.socket):
         super().__init__(family, kind, number, fileno=accepted.detach())
         self.setblocking(False)
         self.address = address
+        self.is_agent = False  # by its own word, before it shows a token
         self.starting: asyncio.Task[object] | None = None
         self.transport: asyncio.Transport | None = None
         self.protocol: Connection | None = None
         self.is_known = False
         self.users: set[Hashable] = set()  # whose tokens it has shown
         self._ended = ended
-
-    def begin(self, transport: asyncio.Transport, protocol: Connection) -> None:
-        """Answer it from now on."""
-        self.transport, self.protocol = transport, protocol
-        self.is_known = bool(transport.get_extra_info("peercert"))
 
     def cut(self) -> None:
         """Close it at once, whatever it has yet to send or to fetch."""
@@ -189,17 +189,25 @@ class Connections:
         Count one more; None where there is no room for it, and it is closed.
 
         Handshakes are half of all at most: of the address that has the most the oldest makes room.
+        Agents' are few beside them, and make no room for one another: one that is closed comes
+        again later, one that is cut has cost its work.
         """
-        most = self.open_max
-        if is_tls and len(self.starting) >= max(1, most // 2):
-            has = Counter(one.address for one in self.starting)
-            max(self.starting, key=lambda one: has[one.address]).cut()
+        most, is_agent = self.open_max, is_tls and _is_agent(accepted)
+        starting = [one for one in self.starting if one.is_agent is is_agent]
+        if is_tls and len(starting) >= (BEGINNING_MAX if is_agent else max(1, most // 2)):
+            has = Counter(one.address for one in starting)
+            going = max(starting, key=lambda one: has[one.address])
+            if is_agent and has[going.address] <= self.limits.token_max:
+                accepted.close()
+                return None
+            going.cut()
         for one in self.listening:  # agents that came since leave less to each
             one.shrink(one.open_max)
         if not self.shrink(most - 1):
             accepted.close()
             return None
         caller = Caller(accepted, address, self._ended)
+        caller.is_agent = is_agent
         self.open[caller] = self.starting[caller] = None
         return caller
 
@@ -214,7 +222,8 @@ class Connections:
 
     def begin(self, one: Caller, transport: asyncio.Transport, protocol: Connection) -> None:
         """Let a protocol answer a caller from now on."""
-        one.begin(transport, protocol)
+        one.transport, one.protocol = transport, protocol
+        one.is_known = bool(transport.get_extra_info("peercert"))
         if one in self.open:
             self._callers[protocol] = one
 
@@ -252,3 +261,11 @@ class Connections:
             return one.is_known, -has[one.address], one.transport is not None, is_http2
 
         return min(idle, key=order, default=None)
+
+
+def _is_agent(accepted: socket.socket) -> bool:
+    """Tell whether a caller says so, where its first words are here."""
+    with suppress(OSError):
+        hello = accepted.recv(1 << 12, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        return AGENT_PROTOCOL.encode() in hello
+    return False

@@ -27,6 +27,8 @@ FINISH_SECONDS: Final = 25.0
 """How long requests in flight may take once we stop listening."""
 ACCEPTS_A_TURN: Final = 8
 """How many callers come in before whatever else is due has its turn."""
+LOOKS_A_TURN: Final = 512
+"""How many are looked at meanwhile: one for whom there is no room costs little."""
 LINGER_SECONDS: Final = 1.0
 """
 How long what comes of a refused body is read, so that its caller sees the answer. A connection that
@@ -152,7 +154,8 @@ class _Site(web.BaseSite):
 
     def _accept(self, door: socket.socket) -> None:
         loop, is_tls = asyncio.get_running_loop(), self._ssl_context is not None
-        for _ in range(ACCEPTS_A_TURN):
+        left = ACCEPTS_A_TURN
+        for _ in range(LOOKS_A_TURN):
             try:
                 accepted, address = door.accept()
             except (BlockingIOError, ConnectionAbortedError):
@@ -166,6 +169,9 @@ class _Site(web.BaseSite):
             if caller is not None:
                 caller.starting = loop.create_task(self._begin(caller))
                 caller.starting.add_done_callback(partial(self._started, caller))
+                left -= 1
+            if not left:
+                return
 
     def _accept_again(self, door: socket.socket) -> None:
         if door in self._doors:

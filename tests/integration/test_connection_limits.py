@@ -16,6 +16,8 @@ import pytest
 from hpack import Encoder
 from hyperframe import frame as frames
 
+from ledger.domain.resources import AGENT_PROTOCOL
+from tenure.serving import connections as connections_module
 from tenure.serving import http2 as http2_connections
 from tenure.serving import listening as module
 from tenure.serving.connections import DESCRIPTORS_LEFT, ConnectionLimits, Connections
@@ -80,6 +82,45 @@ def test_half_a_handshake_counts(tmp_path: Path) -> None:
         close([*halves, caller])
 
     serve(act, server, limits=ConnectionLimits(open_max=8, handshake_seconds=2 * SECONDS_MAX))
+
+
+def hello_of(protocols: list[str], authority: ssl.SSLContext) -> bytes:
+    """Return how a TLS handshake begins that offers these protocols."""
+    authority.set_alpn_protocols(protocols)
+    sent = ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        authority.wrap_bio(ssl.MemoryBIO(), sent, server_hostname="127.0.0.1").do_handshake()
+    return sent.read()
+
+
+def test_agents_that_all_come_again_leave_others_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few of them begin at once, those that began stay, and a stranger's can't take their place."""
+    monkeypatch.setattr(connections_module, "BEGINNING_MAX", 6)
+    server, client = contexts(tmp_path)
+    hello = hello_of([AGENT_PROTOCOL, HTTP1], contexts(tmp_path)[1])
+    client.set_alpn_protocols([HTTP1])
+
+    async def begun(port: int, address: str) -> Pair:
+        """Connect and say the first words at once: they are there at its accept."""
+        one = socket.socket()
+        one.bind((address, 0))
+        one.connect(("127.0.0.1", port))
+        one.sendall(hello)
+        return await asyncio.open_connection(sock=one)
+
+    async def act(port: int) -> None:
+        strange = [await begun(port, STRANGER) for _ in range(5)]
+        agents = [await begun(port, f"127.0.1.{number}") for number in range(1, 9)]
+        for one in (strange[0], *agents[2:]):
+            await ended(one)
+        caller = await connect(port, tls=client)
+        assert (await asked(caller)).startswith(b"HTTP/1.1 200 OK")
+        assert not any(reader.at_eof() for reader, _ in (*strange[1:], *agents[:2]))
+        close([*strange, *agents, caller])
+
+    serve(act, server, limits=ConnectionLimits(handshake_seconds=2 * SECONDS_MAX))
 
 
 @pytest.mark.parametrize("has_tls", [False, True], ids=["plain", "TLS"])

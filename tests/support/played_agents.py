@@ -28,7 +28,7 @@ from typing import Any, Final, cast
 import uvloop
 
 from agent.decide.confirming import AGAIN_SECONDS
-from agent.https import Answer, Caller, NoAnswerError
+from agent.https import Answer, Authority, Caller, NoAnswerError
 from agent.service.link import RefusedError, ServiceLink
 from benchmarks.live.cluster import node_name
 from tenure.serving.agent_witness import HISTORY_SECONDS
@@ -170,7 +170,7 @@ class Played:
 
     def __init__(self, asked: argparse.Namespace) -> None:
         self._draw = random.Random(asked.agents)
-        self._tls = ssl.create_default_context(cafile=asked.authority)
+        self._tls = Authority(asked.authority).context()
         self._failures: Counter[str] = Counter()
         self._agents = [self._agent(asked.port, number) for number in range(asked.agents)]
 
