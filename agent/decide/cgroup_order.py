@@ -93,18 +93,12 @@ class _Order:
 
     def give_up(self, cell: Cell) -> None:
         """Leave what is not the goal's, as far as something is left to each that is below."""
-        goal, above = cell.goal, cell.above
-        if goal is None or above is None or self.stands(cell):
-            return
-        left = cell.now & goal
-        if not left:
+        if cell.goal is None or self.stands(cell) or not (left := cell.now & cell.goal):
             return
         for one in cell.below:
             if self.v1 or (one.goal is not None and not left <= one.goal and not one.asked & left):
                 left |= one.now
-        if not cell.owner and goal <= above.now and self._is_free(cell, goal):
-            left = goal
-        if left != cell.now and (left <= cell.now or left == goal):
+        if left != cell.now and left <= cell.now:
             self._write(cell, left)
 
     def take(self, cell: Cell, *, last: bool) -> None:
@@ -113,12 +107,6 @@ class _Order:
             return
         keeps = [one.now for one in cell.below] if self.v1 else [] if last else [cell.now]
         self._write(cell, cell.goal | union(keeps))
-
-    def _is_free(self, cell: Cell, goal: CpuSet) -> bool:
-        """Tell whether the whole goal may be written at once and gives nobody below too much."""
-        if self.v1:
-            return all(one.now <= goal for one in cell.below)
-        return all(one.goal is None or one.goal == goal for one in cell.below)
 
     def _write(self, cell: Cell, value: CpuSet) -> None:
         assert cell.above is not None, cell.path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
@@ -106,12 +107,8 @@ class _Planning:
         self.node: Final = replace(node, pods=(*node.pods, *strays.values()))
         self.wanted: Final[Wanted] = wanted_of(self.node)
         self.names: Final = {one.id: one for pod in node.pods for one in pod.containers if one.id}
-        self.together: Final = {
-            one.id
-            for pod in node.pods
-            for one in pod.containers
-            if any(other.given & one.given for other in pod.containers if other is not one)
-        }
+        given = [(pod.uid, cpu) for pod in node.pods for one in pod.containers for cpu in one.given]
+        self.together: Final = {uid for (uid, _), number in Counter(given).items() if number > 1}
         self.sandboxes: Final = {pod.sandbox for pod in node.pods if pod.sandbox}
         self.cpus = self.mems = EMPTY
         if (top := self.by_path.get("")) is not None:
@@ -159,8 +156,6 @@ class _Planning:
                     members += [pod.unnamed, *pod.containers.values()]
                 else:
                     members.append(pools.get(_kube_qos(path) or KubeQos.GUARANTEED, EMPTY))
-                    if _kube_qos(path) is KubeQos.BEST_EFFORT:
-                        goal.quota = self.node.best_effort_quota
                 cpus = union(members) if all(members) and not is_kubelets else EMPTY
                 if not cpus and one.cpus:
                     goal.cpus = wide or None
@@ -215,7 +210,7 @@ class _Planning:
 
     def _is_part(self, one: CgroupNow, given: CpuSet) -> bool:
         """Tell whether kubelet may have given to it but a part of what several are said to have."""
-        return one.container in self.together and one.effective <= given
+        return one.pod_uid in self.together and one.effective <= given
 
     def move(self, dropped: Collection[str] = ()) -> None:
         """Write lists of CPUs and memory nodes; `dropped` are no partitions any more."""

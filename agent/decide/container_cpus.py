@@ -29,21 +29,15 @@ class CpuSource(StrEnum):
     SYSTEM = "system"
     SHARED = "shared"
     BEST_EFFORT = "best effort"
-    INHERITED = "inherited"
     KUBELET = "kubelet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binding:
-    """What to bind a container to; empty CPUs = write nothing: the parent's or kubelet's count."""
+    """What to bind a container to; empty CPUs = write nothing: kubelet's count, or none is left."""
 
     source: CpuSource
     cpus: CpuSet = EMPTY
-
-    @property
-    def quota(self) -> bool:
-        """Tell whether the CFS quota stays."""
-        return self.source is not CpuSource.OWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +56,7 @@ class PodOnNode:
 
 
 def binding_of(
-    pod: PodOnNode,
-    pools: Pools,
-    *,
-    system: CpuSet = EMPTY,
-    kubelet_static: bool = False,
-    manages_best_effort: bool = False,
+    pod: PodOnNode, pools: Pools, *, system: CpuSet = EMPTY, kubelet_static: bool = False
 ) -> Binding:
     """
     Return what a container of a Pod is bound to; the first rule that fits counts.
@@ -79,31 +68,22 @@ def binding_of(
         system: the CPUs of SYSTEM Pods.
         kubelet_static: kubelet's CPU manager writes the CPUs of every container, those of its own
             shared pool too; it does not know which CPUs we gave away.
-        manages_best_effort: BE Pods get the BE pools and not their parent's suppressed set.
     """
     if pod.status.cpuset:
         return Binding(source=CpuSource.OWN, cpus=pod.status.cpuset)
-    writes_best_effort = manages_best_effort or kubelet_static
-    of_class = pools.shared
-    if pod.qos is QosClass.BE and writes_best_effort:
-        of_class = pools.best_effort
+    if kubelet_static and pod.is_pinned_by_kubelet:
+        return Binding(source=CpuSource.KUBELET)
+    is_best_effort = pod.qos is QosClass.BE or (
+        pod.qos is QosClass.NONE and pod.kube_qos is KubeQos.BEST_EFFORT
+    )
+    of_class = pools.best_effort if is_best_effort else pools.shared
     named = joined(_named(pod.status, of_class))
     if named:
         return Binding(source=CpuSource.POOLS_NAMED, cpus=named)
-    match pod.qos:
-        case QosClass.SYSTEM:
-            return Binding(source=CpuSource.SYSTEM, cpus=system)
-        case QosClass.NONE if kubelet_static and pod.is_pinned_by_kubelet:
-            return Binding(source=CpuSource.KUBELET)
-        case QosClass.BE if writes_best_effort:
-            return Binding(source=CpuSource.BEST_EFFORT, cpus=joined(pools.best_effort))
-        case QosClass.NONE if kubelet_static and pod.kube_qos is KubeQos.BEST_EFFORT:
-            return Binding(source=CpuSource.BEST_EFFORT, cpus=joined(pools.best_effort))
-        case QosClass.BE:
-            return Binding(source=CpuSource.INHERITED)
-        case QosClass.NONE if pod.kube_qos is KubeQos.BEST_EFFORT:
-            return Binding(source=CpuSource.INHERITED)
-    return Binding(source=CpuSource.SHARED, cpus=joined(pools.shared))
+    if pod.qos is QosClass.SYSTEM:
+        return Binding(source=CpuSource.SYSTEM, cpus=system)
+    source = CpuSource.BEST_EFFORT if is_best_effort else CpuSource.SHARED
+    return Binding(source=source, cpus=joined(of_class))
 
 
 def _named(status: ResourceStatus, pools: Iterable[CpuSharedPool]) -> Iterable[CpuSharedPool]:

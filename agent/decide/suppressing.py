@@ -5,18 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from agent.decide.cgroups import NO_QUOTA
 from agent.decide.pools import Pools, joined
 from ledger.domain.cpuset import CpuSet, cpuset_of
 from ledger.domain.topology import CpuTopology
 
-PERIOD_US: Final = 100_000
 CPUS_MIN: Final = 2
-QUOTA_US_MIN: Final = 2_000
 GROWTH_PERCENT: Final = 10
 """Of the node, at most, in one step."""
-STEP_PERCENT: Final = 1
-"""Of the node: a quota that would change by less stays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,23 +62,12 @@ def suppressed_cpus(left: int, pools: Pools, topology: CpuTopology, now: CpuSet)
         of_lsr, count = 0, min(count, len(shared))
     turn = _turns(topology)
 
-    def first(cpus: CpuSet, number: int) -> list[int]:
-        def key(cpu: int) -> tuple[bool, bool, tuple[int, int, int]]:
-            return cpu not in pools.best_effort_first, cpu not in now, turn[cpu]
-
-        return sorted(cpus, key=key)[:number]
-
-    return cpuset_of([*first(lsr, of_lsr), *first(shared, count - of_lsr)])
-
-
-def suppressed_quota(left: int, capacity: int, now: int) -> int:
-    """Return the CFS quota of best effort Pods together, the other way to suppress them."""
-    wanted = max(left * PERIOD_US // 1000, QUOTA_US_MIN)
-    whole = capacity * PERIOD_US // 1000
-    had = whole if now == NO_QUOTA else now
-    if abs(wanted - had) * 100 < whole * STEP_PERCENT and wanted != QUOTA_US_MIN:
-        return now
-    return min(wanted, had + whole * GROWTH_PERCENT // 100)
+    first = pools.best_effort_first
+    in_turn = sorted(pool, key=lambda cpu: (cpu not in first, cpu not in now, turn[cpu]))
+    of_each = ((lsr, of_lsr), (shared, count - of_lsr))
+    return cpuset_of(
+        cpu for cpus, number in of_each for cpu in [cpu for cpu in in_turn if cpu in cpus][:number]
+    )
 
 
 def _turns(topology: CpuTopology) -> dict[int, tuple[int, int, int]]:

@@ -10,12 +10,12 @@ from typing import Final, NamedTuple
 from agent.decide.cgroups import PodPlanned, Unbound, UnboundReason
 from agent.decide.container_cpus import Binding, CpuSource, KubeQos, PodOnNode, binding_of
 from agent.decide.holders import Holders
-from agent.decide.pools import NodeCpus, PodCpus, Pools, joined, pools_of
+from agent.decide.pools import NodeCpus, PodCpus, Pools, pools_of
 from ledger.domain.annotations.qos import QosClass
 from ledger.domain.cpuset import EMPTY, CpuSet, cpuset_of, union
 from ledger.domain.resources import MEMORY
 
-_NEED_CPUS: Final = {CpuSource.SHARED, CpuSource.BEST_EFFORT, CpuSource.INHERITED}
+_NEED_CPUS: Final = {CpuSource.SHARED, CpuSource.BEST_EFFORT}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,6 @@ class NodePlanned:
         pods: those that kubelet runs or will run.
         system: the CPUs of SYSTEM Pods.
         best_effort: the CPUs that suppression leaves BE Pods; None = all of their pool.
-        best_effort_quota: or the CFS quota, in microseconds; None = nobody suppresses by it.
         binds_memory: kubelet's memory manager binds nobody.
     """
 
@@ -37,7 +36,6 @@ class NodePlanned:
     pods: tuple[PodPlanned, ...]
     system: CpuSet = EMPTY
     best_effort: CpuSet | None = None
-    best_effort_quota: int | None = None
     binds_memory: bool = True
 
 
@@ -100,11 +98,7 @@ def wanted_of(node: NodePlanned) -> Wanted:
         left = tuple(replace(pool, cpus=pool.cpus & node.best_effort) for pool in pools.best_effort)
         pools = replace(pools, best_effort=left)
     binds = partial(
-        binding_of,
-        pools=pools,
-        system=node.system,
-        kubelet_static=node.cpus.kubelet_static,
-        manages_best_effort=True,
+        binding_of, pools=pools, system=node.system, kubelet_static=node.cpus.kubelet_static
     )
     alike = _Alike(pools, kubelets, cache(binds))
     pods, unbound = {}, []
@@ -142,8 +136,7 @@ def _pod_wanted(
         tell(UnboundReason.KUBELET_GAVE, owner.cpus & kubelets)
     status = pod.status if own == pod.status.cpuset else replace(pod.status, cpuset=own)
     binding = bind(PodOnNode(status=status, qos=pod.qos, kube_qos=pod.kube_qos))
-    inherits = binding.source is CpuSource.INHERITED  # from its class's cgroup, ours, too
-    cpus = joined(pools.best_effort) if inherits else binding.cpus
+    cpus = binding.cpus
     if not cpus and binding.source in _NEED_CPUS:
         tell(UnboundReason.NO_CPUS_LEFT)
     kubelets_own = owner is None and may_be_kubelets(node, pod)

@@ -432,14 +432,6 @@ def test_suppression_narrows_what_best_effort_pods_have() -> None:
     assert cpus_written(tree(named), replace(node, pods=(named,)))["besteffort/poda"] == "8,20"
 
 
-@pytest.mark.parametrize(("version", "file"), [(V1, "cpu.cfs_quota_us"), (V2, "cpu.max")])
-def test_suppression_by_quota_is_of_the_class(version: CgroupVersion, file: str) -> None:
-    """Best effort Pods share it; their CPUs are all of their pool's."""
-    node = replace(WORKED, pods=(BE_POD,), best_effort_quota=600_000)
-
-    assert ("besteffort", file, "600000") in writes(tree(BE_POD, version=version), node)
-
-
 @pytest.mark.parametrize("version", [V1, V2])
 def test_what_a_runtime_keeps_beside_containers_is_bound_as_the_pod(version: CgroupVersion) -> None:
     """CRI-O's conmon has a cgroup in the Pod's: no container, no partition, no quota of its own."""

@@ -76,7 +76,7 @@ def pools(*events: LedgerEvent) -> Pools:
 def usable(qos: QosClass, after: Pools, kube: KubeQos = KubeQos.BURSTABLE) -> CpuSet:
     """Return the CPUs that a Pod without any of its own is bound to."""
     pod = PodOnNode(status=ResourceStatus(), qos=qos, kube_qos=kube)
-    return binding_of(pod, after, manages_best_effort=True).cpus
+    return binding_of(pod, after).cpus
 
 
 def test_the_cpus_of_a_claim_are_nobody_elses_until_it_ends() -> None:

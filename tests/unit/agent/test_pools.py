@@ -149,10 +149,12 @@ GUARANTEED, BEST_EFFORT = KubeQos.GUARANTEED, KubeQos.BEST_EFFORT
         ),
         pytest.param(on_node(SYSTEM), CpuSource.SYSTEM, "0", id="3 the system's"),
         pytest.param(on_node(LS), CpuSource.SHARED, SHARED, id="4 all shared pools"),
-        pytest.param(on_node(BE), CpuSource.INHERITED, "", id="5 the parent's"),
+        pytest.param(on_node(BE), CpuSource.BEST_EFFORT, BE_POOL, id="5 as its class's cgroup"),
         pytest.param(on_node(NONE), CpuSource.SHARED, SHARED, id="6 Burstable"),
         pytest.param(on_node(NONE, GUARANTEED), CpuSource.SHARED, SHARED, id="6 Guaranteed"),
-        pytest.param(on_node(NONE, BEST_EFFORT), CpuSource.INHERITED, "", id="6 BestEffort"),
+        pytest.param(
+            on_node(NONE, BEST_EFFORT), CpuSource.BEST_EFFORT, BE_POOL, id="6 BestEffort, likewise"
+        ),
     ],
 )
 def test_the_first_rule_that_fits_binds_a_container(
@@ -162,14 +164,15 @@ def test_the_first_rule_that_fits_binds_a_container(
     binding = binding_of(pod, example(), system=parse_cpuset("0"))
 
     assert binding == Binding(source=source, cpus=parse_cpuset(cpus))
-    assert binding.quota == (source is not CpuSource.OWN)
 
 
 def test_what_kubelet_pins_is_left_alone() -> None:
     """Koordinator contract 9.3 and 9.5: no fight over CPU sets that kubelet gives."""
     pod = replace(on_node(NONE, GUARANTEED), whole_cpus=True)
 
-    assert binding_of(pod, example(), kubelet_static=True) == Binding(source=CpuSource.KUBELET)
+    for qos in (NONE, LS):
+        one = replace(pod, qos=qos)
+        assert binding_of(one, example(), kubelet_static=True) == Binding(source=CpuSource.KUBELET)
     assert binding_of(pod, example()).source is CpuSource.SHARED
 
 
@@ -204,11 +207,10 @@ def test_kubelets_own_shared_pool_binds_nobody(
 
 def test_best_effort_pods_get_their_pools_where_they_are_managed() -> None:
     """Koordinator contract 9.3, gate BECPUManager: LSR's CPUs too, never LSE's."""
-    everywhere = binding_of(on_node(BE), example(), manages_best_effort=True)
+    everywhere = binding_of(on_node(BE), example())
     numa = binding_of(
         on_node(BE, status=of_numa(0, **{"kubernetes.io/batch_cpu": "2000"})),
         example(),
-        manages_best_effort=True,
     )
 
     assert (everywhere.source, str(everywhere.cpus)) == (CpuSource.BEST_EFFORT, BE_POOL)

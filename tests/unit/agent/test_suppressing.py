@@ -4,13 +4,11 @@ import random
 
 import pytest
 
-from agent.decide.cgroups import NO_QUOTA
 from agent.decide.pools import NodeCpus, PodCpus, Pools, joined, pools_of
 from agent.decide.suppressing import (
     Load,
     left_for_best_effort,
     suppressed_cpus,
-    suppressed_quota,
 )
 from ledger.domain.annotations.qos import QosClass
 from ledger.domain.cpuset import EMPTY, CpuSet, cpuset_of, parse_cpuset
@@ -111,18 +109,3 @@ def test_nobody_rides_on_lse_cpus_or_on_what_kubelet_gave(seed: int) -> None:
 def test_no_cpu_is_left_where_the_pool_is_empty() -> None:
     """All are LSE Pods': an empty set is written nowhere."""
     assert suppressed_cpus(6_000, pools(lse="0-23"), MACHINE_X, EVERY) == EMPTY
-
-
-@pytest.mark.parametrize(
-    ("left", "now", "quota"),
-    [
-        pytest.param(6_000, 2_400_000, 600_000, id="it shrinks at once"),
-        pytest.param(6_000, NO_QUOTA, 600_000, id="none was as the whole node"),
-        pytest.param(20_000, 600_000, 840_000, id="it grows by a tenth of the node"),
-        pytest.param(6_100, 600_000, 600_000, id="a small change is none"),
-        pytest.param(-1, 2_400_000, 2_000, id="it is never without any"),
-    ],
-)
-def test_the_other_way_is_a_quota(left: int, now: int, quota: int) -> None:
-    """Microseconds of 100 ms, of all best effort Pods together."""
-    assert suppressed_quota(left, 24_000, now) == quota
