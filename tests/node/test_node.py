@@ -26,7 +26,9 @@ def test_a_pod_runs_and_says_its_environment(machine: Node, pods: Pods) -> None:
 def test_a_container_that_is_killed_runs_again(machine: Node, pods: Pods) -> None:
     """Tests of restarts rest on this."""
     pods.make("again", [container()])
-    pods.kill(pods.running("again"))
+    first = pods.running("again")
+    machine.seen(first)  # else it may end before it has spoken
+    pods.kill(first)
 
     pod = pods.running("again", restarts=1)
 

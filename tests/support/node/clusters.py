@@ -36,7 +36,9 @@ class Cluster:
         made = forked("ledger", "init", "--ledger", self.url, cwd=folder)
         assert made.returncode == 0, made.stderr
 
-    def told(self, *, probe: str = "", runtime: str = "", boots: bool = False) -> tuple[str, ...]:
+    def told(
+        self, *, probe: str = "", runtime: str = "", boots: bool = False, topology: bool = False
+    ) -> tuple[str, ...]:
         """
         Return the agent's options, once its account and token are there.
 
@@ -44,6 +46,7 @@ class Cluster:
             probe: the image by which it proves the mode `env`; empty = another mode.
             runtime: the RuntimeClass of that, and of Pods that hold cards.
             boots: the machine's own files are those of `host`.
+            topology: it reports the node's CPUs, of the machine and kubelet themselves.
         """
         for name in ("state", "keys"):
             (self.folder / name).mkdir()
@@ -54,6 +57,8 @@ class Cluster:
         options = ["--namespace", OURS]
         if probe:
             options += ["--env", "--probe-runtime-class", runtime]
+        if topology:
+            options.append("--topology")
         things = printed_agent(*options, image=probe or "none")
         rights = [one for one in things if one["kind"] != "DaemonSet"]
         apply(self.plane, rights)
@@ -75,6 +80,7 @@ class Cluster:
             *("--kubeconfig", str(self._kubeconfig()), "--machine", str(machine)),
             *("--ledger-key", str(ledger.public)),
             *(("--host", str(self.host())) if boots else ()),
+            *(("--topology", "configz") if topology else ()),
             *(("--mode", "env", "--probe-image", probe) if probe else ()),
             *(("--probe-runtime-class", runtime) if runtime else ()),
         )

@@ -17,6 +17,7 @@ from typing import Any, Final
 import yaml
 
 from agent.checkpoint import FILE_NAME
+from agent.manager_state import CPU_FILE, MEMORY_FILE
 from tests.support.kube.control_plane import KUBELET, ControlPlane, free_port
 from tests.support.node.images import image
 from tests.support.node.programs import RUNTIME, SHOW
@@ -209,7 +210,23 @@ class Node:
         """Run a command in the room to its end."""
         _run(self.room, *command)
 
-    def restart_kubelet(self, *pods: Mapping[str, Any], forgets: bool = False) -> None:
+    @contextlib.contextmanager
+    def configured(self, **settings: object) -> Iterator[None]:
+        """Let kubelet have these settings, too, until the block ends; there is no Pod meanwhile."""
+        file = self.room.folder / "kubelet.yaml"
+        before = yaml.safe_load(file.read_text())
+        self.restart_kubelet(settings={**before, **settings})
+        try:
+            yield
+        finally:
+            self.restart_kubelet(settings=before)
+
+    def restart_kubelet(
+        self,
+        *pods: Mapping[str, Any],
+        forgets: bool = False,
+        settings: Mapping[str, object] | None = None,
+    ) -> None:
         """
         End kubelet without a word, start it again, and wait until it has admitted these Pods.
 
@@ -219,10 +236,15 @@ class Node:
 
         Args:
             forgets: it knows no plugin and no device any more, as on a new machine.
+            settings: its configuration from now on; what its managers gave by another is forgotten.
         """
         self.kubelet.end()
         if forgets:
             (self.plugins / FILE_NAME).unlink(missing_ok=True)
+        if settings is not None:
+            (self.room.folder / "kubelet.yaml").write_text(yaml.safe_dump(dict(settings)))
+            for name in (CPU_FILE, MEMORY_FILE):
+                (self.room.folder / "kubelet" / name).unlink(missing_ok=True)
         said = self.kubelet.log.stat().st_size
         self.kubelet.start()
         metas = [pod["metadata"] for pod in pods]
