@@ -23,12 +23,14 @@ REWRITES_MAX: Final = 5
 REWRITE_SECONDS: Final = 60.0
 BOUND, NOT_BOUND = "Bound", "CPUsNotBound"
 REWRITTEN, TOO_MANY, DOUBTED = "RewrittenByAnother", "TooManyCgroups", "NotBelieved"
+NRI_AWAY, NRI_OFF, ANOTHER_PLUGIN = "NRIAway", "NRIOff", "AnotherPlugin"
+_NOTED: Final = {UnboundReason.NO_PARTITION, NRI_AWAY, NRI_OFF}
 _WORDS_MAX: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """What is not as it should be: the UID of a Pod or the path of a file, and why."""
+    """What is not as it should be: the UID of a Pod, the path of a file or NRI, and why."""
 
     about: str
     reason: str
@@ -49,10 +51,10 @@ class Round:
         """Return what the Node is told; `names` says of a UID whose it is."""
         said = [f"{names(one.about)}: {one.reason}: {one.words}" for one in self.problems]
         listed = f"{len(said)} in all: {'; '.join(said[:_WORDS_MAX])}"
-        if any(one.reason != UnboundReason.NO_PARTITION for one in self.problems):
+        if any(one.reason not in _NOTED for one in self.problems):
             return Condition(status="False", reason=NOT_BOUND, message=listed)
         fact = "containers run on the CPUs that are theirs"
-        note = f", by narrowing alone: {listed}" if said else ""
+        note = f", with this to note: {listed}" if said else ""
         return Condition(status="True", reason=BOUND, message=fact + note)
 
 

@@ -10,13 +10,14 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack, closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Final
 
 import aiohttp
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from agent.cpus.binder import MARK, NOT_BOUND, Binder, Round
+from agent.cpus.binder import MARK, NOT_BOUND, Binder, Problem, Round
 from agent.cpus.switch import Switch
 from agent.cpus.tree import Kubepods
 from agent.decide.cgroup_plan import plan_removal
@@ -42,6 +43,7 @@ from tenure.serving.agent_reporting import now_text
 from tenure.serving.agent_words import Told, expect_https, kubelet_of, words_of
 from tenure.serving.background import every, tasks_of_process, told_to_stop
 from tenure.serving.connections import Connections
+from tenure.serving.cpus_by_runtime import ByRuntime
 from tenure.serving.cpus_options import CpusOptions
 from tenure.serving.listening import announced
 from tenure.serving.probes import probes_app
@@ -89,6 +91,11 @@ async def serve_cpus(options: CpusOptions) -> None:
         binder = Binder(tree=tree, state=options.state, clock=time.monotonic)
         known = Known(told, switch, reader_of(options, kubelet))
         rounds = Rounds(binder, switch, known, registry, dry_run=options.dry_run)
+        if options.nri is not None:
+            runtime = ByRuntime(options.nri, rounds, told.pods)
+            rounds.heard.append(runtime.publish)
+            rounds.beside = runtime.problems
+            tasks.append(runtime.nri.run())
         app = probes_app(
             registry, rounds.why_not_ready, lambda: [*rounds.lines(), *told.words.lines()]
         )
@@ -215,6 +222,7 @@ class Rounds:
     Attributes:
         soon: set once something may have changed: a round follows.
         heard: called after each round.
+        beside: asked in each round for what is wrong beside the plan.
     """
 
     def __init__(
@@ -228,6 +236,7 @@ class Rounds:
     ) -> None:
         self.soon = asyncio.Event()
         self.heard: list[Callable[[Round], None]] = []
+        self.beside: Callable[[], tuple[Problem, ...]] = tuple
         self.last: Round | None = None
         self._binder, self._switch, self._known = binder, switch, known
         self._dry_run = dry_run
@@ -245,7 +254,8 @@ class Rounds:
         self._planned = Gauge("tenure_cpus_planned", words, registry=registry)
 
     @property
-    def _allowed(self) -> bool | None:
+    def allowed(self) -> bool | None:
+        """Tell whether we may write; None = nothing is known of it, or nothing is to be."""
         return None if self._dry_run else self._switch.allowed
 
     async def look(self) -> None:
@@ -258,9 +268,9 @@ class Rounds:
 
     async def tell(self) -> None:
         """Say on the Node what we do. Raises ApiError, ConflictError."""
-        if self._stands_by or self._allowed is None:
+        if self._stands_by or self.allowed is None:
             return
-        if not self._allowed:
+        if not self.allowed:
             await self._switch.say(None, binds=False)
         elif self.last is not None and not self._fails():
             await self._switch.say(self.last.condition(self._name), binds=True)
@@ -289,7 +299,7 @@ class Rounds:
         self.soon.clear()
         await asyncio.sleep(SETTLE_SECONDS)
         try:
-            node, allowed, now = await self._known.node(), self._allowed, time.monotonic()
+            node, allowed, now = await self._known.node(), self.allowed, time.monotonic()
             if allowed is False and self._binder.is_marked:
                 await self._switch.say(None, binds=False)  # nobody is sent here any more
             whole, doubted = now - self._whole_at >= ROUND_SECONDS, self._known.doubted
@@ -303,6 +313,7 @@ class Rounds:
         self._note(made)
 
     def _note(self, made: Round) -> None:
+        made = replace(made, problems=(*made.problems, *self.beside()))
         done, refused = made.applied.done, made.applied.refused
         self._problem = "; ".join(f"{one.write}: {one.reason}" for one in refused)
         self._writes.labels("done").inc(len(done))
@@ -349,7 +360,7 @@ class Rounds:
         if self.last is None:
             return [f"cpus: nothing yet: {self._problem}"]
         said = [f"{self._name(one.about)}: {one.reason}: {one.words}" for one in self.last.problems]
-        if self._allowed:
+        if self.allowed:
             return [f"cpus: bound, {len(said)} problems", *said[:_LINES_MAX]]
         writes = [*map(str, self.last.plan.writes)]
         fact = f"without the label {LABEL_TENURE_BIND_CPUS}=true: {len(writes)} writes"

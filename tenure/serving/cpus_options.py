@@ -36,6 +36,13 @@ class CpusOptions(NodeOptions):
             metavar="configz|FILE",
         ),
     ] = "configz"
+    nri: Annotated[
+        Path | None,
+        Option(
+            "The runtime's socket of NRI, such as /var/run/nri/nri.sock: containers are bound as"
+            " they are made. Default: soon after."
+        ),
+    ] = None
     dry_run: Annotated[
         bool, Option("Write nothing, whatever the Node's label says; only plan.", variable="")
     ] = False

@@ -465,6 +465,10 @@ def cpus(
     bind: Annotated[
         bool, typer.Option("--bind", help="Also what writing takes, on nodes with the label.")
     ] = False,
+    nri: Annotated[
+        bool,
+        typer.Option("--nri", help="With --bind: the runtime binds containers as it makes them."),
+    ] = False,
 ) -> None:
     """
     Print the DaemonSet of `tenure serve cpus`, its rights, and the policy that narrows them.
@@ -480,6 +484,9 @@ def cpus(
             path.startswith("/sys/fs/cgroup/") and path.endswith(f"/{name}") and "pods" in name
         ):
             raise InputError(f"not a cgroup of all Pods: value={path!r}", field=option)
+    if nri and not bind:
+        missing = InputError("the runtime binds where binding is asked for", field="--nri")
+        raise with_next(missing, "give --bind, too")
     more = {"kubepods_name": name, "read_only": not bind}
     _print("cpus", values | more | _believed(service, api_ca, proof_keys))
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from agent.cpus.binder import MARK
-from tests.support.cgroup_trees import FakeTree, Layout, id_of
+from agent.cpus.nri_messages import Bound, adjusted
+from ledger.domain.cpuset import parse_cpuset
+from tests.support.cgroup_trees import FakeTree, Layout, id_of, uid_of
 from tests.support.cpu_trees import write_cpus
 from tests.support.cpus_world import CpusWorld, cpus_world, pod
+from tests.support.fake_runtime import FakeRuntime, call
 from tests.support.process import tenure
 from tests.support.sys_trees import SysTree
 from tests.support.topologies import MACHINE_Y
 
 pytestmark = pytest.mark.integration
 
+OWN = Bound(cpus=parse_cpuset("2-3"), quota=False)
 LAYOUT = Layout(version=1, driver="systemd", runtime="containerd")
 
 
@@ -142,3 +147,59 @@ def test_restore_cpus_gives_all_back_where_nobody_binds(scene: Scene) -> None:
     assert done.returncode == 0, done.stderr
     assert scene.cpus() == ("0-15", "0-15")
     assert scene.fake.says(scene.own, "cpu.cfs_quota_us") == "200000"
+
+
+def test_the_runtime_binds_what_is_planned_while_the_label_is_there(scene: Scene) -> None:
+    """A container as it is made; without the label there is no plugin, and none is bound."""
+    world = scene.world
+    path = world.folder / "nri.sock"
+
+    async def test() -> None:
+        runtime = FakeRuntime(path)
+        async with runtime.running():
+            world.start(nri=path)
+            await asyncio.to_thread(
+                world.until, lambda: "planned alone" in world.ready(), "it plans nothing"
+            )
+            assert runtime.connected.empty()
+            world.allow(bind=True)
+            plugin = await runtime.plugin()
+            payload = call(uid_of(1), "main")
+            assert await plugin.call("CreateContainer", payload) == adjusted(OWN)
+
+            world.allow(bind=False)
+            while await plugin.call("UpdateContainer", payload):  # noqa: ASYNC110 - by a process
+                await asyncio.sleep(0.05)
+
+    asyncio.run(test())
+
+
+def test_a_runtime_without_nri_is_noted_on_the_node(scene: Scene) -> None:
+    """Containers are bound soon after they are made, as without the option."""
+    world = scene.world
+    world.start(nri=world.folder / "none.sock")
+    world.allow(bind=True)
+    world.until(scene.is_bound, "it does not bind")
+    world.until(lambda: "NRI: NRIAway: " in world.condition().get("message", ""), "not noted")
+    assert world.condition()["status"] == "True"
+
+
+def test_beside_another_plugin_the_node_says_so(scene: Scene) -> None:
+    """It is not bound as the ledger says."""
+    world = scene.world
+    path = world.folder / "nri.sock"
+
+    async def test() -> None:
+        async with (runtime := FakeRuntime(path)).running():
+            world.allow(bind=True)
+            world.start(nri=path)
+            plugin = await runtime.plugin()
+            assert await plugin.call("CreateContainer", call(uid_of(1), "main", cpus="0")) == b""
+            await asyncio.to_thread(
+                world.until,
+                lambda: "NRI: AnotherPlugin: " in world.condition().get("message", ""),
+                "the Node does not say so",
+            )
+            assert world.condition()["reason"] == "CPUsNotBound"
+
+    asyncio.run(test())

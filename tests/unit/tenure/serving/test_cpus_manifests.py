@@ -101,6 +101,16 @@ def test_names_that_it_has_in_code_are_those_of_the_policy() -> None:
     assert f"k == '{LABEL_TENURE_CPU_MANAGED}'" in words
 
 
+def test_the_socket_of_nri_is_mounted_where_that_is_asked_for() -> None:
+    """Its folder, and the process is told where."""
+    assert "/var/run/nri" not in mounts("--bind")
+    options = ("--bind", "--nri")
+    folder, may_write = mounts(*options)["/var/run/nri"]
+    [container] = of_kind("DaemonSet", *options)["spec"]["template"]["spec"]["containers"]
+    told = {one["name"]: one.get("value") for one in container["env"]}
+    assert (told["TENURE_CPUS_NRI"], may_write) == (f"{folder}/nri.sock", False)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -108,6 +118,7 @@ def test_names_that_it_has_in_code_are_those_of_the_policy() -> None:
         ["--kubepods", "/kubepods.slice"],
         ["--kubepods-cpu", "/sys/fs/cgroup/cpu/other"],
         ["--service", "http://a"],
+        ["--nri"],
     ],
     ids=str,
 )
@@ -124,5 +135,5 @@ def test_every_mount_and_every_right_has_its_reason_in_the_docs() -> None:
     rights = [
         name for rule in of_kind("ClusterRole", "--bind")["rules"] for name in rule["resources"]
     ]
-    missing = [one for one in (*mounts(*V1), *rights) if f"`{one}`" not in words]
+    missing = [one for one in (*mounts("--bind", "--nri", *V1), *rights) if f"`{one}`" not in words]
     assert not missing

@@ -1,0 +1,64 @@
+"""`tenure serve cpus --nri`: the runtime binds containers as it makes them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Final, Protocol
+
+from agent.cpus.binder import ANOTHER_PLUGIN, NRI_AWAY, NRI_OFF, Problem, Round
+from agent.cpus.nri import Nri, Snapshot, Standing, snapshot_of
+from agent.cpus.nri_messages import Call, Happening
+from agent.decide.wanted_cpus import wanted_of
+from agent.kubelet.watch import PodsHere
+
+_MOVES: Final = {
+    Happening.RUN_POD_SANDBOX,
+    Happening.STOP_POD_SANDBOX,
+    Happening.REMOVE_CONTAINER,
+}
+_REASONS: Final = {
+    Standing.AWAY: NRI_AWAY,
+    Standing.OFF: NRI_OFF,
+    Standing.WITHDRAWN: ANOTHER_PLUGIN,
+}
+
+
+class _Rounds(Protocol):
+    soon: asyncio.Event
+
+    @property
+    def allowed(self) -> bool | None:
+        """Tell whether something may be bound."""
+
+
+class ByRuntime:
+    """Has the runtime bind containers as the last round was planned, where that is allowed."""
+
+    def __init__(self, path: Path, rounds: _Rounds, pods: PodsHere) -> None:
+        self.nri = Nri(path, self._act)
+        self._rounds, self._pods = rounds, pods
+        self._publishes = False
+
+    def publish(self, made: Round) -> None:
+        """Take what a round was planned by, once it is written: a Pod's cgroup comes first."""
+        node, snapshot = made.node, Snapshot()
+        if self._rounds.allowed:
+            self._publishes = True
+            binds = node.cpus.kubelet_static or not node.binds_memory
+            snapshot = snapshot_of(wanted_of(node), kubelet_binds=binds)
+        if self._publishes:
+            self.nri.publish(snapshot)
+
+    def problems(self) -> tuple[Problem, ...]:
+        """Return why the runtime binds nobody, though it should."""
+        state = self.nri.state
+        if not self._rounds.allowed or state.standing is Standing.ON or not state.reason:
+            return ()
+        return (Problem(about="NRI", reason=_REASONS[state.standing], words=state.reason),)
+
+    def _act(self, call: Call | None) -> None:
+        """Have a Pod that starts planned for, if it can be before its containers are made."""
+        if call is None or call.happening in _MOVES:
+            self._pods.somebody_came()
+            self._rounds.soon.set()
