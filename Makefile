@@ -12,7 +12,7 @@ WORKERS ?= 2
 PYTHONS ?= python3.11 python3 python3.12 python3.13 python3.14
 
 .DEFAULT_GOAL := help
-.PHONY: help demo live check test page e2e node gpu slow lock clean
+.PHONY: help demo live check test page e2e node guest gpu slow lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## /{printf "  make %-6s %s\n", $$1, $$2}' Makefile
@@ -31,7 +31,7 @@ check: $(VENV)/.page ## Lint, format, types, layers
 	@$(BIN)/lint-imports --no-logo
 
 # Tests start hundreds of processes, each of which would compile all modules anew without their bytecode.
-test page e2e node gpu slow: export PYTHONDONTWRITEBYTECODE =
+test page e2e node guest gpu slow: export PYTHONDONTWRITEBYTECODE =
 
 # A test that hangs fails by its name and its stacks; campaigns take as long as they take. Where
 # fixtures build programs first, they do not count.
@@ -40,7 +40,7 @@ BOUND_ALONE := $(BOUND) -o timeout_func_only=true
 
 test: $(VENV)/.cc $(VENV)/.postgres ## Run every test that takes minutes at most
 	@$(BIN)/pytest $(BOUND) -n $(WORKERS) --dist worksteal --ignore tests/e2e --ignore tests/node --ignore tests/page \
-		--ignore tests/gpu -m "not slow and not e2e and not node and not page and not gpu"
+		--ignore tests/guest --ignore tests/gpu -m "not slow and not e2e and not node and not guest and not page and not gpu"
 
 # Exactly the packages of a lock file, by hash; on a terminal pip tells more.
 define install
@@ -81,6 +81,9 @@ e2e: $(VENV)/.go $(VENV)/.postgres ## Test against a real kube-apiserver, built 
 
 node: $(VENV)/.go ## Test on a real kubelet, containerd and runc, built on first use (root; cgroup v1)
 	@$(BIN)/pytest $(BOUND_ALONE) -n $(WORKERS) --dist worksteal -m "node and not slow" tests/node
+
+guest: $(VENV)/.dev ## Test on kernels 6.1 and 6.12 in a machine that QEMU emulates (GUEST=6.12 for one)
+	@$(BIN)/pytest $(BOUND_ALONE) -m "guest and not slow" $(if $(GUEST),-k "$(GUEST)") tests/guest
 
 gpu: $(VENV)/.dev ## Compare what is found on this machine with nvidia-smi (needs NVIDIA's driver)
 	@$(BIN)/pytest -m gpu tests/gpu

@@ -165,13 +165,14 @@ class Kernel:
         group = self._group(path)
         if cpus - self.possible:
             raise OSError(errno.ERANGE, "Numerical result out of range")
+        if self.version == 1 and cpus - self.online:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        if self.version == 1 and any(self.groups[one].cpus - cpus for one in self._below(path)):
+            raise OSError(errno.EBUSY, "Device or resource busy")
         if not cpus and group.cpus and self._is_populated(path):
             raise OSError(errno.ENOSPC, "No space left on device")
-        if self.version == 1:
-            if any(self.groups[one].cpus - cpus for one in self._below(path)):
-                raise OSError(errno.EBUSY, "Device or resource busy")
-            if cpus - self._group(above_of(path)).cpus:
-                raise OSError(errno.EACCES, "Permission denied")
+        if self.version == 1 and cpus - self._group(above_of(path)).cpus:
+            raise OSError(errno.EACCES, "Permission denied")
         group.cpus = cpus
         for one in self._beside(path):
             if self._is_valid(self.groups[one]) and self._claimed(path) & self._claimed(one):
@@ -182,13 +183,12 @@ class Kernel:
         group = self._group(path)
         if mems - self.mems:
             raise OSError(errno.EINVAL, "Invalid argument")
+        if self.version == 1 and any(self.groups[one].mems - mems for one in self._below(path)):
+            raise OSError(errno.EBUSY, "Device or resource busy")
         if not mems and group.mems and self._is_populated(path):
             raise OSError(errno.ENOSPC, "No space left on device")
-        if self.version == 1:
-            if any(self.groups[one].mems - mems for one in self._below(path)):
-                raise OSError(errno.EBUSY, "Device or resource busy")
-            if mems - self._group(above_of(path)).mems:
-                raise OSError(errno.EACCES, "Permission denied")
+        if self.version == 1 and mems - self._group(above_of(path)).mems:
+            raise OSError(errno.EACCES, "Permission denied")
         group.mems = mems
 
     def _set_exclusive(self, path: str, cpus: Numbers) -> None:

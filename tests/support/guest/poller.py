@@ -1,0 +1,147 @@
+"""
+Looks every 5 ms at what the kernel lets each container use, and at who has CPUs to itself.
+
+Runs in the guest beside what is tested, shares no code with it, and uses the standard library
+alone. It looks at the cgroups that have processes. Claims are one object of JSON in a file that is
+replaced whole: cgroup -> its CPUs, and the cgroups that may use them as well. What it saw is one
+object of JSON on its output, once there is a file named as that of the claims and `.end`.
+
+    python -m tests.support.guest.poller CLAIMS TREE FILE
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Final, TypedDict
+
+PERIOD_SECONDS: Final = 0.005
+
+
+class Claim(TypedDict):
+    """CPUs of one cgroup; nobody else's process runs there but that of a guest of it."""
+
+    cpus: list[int]
+    guests: list[str]
+
+
+class Exposure(TypedDict):
+    """A cgroup whose processes could use a CPU of another's, from one look to another."""
+
+    who: str
+    whose: str
+    cpus: list[int]
+    began: float
+    lasted: float
+    at_birth: bool
+
+
+class Seen(TypedDict):
+    """Everything of one run; seconds, `longest` between the beginnings of two looks."""
+
+    looks: int
+    longest: float
+    cgroups: int
+    exposures: list[Exposure]
+
+
+class Poller:
+    """One run: what is known of cgroups, and exposures that last."""
+
+    def __init__(self, claims: Path, tree: Path, file: str) -> None:
+        self._claims_file = claims
+        self._tree = tree
+        self._file = file
+        self._born: dict[str, int] = {}
+        self._open: dict[tuple[str, str], Exposure] = {}
+        self.seen = Seen(looks=0, longest=0.0, cgroups=0, exposures=[])
+
+    def look(self) -> None:
+        """Look once; a claim counts if it stood before and after."""
+        now = time.monotonic()
+        before = self._claims()
+        usable = {path: cpus for path in self._peopled() if (cpus := self._usable(path))}
+        after = self._claims()
+        self.seen["looks"] += 1
+        for path in usable:
+            self._born.setdefault(path, self.seen["looks"])
+        still = set()
+        for whose, claim in after.items():
+            if before.get(whose) != claim:
+                continue
+            for who, cpus in usable.items():
+                taken = cpus & set(claim["cpus"])
+                if taken and who != whose and who not in claim["guests"]:
+                    still.add((who, whose))
+                    self._expose(who, whose, taken, now)
+        for ended in self._open.keys() - still:
+            self.seen["exposures"].append(self._open.pop(ended))
+
+    def end(self) -> Seen:
+        """Return all that was seen."""
+        self.seen["exposures"] += self._open.values()
+        self.seen["cgroups"] = len(self._born)
+        return self.seen
+
+    def _expose(self, who: str, whose: str, cpus: set[int], now: float) -> None:
+        known = self._open.get((who, whose))
+        if known is not None:
+            known["lasted"] = now - known["began"]
+            return
+        self._open[who, whose] = Exposure(
+            who=who,
+            whose=whose,
+            cpus=sorted(cpus),
+            began=now,
+            lasted=0.0,
+            at_birth=self._born[who] == self.seen["looks"],
+        )
+
+    def _claims(self) -> dict[str, Claim]:
+        return dict(json.loads(self._claims_file.read_text()))
+
+    def _peopled(self) -> list[str]:
+        """Return the cgroups that have processes of their own."""
+        found = []
+        for folder, _, files in os.walk(self._tree):
+            if "cgroup.procs" in files and _read(Path(folder, "cgroup.procs")):
+                found.append(folder)
+        return found
+
+    def _usable(self, path: str) -> set[int]:
+        return _numbers(_read(Path(path, self._file)))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:  # it has just gone, or goes
+        return ""
+
+
+def _numbers(text: str) -> set[int]:
+    found: set[int] = set()
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        found.update(range(int(first), int(last or first) + 1))
+    return found
+
+
+def main(claims: str, tree: str, file: str) -> None:
+    """Look until the end, at the same distance as far as the machine lets us."""
+    poller = Poller(Path(claims), Path(tree), file)
+    began = time.monotonic()
+    while not Path(f"{claims}.end").exists():
+        poller.look()
+        took = time.monotonic() - began
+        time.sleep(max(0.0, PERIOD_SECONDS - took))
+        poller.seen["longest"] = max(poller.seen["longest"], time.monotonic() - began)
+        began = time.monotonic()
+    json.dump(poller.end(), sys.stdout)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
