@@ -3,7 +3,7 @@ What the nodes' agents say; what they are told of their nodes is in `node_log`.
 
 Rule: design sections 5.4, 5.5 and 8, "When parts are down". An agent speaks for its own node alone,
 which the caller has verified. What it confirms counts only beside what the ledger has: a wrong word
-releases nothing that runs by the API.
+releases nothing that runs by the API. Of CPUs the node's CPU process speaks.
 """
 
 from __future__ import annotations
@@ -11,15 +11,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Final
 
 from certs.ports import Object
 from ledger.domain.adopted.checkpoints import real_id
 from ledger.domain.annotations.checkpoints import DeviceCheckpoint
-from ledger.domain.annotations.proof import ProvenContainer, containers_of
+from ledger.domain.annotations.proof import BoundContainer, ProvenContainer, containers_of
 from ledger.domain.bounds import Number
+from ledger.domain.cpuset import EMPTY, CpuSet, union
 from ledger.domain.kube.object_fields import is_name
+from ledger.domain.log.drift import CPUS_DIFFER, CPUS_NARROWED, NODE_GAVE_OTHER
 from ledger.domain.log.events import (
     EpochStarted,
     LedgerEvent,
@@ -59,8 +62,17 @@ _OF_EPOCH: Final = 1 << 32
 ASSIGNED, DIFFERENT, UNKNOWN, LATER, AMISS = "assigned", "different", "unknown", "later", "refused"
 NOTED, NOTHING = "noted", "nothing"
 HELD, OWN = "observed", "granted"
+CPUS_CONDITION: Final = "TenureCPUs"
+"""Of a Node, by its CPU process: it says over a restart of ours that there is one."""
 NAMED: Final = "named by its node"
 """Why what a Pod holds on cards that nobody could name ends: it holds them by their names."""
+
+
+class Role(StrEnum):
+    """Of what a process of a node speaks."""
+
+    DEVICES = "devices"
+    CPUS = "cpus"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +81,34 @@ class Given:
 
     pod_uid: str
     attempt: Number
-    containers: tuple[ProvenContainer, ...] = ()
+    containers: tuple[BoundContainer, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Otherwise:
+    """What a node has otherwise than it is reserved; without words it has it as reserved."""
+
+    words: str = ""
+    cpus: CpuSet = EMPTY
+
+
+AS_RESERVED: Final = Otherwise()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Voice:
+    """
+    What processes of one role have said, by the UID of their node.
+
+    Attributes:
+        taken: the number of the last message that was taken.
+        matched: keys of holdings whose part is as reserved.
+    """
+
+    heard: dict[str, float] = field(default_factory=dict)
+    gone: dict[str, dict[str, None]] = field(default_factory=dict)
+    taken: dict[str, int] = field(default_factory=dict)
+    matched: dict[str, set[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,12 +127,13 @@ class SeenPod:
 
 
 class Ready:
-    """A sink of Nodes: which of them kubelet keeps Ready."""
+    """A sink of Nodes: which of them kubelet keeps Ready; `with_cpus` have a CPU process."""
 
     def __init__(self, wakeups: Wakeups) -> None:
         self._wakeups = wakeups
         self._names: dict[str, str] = {}
         self.names: dict[str, bool] = {}
+        self.with_cpus: set[str] = set()
 
     def put(self, uid: str, item: Object) -> None:
         """Take a Node that came or changed."""
@@ -102,6 +142,8 @@ class Ready:
         is_ready = any(
             one.get("type") == "Ready" and one.get("status") == "True" for one in conditions
         )
+        has_cpus = any(one.get("type") == CPUS_CONDITION for one in conditions)
+        (self.with_cpus.add if has_cpus else self.with_cpus.discard)(name)
         if self.names.get(name) is not is_ready:
             self.names[name] = is_ready
             self._wakeups.kubelet_ready_changed.publish(name)
@@ -111,6 +153,7 @@ class Ready:
         name = self._names.pop(uid, None)
         if name is not None and name not in self._names.values():
             self.names.pop(name, None)
+            self.with_cpus.discard(name)
 
 
 class Agents:
@@ -133,15 +176,15 @@ class Agents:
         self._actor = actor
         self._why_not = why_not
         self._began = self._looked = clock.monotonic()
-        self._heard: dict[str, float] = {}  # UID of the node -> when its agent was heard of last
-        self._gone: dict[str, dict[str, None]] = {}  # UID of the node -> UIDs of Pods
+        self._voices = {role: _Voice() for role in Role}
         self._others: dict[str, dict[str, SeenPod]] = {}  # UID of the node -> by UID of the Pod
-        self._otherwise: dict[str, dict[str, str]] = {}  # UID of the node -> by key, in words
+        # UID of the node -> by key of the holding -> by kind of drift
+        self._otherwise: dict[str, dict[str, dict[str, Otherwise]]] = {}
+        self._crossing: dict[str, Mapping[str, CpuSet]] = {}  # UID of the node -> by UID of the Pod
         self._full: dict[str, float] = {}  # UID of the node -> when it named too many Pods
         self._records = Budgets(clock.monotonic, burst=PLACES_MAX, seconds=RECORD_SECONDS)
         states = ((uid, view.recorded(uid)) for uid in view.holding_nodes())
         self._lost = {uid for uid, state in states if state and state.lost_holdings()}
-        self._taken: dict[str, int] = {}  # UID of the node -> the last message that was taken
         self._wakeups = wakeups = view.wakeups
         self.ready = Ready(wakeups)
         self.counts: Counter[str] = Counter()
@@ -152,15 +195,16 @@ class Agents:
     @property
     def reported(self) -> AbstractSet[str]:
         """Return the UIDs of the nodes whose agent was heard of since this process began."""
-        return self._heard.keys()
+        return self._voices[Role.DEVICES].heard.keys()
 
     # --- what was heard -------------------------------------------------------------------------
 
-    def heard(self, name: str, node_uid: str) -> None:
-        """Take note that a node's agent is there."""
-        is_first = node_uid not in self._heard
-        self._heard[node_uid] = self._clock.monotonic()
-        if is_first:
+    def heard(self, name: str, node_uid: str, role: Role = Role.DEVICES) -> None:
+        """Take note that a node's agent, or its CPU process, is there."""
+        heard = self._voices[role].heard
+        is_first = node_uid not in heard
+        heard[node_uid] = self._clock.monotonic()
+        if is_first and role is Role.DEVICES:
             self._wakeups.agent_appeared.publish(name)
 
     def word(self, state: NodeState) -> NodeWord:
@@ -170,18 +214,29 @@ class Agents:
         An agent that could not be heard has some time to report again: as this process begins,
         after it answered no agent, and after it was paused.
         """
-        heard = self._heard.get(state.uid)
-        has_agent = state.by_agent or heard is not None
+        word = self._word(state, Role.DEVICES, has_agent=state.by_agent)
+        if not self._has_cpu_process(state):
+            return word
+        return replace(word, cpus=self._word(state, Role.CPUS, has_agent=True))
+
+    def _word(self, state: NodeState, role: Role, *, has_agent: bool) -> NodeWord:
+        voice = self._voices[role]
+        heard = voice.heard.get(state.uid)
+        has_agent = has_agent or heard is not None
         return NodeWord(
             has_agent=has_agent,
             agent_ready=has_agent and self._silence(heard) < SILENT_SECONDS,
             kubelet_ready=self.ready.names.get(state.name, False),
-            gone=frozenset(self._gone.get(state.uid, ())),
+            gone=frozenset(voice.gone.get(state.uid, ())),
         )
+
+    def _has_cpu_process(self, state: NodeState) -> bool:
+        """Tell whether a node has a CPU process: it was heard, or has left its condition there."""
+        return state.uid in self._voices[Role.CPUS].heard or state.name in self.ready.with_cpus
 
     def seconds(self) -> list[float]:
         """Return for how long each agent could have been heard and was not."""
-        return [self._silence(at) for at in self._heard.values()]
+        return [self._silence(at) for at in self._voices[Role.DEVICES].heard.values()]
 
     def _silence(self, heard: float | None) -> float:
         now = self._clock.monotonic()
@@ -194,30 +249,39 @@ class Agents:
         self.claims.take(event)
         if isinstance(event, EpochStarted):  # agents have spoken to another replica so far
             self._began = self._clock.monotonic()
-            self._gone.clear()  # and may have told that one who is here again
+            self._crossing.clear()
+            for voice in self._voices.values():
+                voice.gone.clear()  # and may have told that one who is here again
+                voice.matched.clear()
         uid = node_uid_of(event)
         if uid is None:
             return
         if isinstance(event, NodeLost | NodeCleared):
             (self._lost.add if isinstance(event, NodeLost) else self._lost.discard)(uid)
-            for known in (self._heard, self._gone, self._others, self._otherwise, self._full):
+            for known in (self._others, self._otherwise, self._full, self._crossing):
                 known.pop(uid, None)
+            for voice in self._voices.values():
+                for said in (voice.heard, voice.gone, voice.matched):
+                    said.pop(uid, None)
         elif isinstance(event, PodReleased | PodVoided):
-            self._otherwise.get(uid, {}).pop(f"{event.pod_uid}/{event.attempt}", None)
+            key = f"{event.pod_uid}/{event.attempt}"
+            self._otherwise.get(uid, {}).pop(key, None)
             if event.reason != NAMED:
                 self._others.get(uid, {}).pop(event.pod_uid, None)
-            gone = self._gone.get(uid, {})
-            gone.pop(event.pod_uid, None)
-            if not gone:
-                self._gone.pop(uid, None)
+            for voice in self._voices.values():
+                voice.matched.get(uid, set()).discard(key)
+                gone = voice.gone.get(uid, {})
+                gone.pop(event.pod_uid, None)
+                if not gone:
+                    voice.gone.pop(uid, None)
 
     # --- what is confirmed ----------------------------------------------------------------------
 
-    def taken(self, node_uid: str) -> int:
+    def taken(self, node_uid: str, role: Role = Role.DEVICES) -> int:
         """Return the number of the last message of a node's agents that was taken."""
-        return max(self._taken.get(node_uid, 0), self._recorder.epoch * _OF_EPOCH)
+        return max(self._voices[role].taken.get(node_uid, 0), self._recorder.epoch * _OF_EPOCH)
 
-    def take(self, node_uid: str, number: int | None) -> int | None:
+    def take(self, node_uid: str, number: int | None, role: Role = Role.DEVICES) -> int | None:
         """
         Take a message, and return its number; None = it is late, and nothing of it counts.
 
@@ -227,29 +291,35 @@ class Agents:
         Args:
             number: None = of an agent that does not number its messages: it is never late.
         """
-        following = self.taken(node_uid) + 1
+        following = self.taken(node_uid, role) + 1
         if number is not None and number != following:
             self.counts["late"] += 1
             return None
-        self._taken[node_uid] = following
+        self._voices[role].taken[node_uid] = following
         return following
 
-    def gone(self, node_uid: str, pod_uids: Sequence[str]) -> dict[str, str]:
+    def gone(
+        self, node_uid: str, pod_uids: Sequence[str], role: Role = Role.DEVICES
+    ) -> dict[str, str]:
         """Take note of Pods of which nothing is left on a node, as far as they hold something."""
-        state = self._view.recorded(node_uid)
-        held = set() if state is None else {each.pod_uid for each in state.holdings.values()}
+        state, voice = self._view.recorded(node_uid), self._voices[role]
+        there = () if state is None else state.holdings.values()
+        held = {each.pod_uid for each in there if role is Role.DEVICES or each.cpuset}
         answers: dict[str, str] = {}
         for uid in pod_uids:
-            self._others.get(node_uid, {}).pop(uid, None)
+            if role is Role.DEVICES:
+                self._others.get(node_uid, {}).pop(uid, None)
             answers[uid] = NOTED if uid in held else NOTHING
             if uid in held:
-                self._gone.setdefault(node_uid, {})[uid] = None
+                voice.gone.setdefault(node_uid, {})[uid] = None
         if state is not None and NOTED in answers.values():
             self._wakeups.agent_reported.publish(state.name)
         self.counts.update(f"gone {each}" for each in answers.values())
         return answers
 
-    async def assigned(self, node_uid: str, given: Given) -> tuple[str, str]:
+    async def assigned(
+        self, node_uid: str, given: Given, role: Role = Role.DEVICES
+    ) -> tuple[str, str]:
         """
         Record that a node gave a Pod exactly what was reserved; return what came of it, and why.
 
@@ -257,43 +327,74 @@ class Agents:
             FencedError: another writer took over.
             LedgerError: the ledger is away; the agent says it again.
         """
-        answer, why = await self._assigned(node_uid, given)
-        self.counts[f"assigned {answer}"] += 1
+        answer, why = await self._assigned(node_uid, given, role)
+        self.counts[f"{'cpus ' * (role is Role.CPUS)}assigned {answer}"] += 1
         return answer, why
 
-    async def _assigned(self, node_uid: str, given: Given) -> tuple[str, str]:
-        state = self._view.recorded(node_uid)
-        self._gone.get(node_uid, {}).pop(given.pod_uid, None)  # it runs, whatever it was given
+    async def _assigned(self, node_uid: str, given: Given, role: Role) -> tuple[str, str]:
+        state, voice = self._view.recorded(node_uid), self._voices[role]
+        voice.gone.get(node_uid, {}).pop(given.pod_uid, None)  # it runs, whatever it was given
         key = f"{given.pod_uid}/{given.attempt}"
         holding = None if state is None else state.holdings.get(key)
         if holding is None or holding.kind != GRANTED or holding.phase == LOST or holding.machine:
             return UNKNOWN, "nothing is reserved for it on this node"
-        wanted = containers_of(holding)
-        if _differ(given.containers, wanted):
-            fact = f"reserved is something else: event {holding.opened_position}"
-            return DIFFERENT, self._gave(state, holding, fact)
-        self._gave(state, holding, "")
+        assert state is not None, "it has the holding"
+        if role is Role.CPUS:
+            if not holding.cpuset or not any(one.cpus for one in given.containers):
+                return UNKNOWN, "it has no CPUs of its own, or none of its containers was looked at"
+            said = _cpus_otherwise(given.containers, holding.cpuset)
+        else:
+            other = _differ(given.containers, containers_of(holding))
+            fact = f"reserved is something else: event {holding.opened_position}" if other else ""
+            said = {NODE_GAVE_OTHER: Otherwise(words=fact)}
+        self._gave(state, holding, said)
+        matched = voice.matched.setdefault(node_uid, set())
+        why = next((one.words for one in said.values() if one.words), "")
+        if why:
+            matched.discard(key)
+            return DIFFERENT, why
+        matched.add(key)
         if holding.phase == "assigned":
             return ASSIGNED, ""
         if holding.phase != "bound":
             return LATER, "whether the Pod is bound is not recorded yet"
+        for other_role in self._witnesses(state, holding):
+            if key not in self._voices[other_role].matched.get(node_uid, ()):
+                return LATER, f"the node has not confirmed its {other_role} yet"
         event = PodAssigned(pod_uid=given.pod_uid, attempt=given.attempt, node_uid=node_uid)
         new = events.by(self._actor, events.assigned(event, self._clock.wall_us()))
         error = await record(self._recorder, (new,), self._books.recorded)
         return (ASSIGNED, "") if error is None else (AMISS, str(error))
 
-    def _gave(self, state: NodeState | None, holding: Holding, words: str) -> str:
-        """Remember in which words a node gave something else than reserved; empty = it did not."""
-        assert state is not None, "it has the holding"
-        said = self._otherwise.setdefault(state.uid, {})
-        if said.get(holding.key) != words:
-            said[holding.key] = words
-            self._wakeups.agent_reported.publish(state.name)
-        return words
+    def _witnesses(self, state: NodeState, holding: Holding) -> list[Role]:
+        """Return who has to confirm that a Pod has what was reserved for it."""
+        needs = {
+            Role.DEVICES: bool(holding.shares),
+            Role.CPUS: bool(holding.cpuset) and self._has_cpu_process(state),
+        }
+        return [role for role, is_needed in needs.items() if is_needed]
 
-    def otherwise(self, node_uid: str, holding: Holding) -> str | None:
-        """Return in which words a node gave something else, None where it has not said what."""
-        return self._otherwise.get(node_uid, {}).get(holding.key)
+    def _gave(self, state: NodeState, holding: Holding, said: Mapping[str, Otherwise]) -> None:
+        """Remember what a node has otherwise than it is reserved, by kind of drift."""
+        known = self._otherwise.setdefault(state.uid, {}).setdefault(holding.key, {})
+        if any(known.get(kind) != one for kind, one in said.items()):
+            known.update(said)
+            self._wakeups.agent_reported.publish(state.name)
+
+    def otherwise(self, node_uid: str, holding: Holding) -> Mapping[str, Otherwise]:
+        """Return what a node has otherwise, by the kinds of drift that it has spoken of."""
+        return self._otherwise.get(node_uid, {}).get(holding.key, {})
+
+    def crosses(self, node_uid: str, pods: Mapping[str, CpuSet]) -> None:
+        """Take note by UID of all Pods that run on CPUs which others have to themselves."""
+        state = self._view.recorded(node_uid)
+        if state is not None and self._crossing.get(node_uid) != pods:
+            self._crossing[node_uid] = pods
+            self._wakeups.agent_reported.publish(state.name)
+
+    def crossing(self, node_uid: str) -> Mapping[str, CpuSet] | None:
+        """Return them by UID, None where the node has not said who they are."""
+        return self._crossing.get(node_uid)
 
     # --- what is observed -----------------------------------------------------------------------
 
@@ -314,7 +415,7 @@ class Agents:
         strange = pod.ids - {each.device_id for each in state.devices}
         if strange:
             return LATER, f"the node lists no such device: {min(strange)}"
-        self._gone.get(node_uid, {}).pop(pod.pod_uid, None)
+        self.here(node_uid, (pod.pod_uid,))
         held = [one for one in state.holdings.values() if one.pod_uid == pod.pod_uid]
         there = [one for one in held if one.phase != LOST and not one.machine]
         if len(there) < len(held):
@@ -325,7 +426,8 @@ class Agents:
             if not more:
                 return OWN, ""
             fact = f"it has a device that is not reserved for it: {min(more)}"
-            return DIFFERENT, self._gave(state, granted, fact)
+            self._gave(state, granted, {NODE_GAVE_OTHER: Otherwise(words=fact)})
+            return DIFFERENT, fact
         if pod.pod_name and not is_name(pod.pod_name):
             return LATER, f"not a Pod's name: {pod.pod_name!r}"
         has_all = any(is_covered(one, pod) for one in there)
@@ -372,10 +474,10 @@ class Agents:
 
     # --- what runs ------------------------------------------------------------------------------
 
-    def here(self, node_uid: str, pod_uids: Sequence[str]) -> None:
+    def here(self, node_uid: str, pod_uids: Sequence[str], role: Role = Role.DEVICES) -> None:
         """Take back that Pods are gone: their containers may start from now on."""
         for uid in pod_uids:
-            self._gone.get(node_uid, {}).pop(uid, None)
+            self._voices[role].gone.get(node_uid, {}).pop(uid, None)
 
     def lost(self) -> list[NodeState]:
         """Return the Nodes through which Pods or claims hold what they lost with it, by UID."""
@@ -461,6 +563,28 @@ def _differ(said: Sequence[ProvenContainer], wanted: Sequence[ProvenContainer]) 
     cpus = {one.index: one.cpus for one in wanted}
     are_others = any(one.cpus and one.cpus != cpus.get(one.index) for one in said)
     return are_others or _devices(said) != _devices(wanted)
+
+
+def _cpus_otherwise(said: Sequence[BoundContainer], own: CpuSet) -> dict[str, Otherwise]:
+    """Return how the CPUs of containers are not their Pod's own, by kind of drift."""
+    found: dict[str, list[BoundContainer]] = {CPUS_DIFFER: [], CPUS_NARROWED: []}
+    for one in said:
+        if one.cpus and one.cpus != own:
+            is_narrowed = one.written == own and one.cpus <= own
+            found[CPUS_NARROWED if is_narrowed else CPUS_DIFFER].append(one)
+    return {kind: _in_words(some, own) for kind, some in found.items()}
+
+
+def _in_words(containers: Sequence[BoundContainer], own: CpuSet) -> Otherwise:
+    if not containers:
+        return AS_RESERVED
+    each = (f"{one.cpus} in {_place(one.index)}" for one in containers)
+    words = f"its own CPUs are {own}, by the kernel it has {', '.join(each)}"
+    return Otherwise(words=words, cpus=union(one.cpus for one in containers))
+
+
+def _place(index: str) -> str:
+    return f"container {index}" if index else "a container that its spec does not list"
 
 
 def _devices(containers: Sequence[ProvenContainer]) -> object:

@@ -9,21 +9,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
 from ledger.domain.annotations.proof import decode_proof
 from ledger.domain.annotations.signed import Checker
+from ledger.domain.cpuset import EMPTY, CpuSet, union
 from ledger.domain.devices import DeviceRecord, DeviceShare
 from ledger.domain.errors import InputError
 from ledger.domain.log import drift
 from ledger.domain.log.machines import Contradiction
 from ledger.domain.log.state import GRANTED, LOST, OBSERVED, Holding, NodeState
 from scheduler.cluster.objects import ALONE
+from scheduler.service.agents import AS_RESERVED, Otherwise
 from scheduler.service.ending import RESERVED
 from scheduler.service.kept import PodSeen
 
+_BY_NODE: Final = (drift.NODE_GAVE_OTHER, drift.CPUS_DIFFER, drift.CPUS_NARROWED)
+_ALL_AS_RESERVED: Final = dict.fromkeys(_BY_NODE, AS_RESERVED)
+_UNSPOKEN: Final = Otherwise(words="its node said so, and has not spoken of it since")
 NAMED_MAX: Final = 5
 """Holders that the words of one disagreement name; of the others they say how many."""
 
@@ -38,6 +43,7 @@ class Disagreement:
         words: the fact, for people.
         about: what tells it from others of its kind on its node.
         pod: namespace and name of the Pod, where it is about one.
+        cpus: what the kernel gives, where it is about that.
     """
 
     kind: str
@@ -49,6 +55,7 @@ class Disagreement:
     pod_uid: str = ""
     pod: tuple[str, str] = ("", "")
     claim_uid: str = ""
+    cpus: CpuSet = EMPTY
 
     @property
     def drift_id(self) -> str:
@@ -79,8 +86,10 @@ class Sight:
         pods: by UID, those that run there and those that hold something there.
         given: the digest of the annotations that our Binding came with; None where that is not
             known, or others gave it.
-        otherwise: what a node says that it gave otherwise than a holding has it, by the node's UID;
-            None where it has not said anything since we began.
+        otherwise: what a node has otherwise than a holding has it, by the node's UID, of the kinds
+            that it has spoken of since we began.
+        crossing: by UID, Pods that by the node run on CPUs which others have to themselves, and on
+            which; None where it has not said.
         proven: by Pod UID; one that is missing was not checked yet.
         cluster: the origin of the ledger; empty where Pods carry no proofs.
         waiting: keys of holdings that have ended and wait for their node.
@@ -101,7 +110,8 @@ class Sight:
     pods: Mapping[str, PodSeen] = field(default_factory=dict)
     holds_elsewhere: Callable[[str], bool] = lambda _: False
     given: Callable[[Holding], bytes | None] = lambda _: None
-    otherwise: Callable[[str, Holding], str | None] = lambda _, __: ""
+    otherwise: Callable[[str, Holding], Mapping[str, Otherwise]] = lambda _, __: _ALL_AS_RESERVED
+    crossing: Mapping[str, CpuSet] | None = field(default_factory=dict)
     proven: Mapping[str, Proven] = field(default_factory=dict)
     cluster: str = ""
     waiting: Collection[str] = ()
@@ -148,6 +158,7 @@ def disagreements(sight: Sight) -> list[Disagreement]:
                 found += _of_holding(sight, use, holding, known.get(holding.pod_uid))
         found += _of_devices(use)
         found += _of_cpus(state, there)
+        found += _of_crossing(sight, state, known)
         found += _of_claims(sight, state)
         found += _of_modes(sight, state)
     found += _without_holding(sight, held)
@@ -306,10 +317,11 @@ def _of_words(
     found: Callable[[str, str], Disagreement],
 ) -> Iterator[Disagreement]:
     otherwise = sight.otherwise(state.uid, holding)
-    if otherwise is None and _id_of(drift.NODE_GAVE_OTHER, state, holding) in sight.open:
-        otherwise = "its node said so, and has not spoken of it since"
-    if otherwise:
-        yield found(drift.NODE_GAVE_OTHER, otherwise)
+    for kind in _BY_NODE:
+        is_open = _id_of(kind, state, holding) in sight.open
+        fact = otherwise.get(kind, _UNSPOKEN if is_open else AS_RESERVED)
+        if fact.words:
+            yield replace(found(kind, fact.words), cpus=fact.cpus)
     expected = sight.given(holding)
     if expected is not None and expected != pod.given:
         if pod.given:
@@ -516,6 +528,34 @@ def _of_cpus(state: NodeState, held: Sequence[Holding]) -> Iterator[Disagreement
         if gone:
             words = f"not listed any more: CPUs {','.join(map(str, gone))}"
             yield _about_holding(state, holding, drift.CPUS_GONE, words)
+
+
+def _of_crossing(
+    sight: Sight, state: NodeState, known: Mapping[str, PodSeen]
+) -> Iterator[Disagreement]:
+    """Yield the Pods that run on CPUs which, by the ledger, others have to themselves."""
+    head = f"{drift.CPUS_NOT_EXCLUSIVE}/{state.uid}/"
+    spoken = sight.crossing
+    if spoken is None:  # what is open stays
+        spoken = {one.removeprefix(head): EMPTY for one in sight.open if one.startswith(head)}
+    for uid, cpus in sorted(spoken.items()):
+        others = [one for one in state.everyone() if one.pod_uid != uid]
+        owners = [one for one in others if not cpus.isdisjoint(one.cpuset)]
+        pod = known.get(uid)
+        if (sight.crossing is not None and not owners) or (pod is not None and pod.ended):
+            continue
+        taken = cpus & union(one.cpuset for one in owners)
+        fact = f"runs on CPUs {taken} of {_names(owners)}" if owners else _UNSPOKEN.words
+        name = f"{pod.namespace}/{pod.name}" if pod else f"a Pod that the API does not have ({uid})"
+        yield Disagreement(
+            kind=drift.CPUS_NOT_EXCLUSIVE,
+            words=f"{name} on {state.name}: {fact}",
+            about=uid,
+            node_uid=state.uid,
+            pod_uid=pod.uid if pod else "",
+            pod=(pod.namespace, pod.name) if pod else ("", ""),
+            cpus=taken,
+        )
 
 
 # --- words ------------------------------------------------------------------------------------

@@ -60,12 +60,15 @@ class NodeWord:
         has_agent: an agent has reported for it, ever.
         agent_ready: its agent reports now.
         gone: UIDs of Pods of which the agent says that nothing is left.
+        cpus: what its CPU process says, which counts beside the agent's word of Pods with CPUs of
+            their own; None = the node has none.
     """
 
     has_agent: bool = False
     agent_ready: bool = False
     kubelet_ready: bool = False
     gone: frozenset[str] = frozenset()
+    cpus: NodeWord | None = None
 
 
 SILENT: Final = NodeWord()
@@ -161,8 +164,9 @@ def ends(
                 continue
             pod = known.get(uid)
             if holding.phase == RESERVED:
-                word = words.get(node.uid, SILENT)
-                if pod is None and not is_confirmed(uid, last_seen.get(uid), word):
+                seen, word = last_seen.get(uid), words.get(node.uid, SILENT)
+                has_cpus = bool(holding.cpuset)
+                if pod is None and not is_confirmed(uid, seen, word, has_cpus=has_cpus):
                     waiting.append(key)  # it may have been bound, and run
                 else:
                     settles.append(uid)
@@ -175,7 +179,8 @@ def ends(
             seen = pod or last_seen.get(uid)
             mirror = pod is None and seen is not None and bool(seen.static_uid)
             runs_on = mirror and gone_seconds(uid) < MIRROR_SECONDS
-            if not runs_on and is_confirmed(uid, seen, words.get(node.uid, SILENT)):
+            word, has_cpus = words.get(node.uid, SILENT), bool(holding.cpuset)
+            if not runs_on and is_confirmed(uid, seen, word, has_cpus=has_cpus):
                 releases.append(
                     PodReleased(pod_uid=uid, attempt=holding.attempt, node_uid=node.uid, reason=why)
                 )
@@ -198,13 +203,16 @@ def ends(
     )
 
 
-def is_confirmed(uid: str, seen: PodLife | None, word: NodeWord) -> bool:
+def is_confirmed(uid: str, seen: PodLife | None, word: NodeWord, *, has_cpus: bool = False) -> bool:
     """
     Tell whether nothing of an ended Pod is left on its node.
 
     Rule: design section 8: a silent agent is replaced by kubelet's own word, if kubelet is ready;
-    without that the release waits, visible with its age, for the node or for an act.
+    without that the release waits, visible with its age, for the node or for an act. The same
+    holds of the CPU process where the Pod has CPUs of its own: both have to say so.
     """
+    if has_cpus and word.cpus is not None and not is_confirmed(uid, seen, word.cpus):
+        return False
     if not word.has_agent or uid in word.gone:
         return True
     if word.agent_ready or not word.kubelet_ready:

@@ -275,6 +275,7 @@ class Reconciling:
             holds_elsewhere=lambda uid: self._binder.books.standing(uid) is not None,
             given=self._given,
             otherwise=self._agents.otherwise,
+            crossing={} if node_uid is None else self._agents.crossing(node_uid),
             proven=proofs,
             cluster=self._cluster,
             waiting=waiting.keys() | self._claims_end(name).keys(),
@@ -346,6 +347,7 @@ class Reconciling:
             device_type=one.device_type,
             minor=one.minor,
             pod_uid=one.pod_uid or one.claim_uid,
+            cpus=one.cpus,
         )
         await self._change(event)
         self._tell(scope, one)

@@ -70,7 +70,8 @@ def gone_by(view: ClusterView, word: Callable[[NodeState], NodeWord]) -> Callabl
         if state is None:
             return True
         seen = view.pods.gone.get(state.name, {}).get(pod_uid)
-        return is_confirmed(pod_uid, seen, word(state))
+        has_cpus = any(one.cpuset for one in state.holdings.values() if one.pod_uid == pod_uid)
+        return is_confirmed(pod_uid, seen, word(state), has_cpus=has_cpus)
 
     return is_gone
 

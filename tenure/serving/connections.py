@@ -17,7 +17,7 @@ from ledger.domain.resources import AGENT_PROTOCOL
 from tenure.serving.bodies import Bodies
 from tenure.serving.http2 import Http2Connection
 
-AGENTS_MAX: Final = 16_384
+AGENTS_MAX: Final = 32_768
 DESCRIPTORS_LEFT: Final = 256
 """Of the process's, no listener's: for the database, the API server, files and the log."""
 
@@ -52,8 +52,8 @@ class ConnectionLimits:
             for a request that meets our closing is an error that it does not try again.
         handshake_seconds: how long a caller may take to begin with TLS.
         agents_max: connections of agents, which wait for changes all the time, beside `open_max`:
-            two for each of 8,000 nodes, and at most what the system lets us open less
-            `OTHERS_LEFT`, or half of it where that is more.
+            four for each of 8,000 nodes (two of its CPU process), and at most what the system lets
+            us open less `OTHERS_LEFT`, or half of it where that is more.
         token_max: connections of one bearer token. One more takes the place of the oldest of them
             without a request that is being answered; where there is none it is refused.
         goodbye_seconds: how long it may take to fetch what is left for it, and to end TLS.

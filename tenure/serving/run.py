@@ -14,7 +14,7 @@ from ledger.domain.errors import InputError
 from tenure.exits import with_next
 
 DESCRIPTORS_MAX: Final = 65_536
-"""Enough for two connections of each of 16,384 agents, and all others."""
+"""Enough for four connections of each of 8,000 nodes, and all others."""
 SWITCH_SECONDS: Final = 0.001
 """
 How long a thread that computes keeps the interpreter from one that waits. The loop lets go of it at

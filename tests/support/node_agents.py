@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from ledger.domain.annotations.proof import ProvenContainer, containers_of
+from ledger.domain.annotations.proof import BoundContainer, ProvenContainer, containers_of
 from ledger.domain.errors import LedgerError
 from ledger.domain.log.state import GRANTED
 from scheduler.service import agents
@@ -154,7 +154,10 @@ class Machine:
 
 
 def _given(pod_uid: str, attempt: int, containers: tuple[ProvenContainer, ...]) -> Given:
-    return Given(pod_uid=pod_uid, attempt=attempt, containers=containers)
+    has = (
+        BoundContainer(index=one.index, devices=one.devices, cpus=one.cpus) for one in containers
+    )
+    return Given(pod_uid=pod_uid, attempt=attempt, containers=tuple(has))
 
 
 def _runs(value: Json) -> None:

@@ -60,6 +60,13 @@ class ProvenContainer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BoundContainer(ProvenContainer):
+    """What a node says that one has: `cpus` by the kernel, `written` where its cgroup asks more."""
+
+    written: CpuSet = CpuSet()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SignedHolding:
     """
     What one Pod was given on one node, and where the ledger says so.

@@ -31,6 +31,11 @@ DEVICE_GONE: Final = "DeviceGone"
 DEVICE_REPLACED: Final = "DeviceReplaced"
 DEVICE_SHRUNK: Final = "DeviceShrunk"
 CPUS_GONE: Final = "CpusGone"
+CPUS_DIFFER: Final = "CpusDiffer"
+CPUS_NARROWED: Final = "CpusNarrowed"
+CPUS_NOT_EXCLUSIVE: Final = "CpusNotExclusive"
+OF_KERNEL: Final = frozenset({CPUS_DIFFER, CPUS_NARROWED, CPUS_NOT_EXCLUSIVE})
+"""What CPU processes report of cgroups; `DriftFound.cpus` are those that the kernel gives."""
 OVER_HELD: Final = "OverHeld"
 CARD_UNKNOWN: Final = "CardUnknown"
 NODE_GAVE_OTHER: Final = "NodeGaveOther"
@@ -141,6 +146,24 @@ _ALL: Final = (
         name=CPUS_GONE,
         meaning="a Pod holds CPUs that the node no longer lists",
         mend="repair the NodeResourceTopology; else delete the Pod",
+    ),
+    DriftKind(
+        name=CPUS_DIFFER,
+        meaning="by the kernel a container runs on other CPUs than its Pod holds",
+        repair="a node that binds CPUs writes them again",
+        mend="look at the log of `tenure serve cpus` on the node; else delete the Pod",
+    ),
+    DriftKind(
+        name=CPUS_NARROWED,
+        meaning="the kernel gives a container fewer CPUs than are written in its cgroup: some are"
+        " offline, or a cgroup above it has fewer",
+        mend="bring the CPUs online again; else delete the Pod",
+    ),
+    DriftKind(
+        name=CPUS_NOT_EXCLUSIVE,
+        meaning="by the kernel a container runs on CPUs that another Pod has to itself",
+        repair="a node that binds CPUs moves it off them",
+        mend="look at the log of `tenure serve cpus` on the node; else delete the Pod",
     ),
     DriftKind(
         name=OVER_HELD,

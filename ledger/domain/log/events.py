@@ -614,6 +614,7 @@ class DriftFound(Recorded, frozen=True, kw_only=True, gc=False):
 
     Attributes:
         pod_uid: of the holder that it is about, a Pod or a claim.
+        cpus: what the kernel gives, where it is about that.
     """
 
     event_type: ClassVar[str] = "drift.found.v1"
@@ -624,6 +625,7 @@ class DriftFound(Recorded, frozen=True, kw_only=True, gc=False):
     device_type: Name = ""
     minor: Index = -1
     pod_uid: Name = ""
+    cpus: CpuSet = EMPTY
 
 
 class DriftResolved(Recorded, frozen=True, kw_only=True, gc=False):

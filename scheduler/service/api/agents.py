@@ -17,11 +17,19 @@ from ledger.domain.annotations.checkpoints import DeviceCheckpoint
 from ledger.domain.annotations.proof import containers_of
 from ledger.domain.annotations.tenure import cards_in
 from ledger.domain.bounds import Count, Name
+from ledger.domain.cpuset import CpuSet
 from ledger.domain.errors import InputError
 from ledger.domain.log.codec import decode_value, plain_value
 from ledger.domain.log.state import Holding
 from ledger.domain.resources import CALLER_NODE_NAME, CALLER_NODE_UID
-from scheduler.service.agents import CONFIRMED_MAX, LATER, Agents, Given, SeenPod
+from scheduler.service.agents import (
+    CONFIRMED_MAX,
+    LATER,
+    Agents,
+    Given,
+    Role,
+    SeenPod,
+)
 from scheduler.service.api.callers import Caller
 from scheduler.service.api.http import RefusedError, Route, json_answer, read_object
 from scheduler.service.claim_ends import ConfirmedClaim
@@ -69,6 +77,7 @@ class Confirmation:
         runs: UIDs of all Pods of which a container or process is there; None = it can't tell.
         sequence: number of the message; None = of an agent that does not number them.
         claims: claims of which it was asked, and of which nothing is left.
+        crossing: by UID, all Pods on CPUs that others have to themselves; None = it does not say.
     """
 
     assigned: tuple[Given, ...] = ()
@@ -78,6 +87,7 @@ class Confirmation:
     runs: tuple[str, ...] | None = None
     sequence: Count | None = None
     claims: tuple[ConfirmedClaim, ...] = ()
+    crossing: Mapping[Name, CpuSet] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +122,7 @@ class AgentRoutes:
     Args:
         proofs: signs each holding, for a node believes no copy of it else.
         user: whose tokens are agents'.
-        reader: whose tokens are of what binds CPUs: told what is held, and no witness of anything.
+        reader: whose tokens are of CPU processes: told what is held, and witnesses of CPUs alone.
         checkpoint: given what an agent has kept and whose it is, the ledger's signed checkpoint.
 
     Attributes:
@@ -146,7 +156,7 @@ class AgentRoutes:
             for method, name, act, users in (
                 ("GET", "holdings", self.holdings, self._readers),
                 ("GET", "changes", self.changes, self._readers),
-                ("POST", "confirmations", self.confirm, (self._user,)),
+                ("POST", "confirmations", self.confirm, self._readers),
                 ("POST", "checkpoint", self.checkpoint, (self._user,)),
             )
         ]
@@ -154,41 +164,46 @@ class AgentRoutes:
     async def holdings(self, request: web.Request, caller: Caller) -> web.StreamResponse:
         """Say who holds what on the caller's node."""
         self._compare(request)
-        name, uid = self._node(caller, self._readers)
+        name, uid = self._node(caller)
         position, held = self._agents.log.holdings(uid)
-        return self._answer(
-            name, uid, position, holdings=[self._holding(each, uid) for each in held]
-        )
+        listed = [self._holding(each, uid) for each in held]
+        return self._answer(name, uid, self._role(caller), position, holdings=listed)
 
     async def changes(self, request: web.Request, caller: Caller) -> web.StreamResponse:
         """Say what changed on the caller's node after a position; wait for it a while."""
         self._compare(request)
-        name, uid = self._node(caller, self._readers)
+        name, uid = self._node(caller)
         after = _count(request, "after", None)
         seconds = min(float(_count(request, "seconds", 0)), self.seconds_max)
         known = request.query.get("claims")
-        if caller.user == self._user:
+        role = self._role(caller)
+        if role is Role.DEVICES:
             self._agents.claims.heard(uid, reads=known is not None)
         position, found = self._changed(uid, after)
         if not found and seconds and known in {None, self._agents.claims.told(uid)[0]}:
             await self._agents.log.wait(uid, seconds, caller.user)
-            if self._node(caller, self._readers) != (name, uid):
+            if self._node(caller) != (name, uid):
                 raise RefusedError(410, "Expired", "the Node is another one now: ask for holdings")
             position, found = self._changed(uid, after)
         changes = [self._change(each, uid) for each in found]
-        return self._answer(name, uid, position, changes=changes, **self._ends(uid, known))
+        return self._answer(name, uid, role, position, changes=changes, **self._ends(uid, known))
 
     async def confirm(self, request: web.Request, caller: Caller) -> web.StreamResponse:
         """Take what the caller's node confirms."""
-        name, uid = self._node(caller, (self._user,))
+        name, uid = self._node(caller)
+        role = self._role(caller)
         said = await read_aside(read_confirmation, await request.read())
-        number = self._agents.take(uid, said.sequence)
+        _expect_own(said, role)
+        self._agents.heard(name, uid, role)
+        number = self._agents.take(uid, said.sequence, role)
         if number is None:
-            return self._answer(name, uid, self._view.position, taken=False)
+            return self._answer(name, uid, role, self._view.position, taken=False)
         # What needs no ledger comes before the first wait: while this message waits, its agent may
         # give it up and say by the next one that a Pod is here again.
-        self._agents.here(uid, said.here)
-        gone = self._agents.gone(uid, said.gone)
+        self._agents.here(uid, said.here, role)
+        gone = self._agents.gone(uid, said.gone, role)
+        if said.crossing is not None:
+            self._agents.crosses(uid, said.crossing)
         listed = [{"pod_uid": pod, "result": result} for pod, result in gone.items()]
         ended = self._agents.claims.said(uid, said.claims)
         claims = [
@@ -202,15 +217,16 @@ class AgentRoutes:
         results = []
         for one in said.assigned:
             result, why = LATER, "a newer message of this node was taken meanwhile"
-            if self._agents.taken(uid) == number:
-                result, why = await self._agents.assigned(uid, one)
+            if self._agents.taken(uid, role) == number:
+                result, why = await self._agents.assigned(uid, one, role)
             words = {"pod_uid": one.pod_uid, "attempt": one.attempt}
             results.append({**words, "result": result, "why": why})
         cleared = []
-        if said.runs is not None and self._agents.taken(uid) == number:
+        if said.runs is not None and self._agents.taken(uid, role) == number:
             cleared = await self._agents.runs(uid, set(said.runs))
         results_of = {"assigned": results, "gone": listed, "observed": seen, "cleared": cleared}
-        return self._answer(name, uid, self._view.position, taken=True, claims=claims, **results_of)
+        position = self._view.position
+        return self._answer(name, uid, role, position, taken=True, claims=claims, **results_of)
 
     async def checkpoint(self, request: web.Request, caller: Caller) -> web.StreamResponse:
         """
@@ -230,14 +246,14 @@ class AgentRoutes:
             fact = f"slotMode of the service is {ours}, --mode of the agent {told}"
             raise RefusedError(412, "PreconditionFailed", f"{fact}: give both one value")
 
-    def _node(self, caller: Caller, users: tuple[str, ...]) -> tuple[str, str]:
+    def _node(self, caller: Caller) -> tuple[str, str]:
         """
         Return name and UID of the caller's node, and take note that its agent is there.
 
         Raises:
             RefusedError: no agent, an agent of no node, or of one that is not there; or not now.
         """
-        name, node_uid = node_of(caller, users)
+        name, node_uid = node_of(caller, self._readers)
         why = self._why_not()
         if why:
             raise RefusedError(503, "ServiceUnavailable", why, retry=True)
@@ -252,6 +268,9 @@ class AgentRoutes:
             self._agents.heard(name, uid)
         return name, uid
 
+    def _role(self, caller: Caller) -> Role:
+        return Role.DEVICES if caller.user == self._user else Role.CPUS
+
     def _changed(self, uid: str, after: int) -> tuple[int, list[Change]]:
         try:
             return self._agents.log.changes(uid, after)
@@ -259,7 +278,9 @@ class AgentRoutes:
             fact = f"what changed since is not known any more: ask for holdings: after={after}"
             raise RefusedError(410, "Expired", fact) from error
 
-    def _answer(self, name: str, uid: str, position: int, **parts: object) -> web.Response:
+    def _answer(
+        self, name: str, uid: str, role: Role, position: int, **parts: object
+    ) -> web.Response:
         said = {
             "format": FORMAT,
             "node": {"name": name, "uid": uid},
@@ -268,7 +289,7 @@ class AgentRoutes:
                 "incarnation": self._proofs.incarnation(),
             },
             "position": position,
-            "sequence": self._agents.taken(uid),
+            "sequence": self._agents.taken(uid, role),
         }
         return json_answer({**said, **parts})
 
@@ -314,7 +335,7 @@ def read_confirmation(body: bytes) -> Confirmation:
     """Read what an agent confirms. Raises InputError: another shape, or too much at once."""
     said: Confirmation = decode_value(Confirmation, read_object(body), "body")
     lists = (said.assigned, said.gone, said.observed, said.here, said.runs or (), said.claims)
-    if sum(map(len, lists)) > CONFIRMED_MAX:
+    if sum(map(len, (*lists, said.crossing or ()))) > CONFIRMED_MAX:
         raise InputError(f"too many Pods at once: most={CONFIRMED_MAX}", field="body")
     for number, pod in enumerate(said.observed):
         count = sum(len(each.ids) for each in pod.devices)
@@ -322,6 +343,22 @@ def read_confirmation(body: bytes) -> Confirmation:
             fact = f"expected 1 to {DEVICES_MAX} devices: count={count}"
             raise InputError(fact, field=f"body.observed[{number}].devices")
     return said
+
+
+def _expect_own(said: Confirmation, role: Role) -> None:
+    """Let neither of a node's two processes speak of the other's part. Raises InputError."""
+    is_said = {"crossing": said.crossing is not None}
+    if role is Role.CPUS:
+        given = (each.devices for one in said.assigned for each in one.containers)
+        is_said = {
+            "observed": bool(said.observed),
+            "runs": said.runs is not None,
+            "claims": bool(said.claims),
+            "assigned": any(given),
+        }
+    for name, is_there in is_said.items():
+        if is_there:
+            raise InputError(f"not said by who speaks of {role}", field=f"body.{name}")
 
 
 def _seen(pod: ObservedPod) -> SeenPod:

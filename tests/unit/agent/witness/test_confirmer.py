@@ -29,6 +29,7 @@ from agent.witness.history import Shown, Verdict
 from agent.witness.said import Given, Inside, KubeletSaid
 from agent.witness.seen import OnCard, Read, Seen, Source, Whose
 from ledger.domain.annotations.proof import ProvenContainer, ProvenDevice
+from ledger.domain.log.drift import NODE_GAVE_OTHER
 from ledger.domain.proofs.merkle import EMPTY_ROOT
 from ledger.signing import Checkpoint, PrivateKey, sign_note
 from tests.support.agent_world import AgentWorld, Held
@@ -106,8 +107,7 @@ def test_a_container_with_another_card_is_told_at_once(world: AgentWorld) -> Non
         state = world.scene.live.view.recorded("uid-a")
         assert state is not None
         said = world.scene.agents.otherwise("uid-a", state.holdings[f"{event.pod_uid}/1"])
-        assert said is not None
-        assert "reserved is something else" in said
+        assert "reserved is something else" in said[NODE_GAVE_OTHER].words
 
     world.run(act)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ledger.domain.annotations.checkpoints import DeviceCheckpoint
+from ledger.domain.log.drift import NODE_GAVE_OTHER
 from ledger.domain.log.events import PodBound, PodObserved
 from ledger.domain.log.state import NodeState
 from scheduler.cluster.objects import ALONE, SEEN_BY_AGENT
@@ -289,7 +290,8 @@ def test_what_the_ledger_gave_is_no_observation_and_anything_else_is_named() -> 
     state = scene.live.view.recorded("uid-a")
     assert state is not None
     [holding] = state.holdings.values()
-    assert scene.agents.otherwise("uid-a", holding) == why
+    said = scene.agents.otherwise("uid-a", holding)
+    assert {kind: one.words for kind, one in said.items()} == {NODE_GAVE_OTHER: why}
     assert scene.observed == []
 
 

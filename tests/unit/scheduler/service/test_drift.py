@@ -19,6 +19,7 @@ from ledger.domain.systems import Claimant
 from ledger.domain.topology import Cpu
 from ledger.signing import PrivateKey, published, trusting
 from scheduler.cluster.objects import ALONE
+from scheduler.service.agents import AS_RESERVED, Otherwise
 from scheduler.service.drift import (
     Disagreement,
     Proven,
@@ -223,11 +224,34 @@ CASES: dict[str, tuple[str, Sight]] = {
     ),
     "a node that gave something else": (
         drift.NODE_GAVE_OTHER,
-        sight(otherwise=lambda *_: "it has a device that is not reserved for it: GPU-1"),
+        sight(otherwise=lambda *_: {drift.NODE_GAVE_OTHER: Otherwise(words="it has GPU-1")}),
     ),
     "a node that gave something else, and has not spoken since": (
         drift.NODE_GAVE_OTHER,
-        sight(otherwise=lambda *_: None, open=frozenset({"NodeGaveOther/uid-a/p/1"})),
+        sight(otherwise=lambda *_: {}, open=frozenset({"NodeGaveOther/uid-a/p/1"})),
+    ),
+    "a container on other CPUs": (
+        drift.CPUS_DIFFER,
+        sight(otherwise=lambda *_: {drift.CPUS_DIFFER: Otherwise(words="2-3", cpus=CpuSet())}),
+    ),
+    "a container on other CPUs, and a CPU process that has not spoken since": (
+        drift.CPUS_DIFFER,
+        sight(
+            otherwise=lambda *_: {drift.NODE_GAVE_OTHER: AS_RESERVED},
+            open=frozenset({"CpusDiffer/uid-a/p/1"}),
+        ),
+    ),
+    "a container with fewer CPUs than are written": (
+        drift.CPUS_NARROWED,
+        sight(otherwise=lambda *_: {drift.CPUS_NARROWED: Otherwise(words="0")}),
+    ),
+    "a Pod on CPUs that another has to itself": (
+        drift.CPUS_NOT_EXCLUSIVE,
+        sight(state(holding(cpuset=parse_cpuset("0-1"))), crossing={"x": parse_cpuset("1-2")}),
+    ),
+    "a Pod on CPUs that another had to itself, of which nobody has spoken since": (
+        drift.CPUS_NOT_EXCLUSIVE,
+        sight(crossing=None, open=frozenset({"CpusNotExclusive/uid-a/x"})),
     ),
     "no proof": (drift.PROOF_MISSING, sight(pods=pod(proof=b""))),
     "a proof that nobody believes": (
@@ -309,6 +333,45 @@ def test_it_has_its_name_and_no_other(case: tuple[str, Sight]) -> None:
 def test_every_kind_has_a_case() -> None:
     """Those of a node above, those of several below."""
     assert {kind for kind, _ in CASES.values()} == DRIFT_KINDS.keys() - OF_CLUSTER
+
+
+@pytest.mark.parametrize(
+    ("crossing", "more"),
+    [
+        pytest.param({"x": parse_cpuset("2-3")}, {}, id="CPUs that nobody has alone by now"),
+        pytest.param({"p": parse_cpuset("0-1")}, {}, id="its own"),
+        pytest.param({}, {"open": frozenset({"CpusNotExclusive/uid-a/x"})}, id="nobody any more"),
+        pytest.param({"y": parse_cpuset("0-1")}, {"other": "Succeeded"}, id="a Pod that has ended"),
+    ],
+)
+def test_who_crosses_nobodys_cpus_is_no_drift(
+    crossing: dict[str, CpuSet], more: dict[str, Any]
+) -> None:
+    """The node's word counts beside what the ledger has now: a holder may have gone since."""
+    ended = {"y": replace(POD, uid="y", name="other", ended=more.pop("other", ""))}
+    pods = {**pod(), **ended} if "y" in crossing else pod()
+    held = state(holding(cpuset=parse_cpuset("0-1")))
+    assert disagreements(sight(held, pods=pods, crossing=crossing, **more)) == []
+
+
+def test_a_pod_that_crosses_is_told_with_whose_cpus_and_which() -> None:
+    """Its name as the API has it, the CPUs that are somebody's, and no others."""
+    pods = {
+        **pod(),
+        "y": replace(POD, uid="y", name="other", is_ours=False, holds=False, given=b""),
+    }
+    held = state(holding(cpuset=parse_cpuset("0-1")))
+    [found] = disagreements(sight(held, pods=pods, crossing={"y": parse_cpuset("1-3")}))
+    assert found.words == "ml/other on a: runs on CPUs 1 of ml/train"
+    assert (found.cpus, found.pod_uid, found.pod) == (parse_cpuset("1"), "y", ("ml", "other"))
+    assert found.drift_id == "CpusNotExclusive/uid-a/y"
+
+
+def test_the_cpus_that_the_kernel_gives_go_with_the_words() -> None:
+    """So that whoever asks about one CPU is told."""
+    said = {drift.CPUS_DIFFER: Otherwise(words="others", cpus=parse_cpuset("2-3"))}
+    [found] = disagreements(sight(otherwise=lambda *_: said))
+    assert (found.words, found.cpus) == ("ml/train on a: others", parse_cpuset("2-3"))
 
 
 def test_what_the_node_alone_tells_of_is_no_drift_while_it_fits() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from ledger.domain.cpuset import parse_cpuset
 from ledger.domain.log.events import LedgerEvent, PodBound, PodReserved
 from ledger.domain.log.state import Folding, NodeState
 from scheduler.service.ending import (
@@ -127,7 +128,45 @@ def test_a_pod_re_created_under_its_name_is_somebody_else() -> None:
     assert (reasons(found), found.adopts) == ([DELETED], ())
 
 
+ENDED_LATER = replace(RUNNING, terminated=True)
 ENDED = replace(RUNNING, ended=COMPLETED, terminated=True)
+CPUS_SAY_SO = replace(GONE, cpus=GONE)
+OF_CPUS: dict[str, tuple[NodeWord, PodLife | None, bool]] = {
+    "both say so": (CPUS_SAY_SO, None, True),
+    "the agent alone": (replace(GONE, cpus=AGENT), None, False),
+    "the CPU process alone": (replace(AGENT, cpus=GONE), None, False),
+    "the CPU process, on a node without an agent": (replace(SILENT, cpus=GONE), None, True),
+    "nobody, on a node without an agent": (replace(SILENT, cpus=AGENT), ENDED_LATER, False),
+    "the CPU process is silent, kubelet says terminated": (
+        replace(GONE, cpus=AGENT_DOWN),
+        ENDED_LATER,
+        True,
+    ),
+    "and a container still runs": (replace(GONE, cpus=AGENT_DOWN), RUNNING, False),
+    "and kubelet is away": (replace(GONE, cpus=BOTH_DOWN), ENDED_LATER, False),
+    "there is no CPU process": (GONE, None, True),
+}
+
+
+@pytest.mark.parametrize(("word", "last_seen", "is_released"), OF_CPUS.values(), ids=OF_CPUS)
+@pytest.mark.parametrize("phase", ["reserved", "bound"])
+def test_the_end_of_a_pod_with_cpus_is_confirmed_by_both_processes_of_its_node(
+    phase: str,
+    word: NodeWord,
+    last_seen: PodLife | None,
+    is_released: bool,  # noqa: FBT001 - a case
+) -> None:
+    """Neither ends what the other has not called gone; one without CPUs waits for the agent."""
+    opened = structs.replace(reserved("p", share(0)), cpuset=parse_cpuset("0-3"))
+    nodes = folded(opened, bound("p")) if phase == "bound" else folded(opened)
+    found = compared(nodes, word=word, last_seen=last_seen)
+    assert bool(found.releases or found.settles) is is_released
+    assert bool(found.waiting) is not is_released
+    without = compared(folded(*HELD), word=word, last_seen=last_seen)
+    agent = replace(word, cpus=None)
+    assert without == compared(folded(*HELD), word=agent, last_seen=last_seen)
+
+
 CONFIRMS: dict[str, tuple[NodeWord, PodLife | None, PodLife | None, bool]] = {
     "no agent ever reported": (SILENT, None, None, True),
     "the agent has not said so": (AGENT, ENDED, None, False),
