@@ -8,7 +8,7 @@ that is taken back. Pure: looks in, messages out.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -16,6 +16,7 @@ from typing import Final
 from agent.decide.claim_ends import ClaimsHere, EndingClaim, ended
 from agent.decide.node_holdings import GRANTED, LOST, HeldByPod, NodeHoldings
 from ledger.domain.annotations.proof import EVERY, ProvenContainer, ProvenDevice
+from ledger.domain.cpuset import CpuSet
 from ledger.domain.resources import TYPE_GPU
 
 AGAIN_SECONDS: Final = 60.0
@@ -76,6 +77,7 @@ class Said:
         assigned: UID, attempt and what the containers were given.
         runs: all Pods that run here; None = not known.
         claims: those of which the service asked, and of which nothing is left.
+        crossing: by UID, all Pods on CPUs that others have to themselves; None = not said now.
     """
 
     assigned: tuple[tuple[str, int, tuple[ProvenContainer, ...]], ...] = ()
@@ -84,12 +86,13 @@ class Said:
     observed: tuple[Observed, ...] = ()
     runs: tuple[str, ...] | None = None
     claims: tuple[EndingClaim, ...] = ()
+    crossing: Mapping[str, CpuSet] | None = None
 
     @property
     def is_empty(self) -> bool:
         """Tell whether there is nothing to say."""
         lists = (self.assigned, self.gone, self.here, self.observed, self.claims)
-        return not any(lists) and self.runs is None
+        return not any(lists) and self.runs is None and self.crossing is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,17 +104,21 @@ class Confirming:
         gone: Pods that were called gone, or may have been: no answer came. They may not start, and
             outlive us: they are kept on disk before the message is sent.
         told: key of a holding -> when it was said last that it was assigned.
-        runs_at: when it was said last what runs; `ran`: and what that was.
+        runs_at: when it was said last what runs, or crosses; `ran`: and what that was.
     """
 
     gone: frozenset[str] = frozenset()
     told: Mapping[tuple[str, int], float] = field(default_factory=dict)
-    ran: frozenset[str] | None = None
+    ran: frozenset[object] | None = None
     runs_at: float = float("-inf")
 
     def may_start(self, pod_uid: str) -> bool:
         """Tell whether a container of a Pod may start: the service does not think it gone."""
         return pod_uid not in self.gone
+
+
+GivenNow = tuple[tuple[ProvenContainer, ...], bool]
+"""What containers were given, and whether that is something else than is held."""
 
 
 def said(
@@ -123,6 +130,7 @@ def said(
     wants: AbstractSet[str] = frozenset(),
     gated: bool = True,
     asked: Collection[EndingClaim] = (),
+    given: Callable[[HeldByPod, Look], GivenNow | None] | None = None,
 ) -> tuple[Confirming, Said]:
     """
     Return what is to be said now, and what we know once it was sent, whatever comes of it.
@@ -132,6 +140,7 @@ def said(
         wants: Pods of which a container waits to start.
         gated: none starts without us; else one that is not known to have run may come yet.
         asked: claims of which the service asked before the look.
+        given: what of a holding is confirmed, None = nothing yet; by default its devices.
     """
     held = known.pods()
     runs_here = _there(look)
@@ -150,12 +159,13 @@ def said(
     for one in held:
         if len(assigned) >= room:
             break
-        given = _given(one, look)
-        if given is None:
+        found = (given or _given)(one, look)
+        if found is None:
             continue
+        containers, differs = found
         due = now - told.get(one.key, float("-inf")) >= AGAIN_SECONDS
-        if due or one.phase != ASSIGNED or given != one.containers:
-            assigned.append((one.pod_uid, one.attempt, given))
+        if due or one.phase != ASSIGNED or differs:
+            assigned.append((one.pod_uid, one.attempt, containers))
             told[one.key] = now
     room -= len(assigned)
     runs, ran, at = None, state.ran, state.runs_at
@@ -197,7 +207,8 @@ def unanswered(state: Confirming, message: Said) -> Confirming:
     """Take note that no answer came: all of it is said again, and may have been heard."""
     keys = {(uid, attempt) for uid, attempt, _ in message.assigned}
     told = {key: at for key, at in state.told.items() if key not in keys}
-    runs_at = state.runs_at if message.runs is None else float("-inf")
+    is_told = message.runs is None and message.crossing is None
+    runs_at = state.runs_at if is_told else float("-inf")
     return replace(state, told=told, runs_at=runs_at)
 
 
@@ -219,7 +230,7 @@ def _gone(held: Iterable[HeldByPod], look: Look, others: AbstractSet[str]) -> tu
     return tuple(dict.fromkeys(one.pod_uid for one in held if one.pod_uid not in there))
 
 
-def _given(one: HeldByPod, look: Look) -> tuple[ProvenContainer, ...] | None:
+def _given(one: HeldByPod, look: Look) -> GivenNow | None:
     """
     Return what the containers of a Pod were given; None while one of them has not started.
 
@@ -242,13 +253,13 @@ def _given(one: HeldByPod, look: Look) -> tuple[ProvenContainer, ...] | None:
     for place, ids in sorted(started.items()):
         if ids != wanted.get(place, frozenset()) | of_all:
             others = tuple(each for each in one.containers if each.index != place)
-            return (*others, _having(one, place, ids))
+            return (*others, _having(one, place, ids)), True
     apps = any(not place.startswith(_INIT) for place in started)
     for place, ids in wanted.items():
         is_past = place.startswith(_INIT) and apps
         if ids and not (place in started or is_past or (place == EVERY and started)):
             return None
-    return one.containers if started else None
+    return (one.containers, False) if started else None
 
 
 def _having(one: HeldByPod, place: str, ids: frozenset[str]) -> ProvenContainer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from typing import Final, Protocol
 
@@ -27,6 +27,7 @@ from agent.service.wire import (
 )
 from agent.witness.history import Shown
 from ledger.domain.annotations.proof import ProvenContainer
+from ledger.domain.cpuset import CpuSet
 from ledger.domain.errors import InputError, TenureError
 
 PATH: Final = "/agents/v1"
@@ -129,6 +130,7 @@ class ServiceLink:
         runs: Iterable[str] | None = None,
         after: int | None = None,
         claims: Iterable[EndingClaim] = (),
+        crossing: Mapping[str, CpuSet] | None = None,
     ) -> Verdicts:
         """
         Confirm what containers were given, of which Pods and claims nothing is left.
@@ -144,7 +146,16 @@ class ServiceLink:
             InputError: we have no token, or the answer can't be read.
         """
         number = None if after is None else after + 1
-        body = confirmation(assigned, gone, observed, here, runs, sequence=number, claims=claims)
+        body = confirmation(
+            assigned,
+            gone,
+            observed,
+            here,
+            runs,
+            sequence=number,
+            claims=claims,
+            crossing=crossing,
+        )
         path = f"{PATH}/confirmations"
         answer = await self._caller.call(path, seconds=CALL_SECONDS, body=body)
         if answer.status != _GOOD:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -11,7 +11,7 @@ from agent.decide.claim_ends import NOTHING_ASKED, AskedClaims, EndingClaim
 from agent.decide.confirming import Observed
 from agent.decide.node_holdings import Change, HeldByPod, NodeHoldings, Origin
 from agent.witness.history import AGAIN_SECONDS_MAX, Shown
-from ledger.domain.annotations.proof import ProvenContainer
+from ledger.domain.annotations.proof import BoundContainer, ProvenContainer
 from ledger.domain.cpuset import CpuSet, parse_cpuset
 from ledger.domain.errors import InputError
 from ledger.domain.resources import NVIDIA_GPU
@@ -141,6 +141,7 @@ def confirmation(
     *,
     sequence: int | None = None,
     claims: Iterable[EndingClaim] = (),
+    crossing: Mapping[str, CpuSet] | None = None,
 ) -> bytes:
     """
     Return the message of a confirmation.
@@ -153,6 +154,7 @@ def confirmation(
         runs: UIDs of all Pods that run here; None = that is not known.
         sequence: its number; None = the service does not number messages.
         claims: of which nothing is left.
+        crossing: Pods on CPUs that others have to themselves; None = that is not said.
     """
     listed = [
         {"pod_uid": uid, "attempt": attempt, "containers": list(map(_given, containers))}
@@ -171,6 +173,8 @@ def confirmation(
     ]
     if runs is not None:
         body["runs"] = list(runs)
+    if crossing is not None:
+        body["crossing"] = {uid: str(cpus) for uid, cpus in crossing.items()}
     if sequence is not None:
         body["sequence"] = sequence
     return msgspec.json.encode(body)
@@ -205,7 +209,10 @@ def written(known: NodeHoldings, **more: object) -> bytes:
 
 
 def _given(container: ProvenContainer) -> dict[str, Any]:
-    """Return which devices a container was seen to have; at CPUs and amounts nobody looks."""
+    """Return what a container was seen to have: devices without amounts, or CPUs."""
+    if isinstance(container, BoundContainer):
+        cpus = {"cpus": str(container.cpus), "written": str(container.written)}
+        return {"index": container.index, **cpus}
     devices = [
         {"device_type": one.device_type, "device_id": one.device_id, "minor": one.minor}
         for one in container.devices
