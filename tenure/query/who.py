@@ -13,6 +13,7 @@ from ledger.domain.devices import WHOLE_PERCENT
 from ledger.domain.errors import InputError
 from ledger.domain.resources import TYPE_GPU
 from tenure.asking import EVERYBODY, Answer, Sight
+from tenure.kernel import KernelWord, kernel_words
 from tenure.live.place import NO_PARQUET, Place, asks, say
 from tenure.names import (
     CardName,
@@ -124,6 +125,7 @@ class _Found:
     last: HolderRow | None
     unknown: tuple[str, ...]
     untold: str
+    kernel: Sequence[KernelWord]
 
 
 def answer_who(source: Ledger, question: WhoQuestion, sight: Sight) -> Answer:
@@ -140,6 +142,7 @@ def answer_who(source: Ledger, question: WhoQuestion, sight: Sight) -> Answer:
                 **({"untold": found.untold} if found.untold else {}),
                 **({} if sight.whole else {"namespace": sight.namespace}),
                 "holders": found.records,
+                **({"kernel": [one.record for one in found.kernel]} if found.kernel else {}),
             }
             write = write_json if form is OutputFormat.JSON else write_yaml
             write(document, answer.out)
@@ -154,7 +157,7 @@ def answer_who(source: Ledger, question: WhoQuestion, sight: Sight) -> Answer:
                 _write_table(rows, answer.out, wide=form is OutputFormat.WIDE)
             elif not found.untold:
                 _write_nobody(meant, found.last, sight, answer.out)
-            write_lines(found.unknown, answer.out)
+            write_lines([*found.unknown, *(one.line for one in found.kernel)], answer.out)
     return answer
 
 
@@ -182,6 +185,10 @@ def _find(source: Ledger, question: WhoQuestion, sight: Sight, answer: Answer) -
         if at_us is None and sight.whole and not question.history:
             unknown += counted_lines(source, meant, at_us)
         not_told = untold(source, at_us, now, since_us)
+        kernel: list[KernelWord] = []
+        if isinstance(meant, CpuName) and at_us is None and not question.history:
+            here = (w for w in kernel_words(source, sight) if w.row.node_name == meant.node)
+            kernel = [one for one in here if one.is_about(meant.cpus, holders)]
     if question.at is not None and sight.whole:  # what was is the same in any transaction
         unknown += counted_lines(source, meant, at_us)
     asked_us = now.now_us if at_us is None else min(at_us, now.now_us)
@@ -194,6 +201,7 @@ def _find(source: Ledger, question: WhoQuestion, sight: Sight, answer: Answer) -
         last=last,
         unknown=unknown,
         untold=not_told,
+        kernel=kernel,
     )
 
 

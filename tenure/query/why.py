@@ -15,6 +15,7 @@ from ledger.domain.amounts import format_bytes
 from ledger.domain.errors import InputError
 from tenure.asking import EVERYBODY, Answer, Sight
 from tenure.exits import with_next
+from tenure.kernel import KernelWord, kernel_words
 from tenure.live.place import Place, asks, say
 from tenure.names import CardName, CpuName, NodeName, OwnerName, PodName, card_text, parse_name
 from tenure.opening import time_of
@@ -200,6 +201,13 @@ def answer_why(
             answer.note(f"{story.path}: {sight.in_part[story.path]}")
     if stories:
         stories = [_with_note(source, story) for story in stories]
+        if any(holder.cpuset for story in stories for holder in story.holders):
+            with source.connection.begin():
+                words = kernel_words(source, sight)
+            stories = [
+                replace(story, kernel=tuple(w for w in words if w.row.pod_uid == story.pod.pod_uid))
+                for story in stories
+            ]
         prospects = _prospects(source, stories, manifests, answer) if sight.whole else None
         _write_stories(stories, now_us, output, prospects, answer.out)
     return answer
@@ -215,6 +223,7 @@ class PodStory:
     refusal: RefusalRow | None
     refusals: int
     note: str = ""
+    kernel: tuple[KernelWord, ...] = ()
 
     @property
     def path(self) -> str:
@@ -382,6 +391,7 @@ def _story_record(story: PodStory, now_us: int) -> dict[str, Any]:
         "event": event,
         "policy": refusal.policy if waits and refusal else _policy(story),
         "holders": [holder_record(holder, now_us=now_us) for holder in story.holders],
+        **({"kernel": [one.record for one in story.kernel]} if story.kernel else {}),
     }
 
 
@@ -451,6 +461,7 @@ def _write_story(story: PodStory, now_us: int, out: TextIO) -> None:
             )
         if story.note:
             out.write(f"{one_line(story.note)}\n")
+        write_lines([one.line for one in story.kernel], out)
     from ledger.domain.log.events import CLAIM
 
     only_claims = all(holder.holder == CLAIM for holder in story.holders)

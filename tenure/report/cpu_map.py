@@ -12,6 +12,7 @@ from rich.text import Text
 from agent.decide.cpus_now import CpusNow
 from agent.decide.pools import Pools, joined
 from ledger.domain.cpuset import EMPTY, CpuSet, format_cpuset
+from tenure.kernel import KernelWord
 from tenure.output import one_line
 
 WIDTH_MIN: Final = 80
@@ -26,11 +27,16 @@ _HELD_STYLE: Final = "bold blue"
 _LABEL: Final = 18
 
 
-def draw_cpus(nodes: Sequence[CpusNow], *, width: int = WIDTH_MIN) -> Text:
+def draw_cpus(
+    nodes: Sequence[CpusNow], kernel: Sequence[KernelWord] = (), *, width: int = WIDTH_MIN
+) -> Text:
     """
     Return the map of CPUs: a column a core, a line a thread, a letter a holder.
 
     No line is longer than `width`, or than 80 in a narrower terminal.
+
+    Args:
+        kernel: what the kernel has otherwise.
     """
     width = max(WIDTH_MIN, width)
     text = Text(no_wrap=True, overflow="crop")
@@ -38,12 +44,15 @@ def draw_cpus(nodes: Sequence[CpusNow], *, width: int = WIDTH_MIN) -> Text:
         text.append("no node reports its CPUs: a NodeResourceTopology would\n")
         return text
     for node in nodes:
-        _draw_node(text, node, width)
+        words = [one.line for one in kernel if one.row.node_name == node.node]
+        _draw_node(text, node, words, width)
     text.append(f"{_FREE} free, {_SHARED} several holders, {_KEPT} kept back\n", "dim")
     return text
 
 
-def cpu_records(nodes: Iterable[CpusNow]) -> list[dict[str, Any]]:
+def cpu_records(
+    nodes: Iterable[CpusNow], kernel: Sequence[KernelWord] = ()
+) -> list[dict[str, Any]]:
     """Return the nodes as documents, each with sockets > NUMA nodes > cores > CPUs."""
     return [
         {
@@ -65,8 +74,10 @@ def cpu_records(nodes: Iterable[CpusNow]) -> list[dict[str, Any]]:
             ],
             "pools": None if node.pools is None else _pool_record(node.pools),
             "sockets": [_socket(node, socket) for socket in node.topology.sockets],
+            **({"kernel": words} if words else {}),
         }
         for node in nodes
+        for words in ([one.record for one in kernel if one.row.node_name == node.node],)
     ]
 
 
@@ -125,7 +136,7 @@ def _socket(node: CpusNow, socket: int) -> dict[str, Any]:
     }
 
 
-def _draw_node(text: Text, node: CpusNow, width: int) -> None:
+def _draw_node(text: Text, node: CpusNow, kernel: Sequence[str], width: int) -> None:
     topology = node.topology
     names = dict(zip((holder.pod for holder in node.holders), _NAMES, strict=False))
     signs = _signs(node, names)
@@ -148,6 +159,10 @@ def _draw_node(text: Text, node: CpusNow, width: int) -> None:
     _draw_holders(text, node, names, width)
     if node.pools is not None:
         _draw_pools(text, node.pools, width)
+    for word in kernel:
+        lines = wrap(one_line(word), width - 4, subsequent_indent="  ", break_on_hyphens=False)
+        text.append("  ! ", "bold red")
+        text.append("\n    ".join(lines) + "\n")
     text.append("\n")
 
 

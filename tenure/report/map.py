@@ -14,6 +14,7 @@ import typer
 from ledger.domain.errors import InputError
 from tenure.asking import Answer, Screen, Sight
 from tenure.exits import stdout, with_next
+from tenure.kernel import KernelWord, kernel_words
 from tenure.live.place import Place, asks, expect_now, say
 from tenure.live.place import watch as watch_it
 from tenure.opening import moment_of, time_of
@@ -223,7 +224,11 @@ def _answer_cpus(source: Ledger, question: MapQuestion, sight: Sight) -> Answer:
     for finding in loaded.findings:
         answer.warn(finding)
     nodes = cpus_of_states(loaded.state.nodes.values(), described, holdings)
-    _show_cpus(nodes, question, answer)
+    words: Sequence[KernelWord] = ()
+    if at_us is None:
+        with source.connection.begin():
+            words = kernel_words(source, sight)
+    _show_cpus(nodes, question, answer, words)
     return answer
 
 
@@ -297,7 +302,12 @@ def _told_of_cpus(
     )
 
 
-def _show_cpus(nodes: Sequence[CpusNow], question: MapQuestion, answer: Answer) -> None:
+def _show_cpus(
+    nodes: Sequence[CpusNow],
+    question: MapQuestion,
+    answer: Answer,
+    kernel: Sequence[KernelWord] = (),
+) -> None:
     from tenure.report.cpu_map import cpu_records, cpu_rows, draw_cpus
 
     every, nodes = len(nodes), chosen_cpus(nodes, question.choice)
@@ -308,11 +318,11 @@ def _show_cpus(nodes: Sequence[CpusNow], question: MapQuestion, answer: Answer) 
             question.output,
             list(cpu_rows(nodes)),
             _CPU_COLUMNS,
-            document=cpu_records(nodes),
+            document=cpu_records(nodes, kernel),
             out=answer.out,
         )
         return
-    answer.draw(draw_cpus(nodes, width=question.screen.width), question.screen)
+    answer.draw(draw_cpus(nodes, kernel, width=question.screen.width), question.screen)
 
 
 def _cluster_of_files(files: Sequence[str], settings: SchedulingSettings) -> Cluster:

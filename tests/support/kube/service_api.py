@@ -56,9 +56,9 @@ def token_of(plane: ControlPlane, account: str, bound: dict[str, Any] | None = N
     return str(made.body["status"]["token"])
 
 
-def agents_token(plane: ControlPlane, node: str) -> str:
-    """Let an agent's Pod run on a node; return its token."""
-    agent = pod("agent", {"cpu": "10m"}, nodeName=node, serviceAccountName=AGENT)
+def agents_token(plane: ControlPlane, node: str, account: str = AGENT, name: str = "agent") -> str:
+    """Let the Pod of an agent, or of a CPU process, run on a node; return its token."""
+    agent = pod(name, {"cpu": "10m"}, nodeName=node, serviceAccountName=account)
     reply = plane.api().create(pods_in(OURS), agent)
     assert reply.ok, reply.message
-    return token_of(plane, AGENT, reply.body)
+    return token_of(plane, account, reply.body)
