@@ -35,7 +35,8 @@ NESTED_MAX: Final = 256
 """Below one container, which may make cgroups of its own."""
 DEPTH_MAX: Final = 16
 _PERIOD: Final = "cpu.cfs_period_us"
-_OF_CPU: Final = frozenset({CgroupFile.QUOTA, _PERIOD})
+_USAGE: Final = "cpuacct.usage"
+_OF_CPU: Final = frozenset({CgroupFile.QUOTA, _PERIOD, _USAGE})
 """Of v1's hierarchy of cpu."""
 _PERIOD_DEFAULT: Final = 100_000
 _BYTES_MAX: Final = 8192
@@ -167,13 +168,19 @@ class Kubepods:
             self._dirty.update(each.path for each in self._by_path[path].all())
             os.write(handle, f"{value}\n".encode())  # no bytes are no write
 
-    def text(self, path: str, file: CgroupFile) -> str:
+    def used_us(self, path: str) -> int:
+        """Return the CPU time of a cgroup's tasks, microseconds. Raises GoneError, OSError."""
+        if self._tree.version is CgroupVersion.V1:
+            return int(self.text(path, _USAGE)) // 1000
+        return int(self.text(path, "cpu.stat").split()[1])  # usage_usec comes first
+
+    def text(self, path: str, file: str) -> str:
         """Return what a file of a cgroup says. Raises GoneError, OSError."""
         with self._folder(path, file) as folder:
             return _text(folder, file)
 
     @contextmanager
-    def _folder(self, path: str, file: CgroupFile) -> Iterator[int]:
+    def _folder(self, path: str, file: str) -> Iterator[int]:
         if path not in self._by_path:
             raise GoneError(path)
         try:

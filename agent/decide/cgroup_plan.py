@@ -98,7 +98,7 @@ class _Planning:
             one.pod_uid: PodPlanned(
                 uid=one.pod_uid,
                 qos=QosClass.NONE,
-                kube_qos=_kube_qos(one.path) or KubeQos.GUARANTEED,
+                kube_qos=kube_qos_of(one.path) or KubeQos.GUARANTEED,
                 status=ResourceStatus(),
             )
             for one in self.by_path.values()
@@ -155,7 +155,7 @@ class _Planning:
                     pod = self.wanted.pods[one.pod_uid]
                     members += [pod.unnamed, *pod.containers.values()]
                 else:
-                    members.append(pools.get(_kube_qos(path) or KubeQos.GUARANTEED, EMPTY))
+                    members.append(pools.get(kube_qos_of(path) or KubeQos.GUARANTEED, EMPTY))
                 cpus = union(members) if all(members) and not is_kubelets else EMPTY
                 if not cpus and one.cpus:
                     goal.cpus = wide or None
@@ -318,7 +318,7 @@ def _above(path: str) -> str:
     return path.rpartition("/")[0]
 
 
-def _kube_qos(path: str) -> KubeQos | None:
+def kube_qos_of(path: str) -> KubeQos | None:
     """Return the class that a cgroup's place below kubepods tells, None = no QoS class's."""
     first = path.partition("/")[0].lower()
     for qos in (KubeQos.BEST_EFFORT, KubeQos.BURSTABLE):

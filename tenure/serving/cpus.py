@@ -18,6 +18,7 @@ import aiohttp
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from agent.cpus.binder import MARK, NOT_BOUND, Binder, Problem, Round
+from agent.cpus.suppression import SAMPLE_SECONDS, Suppression
 from agent.cpus.switch import Switch
 from agent.cpus.tree import Kubepods
 from agent.decide.cgroup_plan import plan_removal
@@ -96,6 +97,9 @@ async def serve_cpus(options: CpusOptions) -> None:
             rounds.heard.append(runtime.publish)
             rounds.beside = runtime.problems
             tasks.append(runtime.nri.run())
+        if percent := options.best_effort_threshold:
+            stat = options.host / "proc/stat"
+            rounds.suppression = Suppression(tree, stat, percent, time.monotonic)
         app = probes_app(
             registry, rounds.why_not_ready, lambda: [*rounds.lines(), *told.words.lines()]
         )
@@ -223,6 +227,7 @@ class Rounds:
         soon: set once something may have changed: a round follows.
         heard: called after each round.
         beside: asked in each round for what is wrong beside the plan.
+        suppression: what best effort Pods have by the load; None = all of their pool.
     """
 
     def __init__(
@@ -238,6 +243,7 @@ class Rounds:
         self.heard: list[Callable[[Round], None]] = []
         self.beside: Callable[[], tuple[Problem, ...]] = tuple
         self.last: Round | None = None
+        self.suppression: Suppression | None = None
         self._binder, self._switch, self._known = binder, switch, known
         self._dry_run = dry_run
         self._problem = "no round was made yet"
@@ -292,8 +298,9 @@ class Rounds:
         loop, changed = asyncio.get_running_loop(), self._binder.tree.changed
         loop.add_reader(changed, self.soon.set)
         is_new = any(time.monotonic() - at < NEW_SECONDS for at in self._first.values())
+        at_last = SAMPLE_SECONDS if self.suppression else ROUND_SECONDS
         with suppress(TimeoutError):
-            async with asyncio.timeout(AGAIN_SECONDS if self._problem or is_new else ROUND_SECONDS):
+            async with asyncio.timeout(AGAIN_SECONDS if self._problem or is_new else at_last):
                 await self.soon.wait()
         loop.remove_reader(changed)
         self.soon.clear()
@@ -302,6 +309,8 @@ class Rounds:
             node, allowed, now = await self._known.node(), self.allowed, time.monotonic()
             if allowed is False and self._binder.is_marked:
                 await self._switch.say(None, binds=False)  # nobody is sent here any more
+            if self.suppression:
+                node = await asyncio.to_thread(self.suppression.node, node)
             whole, doubted = now - self._whole_at >= ROUND_SECONDS, self._known.doubted
             made = await asyncio.to_thread(
                 self._binder.round, node, allowed=allowed, whole=whole, doubted=doubted

@@ -49,3 +49,11 @@ class CpusOptions(NodeOptions):
     look_seconds: Annotated[
         float, Option("Seconds between two looks at the Node's label.", least=0.1)
     ] = 30.0
+    best_effort_threshold: Annotated[
+        int,
+        Option(
+            "Percent of the node's CPUs that are used in all before best effort Pods get fewer of"
+            " them. 0: they have all that nobody has to himself alone.",
+            least=0,
+        ),
+    ] = 0

@@ -203,3 +203,25 @@ def test_beside_another_plugin_the_node_says_so(scene: Scene) -> None:
             assert world.condition()["reason"] == "CPUsNotBound"
 
     asyncio.run(test())
+
+
+def test_best_effort_pods_get_fewer_cpus_as_others_use_more(scene: Scene, tmp_path: Path) -> None:
+    """Off unless asked for. LSR Pods' CPUs are theirs once nothing is left; never fewer than 2."""
+    world, fake = scene.world, scene.fake
+    best_effort = f"{fake.pod(4, 'besteffort', [4])}/{LAYOUT.container(id_of(4))}"
+    world.runs(*scene.pods, pod(4, qos="BE", milli=0))
+    top = fake.cpu or fake.cpuset
+    (tmp_path / "proc").mkdir()
+
+    def uses(seconds: int) -> None:
+        (tmp_path / "proc" / "stat").write_text(f"cpu {seconds * 100} 0 0 0 0 0 0 0 0 0\n")
+        (top / "cpuacct.usage").write_text(f"{seconds * 10**9}\n")
+        (top / "kubepods-besteffort.slice" / "cpuacct.usage").write_text("0\n")
+
+    uses(0)
+    world.allow(bind=True)
+    world.start(**{"best-effort-threshold": 50})
+    world.until(lambda: fake.says(best_effort) == "0-15", "it is not bound")
+    world.until(lambda: bool(world.condition()), "no round")
+    uses(10_000)
+    world.until(lambda: fake.says(best_effort) == "0,8", "it is not suppressed")
