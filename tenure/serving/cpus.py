@@ -46,6 +46,7 @@ from tenure.serving.background import every, tasks_of_process, told_to_stop
 from tenure.serving.connections import Connections
 from tenure.serving.cpus_by_runtime import ByRuntime
 from tenure.serving.cpus_options import CpusOptions
+from tenure.serving.cpus_words import CpuWords
 from tenure.serving.listening import announced
 from tenure.serving.probes import probes_app
 
@@ -90,8 +91,10 @@ async def serve_cpus(options: CpusOptions) -> None:
         tree = stack.enter_context(closing(opened_tree(options)))
         switch = Switch(objects=objects, node=node, clock=time.monotonic, now=now_text)
         binder = Binder(tree=tree, state=options.state, clock=time.monotonic)
-        known = Known(told, switch, reader_of(options, kubelet))
+        spoken = CpuWords(told, options.state)
+        known = Known(told, switch, reader_of(options, kubelet), spoken.may_bind)
         rounds = Rounds(binder, switch, known, registry, dry_run=options.dry_run)
+        rounds.heard.append(spoken.take)
         if options.nri is not None:
             runtime = ByRuntime(options.nri, rounds, told.pods)
             rounds.heard.append(runtime.publish)
@@ -108,6 +111,7 @@ async def serve_cpus(options: CpusOptions) -> None:
         failures = Counter("tenure_cpus_failures", words, ["what"], registry=registry)
         tasks.append(every(options.look_seconds, "node", rounds.look, failures))
         tasks.append(every(AGAIN_SECONDS, "tell", rounds.tell, failures))
+        tasks.append(every(AGAIN_SECONDS, "confirm", spoken.say, failures))
         tasks.append(rounds.run(options.state / LOCK, failures))
         tasks.start()
         await stopping.wait()
@@ -176,8 +180,11 @@ def _is_locked(file: IO[str]) -> bool:
 class Known:
     """What a plan needs of the node: the machine, kubelet and its Pods, and the ledger's word."""
 
-    def __init__(self, told: Told, switch: Switch, reader: CpuReader) -> None:
+    def __init__(
+        self, told: Told, switch: Switch, reader: CpuReader, may_bind: Callable[[str], bool]
+    ) -> None:
         self.told: Final = told
+        self._may_bind, self._late = may_bind, tuple[str, ...]()
         self.doubted: tuple[Doubted, ...] = ()
         self._switch, self._reader = switch, reader
         self._found: FoundCpus | None = None
@@ -194,13 +201,20 @@ class Known:
         if pods.problem and not pods.pods:
             raise InputError(f"kubelet tells no Pods: {pods.problem}")
         found = await self._machine()
+        known = () if link.holdings is None else link.holdings.pods()
+        late = tuple(one.pod_uid for one in known if not self._may_bind(one.pod_uid))
         inputs = (found, pods.pods, link.holdings, link.is_heard, words)
-        if self._node is None or any(map(operator.is_not, inputs, self._inputs)):
+        if (
+            self._node is None
+            or late != self._late
+            or any(map(operator.is_not, inputs, self._inputs))
+        ):
             held, doubted = believed_cpus(
                 self.told.believing, link.holdings, pods.pods, is_heard=link.is_heard
             )
+            held = tuple(one for one in held if one.pod_uid not in late)
             self._node, unread = node_planned(found, pods.pods, held, doubted, words)
-            self._inputs, self.doubted = inputs, (*doubted, *unread)
+            self._inputs, self._late, self.doubted = inputs, late, (*doubted, *unread)
         return self._node
 
     async def _machine(self) -> FoundCpus:

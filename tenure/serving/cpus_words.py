@@ -1,0 +1,93 @@
+"""What the CPU process confirms at the service: docs/contracts/agents.md, "CPUs"."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from agent.cpus.binder import TOO_MANY, Round
+from agent.decide.confirming import Confirming, answered, unanswered
+from agent.decide.confirming_cpus import CpusHere, said_of_cpus
+from agent.durable import write_durably
+from agent.https import NoAnswerError
+from agent.service.link import RefusedError
+from agent.witness.confirmer import GONE_FILE, gone_in
+from ledger.domain.errors import InputError
+from ledger.domain.kube.object_fields import text_in
+from tenure.serving.agent_words import Told
+
+_ENDED: Final = frozenset({"Succeeded", "Failed"})
+
+
+class CpuWords:
+    """Confirms what the last round found; `state` has whom we called gone, as on disk."""
+
+    def __init__(self, told: Told, folder: Path) -> None:
+        """Begin with whom this node called gone before."""
+        self._told, self._folder = told, folder
+        self.state = Confirming(gone=gone_in(folder)[0])
+        self._look: tuple[Round, int | None] | None = None
+        self._sequence: int | None = None
+
+    def may_bind(self, pod_uid: str) -> bool:
+        """Tell whether a Pod may have CPUs of its own: the service does not think it gone."""
+        return self.state.may_start(pod_uid)
+
+    def take(self, made: Round) -> None:
+        """Take what a round found; it follows what was taken before the round at the latest."""
+        self._look, self._sequence = (made, self._sequence), self._told.link.sequence
+
+    async def say(self) -> None:
+        """Confirm it. Raises NoAnswerError, RefusedError, InputError, OSError: said again."""
+        link = self._told.link
+        known = link.holdings
+        if self._look is None or self._look[1] is None or known is None or not link.is_heard:
+            return
+        made, before = self._look
+        self._look = None  # a word of what was is none of what is
+        owners = {key.partition("/")[0]: cpus for key, cpus in made.node.held.items()}
+        state, message = said_of_cpus(
+            self.state, known, self._here(made), owners, now=time.monotonic()
+        )
+        if message.is_empty:
+            return
+        self._become(state)
+        try:
+            verdicts = await link.confirm(
+                message.assigned,
+                message.gone,
+                here=message.here,
+                after=before,
+                crossing=message.crossing,
+            )
+        except (NoAnswerError, RefusedError, InputError):
+            self.state = unanswered(state, message)
+            raise
+        self._sequence = link.sequence
+        if verdicts.taken:
+            self._become(answered(state, message, frozenset(uid for uid, _ in known.held)))
+        else:  # another process of this node has spoken since
+            self.state = unanswered(state, message)
+
+    def _become(self, state: Confirming) -> None:
+        """Know this from now on; whom we call gone is on disk before anybody is told."""
+        if state.gone != self.state.gone:
+            write_durably(self._folder / GONE_FILE, msgspec.json.encode(sorted(state.gone)))
+        self.state = state
+
+    def _here(self, made: Round) -> CpusHere:
+        pods, own = self._told.pods, self._told.own_pod[1]
+        runs = [pod for pod in pods.pods if text_in(pod, "status", "phase") not in _ENDED]
+        uids = [str(pod["metadata"]["uid"]) for pod in runs]
+        found = {uid: pods.words(uid) for uid in uids}
+        places = {uid: {} if word is None else word.places for uid, word in found.items()}
+        return CpusHere(
+            tree=made.tree,
+            planned=made.node.pods,
+            places=None if pods.problem or (own and own not in places) else places,
+            online=made.node.cpus.topology.cpuset,
+            complete=all(one.reason != TOO_MANY for one in made.problems),
+        )

@@ -1,0 +1,191 @@
+"""The CPU process confirms what its rounds find, and binds nobody whom it called gone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from agent.cpus.applying import Applied
+from agent.cpus.binder import TOO_MANY, Problem, Round
+from agent.cpus.switch import CONDITION
+from agent.decide.cgroups import (
+    CgroupNow,
+    CgroupTree,
+    CgroupVersion,
+    ContainerPlanned,
+    Plan,
+    PodPlanned,
+)
+from agent.decide.container_cpus import KubeQos
+from agent.decide.node_holdings import NodeHoldings, all_holdings
+from agent.decide.pod_words import PodWords
+from agent.decide.pools import NodeCpus, PodCpus
+from agent.decide.wanted_cpus import NodePlanned
+from agent.https import NoAnswerError
+from agent.service.wire import Verdicts, confirmation
+from ledger.domain.annotations.cpu import ResourceStatus
+from ledger.domain.annotations.proof import EVERY, ProvenContainer
+from ledger.domain.annotations.qos import QosClass
+from ledger.domain.cpuset import parse_cpuset
+from ledger.domain.topology import Cpu, cpu_topology_of
+from scheduler.service.agents import CPUS_CONDITION
+from tenure.serving.agent_words import Told
+from tenure.serving.cpus_words import CpuWords
+from tests.support.proofs import ORIGIN, held_by_pod
+
+OWN = parse_cpuset("0-3")
+OURS = "ours"
+
+
+class Played:
+    """Kubelet, and the link to a service that numbers messages."""
+
+    def __init__(self) -> None:
+        held = (ProvenContainer(index=EVERY, cpus=OWN),)
+        one = held_by_pod(pod_uid="p", namespace="ml", pod_name="p", containers=held)
+        self.holdings: NodeHoldings = all_holdings(ORIGIN, 1, [one])
+        self.is_heard = True
+        self.sequence = 7
+        self.taken = True
+        self.away = False
+        self.said: list[dict[str, Any]] = []
+        self.uids = ["p", OURS]
+        self.problem = ""
+
+    @property
+    def pods(self) -> list[Mapping[str, Any]]:
+        """Return kubelet's Pods."""
+        return [{"metadata": {"uid": uid}, "status": {"phase": "Running"}} for uid in self.uids]
+
+    def words(self, pod_uid: str) -> PodWords:
+        """Return the one container of a Pod."""
+        return PodWords(pod_uid=pod_uid, places={"main": "0"}, annotations={})
+
+    async def confirm(
+        self,
+        assigned: Any,  # noqa: ANN401 - as the link's
+        gone: Any,  # noqa: ANN401
+        *,
+        here: Any,  # noqa: ANN401
+        after: int,
+        crossing: Any,  # noqa: ANN401
+    ) -> Verdicts:
+        """Take a message, or not."""
+        if self.away:
+            raise NoAnswerError("away")
+        text = confirmation(assigned, gone, here=here, sequence=after + 1, crossing=crossing)
+        self.said.append(json.loads(text))
+        self.sequence += 1
+        return Verdicts(taken=self.taken)
+
+
+class Scene:
+    """The words of a CPU process, with rounds by hand."""
+
+    def __init__(self, folder: Path) -> None:
+        self.played, self.folder = Played(), folder
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin, or begin anew."""
+        told = type("T", (), {"link": self.played, "pods": self.played, "own_pod": ("o", OURS)})
+        self.words = CpuWords(cast("Told", told), self.folder)
+
+    def round(self, effective: str | None, *problems: Problem) -> dict[str, Any] | None:
+        """Let a round find a container on CPUs, or none, and confirm it; return what was said."""
+        cpus = parse_cpuset(effective or "")
+        cgroup = CgroupNow(
+            path="podp/c", pod_uid="p", container="c", cpus=cpus, effective=cpus, populated=True
+        )
+        topology = cpu_topology_of([Cpu(id=n, core=n, socket=0, numa=0) for n in range(8)])
+        pod = PodPlanned(
+            uid="p",
+            qos=QosClass.LSR,
+            kube_qos=KubeQos.GUARANTEED,
+            status=ResourceStatus(),
+            containers=(ContainerPlanned(name="main", id="c"),),
+        )
+        held = {"p/1": PodCpus(cpus=OWN)}
+        made = Round(
+            tree=CgroupTree(version=CgroupVersion.V2, cgroups=(cgroup,) if effective else ()),
+            node=NodePlanned(cpus=NodeCpus(topology=topology), held=held, pods=(pod,)),
+            plan=Plan(),
+            applied=Applied(),
+            problems=problems,
+        )
+        before = len(self.played.said)
+        self.words.take(made)
+        asyncio.run(self.words.say())
+        return self.played.said[-1] if len(self.played.said) > before else None
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    """A process that has made its first round."""
+    scene = Scene(tmp_path)
+    assert scene.round("0-3") is None, "what was taken before it is not known"
+    return scene
+
+
+def test_what_a_round_finds_is_confirmed_with_the_number_after_the_last(scene: Scene) -> None:
+    """Each round follows the one before; what is known is not said again at once."""
+    said = scene.round("0-3")
+    assert said is not None
+    assert said["sequence"] == 8
+    assert said["assigned"][0]["containers"] == [{"index": "0", "cpus": "0-3", "written": ""}]
+    assert said["crossing"] == {}
+    again = scene.round("0-7")
+    assert again is not None
+    assert (again["sequence"], again["assigned"][0]["containers"][0]["cpus"]) == (9, "0-7")
+    asyncio.run(scene.words.say())
+    assert len(scene.played.said) == 2, "a look is said once"
+
+
+def test_who_was_called_gone_is_on_disk_and_bound_once_that_is_taken_back(scene: Scene) -> None:
+    """Also by the process that comes after us."""
+    scene.played.uids = [OURS]
+    said = scene.round(None)
+    assert said is not None
+    assert said["gone"] == ["p"]
+    assert not scene.words.may_bind("p")
+    scene.begin()
+    assert not scene.words.may_bind("p")
+    scene.played.uids = ["p", OURS]
+    assert scene.round(None) is None
+    said = scene.round(None)
+    assert said is not None
+    assert said["here"] == ["p"]
+    assert scene.words.may_bind("p")
+
+
+def test_what_nobody_heard_is_said_again(scene: Scene) -> None:
+    """Where the service is away, or another process of the node has spoken."""
+    scene.played.away = True
+    with pytest.raises(NoAnswerError):
+        scene.round("0-3")
+    scene.played.away, scene.played.taken = False, False
+    assert scene.round("0-3") is not None
+    scene.played.taken = True
+    said = scene.round("0-3")
+    assert said is not None
+    assert said["assigned"]
+
+
+@pytest.mark.parametrize("fault", ["kubelet", "own", "cut"])
+def test_nobody_is_gone_where_not_all_was_told(scene: Scene, fault: str) -> None:
+    """Kubelet is away or has not read its Pods, or there are more cgroups than are looked at."""
+    scene.played.uids = [] if fault == "own" else [OURS]
+    scene.played.problem = "away" if fault == "kubelet" else ""
+    cut = (Problem(about="kubepods", reason=TOO_MANY, words=""),) if fault == "cut" else ()
+    said = scene.round(None, *cut)
+    assert said is None or said["gone"] == []
+
+
+def test_the_condition_has_one_name() -> None:
+    """By it the service knows over its restarts that a node has such a process."""
+    assert CONDITION == CPUS_CONDITION
