@@ -7,6 +7,8 @@ import json
 import pytest
 
 from tests.support.guest.machine import CGROUPS, CgroupForm, Guest
+from tests.support.guest.model_steps import ModelCgroups, plain
+from tests.support.guest.random_steps import random_steps
 from tests.support.guest.scenarios import Scenario, kind, scenarios
 
 
@@ -38,3 +40,18 @@ def test_the_kernel_answers_as_the_table_says(
     assert list(zip(scenario.steps, answered[scenario.name], strict=True)) == list(
         zip(scenario.steps, expected, strict=True)
     )
+
+
+def test_the_model_answers_random_writes_as_the_kernel(machine: Guest) -> None:
+    """Every file of every cgroup after each write, refused ones too."""
+    of_kind = kind(machine.form, machine.release)
+    scripts = {str(seed): random_steps(of_kind, seed, 25) for seed in range(4)}
+
+    came = answers(machine, scripts)
+
+    for seed, steps in scripts.items():
+        modelled = ModelCgroups(machine.form, machine.release).answers(steps)
+        real = [
+            plain(step.split()[-1], answer) for step, answer in zip(steps, came[seed], strict=True)
+        ]
+        assert list(zip(steps, real, strict=True)) == list(zip(steps, modelled, strict=True))

@@ -1,0 +1,368 @@
+"""
+Random steps of Pods on real cgroups: what is on the disk after each equals what was granted.
+
+Runs in the guest, as root. This module plays the scheduler (who gets which CPUs) and kubelet; our
+own planner and writer do the rest. Whether what they did is right is judged here by plain sets.
+
+    python -m tests.support.guest.cpu_steps FORM RELEASE SEED STEPS CLAIMS
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, TypedDict
+
+from agent.cpus.applying import apply
+from agent.cpus.tree import Kubepods
+from agent.decide.cgroup_plan import PARTITIONS_SINCE, plan, plan_removal
+from agent.decide.cgroups import CgroupTree, ContainerPlanned, PodPlanned
+from agent.decide.container_cpus import KubeQos
+from agent.decide.pools import NodeCpus, PodCpus
+from agent.decide.wanted_cpus import NodePlanned
+from ledger.domain.annotations.cpu import ResourceStatus
+from ledger.domain.annotations.qos import QosClass
+from ledger.domain.cpuset import EMPTY, cpuset_of
+from ledger.domain.topology import Cpu, cpu_topology_of
+from tests.support.guest.kubelet_tree import (
+    CGROUPS,
+    SANDBOX,
+    KubeletTree,
+    cpus_of,
+    text_of,
+    write,
+)
+
+EVERY: Final = frozenset(range(8))
+TOPOLOGY: Final = cpu_topology_of(
+    Cpu(id=cpu, core=cpu // 2 * 2, socket=cpu // 4, numa=cpu // 4) for cpu in sorted(EVERY)
+)
+PODS_MAX: Final = 8
+ROUNDS_MAX: Final = 8
+EFFECTIVE: Final = {"v1": "cpuset.effective_cpus", "v2": "cpuset.cpus.effective"}
+KUBE_QOS: Final = {
+    "LSE": "Guaranteed",
+    "LSR": "Guaranteed",
+    "LS": "Burstable",
+    "BE": "BestEffort",
+    "Burstable": "Burstable",
+    "BestEffort": "BestEffort",
+    "kubelet": "Guaranteed",
+}
+"""What a Pod is called here -> Kubernetes' own class; the last has CPUs of kubelet's manager."""
+_QOS: Final = {"LSE": QosClass.LSE, "LSR": QosClass.LSR, "LS": QosClass.LS, "BE": QosClass.BE}
+
+
+class Came(TypedDict):
+    """
+    Everything of one run.
+
+    `slowest`: seconds that a step took to be in force; `alone`: containers of LSE Pods; `left`:
+    what giving back left narrow.
+    """
+
+    static: bool
+    steps: int
+    acts: dict[str, int]
+    writes: int
+    rounds: int
+    slowest: float
+    partitions: int
+    alone: list[str]
+    wrong: list[str]
+    left: list[str]
+
+
+@dataclass(slots=True, kw_only=True)
+class Granted:
+    """
+    One Pod as the scheduler placed it.
+
+    Attributes:
+        cpus: its own; empty = none.
+    """
+
+    uid: str
+    kind: str
+    cpus: frozenset[int] = frozenset()
+    containers: list[str] = field(default_factory=list)
+
+
+class World:
+    """
+    Pods that come, go and restart on one machine.
+
+    Attributes:
+        static: kubelet has its static policy: it pins some Pods, and when it does, it writes what
+            is left to it into every other container, whoever has it.
+        rides: BE Pods may use the CPUs of LSR Pods.
+    """
+
+    def __init__(self, form: str, seed: int, claims: Path) -> None:
+        self.form = form
+        self.static = bool(seed % 2)
+        self.rides = False
+        self.pods: dict[str, Granted] = {}
+        self.tree = KubeletTree(form)
+        self._kinds = [kind for kind in KUBE_QOS if self.static or kind != "kubelet"]
+        self._first = [*(["kubelet"] * self.static), "BE", "LSR", "LSE"]
+        self._rng = random.Random(seed)
+        self._claims = claims
+        self._made = 0
+        self.claim()
+
+    def step(self) -> str:
+        """Let one thing happen to the Pods, and return what."""
+        if self._first:
+            return self._make(self._first.pop(), 1)
+        choices = ["make"] * 2 * (len(self.pods) < PODS_MAX)
+        if self.pods:
+            choices += ["restart", "end"]
+        if any(pod.kind == "LSR" for pod in self.pods.values()):
+            choices.append("rides")
+        act = self._rng.choice(choices)
+        if act == "make":
+            return self._make(self._rng.choice(self._kinds), self._rng.choice([1, 2, 2, 3]))
+        if act == "rides":
+            self.claim(without={uid for uid in self.pods if self.pods[uid].kind == "LSR"})
+            self.rides = not self.rides
+            return act
+        pod = self.pods[self._rng.choice(sorted(self.pods))]
+        return self._restart(pod) if act == "restart" else self._end(pod)
+
+    def own(self) -> frozenset[int]:
+        """Return the CPUs that Pods have to themselves."""
+        return frozenset().union(*(pod.cpus for pod in self.pods.values()))
+
+    def node(self) -> NodePlanned:
+        """Return what the ledger, the API and kubelet's state say of the node."""
+        return NodePlanned(
+            cpus=NodeCpus(topology=TOPOLOGY, kubelet_static=self.static),
+            held={
+                f"{pod.uid}/1": PodCpus(
+                    cpus=cpuset_of(pod.cpus),
+                    qos=_QOS.get(pod.kind, QosClass.NONE),
+                    by_kubelet=pod.kind == "kubelet",
+                )
+                for pod in self.pods.values()
+                if pod.cpus
+            },
+            pods=tuple(map(self._planned, self.pods.values())),
+            best_effort=None if self.rides else cpuset_of(EVERY - self.own()),
+        )
+
+    def claim(self, *, without: Collection[str] = ()) -> None:
+        """Tell the poller whose CPUs are nobody else's from now on."""
+        best_effort = [
+            str(folder)
+            for pod in self.pods.values()
+            if KUBE_QOS[pod.kind] == "BestEffort"
+            for folder in self.tree.folders(pod.uid, with_sandbox=True).values()
+        ]
+        claims = {}
+        for pod in self.pods.values():
+            if not pod.cpus or pod.uid in without:
+                continue
+            folders = self.tree.folders(pod.uid, with_sandbox=True)
+            guests = [str(folder) for folder in folders.values()]
+            if pod.kind == "LSR" and self.rides:
+                guests += best_effort
+            for name, folder in folders.items():
+                if name != SANDBOX:
+                    claims[str(folder)] = {"cpus": sorted(pod.cpus), "guests": guests}
+        new = self._claims.with_suffix(".new")
+        new.write_text(json.dumps(claims))
+        new.rename(self._claims)
+
+    def wrong(self) -> Iterator[str]:
+        """Yield what the kernel lets containers use and should not, or the other way round."""
+        shared = EVERY - self.own()
+        rode = frozenset().union(*(p.cpus for p in self.pods.values() if p.kind == "LSR"))
+        best_effort = shared | rode if self.rides else shared
+        for pod in self.pods.values():
+            right = best_effort if KUBE_QOS[pod.kind] == "BestEffort" else shared
+            for name, folder in self.tree.folders(pod.uid).items():
+                usable = frozenset(cpus_of((folder / EFFECTIVE[self.form]).read_text()))
+                if usable != (pod.cpus or right):
+                    yield (
+                        f"{pod.kind} {pod.uid[:8]} {name}: usable={text_of(usable)},"
+                        f" right={text_of(pod.cpus or right)}"
+                    )
+
+    def in_partitions(self) -> set[str]:
+        """Return the Pods whose CPUs the kernel itself keeps from all others."""
+        found = set()
+        for pod in self.pods.values():
+            file = self.tree.tops[0] / self.tree.pod_path(pod.uid) / "cpuset.cpus.partition"
+            if file.exists() and file.read_text().strip() == "root":
+                found.add(pod.uid)
+        return found
+
+    def _planned(self, pod: Granted) -> PodPlanned:
+        made = self.tree.pods[pod.uid].containers
+        own = cpuset_of(pod.cpus)
+        pinned = pod.kind == "kubelet"
+        return PodPlanned(
+            uid=pod.uid,
+            qos=_QOS.get(pod.kind, QosClass.NONE),
+            kube_qos=KubeQos(KUBE_QOS[pod.kind]),
+            status=ResourceStatus(cpuset=EMPTY if pinned else own),
+            containers=tuple(
+                ContainerPlanned(
+                    name=name, id=made[name], whole_cpus=pinned, given=own if pinned else EMPTY
+                )
+                for name in pod.containers
+                if name in made
+            ),
+            sandbox=made[SANDBOX],
+        )
+
+    def _make(self, kind: str, cpus_wanted: int) -> str:
+        free = EVERY - self.own()
+        wanted = cpus_wanted if kind in {"LSE", "LSR", "kubelet"} else 0
+        if len(free) - wanted < 2:  # somebody has to run on what is left
+            kind, wanted = "LS", 0
+        cpus = frozenset(self._rng.sample(sorted(free), wanted))
+        self._made += 1
+        pod = Granted(uid=f"{self._made:08x}-0000-4000-8000-000000000000", kind=kind, cpus=cpus)
+        for number in range(1 if kind == "kubelet" else self._rng.choice([1, 1, 2])):
+            pod.containers.append(f"c{number}")
+        # The ledger knows of a Pod before kubelet does.
+        self.tree.make_pod(pod.uid, KUBE_QOS[kind])
+        self.pods[pod.uid] = pod
+        for name in pod.containers:
+            self._start(pod, name)
+        return f"make {kind}"
+
+    def _restart(self, pod: Granted) -> str:
+        name = self._rng.choice(pod.containers)
+        self.claim(without={pod.uid})
+        self.tree.stop(pod.uid, name)
+        self._start(pod, name)
+        return f"restart {pod.kind}"
+
+    def _end(self, pod: Granted) -> str:
+        self.claim(without={pod.uid})
+        del self.pods[pod.uid]
+        self.tree.end_pod(pod.uid)
+        if pod.kind == "kubelet":
+            self._kubelet_writes()
+        return f"end {pod.kind}"
+
+    def _start(self, pod: Granted, name: str) -> None:
+        if pod.kind == "kubelet":
+            self._kubelet_writes()
+        self.tree.start(pod.uid, name, text_of(pod.cpus) if pod.kind == "kubelet" else "")
+
+    def _kubelet_writes(self) -> None:
+        """Write kubelet's own shared pool into every container that it does not pin."""
+        self.claim(without=self.pods.keys() - self.in_partitions())
+        pinned = [pod for pod in self.pods.values() if pod.kind == "kubelet"]
+        left = EVERY.difference(*(pod.cpus for pod in pinned))
+        for pod in self.pods.values():
+            if pod.kind != "kubelet":
+                for folder in self.tree.folders(pod.uid).values():
+                    write(folder / "cpuset.cpus", text_of(left))
+
+
+class Binder:
+    """Our own half: it reads, plans and writes until nothing is to be written."""
+
+    def __init__(self, world: World, kernel: tuple[int, int]) -> None:
+        self._world = world
+        cpu = CGROUPS / "cpu,cpuacct" / world.tree.kubepods if world.form == "v1" else None
+        self._files = Kubepods(world.tree.tree, cpu, kernel)
+        self.writes = self.rounds = 0
+        self.refused: list[str] = []
+
+    def settle(self) -> CgroupTree:
+        """Write until nothing is left to write, and return the tree then."""
+        self.refused.clear()
+        for tried in range(1, ROUNDS_MAX + 1):
+            tree = self._files.look()
+            writes = plan(tree, self._world.node()).writes
+            if not writes:
+                break
+            applied = apply(self._files, writes)
+            self.writes += len(applied.done)
+            self.refused += [f"{each.write}: {each.about}" for each in applied.refused]
+            self.rounds = max(self.rounds, tried)
+        else:
+            raise AssertionError(f"no end: {writes}, {self.refused}")
+        return tree
+
+    def give_back(self) -> None:
+        """Undo all of it."""
+        for _ in range(ROUNDS_MAX):
+            writes = plan_removal(self._files.look(), self._world.node()).writes
+            if not writes:
+                return
+            apply(self._files, writes)
+        raise AssertionError(f"no end: {writes}")
+
+
+def run(form: str, kernel: tuple[int, int], seed: int, steps: int, claims: Path) -> Came:
+    """Take so many steps, and return what came of them."""
+    world = World(form, seed, claims)
+    came = Came(
+        static=world.static,
+        steps=0,
+        acts={},
+        writes=0,
+        rounds=0,
+        slowest=0.0,
+        partitions=0,
+        alone=[],
+        wrong=[],
+        left=[],
+    )
+    acts: Counter[str] = Counter()
+    try:
+        binder = Binder(world, kernel)
+        for number in range(steps):
+            act = world.step()
+            acts[act] += 1
+            began = time.monotonic()
+            binder.settle()
+            came["slowest"] = max(came["slowest"], time.monotonic() - began)
+            came["wrong"] += [f"step {number}, {act}: {what}" for what in world.wrong()]
+            parted = world.in_partitions()
+            came["partitions"] = max(came["partitions"], len(parted))
+            if form == "v2" and kernel >= PARTITIONS_SINCE:
+                alone = {pod.uid for pod in world.pods.values() if pod.kind == "LSE"}
+                if alone != parted:
+                    came["wrong"].append(f"step {number}, {act}: partitions={parted}, LSE={alone}")
+            world.claim()
+            came["alone"] += [
+                str(folder)
+                for pod in world.pods.values()
+                if pod.kind == "LSE"
+                for folder in world.tree.folders(pod.uid).values()
+                if str(folder) not in came["alone"]
+            ]
+            came["steps"] += 1
+        world.claim(without=set(world.pods))
+        binder.give_back()
+        came |= {"writes": binder.writes, "rounds": binder.rounds, "acts": dict(acts)}
+        pinned = {pod.uid for pod in world.pods.values() if pod.kind == "kubelet"}
+        came["left"] = [
+            str(folder)
+            for uid in world.pods.keys() - pinned
+            for folder in world.tree.folders(uid).values()
+            if not EVERY - world.own() <= cpus_of((folder / EFFECTIVE[form]).read_text())
+        ]
+    finally:
+        world.tree.end()
+    return came
+
+
+if __name__ == "__main__":
+    of_form, release, of_seed, many, file = sys.argv[1:]
+    major, minor = map(int, release.split("."))
+    json.dump(run(of_form, (major, minor), int(of_seed), int(many), Path(file)), sys.stdout)
