@@ -138,6 +138,7 @@ class Preempting:
         self._clock = clock
         self._groups = groups
         self._begun: dict[str, _Begun] = {}  # by UID of the Pod
+        self._freed: dict[str, str] = {}  # UID of the Pod -> the node where something came free
         self._filtered_at: dict[str, float] = {}  # by UID of the Pod; last ones
         self._ends: dict[str, tuple[float, int]] = {}  # by UID of the Pod: when, how many others
         self.counts: Counter[str] = Counter()
@@ -312,13 +313,28 @@ class Preempting:
         pod = self._view.pods.seen.get(uid)
         return pod is not None and not (pod.ended or pod.leaving or pod.node)
 
-    def renew(self, but: str = "") -> None:
-        """Hold for all others whom we make room for what they get once their victims are gone."""
+    def renew(self, asks: PodRequest | None = None) -> None:
+        """Hold for all others whom room is made for what they get once their victims are gone."""
+        but, now = "" if asks is None else asks.uid, self._clock.monotonic()
         for uid, act in list(self.own.items()):
             if act.over and not self.waits(uid):
                 del self.own[uid]
             elif uid != but and not act.over and not self._places.node_of(uid):
                 self._place(act, act.victims)
+        least = -inf if asks is None else asks.snapshot.priority
+        for uid, name in list(self._freed.items()):
+            begun = self._begun.get(uid)
+            if begun is None or now >= begun.until or not self.waits(uid):
+                del self._freed[uid]
+            elif uid != but and uid not in self.own and not self._places.node_of(uid):
+                self._hold(uid, name, least)
+
+    def _hold(self, uid: str, name: str, least: float = -inf) -> None:
+        """Hold for a Pod what it gets on a node once all have ended there that are to."""
+        request, begun = self._view.requests.by_uid(uid), self._begun[uid]
+        if isinstance(request, PodRequest) and request.snapshot.priority >= least:
+            with self._view.without(name, self._ending(name, begun.victims.get(name, ()))):
+                self._places.promise(request, name)
 
     def needs(self, act: PreemptionDecided, left: Collection[str]) -> bool:
         """Tell whether a Pod gets room by the end of these, and without has none nor is to."""
@@ -503,9 +519,10 @@ class Preempting:
                 continue  # kube-scheduler has taken another of the nodes
             request = self._view.requests.by_uid(uid)
             if isinstance(request, PodRequest):
-                waiting.append((-request.snapshot.priority, not is_theirs, uid, request))
-        for *_, request in sorted(waiting, key=lambda each: each[:2]):
-            self._places.promise(request, state.name)
+                self._freed[uid] = state.name
+                waiting.append((-request.snapshot.priority, not is_theirs, uid))
+        for *_, uid in sorted(waiting, key=lambda each: each[:2]):
+            self._hold(uid, state.name)
 
     def expire(self) -> None:
         """

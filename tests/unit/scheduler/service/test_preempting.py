@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ledger.domain.log.events import PodReserved
+from ledger.domain.request.requests import PodRequest
 from scheduler.service.answering import Extender
 from scheduler.service.holds import Holds
 from scheduler.service.preempting import BEGUN_SECONDS, DUE_SECONDS
@@ -214,6 +215,7 @@ def test_who_came_to_a_node_meanwhile_goes_though_others_end_there_yet() -> None
     scene.ends("a0")
     body = asks("other", 50, priority=1)
     scene.live.view.pods.put("pod-other", body)
+    scene.holds.asked_again("pod-high")  # a bind is decided by the ledger alone
     scene.live.reserve(scene.live.placement(body, "a"))
     scene.gone("a1")
     assert scene.preempt({"a": ["other"]}) == {"a": {"other"}}
@@ -404,16 +406,58 @@ def test_the_highest_gets_what_came_free_for_several() -> None:
     assert scene.filter() == ["a"]
 
 
+def test_what_comes_free_in_parts_is_for_the_pod_that_it_came_free_for() -> None:
+    """A Pod of low priority waits too, for half of what is given back first."""
+    scene = Scene(50, 50, 50, 50, nodes=["a"])
+    high = scene.high = asks("high", 200, priority=9)
+    scene.show_high()
+    victims = ["a0", "a1", "a2", "a3"]
+
+    def filter_for(body: dict[str, Any]) -> list[str]:
+        scene.high = body
+        return scene.filter()
+
+    low = asks("low", 50, priority=1)
+    scene.live.view.pods.put("pod-low", low)
+    assert filter_for(high) == []
+    assert scene.preempt({"a": victims}) == {"a": set(victims)}
+    for name in victims:
+        scene.told_to_end(name)
+    for name in victims[:3]:
+        scene.ends(name)
+        assert filter_for(low) == [], "the high one has all that its victims have"
+        assert filter_for(high) == [], "one of them has not ended"
+        assert filter_for(low) == []
+    scene.ends(victims[3])
+    assert filter_for(low) == []
+    assert filter_for(high) == ["a"]
+
+
 def test_what_was_promised_to_a_lower_pod_gives_way() -> None:
-    """The higher one has room only once the second victim's end is in the ledger too."""
+    """The higher one has room only once the second Pod's end is in the ledger too."""
+    scene = Scene(50, 50, nodes=("a",), cards=1)
+    half = asks("half", 50, priority=5)
+    scene.live.view.pods.put("pod-half", half)
+    low, high = (scene.live.view.requests.read(body) for body in (half, scene.high))
+    assert isinstance(low, PodRequest)
+    assert isinstance(high, PodRequest)
+    scene.ends("a0")
+    assert scene.holds.promise(low, "a")
+    assert not scene.holds.promise(high, "a")
+    assert scene.holds.node_of("pod-half") == "a"
+    scene.ends("a1")
+    assert scene.holds.promise(high, "a")
+    assert scene.holds.node_of("pod-half") == ""
+
+
+def test_the_highest_gets_what_came_free_for_a_lower_one_too() -> None:
+    """As soon as the first of its victims has ended, where one Pod ends for both."""
     scene = Scene(50, 50, nodes=("a",), cards=1)
     assert scene.preempt({"a": ["a0", "a1"]}) == {"a": {"a0", "a1"}}
     scene.high = asks("half", 50, priority=5)
     scene.show_high()
     assert scene.preempt({"a": ["a0"]}) == {"a": {"a0"}}
     scene.ends("a0")
-    assert scene.holds.node_of("pod-half") == "a"
-    scene.ends("a1")
     assert scene.holds.node_of("pod-high") == "a"
     assert scene.holds.node_of("pod-half") == ""
 
