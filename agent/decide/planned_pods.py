@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -32,9 +32,13 @@ from ledger.domain.resources import (
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 
 Object = Mapping[str, Any]
+Memo = dict[str, tuple[tuple[object, ...], PodPlanned | None]]
+"""UID -> of what a Pod was planned, and the Pod; None = it has ended."""
 _STATUSES: Final = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
 _WHOLE: Final = 1000
 STATIC: Final = "static"
+GONE: Final = "gone/"
+"""Begins the keys of holdings whose Pods were called gone."""
 NO_MEMORY_MANAGER: Final = "None"
 _CLASSES: Final = {str(qos): qos for qos in KubeQos}
 
@@ -48,7 +52,10 @@ class Doubted:
 
 
 def planned_pods(
-    pods: Iterable[Object], pinned: Mapping[str, CpuSet], held: Iterable[HeldByPod]
+    pods: Iterable[Object],
+    pinned: Mapping[str, CpuSet],
+    held: Iterable[HeldByPod],
+    memo: Memo | None = None,
 ) -> tuple[tuple[PodPlanned, ...], tuple[Doubted, ...]]:
     """
     Return the Pods that run or will run, and why some are left alone: they can't be read.
@@ -56,19 +63,26 @@ def planned_pods(
     Args:
         pinned: UID -> what kubelet's static policy gave to containers of the Pod.
         held: those of claims are known by their names.
+        memo: what was made of Pods before: of hundreds, one changes at a time.
     """
-    listed = [*pods]
+    listed, memo = [*pods], {} if memo is None else memo
     known = {text_in(pod, "metadata", "uid") for pod in listed}
     claims = {(one.namespace, one.pod_name) for one in held if one.pod_uid not in known}
     found, doubted = [], []
     for pod in listed:
         uid = text_in(pod, "metadata", "uid")
+        key = (pod, pinned.get(uid, EMPTY), claims)
         try:
-            spec = read_pod(pod, DEFAULT_VOCABULARY)
-            if spec.stage != ENDED:
-                found.append(_planned(pod, spec, pinned.get(uid, EMPTY), claims))
+            if uid not in memo or memo[uid][0] != key:
+                memo[uid] = (key, _planned(*key))
         except InputError as error:
             doubted.append(Doubted(pod_uid=uid, about=str(error)))
+            memo.pop(uid, None)
+            continue
+        if (one := memo[uid][1]) is not None:
+            found.append(one)
+    for uid in memo.keys() - known:
+        del memo[uid]
     return (*found, *(left_alone(one.pod_uid) for one in doubted)), tuple(doubted)
 
 
@@ -78,6 +92,8 @@ def node_planned(
     held: Sequence[HeldByPod],
     doubted: Iterable[Doubted],
     words: Mapping[str, str],
+    *,
+    memo: Memo | None = None,
 ) -> tuple[NodePlanned, tuple[Doubted, ...]]:
     """
     Return what is planned for, and which Pods can't be read.
@@ -89,7 +105,7 @@ def node_planned(
         InputError: these can't be read, or who has CPUs.
     """
     topology, kubelet = found.machine.topology, found.managers.cpu
-    planned, unread = planned_pods(pods, found.pinned, held)
+    planned, unread = planned_pods(pods, found.pinned, held, memo)
     alone = {one.pod_uid for one in doubted}
     system = decoded(words, ANNOTATION_SYSTEM_QOS_RESOURCE, decode_system_qos_resource)
     holders = find_cpu_holders(replace(found, pods=pods), held)
@@ -106,6 +122,21 @@ def node_planned(
         binds_memory=found.managers.memory_policy == NO_MEMORY_MANAGER,
     )
     return node, unread
+
+
+def kept_back(node: NodePlanned, gone: Collection[str]) -> NodePlanned:
+    """Return a node where these Pods get no CPUs of their own, nor does anybody else get them."""
+    if not gone:
+        return node
+    held = {
+        f"{GONE}{key}" if key.partition("/")[0] in gone else key: own
+        for key, own in node.held.items()
+    }
+    pods = tuple(
+        replace(pod, status=replace(pod.status, cpuset=EMPTY)) if pod.uid in gone else pod
+        for pod in node.pods
+    )
+    return replace(node, held=held, pods=pods)
 
 
 def by_their_own_words(node: NodePlanned) -> NodePlanned:
@@ -180,7 +211,11 @@ def believed_cpus(
     return tuple(found.values()), tuple(doubted)
 
 
-def _planned(pod: Object, spec: PodSpec, given: CpuSet, claims: set[tuple[str, str]]) -> PodPlanned:
+def _planned(pod: Object, given: CpuSet, claims: set[tuple[str, str]]) -> PodPlanned | None:
+    """Return one Pod; None = it has ended. Raises InputError: it can't be read."""
+    spec = read_pod(pod, DEFAULT_VOCABULARY)
+    if spec.stage == ENDED:
+        return None
     text = spec.annotations.get(ANNOTATION_RESOURCE_STATUS)
     ids = {
         text_in(one, "name"): text_in(one, "containerID").rpartition("://")[2]

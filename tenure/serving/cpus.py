@@ -26,8 +26,10 @@ from agent.decide.node_cpus import FoundCpus
 from agent.decide.planned_pods import (
     STATIC,
     Doubted,
+    Memo,
     believed_cpus,
     by_their_own_words,
+    kept_back,
     node_planned,
 )
 from agent.decide.wanted_cpus import NodePlanned
@@ -54,9 +56,10 @@ LOCK: Final = "cpus.lock"
 ROUND_SECONDS: Final = 30.0
 """The whole tree and the machine are looked at so often; what is told is acted on at once."""
 SETTLE_SECONDS: Final = 0.01
-PAUSE_SECONDS: Final = 0.1
+PAUSE_SECONDS: Final = 0.2
 """Between two rounds: a burst of changes is planned for together."""
 AGAIN_SECONDS: Final = 1.0
+ASK_SECONDS: Final = 0.5
 NEW_SECONDS: Final = 5.0
 """Kubelet knows a new container within this time; a sandbox it never lists."""
 FAILING_SECONDS: Final = 60.0
@@ -92,9 +95,10 @@ async def serve_cpus(options: CpusOptions) -> None:
         switch = Switch(objects=objects, node=node, clock=time.monotonic, now=now_text)
         binder = Binder(tree=tree, state=options.state, clock=time.monotonic)
         spoken = CpuWords(told, options.state)
-        known = Known(told, switch, reader_of(options, kubelet), spoken.may_bind)
+        known = Known(told, switch, reader_of(options, kubelet), spoken.gone)
         rounds = Rounds(binder, switch, known, registry, dry_run=options.dry_run)
         rounds.heard.append(spoken.take)
+        rounds.begun = spoken.begin
         if options.nri is not None:
             runtime = ByRuntime(options.nri, rounds, told.pods)
             rounds.heard.append(runtime.publish)
@@ -181,10 +185,10 @@ class Known:
     """What a plan needs of the node: the machine, kubelet and its Pods, and the ledger's word."""
 
     def __init__(
-        self, told: Told, switch: Switch, reader: CpuReader, may_bind: Callable[[str], bool]
+        self, told: Told, switch: Switch, reader: CpuReader, gone: Callable[[], frozenset[str]]
     ) -> None:
         self.told: Final = told
-        self._may_bind, self._late = may_bind, tuple[str, ...]()
+        self._gone, self._late = gone, frozenset[str]()
         self.doubted: tuple[Doubted, ...] = ()
         self._switch, self._reader = switch, reader
         self._found: FoundCpus | None = None
@@ -192,6 +196,7 @@ class Known:
         self._seen: object = None
         self._inputs: tuple[object, ...] = ()
         self._node: NodePlanned | None = None
+        self._memo: Memo = {}
 
     async def node(self) -> NodePlanned:
         """Return it as it is known now. Raises InputError: something is not."""
@@ -201,8 +206,7 @@ class Known:
         if pods.problem and not pods.pods:
             raise InputError(f"kubelet tells no Pods: {pods.problem}")
         found = await self._machine()
-        known = () if link.holdings is None else link.holdings.pods()
-        late = tuple(one.pod_uid for one in known if not self._may_bind(one.pod_uid))
+        late = self._gone()
         inputs = (found, pods.pods, link.holdings, link.is_heard, words)
         if (
             self._node is None
@@ -212,8 +216,8 @@ class Known:
             held, doubted = believed_cpus(
                 self.told.believing, link.holdings, pods.pods, is_heard=link.is_heard
             )
-            held = tuple(one for one in held if one.pod_uid not in late)
-            self._node, unread = node_planned(found, pods.pods, held, doubted, words)
+            node, unread = node_planned(found, pods.pods, held, doubted, words, memo=self._memo)
+            self._node = kept_back(node, late)
             self._inputs, self._late, self.doubted = inputs, late, (*doubted, *unread)
         return self._node
 
@@ -262,7 +266,8 @@ class Rounds:
         self._dry_run = dry_run
         self._problem = "no round was made yet"
         self._stands_by = True
-        self._worked_at = self._whole_at = float("-inf")
+        self.begun: Callable[[], None] = lambda: None  # called once, with the lock
+        self._worked_at = self._whole_at = self._asked_at = float("-inf")
         self._first: dict[str, float] = {}  # container that kubelet does not tell -> since when
         known.told.link.changed.append(self.soon.set)
         known.told.pods.changed.append(self.soon.set)
@@ -304,6 +309,7 @@ class Rounds:
             while not _is_locked(file):  # noqa: ASYNC110 - another process has it
                 await asyncio.sleep(PAUSE_SECONDS)
             self._stands_by = False
+            self.begun()
             self.soon.set()
             await every(PAUSE_SECONDS, "round", self._round, failures)
 
@@ -358,10 +364,13 @@ class Rounds:
     def _ask_for_new(self, made: Round) -> None:
         """Have kubelet asked for containers that it has not told of, for a while."""
         known = {one.id for pod in made.node.pods for one in pod.containers}
+        known |= {pod.uid for pod in made.node.pods} | {""}
         now = time.monotonic()
-        new = {one.container for one in made.tree.cgroups} - known - {""}
+        new = {each for one in made.tree.cgroups for each in (one.container, one.pod_uid)} - known
         self._first = {one: self._first.get(one, now) for one in new}
-        if any(now - at < NEW_SECONDS for at in self._first.values()):
+        is_new = any(now - at < NEW_SECONDS for at in self._first.values())
+        if is_new and now - self._asked_at >= ASK_SECONDS:
+            self._asked_at = now
             self._known.told.pods.somebody_came()
 
     def _name(self, about: str) -> str:

@@ -11,6 +11,7 @@ import msgspec
 from agent.cpus.binder import TOO_MANY, Round
 from agent.decide.confirming import Confirming, answered, unanswered
 from agent.decide.confirming_cpus import CpusHere, said_of_cpus
+from agent.decide.planned_pods import GONE
 from agent.durable import write_durably
 from agent.https import NoAnswerError
 from agent.service.link import RefusedError
@@ -26,15 +27,23 @@ class CpuWords:
     """Confirms what the last round found; `state` has whom we called gone, as on disk."""
 
     def __init__(self, told: Told, folder: Path) -> None:
-        """Begin with whom this node called gone before."""
-        self._told, self._folder = told, folder
-        self.state = Confirming(gone=gone_in(folder)[0])
+        """Know whom this node called gone before."""
+        self._told, self._folder, self.state = told, folder, Confirming()
+        self.begin()
         self._look: tuple[Round, int | None] | None = None
         self._sequence: int | None = None
 
-    def may_bind(self, pod_uid: str) -> bool:
-        """Tell whether a Pod may have CPUs of its own: the service does not think it gone."""
-        return self.state.may_start(pod_uid)
+    def begin(self) -> None:
+        """Know it anew: until we have the lock, another process of this node calls Pods gone."""
+        gone, is_lost = gone_in(self._folder)
+        known = self._told.link.holdings
+        if is_lost and known is not None:  # it may be any of them
+            gone = frozenset(uid for uid, _ in known.held)
+        self.state = Confirming(gone=gone)
+
+    def gone(self) -> frozenset[str]:
+        """Return whom the service may think gone: they get no CPUs of their own."""
+        return self.state.gone
 
     def take(self, made: Round) -> None:
         """Take what a round found; it follows what was taken before the round at the latest."""
@@ -48,7 +57,9 @@ class CpuWords:
             return
         made, before = self._look
         self._look = None  # a word of what was is none of what is
-        owners = {key.partition("/")[0]: cpus for key, cpus in made.node.held.items()}
+        owners = {
+            key.removeprefix(GONE).partition("/")[0]: cpus for key, cpus in made.node.held.items()
+        }
         state, message = said_of_cpus(
             self.state, known, self._here(made), owners, now=time.monotonic()
         )

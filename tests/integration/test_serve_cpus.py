@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from agent.cpus.nri_messages import Bound, adjusted
 from ledger.domain.cpuset import parse_cpuset
 from tests.support.cgroup_trees import FakeTree, Layout, id_of, uid_of
 from tests.support.cpu_trees import write_cpus
-from tests.support.cpus_world import CpusWorld, cpus_world, pod
+from tests.support.cpus_world import Cluster, CpusWorld, cpus_world, pod
 from tests.support.fake_runtime import FakeRuntime, call
 from tests.support.process import tenure
 from tests.support.sys_trees import SysTree
@@ -124,6 +125,45 @@ def test_one_process_of_a_node_writes_and_another_stands_by(scene: Scene) -> Non
         world.until(lambda: "cpus: bound" in world.ready(), "it does not go on")
     finally:
         world.kill()
+
+
+def test_what_the_kernel_has_is_confirmed_and_who_is_gone(scene: Scene) -> None:
+    """Container by container, by its place; a Pod without a cgroup that kubelet forgot is gone."""
+    world = scene.world
+    world.allow(bind=True)
+    world.start()
+    world.until(scene.is_bound, "it does not bind")
+
+    def confirmed() -> list[tuple[str, str]]:
+        return [
+            (one["pod_uid"], container["cpus"])
+            for said in [*Cluster.told]
+            for one in said["assigned"]
+            for container in one["containers"]
+            if container["index"] == "0"
+        ]
+
+    world.until(lambda: (uid_of(1), "2-3") in confirmed(), "it is not confirmed")
+    Cluster.listed = [scene.pods[1]]
+    scene.fake.remove(scene.own)
+    scene.fake.remove(scene.own.rpartition("/")[0])
+    world.until(lambda: any(uid_of(1) in said["gone"] for said in Cluster.told), "it is not gone")
+    gone = world.folder / "state" / "gone.json"
+    assert json.loads(gone.read_text()) == [uid_of(1)]
+
+
+def test_who_was_called_gone_gets_no_cpus_before_that_is_taken_back(scene: Scene) -> None:
+    """By whichever process; nobody else gets them, either."""
+    world = scene.world
+    (world.folder / "state" / "gone.json").write_text(json.dumps([uid_of(1)]))
+    world.allow(bind=True)
+    known, Cluster.known = Cluster.known, None  # nobody hears that it is here
+    world.start()
+    world.until(lambda: scene.cpus() == ("0-1,4-15", "0-1,4-15"), "it is bound otherwise")
+    Cluster.known = known
+    world.until(scene.is_bound, "it is not bound once that is taken back")
+    assert any(uid_of(1) in said["here"] for said in Cluster.told)
+    assert json.loads((world.folder / "state" / "gone.json").read_text()) == []
 
 
 def test_restore_cpus_gives_all_back_where_nobody_binds(scene: Scene) -> None:

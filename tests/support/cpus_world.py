@@ -41,11 +41,12 @@ class Cluster(Listener):
     Answers as the service, as kubelet with its Pods and configuration, and as the API server.
 
     Attributes:
-        node: the one Node; `listed`: kubelet's Pods.
+        node: the one Node; `listed`: kubelet's Pods; `told`: what was confirmed.
     """
 
     node: ClassVar[Json] = {}
     listed: ClassVar[list[Json]] = []
+    told: ClassVar[list[Json]] = []
 
     def do_GET(self) -> None:  # noqa: N802 - the standard library's
         """Answer one question."""
@@ -57,6 +58,12 @@ class Cluster(Listener):
             self._send(200, json.dumps(self.node).encode())
         else:
             super().do_GET()
+
+    def do_POST(self) -> None:  # noqa: N802 - likewise
+        """Take what is confirmed, and keep it."""
+        self.told.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        type(self).confirmed += 1
+        self._answer(200, type(self).known)
 
     def do_PATCH(self) -> None:  # noqa: N802 - likewise
         """Apply fields of the Node, as the API server does for one manager of each."""
@@ -150,6 +157,7 @@ class CpusWorld:
             "metadata": {"name": "a", "uid": "uid-a", "labels": {}},
             "status": {"conditions": []},
         }
+        Cluster.told.clear()
         self.runs()
 
     def runs(self, *pods: Json) -> None:

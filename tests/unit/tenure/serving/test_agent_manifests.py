@@ -52,6 +52,13 @@ def test_it_has_no_privilege_and_writes_to_three_folders_alone() -> None:
     assert written == {"/var/lib/kubelet/device-plugins", "/var/run/cdi", "/var/lib/tenure"}
 
 
+def test_no_mount_of_it_holds_a_cgroup() -> None:
+    """Below a read-only mount other mounts stay writable, and /sys has all cgroups below."""
+    pod = of_kind("DaemonSet", *ISOLATED, "--claims")["spec"]["template"]["spec"]
+    hosts = [one["hostPath"]["path"] for one in pod["volumes"] if "hostPath" in one]
+    assert not [path for path in hosts if "/sys/fs/cgroup/".startswith(f"{path}/")]
+
+
 ISOLATED: Final = ("--isolation", "HAMi-core")
 
 
