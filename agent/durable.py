@@ -6,6 +6,9 @@ import errno
 import os
 import stat
 from pathlib import Path
+from typing import Final
+
+_FIRST_BYTES: Final = 64 << 10  # room for all that may come costs more than a small file's read
 
 
 def read_regular(path: Path, bytes_max: int, *, follows: bool = False) -> bytes:
@@ -14,7 +17,8 @@ def read_regular(path: Path, bytes_max: int, *, follows: bool = False) -> bytes:
     with os.fdopen(os.open(path, flags), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
-        return file.read(bytes_max)
+        first = file.read(min(bytes_max, _FIRST_BYTES))
+        return first if len(first) < _FIRST_BYTES else first + file.read(bytes_max - len(first))
 
 
 def write_durably(path: Path, content: bytes) -> None:
