@@ -53,7 +53,7 @@ from ledger.store.writing.commands import Command, Outcome, body_bytes_of, fits
 from ledger.store.writing.outbox import Outbox, begin
 from ledger.store.writing.statements import Row
 
-_RECENT: Final = 1_024
+_RECENT: Final = 256
 _GRANTS: Final = (*GRANTS, GroupPlanned)
 """What promises a device to somebody; everything else says what has become of it."""
 _LEAF: Final = [column.name for column in schema.ledger_events.columns].index("leaf_hash")

@@ -226,8 +226,8 @@ def _keys(commands: Sequence[Command]) -> set[str]:
 
 def _counted(writer: Writer, commands: Sequence[Command]) -> dict[str, _Known]:
     """Return what is recorded of events that commands counted and nobody here knows of."""
-    keys = {key for command in commands for key in command.after} - _keys(commands)
-    keys.difference_update(writer.recent)
+    counted = {key for command in commands for key in command.after}
+    keys = {key for key in counted - _keys(commands) if key not in writer.recent}
     return _recorded(writer, keys) if keys else {}
 
 
