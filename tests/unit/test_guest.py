@@ -113,7 +113,7 @@ def test_the_poller_sees_who_may_run_on_anothers_cpus(polled: tuple[Poller, Path
     two, three = (str(folder / "tree" / name) for name in ("two", "three"))
     (folder / "tree/one/effective").write_text("2-3\n")
     (folder / "tree/two/effective").write_text("3-5\n")
-    _claim(folder, {"one": Claim(cpus=[2, 3], guests=[three])})
+    _claim(folder, {"one": Claim(since=1, cpus=[2, 3], guests=[three])})
     poller.look()
     poller.look()
     (folder / "tree/two/effective").write_text("4-5\n")
@@ -134,7 +134,7 @@ def test_the_poller_tells_who_was_born_exposed_and_passes_over_the_empty(
     poller, folder = polled
     for name in ("two", "three"):
         (folder / "tree" / name / "cgroup.procs").write_text("")
-    _claim(folder, {"one": Claim(cpus=[2], guests=[])})
+    _claim(folder, {"one": Claim(since=1, cpus=[2], guests=[])})
     poller.look()
     (folder / "tree/two/cgroup.procs").write_text("18\n")
     poller.look()
@@ -143,3 +143,21 @@ def test_the_poller_tells_who_was_born_exposed_and_passes_over_the_empty(
 
     assert exposure["who"].endswith("/two")
     assert exposure["at_birth"]
+
+
+def test_a_claim_that_was_lifted_during_a_look_counts_for_none(
+    polled: tuple[Poller, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look may take longer than everything that happens while the claim is lifted."""
+    poller, folder = polled
+    _claim(folder, {"one": Claim(since=1, cpus=[2], guests=[])})
+    look = Poller._usable
+
+    def slow(self: Poller, path: str) -> set[int]:
+        _claim(folder, {"one": Claim(since=2, cpus=[2], guests=[])})
+        return look(self, path)
+
+    monkeypatch.setattr(Poller, "_usable", slow)
+    poller.look()
+
+    assert poller.end()["exposures"] == []

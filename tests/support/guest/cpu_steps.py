@@ -38,6 +38,7 @@ from tests.support.guest.kubelet_tree import (
     text_of,
     write,
 )
+from tests.support.guest.poller import Claim
 
 EVERY: Final = frozenset(range(8))
 TOPOLOGY: Final = cpu_topology_of(
@@ -115,6 +116,8 @@ class World:
         self._rng = random.Random(seed)
         self._claims = claims
         self._made = 0
+        self._claimed: dict[str, Claim] = {}
+        self._claims_written = 0
         self.claim()
 
     def step(self) -> str:
@@ -165,7 +168,7 @@ class World:
             if KUBE_QOS[pod.kind] == "BestEffort"
             for folder in self.tree.folders(pod.uid, with_sandbox=True).values()
         ]
-        claims = {}
+        claims: dict[str, Claim] = {}
         for pod in self.pods.values():
             if not pod.cpus or pod.uid in without:
                 continue
@@ -175,7 +178,13 @@ class World:
                 guests += best_effort
             for name, folder in folders.items():
                 if name != SANDBOX:
-                    claims[str(folder)] = {"cpus": sorted(pod.cpus), "guests": guests}
+                    claim = Claim(since=self._claims_written, cpus=sorted(pod.cpus), guests=guests)
+                    before = self._claimed.get(str(folder))
+                    if before is not None and before | {"since": self._claims_written} == claim:
+                        claim = before
+                    claims[str(folder)] = claim
+        self._claimed = claims
+        self._claims_written += 1
         new = self._claims.with_suffix(".new")
         new.write_text(json.dumps(claims))
         new.rename(self._claims)

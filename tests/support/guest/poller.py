@@ -22,8 +22,13 @@ PERIOD_SECONDS: Final = 0.005
 
 
 class Claim(TypedDict):
-    """CPUs of one cgroup; nobody else's process runs there but that of a guest of it."""
+    """
+    CPUs of one cgroup; nobody else's process runs there but that of a guest of it.
 
+    `since` is another number for one that was lifted between two looks.
+    """
+
+    since: int
     cpus: list[int]
     guests: list[str]
 
