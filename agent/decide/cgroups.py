@@ -175,7 +175,7 @@ class PodPlanned:
     Attributes:
         status: of its `resource-status`; CPUs of its own count only as far as the ledger has them.
         sandbox: the id of its sandbox container, empty = unknown.
-        claims_cpus: CPUs come to it by a claim: the driver of the claim binds it.
+        claims_cpus: CPUs come to it by a claim, `claimed`: the driver of the claim binds it.
     """
 
     uid: str
@@ -185,3 +185,4 @@ class PodPlanned:
     containers: tuple[ContainerPlanned, ...] = ()
     sandbox: str = ""
     claims_cpus: bool = False
+    claimed: CpuSet = EMPTY

@@ -8,7 +8,7 @@ Pure: a tree of cgroups in, a message out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from agent.decide.cgroups import CgroupNow, CgroupTree, PodPlanned
@@ -86,7 +86,7 @@ def of_cpus(known: NodeHoldings) -> NodeHoldings:
 
 
 def crossings(
-    containers: Iterable[CgroupNow], planned: Iterable[PodPlanned], owners: Mapping[str, PodCpus]
+    containers: Iterable[CgroupNow], planned: Sequence[PodPlanned], owners: Mapping[str, PodCpus]
 ) -> dict[str, CpuSet]:
     """
     Return by UID the Pods on CPUs that others have to themselves, and on which.
@@ -100,13 +100,14 @@ def crossings(
         if pod.qos is QosClass.BE
         or (pod.qos is QosClass.NONE and pod.kube_qos is KubeQos.BEST_EFFORT)
     }
+    claimed = {pod.uid: pod.claimed for pod in planned}
     alone = {uid: one for uid, one in owners.items() if one.by_kubelet or one.qos is QosClass.LSE}
     found: dict[str, CpuSet] = {}
     for container in containers:
         uid = container.pod_uid
         closed = alone if uid in riders else owners
         others = union(one.cpus for owner, one in closed.items() if owner != uid)
-        own = owners[uid].cpus if uid in owners else EMPTY
+        own = claimed.get(uid, EMPTY) | (owners[uid].cpus if uid in owners else EMPTY)
         crossed = (container.effective - own) & others
         if crossed:
             found[uid] = found.get(uid, EMPTY) | crossed

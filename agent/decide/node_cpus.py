@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from agent.decide.node_holdings import GRANTED, HeldByPod
+from agent.decide.node_holdings import GRANTED, CpuClaim, HeldByPod
 from agent.decide.pools import PodCpus
 from ledger.domain.annotations.cpu import decode_resource_status
 from ledger.domain.annotations.node_cpu import KubeletCpuPolicy, PodCpuAlloc
 from ledger.domain.annotations.qos import QosClass, read_qos_class
 from ledger.domain.cpuset import EMPTY, CpuSet, union
-from ledger.domain.kube.object_fields import annotations_of, labels_of, text_in
+from ledger.domain.errors import InputError
+from ledger.domain.kube.object_fields import annotations_of, items_in, labels_of, text_in
 from ledger.domain.resources import ANNOTATION_RESOURCE_STATUS
 from ledger.domain.topology import CpuTopology
 
@@ -72,6 +73,7 @@ class FoundCpus:
         memory: NUMA node -> `memory`, `hugepages-2Mi` -> bytes that kubelet's memory manager can
             give; empty = it has none, or nobody looked.
         pods: kubelet's Pods, as it tells them.
+        told: which claims have CPUs by the ledger; None = not known.
     """
 
     machine: MachineCpus
@@ -79,6 +81,14 @@ class FoundCpus:
     pinned: Mapping[str, CpuSet]
     memory: Mapping[int, Mapping[str, int]]
     pods: Sequence[Mapping[str, Any]]
+    told: Sequence[CpuClaim] | None = None
+
+    @property
+    def claims(self) -> Sequence[CpuClaim]:
+        """Return those with CPUs. Raises InputError: a Pod uses a claim, and which is not known."""
+        if self.told is None and any(map(claim_names, self.pods)):
+            raise InputError("a Pod uses a claim, and the service does not say which have CPUs")
+        return self.told or ()
 
 
 def find_cpu_holders(
@@ -110,6 +120,13 @@ def find_cpu_holders(
         allocs[uid] = PodCpuAlloc(namespace=one.namespace, name=one.pod_name, uid=uid, cpus=cpus)
     ordered = sorted(allocs.values(), key=lambda one: (one.namespace, one.name, one.uid))
     return tuple((one, _own(one, pods.get(one.uid))) for one in ordered)
+
+
+def claim_names(pod: Mapping[str, Any]) -> set[str]:
+    """Return the names of the claims that a Pod uses, as far as they are made."""
+    by_name = items_in(pod, "spec", "resourceClaims")
+    of_templates = items_in(pod, "status", "resourceClaimStatuses")
+    return {text_in(one, "resourceClaimName") for one in (*by_name, *of_templates)} - {""}
 
 
 def _own(alloc: PodCpuAlloc, pod: Mapping[str, Any] | None) -> PodCpus:

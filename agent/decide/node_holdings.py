@@ -14,6 +14,7 @@ from msgspec import UNSET
 
 from ledger.domain.annotations.proof import ProvenContainer, ProvenDevice
 from ledger.domain.annotations.tenure import Shown, cards_in
+from ledger.domain.cpuset import CpuSet
 
 GRANTED: Final = "granted"
 LOST: Final = "lost"
@@ -69,6 +70,17 @@ class HeldByPod:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CpuClaim:
+    """A claim that has CPUs of this node to itself; nothing is confirmed of it."""
+
+    claim_uid: str
+    position: int
+    namespace: str
+    name: str
+    cpus: CpuSet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
     """
     Of which node, and out of which ledger, an answer is.
@@ -105,12 +117,14 @@ class NodeHoldings:
         position: of the ledger; up to there they are all. Newer changes may be among them.
         held: the holdings by their keys.
         ended: Pods whose holding ended beyond `position`, and where.
+        cpu_claims: by the last answer; None = it does not say.
     """
 
     origin: Origin
     position: int
     held: Mapping[HoldingKey, HeldByPod] = field(default_factory=dict)
     ended: Mapping[str, int] = field(default_factory=dict)
+    cpu_claims: tuple[CpuClaim, ...] | None = None
 
     def pods(self) -> tuple[HeldByPod, ...]:
         """Return all holdings, the oldest first."""

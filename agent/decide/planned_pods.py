@@ -9,15 +9,16 @@ from typing import Any, Final
 from agent.decide.believing import Believing, is_granted
 from agent.decide.cgroups import ContainerPlanned, PodPlanned
 from agent.decide.container_cpus import KubeQos
-from agent.decide.node_cpus import FoundCpus, find_cpu_holders
-from agent.decide.node_holdings import GRANTED, HeldByPod, NodeHoldings
+from agent.decide.holders import claimed_cpus
+from agent.decide.node_cpus import FoundCpus, claim_names, find_cpu_holders
+from agent.decide.node_holdings import GRANTED, CpuClaim, HeldByPod, NodeHoldings
 from agent.decide.pools import NodeCpus, PodCpus
 from agent.decide.wanted_cpus import NodePlanned
 from ledger.domain.annotations.cpu import ResourceStatus, decode_resource_status
 from ledger.domain.annotations.node_cpu import decode_system_qos_resource
 from ledger.domain.annotations.qos import QosClass, read_qos_class
 from ledger.domain.annotations.wire import decoded
-from ledger.domain.cpuset import EMPTY, CpuSet
+from ledger.domain.cpuset import EMPTY, CpuSet, union
 from ledger.domain.errors import InputError
 from ledger.domain.kube.nrt_objects import read_node_reserve
 from ledger.domain.kube.object_fields import items_in, text_in
@@ -54,7 +55,7 @@ class Doubted:
 def planned_pods(
     pods: Iterable[Object],
     pinned: Mapping[str, CpuSet],
-    held: Iterable[HeldByPod],
+    claims: Sequence[CpuClaim],
     memo: Memo | None = None,
 ) -> tuple[tuple[PodPlanned, ...], tuple[Doubted, ...]]:
     """
@@ -62,12 +63,11 @@ def planned_pods(
 
     Args:
         pinned: UID -> what kubelet's static policy gave to containers of the Pod.
-        held: those of claims are known by their names.
+        claims: those with CPUs.
         memo: what was made of Pods before: of hundreds, one changes at a time.
     """
     listed, memo = [*pods], {} if memo is None else memo
     known = {text_in(pod, "metadata", "uid") for pod in listed}
-    claims = {(one.namespace, one.pod_name) for one in held if one.pod_uid not in known}
     found, doubted = [], []
     for pod in listed:
         uid = text_in(pod, "metadata", "uid")
@@ -102,13 +102,14 @@ def node_planned(
         words: annotations of the Node, which say what it keeps back.
 
     Raises:
-        InputError: these can't be read, or who has CPUs.
+        InputError: these can't be read, or who has CPUs; or see `FoundCpus.claims`.
     """
     topology, kubelet = found.machine.topology, found.managers.cpu
-    planned, unread = planned_pods(pods, found.pinned, held, memo)
+    found = replace(found, pods=pods)
+    planned, unread = planned_pods(pods, found.pinned, found.claims, memo)
     alone = {one.pod_uid for one in doubted}
     system = decoded(words, ANNOTATION_SYSTEM_QOS_RESOURCE, decode_system_qos_resource)
-    holders = find_cpu_holders(replace(found, pods=pods), held)
+    holders = find_cpu_holders(found, held)
     node = NodePlanned(
         cpus=NodeCpus(
             topology=topology,
@@ -116,7 +117,8 @@ def node_planned(
             reserved=read_node_reserve(words, topology),
             kubelet_static=kubelet.policy == STATIC,
         ),
-        held={f"{one.uid}/1": own for one, own in holders},
+        held={f"{one.uid}/1": own for one, own in holders}
+        | {f"{one.claim_uid}/{one.position}": claimed_cpus(one.cpus) for one in found.claims},
         pods=tuple(left_alone(one.uid) if one.uid in alone else one for one in planned),
         system=EMPTY if system is None else system.cpus,
         binds_memory=found.managers.memory_policy == NO_MEMORY_MANAGER,
@@ -211,7 +213,7 @@ def believed_cpus(
     return tuple(found.values()), tuple(doubted)
 
 
-def _planned(pod: Object, given: CpuSet, claims: set[tuple[str, str]]) -> PodPlanned | None:
+def _planned(pod: Object, given: CpuSet, claims: Sequence[CpuClaim]) -> PodPlanned | None:
     """Return one Pod; None = it has ended. Raises InputError: it can't be read."""
     spec = read_pod(pod, DEFAULT_VOCABULARY)
     if spec.stage == ENDED:
@@ -234,16 +236,16 @@ def _planned(pod: Object, given: CpuSet, claims: set[tuple[str, str]]) -> PodPla
             limit_milli=0 if limit is None else limit.milli(),
             given=given if is_whole else EMPTY,
         )
-    by_name = items_in(pod, "spec", "resourceClaims")
-    of_templates = items_in(pod, "status", "resourceClaimStatuses")
-    named = {text_in(one, "resourceClaimName") for one in (*by_name, *of_templates)}
+    used = {(spec.namespace, name) for name in claim_names(pod)}
+    claimed = union(one.cpus for one in claims if (one.namespace, one.name) in used)
     return PodPlanned(
         uid=spec.uid,
         qos=read_qos_class(spec.labels),
         kube_qos=_CLASSES.get(spec.kube_qos) or _kube_qos(spec),
         status=ResourceStatus() if text is None else decode_resource_status(text),
         containers=tuple(containers.values()),
-        claims_cpus=any((spec.namespace, name) in claims for name in named),
+        claims_cpus=bool(claimed),
+        claimed=claimed,
     )
 
 

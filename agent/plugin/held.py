@@ -23,7 +23,7 @@ from typing import Final
 import msgspec
 
 from agent.decide.believing import Believed, Believing, Source
-from agent.decide.node_holdings import GRANTED, HeldByPod, NodeHoldings
+from agent.decide.node_holdings import GRANTED, CpuClaim, HeldByPod, NodeHoldings
 from agent.documents import json_document
 from agent.kubelet.watch import Pod, PodsHere
 from agent.plugin.files import read_file
@@ -58,6 +58,10 @@ class HeldHere:
         known = self._known.holdings
         return None if known is None else known.pods()
 
+    def cpu_claims(self) -> Sequence[CpuClaim] | None:
+        """Return which claims have CPUs; None where nobody knows."""
+        return self._known.holdings.cpu_claims if self._known.holdings else None
+
     def asked(self) -> Asked | None:
         """Return what kubelet's Pods ask for; None where it does not tell, or not readably."""
         if self._pods.problem:
@@ -82,7 +86,7 @@ class HeldHere:
             for pod_uid in {one for one, _ in known.held.keys() - before.keys()}:
                 self._pods.words(pod_uid)
             self._seen = known
-        return None if known is None else known.held, self.asked()
+        return known and (known.held, known.cpu_claims), self.asked()
 
     def devices_of(self, pod_uid: str, container: str) -> Sequence[ProvenDevice] | None:
         """Return devices, None = unknown. Raises InputError: the Pod's proof can't be believed."""
@@ -198,6 +202,9 @@ class HoldingsFile:
             )
             for holding in self._read().holdings
         ]
+
+    def cpu_claims(self) -> None:
+        """Return None: the file does not say."""
 
     def asked(self) -> Asked | None:
         """Return nothing: a file does not know what Pods ask for."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from agent.decide.node_holdings import HeldByPod
+from agent.decide.node_holdings import CpuClaim, HeldByPod
 from ledger.domain.annotations.proof import EVERY
 from ledger.domain.kube.object_fields import text_in
 from ledger.domain.kube.pod_spec import pod_total, read_pod
@@ -34,6 +34,9 @@ class NodeWord(Protocol):
 
     def pods(self) -> Sequence[HeldByPod] | None:
         """Return what every Pod holds, as the ledger says; None where nobody knows."""
+
+    def cpu_claims(self) -> Sequence[CpuClaim] | None:
+        """Return which claims have CPUs; None where nobody knows."""
 
     def asked(self) -> Asked | None:
         """Return what kubelet's Pods ask for; None where nobody knows."""

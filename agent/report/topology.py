@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
+from agent.decide.holders import claimed_cpus
 from agent.decide.node_cpus import FoundCpus, NumaNode, find_cpu_holders
 from agent.decide.node_holdings import HeldByPod
 from agent.decide.pools import NodeCpus, Pools, pools_of
@@ -46,12 +47,13 @@ def build_topology(
         held: what the ledger says is held.
 
     Raises:
-        InputError: what the Node keeps back, or a Pod's own status, can't be read.
+        InputError: what the Node keeps back, or a Pod's own status, can't be read; or see `claims`.
     """
     managers, topology = found.managers, found.machine.topology
     holders = find_cpu_holders(found, held)
     reserve = read_node_reserve(annotations_of(node), topology)
-    pools = pools_of(NodeCpus(topology=topology, reserved=reserve), (own for _, own in holders))
+    own = [own for _, own in holders] + [claimed_cpus(one.cpus) for one in found.claims]
+    pools = pools_of(NodeCpus(topology=topology, reserved=reserve), own)
     aligned = {
         "topologyManagerPolicy": managers.topology_policy,
         "topologyManagerScope": managers.topology_scope,

@@ -33,7 +33,7 @@ from agent.durable import write_durably
 from agent.kubelet.watch import PodsHere
 from agent.plugin.held import HeldHere
 from agent.service.link import ServiceLink
-from agent.service.wire import read_holdings, written
+from agent.service.wire import read_beside, read_holdings, written
 from ledger.domain.errors import InputError
 
 FILE_NAME: Final = "holdings.copy"
@@ -99,11 +99,11 @@ class CopyFile:
                 raise InputError(f"an unknown format: value={said.format}", place=str(self.path))
             if hashlib.sha256(body).hexdigest() != said.sha256:
                 raise InputError("torn: its checksum is another", place=str(self.path))
-            origin, position, held = read_holdings(body)
+            known = all_holdings(*read_holdings(body))
             beside = msgspec.json.decode(body, type=_Beside)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InputError(f"torn: {error}", place=str(self.path)) from error
-        known = replace(all_holdings(origin, position, held), ended=beside.ended)
+        known = replace(known, ended=beside.ended, cpu_claims=read_beside(body).cpu_claims)
         return Copy(known=known, at=beside.at, boot_id=beside.boot_id)
 
     def _content(self) -> bytes:

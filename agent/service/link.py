@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Final, Protocol
 
 import msgspec
@@ -18,11 +19,11 @@ from agent.https import Caller, NoAnswerError
 from agent.service.wire import (
     Verdicts,
     confirmation,
+    read_beside,
     read_changes,
     read_checkpoint,
     read_holdings,
     read_reason,
-    read_sequence,
     read_verdicts,
 )
 from agent.witness.history import Shown
@@ -161,7 +162,7 @@ class ServiceLink:
         if answer.status != _GOOD:
             raise RefusedError(f"{answer.status}: {read_reason(answer.body)}")
         verdicts = read_verdicts(answer.body)
-        self.sequence = read_sequence(answer.body)
+        self.sequence = read_beside(answer.body).sequence
         return verdicts
 
     async def checkpoint(self, kept: str) -> Shown:
@@ -187,6 +188,8 @@ class ServiceLink:
         path, seconds = f"{PATH}/holdings?mode={self.mode}", CALL_SECONDS
         if after is not None:
             path = f"{PATH}/changes?after={after}&seconds={WAIT_SECONDS}&mode={self.mode}"
+            claims = (state.known and state.known.cpu_claims) or ()
+            path += f"&cpu_claims={len(claims)}/{claims[-1].position if claims else 0}"
             if self.reads_claims:
                 path += f"&claims={state.asked.version}"
             seconds += WAIT_SECONDS
@@ -195,15 +198,16 @@ class ServiceLink:
             if answer.status != _GOOD:
                 words = read_reason(answer.body)
                 return refused(state, answer.status, words, retry_after=answer.retry_after)
-            sequence = read_sequence(answer.body)
+            beside = read_beside(answer.body)
             if after is None:
                 told = told_all(state, *read_holdings(answer.body))
             else:
                 told = told_changes(state, *read_changes(answer.body))
         except (NoAnswerError, InputError) as error:
             return failed(state, str(error))
-        self.sequence = sequence
-        return told
+        self.sequence = beside.sequence
+        known = told.known and replace(told.known, cpu_claims=beside.cpu_claims)
+        return replace(told, known=known) if told.is_heard else told
 
     def _become(self, state: Following) -> None:
         before, self.state = self.state, state

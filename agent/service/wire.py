@@ -9,7 +9,7 @@ import msgspec
 
 from agent.decide.claim_ends import NOTHING_ASKED, AskedClaims, EndingClaim
 from agent.decide.confirming import Observed
-from agent.decide.node_holdings import Change, HeldByPod, NodeHoldings, Origin
+from agent.decide.node_holdings import Change, CpuClaim, HeldByPod, NodeHoldings, Origin
 from agent.witness.history import AGAIN_SECONDS_MAX, Shown
 from ledger.domain.annotations.proof import BoundContainer, ProvenContainer
 from ledger.domain.cpuset import CpuSet, parse_cpuset
@@ -73,8 +73,9 @@ class Verdicts(msgspec.Struct, frozen=True):
     cleared: tuple[str, ...] = ()
 
 
-class _Numbered(msgspec.Struct):
+class _Beside(msgspec.Struct):
     sequence: int | None = None
+    cpu_claims: tuple[CpuClaim, ...] | None = None
 
 
 class _Checkpoint(msgspec.Struct):
@@ -97,7 +98,7 @@ def _parsed(kind: type, value: object) -> object:
 _HOLDINGS: Final = msgspec.json.Decoder(_Holdings, dec_hook=_parsed)
 _CHANGES: Final = msgspec.json.Decoder(_Changes, dec_hook=_parsed)
 _VERDICTS: Final = msgspec.json.Decoder(Verdicts)
-_NUMBERED: Final = msgspec.json.Decoder(_Numbered)
+_BESIDE: Final = msgspec.json.Decoder(_Beside, dec_hook=_parsed)
 _CHECKPOINT: Final = msgspec.json.Decoder(_Checkpoint)
 _REASON: Final = msgspec.json.Decoder(_Reason)
 
@@ -119,9 +120,9 @@ def read_verdicts(body: bytes) -> Verdicts:
     return _decoded(_VERDICTS, body, "not an answer to a confirmation")
 
 
-def read_sequence(body: bytes) -> int | None:
-    """Return the number of the last message that was taken; None = the service does not number."""
-    return _decoded(_NUMBERED, body).sequence
+def read_beside(body: bytes) -> _Beside:
+    """Return what each answer says besides; None = it does not. Raises as `read_holdings`."""
+    return _decoded(_BESIDE, body)
 
 
 def read_reason(body: bytes) -> str:
@@ -204,6 +205,7 @@ def written(known: NodeHoldings, **more: object) -> bytes:
         "ledger": {"cluster": known.origin.cluster, "incarnation": known.origin.incarnation},
         "position": known.position,
         "holdings": known.pods(),
+        "cpu_claims": known.cpu_claims,
     }
     return msgspec.json.encode({**said, **more}, enc_hook=str)  # CPUs alone need it
 

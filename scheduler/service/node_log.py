@@ -70,6 +70,12 @@ class NodeLog:
         held = [] if state is None else list(state.holdings.values())
         return self._view.position, sorted(held, key=lambda each: each.opened_position)
 
+    def cpu_claims(self, node_uid: str) -> list[Holding]:
+        """Return the claims that have CPUs of a node, oldest first."""
+        state = self._view.recorded(node_uid)
+        held = () if state is None else (one for one in state.claims.values() if one.cpuset)
+        return sorted(held, key=lambda each: each.opened_position)
+
     def changes(self, node_uid: str, after: int) -> tuple[int, list[Change]]:
         """
         Return what changed on a node after a position, oldest first, and up to which it is all.

@@ -213,6 +213,7 @@ async def reporting(
         node.heard(marked(found, kept.faults))
         now = marked(found, kept.faults, node.closes())
         cpus, unknown = (None, ()) if node.cpus is None else await node.cpus.read()
+        cpus = cpus and replace(cpus, told=node.held.cpu_claims())
         told = await reporter.report(now, pods, node.held.asked(), cpus)
         said.round(told, (*unsaved, *unread, *unknown))
         for device in told.recovered:

@@ -163,7 +163,7 @@ async def restore(options: CpusOptions) -> tuple[list[str], list[str]]:
             found, faults = await reader_of(options, kubelet).read()
         if found is None:
             raise InputError("; ".join(one.message for one in faults))
-        node = by_their_own_words(node_planned(found, found.pods, (), (), {})[0])
+        node = by_their_own_words(node_planned(replace(found, told=()), found.pods, (), (), {})[0])
         if options.dry_run:
             return [*map(str, plan_removal(tree.look(), node).writes)], []
         write_durably(options.state / MARK, b"")
@@ -216,7 +216,8 @@ class Known:
             held, doubted = believed_cpus(
                 self.told.believing, link.holdings, pods.pods, is_heard=link.is_heard
             )
-            node, unread = node_planned(found, pods.pods, held, doubted, words, memo=self._memo)
+            whole = replace(found, told=link.holdings.cpu_claims if link.holdings else None)
+            node, unread = node_planned(whole, pods.pods, held, doubted, words, memo=self._memo)
             self._node = kept_back(node, late)
             self._inputs, self._late, self.doubted = inputs, late, (*doubted, *unread)
         return self._node

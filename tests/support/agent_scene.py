@@ -12,8 +12,14 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from msgspec import structs
 
-from ledger.domain.cpuset import EMPTY, CpuSet
-from ledger.domain.log.events import PodAssigned, PodBound, PodReserved
+from ledger.domain.cpuset import EMPTY, CpuSet, parse_cpuset
+from ledger.domain.log.events import (
+    ClaimReleased,
+    ClaimReserved,
+    PodAssigned,
+    PodBound,
+    PodReserved,
+)
 from ledger.domain.resources import CALLER_NODE_NAME, CALLER_NODE_UID
 from ledger.signing import PrivateKey
 from scheduler.service.agents import Agents
@@ -123,6 +129,27 @@ class Scene:
         if is_bound:
             self.live.record(PodBound(pod_uid=event.pod_uid, attempt=1, node_uid=f"uid-{on}"))
         return event
+
+    def claim(self, name: str, cpus: str, on: str = "a") -> None:
+        """Let a claim have CPUs."""
+        self.live.record(
+            ClaimReserved(
+                claim_uid=f"claim-{name}",
+                attempt=1,
+                node_uid=f"uid-{on}",
+                namespace="ml",
+                claim_name=name,
+                node_name=on,
+                cpuset=parse_cpuset(cpus),
+            )
+        )
+
+    def claim_ends(self, name: str, on: str = "a") -> None:
+        """Let it be released."""
+        ended = ClaimReleased(
+            claim_uid=f"claim-{name}", attempt=1, node_uid=f"uid-{on}", reason="deleted"
+        )
+        self.live.record(ended)
 
     def app(self) -> web.Application:
         """Return what listens."""

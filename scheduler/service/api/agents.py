@@ -175,12 +175,15 @@ class AgentRoutes:
         name, uid = self._node(caller)
         after = _count(request, "after", None)
         seconds = min(float(_count(request, "seconds", 0)), self.seconds_max)
-        known = request.query.get("claims")
+        known, cpus = request.query.get("claims"), request.query.get("cpu_claims")
         role = self._role(caller)
         if role is Role.DEVICES:
             self._agents.claims.heard(uid, reads=known is not None)
         position, found = self._changed(uid, after)
-        if not found and seconds and known in {None, self._agents.claims.told(uid)[0]}:
+        claims = self._agents.log.cpu_claims(uid)
+        newest = f"{len(claims)}/{claims[-1].opened_position if claims else 0}"
+        is_same = cpus in {None, newest} and known in {None, self._agents.claims.told(uid)[0]}
+        if not found and seconds and is_same:
             await self._agents.log.wait(uid, seconds, caller.user)
             if self._node(caller) != (name, uid):
                 raise RefusedError(410, "Expired", "the Node is another one now: ask for holdings")
@@ -290,6 +293,7 @@ class AgentRoutes:
             },
             "position": position,
             "sequence": self._agents.taken(uid, role),
+            "cpu_claims": list(map(_claim_body, self._agents.log.cpu_claims(uid))),
         }
         return json_answer({**said, **parts})
 
@@ -391,6 +395,11 @@ def holding_body(holding: Holding) -> dict[str, Any]:
         "containers": [plain_value(each) for each in containers_of(holding)],
         **({"shown": shown} if (shown := cards_in(holding.shown)) else {}),
     }
+
+
+def _claim_body(one: Holding) -> dict[str, Any]:
+    named = {"claim_uid": one.pod_uid, "namespace": one.namespace, "name": one.pod_name}
+    return {**named, "position": one.opened_position, "cpus": str(one.cpuset)}
 
 
 def _count(request: web.Request, key: str, otherwise: int | None) -> int:

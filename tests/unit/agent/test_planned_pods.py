@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from agent.decide.container_cpus import KubeQos
 from agent.decide.node_cpus import FoundCpus, KubeletManagers, MachineCpus
+from agent.decide.node_holdings import CpuClaim
 from agent.decide.planned_pods import (
     believed_cpus,
     by_their_own_words,
     node_planned,
     planned_pods,
 )
-from agent.decide.pools import PodCpus
+from agent.decide.pools import PodCpus, joined
+from agent.decide.wanted_cpus import PodWanted, wanted_of
 from ledger.domain.annotations.node_cpu import KubeletCpuPolicy
 from ledger.domain.annotations.qos import QosClass
 from ledger.domain.cpuset import EMPTY, parse_cpuset
+from ledger.domain.errors import InputError
 from ledger.domain.resources import ANNOTATION_NODE_RESERVATION, ANNOTATION_RESOURCE_STATUS
 from tests.support.cgroup_trees import id_of, uid_of
 from tests.support.cpus_world import holding, pod
@@ -26,6 +30,7 @@ from tests.support.proofs import believing, word
 from tests.support.topologies import MACHINE_Y
 
 Json = dict[str, Any]
+CLAIM = CpuClaim(claim_uid="c", position=7, namespace="ml", name="mine", cpus=parse_cpuset("6-7"))
 
 
 def found(*, static: bool = False) -> FoundCpus:
@@ -101,16 +106,41 @@ def test_a_pod_that_has_ended_is_none_and_one_that_can_not_be_read_is_left_alone
 @pytest.mark.parametrize("by_template", [False, True])
 def test_a_pod_whose_claim_has_cpus_is_bound_by_the_claims_driver(*, by_template: bool) -> None:
     """By the claim's name: the ledger says who holds, not who uses."""
-    made, claim = pod(1), holding(9, "6-7")
-    entry = {"name": "x", "resourceClaimName": claim.pod_name}
+    made = pod(1)
+    entry = {"name": "x", "resourceClaimName": "mine"}
     if by_template:
         made["status"]["resourceClaimStatuses"] = [entry]
     else:
         made["spec"]["resourceClaims"] = [entry]
-    (planned,), _ = planned_pods([made], {}, [claim])
-    assert planned.claims_cpus
-    (other,), _ = planned_pods([pod(1)], {}, [claim])
-    assert not other.claims_cpus
+    (planned,), _ = planned_pods([made], {}, [CLAIM])
+    assert (planned.claims_cpus, planned.claimed) == (True, CLAIM.cpus)
+    for other, claim in ((pod(1), CLAIM), (made, replace(CLAIM, namespace="else"))):
+        (planned,), _ = planned_pods([other], {}, [claim])
+        assert (planned.claims_cpus, planned.claimed) == (False, EMPTY)
+
+
+def test_a_claims_cpus_are_in_nobodys_pool() -> None:
+    """As an LSE Pod's: neither LS nor BE Pods run there, and what the claim's Pod has stays."""
+    user, ls, be = pod(1), pod(2, qos="LS", milli=500, limit=False), pod(3, qos="BE", milli=0)
+    user["spec"]["resourceClaims"] = [{"name": "x", "resourceClaimName": "mine"}]
+    node, _ = node_planned(replace(found(), told=[CLAIM]), [user, ls, be], (), (), {})
+    assert node.held == {"c/7": PodCpus(cpus=CLAIM.cpus, qos=QosClass.LSE)}
+    wanted = wanted_of(node)
+    left = MACHINE_Y.cpuset - CLAIM.cpus
+    assert joined(wanted.pools.shared) == joined(wanted.pools.best_effort) == left
+    assert wanted.pods[uid_of(1)] == PodWanted()
+    assert [wanted.pods[uid_of(one)].sandbox for one in (2, 3)] == [left, left]
+
+
+def test_where_nobody_says_which_claims_have_cpus_a_pod_with_one_stops_the_plan() -> None:
+    """An older service does not: nobody is bound to CPUs that may be a claim's."""
+    user = pod(1)
+    node, _ = node_planned(replace(found(), told=None), [user], (), (), {})
+    assert node.held == {}
+    user["spec"]["resourceClaims"] = [{"name": "x", "resourceClaimName": "mine"}]
+    with pytest.raises(InputError, match="which have CPUs"):
+        node_planned(replace(found(), told=None), [user], (), (), {})
+    assert node_planned(replace(found(), told=()), [user], (), (), {})[0].held == {}
 
 
 def test_the_services_word_counts_and_beside_it_no_proof_of_a_pod() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
 
 from agent.decide.node_cpus import FoundCpus, KubeletManagers
-from agent.decide.node_holdings import HeldByPod
+from agent.decide.node_holdings import CpuClaim, HeldByPod
 from agent.report.topology import build_topology
 from ledger.domain.annotations.node_cpu import KubeletCpuPolicy
 from ledger.domain.cpuset import parse_cpuset
@@ -69,6 +70,33 @@ def test_the_worked_pools_of_machine_x_are_on_it() -> None:
         {"namespace": "web", "name": "pod-e", "uid": "e", "cpuset": "6-7,18-19"},
         {"namespace": "web", "name": "pod-r", "uid": "r", "cpuset": "2-3,14-15"},
     ]
+
+
+def test_cpus_of_claims_are_in_no_pool_and_available_to_nobody() -> None:
+    """They are no Pod's: `pod-cpu-allocs` does not have them."""
+    found = found_cpus(MACHINE_X)
+    claim = CpuClaim(
+        claim_uid="c", position=7, namespace="ml", name="c", cpus=parse_cpuset("2-3,14-15")
+    )
+    made = built(replace(found, told=(claim,)))
+    for pools in ("cpu-shared-pools", "be-cpu-shared-pools"):
+        assert [one["cpuset"] for one in annotation(made, f"{KOORDINATOR}/{pools}")] == [
+            "0-1,4-5,12-13,16-17",
+            "6-11,18-23",
+        ]
+    assert not annotation(made, f"{KOORDINATOR}/pod-cpu-allocs")
+    cpus = [one["resources"][0] for one in made["zones"]]
+    assert [one["available"] for one in cpus] == ["8", "12"]
+
+
+def test_claims_that_nobody_tells_of_are_no_reason_to_guess() -> None:
+    """A Pod that uses one may have CPUs by it."""
+    user = pod_here("u")
+    user["spec"] = {"resourceClaims": [{"name": "x", "resourceClaimName": "c"}]}
+    found = found_cpus(MACHINE_X, pods=[user])
+    with pytest.raises(InputError, match="which have CPUs"):
+        built(found)
+    assert built(replace(found, told=()))
 
 
 def test_kubelets_policies_and_whom_it_pinned_are_on_it() -> None:

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import stat
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from agent.decide.node_holdings import CpuClaim
 from agent.https import token_in
 from agent.service.keeping import Copy, CopyFile
 from agent.service.own_node import ProofKeys, node_of_token, pod_of_token
+from agent.service.wire import written
+from ledger.domain.cpuset import parse_cpuset
 from ledger.domain.errors import InputError
 from ledger.signing import published
 from tests.support.proofs import KEY, OTHER_KEY, held, holds, word
 
 COPY = Copy(
-    known=replace(word(40, held("p", 30, holds("0", "y")), held("q", 35)), ended={"z": 41}),
+    known=replace(
+        word(40, held("p", 30, holds("0", "y")), held("q", 35)),
+        ended={"z": 41},
+        cpu_claims=(
+            CpuClaim(claim_uid="c", position=7, namespace="ml", name="c", cpus=parse_cpuset("2-3")),
+        ),
+    ),
     at=7,
     boot_id="now",
 )
@@ -33,6 +44,22 @@ def test_what_was_written_is_read_and_nobody_else_may(tmp_path: Path) -> None:
     assert file.read() == COPY
     assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
     assert list(tmp_path.iterdir()) == [file.path]
+
+
+def test_a_copy_from_before_claims_were_told_does_not_say_that_there_are_none(
+    tmp_path: Path,
+) -> None:
+    """Until the service is heard that is not known."""
+    old = msgspec.json.decode(written(COPY.known, at=1, boot_id="b", ended={}))
+    del old["cpu_claims"]
+    body = msgspec.json.encode(old)
+    head = json.dumps({"format": 1, "sha256": hashlib.sha256(body).hexdigest()}).encode()
+    file = CopyFile(tmp_path)
+    file.path.write_bytes(head + b"\n" + body + b"\n")
+    file.path.chmod(0o600)
+    copy = file.read()
+    assert copy is not None
+    assert (copy.known.cpu_claims, copy.known.held) == (None, COPY.known.held)
 
 
 def test_a_copy_that_was_cut_or_changed_is_none(tmp_path: Path) -> None:

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from agent.decide.node_holdings import NodeHoldings
+from agent.decide.node_holdings import CpuClaim, NodeHoldings
 from agent.decide.pod_words import pod_words
 from agent.https import NoAnswerError
 from agent.kubelet.watch import Pod, PodsHere, read_pods
 from agent.plugin.held import HeldHere
 from agent.report.held import Asked
 from ledger.domain.annotations.proof import ProvenContainer
+from ledger.domain.cpuset import parse_cpuset
 from ledger.domain.errors import InputError
 from tests.support.loops import run_in_virtual_time
 from tests.support.proofs import believing, held, holds, word
@@ -93,6 +94,20 @@ def test_what_is_not_known_is_not_guessed(
 ) -> None:
     """The container waits."""
     assert not here(holds("0", "x"), **words).devices_of(pod_uid, container)
+
+
+def test_another_claim_with_cpus_is_told_and_no_pod() -> None:
+    """A round of the report begins; nothing is prepared or shown for it."""
+    mine = here(holds("0", "x"))
+    before = (mine.version(), mine.pods(), mine.cpu_claims())
+    claim = CpuClaim(claim_uid="c", position=7, namespace="ml", name="c", cpus=parse_cpuset("2-3"))
+    known = replace(word(7, held("p", 5, holds("0", "x"))), cpu_claims=(claim,))
+    other = HeldHere(Word(known), mine._pods, believing())
+    assert before[2] is None
+    assert (other.cpu_claims(), other.pods()) == ((claim,), before[1])
+    assert other.version() != before[0]
+    assert not other.is_held("c")
+    assert other.shown_to("c") == ()
 
 
 def test_names_that_kubelet_has_not_told_are_waited_for() -> None:

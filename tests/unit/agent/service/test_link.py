@@ -77,6 +77,26 @@ def test_it_knows_the_holdings_of_its_node_and_then_every_change(world: Linked) 
     assert all(path.startswith("/agents/v1/changes?after=") for path in paths[1:])
 
 
+def test_it_knows_the_claims_with_cpus_and_takes_none_for_a_pod(world: Linked) -> None:
+    """At first, when one comes and when one ends; by the changes, which it waits for."""
+
+    def cpus(link: ServiceLink) -> list[tuple[str, str]]:
+        claims = link.holdings.cpu_claims if link.holdings else None
+        return [(one.name, str(one.cpus)) for one in claims or ()]
+
+    async def act(link: ServiceLink) -> None:
+        world.scene.claim("c", "2-3")
+        await until(link, lambda: cpus(link) == [("c", "2-3")])
+        world.scene.claim("d", "6-7")
+        await until(link, lambda: cpus(link) == [("c", "2-3"), ("d", "6-7")])
+        world.scene.claim_ends("c")
+        await until(link, lambda: cpus(link) == [("d", "6-7")])
+        assert pods_of(link) == set()
+
+    world.run(act)
+    assert len(world.asked) < 20, "it waits in between"
+
+
 def test_who_asks_seldom_waits_for_the_connection_that_is_there(world: Linked) -> None:
     """Until a question for changes is answered; the next one waits for its answer."""
 

@@ -13,6 +13,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from msgspec.structs import replace
 
 from agent.decide.following import OTHER_NODE
+from agent.service.wire import read_beside
 from ledger.domain.annotations.proof import decode_proof
 from ledger.domain.cpuset import parse_cpuset
 from ledger.domain.errors import LedgerError
@@ -93,6 +94,52 @@ def test_a_node_is_told_what_is_held_there_and_nothing_of_another() -> None:
     assert (held["pod_uid"], held["phase"], held["kind"]) == ("pod-p", "bound", "granted")
     [of_pod] = held["containers"]
     assert of_pod["devices"][0].items() >= {"device_id": "GPU-a-0", "core_percent": 50}.items()
+
+
+def test_a_node_is_told_which_claims_have_cpus_and_no_claim_is_a_holding() -> None:
+    """Those of its own with CPUs, the oldest first; whatever it asks."""
+    scene = Scene()
+    _, before = scene.get("holdings")
+    scene.claim("c", "2-3")
+    scene.claim("cards alone", "")
+    scene.claim("of b", "4-5", on="b")
+    _, body = scene.get("holdings")
+    assert (before["cpu_claims"], body["holdings"]) == ([], [])
+    [one] = body["cpu_claims"]
+    said = {"claim_uid": "claim-c", "namespace": "ml", "name": "c", "cpus": "2-3"}
+    assert one == {**said, "position": before["position"] + 1}
+    _, changed = scene.get(f"changes?after={before['position']}")
+    assert (changed["cpu_claims"], changed["changes"]) == ([one], [])
+    read = read_beside(json.dumps(body).encode()).cpu_claims
+    assert read is not None
+    assert [(one.name, one.cpus) for one in read] == [("c", parse_cpuset("2-3"))]
+
+
+def test_who_knows_other_claims_with_cpus_is_answered_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One came, or has ended, between two questions; an older agent does not say."""
+    scene = Scene()
+    first = scene.live.view.position + 1
+    waited: list[str] = []
+
+    async def wait(node_uid: str, *_: object) -> None:
+        waited.append(node_uid)
+
+    monkeypatch.setattr(scene.agents.log, "wait", wait)
+
+    def waits(known: str) -> bool:
+        waited.clear()
+        assert scene.get(f"changes?after={scene.live.view.position}&seconds=20{known}")[0] == 200
+        return waited == ["uid-a"]
+
+    assert waits("&cpu_claims=0/0")
+    scene.claim("c", "2-3")
+    assert not waits("&cpu_claims=0/0")
+    assert waits(f"&cpu_claims=1/{first}")
+    assert waits("")
+    scene.claim_ends("c")
+    assert not waits(f"&cpu_claims=1/{first}")
 
 
 def test_changes_since_a_position_are_told_once_in_order() -> None:
