@@ -19,14 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from agent.cpus.changes import Changes
-from agent.decide.cgroups import (
-    NO_QUOTA,
-    CgroupDriver,
-    CgroupFile,
-    CgroupNow,
-    CgroupTree,
-    CgroupVersion,
-)
+from agent.decide.cgroups import NO_QUOTA, CgroupFile, CgroupNow, CgroupTree, CgroupVersion
 from ledger.domain.cpuset import CpuSet, parse_cpuset
 from ledger.domain.errors import InputError
 
@@ -38,7 +31,6 @@ _PERIOD: Final = "cpu.cfs_period_us"
 _USAGE: Final = "cpuacct.usage"
 _OF_CPU: Final = frozenset({CgroupFile.QUOTA, _PERIOD, _USAGE})
 """Of v1's hierarchy of cpu."""
-_PERIOD_DEFAULT: Final = 100_000
 _BYTES_MAX: Final = 8192
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -111,13 +103,8 @@ class Kubepods:
             there = {each.name for each in entries}
         if CgroupFile.CPUS not in there:
             raise InputError("no cgroup with cpuset", place=str(folder))
-        of_systemd = folder.name.endswith(".slice")
-        self._tree = CgroupTree(
-            version=CgroupVersion.V2 if "cgroup.controllers" in there else CgroupVersion.V1,
-            driver=CgroupDriver.SYSTEMD if of_systemd else CgroupDriver.CGROUPFS,
-            kernel=kernel,
-            kubepods=folder.name,
-        )
+        version = CgroupVersion.V2 if "cgroup.controllers" in there else CgroupVersion.V1
+        self._tree = CgroupTree(version=version, kernel=kernel)
         self._look_at(self._top)
 
     @property
@@ -149,11 +136,13 @@ class Kubepods:
         else:
             there = self._by_watch
             self._dirty.update(there[number].path for number in changed if number in there)
-        dirty, self._dirty = sorted(self._dirty), set()  # what is above comes first
-        for path in dirty:
+        for path in sorted(self._dirty):  # what is above comes first
+            self._dirty.discard(path)
             if path in self._by_path:
                 self._look_at(self._by_path[path])
         found = [now for path in sorted(self._by_path) if (now := self._by_path[path].now)]
+        if self.cut and self._tree.version is CgroupVersion.V1:  # tasks may be where nobody looks
+            found = [replace(one, populated=True) if one.path in self.cut else one for one in found]
         return replace(self._tree, cgroups=tuple(found))
 
     def write(self, path: str, file: CgroupFile, value: str) -> None:
@@ -194,6 +183,7 @@ class Kubepods:
 
     def _look_at(self, one: _Cgroup) -> None:
         """Read a cgroup and what is new below it; forget what has ended."""
+        self._dirty.add(one.path)  # until all of that is done
         inodes: dict[str, int] = {}
         try:
             one.now = self._read(one)
@@ -216,6 +206,8 @@ class Kubepods:
         self.cut.discard(one.path)
         for name in sorted(inodes.keys() - one.below.keys()):
             self._enter(one, name)
+        if self._cpu < 0 or one.quota >= 0:  # v1: made in one hierarchy after the other
+            self._dirty.discard(one.path)
 
     def _enter(self, above: _Cgroup, name: str) -> None:
         depth = above.path.count("/") + 1 if above.path else 0
@@ -241,22 +233,31 @@ class Kubepods:
             self._look_at(one)
 
     def _opened(self, path: str, handle: int, pod_uid: str = "", container: str = "") -> _Cgroup:
-        self._nested[container] += 1
-        one = self._by_path[path] = _Cgroup(
+        one = _Cgroup(
             path=path,
             handle=handle,
             inode=os.fstat(handle).st_ino,
-            watches=[self._changes.add(handle)],
+            watches=[self._watched(handle)],
             pod_uid=pod_uid,
             container=container,
         )
-        self._by_watch[one.watches[0]] = one
+        self._nested[container] += 1
+        self._by_watch[one.watches[0]] = self._by_path[path] = one
         return one
+
+    def _watched(self, handle: int) -> int:
+        """Return the number of a folder's watch. Raises OSError: the folder is closed."""
+        try:
+            return self._changes.add(handle)
+        except OSError:
+            os.close(handle)
+            raise
 
     def _forget(self, one: _Cgroup) -> None:
         for each in [*one.all()]:
             self._by_path.pop(each.path, None)
             self.cut.discard(each.path)
+            self._dirty.discard(each.path)
             self._nested[each.container] -= 1
             for watch in each.watches:
                 self._by_watch.pop(watch, None)
@@ -271,37 +272,30 @@ class Kubepods:
         if one is self._top:
             _text(here, CgroupFile.CPUS)  # kubelet turns the controller on: else it has ended
         cpus, mems = _list(here, CgroupFile.CPUS), _list(here, CgroupFile.MEMS)
-        if self._tree.version is CgroupVersion.V1:
-            quota = NO_QUOTA, _PERIOD_DEFAULT
-            if self._cpu >= 0:
-                try:
-                    folder = self._folder_of(one, CgroupFile.QUOTA)
-                    quota = _number(folder, CgroupFile.QUOTA), _number(folder, _PERIOD)
-                except FileNotFoundError:  # made in one hierarchy after the other
-                    self._dirty.add(one.path)
-            return CgroupNow(
-                path=one.path,
-                pod_uid=one.pod_uid,
-                container=one.container,
-                cpus=cpus,
-                effective=cpus,
-                mems=mems,
-                effective_mems=mems,
-                quota=quota[0],
-                period=quota[1],
-                populated=bool(_text(here, "cgroup.procs", 1)),
-            )
-        quota_text, _, period = _text_or(here, CgroupFile.MAX, "max 100000").partition(" ")
-        return CgroupNow(
+        now = CgroupNow(
             path=one.path,
             pod_uid=one.pod_uid,
             container=one.container,
             cpus=cpus,
-            effective=_list(here, "cpuset.cpus.effective"),
+            effective=cpus,
             mems=mems,
+            effective_mems=mems,
+        )
+        if self._tree.version is CgroupVersion.V1:
+            now = replace(now, populated=bool(_text(here, "cgroup.procs", 1)))
+            with suppress(FileNotFoundError):
+                if self._cpu >= 0:
+                    folder = self._folder_of(one, CgroupFile.QUOTA)
+                    quota, period = _number(folder, CgroupFile.QUOTA), _number(folder, _PERIOD)
+                    now = replace(now, quota=quota, period=period)
+            return now
+        quota_text, _, period_text = _text_or(here, CgroupFile.MAX, "max 100000").partition(" ")
+        return replace(
+            now,
+            effective=_list(here, "cpuset.cpus.effective"),
             effective_mems=_list(here, "cpuset.mems.effective"),
             quota=NO_QUOTA if quota_text == "max" else int(quota_text),
-            period=int(period),
+            period=int(period_text),
             exclusive=_list(here, CgroupFile.EXCLUSIVE),
             partition=_text_or(here, CgroupFile.PARTITION),
             populated="populated 1" in _text_or(here, "cgroup.events"),
@@ -319,9 +313,8 @@ class Kubepods:
                 finally:
                     os.close(here)
                 here = below
-            one.quota = here
-            one.watches.append(self._changes.add(here))
-            self._by_watch[one.watches[-1]] = one
+            one.watches.append(self._watched(here))
+            self._by_watch[one.watches[-1]], one.quota = one, here
         return one.quota
 
 
@@ -352,3 +345,11 @@ def _list(folder: int, name: str) -> CpuSet:
 
 def _number(folder: int, name: str) -> int:
     return int(_text(folder, name))
+
+
+def version_of_kernel(release: str) -> tuple[int, int]:
+    """Return major and minor of a release such as `6.12-rc1`. Raises InputError: it has none."""
+    numbers = re.match(r"(\d+)\.(\d+)", release)
+    if numbers is None:
+        raise InputError(f"no release of a kernel: {release!r}")
+    return int(numbers[1]), int(numbers[2])

@@ -536,8 +536,8 @@ def _of_crossing(
     """Yield the Pods that run on CPUs which, by the ledger, others have to themselves."""
     head = f"{drift.CPUS_NOT_EXCLUSIVE}/{state.uid}/"
     spoken = sight.crossing
-    if spoken is None:  # what is open stays
-        spoken = {one.removeprefix(head): EMPTY for one in sight.open if one.startswith(head)}
+    if spoken is None:  # what is open stays, for as long as the API has the Pod
+        spoken = {uid: EMPTY for uid in known if f"{head}{uid}" in sight.open}
     for uid, cpus in sorted(spoken.items()):
         others = [one for one in state.everyone() if one.pod_uid != uid]
         owners = [one for one in others if not cpus.isdisjoint(one.cpuset)]

@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from agent.cpus.binder import MARK, NOT_BOUND, Binder, Problem, Round
 from agent.cpus.suppression import SAMPLE_SECONDS, Suppression
 from agent.cpus.switch import Switch
-from agent.cpus.tree import Kubepods
+from agent.cpus.tree import Kubepods, version_of_kernel
 from agent.decide.cgroup_plan import plan_removal
 from agent.decide.node_cpus import FoundCpus
 from agent.decide.planned_pods import (
@@ -142,8 +142,7 @@ def opened_tree(options: CpusOptions) -> Kubepods:
             raise with_next(missing, "name kubelet's cgroup of all Pods")
         if top.parent.name == "cpuset":
             cpu = mount / "cpu" / top.name
-    major, minor = os.uname().release.split(".")[:2]
-    return Kubepods(top, cpu, (int(major), int(minor)))
+    return Kubepods(top, cpu, version_of_kernel(os.uname().release))
 
 
 async def restore(options: CpusOptions) -> tuple[list[str], list[str]]:

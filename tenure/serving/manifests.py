@@ -480,9 +480,8 @@ def cpus(
     values = {**locals()}
     name = kubepods.rpartition("/")[2]
     for option, path in (("--kubepods", kubepods), ("--kubepods-cpu", kubepods_cpu or kubepods)):
-        if not (
-            path.startswith("/sys/fs/cgroup/") and path.endswith(f"/{name}") and "pods" in name
-        ):
+        is_below = path.startswith("/sys/fs/cgroup/") and ".." not in path.split("/")
+        if not (is_below and path.endswith(f"/{name}") and "pods" in name):
             raise InputError(f"not a cgroup of all Pods: value={path!r}", field=option)
     if nri and not bind:
         missing = InputError("the runtime binds where binding is asked for", field="--nri")

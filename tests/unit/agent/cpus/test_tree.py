@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 from collections.abc import Iterator
@@ -11,8 +12,9 @@ from typing import Any
 import pytest
 
 from agent.cpus import tree
-from agent.cpus.tree import GoneError, Kubepods
-from agent.decide.cgroups import CgroupDriver, CgroupFile, CgroupNow
+from agent.cpus.changes import Changes
+from agent.cpus.tree import GoneError, Kubepods, version_of_kernel
+from agent.decide.cgroups import CgroupFile, CgroupNow, CgroupVersion
 from ledger.domain.cpuset import parse_cpuset
 from ledger.domain.errors import InputError
 from tests.support.cgroup_trees import CONTAINERS, FakeTree, Layout, id_of, uid_of
@@ -66,9 +68,7 @@ def test_pods_and_containers_are_told_by_the_names_of_their_cgroups(
     assert there[static].pod_uid == "a" * 32
     assert there[""].pod_uid == ""
     assert not [path for path in there if path.startswith("foreign")]
-    said = pods.look()
-    assert (said.version, said.driver) == (fake.layout.version, CgroupDriver(fake.layout.driver))
-    assert said.kubepods == fake.layout.top
+    assert pods.look().version == fake.layout.version
     order = list(there)
     assert all(order.index(path) > order.index(path.rpartition("/")[0]) for path in order[1:])
 
@@ -176,6 +176,72 @@ def test_cgroups_of_one_container_are_bounded(
     assert other in there
     assert sum(path.startswith(f"{inside}/") for path in there) == 4
     assert pods.cut == {inside}
+
+
+def test_a_container_of_which_not_all_is_looked_at_may_have_tasks(
+    fake: FakeTree, pods: Kubepods, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of v2 the kernel tells it of all below; v1 tells of each cgroup alone."""
+    monkeypatch.setattr(tree, "NESTED_MAX", 2)
+    inside = f"{fake.pod(1, containers=[1])}/{fake.layout.container(id_of(1))}"
+    for number in range(4):
+        fake.make(f"{inside}/own-{number}")
+        fake.say(f"{inside}/own-{number}", "", "cgroup.procs")
+    fake.say(inside, "", "cgroup.procs")
+    if fake.layout.version == CgroupVersion.V2:
+        fake.say(inside, "populated 0\nfrozen 0\n", "cgroup.events")
+    assert found(pods)[inside].populated is (fake.layout.version == CgroupVersion.V1)
+    for number in range(4):
+        fake.remove(f"{inside}/own-{number}")
+    assert not found(pods)[inside].populated
+
+
+def number_of_open() -> int:
+    """Return how many files this process has open."""
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+@pytest.mark.parametrize("fails", [1, 2])
+def test_a_cgroup_that_could_not_be_watched_is_tried_again_and_leaves_nothing_open(
+    fake: FakeTree, pods: Kubepods, monkeypatch: pytest.MonkeyPatch, fails: int
+) -> None:
+    """Watches are bounded for each user of the machine: an error of it is no leak a round."""
+    assert found(pods)
+    really, calls = Changes.add, itertools.count(1)
+
+    def add(self: Changes, folder: int) -> int:
+        if next(calls) >= fails:
+            raise OSError(errno.ENOSPC, "no watch is left")
+        return really(self, folder)
+
+    path = fake.pod(1, containers=[1])
+    open_before = number_of_open()
+    with monkeypatch.context() as patch:
+        patch.setattr(Changes, "add", add)
+        for _ in range(5):
+            with pytest.raises(OSError, match="no watch is left"):
+                pods.look()
+        assert number_of_open() <= open_before + fails - 1
+    there = found(pods)
+    inside = f"{path}/{fake.layout.container(id_of(1))}"
+    assert {path, inside} <= there.keys()
+    fake.say(inside, "1")
+    assert found(pods)[inside].cpus == parse_cpuset("1")
+
+
+@pytest.mark.parametrize(
+    ("release", "version"),
+    [("6.12.9-amd64", (6, 12)), ("6.12-rc1", (6, 12)), ("5.4.0", (5, 4))],
+)
+def test_a_kernel_is_told_by_its_release(release: str, version: tuple[int, int]) -> None:
+    """Whatever a distribution adds to it."""
+    assert version_of_kernel(release) == version
+
+
+def test_what_names_no_kernel_is_refused() -> None:
+    """No number of it is made up."""
+    with pytest.raises(InputError, match="no release of a kernel"):
+        version_of_kernel("linux")
 
 
 def test_a_tree_that_is_too_large_is_cut_and_named(

@@ -251,7 +251,14 @@ CASES: dict[str, tuple[str, Sight]] = {
     ),
     "a Pod on CPUs that another had to itself, of which nobody has spoken since": (
         drift.CPUS_NOT_EXCLUSIVE,
-        sight(crossing=None, open=frozenset({"CpusNotExclusive/uid-a/x"})),
+        sight(
+            pods={
+                **pod(),
+                "x": replace(POD, uid="x", name="other", is_ours=False, holds=False, given=b""),
+            },
+            crossing=None,
+            open=frozenset({"CpusNotExclusive/uid-a/x"}),
+        ),
     ),
     "no proof": (drift.PROOF_MISSING, sight(pods=pod(proof=b""))),
     "a proof that nobody believes": (
@@ -342,14 +349,19 @@ def test_every_kind_has_a_case() -> None:
         pytest.param({"p": parse_cpuset("0-1")}, {}, id="its own"),
         pytest.param({}, {"open": frozenset({"CpusNotExclusive/uid-a/x"})}, id="nobody any more"),
         pytest.param({"y": parse_cpuset("0-1")}, {"other": "Succeeded"}, id="a Pod that has ended"),
+        pytest.param(
+            None,
+            {"open": frozenset({"CpusNotExclusive/uid-a/x"})},
+            id="a Pod that the API has no more, of which nobody has spoken since",
+        ),
     ],
 )
 def test_who_crosses_nobodys_cpus_is_no_drift(
-    crossing: dict[str, CpuSet], more: dict[str, Any]
+    crossing: dict[str, CpuSet] | None, more: dict[str, Any]
 ) -> None:
     """The node's word counts beside what the ledger has now: a holder may have gone since."""
     ended = {"y": replace(POD, uid="y", name="other", ended=more.pop("other", ""))}
-    pods = {**pod(), **ended} if "y" in crossing else pod()
+    pods = {**pod(), **ended} if "y" in (crossing or ()) else pod()
     held = state(holding(cpuset=parse_cpuset("0-1")))
     assert disagreements(sight(held, pods=pods, crossing=crossing, **more)) == []
 

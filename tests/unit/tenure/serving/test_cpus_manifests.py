@@ -116,6 +116,8 @@ def test_the_socket_of_nri_is_mounted_where_that_is_asked_for() -> None:
     [
         ["--kubepods", "/sys/fs/cgroup"],
         ["--kubepods", "/kubepods.slice"],
+        ["--kubepods", "/sys/fs/cgroup/../x/pods"],
+        ["--kubepods-cpu", "/sys/fs/cgroup/cpu/../../kubepods.slice"],
         ["--kubepods-cpu", "/sys/fs/cgroup/cpu/other"],
         ["--service", "http://a"],
         ["--nri"],
