@@ -24,6 +24,7 @@ REWRITE_SECONDS: Final = 60.0
 BOUND, NOT_BOUND = "Bound", "CPUsNotBound"
 REWRITTEN, TOO_MANY, DOUBTED = "RewrittenByAnother", "TooManyCgroups", "NotBelieved"
 NRI_AWAY, NRI_OFF, ANOTHER_PLUGIN = "NRIAway", "NRIOff", "AnotherPlugin"
+CALLED_GONE: Final = "CalledGone"
 _NOTED: Final = {UnboundReason.NO_PARTITION, NRI_AWAY, NRI_OFF}
 _WORDS_MAX: Final = 8
 

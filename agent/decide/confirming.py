@@ -105,12 +105,14 @@ class Confirming:
             outlive us: they are kept on disk before the message is sent.
         told: key of a holding -> when it was said last that it was assigned.
         runs_at: when it was said last what runs, or crosses; `ran`: and what that was.
+        since: key of a holding -> since when kubelet does not have its Pod; before all = it had.
     """
 
     gone: frozenset[str] = frozenset()
     told: Mapping[tuple[str, int], float] = field(default_factory=dict)
     ran: frozenset[object] | None = None
     runs_at: float = float("-inf")
+    since: Mapping[tuple[str, int], float] = field(default_factory=dict)
 
     def may_start(self, pod_uid: str) -> bool:
         """Tell whether a container of a Pod may start: the service does not think it gone."""
@@ -131,6 +133,7 @@ def said(
     gated: bool = True,
     asked: Collection[EndingClaim] = (),
     given: Callable[[HeldByPod, Look], GivenNow | None] | None = None,
+    most: int = PODS_MAX,
 ) -> tuple[Confirming, Said]:
     """
     Return what is to be said now, and what we know once it was sent, whatever comes of it.
@@ -144,8 +147,8 @@ def said(
     """
     held = known.pods()
     runs_here = _there(look)
-    back = tuple(sorted(state.gone & (runs_here | wants)))[:PODS_MAX]
-    room = PODS_MAX - len(back)
+    back = tuple(sorted(state.gone & (runs_here | wants)))[:most]
+    room = most - len(back)
     sure = look.complete and look.places is not None
     of_claims = None if look.blind or not sure else look.claims  # what a claim holds we don't know
     claims = ended(asked, of_claims, runs_here | wants)[:room]
@@ -207,8 +210,8 @@ def unanswered(state: Confirming, message: Said) -> Confirming:
     """Take note that no answer came: all of it is said again, and may have been heard."""
     keys = {(uid, attempt) for uid, attempt, _ in message.assigned}
     told = {key: at for key, at in state.told.items() if key not in keys}
-    is_told = message.runs is None and message.crossing is None
-    runs_at = state.runs_at if is_told else float("-inf")
+    is_told = message.is_empty or message.runs is not None or message.crossing is not None
+    runs_at = float("-inf") if is_told else state.runs_at
     return replace(state, told=told, runs_at=runs_at)
 
 

@@ -10,9 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from agent.decide.cgroups import CgroupNow, CgroupTree, PodPlanned
-from agent.decide.confirming import AGAIN_SECONDS, Confirming, GivenNow, Look, Said, said
+from agent.decide.confirming import (
+    AGAIN_SECONDS,
+    PODS_MAX,
+    Confirming,
+    GivenNow,
+    Look,
+    Said,
+    said,
+)
 from agent.decide.container_cpus import KubeQos
 from agent.decide.node_holdings import GRANTED, LOST, HeldByPod, NodeHoldings
 from agent.decide.pools import PodCpus
@@ -20,7 +29,10 @@ from ledger.domain.annotations.proof import EVERY, BoundContainer
 from ledger.domain.annotations.qos import QosClass
 from ledger.domain.cpuset import EMPTY, CpuSet, union
 
-_INIT = "init-"
+COMING_SECONDS: Final = 30.0
+"""Kubelet hears of a Pod that is reserved or bound within this time, if it ever does."""
+_INIT: Final = "init-"
+_COMING: Final = {"reserved", "bound"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +65,9 @@ def said_of_cpus(
     """
     Return what is to be said now, as `confirming.said`.
 
+    Nothing is said once in a while where not every cgroup was read: who says nothing is away. A Pod
+    that kubelet may hear of yet is not called gone at once, for it would start without its CPUs.
+
     Args:
         owners: by UID of a Pod or a claim, who has CPUs of its own.
     """
@@ -64,15 +79,35 @@ def said_of_cpus(
 
     live = frozenset(one.pod_uid for one in containers)
     look = Look(places=here.places, live=live, complete=here.complete)
-    after, message = said(state, of_cpus(known), look, now=now, given=given)
-    after = replace(after, ran=state.ran, runs_at=state.runs_at)
-    message = replace(message, runs=None)  # that is the agent's to say
-    crossing = crossings(containers, here.planned, owners)
-    told = frozenset(crossing.items())
-    if here.complete and (told != state.ran or now - state.runs_at >= AGAIN_SECONDS):
-        message = replace(message, crossing=crossing)
-        after = replace(after, ran=told, runs_at=now)
-    return after, message
+    there, own = live | frozenset(here.places or ()), of_cpus(known)
+    since = {
+        key: float("-inf") if one.pod_uid in there else state.since.get(key, now)
+        for key, one in own.held.items()
+    }
+    coming = {
+        one.pod_uid
+        for key, one in own.held.items()
+        if one.phase in _COMING and now - since[key] < COMING_SECONDS
+    }
+    crossing = dict(sorted(crossings(containers, here.planned, owners).items())[:PODS_MAX])
+    told, is_due = frozenset(crossing.items()), now - state.runs_at >= AGAIN_SECONDS
+    tells = here.complete and (is_due or told != state.ran)
+    after, message = said(
+        state,
+        own,
+        look,
+        now=now,
+        wants=coming - state.gone,
+        given=given,
+        most=PODS_MAX - len(crossing) * tells,
+    )
+    after = replace(
+        after,
+        since=since,
+        ran=told if tells else state.ran,
+        runs_at=now if tells or is_due else state.runs_at,
+    )
+    return after, replace(message, runs=None, crossing=crossing if tells else None)
 
 
 def of_cpus(known: NodeHoldings) -> NodeHoldings:
@@ -127,13 +162,10 @@ def _containers(tree: CgroupTree) -> Iterable[CgroupNow]:
 def _by_place(
     here: CpusHere, containers: Iterable[CgroupNow]
 ) -> dict[str, list[tuple[str, CgroupNow]]]:
-    """Return each Pod's containers with their places, empty of one that kubelet does not list."""
+    """Return each Pod's containers by place; that of a sandbox, and of one made anew, is empty."""
     names = {one.id: one.name for pod in here.planned for one in pod.containers if one.id}
-    sandboxes = {pod.sandbox for pod in here.planned}
     found: dict[str, list[tuple[str, CgroupNow]]] = {}
     for one in containers:
-        if one.container in sandboxes:
-            continue
         places = (here.places or {}).get(one.pod_uid, {})
         place = places.get(names.get(one.container, ""), EVERY)
         found.setdefault(one.pod_uid, []).append((place, one))
@@ -158,7 +190,7 @@ def _given(
     different = tuple(each for each in bound if each.cpus != own)
     if different:
         return different, True
-    is_started = any(not each.index.startswith(_INIT) for each in bound)
+    is_started = any(each.index and not each.index.startswith(_INIT) for each in bound)
     return (bound, False) if is_started else None
 
 

@@ -231,8 +231,10 @@ class Agents:
         )
 
     def _has_cpu_process(self, state: NodeState) -> bool:
-        """Tell whether a node has a CPU process: it was heard, or has left its condition there."""
-        return state.uid in self._voices[Role.CPUS].heard or state.name in self.ready.with_cpus
+        """Tell whether a node has a CPU process: its condition is there, or it is heard of."""
+        heard = self._voices[Role.CPUS].heard.get(state.uid)
+        speaks = heard is not None and self._silence(heard) < SILENT_SECONDS
+        return speaks or state.name in self.ready.with_cpus
 
     def seconds(self) -> list[float]:
         """Return for how long each agent could have been heard and was not."""

@@ -97,12 +97,13 @@ async def serve_cpus(options: CpusOptions) -> None:
         spoken = CpuWords(told, options.state)
         known = Known(told, switch, reader_of(options, kubelet), spoken.gone)
         rounds = Rounds(binder, switch, known, registry, dry_run=options.dry_run)
+        rounds.beside.append(spoken.problems)
         rounds.heard.append(spoken.take)
-        rounds.begun = spoken.begin
+        rounds.begun, spoken.again = spoken.begin, rounds.soon.set
         if options.nri is not None:
             runtime = ByRuntime(options.nri, rounds, told.pods)
             rounds.heard.append(runtime.publish)
-            rounds.beside = runtime.problems
+            rounds.beside.append(runtime.problems)
             tasks.append(runtime.nri.run())
         if percent := options.best_effort_threshold:
             stat = options.host / "proc/stat"
@@ -259,7 +260,7 @@ class Rounds:
     ) -> None:
         self.soon = asyncio.Event()
         self.heard: list[Callable[[Round], None]] = []
-        self.beside: Callable[[], tuple[Problem, ...]] = tuple
+        self.beside: list[Callable[[], tuple[Problem, ...]]] = []
         self.last: Round | None = None
         self.suppression: Suppression | None = None
         self._binder, self._switch, self._known = binder, switch, known
@@ -342,7 +343,8 @@ class Rounds:
         self._note(made)
 
     def _note(self, made: Round) -> None:
-        made = replace(made, problems=(*made.problems, *self.beside()))
+        beside = (problem for ask in self.beside for problem in ask())
+        made = replace(made, problems=(*made.problems, *beside))
         done, refused = made.applied.done, made.applied.refused
         self._problem = "; ".join(f"{one.write}: {one.reason}" for one in refused)
         self._writes.labels("done").inc(len(done))

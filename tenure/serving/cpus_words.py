@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from agent.cpus.binder import TOO_MANY, Round
+from agent.cpus.binder import CALLED_GONE, TOO_MANY, Problem, Round
 from agent.decide.confirming import Confirming, answered, unanswered
 from agent.decide.confirming_cpus import CpusHere, said_of_cpus
 from agent.decide.planned_pods import GONE
@@ -29,6 +30,7 @@ class CpuWords:
     def __init__(self, told: Told, folder: Path) -> None:
         """Know whom this node called gone before."""
         self._told, self._folder, self.state = told, folder, Confirming()
+        self.again: Callable[[], None] = lambda: None  # called where a round is to follow
         self.begin()
         self._look: tuple[Round, int | None] | None = None
         self._sequence: int | None = None
@@ -44,6 +46,12 @@ class CpuWords:
     def gone(self) -> frozenset[str]:
         """Return whom the service may think gone: they get no CPUs of their own."""
         return self.state.gone
+
+    def problems(self) -> tuple[Problem, ...]:
+        """Return who runs here without its own CPUs, for it was called gone."""
+        late = sorted(self.state.gone & self._running().keys())
+        words = "it was called gone, and that is not taken back yet"
+        return tuple(Problem(about=uid, reason=CALLED_GONE, words=words) for uid in late)
 
     def take(self, made: Round) -> None:
         """Take what a round found; it follows what was taken before the round at the latest."""
@@ -82,6 +90,8 @@ class CpuWords:
             self._become(answered(state, message, frozenset(uid for uid, _ in known.held)))
         else:  # another process of this node has spoken since
             self.state = unanswered(state, message)
+        if message.here or not verdicts.taken:
+            self.again()
 
     def _become(self, state: Confirming) -> None:
         """Know this from now on; whom we call gone is on disk before anybody is told."""
@@ -89,12 +99,15 @@ class CpuWords:
             write_durably(self._folder / GONE_FILE, msgspec.json.encode(sorted(state.gone)))
         self.state = state
 
-    def _here(self, made: Round) -> CpusHere:
-        pods, own = self._told.pods, self._told.own_pod[1]
+    def _running(self) -> dict[str, Mapping[str, str]]:
+        """Return by UID where the containers are of each Pod that kubelet runs or will."""
+        pods = self._told.pods
         runs = [pod for pod in pods.pods if text_in(pod, "status", "phase") not in _ENDED]
-        uids = [str(pod["metadata"]["uid"]) for pod in runs]
-        found = {uid: pods.words(uid) for uid in uids}
-        places = {uid: {} if word is None else word.places for uid, word in found.items()}
+        found = {uid: pods.words(uid) for uid in (str(pod["metadata"]["uid"]) for pod in runs)}
+        return {uid: {} if word is None else word.places for uid, word in found.items()}
+
+    def _here(self, made: Round) -> CpusHere:
+        pods, own, places = self._told.pods, self._told.own_pod[1], self._running()
         return CpusHere(
             tree=made.tree,
             planned=made.node.pods,

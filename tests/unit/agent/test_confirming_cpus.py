@@ -15,7 +15,7 @@ from agent.decide.cgroups import (
     PodPlanned,
 )
 from agent.decide.confirming import AGAIN_SECONDS, Confirming, Said, answered, unanswered
-from agent.decide.confirming_cpus import CpusHere, said_of_cpus
+from agent.decide.confirming_cpus import COMING_SECONDS, CpusHere, said_of_cpus
 from agent.decide.container_cpus import KubeQos
 from agent.decide.node_holdings import LOST, HeldByPod, NodeHoldings, all_holdings
 from agent.decide.pools import PodCpus
@@ -54,7 +54,6 @@ def planned(uid: str = "p", qos: QosClass = QosClass.LSR, **more: Any) -> PodPla
             ContainerPlanned(name="main", id=more.pop("id", f"{uid}-main")),
             ContainerPlanned(name="first", id=f"{uid}-first"),
         ),
-        sandbox=f"{uid}-pause",
     )
 
 
@@ -164,9 +163,10 @@ LOOKS: dict[str, tuple[CpusHere, list[tuple[str, str, str]]]] = {
         here(cgroup("p-new", "0-7"), cgroup(populated=False)),
         [("", "0-7", "0-7")],
     ),
-    "its sandbox runs nothing of it": (
+    "its sandbox alone: no container has started": (here(cgroup("p-pause")), []),
+    "its sandbox, on others": (
         here(cgroup("p-pause", "0-7"), cgroup()),
-        [("0", "0-3", "")],
+        [("", "0-7", "0-7")],
     ),
     "tasks in a cgroup of its own making": (
         here(cgroup(populated=False), cgroup(effective="1", below="/own")),
@@ -211,20 +211,41 @@ def test_what_is_right_is_said_again_after_a_while_and_what_differs_at_once() ->
 
 def test_who_has_no_cgroup_and_is_not_kubelets_is_gone() -> None:
     """Not who is to run, nor whose cgroup has a task, nor whoever nobody could look for."""
-    nothing = here(pods=(planned("other"),))
-    assert say(nothing).gone == ("p",)
+    nothing, ran = here(pods=(planned("other"),)), held(phase="assigned")
+    assert say(nothing, ran).gone == ("p",)
     assert say(nothing, held(cpus=EMPTY)).gone == (), "it speaks of CPUs alone"
     assert say(here(pods=(planned(),))).gone == ()
     assert say(here(cgroup("p-pause"), places={})).gone == ()
-    assert say(here(cgroup(populated=False), places={})).gone == ("p",)
-    assert say(replace(nothing, complete=False)).gone == ()
-    assert say(replace(nothing, places=None)).gone == ()
+    assert say(here(cgroup(populated=False), places={}), ran).gone == ("p",)
+    assert say(replace(nothing, complete=False), ran).gone == ()
+    assert say(replace(nothing, places=None), ran).gone == ()
     assert say(nothing, held(kind="observed", phase="observed")).gone == ("p",)
+
+
+@pytest.mark.parametrize("phase", ["reserved", "bound"])
+def test_who_may_come_yet_is_called_gone_after_a_while(phase: str) -> None:
+    """It would start without its CPUs; one that kubelet never hears of is not waited for."""
+    of, nothing = known(held(phase=phase)), here(pods=(planned("other"),))
+    state, message = said_of_cpus(Confirming(), of, nothing, {}, now=1.0)
+    assert message.gone == ()
+    state, message = said_of_cpus(state, of, nothing, {}, now=COMING_SECONDS)
+    assert message.gone == ()
+    state, message = said_of_cpus(state, of, nothing, {}, now=1.0 + COMING_SECONDS)
+    assert message.gone == ("p",)
+    _, message = said_of_cpus(replace(state, since={}), of, nothing, {}, now=99.0)
+    assert (message.gone, message.here) == (("p",), ()), "also by the process that comes after us"
+
+
+def test_who_kubelet_had_is_called_gone_at_once() -> None:
+    """Kubelet forgets a Pod after its end, and runs it no more."""
+    of = known(held())
+    state, _ = said_of_cpus(Confirming(), of, here(pods=(planned(),)), {}, now=0.0)
+    assert said_of_cpus(state, of, here(pods=(planned("q"),)), {}, now=1.0)[1].gone == ("p",)
 
 
 def test_who_was_called_gone_gets_no_cpus_before_that_is_taken_back() -> None:
     """The service may have given them to another by then."""
-    of = known(held())
+    of = known(held(phase="assigned"))
     state, message = said_of_cpus(Confirming(), of, here(pods=(planned("q"),)), {}, now=0.0)
     assert not state.may_start("p")
     state = answered(state, message, {"p"})

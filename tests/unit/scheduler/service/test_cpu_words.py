@@ -277,8 +277,9 @@ def test_each_numbers_its_own_messages() -> None:
 
 
 def test_a_silent_cpu_process_is_replaced_by_kubelets_word() -> None:
-    """As the agent is, each by its own silence."""
+    """As the agent is, each by its own silence; one that took its condition away is not missed."""
     scene = Both()
+    scene.condition("True")
     scene.say(CPUS)
     scene.say(AGENT)
     for _ in range(4):
@@ -287,6 +288,10 @@ def test_a_silent_cpu_process_is_replaced_by_kubelets_word() -> None:
     word = scene.word()
     assert word.cpus is not None
     assert (word.agent_ready, word.cpus.has_agent, word.cpus.agent_ready) == (True, True, False)
+    scene.condition(None)
+    assert scene.word().cpus is None
+    scene.say(CPUS)
+    assert scene.word().cpus is not None
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from agent.cpus.applying import Applied
-from agent.cpus.binder import TOO_MANY, Problem, Round
+from agent.cpus.binder import CALLED_GONE, NOT_BOUND, TOO_MANY, Problem, Round
 from agent.cpus.switch import CONDITION
 from agent.decide.cgroups import (
     CgroupNow,
@@ -40,6 +41,14 @@ from tests.support.proofs import ORIGIN, held_by_pod
 
 OWN = parse_cpuset("0-3")
 OURS = "ours"
+TREE = CgroupTree(version=CgroupVersion.V2)
+NODE = NodePlanned(
+    cpus=NodeCpus(
+        topology=cpu_topology_of([Cpu(id=n, core=n, socket=0, numa=0) for n in range(8)])
+    ),
+    held={},
+    pods=(),
+)
 
 
 class Played:
@@ -47,7 +56,9 @@ class Played:
 
     def __init__(self) -> None:
         held = (ProvenContainer(index=EVERY, cpus=OWN),)
-        one = held_by_pod(pod_uid="p", namespace="ml", pod_name="p", containers=held)
+        one = held_by_pod(
+            pod_uid="p", namespace="ml", pod_name="p", containers=held, phase="assigned"
+        )
         self.holdings: NodeHoldings = all_holdings(ORIGIN, 1, [one])
         self.is_heard = True
         self.sequence = 7
@@ -94,7 +105,9 @@ class Scene:
     def begin(self) -> None:
         """Begin, or begin anew."""
         told = type("T", (), {"link": self.played, "pods": self.played, "own_pod": ("o", OURS)})
+        self.asked: list[bool] = []
         self.words = CpuWords(cast("Told", told), self.folder)
+        self.words.again = lambda: self.asked.append(True)
 
     def round(self, effective: str | None, *problems: Problem) -> dict[str, Any] | None:
         """Let a round find a container on CPUs, or none, and confirm it; return what was said."""
@@ -102,7 +115,6 @@ class Scene:
         cgroup = CgroupNow(
             path="podp/c", pod_uid="p", container="c", cpus=cpus, effective=cpus, populated=True
         )
-        topology = cpu_topology_of([Cpu(id=n, core=n, socket=0, numa=0) for n in range(8)])
         pod = PodPlanned(
             uid="p",
             qos=QosClass.LSR,
@@ -112,8 +124,8 @@ class Scene:
         )
         held = {"p/1": PodCpus(cpus=OWN)}
         made = Round(
-            tree=CgroupTree(version=CgroupVersion.V2, cgroups=(cgroup,) if effective else ()),
-            node=NodePlanned(cpus=NodeCpus(topology=topology), held=held, pods=(pod,)),
+            tree=replace(TREE, cgroups=(cgroup,) if effective else ()),
+            node=replace(NODE, held=held, pods=(pod,)),
             plan=Plan(),
             applied=Applied(),
             problems=problems,
@@ -161,6 +173,20 @@ def test_who_was_called_gone_is_on_disk_and_bound_once_that_is_taken_back(scene:
     assert said is not None
     assert said["here"] == ["p"]
     assert "p" not in scene.words.gone()
+    assert scene.asked, "it is bound at once, in a round of its own"
+    assert not scene.words.problems()
+
+
+def test_a_pod_without_its_cpus_as_it_was_called_gone_is_a_problem(scene: Scene) -> None:
+    """The Node does not say Bound meanwhile; of one that is gone there is nothing to say."""
+    scene.played.uids = [OURS]
+    scene.round(None)
+    assert not scene.words.problems()
+    scene.played.uids, scene.played.away = ["p", OURS], True
+    [problem] = scene.words.problems()
+    assert (problem.about, problem.reason) == ("p", CALLED_GONE)
+    empty = Round(tree=TREE, node=NODE, plan=Plan(), applied=Applied(), problems=(problem,))
+    assert empty.condition(str).reason == NOT_BOUND
 
 
 def test_what_nobody_heard_is_said_again(scene: Scene) -> None:
@@ -170,6 +196,7 @@ def test_what_nobody_heard_is_said_again(scene: Scene) -> None:
         scene.round("0-3")
     scene.played.away, scene.played.taken = False, False
     assert scene.round("0-3") is not None
+    assert scene.asked, "at once"
     scene.played.taken = True
     said = scene.round("0-3")
     assert said is not None
