@@ -101,6 +101,12 @@ def test_it_says_on_its_own_node_that_it_binds_and_takes_that_back(mine: Api) ->
         ("", {"metadata": {"finalizers": ["a.test/b"]}}),
         ("", {"spec": {"unschedulable": True}}),
         ("/status", {"status": {"capacity": {"cpu": "512"}}}),
+        ("/status", {"status": {"nodeInfo": {"kubeletVersion": "v9.9.9"}}}),
+        ("/status", {"status": {"daemonEndpoints": {"kubeletEndpoint": {"Port": 4444}}}}),
+        ("/status", {"status": {"images": [{"names": ["a.test/b:1"], "sizeBytes": 1}]}}),
+        ("/status", {"status": {"volumesInUse": ["a.test/b"]}}),
+        ("/status", {"status": {"volumesAttached": [{"name": "a.test/b", "devicePath": ""}]}}),
+        ("/status", {"status": {"runtimeHandlers": [{"name": "other"}]}}),
         ("/status", {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}),
     ],
     ids=str,
@@ -109,6 +115,15 @@ def test_it_writes_nothing_else_of_its_node(mine: Api, part: str, change: dict[s
     """Least of all the label that lets it write."""
     reply = mine.patch(f"{NODES}/{MINE}{part}", change)
     assert (reply.status, "nothing of its Node but" in reply.message) == (403, True), reply.message
+
+
+def test_each_field_of_a_nodes_status_is_compared(plane: ControlPlane) -> None:
+    """The API server says which there are: a new one is named in the policy, or this fails."""
+    schemas = plane.api().get("/openapi/v3/api/v1").body["components"]["schemas"]
+    fields = schemas["io.k8s.api.core.v1.NodeStatus"]["properties"].keys()
+    [policy] = (one for one in printed_cpus() if one["kind"] == "ValidatingAdmissionPolicy")
+    words = " ".join(one["expression"] for one in policy["spec"]["validations"])
+    assert [one for one in sorted(fields) if f"oldObject.?status.?{one}" not in words] == []
 
 
 def test_it_writes_nothing_of_another_node(mine: Api) -> None:
