@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from agent.cpus.binder import MARK, NOT_BOUND, Binder, Problem, Round
 from agent.cpus.suppression import SAMPLE_SECONDS, Suppression
-from agent.cpus.switch import Switch
+from agent.cpus.switch import CONDITION, Switch
 from agent.cpus.tree import Kubepods, version_of_kernel
 from agent.decide.cgroup_plan import plan_removal
 from agent.decide.node_cpus import FoundCpus
@@ -37,8 +37,9 @@ from agent.durable import write_durably
 from agent.kubelet.watch import KubeletPods
 from agent.report.condition import Condition
 from agent.service.own_node import node_of_token
+from certs.ports import ApiError, ConflictError
 from ledger.domain.errors import InputError
-from ledger.domain.resources import LABEL_TENURE_BIND_CPUS
+from ledger.domain.resources import LABEL_TENURE_BIND_CPUS, LABEL_TENURE_CPU_MANAGED
 from tenure.exits import with_next
 from tenure.kube.objects import connected
 from tenure.serving.agent_cpus import CpuReader, make_cpu_reader
@@ -159,17 +160,32 @@ async def restore(options: CpusOptions) -> tuple[list[str], list[str]]:
             step = f"take the label off: kubectl label node NODE {LABEL_TENURE_BIND_CPUS}-"
             raise with_next(busy, step)
         async with aiohttp.ClientSession() as session:
-            kubelet = kubelet_of(options, session, node_of_token(options.token)[0])
+            name, _ = node_of_token(options.token)
+            kubelet = kubelet_of(options, session, name)
             found, faults = await reader_of(options, kubelet).read()
         if found is None:
             raise InputError("; ".join(one.message for one in faults))
         node = by_their_own_words(node_planned(replace(found, told=()), found.pods, (), (), {})[0])
         if options.dry_run:
             return [*map(str, plan_removal(tree.look(), node).writes)], []
+        fault = await _take_words_off(options, name)
         write_durably(options.state / MARK, b"")
         binder = Binder(tree=tree, state=options.state, clock=time.monotonic)
         made = binder.round(node, allowed=False)
-        return [*map(str, made.applied.done)], [f"{one.about}" for one in made.problems]
+        return [*map(str, made.applied.done)], [*fault, *(one.about for one in made.problems)]
+
+
+async def _take_words_off(options: CpusOptions, node: str) -> list[str]:
+    """Have the Node say no more that it binds, or Pods still come; return why it still does."""
+    try:
+        config = None if options.kubeconfig is None else str(options.kubeconfig)
+        async with connected(config) as objects:
+            switch = Switch(objects=objects, node=node, clock=time.monotonic, now=now_text)
+            await switch.look()
+            await switch.say(None, binds=False)
+    except (ApiError, ConflictError, InputError) as error:
+        return [f"of the Node label {LABEL_TENURE_CPU_MANAGED} and condition {CONDITION}: {error}"]
+    return []
 
 
 def _is_locked(file: IO[str]) -> bool:

@@ -24,7 +24,7 @@ def register(app: typer.Typer) -> None:
 
 def restore_cpus(options: CpusOptions) -> None:
     """
-    Give all CPUs back to the containers of this node, where `tenure serve cpus` is gone from it.
+    Give all CPUs back on this node, which `tenure serve cpus` is gone from, and have it say so.
 
     While it runs, take the Node's label tenure.sh/bind-cpus off: then it does this itself. Options
     are those of `tenure serve cpus`. Exit 1: something could not be given back.

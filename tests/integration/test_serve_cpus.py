@@ -172,6 +172,7 @@ def test_restore_cpus_gives_all_back_where_nobody_binds(scene: Scene) -> None:
     world.allow(bind=True)
     world.start()
     world.until(scene.is_bound, "it does not bind")
+    world.until(lambda: bool(world.label() and world.condition()), "the Node does not say so")
     words = ["agent", "restore-cpus", *world.words()]
     refused = tenure(*words, cwd=world.folder)
     assert refused.returncode == 2
@@ -181,12 +182,26 @@ def test_restore_cpus_gives_all_back_where_nobody_binds(scene: Scene) -> None:
     told = tenure(*words, "--dry-run", cwd=world.folder)
     assert told.returncode == 0, told.stderr
     assert f"would be written: {scene.own}/cpuset.cpus = 0-15" in told.stdout
-    assert scene.is_bound()
+    assert (scene.is_bound(), world.label()) == (True, "true")
 
     done = tenure(*words, cwd=world.folder)
     assert done.returncode == 0, done.stderr
     assert scene.cpus() == ("0-15", "0-15")
     assert scene.fake.says(scene.own, "cpu.cfs_quota_us") == "200000"
+    assert (world.label(), world.condition()) == (None, {})  # nobody is sent here any more
+
+
+def test_restore_cpus_gives_back_where_the_node_can_t_be_told(scene: Scene) -> None:
+    """It says so, and what is to be done by hand."""
+    world = scene.world
+    world.allow(bind=True)
+    world.start()
+    world.until(scene.is_bound, "it does not bind")
+    world.kill()
+    words = ["agent", "restore-cpus", *world.words(kubeconfig=world.folder / "none")]
+    told = tenure(*words, cwd=world.folder)
+    assert (told.returncode, scene.cpus()) == (1, ("0-15", "0-15"))
+    assert "not written: of the Node label tenure.sh/cpu-managed and condition" in told.stderr
 
 
 def test_the_runtime_binds_what_is_planned_while_the_label_is_there(scene: Scene) -> None:
