@@ -130,12 +130,10 @@ class Kubepods:
         Raises:
             InputError: a file is not as the kernel writes it, or kubepods itself has ended.
         """
-        changed = self._changes.read()
+        changed, there = self._changes.read(), self._by_watch
         if whole or changed is None:
-            self._dirty.update(self._by_path)
-        else:
-            there = self._by_watch
-            self._dirty.update(there[number].path for number in changed if number in there)
+            changed = set(there)
+        self._dirty.update(there[number].path for number in changed & there.keys())
         for path in sorted(self._dirty):  # what is above comes first
             self._dirty.discard(path)
             if path in self._by_path:
@@ -201,8 +199,7 @@ class Kubepods:
             one.now = None
         for name, below in [*one.below.items()]:
             if inodes.get(name) != below.inode:
-                self._forget(below)
-                del one.below[name]
+                self._forget(one.below.pop(name))
         self.cut.discard(one.path)
         for name in sorted(inodes.keys() - one.below.keys()):
             self._enter(one, name)
