@@ -20,7 +20,7 @@ from typing import Final
 
 from agent.cpus.changes import Changes
 from agent.decide.cgroups import NO_QUOTA, CgroupFile, CgroupNow, CgroupTree, CgroupVersion
-from ledger.domain.cpuset import CpuSet, parse_cpuset
+from ledger.domain.cpuset import EMPTY, CpuSet, parse_cpuset
 from ledger.domain.errors import InputError
 
 CGROUPS_MAX: Final = 16_384
@@ -52,14 +52,12 @@ class GoneError(Exception):
 class _Cgroup:
     """An open cgroup; `quota`: of the same one in the hierarchy of cpu, -1 = not open."""
 
-    path: str
+    now: CgroupNow
     handle: int
     inode: int
-    pod_uid: str
-    container: str
     watches: list[int]
     quota: int = -1
-    now: CgroupNow | None = None
+    is_read: bool = False
     below: dict[str, _Cgroup] = field(default_factory=dict)
 
     def all(self) -> Iterator[_Cgroup]:
@@ -96,7 +94,7 @@ class Kubepods:
         try:
             self._changes = Changes()
             self._cpu = -1 if cpu is None else os.open(cpu, _FOLDER)
-            self._top = self._opened("", os.open(folder, _FOLDER))
+            self._top = self._opened("", "", "", os.open(folder, _FOLDER))
         except OSError as error:
             raise InputError(f"no cgroup of Pods: {error}", place=str(folder)) from error
         with os.scandir(self._top.handle) as entries:
@@ -133,12 +131,12 @@ class Kubepods:
         changed, there = self._changes.read(), self._by_watch
         if whole or changed is None:
             changed = set(there)
-        self._dirty.update(there[number].path for number in changed & there.keys())
+        self._dirty.update(there[number].now.path for number in changed & there.keys())
         for path in sorted(self._dirty):  # what is above comes first
             self._dirty.discard(path)
             if path in self._by_path:
                 self._look_at(self._by_path[path])
-        found = [now for path in sorted(self._by_path) if (now := self._by_path[path].now)]
+        found = [one.now for _, one in sorted(self._by_path.items()) if one.is_read]
         if self.cut and self._tree.version is CgroupVersion.V1:  # tasks may be where nobody looks
             found = [replace(one, populated=True) if one.path in self.cut else one for one in found]
         return replace(self._tree, cgroups=tuple(found))
@@ -152,7 +150,7 @@ class Kubepods:
             OSError: the kernel does not take it.
         """
         with self._folder(path, file) as folder, _opening(folder, file, _WRITE) as handle:
-            self._dirty.update(each.path for each in self._by_path[path].all())
+            self._dirty.update(each.now.path for each in self._by_path[path].all())
             os.write(handle, f"{value}\n".encode())  # no bytes are no write
 
     def used_us(self, path: str) -> int:
@@ -181,7 +179,8 @@ class Kubepods:
 
     def _look_at(self, one: _Cgroup) -> None:
         """Read a cgroup and what is new below it; forget what has ended."""
-        self._dirty.add(one.path)  # until all of that is done
+        self._dirty.add(one.now.path)  # until all of that is done
+        one.is_read = False
         inodes: dict[str, int] = {}
         try:
             one.now = self._read(one)
@@ -191,22 +190,23 @@ class Kubepods:
                     for each in entries
                     if each.is_dir(follow_symlinks=False)
                 }
+            one.is_read = True
         except OSError as error:
             if error.errno not in _GONE:
                 raise
             if one is self._top:
                 raise InputError("the cgroup of all Pods has ended", place="kubepods") from error
-            one.now = None
         for name, below in [*one.below.items()]:
             if inodes.get(name) != below.inode:
                 self._forget(one.below.pop(name))
-        self.cut.discard(one.path)
+        self.cut.discard(one.now.path)
         for name in sorted(inodes.keys() - one.below.keys()):
             self._enter(one, name)
         if self._cpu < 0 or one.quota >= 0:  # v1: made in one hierarchy after the other
-            self._dirty.discard(one.path)
+            self._dirty.discard(one.now.path)
 
-    def _enter(self, above: _Cgroup, name: str) -> None:
+    def _enter(self, one: _Cgroup, name: str) -> None:
+        above = one.now
         depth = above.path.count("/") + 1 if above.path else 0
         pod = None if above.pod_uid or depth > 1 else _POD.fullmatch(name)
         if not (above.pod_uid or pod or (depth == 0 and _CLASS.fullmatch(name))):
@@ -220,26 +220,21 @@ class Kubepods:
             return
         container = _CONTAINER.fullmatch(name) if above.pod_uid else None
         path = f"{above.path}/{name}" if above.path else name
+        uid = pod[1].replace("_", "-") if pod else above.pod_uid
+        nested = above.container or (container[1] if container else "")
         with suppress(FileNotFoundError, NotADirectoryError):  # it has just ended
-            above.below[name] = one = self._opened(
-                path,
-                os.open(name, _FOLDER, dir_fd=above.handle),
-                pod[1].replace("_", "-") if pod else above.pod_uid,
-                above.container or (container[1] if container else ""),
-            )
-            self._look_at(one)
+            handle = os.open(name, _FOLDER, dir_fd=one.handle)
+            one.below[name] = self._opened(path, uid, nested, handle)
+            self._look_at(one.below[name])
 
-    def _opened(self, path: str, handle: int, pod_uid: str = "", container: str = "") -> _Cgroup:
-        one = _Cgroup(
-            path=path,
-            handle=handle,
-            inode=os.fstat(handle).st_ino,
-            watches=[self._watched(handle)],
-            pod_uid=pod_uid,
-            container=container,
+    def _opened(self, path: str, pod_uid: str, container: str, handle: int) -> _Cgroup:
+        watch, inode = self._watched(handle), os.fstat(handle).st_ino
+        now = CgroupNow(
+            path=path, pod_uid=pod_uid, container=container, cpus=EMPTY, effective=EMPTY
         )
+        one = _Cgroup(now=now, handle=handle, inode=inode, watches=[watch])
         self._nested[container] += 1
-        self._by_watch[one.watches[0]] = self._by_path[path] = one
+        self._by_watch[watch] = self._by_path[path] = one
         return one
 
     def _watched(self, handle: int) -> int:
@@ -252,10 +247,10 @@ class Kubepods:
 
     def _forget(self, one: _Cgroup) -> None:
         for each in [*one.all()]:
-            self._by_path.pop(each.path, None)
-            self.cut.discard(each.path)
-            self._dirty.discard(each.path)
-            self._nested[each.container] -= 1
+            self._by_path.pop(each.now.path, None)
+            self.cut.discard(each.now.path)
+            self._dirty.discard(each.now.path)
+            self._nested[each.now.container] -= 1
             for watch in each.watches:
                 self._by_watch.pop(watch, None)
             for handle in {each.handle, each.quota} - {-1}:
@@ -269,15 +264,7 @@ class Kubepods:
         if one is self._top:
             _text(here, CgroupFile.CPUS)  # kubelet turns the controller on: else it has ended
         cpus, mems = _list(here, CgroupFile.CPUS), _list(here, CgroupFile.MEMS)
-        now = CgroupNow(
-            path=one.path,
-            pod_uid=one.pod_uid,
-            container=one.container,
-            cpus=cpus,
-            effective=cpus,
-            mems=mems,
-            effective_mems=mems,
-        )
+        now = replace(one.now, cpus=cpus, effective=cpus, mems=mems, effective_mems=mems)
         if self._tree.version is CgroupVersion.V1:
             now = replace(now, populated=bool(_text(here, "cgroup.procs", 1)))
             with suppress(FileNotFoundError):
@@ -304,7 +291,7 @@ class Kubepods:
             return one.handle
         if one.quota < 0:
             here = os.dup(self._cpu)
-            for name in filter(None, one.path.split("/")):
+            for name in filter(None, one.now.path.split("/")):
                 try:
                     below = os.open(name, _FOLDER, dir_fd=here)
                 finally:
